@@ -24,7 +24,7 @@ from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.run import planned, references
 from taglio.cluster.engine.serve import Server
 from taglio.cluster.file import load
-from taglio.components.prove import distance
+from taglio.model.same import difference
 
 CLUSTER = """start = "camera"
 [device.camera]
@@ -89,7 +89,7 @@ def soak(folder: Path, cluster: Path, options: argparse.Namespace, mark: bytes) 
                 pass
             asked = (feeds[index % len(feeds)] for index in range(options.requests))
             for number, answer in enumerate(server.answers(asked), 1):
-                if any(map(distance, wanted[(number - 1) % len(feeds)], answer.outputs)):
+                if any(map(difference, wanted[(number - 1) % len(feeds)], answer.outputs)):
                     raise RuntimeError(f"request {number} was answered otherwise than in one process")
                 taken.append(answer.latency_s)
                 if number % options.every == 0:

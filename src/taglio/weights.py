@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -84,9 +85,7 @@ class Store:
                 refer(tensor, linked[location], offset, length)
             elif tensor.data_type in _PLAIN and tensor.ByteSize() >= LEAST_BYTES:
                 refer(tensor, self._made_file, *self._place(numpy_helper.to_array(tensor)))
-        fresh = onnx.ModelProto()  # protobuf frees cleared fields only with the whole message
-        fresh.CopyFrom(proto)
-        return fresh
+        return deepcopy(proto)  # protobuf frees cleared fields only with the whole message
 
     def only(self, proto: onnx.ModelProto) -> onnx.ModelProto:
         """`proto`, after removing the files of the folder that it does not refer to."""
@@ -171,8 +170,7 @@ def values(tensor: TensorProto) -> np.ndarray:
     if tensor.data_type in _PLAIN and all(tensor.dims):
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
         return np.memmap(location, dtype, "r", offset, tuple(tensor.dims))
-    held = TensorProto()
-    held.CopyFrom(tensor)
+    held = deepcopy(tensor)
     hold(held)
     return numpy_helper.to_array(held)
 
@@ -288,8 +286,7 @@ def sha256(path: Path) -> str:
 
 def _copy(proto: onnx.ModelProto, change: Callable[[TensorProto], object]) -> onnx.ModelProto:
     """A copy of a model, with `change` made to every tensor that refers to a file."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+    copy = deepcopy(proto)
     for tensor in tensors(copy):
         if in_file(tensor):
             change(tensor)

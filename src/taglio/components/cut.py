@@ -6,6 +6,7 @@ the plan gives a wire form, it takes precedence.
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import onnx
@@ -14,6 +15,7 @@ from onnx import helper, shape_inference
 from taglio.data.spec import dtype_of
 from taglio.errors import BadOption
 from taglio.model.captures import node_inputs
+from taglio.model.derived import empty_like
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.model.observe import tensor_shapes
@@ -171,10 +173,7 @@ def _shapes(graph: Graph, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
 def _proto(
     quantized: onnx.ModelProto, name: str, nodes: list[onnx.NodeProto], initializers: Mapping[str, onnx.TensorProto]
 ) -> onnx.ModelProto:
-    proto = onnx.ModelProto(ir_version=quantized.ir_version, producer_name="taglio")
-    proto.opset_import.extend(quantized.opset_import)
-    proto.functions.extend(quantized.functions)
-    proto.graph.name = name
+    proto = empty_like(quantized, name)
     proto.graph.node.extend(nodes)
     proto.graph.initializer.extend(initializers.values())
     import_domains(proto)
@@ -294,10 +293,4 @@ def _members(
             quantize = producer[source.input[0]]
             if last.get(name, owner.get(quantize.name)) == component:
                 needed.add(source.name)
-    result = []
-    for node in quantized.graph.node:
-        if node.name in needed:
-            copy = onnx.NodeProto()
-            copy.CopyFrom(node)
-            result.append(copy)
-    return result
+    return [deepcopy(node) for node in quantized.graph.node if node.name in needed]

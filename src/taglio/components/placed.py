@@ -5,6 +5,7 @@ its outputs and its pipeline stage. The precision of its block is added in `meta
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 
 import onnx
 from onnx import helper
@@ -23,8 +24,7 @@ def placed(whole: onnx.ModelProto, parts: list[Component], plan: Plan, blocks: M
     A node in several components (a DequantizeLinear is copied to each reader) gets the first component's stage and
     device.
     """
-    proto = onnx.ModelProto()
-    proto.CopyFrom(whole)
+    proto = deepcopy(whole)
     proto.ir_version = max(proto.ir_version, _IR_VERSION)
     devices = list(dict.fromkeys([plan.start, *(part.device for part in parts)]))
     proto.configuration.append(

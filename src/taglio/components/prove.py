@@ -15,6 +15,7 @@ import onnx
 
 from taglio.components.build import Manifest
 from taglio.errors import MeasurementFailed
+from taglio.model.same import difference
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 
 # Relative L2 that a different order of float sums explains.
@@ -28,7 +29,7 @@ _MOST = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """`identical`: every output equal bit for bit; otherwise the largest relative L2 distance seen, and its limit."""
+    """Whether all outputs are `identical`, else the largest `distance` (model/same.py), and its limit."""
 
     samples: int
     identical: bool
@@ -55,12 +56,12 @@ def prove(
             values = session.run(names, {port.name: each[port.name] for port in piece.inputs})
             each.update(zip(names, values, strict=True))
         del session  # before the next: together they may need more memory than there is
-    pairs = list(_pairs(answers, [[each[name] for name in wanted] for each in tensors]))
-    largest, identical = max((distance(*pair) for pair in pairs), default=0.0), all(_same(*pair) for pair in pairs)
+    pairs = _pairs(answers, [[each[name] for name in wanted] for each in tensors])
+    largest = max((difference(*pair) for pair in pairs), default=0.0)
     limit = TOLERANCE
     if largest > limit:
         again, *apart = (
-            max((distance(*pair) for pair in _pairs(answers, other)), default=0.0)
+            max((difference(*pair) for pair in _pairs(answers, other)), default=0.0)
             for other in _otherwise(whole, wanted, samples)
         )
         limit = max(limit, min(_MOST, _TIMES * max(apart)), _TIMES * again)
@@ -69,7 +70,7 @@ def prove(
             f"the {len(manifest.pieces)} components differ from the whole model by {largest:.2e} "
             f"(limit {limit:.0e}): this is a bug in taglio, please report the model"
         )
-    return Proof(len(samples), identical, largest, limit)
+    return Proof(len(samples), largest == 0.0, largest, limit)
 
 
 def _otherwise(
@@ -93,26 +94,3 @@ def _scaled(value: np.ndarray, factor: float) -> np.ndarray:
 def _pairs(one: list[list[object]], other: list[list[object]]) -> Iterator[tuple[object, object]]:
     for left, right in zip(one, other, strict=True):
         yield from zip(left, right, strict=True)
-
-
-def _same(one: object, other: object) -> bool:
-    if isinstance(one, list) and isinstance(other, list):  # a sequence
-        return len(one) == len(other) and all(map(_same, one, other))
-    a, b = np.asarray(one), np.asarray(other)
-    return a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-
-
-def distance(one: object, other: object) -> float:
-    """Relative L2; a NaN or infinity in only one of them counts as 1."""
-    if _same(one, other):
-        return 0.0
-    if isinstance(one, list) and isinstance(other, list):
-        return max(map(distance, one, other), default=0.0) if len(one) == len(other) else 1.0
-    a, b = np.asarray(one), np.asarray(other)
-    if a.shape != b.shape or a.dtype.kind not in "fiub":
-        return 1.0
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    finite = np.isfinite(a)
-    if not np.array_equal(finite, np.isfinite(b)) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        return 1.0
-    return float(np.linalg.norm((a - b)[finite]) / max(float(np.linalg.norm(a[finite])), 1e-30))

@@ -9,9 +9,8 @@
 An output is one part if its shape is not known in advance or its movement does not run alone.
 """
 
-import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, inf, log
@@ -24,7 +23,9 @@ from taglio.error.compared import as_array
 from taglio.error.parts import Parts, labelled, reduced, whole
 from taglio.error.scales import channel_axes, groups_by_scale
 from taglio.errors import TaglioError
+from taglio.model.derived import empty_like
 from taglio.model.load import Model
+from taglio.model.observe import tensor_values
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 
 _MOST = 16
@@ -144,17 +145,14 @@ class _Movement:
         wanted = [
             name for name in dict.fromkeys([*self._outputs, *self._sources, *self._read]) if name in self._producers
         ]
-        options = SessionOptions(threads=os.cpu_count() or 1)
-        session = open_session(_showing(self._model, wanted), options, label=self._model.name)
         needed = len({_shapes(each) for each in samples})
         result: list[dict[str, np.ndarray]] = []
         start, held = time.perf_counter(), 0
-        for sample in samples:
+        for sample, found in zip(samples, tensor_values(self._model, wanted, samples, "the data"), strict=False):
+            held += sum(each.nbytes for each in map(as_array, found.values()))
+            result.append({**sample, **found})
             if len(result) >= needed and (time.perf_counter() - start > _SECONDS or held > _HELD_BYTES):
                 break
-            found = run_session(session, wanted, sample, "the data")
-            held += sum(each.nbytes for each in map(as_array, found))
-            result.append({**sample, **dict(zip(wanted, found, strict=True))})
         return result
 
     def _channels(self, name: str, values: Sequence[Values]) -> tuple[int, np.ndarray] | None:
@@ -213,11 +211,8 @@ class _Movement:
     def _alone(self, sample: Values) -> onnx.ModelProto:
         """A model of the movement alone, in float32."""
         proto = self._model.proto
-        result = onnx.ModelProto(ir_version=proto.ir_version, producer_name="taglio")
-        result.opset_import.extend(proto.opset_import)
-        result.functions.extend(proto.functions)
+        result = empty_like(proto, "movement")
         graph = result.graph
-        graph.name = "movement"
         types = dict.fromkeys(self._sources, onnx.TensorProto.FLOAT)
         for name in self._read:
             if name in self._constants:
@@ -288,14 +283,3 @@ def _shapes(sample: Values) -> tuple[tuple[str, tuple[int, ...]], ...]:
 def _moved_inputs(node: onnx.NodeProto) -> list[str]:
     chosen = _MOVING[node.op_type]
     return [name for index, name in enumerate(node.input) if name and (chosen is None or index in chosen)]
-
-
-def _showing(model: Model, names: Iterable[str]) -> onnx.ModelProto:
-    """A copy of the model with `names` among its outputs; the model itself if it has them all."""
-    missing = [name for name in names if name not in model.outputs]
-    if not missing:
-        return model.proto
-    result = onnx.ModelProto()
-    result.CopyFrom(model.proto)
-    result.graph.output.extend(onnx.ValueInfoProto(name=name) for name in missing)
-    return result

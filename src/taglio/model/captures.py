@@ -64,6 +64,14 @@ def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
             yield from attribute.graphs
 
 
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and all its subgraphs, at any depth."""
+    yield graph
+    for node in graph.node:
+        for body in bodies(node):
+            yield from graphs(body)
+
+
 def _defined(graph: onnx.GraphProto) -> set[str]:
     own = {name for node in graph.node for name in node.output}
     own |= {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}

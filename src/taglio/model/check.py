@@ -11,6 +11,7 @@ from onnx import shape_inference
 
 from taglio import weights
 from taglio.errors import BadModel, one_line
+from taglio.model.captures import graphs
 
 _TYPES = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProto.UNDEFINED}
 _DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
@@ -22,7 +23,8 @@ _MULTIPLIES = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 
 def refuse_damage(path: Path, proto: onnx.ModelProto) -> None:
     """Raises BadModel for names that are not UTF-8, unknown element types, and inputs larger than the memory."""
-    if not all(isinstance(name, str) for name in _names(proto.graph)):  # protobuf gives bytes where UTF-8 fails
+    if not all(isinstance(name, str) for graph in graphs(proto.graph) for name in _names(graph)):
+        # protobuf gives bytes where UTF-8 fails
         raise BadModel(f"{path}: holds a name that is not text, so the file is damaged: export it again")
     for what, name, kind in _element_types(proto.graph):
         if kind not in _TYPES:
@@ -44,10 +46,7 @@ def _names(graph: onnx.GraphProto) -> Iterator[object]:
             yield each.name
     for node in graph.node:
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        for attribute in node.attribute:
-            yield attribute.name
-            for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from _names(inner)
+        yield from (attribute.name for attribute in node.attribute)
 
 
 def _element_types(graph: onnx.GraphProto) -> Iterator[tuple[str, str, int]]:

@@ -4,7 +4,7 @@ Static shape inference stops at operators outside ONNX and at sizes computed whi
 shapes are fetched, so it takes no more memory than any other run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from onnx import helper
 
 from taglio.data.spec import Shape, dtype_name, shown
 from taglio.errors import BadData, BadModel
+from taglio.model.derived import with_outputs
 from taglio.model.inputs import Feed, random_feeds
 from taglio.model.load import Model
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
@@ -20,6 +21,7 @@ from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_sessi
 _PREFIX = "taglio/shape/"
 # With more tensors, static shapes are used where they exist: ONNX Runtime takes minutes to fetch 100,000 outputs.
 _ALL_OBSERVED = 5_000
+_PLAIN = SessionOptions(threads=0, optimization=Optimization.NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +117,23 @@ def tensor_shapes(proto: onnx.ModelProto, dynamic: int | None = None) -> dict[st
 
 
 def _with_shapes(model: onnx.ModelProto, typed: list[str], open_: list[str]) -> onnx.ModelProto:
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model)
+    proto = with_outputs(model, [*(_PREFIX + name for name in typed), *open_])
     if not any(entry.domain in ("", "ai.onnx") for entry in proto.opset_import):
         proto.opset_import.append(helper.make_opsetid("", 13))
     for name in typed:
         proto.graph.node.append(helper.make_node("Shape", [name], [_PREFIX + name], name=_PREFIX + name))
-    have = {value.name for value in proto.graph.output}
-    names = [*(_PREFIX + name for name in typed), *(name for name in open_ if name not in have)]
-    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     return proto
+
+
+def tensor_values(
+    model: Model, names: Sequence[str], feeds: Iterable[Feed], label: str
+) -> Iterator[dict[str, np.ndarray]]:
+    """The values of inputs and other tensors of the float model, by name, feed by feed. Raises BadData, naming
+    `label`, for a feed that the model cannot run."""
+    given = {spec.name for spec in model.inputs}
+    inside = [name for name in names if name not in given]
+    # Without names ONNX Runtime would compute all outputs.
+    session = open_session(with_outputs(model.proto, inside), _PLAIN, label=model.name) if inside else None
+    for feed in feeds:
+        found = run_session(session, inside, feed, label) if session else []
+        yield {name: feed[name] for name in names if name in given} | dict(zip(inside, found, strict=True))

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from copy import deepcopy
 from functools import cache
 
 import onnx
@@ -9,7 +10,8 @@ from onnx import TensorProto, helper
 
 from taglio import weights
 from taglio.errors import BadModel
-from taglio.model.captures import bodies
+from taglio.model.captures import graphs
+from taglio.model.operators import standard
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, version
 from taglio.scratch import scratch
 
@@ -43,8 +45,7 @@ def with_quantizable_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
     if opset < MINIMUM_OPSET:
         return _raised(proto) or proto
     if opset > newest_quantizable(opset) and _unchanged_since(proto, newest_quantizable(opset), opset):
-        lowered = onnx.ModelProto()
-        lowered.CopyFrom(proto)
+        lowered = deepcopy(proto)
         for entry in lowered.opset_import:
             if entry.domain in _STANDARD:
                 entry.version = newest_quantizable(opset)
@@ -100,20 +101,10 @@ def _unchanged_since(proto: onnx.ModelProto, older: int, newer: int) -> bool:
     try:
         return all(
             onnx.defs.get_schema(kind, newer, "").since_version == onnx.defs.get_schema(kind, older, "").since_version
-            for kind in _kinds(proto.graph)
+            for kind in {node.op_type for graph in graphs(proto.graph) for node in graph.node if standard(node)}
         )
     except onnx.defs.SchemaError:
         return False
-
-
-def _kinds(graph: onnx.GraphProto) -> set[str]:
-    kinds = set()
-    for node in graph.node:
-        if node.domain in _STANDARD:
-            kinds.add(node.op_type)
-        for inner in bodies(node):
-            kinds |= _kinds(inner)
-    return kinds
 
 
 def _raised(proto: onnx.ModelProto) -> onnx.ModelProto | None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator
+from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -172,8 +173,7 @@ def to_float(proto: onnx.ModelProto, store: weights.Store | None = None) -> onnx
 
     Operators without a known float equivalent stay.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
+    made = deepcopy(proto)
     del made.graph.value_info[:]
     nodes = [each for node in proto.graph.node for each in _float_twin(node, proto)]
     nodes = _dynamic_to_float(nodes, made, store)
@@ -284,8 +284,7 @@ def _drop_pairs(proto: onnx.ModelProto) -> None:
                 nodes.append(helper.make_node("Clip", inputs, [clipped], name=clipped))
                 in_float[node.output[0]] = clipped
         elif node.op_type in _CARRIERS and node.input and node.input[0] in in_float and len(node.output) == 1:
-            twin = onnx.NodeProto()
-            twin.CopyFrom(node)
+            twin = deepcopy(node)
             twin.name, twin.input[0], twin.output[0] = f"{node.name}:f", in_float[node.input[0]], f"{node.output[0]}:f"
             nodes.append(twin)
             in_float[node.output[0]] = twin.output[0]

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_sessi
 SIMPLIFY_TOLERANCE = 1e-3
 # Time limit of one inference: a model's loops may never end.
 _LIMIT_S = 45.0
-# These fail because of shapes, whatever the values.
 _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
+# These fail because of shapes, whatever the values.
 _PRODUCT_FAILS = re.compile(r"while running (Conv|ConvTranspose|MatMul|Gemm) node")
 
 
@@ -99,20 +100,21 @@ def _random_kinds(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
 
 def difference(left: Any, right: Any) -> float:
     """Relative L2 distance of two float outputs, leaving out infinities and NaN that both have in the same places; for
-    other types the share of values that differ. A sequence counts by its worst member."""
+    other types the share of values that differ. A sequence counts by its worst member. Infinite if lengths, shapes,
+    types, infinities or NaN differ."""
     if isinstance(left, (list, tuple)):
         if not isinstance(right, (list, tuple)) or len(left) != len(right):
-            return 1.0
+            return inf
         return max((difference(a, b) for a, b in zip(left, right, strict=True)), default=0.0)
     if left is None or isinstance(left, dict):
         return float(left != right)
     a, b = np.asarray(left), np.asarray(right)
     if a.shape != b.shape or a.dtype != b.dtype:
-        return 1.0
+        return inf
     if a.dtype.kind not in "fV" or a.dtype == object:
         return float(np.mean(a != b)) if a.size else 0.0
     a, b = a.astype(np.float64), b.astype(np.float64)
     odd = ~np.isfinite(a)
-    if not np.array_equal(a[odd], b[odd], equal_nan=True):
-        return 1.0
+    if not np.array_equal(a[odd], b[odd], equal_nan=True) or not np.isfinite(b[~odd]).all():
+        return inf
     return float(np.linalg.norm(a[~odd] - b[~odd]) / max(float(np.linalg.norm(a[~odd])), 1e-30))

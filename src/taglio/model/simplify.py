@@ -4,7 +4,8 @@ import contextlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from copy import deepcopy
 from math import prod
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from onnx import numpy_helper, shape_inference
 from onnxruntime import InferenceSession
 
 from taglio import weights
-from taglio.model.captures import bodies
+from taglio.model.captures import graphs
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from taglio.scratch import scratch
 
@@ -47,9 +48,7 @@ def simplify(
 
 def as_it_is(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of `proto` with shapes inferred and names made unique, for models that ONNX Runtime's rewrites break."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    return _prepared(copy, set(_defined(proto.graph)))
+    return _prepared(deepcopy(proto), set(_defined(proto.graph)))
 
 
 def _prepared(proto: onnx.ModelProto, known: set[str]) -> onnx.ModelProto:
@@ -77,23 +76,10 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 def _defined(graph: onnx.GraphProto) -> Iterator[str]:
     """The names of all tensors that a graph and its subgraphs define."""
-    for value in graph.input:
-        yield value.name
-    for tensor in graph.initializer:
-        yield tensor.name
-    for node in graph.node:
-        yield from node.output
-        for inner in bodies(node):
-            yield from _defined(inner)
-
-
-def _read(graph: onnx.GraphProto) -> Iterator[str]:
-    for value in graph.output:
-        yield value.name
-    for node in graph.node:
-        yield from node.input
-        for inner in bodies(node):
-            yield from _read(inner)
+    for each in graphs(graph):
+        yield from (value.name for value in each.input)
+        yield from (tensor.name for tensor in each.initializer)
+        yield from (name for node in each.node for name in node.output)
 
 
 def _make_dense(graph: onnx.GraphProto) -> None:
@@ -107,7 +93,8 @@ def _make_dense(graph: onnx.GraphProto) -> None:
 
 
 def _drop_unused_initializers(graph: onnx.GraphProto) -> None:
-    used = set(_read(graph))
+    used = {value.name for each in graphs(graph) for value in each.output}
+    used |= {name for each in graphs(graph) for node in each.node for name in node.input}
     for index in range(len(graph.initializer) - 1, -1, -1):
         if graph.initializer[index].name not in used:
             del graph.initializer[index]
@@ -148,8 +135,13 @@ def _rename_tensors(graph: onnx.GraphProto, known: set[str]) -> None:
     for node in graph.node:
         if _is_ours(node.name, owners):
             node.name = _free(node.name.replace("/", ":"), taken)
-    if renamed:
-        _apply(graph, renamed)
+    for each in graphs(graph) if renamed else ():
+        for named in (each.initializer, each.value_info, each.input, each.output):
+            for value in named:
+                value.name = renamed.get(value.name, value.name)
+        for node in each.node:
+            node.input[:] = [renamed.get(name, name) for name in node.input]
+            node.output[:] = [renamed.get(name, name) for name in node.output]
 
 
 def _is_ours(name: str, owners: set[str]) -> bool:
@@ -161,17 +153,3 @@ def _is_ours(name: str, owners: set[str]) -> bool:
             return True
         at = name.rfind("/", 0, at)
     return False
-
-
-def _apply(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
-    for named in (graph.initializer, graph.value_info, graph.input, graph.output):
-        for each in named:
-            if each.name in renamed:
-                each.name = renamed[each.name]
-    for node in graph.node:
-        for names in (node.input, node.output):
-            for index, name in enumerate(names):
-                if name in renamed:
-                    names[index] = renamed[name]
-        for inner in bodies(node):
-            _apply(inner, renamed)

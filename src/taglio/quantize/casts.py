@@ -25,7 +25,7 @@ def tidy_casts(proto: onnx.ModelProto, own: Collection[str]) -> onnx.ModelProto:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
     read = {name for node in nodes for name in node.input} | outputs
-    nodes = [copy_of(node) for node in nodes if node.name in own or node.output[0] in read]
+    nodes = [node for node in nodes if node.name in own or node.output[0] in read]
     written = {name for node in nodes for name in node.output}
     back = {n: n.removesuffix(_ADDED) for n in written if n.endswith(_ADDED) and n.removesuffix(_ADDED) not in written}
     for node in nodes:
@@ -58,13 +58,6 @@ def _straight(casts: Mapping[str, onnx.NodeProto], outputs: set[str], produced: 
 
 def _target(cast: onnx.NodeProto) -> int:
     return next(int(attribute.i) for attribute in cast.attribute if attribute.name == "to")
-
-
-def copy_of(node: onnx.NodeProto) -> onnx.NodeProto:
-    """A copy of `node`, which stays valid when the nodes of its graph are deleted."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy
 
 
 def in_float16(proto: onnx.ModelProto) -> set[str]:

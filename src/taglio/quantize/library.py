@@ -17,6 +17,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -34,7 +35,7 @@ from taglio.model.captures import node_inputs
 from taglio.model.graph import Block, Graph, flows
 from taglio.model.load import Model
 from taglio.model.observe import tensor_shapes
-from taglio.quantize.casts import copy_of, in_float16, tidy_casts
+from taglio.quantize.casts import in_float16, tidy_casts
 from taglio.quantize.keep_float import import_domains, keep_float
 from taglio.quantize.parameters import TensorParameters, activation_parameters
 from taglio.quantize.ranges import Ranges
@@ -53,19 +54,13 @@ _SCALES = "_scales_mul"  # the name of the tool's product of an activation's sca
 def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme, ranges: Ranges) -> onnx.ModelProto:
     """`model` with `blocks` as QLinear operators under `scheme`; the others compute in float32.
 
-    Raises BadOption if the format of `scheme` is not qoperator or `ranges` come from another calibration method;
-    CannotQuantize for a block without a QLinear operator, or that ONNX Runtime would leave in float.
+    `ranges` are of the calibration method of `scheme`. Raises CannotQuantize for a block without a QLinear operator, or
+    that ONNX Runtime would leave in float.
     """
     model = _held(model)
-    if scheme.format != "qoperator":
-        raise BadOption(f"scheme {scheme} asks for another format: write qoperator in place of {scheme.format}")
-    if ranges.method != scheme.calibration:
-        raise BadOption(
-            f"scheme {scheme} needs {scheme.calibration} ranges, but these are {ranges.method}: calibrate again"
-        )
     chosen = _without_float_movement(graph, _blocks(graph, blocks))
     if not chosen:
-        return _copy(model.proto)
+        return deepcopy(model.proto)
     nodes = {node.name: node for node in model.proto.graph.node}
     parameters = _parameters(graph, share_ranges(model.proto, ranges.low_high), scheme)
     asked: dict[str, Block] = {}
@@ -108,7 +103,7 @@ def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -
         raise BadOption(f"scheme {scheme}: dynamic activations are always u8 asymmetric: use u8{scheme.weight}-asym")
     chosen = _blocks(graph, blocks)
     if not chosen:
-        return _copy(model.proto)
+        return deepcopy(model.proto)
     nodes = {node.name: node for node in model.proto.graph.node}
     initializers = model.initializers()
     asked: dict[str, Block] = {}
@@ -149,7 +144,7 @@ def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProt
     model = _held(model)
     chosen = _blocks(graph, blocks)
     if not chosen:
-        return _copy(model.proto)
+        return deepcopy(model.proto)
     nodes = {node.name: node for node in model.proto.graph.node}
     initializers = model.initializers()
     asked = {name: block for block in chosen for name in block.operators}
@@ -201,12 +196,6 @@ def _held(model: Model) -> Model:
     return replace(model, proto=proto)
 
 
-def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    return copy
-
-
 def _names(proto: onnx.ModelProto) -> set[str]:
     names = {name for node in proto.graph.node for name in node.output}
     return names | {tensor.name for tensor in proto.graph.initializer} | {value.name for value in proto.graph.input}
@@ -218,7 +207,7 @@ def _own_weights(proto: onnx.ModelProto, operators: Collection[str]) -> onnx.Mod
     ONNX Runtime keeps one converted form per constant: a bias shared by two Convs would get the scale of the first,
     and a float block would read another block's int8 weights.
     """
-    copy = _copy(proto)
+    copy = deepcopy(proto)
     floats = {tensor.name: tensor for tensor in copy.graph.initializer if tensor.data_type == TensorProto.FLOAT}
     uses = Counter(name for node in copy.graph.node for name in set(node_inputs(node)))
     for node in copy.graph.node:
@@ -329,9 +318,8 @@ def _keep_float(made: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], ow
     nodes = list(made.graph.node)
     initializers = {tensor.name: tensor for tensor in made.graph.initializer}
     keep_float(nodes, initializers, shapes, own, [each.name for each in made.graph.output])
-    copies = [copy_of(node) for node in nodes]
     del made.graph.node[:]
-    made.graph.node.extend(copies)
+    made.graph.node.extend(nodes)
     known = {tensor.name for tensor in made.graph.initializer}
     made.graph.initializer.extend(tensor for name, tensor in initializers.items() if name not in known)
     import_domains(made)
@@ -347,7 +335,7 @@ def _scales_last(made: onnx.ModelProto) -> None:
     nodes = []
     for node in made.graph.node:
         if node.output[0] not in products:
-            nodes += [copy_of(products[name]) for name in node.input if name in products] + [copy_of(node)]
+            nodes += [*(products[name] for name in node.input if name in products), node]
     del made.graph.node[:]
     made.graph.node.extend(nodes)
 

@@ -7,7 +7,6 @@ exceed all other values.
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -18,8 +17,10 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 
 from taglio.artifact import require
 from taglio.data.dataset import Dataset, one_of_each
+from taglio.model.derived import with_outputs
 from taglio.model.load import Model
-from taglio.model.observe import observe
+from taglio.model.observe import observe, tensor_values
+from taglio.progress import Progress, reported
 from taglio.quantize.scheme import Calibration
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
@@ -28,7 +29,7 @@ _BINS = {"entropy": 128, "percentile": 2048}
 _PERCENTILE = 99.999
 # A value beyond this is a mask or an overflow, not data.
 _MASK = 1e30
-_LOWEST, _HIGHEST = "taglio/lowest/", "taglio/highest/"
+_PLAIN = SessionOptions(threads=0, optimization=Optimization.NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +57,28 @@ def calibrate(
     model: Model,
     dataset: Dataset,
     method: Calibration,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     *,
     room_bytes: float | None = None,
 ) -> Ranges:
     """The ranges of the model's float tensors over `dataset`.
 
     The model runs one sample at a time, so memory does not grow with the dataset. Histograms are collected for as many
-    tensors at once as fit into `room_bytes` (None: all); the model runs again for the others. `progress` gets (done,
-    total). Raises BadData for a sample that ONNX Runtime cannot run.
+    tensors at once as fit into `room_bytes` (None: all); the model runs again for the others. Raises BadData
+    for a sample that ONNX Runtime cannot run.
     """
-    total = len(dataset.samples)
     seen = _extremes(model, dataset, progress if method == "minmax" else None)
     without = {name: reason for name, pair in seen.items() if (reason := _why_none(*pair))}
     low_high = {name: pair for name, pair in seen.items() if name not in without}
     if method != "minmax" and low_high:
         collector = HistogramCollector(method, False, _BINS[method], 128, _PERCENTILE, "same")
         groups = _groups(model, dataset, list(low_high), room_bytes)
-        for turn, names in enumerate(groups):
-            for index, values in enumerate(_tensors(model, dataset, names)):
+        for names in groups:
+            for values in tensor_values(
+                model, names, reported(dataset.samples, "calibrating", progress), dataset.source
+            ):
                 with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
                     collector.collect({name: value for name, value in values.items() if value.size})
-                if progress:
-                    progress(turn * total + index + 1, len(groups) * total)
         with contextlib.redirect_stdout(io.StringIO()):
             clipped = collector.compute_collection_result()
         low_high = {name: (float(np.min(each[0])), float(np.max(each[1]))) for name, each in clipped.items()}
@@ -115,22 +115,22 @@ def _why_none(low: float, high: float) -> str:
     return ""
 
 
-def _extremes(
-    model: Model, dataset: Dataset, progress: Callable[[int, int], None] | None
-) -> dict[str, tuple[float, float]]:
+def _extremes(model: Model, dataset: Dataset, progress: Progress | None) -> dict[str, tuple[float, float]]:
     """The lowest and highest value of every float tensor; +∞ and −∞ for a tensor that is always empty."""
     names = float_tensors(model)
-    nodes, wanted = [], []
-    for prefix, kind in ((_LOWEST, "ReduceMin"), (_HIGHEST, "ReduceMax")):
-        for name in names:
-            nodes.append(helper.make_node(kind, [name], [prefix + name], name=prefix + name, keepdims=0))
-            wanted.append(prefix + name)
+    if not names:
+        return {}
+    ends = [(kind, f"taglio/{kind}/{name}", name) for kind in ("ReduceMin", "ReduceMax") for name in names]
+    wanted = [end for _, end, _ in ends]
+    proto = with_outputs(model.proto, wanted)
+    proto.graph.node.extend(helper.make_node(kind, [name], [end], name=end, keepdims=0) for kind, end, name in ends)
+    session = open_session(proto, _PLAIN, label=model.name)
     lowest, highest = np.full(len(names), np.inf), np.full(len(names), -np.inf)
-    for index, values in enumerate(_run(model, dataset, nodes, wanted)):
+    for index, feed in enumerate(reported(dataset.samples, "calibrating", progress)):
+        sample = dataset.names[index] if index < len(dataset.names) else str(index)
+        values = run_session(session, wanted, feed, f"{dataset.source}: sample {sample}")
         found = np.array([float(value) for value in values]).reshape(2, -1)
         lowest, highest = np.minimum(lowest, found[0]), np.maximum(highest, found[1])
-        if progress:
-            progress(index + 1, len(dataset.samples))
     return {name: (float(low), float(high)) for name, low, high in zip(names, lowest, highest, strict=True)}
 
 
@@ -142,37 +142,6 @@ def float_tensors(model: Model) -> list[str]:
     untyped = [name for name in names if not types.get(name, onnx.TypeProto()).WhichOneof("value")]
     known = {name for name in names if types.get(name, onnx.TypeProto()).tensor_type.elem_type == TensorProto.FLOAT}
     if untyped:
-        session = open_session(_with_outputs(model.proto, [], untyped), _PLAIN, label=model.name)
+        session = open_session(with_outputs(model.proto, untyped), _PLAIN, label=model.name)
         known |= {each.name for each in session.get_outputs() if each.name in untyped and each.type == "tensor(float)"}
     return [name for name in names if name in known]
-
-
-_PLAIN = SessionOptions(threads=0, optimization=Optimization.NONE)
-
-
-def _tensors(model: Model, dataset: Dataset, names: Sequence[str]) -> Iterator[Mapping[str, np.ndarray]]:
-    given = {value.name for value in model.proto.graph.input}
-    written = [name for name in names if name not in given]
-    for feed, values in zip(dataset.samples, _run(model, dataset, [], written), strict=True):
-        yield {name: feed[name] for name in names if name in given} | dict(zip(written, values, strict=True))
-
-
-def _run(
-    model: Model, dataset: Dataset, nodes: Sequence[onnx.NodeProto], wanted: Sequence[str]
-) -> Iterator[list[np.ndarray]]:
-    if not wanted:  # without names ONNX Runtime would compute all outputs
-        yield from ([] for _ in dataset.samples)
-        return
-    session = open_session(_with_outputs(model.proto, nodes, wanted), _PLAIN, label=model.name)
-    for index, feed in enumerate(dataset.samples):
-        name = dataset.names[index] if index < len(dataset.names) else str(index)
-        yield run_session(session, wanted, feed, f"{dataset.source}: sample {name}")
-
-
-def _with_outputs(proto: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], wanted: Sequence[str]) -> onnx.ModelProto:
-    result = onnx.ModelProto()
-    result.CopyFrom(proto)
-    result.graph.node.extend(nodes)
-    outputs = {value.name for value in proto.graph.output}
-    result.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name not in outputs)
-    return result

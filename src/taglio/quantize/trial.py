@@ -5,20 +5,20 @@
    instance scores beside a mask of −10000.
 3. So does a Concat if its output's range would leave an input a sixteenth of the steps or fewer: for instance boxes of
    0 to 640 beside scores of 0 to 1.
-4. So does every block under an opset for which ONNX Runtime has no QuantizeLinear.
-5. All others are loaded and run together. If ONNX Runtime refuses the file, or its int8 kernels differ too much from
+4. All others are loaded and run together. If ONNX Runtime refuses the file, or its int8 kernels differ too much from
    the same pairs without fusion, the blocks to blame are found by bisection and stay float.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
 
 from taglio.errors import BadData, BadModel, CannotQuantize
 from taglio.model.graph import Block, Graph, flows
 from taglio.model.load import Model
+from taglio.model.same import difference
 from taglio.quantize.precision import Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
@@ -28,6 +28,7 @@ from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_sessi
 # exp(−1) is 0.37: scores this far apart give different answers, and a coarser step merges them.
 _SOFTMAX_STEP = 1.0
 _COARSEST = 16.0
+_SOFTMAXES = frozenset({"Softmax", "LogSoftmax"})
 # A correct int8 kernel may round to the neighbouring step; a wrong one is off by many times the error of unfused pairs.
 _TIMES, _SLACK = 4.0, 0.02
 
@@ -49,18 +50,17 @@ def unusable(
 
     Raises BadModel or BadData if the float model itself cannot be loaded or run.
     """
-    reasons = _without_quantizer(model, graph) or _by_range(model, graph, ranges, scheme)
+    reasons = _by_range(model, graph, ranges, scheme)
     candidates = [block for block in graph.candidates() if block.name not in reasons]
     if not candidates:
         return reasons
     builder = builder or QdqBuilder(model, graph, {scheme.calibrated: ranges})
     exact = thorough and not (sums_saturate() and scheme.may_saturate)
     _, whole, anchor, *_ = precisions(scheme)
-    trial = _Trial(model, builder, whole, feed, options, compare=exact)
-    reasons |= culprits(candidates, trial.failure)
+    reasons |= culprits(candidates, _trial(model, builder, whole, feed, options, compare=exact))
     soft = [block for block in candidates if block.name not in reasons and block.soft_tail]
     if soft and thorough:
-        reasons |= culprits(soft, _Trial(model, builder, anchor, feed, options, compare=False).failure)
+        reasons |= culprits(soft, _trial(model, builder, anchor, feed, options, compare=False))
     return reasons
 
 
@@ -85,36 +85,37 @@ def culprits(blocks: Sequence[Block], failure: Callable[[Sequence[Block]], str])
     return found
 
 
-class _Trial:
-    """Tries blocks together in one precision: does ONNX Runtime load them, and answer as with unfused pairs?"""
+def _trial(
+    model: Model,
+    builder: QdqBuilder,
+    precision: Precision,
+    feed: Mapping[str, np.ndarray],
+    options: SessionOptions,
+    *,
+    compare: bool,
+) -> Callable[[Sequence[Block]], str]:
+    """Tries blocks together in one precision: why ONNX Runtime does not load them, or answers otherwise than with
+    unfused pairs; or ""."""
 
-    def __init__(
-        self,
-        model: Model,
-        builder: QdqBuilder,
-        precision: Precision,
-        feed: Mapping[str, np.ndarray],
-        options: SessionOptions,
-        *,
-        compare: bool,
-    ) -> None:
-        self._builder, self._precision, self._feed, self._options = builder, precision, feed, options
-        self._outputs = model.outputs
-        self._compare = compare
-        self._float = self._run(model.proto, options) if compare else []
+    def run(proto: onnx.ModelProto, options: SessionOptions) -> list[Any]:
+        return run_session(open_session(proto, options), model.outputs, feed, "the first sample")
 
-    def failure(self, blocks: Sequence[Block]) -> str:
-        """What fails with `blocks` in int8, or ""."""
-        built = self._builder.build({block.name: self._precision for block in blocks})
+    floats = run(model.proto, options) if compare else []
+
+    def failure(blocks: Sequence[Block]) -> str:
+        built = builder.build({block.name: precision for block in blocks})
         try:
-            fused = self._run(built, self._options)
+            fused = run(built, options)
         except (BadModel, BadData) as error:
             return f"ONNX Runtime {version()} fails on it in int8: {_cause(error)}"
-        if not self._compare:
+        if not compare:
             return ""
-        plain = self._run(built, SessionOptions(self._options.threads, Optimization.NONE))
-        for name, value, alone, reference in zip(self._outputs, fused, plain, self._float, strict=True):
-            wrong, expected = _distance(reference, value), _distance(reference, alone)
+        plain = run(built, SessionOptions(options.threads, Optimization.NONE))
+        for name, value, alone, reference in zip(model.outputs, fused, plain, floats, strict=True):
+            members = reference if isinstance(reference, list) else [reference]
+            if any(np.asarray(each).dtype.kind != "f" for each in members):  # follows from others
+                continue
+            wrong, expected = difference(reference, value), difference(reference, alone)
             if not wrong <= _TIMES * expected + _SLACK:
                 return (
                     f"ONNX Runtime {version()}'s int8 kernels are wrong here: output {name} is {wrong:.0%} off, "
@@ -122,31 +123,12 @@ class _Trial:
                 )
         return ""
 
-    def _run(self, proto: onnx.ModelProto, options: SessionOptions) -> list[np.ndarray]:
-        return run_session(open_session(proto, options), self._outputs, self._feed, "the first sample")
+    return failure
 
 
 def _cause(error: Exception) -> str:
     """ONNX Runtime's message, without taglio's text in front of it."""
     return str(error).rpartition("cannot load it: ")[2].rpartition("cannot run these inputs: ")[2][:160]
-
-
-def _distance(reference: object, value: object) -> float:
-    """Relative L2 distance over the finite values of `reference`; infinite if shapes differ or `value` is not finite
-    there. Outputs that are not float count as 0, since they follow from others; a sequence counts by its worst
-    member."""
-    if isinstance(reference, (list, tuple)):
-        if not isinstance(value, (list, tuple)) or len(reference) != len(value):
-            return float("inf")
-        return max((_distance(one, other) for one, other in zip(reference, value, strict=True)), default=0.0)
-    one, other = np.asarray(reference), np.asarray(value)
-    if one.dtype.kind != "f":
-        return 0.0
-    one, other = one.astype(np.float64), other.astype(np.float64)
-    finite = np.isfinite(one)
-    if one.shape != other.shape or not np.isfinite(other[finite]).all():
-        return float("inf")
-    return float(np.linalg.norm(one[finite] - other[finite]) / max(float(np.linalg.norm(one[finite])), 1e-30))
 
 
 def _by_range(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> dict[str, str]:
@@ -191,27 +173,3 @@ def _coarse_joins(graph: Graph, builder: QdqBuilder, scheme: Scheme, known: Mapp
                     f"{joined / alone:.0f} times its range"
                 )
     return reasons
-
-
-_SOFTMAXES = frozenset({"Softmax", "LogSoftmax"})
-
-
-def _without_quantizer(model: Model, graph: Graph) -> dict[str, str]:
-    """Rule 4."""
-    step = helper.make_tensor("step", TensorProto.FLOAT, [], [1.0])
-    zero = helper.make_tensor("zero", TensorProto.UINT8, [], [0])
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "step", "zero"], ["stored"]),
-        helper.make_node("DequantizeLinear", ["stored", "step", "zero"], ["y"]),
-    ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
-    proto = helper.make_model(helper.make_graph(nodes, "pair", ends[:1], ends[1:], [step, zero]))
-    proto.ir_version = model.proto.ir_version
-    del proto.opset_import[:]
-    proto.opset_import.extend(model.proto.opset_import)
-    try:
-        open_session(proto, SessionOptions(1))
-    except BadModel:
-        reason = f"ONNX Runtime {version()} has no QuantizeLinear of opset {model.opset}: export with an older opset"
-        return {block.name: reason for block in graph.candidates()}
-    return {}

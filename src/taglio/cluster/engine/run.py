@@ -28,12 +28,13 @@ from taglio.cluster.engine.serve import Feed, Server
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import parse
 from taglio.components.build import read
-from taglio.components.prove import TOLERANCE, distance
+from taglio.components.prove import TOLERANCE
 from taglio.errors import BadArtifact, BadOption, MeasurementFailed
 from taglio.flow.place import source
 from taglio.flow.placing import CLUSTER, ClusterFile
 from taglio.flow.work import Work
 from taglio.flow.workspace import COMPONENTS, PLAN, PROFILE, reopen
+from taglio.model.same import difference
 from taglio.plan.result import Plan
 from taglio.plan.simulate import Span, link_name
 from taglio.profile.result import Profile
@@ -249,7 +250,7 @@ class _Run:
                 self.wanted[plan] = references(running, self.feeds, steps=self.steps)
             self.running, self.now = running, self.wanted[plan]
         wanted = self.now[answer.request % len(self.feeds)]
-        off = max(map(distance, wanted, answer.outputs), default=0.0)
+        off = max(map(difference, wanted, answer.outputs), default=0.0)
         if off > TOLERANCE:
             raise MeasurementFailed(
                 f"the answer to request {answer.request} differs by {off:.2e} from that of one process (limit "

@@ -8,15 +8,17 @@ The mean is over the calibration samples. Each operator is measured alone, with 
 depend on which other blocks are in int8.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 from onnx import helper
 
 from taglio.errors import BadData, BadModel, CannotQuantize
+from taglio.model.derived import with_outputs
 from taglio.model.graph import Block, Graph
 from taglio.model.load import Model
+from taglio.progress import Progress, reported
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder, channel_axis
@@ -34,11 +36,11 @@ def shifts(
     ranges: Ranges,
     scheme: Scheme,
     samples: Sequence[Mapping[str, np.ndarray]],
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, tuple[float, ...]]:
     """Operator -> the correction of its bias under `scheme`, per output channel.
 
-    Empty if ONNX Runtime cannot run all int8 operators beside the float model. `progress` gets (done, total).
+    Empty if ONNX Runtime cannot run all int8 operators beside the float model.
     """
     builder = QdqBuilder(model, graph, {scheme.calibrated: ranges})
     emitter, wanted = Emitter(), dict[str, str]()
@@ -56,19 +58,15 @@ def shifts(
         wanted[anchor.name] = f"{_APART}{anchor.name}/mean"
     if not wanted:
         return {}
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = with_outputs(model.proto, wanted.values())
     proto.graph.node.extend(emitter.nodes)
     proto.graph.initializer.extend(emitter.initializers.values())
-    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted.values())
     total: list[np.ndarray] = [np.zeros(())] * len(wanted)
     try:
         session = open_session(proto, SessionOptions(0, Optimization.NONE), label=model.name)
-        for index, feed in enumerate(samples):
+        for feed in reported(samples, "bias correction", progress):
             means = run_session(session, list(wanted.values()), feed, "the calibration data")
             total = [one + np.asarray(other, np.float64) for one, other in zip(total, means, strict=True)]
-            if progress:
-                progress(index + 1, len(samples))
     except (BadModel, BadData):
         return {}
     return {

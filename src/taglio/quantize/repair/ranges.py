@@ -15,6 +15,7 @@ suits only some samples is not chosen.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -22,13 +23,15 @@ from onnx import TensorProto, helper
 
 from taglio.model.graph import Graph
 from taglio.model.load import Model
+from taglio.model.observe import tensor_values
+from taglio.progress import Progress, reported
 from taglio.quantize.parameters import activation_parameters
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.same_range import range_roots
 from taglio.quantize.scheme import Scheme
-from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 
 Range = tuple[float, float]
 # The outputs of all samples -> their differences from the float model's, for two halves: shape [2, parts, any].
@@ -53,12 +56,11 @@ def choose(
     differences: Differences,
     *,
     budget_s: float,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Range]:
     """New ranges under `scheme`, for the tensors whose range should change.
 
-    Tensors of large effect are tried first; those not reached within `budget_s` seconds keep their range. `progress`
-    gets (done, total).
+    Tensors of large effect are tried first; those not reached within `budget_s` seconds keep their range.
     """
     names = _quantized(model, graph, ranges, scheme)
     if not names:
@@ -69,14 +71,12 @@ def choose(
     changes = {name: [probe.change(name, ranges.low_high[name])] for name in names}
     others = _candidates(model, {name: ranges.low_high[name] for name in names}, scheme, samples)
     order = sorted(names, key=lambda name: -float(np.square(changes[name][0]).sum()))
-    for index, name in enumerate(order):
+    for name in reported(order, "ranges per tensor", progress):
         if time.perf_counter() - start > budget_s:
             break
         for each in others[name]:
             candidates[name].append(each)
             changes[name].append(probe.change(name, each))
-        if progress:
-            progress(index + 1, len(order))
     halves = [_descend([[each[half] for each in changes[name]] for name in names]) for half in (0, 1)]
     return {name: candidates[name][min(indices)] for name, *indices in zip(names, *halves, strict=True) if min(indices)}
 
@@ -120,15 +120,8 @@ def _candidates(
 ) -> dict[str, list[Range]]:
     """Narrower ranges to try for each tensor, widest first, without duplicates. Holds the activations of one sample at
     a time."""
-    inside = [name for name in whole if name not in samples[0]]
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inside if name not in model.outputs)
-    session = open_session(proto, SessionOptions(0, Optimization.NONE), label=model.name)
     seen: dict[str, list[np.ndarray]] = {name: [] for name in whole}
-    for feed in samples:
-        read = run_session(session, inside, feed, "the calibration data") if inside else []
-        values = dict(zip(inside, read, strict=True)) | dict(feed)
+    for values in tensor_values(model, [*whole], samples, "the calibration data"):
         for name, kept in seen.items():
             flat = np.asarray(values[name]).ravel()
             kept.append(flat[:: max(1, flat.size // _VALUES)].copy())
@@ -199,8 +192,7 @@ def _raw(name: str) -> str:
 
 
 def _probe_graph(model: Model, index: Mapping[str, int]) -> onnx.ModelProto:
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     graph = proto.graph
     nodes = list(graph.node)
     del graph.node[:]

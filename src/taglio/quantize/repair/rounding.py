@@ -18,7 +18,7 @@ al. 2025):
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,12 +29,13 @@ from taglio import weights
 from taglio.errors import BadData, BadModel, CannotQuantize
 from taglio.model.graph import Graph
 from taglio.model.load import Model
+from taglio.model.observe import tensor_values
 from taglio.model.operators import text
+from taglio.progress import Progress
 from taglio.quantize.parameters import QuantizedWeight, weight_limits
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
-from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
 # Rows of inputs per column, and their least and greatest number.
 _PER_COLUMN, _FEWEST_ROWS, _MOST_ROWS = 4, 2048, 16_384
@@ -83,12 +84,12 @@ def integers(
     *,
     budget_s: float,
     room_bytes: float | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, bytes]:
     """Operator -> its rounded weights under `scheme`, as bytes in the order of its float weights.
 
     Stops after `budget_s` seconds. Operators are processed in groups whose H fit into `room_bytes` (None: no limit);
-    the inputs of one sample are held at a time. `progress` gets (done, total).
+    the inputs of one sample are held at a time.
     """
     end = time.perf_counter() + budget_s
     products = sorted(_products(model, graph, ranges, scheme), key=lambda each: each.seconds)
@@ -114,7 +115,7 @@ def integers(
                 found[each.node.name] = stored
             done += 1
             if progress:
-                progress(done, len(affordable))
+                progress("rounding of weights", done, len(affordable))
     return found
 
 
@@ -172,19 +173,12 @@ def _moments(
 ) -> dict[str, tuple[np.ndarray, int]]:
     """Operator -> Σ x xᵀ over its inputs, float32 [groups, columns, columns], and the number of rows. Stops at the time
     `until` after a few samples."""
-    read = dict.fromkeys(each.node.input[0] for each in products)
-    inside = [name for name in read if name not in samples[0]]
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inside if name not in model.outputs)
-    session = open_session(proto, SessionOptions(0, Optimization.NONE), label=model.name)
+    read = [*dict.fromkeys(each.node.input[0] for each in products)]
     rng = np.random.default_rng(0)
     total: dict[str, tuple[np.ndarray, int]] = {}
-    for index, feed in enumerate(samples):
+    for index, values in enumerate(tensor_values(model, read, samples, "the calibration data")):
         if index >= _FEWEST_SAMPLES and time.perf_counter() > until:
             break
-        seen = run_session(session, inside, feed, "the calibration data") if inside else []
-        values = dict(zip(inside, seen, strict=True)) | {name: feed[name] for name in read if name in feed}
         for each in products:
             rows = _rows(each, np.asarray(values[each.node.input[0]], np.float32), -(-each.rows // len(samples)), rng)
             square, count = np.matmul(rows.transpose(0, 2, 1), rows), rows.shape[1]
@@ -233,7 +227,10 @@ def _conditioned(hessian: np.ndarray, rows: int, step: float) -> np.ndarray:
 def _rounded(product: _Product, hessian: np.ndarray, scheme: Scheme) -> bytes | None:
     """The rounded integers of `product` as bytes; None if H is not positive definite."""
     groups, outputs, columns = product.matrix.shape
-    scale, zero = (_by_output(each, groups, outputs) for each in (product.weight.scale, product.weight.zero_point))
+    scale, zero = (
+        np.broadcast_to(each.astype(np.float32), groups * outputs).reshape(groups, outputs)
+        for each in (product.weight.scale, product.weight.zero_point)
+    )
     # Columns with large inputs come last, so they are rounded first and the others can compensate.
     order = np.argsort(np.einsum("gii->gi", hessian), axis=1)
     hessian = np.take_along_axis(np.take_along_axis(hessian, order[:, :, None], 1), order[:, None, :], 2)
@@ -258,8 +255,3 @@ def _rounded(product: _Product, hessian: np.ndarray, scheme: Scheme) -> bytes | 
     if not _outputs_first(product.node):
         stored = stored.T
     return np.ascontiguousarray(stored).tobytes()
-
-
-def _by_output(each: np.ndarray, groups: int, outputs: int) -> np.ndarray:
-    """A scale or zero point as float32 [groups, outputs per group]."""
-    return np.broadcast_to(each.astype(np.float32), groups * outputs).reshape(groups, outputs)
