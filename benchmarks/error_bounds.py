@@ -14,7 +14,9 @@ import numpy as np
 
 from cases import markdown, write
 from error_cases import NETWORKS, VIEWS, inputs_of, open_network
-from taglio.error.study import Budget, study
+from taglio.error import study
+from taglio.error.combine import fit_model
+from taglio.error.study import Budget
 from taglio.flow.profile import profile_as
 from taglio.flow.search import search
 from taglio.plan.one_machine import make_plan
@@ -35,7 +37,8 @@ def measure(name: str, bounds: int, views: int, effort: float) -> dict[str, Any]
     profile = profile_as(work, DEFAULT_SCHEME, effort)
     budget = Budget(1e6, SUBSETS, SUBSETS, 1e6)
     held_out = work.data.held_out
-    model = study(work.model, work.graph, DEFAULT_SCHEME, forms, meter, held_out, budget, confidence=CONFIDENCE)
+    measured = study.measure(work.graph, forms, meter, budget)
+    model = fit_model(work.model, DEFAULT_SCHEME, measured, meter=meter, held_out=held_out, confidence=CONFIDENCE)
     everything = meter.error(pure_assignments(work.graph, forms)["int8"])
     known: dict[tuple[tuple[str, str], ...], float] = {}
 

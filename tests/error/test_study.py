@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from taglio import artifact
+from taglio.error.combine import Measured, fit_model
 from taglio.error.loss import RELATIVE
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
-from taglio.error.study import Budget, measure, picked_subsets, random_subsets, study
+from taglio.error.study import Budget, measure, picked_subsets, random_subsets
 from taglio.error.switchable import Switchable
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Precision
@@ -33,8 +34,12 @@ def test_fewer_subsets_are_measured_where_each_takes_long() -> None:
     assert Budget(0.0, 2, 2).subsets(0.0, 20.0) == 2
 
 
+def fitted(case: Case, meter: ErrorMeter, known: Measured) -> ErrorModel:
+    return fit_model(case.model, DEFAULT_SCHEME, known, meter=meter, held_out=case.held_out, confidence=0.9)
+
+
 def studied(case: Case, meter: ErrorMeter, budget: Budget = BUDGET) -> ErrorModel:
-    return study(case.model, case.graph, DEFAULT_SCHEME, CHOICES, meter, case.held_out, budget)
+    return fitted(case, meter, measure(case.graph, CHOICES, meter, budget))
 
 
 @pytest.fixture(scope="module")
@@ -183,10 +188,10 @@ def test_near_a_bound_most_subsets_are_measured_and_predicted(network: Case, met
     """A bound of an eighth of the error of all blocks: where plans end on networks that int8 hurts."""
     blocks = [block.name for block in network.graph.candidates() if not block.movement]
     near = meter.error(effective(network.graph, dict.fromkeys(blocks, INT8), INT8)) / 8.0
-    model = study(network.model, network.graph, DEFAULT_SCHEME, CHOICES, meter, network.held_out, BUDGET, near=near)
+    known = measure(network.graph, CHOICES, meter, BUDGET, near=near)
+    model = fitted(network, meter, known)
     close = [each for each in model.subsets if near / 3.0 < each.error < 3.0 * near]
     assert len(close) >= 0.6 * len(model.subsets) == 0.6 * BUDGET.maximum_subsets
-    known = measure(network.graph, CHOICES, meter, BUDGET, near=near)
     picks = picked_subsets(network.graph, known, 20, seed=99)
     ratios = [model.predict(network.graph, each) / meter.error(each) for each in picks]
     assert len(ratios) >= 10 and 0.85 < np.median(ratios) < 1.15

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_RIDGE = 0.1
+_RIDGE, _LEVEL_RIDGE, _EXPONENT_RIDGE = 0.1, 0.01, 0.1
 _FLOOR = 1e-9
 _NOTHING = 1e-3
 _ITERATIONS = 25
@@ -49,7 +49,8 @@ def fit_terms(rows: np.ndarray, errors: np.ndarray, start: np.ndarray, weights: 
         noise = start * np.exp(theta)
         total = rows @ noise
         residual = target - (level + 0.5 * exponent * np.log(total))
-        cost = float(np.sum((weights * residual) ** 2) + _RIDGE * np.sum(theta**2) + _link_cost(level, exponent))
+        cost = float(np.sum((weights * residual) ** 2) + _RIDGE * np.sum(theta**2))
+        cost += _LEVEL_RIDGE * level**2 + _EXPONENT_RIDGE * (exponent - 1.0) ** 2
         if cost > previous * (1 + 1e-12):
             damping *= 10.0
             theta, level, exponent = best
@@ -68,10 +69,10 @@ def fit_terms(rows: np.ndarray, errors: np.ndarray, start: np.ndarray, weights: 
         size = len(theta)
         normal = jacobian.T @ jacobian
         ridge = np.full(size + 2, _RIDGE)
-        ridge[size], ridge[size + 1] = 0.01, _EXPONENT_RIDGE
+        ridge[size:] = _LEVEL_RIDGE, _EXPONENT_RIDGE
         gradient = jacobian.T @ (weights * residual)
         gradient[:size] -= _RIDGE * theta
-        gradient[size] -= 0.01 * level
+        gradient[size] -= _LEVEL_RIDGE * level
         gradient[size + 1] -= _EXPONENT_RIDGE * (exponent - 1.0)
         step = np.linalg.solve(normal + np.diag(ridge + damping), gradient)
         theta = np.clip(theta + np.clip(step[:size], -2.0, 2.0), -8.0, 8.0)
@@ -79,10 +80,3 @@ def fit_terms(rows: np.ndarray, errors: np.ndarray, start: np.ndarray, weights: 
         exponent = float(np.clip(exponent + step[size + 1], 0.3, 1.5))
     theta, level, exponent = best
     return Terms(start * np.exp(theta), level, exponent)
-
-
-_EXPONENT_RIDGE = 0.1
-
-
-def _link_cost(level: float, exponent: float) -> float:
-    return 0.01 * level**2 + _EXPONENT_RIDGE * (exponent - 1.0) ** 2

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from taglio.error.tasks.task import TASKS, TOP1, Task, names_task, parse_task, task_text
-from taglio.errors import BadData, BadOption
+from taglio.errors import BadData, BadOption, with_kind
 
 RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE = "relative-l2", "l2-per-size", "sqnr", "cosine"
 SMOOTH = (RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE)
@@ -217,8 +217,7 @@ def user_function(name: str) -> Callable[[Mapping[str, np.ndarray], Any], Any]:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may raise anything while it is imported
-        reason = " ".join(str(error).split())[:200]
-        raise BadOption(f"`metric` {name}: cannot be imported ({type(error).__name__}: {reason})") from None
+        raise BadOption(f"`metric` {name}: cannot be imported ({with_kind(error)})") from None
     if not callable(found):
         raise BadOption(f"`metric` {name}: is a {type(found).__name__}, not a function")
     return found  # type: ignore[no-any-return]
@@ -238,8 +237,7 @@ def call_user(name: str, outputs: Mapping[str, np.ndarray], labels: np.ndarray |
     except BadOption:
         raise
     except Exception as error:  # a user's function may raise anything
-        reason = " ".join(str(error).split())[:200]
-        raise BadData(f"`metric` {name}: raised {type(error).__name__}: {reason}") from None
+        raise BadData(f"`metric` {name}: raised {with_kind(error)}") from None
     try:
         value = float(result)
     except (TypeError, ValueError):

@@ -21,13 +21,13 @@ class Sketcher:
     sample.
     """
 
-    def __init__(self, lengths: Sequence[Sequence[int]], seed: int = 0, size: int = SIZE) -> None:
+    def __init__(self, lengths: Sequence[Sequence[int]], size: int = SIZE) -> None:
         """`lengths` [samples][parts]: elements of each part, which may differ between samples."""
-        self._seed, self.size = seed, size
+        self.size = size
         # Offset of each sample's elements among those of all samples, [samples + 1, parts].
         self._starts = np.cumsum([[0] * len(lengths[0]), *lengths], axis=0)
         self._ways: dict[tuple[int, int], np.ndarray] = {}
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         self._moves = np.resize(rng.permutation(size), len(lengths))
         self._signs = rng.integers(0, 2, len(lengths)) * 2.0 - 1.0
 
@@ -50,6 +50,6 @@ class Sketcher:
         """For each element, its place times two, plus one if it is added rather than subtracted."""
         key = part, length  # lengths may differ from the float model's where they depend on values
         if key not in self._ways:
-            rng = np.random.default_rng((self._seed, *key))
+            rng = np.random.default_rng((0, *key))
             self._ways[key] = rng.integers(0, 2 * self.size, length, dtype=np.uint16)
         return self._ways[key]

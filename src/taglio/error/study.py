@@ -11,22 +11,18 @@ of the subsets are picked as a planner would, after the random ones: near the li
 import math
 import random
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from taglio.data.dataset import Dataset
-from taglio.error.combine import Measured, fit_model, fit_outputs
+from taglio.error.combine import Measured, fit_outputs
 from taglio.error.measure import ErrorMeter, Reading
-from taglio.error.model import ErrorModel
 from taglio.error.terms import design
 from taglio.model.graph import Graph
-from taglio.model.load import Model
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress, reported
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision
-from taglio.quantize.scheme import Scheme
 
 # Shares of the budget for forms other than the first, and for flows.
 _FORMS_SHARE = 0.3
@@ -63,47 +59,23 @@ class Budget:
         return max(least, min(self.maximum_subsets, int(left_s / max(each_s, 1e-6))))
 
 
-def study(
-    model: Model,
-    graph: Graph,
-    scheme: Scheme,
-    precisions: Sequence[Precision],
-    meter: ErrorMeter,
-    held_out: Dataset,
-    budget: Budget,
-    *,
-    blocks: Collection[str] | None = None,
-    near: float | None = None,
-    saved_s: Mapping[tuple[str, str], float] | None = None,
-    confidence: float = 0.9,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> ErrorModel:
-    """The error model fitted to measurements with `meter`.
-
-    A planner may choose among `blocks` (None: all candidates). The model should be accurate `near` a limit on the error
-    (None: anywhere). `saved_s` are the seconds saved by (block, form) (None: estimated by FLOPs).
-    """
-    measured = measure(
-        graph, precisions, meter, budget, blocks=blocks, near=near, saved_s=saved_s, seed=seed, progress=progress
-    )
-    return fit_model(model, scheme, measured, meter=meter, held_out=held_out, confidence=confidence)
-
-
 def measure(
     graph: Graph,
     precisions: Sequence[Precision],
     meter: ErrorMeter,
     budget: Budget,
     *,
-    blocks: Collection[str] | None = None,
     near: float | None = None,
     saved_s: Mapping[tuple[str, str], float] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Measured:
-    """The measurements that the fit needs, within the budget; arguments as for `study`."""
-    columns = design(graph, precisions, blocks)
+    """The measurements that the fit needs, within the budget.
+
+    The model should be accurate `near` a limit on the error (None: anywhere). `saved_s` are the seconds saved by
+    (block, form) (None: estimated by FLOPs).
+    """
+    columns = design(graph, precisions)
     first = next(each for each in precisions if each.form == "whole")
     names = [name for name, form in columns.own if form == first.name]
     start = time.perf_counter()
@@ -112,11 +84,9 @@ def measure(
     group = 1
 
     def alone(wanted: Sequence[dict[str, Precision]], what: str) -> None:
-        for index, each in enumerate(wanted):
+        for each in reported(wanted, what, progress):
             readings.append(meter.read(each))
             singles.append(each)
-            if progress:
-                progress(what, index + 1, len(wanted))
 
     if names:
         began = time.perf_counter()
@@ -132,27 +102,22 @@ def measure(
     wires = [flow for flow in dict.fromkeys(flow for flow, _ in columns.edge) if flow in meter.wires]
     flows_alone: dict[str, Reading] = {}
     if group == 1 and each_s * len(wires) < _FLOWS_SHARE * budget.seconds:
-        for index, flow in enumerate(wires):
-            flows_alone[flow] = meter.read({}, [flow])
-            if progress:
-                progress("each tensor alone", index + 1, len(wires))
+        flows_alone = {flow: meter.read({}, [flow]) for flow in reported(wires, "each tensor alone", progress)}
     left = budget.seconds - (time.perf_counter() - start)
     count = budget.subsets(left, each_s)
     subsets: list[Assignment] = []
     subset_readings: list[Reading] = []
 
     def together(wanted: Sequence[Assignment], what: str) -> Measured:
-        for index, subset in enumerate(wanted):
+        for subset in reported(wanted, what, progress):
             subset_readings.append(meter.read(subset, sketch=False))
             subsets.append(subset)
-            if progress:
-                progress(what, index + 1, len(wanted))
         return Measured(
             columns, tuple(precisions), singles, readings, flows_alone, [*subsets], [*subset_readings], near=near
         )
 
     share = _PICKED_SHARE if near is None else _PICKED_NEAR
-    known = together(random_subsets(graph, precisions, count - int(share * count), seed, blocks), "random subsets")
+    known = together(random_subsets(graph, precisions, count - int(share * count), seed), "random subsets")
     rounds = 1 if near is None else _ROUNDS
     picked = 0
     for index in range(rounds if subsets else 0):
@@ -222,9 +187,7 @@ def _key(assignment: Assignment) -> tuple[tuple[str, str], ...]:
     return tuple((block, precision.name) for block, precision in assignment.items())
 
 
-def random_subsets(
-    graph: Graph, precisions: Sequence[Precision], count: int, seed: int, blocks: Collection[str] | None = None
-) -> list[dict[str, Precision]]:
+def random_subsets(graph: Graph, precisions: Sequence[Precision], count: int, seed: int) -> list[dict[str, Precision]]:
     """Random assignments of every size: half draw each block independently, half draw runs of neighbours."""
     rng = random.Random(seed + 1)
     whole = next(each for each in precisions if each.form == "whole")
@@ -238,7 +201,7 @@ def random_subsets(
         assignment: dict[str, Precision] = {}
         current: Precision | None = None
         for block in graph.candidates():
-            if block.movement or (blocks is not None and block.name not in blocks):
+            if block.movement:
                 continue
             if rng.random() >= stay:
                 current = rng.choice(forms) if rng.random() < density else None

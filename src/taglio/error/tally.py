@@ -131,9 +131,9 @@ class Tally:
         """Which parts count, bool [parts]: the float ones, or all if no output is float."""
         return ~self._exact if not self._exact.all() else np.ones(len(self._exact), bool)
 
-    def l2(self, weights: np.ndarray | None = None) -> np.ndarray:
+    def l2(self) -> np.ndarray:
         """The error per part that the noise model is fitted to: relative L2, or l2-per-size if that is the metric."""
-        return self._l2(self._metric, weights)
+        return self._l2(self._metric, None)
 
     def _l2(self, metric: Metric, weights: np.ndarray | None) -> np.ndarray:
         """Error per part: 0 for parts that do not count, infinite if float is zero on all samples and the changed
@@ -245,7 +245,7 @@ class Tally:
         """Number of samples on which the length of an output changed, by output."""
         return dict(self._ragged)
 
-    def interval(self, groups: Sequence[int], seed: int = 0) -> tuple[float, float] | None:
+    def interval(self, groups: Sequence[int]) -> tuple[float, float] | None:
         """A 90 % interval of the largest loss on other samples like these: bootstrap over samples, widened by Student's
         t for few of them. `groups` [samples] are equal for samples that repeat each other, which are drawn together.
         None if fewer than two are distinct, or if the metric scores all samples at once."""
@@ -255,7 +255,7 @@ class Tally:
         distinct = int(member.max(initial=-1)) + 1
         if distinct < 2:
             return None
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         draws = rng.multinomial(distinct, np.full(distinct, 1.0 / distinct), _DRAWS)
         losses = np.array([self.losses(weights=draw[member].astype(float)).max() for draw in draws])
         middle, losses = self.value(), losses[np.isfinite(losses)]

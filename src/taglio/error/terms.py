@@ -121,12 +121,9 @@ def starting_noises(
     for column, (_, reader) in enumerate(columns.edge, len(columns.own)):
         alone = float(np.dot(blocks_alone[reader, whole], blocks_alone[reader, whole]))
         together = columns.reading[reader]
-        squares = [_square(edge[each - len(columns.own)]) for each in together]
+        vectors = [edge[each - len(columns.own)] for each in together]
+        squares = [0.0 if vector is None else float(np.dot(vector, vector)) for vector in vectors]
         total = sum(squares)
         part = squares[together.index(column)] / total if total > 0.0 else 1.0 / len(together)
         start[column] = max(0.0, alone - start[columns.index[reader, whole]]) * part
     return start
-
-
-def _square(vector: np.ndarray | None) -> float:
-    return float(np.dot(vector, vector)) if vector is not None else 0.0

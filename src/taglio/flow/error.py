@@ -7,6 +7,7 @@ from itertools import chain
 
 from taglio.arguments import positive
 from taglio.data.dataset import Dataset
+from taglio.error.combine import fit_model
 from taglio.error.compared import as_array
 from taglio.error.doubts import (
     coarse_metric,
@@ -23,7 +24,7 @@ from taglio.error.judge import fewest_samples
 from taglio.error.loss import Bound, parse_metric
 from taglio.error.measure import ErrorMeter, anchored
 from taglio.error.model import ErrorModel
-from taglio.error.study import Budget, study
+from taglio.error.study import Budget, measure
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Tally
 from taglio.errors import BadData, BadOption
@@ -31,7 +32,7 @@ from taglio.flow.work import Work
 from taglio.plan.result import Limits
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 from taglio.quantize.precision import FLOAT32, precisions
 from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import Scheme
@@ -70,20 +71,18 @@ def error_model(
     switchable = work.switchable(scheme, provider, progress)
     budget = Budget(seconds=26.0 * effort)
     meter = work.meter(switchable, affordable_inputs(work, switchable, budget))
-    result = study(
-        work.model,
+    times = profile.block_times()
+    measured = measure(
         work.graph,
-        scheme,
         precisions(scheme),
         meter,
-        work.data.held_out,
         budget,
         near=near if meter.metric.smooth and near else None,
-        saved_s=_saved(profile),
-        confidence=confidence,
+        saved_s={(block, form): times[block, FLOAT32.name] - seconds for (block, form), seconds in times.items()},
         seed=work.setup.seed,
         progress=progress,
     )
+    result = fit_model(work.model, scheme, measured, meter=meter, held_out=work.data.held_out, confidence=confidence)
     where = f"measured on {switchable.provider}, which rounds differently from the CPU: plans are verified on the CPU"
     lines = () if switchable.provider == PROVIDERS[0] else (where,)
     everything = meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"])
@@ -92,12 +91,6 @@ def error_model(
         notes=lines + doubts(work, scheme, meter, everything, progress),
         parts=everything.parts(),
     )
-
-
-def _saved(profile: Profile) -> Mapping[tuple[str, str], float]:
-    """Seconds that a form saves, by block and form."""
-    times = profile.block_times()
-    return {(block, form): times[block, FLOAT32.name] - seconds for (block, form), seconds in times.items()}
 
 
 def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from taglio.error.information import rank_correlation
 from taglio.error.tasks.outputs import Outputs, Setting, class_axis, floats_of, scores_of, vector_of, whole_numbers
 from taglio.errors import BadData
 
@@ -176,19 +177,9 @@ def r_squared(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -
 
 def spearman(one: np.ndarray, other: np.ndarray) -> float:
     """Rank correlation, ties at their mean rank; 1 if both are constant, 0 if only one is."""
-    a, b = _ranks(one), _ranks(other)
-    a, b = a - a.mean(), b - b.mean()
-    scale = float(np.sqrt((a @ a) * (b @ b)))
-    if scale == 0.0:
-        return float(not a.any() and not b.any())
-    return float(a @ b) / scale
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    mean: np.ndarray = ends - (counts + 1) / 2.0
-    return np.asarray(mean[inverse], np.float64)
+    if np.ptp(one) == 0.0 and np.ptp(other) == 0.0:
+        return 1.0
+    return rank_correlation(one, other)
 
 
 def _similarities(evidence: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
