@@ -10,7 +10,7 @@ from taglio.model.graph import Block, Flow, Graph, Tensor, build, flows
 from taglio.model.load import load
 from taglio.profile.attribution import Attribution
 from taglio.profile.calibrate import calibrate
-from taglio.profile.fit import Run, Tables, conformal_ratio, fit, priced
+from taglio.profile.fit import Run, Tables, conformal_ratio, fit
 from taglio.profile.machine import Machine
 from taglio.profile.measure import pure_assignments, random_mixes
 from taglio.profile.result import BlockTime, Conditions, Glue, Profile, changes, predict, reads, writes
@@ -192,7 +192,7 @@ def test_leaving_one_out_predicts_mixes_without_seeing_them(graph: Graph) -> Non
     rows = []
     for run in runs:
         tables = fit([each for each in runs if each is not run], graph)
-        without = as_profile(replace(tables, glue=tuple(priced(each, 0.0) for each in tables.glue)), graph)
+        without = as_profile(replace(tables, glue=tuple(each.times(1.0, 0.0) for each in tables.glue)), graph)
         whole, still = (predict(p, graph, run.assignment) for p in (as_profile(tables, graph), without))
         rows.append([sum(whole.blocks.values()), whole.total_s - still.total_s, whole.total_s, run.wall_s])
     for index, run in enumerate(runs):

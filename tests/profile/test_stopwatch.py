@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio.profile import quota, speed, stopwatch
+from taglio.profile.kernels import kernel_seconds, unpaused
 from taglio.profile.measure import MIXES, mixes_within
 from taglio.profile.speed import Speeds, reference_seconds, waking_seconds
 from taglio.profile.stopwatch import (
@@ -25,7 +26,6 @@ from taglio.profile.stopwatch import (
     stretches,
     summarize,
     time_models,
-    unpaused,
 )
 from taglio.runtimes.onnxruntime import SessionOptions
 
@@ -205,7 +205,7 @@ def test_what_is_read_of_a_kernels_profile(tmp_path: Path) -> None:
     kernel = {"cat": "Node", "name": "conv_kernel_time", "args": {"op_name": "Conv", "output_size": "8"}, "ph": "X"}
     events = [{"cat": "Session", "name": "model_run", "dur": 9}, {"cat": "Node", "name": "conv_fence_before", "dur": 7}]
     path.write_text(json.dumps(events + [kernel | {"dur": each} for each in (900, 30, 20, 40)]))
-    assert stopwatch._kernel_seconds(path, 1, None, [0, 1, 2, 3]) == {"conv": pytest.approx(3e-5)}
+    assert kernel_seconds(path, 1, None, [0, 1, 2, 3]) == {"conv": pytest.approx(3e-5)}
 
 
 def test_what_waiting_costs_is_small_and_not_negative() -> None:

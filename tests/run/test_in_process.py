@@ -116,12 +116,6 @@ def test_components_open_in_the_runtime_that_the_manifest_names(
     assert Executor(folder, elsewhere, ONE, "onnxruntime").runtime == "onnxruntime"
 
 
-def test_a_runtime_of_another_version_is_told(folder: Path, manifest: Manifest) -> None:
-    assert Executor(folder, manifest, ONE).other_version == ""
-    older = replace(manifest, pieces=tuple(replace(each, runtime_version="1.0") for each in manifest.pieces))
-    assert "timed in onnxruntime 1.0, runs in" in Executor(folder, older, ONE).other_version
-
-
 def test_a_report_tells_the_wrong_prediction_from_the_changed_machine(
     network: Case, folder: Path, manifest: Manifest, float_model: Path, tmp_path: Path
 ) -> None:

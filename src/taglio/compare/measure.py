@@ -105,8 +105,7 @@ def compare(
         how = parse_preprocess(preprocess) if preprocess else None
         read = partial(load, data_path, preprocess=how, near=files_beside(model_path))
         network, graph, samples = _opened(made.path, fixed, read, seed)
-        count = (lambda done, total: progress("calibrating", done, total)) if progress else None
-        ranges = calibrate(network, samples.calibration, "minmax", count)
+        ranges = calibrate(network, samples.calibration, "minmax", progress)
         source = Source(network, graph, samples, ranges, options)
         request = _request(source, made.kind, model_path, work, budget_s, seed)
         if layers:

@@ -18,6 +18,7 @@ from taglio.plan.describe import loads
 from taglio.plan.place import Answer
 from taglio.plan.result import Plan
 from taglio.plan.workload import Objective, Workload, parse_objective
+from taglio.progress import Progress, reported
 
 Axis = Literal["error", "energy", "throughput"]
 AXES: tuple[Axis, ...] = ("error", "energy", "throughput")
@@ -60,7 +61,7 @@ def front(
     with_error: Callable[[Workload, float], Workload],
     *,
     points: int = 8,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Front:
     """The front of one model, or of several on the same devices. `with_error` changes a workload's error bound.
 
@@ -70,13 +71,11 @@ def front(
     found: list[FrontPoint] = []
     missing = 0
     bounded = _bounds(workloads, axis, plan, with_error, points, found)
-    for index, (limit, works) in enumerate(bounded):
+    for limit, works in reported(bounded, "front", progress):
         try:
             found.append(_point(axis, workloads, plan(works, _LATENCY), limit))
         except Infeasible:
             missing += 1
-        if progress:
-            progress("front", index + 1, len(bounded))
     return Front(axis, _undominated(axis, found), len(found), missing)
 
 
@@ -109,14 +108,14 @@ def _bounds(
             (
                 limit,
                 [
-                    _limited(each, max_energy_joules=own * limit / values[0])
+                    each.with_limits(max_energy_joules=own * limit / values[0])
                     for each, own in zip(works, least, strict=True)
                 ],
             )
             for limit in limits
         ]
     if len(works) == 1:
-        return [(limit, [_limited(works[0], min_rate_per_s=limit)]) for limit in limits]
+        return [(limit, [works[0].with_limits(min_rate_per_s=limit)]) for limit in limits]
     shares = request_shares(works)
     return [
         (
@@ -128,10 +127,6 @@ def _bounds(
         )
         for limit in limits
     ]
-
-
-def _limited(work: Workload, **limits: float) -> Workload:
-    return replace(work, limits=replace(work.limits, **limits))  # type: ignore[arg-type]
 
 
 def _error(work: Workload) -> float:

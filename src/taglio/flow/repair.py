@@ -1,7 +1,7 @@
 """Apply the repairs of a scheme to a calibration. Does not choose repairs."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from taglio.error.sketch import Sketcher
 from taglio.error.tally import Tally
 from taglio.model.graph import Graph
 from taglio.model.load import Model
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.repair import bias, rounding
 from taglio.quantize.repair.ranges import Differences, choose
@@ -39,27 +39,27 @@ def repaired(
 ) -> Ranges:
     """`found`, which has all repairs of `scheme` but the last, with that one applied; `room_bytes` is the memory that
     it may hold."""
-
-    def tell(what: str) -> Callable[[int, int], None] | None:
-        return (lambda done, total: progress(what, done, total)) if progress else None
-
     match scheme.repairs[-1]:
         case "ranges":
             start = time.perf_counter()
             count, differences = _judged(model, graph, data, parts)
-            left_s, told = _RANGES_S - (time.perf_counter() - start), tell("ranges per tensor")
-            samples = data.samples[:count]
-            chosen = choose(model, graph, found, scheme, samples, differences, budget_s=left_s, progress=told)
+            left_s, samples = _RANGES_S - (time.perf_counter() - start), data.samples[:count]
+            chosen = choose(model, graph, found, scheme, samples, differences, budget_s=left_s, progress=progress)
             return replace(found, low_high=found.low_high | chosen)
         case "rounding":
-            told, samples = tell("rounding of weights"), data.samples[:_MEANS]
             rounded = rounding.integers(
-                model, graph, found, scheme, samples, budget_s=_ROUNDING_S, room_bytes=room_bytes, progress=told
+                model,
+                graph,
+                found,
+                scheme,
+                data.samples[:_MEANS],
+                budget_s=_ROUNDING_S,
+                room_bytes=room_bytes,
+                progress=progress,
             )
             return replace(found, rounded=rounded)
         case "bias":
-            told = tell("bias correction")
-            return replace(found, shifts=bias.shifts(model, graph, found, scheme, data.samples[:_MEANS], told))
+            return replace(found, shifts=bias.shifts(model, graph, found, scheme, data.samples[:_MEANS], progress))
 
 
 def _judged(model: Model, graph: Graph, data: Dataset, parts: Parts) -> tuple[int, Differences]:

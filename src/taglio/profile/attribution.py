@@ -6,6 +6,7 @@ DequantizeLinear, Reorder*, the Transpose of a channels-last kernel) belongs to 
 pairs are moved past it, so its time depends on the forms of producer and readers, as theirs does.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
@@ -57,10 +58,8 @@ class Attributor:
         for node in optimized.graph.node:
             for name in node.input:
                 consumers.setdefault(name, []).append(node)
-        blocks: dict[str, float] = {}
-        tensors: dict[str, float] = {}
-        block_kernels: dict[str, int] = {}
-        tensor_kernels: dict[str, int] = {}
+        blocks, tensors = defaultdict[str, float](float), defaultdict[str, float](float)
+        block_kernels, tensor_kernels = Counter[str](), Counter[str]()
         orphans: list[str] = []
         lost = 0.0
         for node in optimized.graph.node:
@@ -69,8 +68,8 @@ class Attributor:
                 continue
             block = None if self._is_glue(node) else self._block_of(node)
             if block is not None and block not in self._moves:
-                blocks[block] = blocks.get(block, 0.0) + seconds
-                block_kernels[block] = block_kernels.get(block, 0) + 1
+                blocks[block] += seconds
+                block_kernels[block] += 1
                 continue
             tensor = self._moves[block] if block is not None else self._tensor_of(node, produced, consumers)
             if tensor is None:
@@ -80,13 +79,14 @@ class Attributor:
             if tensor not in self._between:  # inside a block, or behind a Relu that quantising absorbed
                 inside = self._producer_block[tensor]
                 if self._feeds(node, inside, consumers):
-                    blocks[inside] = blocks.get(inside, 0.0) + seconds
-                    block_kernels[inside] = block_kernels.get(inside, 0) + 1
+                    blocks[inside] += seconds
+                    block_kernels[inside] += 1
                     continue
                 tensor = self._last_output(inside)
-            tensors[tensor] = tensors.get(tensor, 0.0) + seconds
-            tensor_kernels[tensor] = tensor_kernels.get(tensor, 0) + 1
-        return Attribution(blocks, tensors, block_kernels, tensor_kernels, lost, tuple(orphans))
+            tensors[tensor] += seconds
+            tensor_kernels[tensor] += 1
+        counts = dict(block_kernels), dict(tensor_kernels)
+        return Attribution(dict(blocks), dict(tensors), *counts, lost, tuple(orphans))
 
     def base(self, name: str) -> str | None:
         """The float model's tensor that a name of the optimised graph stands for, or None."""

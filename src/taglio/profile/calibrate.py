@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from taglio.model.graph import Graph, flows
-from taglio.profile.fit import Run, Tables, fit, parts, priced
+from taglio.profile.fit import Run, Tables, fit, parts
 
 _RIDGE = 0.1
 # Least factor: a kernel takes at least this share of its measured time, however much wall times scatter.
@@ -38,12 +38,6 @@ def calibrate(runs: Sequence[Run], graph: Graph) -> tuple[Tables, dict[str, floa
         run.name: run.wall_s * (1.0 + float(error)) for run, error in zip(runs, honest, strict=True) if run.mixed
     }
     blocks, changes = (max(_LEAST, 1.0 + float(each)) for each in corrections)
-    return _scaled(fit(runs, graph), blocks, changes), predicted
-
-
-def _scaled(tables: Tables, blocks: float, changes: float) -> Tables:
-    return replace(
-        tables,
-        blocks=tuple(replace(entry, seconds=blocks * entry.seconds) for entry in tables.blocks),
-        glue=tuple(priced(entry, changes) for entry in tables.glue),
-    )
+    tables = fit(runs, graph)
+    times = tuple(replace(entry, seconds=blocks * entry.seconds) for entry in tables.blocks)
+    return replace(tables, blocks=times, glue=tuple(entry.times(1.0, changes) for entry in tables.glue)), predicted

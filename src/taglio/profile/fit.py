@@ -150,7 +150,7 @@ def parts(
     fallback: dict[str, float] = {}
     for entry in tables.blocks:
         fallback.setdefault(entry.block, entry.seconds)
-    glue = {entry.flow: (entry, priced(entry, 0.0)) for entry in tables.glue}
+    glue = {entry.flow: (entry, entry.times(1.0, 0.0)) for entry in tables.glue}
     found = []
     for run in runs:
         blocks = 0.0
@@ -161,17 +161,6 @@ def parts(
         still = sum(flow_seconds(glue[flow.name][1], flow, run.assignment) for flow in moving)
         found.append((blocks, moved - still, still + tables.overhead_s))
     return found
-
-
-def priced(glue: Glue, factor: float) -> Glue:
-    """`glue` with the seconds of every type change multiplied by `factor`."""
-    each = glue.anchor_quantize_s
-    return replace(
-        glue,
-        quantize_s=factor * glue.quantize_s,
-        dequantize_s=factor * glue.dequantize_s,
-        anchor_quantize_s=None if each is None else factor * each,
-    )
 
 
 def _to_wall(run: Run, overhead: float, unexplained: float) -> Run:

@@ -21,10 +21,13 @@ from onnx import helper
 
 from taglio.errors import BadOption
 from taglio.model.captures import node_inputs
+from taglio.model.derived import empty_like
 from taglio.model.graph import Block, Graph
 from taglio.model.inputs import Feed
 from taglio.model.load import Model
-from taglio.profile.stopwatch import Progress, run_once
+from taglio.model.observe import tensor_values
+from taglio.profile.stopwatch import run_once
+from taglio.progress import Progress, reported
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.precision import FLOAT32, Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
@@ -85,15 +88,16 @@ def layer_times(
         raise BadOption(f"{runs} runs after {warmup} warm-ups: give at least 1 run and no negative warm-up")
     start = time.perf_counter()
     cutter = LayerCutter(model, graph, builder)
-    observed = _observe(model, _unpredictable(cutter, graph), options, sample)
+    # For indices, shapes and tensors of unknown shape random values are unsuitable.
+    read = dict.fromkeys(name for block in graph.blocks for name in block.inputs)
+    computed = [name for name in read if not cutter.may_be_random(name)]
+    (observed,) = tensor_values(model, computed, [sample], "the sample")
     pairs = [(block, precision) for block in graph.blocks for precision in precisions if precision.fits(block)]
     layers = []
-    for done, (block, precision) in enumerate(pairs):
+    for done, (block, precision) in enumerate(reported(pairs, "timing layers", progress)):
         proto = cutter.layer(block, precision, cut, observed)
         seconds = _mean_seconds(proto, _feed(proto, observed, done), options, warmup, runs)
         layers.append(LayerTime(block.name, precision.name, seconds))
-        if progress:
-            progress("timing layers", done + 1, len(pairs))
     sessions = len(pairs) + bool(observed)
     return LayerTimes(model.sha256, cut, warmup, runs, tuple(layers), sessions, time.perf_counter() - start)
 
@@ -113,13 +117,13 @@ def predict_sum(times: LayerTimes, graph: Graph, assignment: Assignment) -> floa
     return total
 
 
-def speedups(times: LayerTimes, precision: str = "int8") -> dict[str, float]:
-    """Float seconds divided by `precision` seconds, for every block that was timed in both."""
+def speedups(times: LayerTimes) -> dict[str, float]:
+    """Float seconds divided by int8 seconds, for every block that was timed in both."""
     seconds = times.seconds()
     return {
         block: seconds[block, FLOAT32.name] / value
         for (block, name), value in seconds.items()
-        if name == precision and (block, FLOAT32.name) in seconds
+        if name == "int8" and (block, FLOAT32.name) in seconds
     }
 
 
@@ -143,17 +147,18 @@ class LayerCutter:
         emitter = self._builder.emitter()
         self._builder.emit(emitter, block, precision)
         outputs = [self._output(emitter, name) for name in block.outputs]
-        inputs = [self._input(name, (observed or {}).get(name)) for name in block.inputs]
+        seen = observed or {}
+        inputs = [_typed(name, seen[name]) if name in seen else self._values[name] for name in block.inputs]
         if cut == "downstream":
             inputs = self._drop_quantizers(emitter, inputs)
         used = {name for node in emitter.nodes for name in node_inputs(node)}
         weights = [tensor for name, tensor in self._initializers.items() if name in used]
         constants = [tensor for name, tensor in emitter.initializers.items() if name in used]
-        graph = helper.make_graph(emitter.nodes, block.name, inputs, outputs, [*weights, *constants])
-        proto = onnx.ModelProto(ir_version=self._model.proto.ir_version, producer_name="taglio")
-        proto.opset_import.extend(self._model.proto.opset_import)
-        proto.functions.extend(self._model.proto.functions)
-        proto.graph.CopyFrom(graph)
+        proto = empty_like(self._model.proto, block.name)
+        proto.graph.node.extend(emitter.nodes)
+        proto.graph.initializer.extend([*weights, *constants])
+        proto.graph.input.extend(inputs)
+        proto.graph.output.extend(outputs)
         return proto
 
     def may_be_random(self, name: str) -> bool:
@@ -164,11 +169,6 @@ class LayerCutter:
         tensor = value.type.tensor_type
         floating = tensor.elem_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
         return floating and all(dim.dim_value > 0 for dim in tensor.shape.dim)
-
-    def _input(self, name: str, array: Array | None) -> onnx.ValueInfoProto:
-        if array is None:
-            return self._values[name]
-        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
     def _output(self, emitter: Emitter, name: str) -> onnx.ValueInfoProto:
         """The block's output: int8 behind the QuantizeLinear of its pair, or the float tensor."""
@@ -197,25 +197,8 @@ class LayerCutter:
         return helper.make_tensor_value_info(stored, emitter.initializers[zero_point].data_type, shape)
 
 
-def _unpredictable(cutter: LayerCutter, graph: Graph) -> list[str]:
-    """Block inputs for which random values are unsuitable: indices, shapes, and tensors of unknown shape."""
-    return list(
-        dict.fromkeys(name for block in graph.blocks for name in block.inputs if not cutter.may_be_random(name))
-    )
-
-
-def _observe(model: Model, names: Sequence[str], options: SessionOptions, feed: Feed) -> dict[str, Array]:
-    """Values of `names` in one inference of the whole float model."""
-    if not names:
-        return {}
-    wanted = [name for name in names if name not in feed]
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    have = {value.name for value in proto.graph.output}
-    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name not in have)
-    results = open_session(proto, options, label=model.name).run(wanted, feed) if wanted else []
-    values = {**feed, **dict(zip(wanted, results, strict=True))}
-    return {name: np.asarray(values[name]) for name in names}
+def _typed(name: str, array: Array) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
 
 def _feed(proto: onnx.ModelProto, observed: Mapping[str, Array], seed: int) -> dict[str, Array]:

@@ -56,6 +56,20 @@ class Glue:
     anchor_float_s: float | None = None
     anchor_quantize_s: float | None = None
 
+    def times(self, still: float, changes: float) -> "Glue":
+        """The same with the seconds without type changes multiplied by `still`, and those of type changes by
+        `changes`."""
+        anchor_s, each_s = self.anchor_float_s, self.anchor_quantize_s
+        return replace(
+            self,
+            float_s=still * self.float_s,
+            int8_s=still * self.int8_s,
+            quantize_s=changes * self.quantize_s,
+            dequantize_s=changes * self.dequantize_s,
+            anchor_float_s=None if anchor_s is None else still * anchor_s,
+            anchor_quantize_s=None if each_s is None else changes * each_s,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class WholeRun:
@@ -198,18 +212,7 @@ def in_components(profile: Profile) -> Profile:
 
 def scaled(profile: Profile, factor: float) -> Profile:
     """The profile with all times multiplied by `factor`: an assumption about another device."""
-    glue = tuple(
-        replace(
-            each,
-            float_s=factor * each.float_s,
-            int8_s=factor * each.int8_s,
-            quantize_s=factor * each.quantize_s,
-            dequantize_s=factor * each.dequantize_s,
-            anchor_float_s=None if each.anchor_float_s is None else factor * each.anchor_float_s,
-            anchor_quantize_s=None if each.anchor_quantize_s is None else factor * each.anchor_quantize_s,
-        )
-        for each in profile.glue
-    )
+    glue = tuple(each.times(factor, factor) for each in profile.glue)
     blocks = tuple(
         replace(each, seconds=factor * each.seconds, deviation_s=factor * each.deviation_s) for each in profile.blocks
     )

@@ -10,12 +10,10 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 
-import msgspec
 import numpy as np
 import onnx
 
@@ -26,14 +24,14 @@ from taglio.memory import make_room, used_bytes
 from taglio.model import captures
 from taglio.profile import openvino_clock
 from taglio.profile.busy import Watch, enough, kept, others_in
+from taglio.profile.kernels import kernel_seconds
 from taglio.profile.quota import quota
+from taglio.progress import Progress, reported
 from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions, open_session
 from taglio.runtimes.session import Session, opener
 from taglio.scratch import scratch
 
-Progress = Callable[[str, int, int], None]
 Feed = Mapping[str, np.ndarray]
-_KERNEL_SUFFIX = "_kernel_time"
 # Runs scatter if their middle 80 % span this share of the median, or if the mean is half this share above the median.
 # A stretch is twice the default period of Linux's quotas, 0.1 s.
 _SCATTER = 0.2
@@ -199,43 +197,29 @@ def time_models(
     """
     as_it_is = options.runtime != NAME or places is not None
     ready = options if as_it_is else SessionOptions(options.threads, Optimization.NONE, options.spinning)
-    opened = dict.fromkeys(models, ready) | dict(places or {})
-    run = Run.of(feeds)
     with scratch() as folder:
         paths = {name: folder / f"{index}.onnx" for index, name in enumerate(models)}
-        for index, (name, build) in enumerate(models.items()):
+        for name, build in reported([*models.items()], "loading", progress):
             make_room(limit_bytes)
             if as_it_is:
                 weights.write(paths[name], build())
             else:
                 open_session(build(), options, save_optimized=paths[name], label=name)
                 _repair_names(paths[name])
-            if progress:
-                progress("loading", index + 1, len(models))
+        opened = dict.fromkeys(models, ready) | dict(places or {})
+        run = Run.of(feeds)
+        timing = _Timing(paths, opened, run, ready, effort, kernels, often, between, progress, limit_bytes, refused)
         first, found, out = next(iter(models)), dict[str, Timed](), refused if refused is not None else {}
-        live = partial(_opened, paths, opened, run, effort.warmup, limit_bytes, refused)
         while waiting := [name for name in models if name not in found and name not in out]:
-            sessions = live([first, *waiting] if found else waiting)
+            sessions = timing.open([first, *waiting] if found else waiting)
             if found and [*sessions] == [first]:  # no memory for another beside it
                 sessions.clear()
-                sessions = live([name for name in waiting if name not in out])
+                sessions = timing.open([name for name in waiting if name not in out])
             if not sessions:
                 continue
             if not found:
                 first = next(iter(sessions))
-            share = replace(effort, budget_s=effort.budget_s * len(sessions) / len(models))
-            group = _time_group(
-                paths,
-                sessions,
-                run,
-                ready,
-                share,
-                kernels=kernels,
-                often=often,
-                between=between,
-                progress=progress,
-                limit_bytes=limit_bytes,
-            )
+            group = timing.time(sessions)
             if not found:
                 reference = group[first]
             beside = group.get(first, reference)
@@ -280,36 +264,105 @@ class _AtOnce:
         return []
 
 
-def _opened(
-    paths: Mapping[str, Path],
-    options: Mapping[str, SessionOptions],
-    run: Run,
-    warmup: int,
-    limit_bytes: int | None,
-    refused: dict[str, str] | None,
-    names: Sequence[str],
-) -> dict[str, Session]:
-    """Sessions of the models `names`, as many as keep this process under `limit_bytes`: the next is assumed to need as
-    much as the largest so far, as `warmup` runs show. At least one, unless all are `refused`."""
-    make_room(limit_bytes)
-    sessions: dict[str, Session] = {}
-    largest = 0
-    for name in names:
-        before = used_bytes()
-        if sessions and limit_bytes is not None and before + largest > limit_bytes:
-            break
-        try:
-            session = run.open(_open(name, paths[name], options[name]))
-            for _ in range(warmup if limit_bytes is not None else refused is not None):
-                run_once(name, session, run.feeds[0])
-        except TaglioError as error:
-            if refused is None:
-                raise
-            refused[name] = one_line(error, 300)
-            continue
-        sessions[name] = session
-        largest = max(largest, used_bytes() - before)
-    return sessions
+@dataclass(frozen=True, slots=True, eq=False)
+class _Timing:
+    """Models in files, by name, with the options of their sessions; the other fields are arguments of `time_models`.
+    Kernels are timed with `ready` options."""
+
+    paths: Mapping[str, Path]
+    options: Mapping[str, SessionOptions]
+    run: Run
+    ready: SessionOptions
+    effort: Effort
+    kernels: bool
+    often: Collection[str]
+    between: Callable[[], object] | None
+    progress: Progress | None
+    limit_bytes: int | None
+    refused: dict[str, str] | None
+
+    def open(self, names: Sequence[str]) -> dict[str, Session]:
+        """Sessions of the models `names`, as many as keep this process under the limit: the next is assumed to need as
+        much as the largest so far, as warm-up runs show. At least one, unless all are refused."""
+        make_room(self.limit_bytes)
+        sessions: dict[str, Session] = {}
+        largest = 0
+        for name in names:
+            before = used_bytes()
+            if sessions and self.limit_bytes is not None and before + largest > self.limit_bytes:
+                break
+            try:
+                session = self.run.open(_open(name, self.paths[name], self.options[name]))
+                for _ in range(self.effort.warmup if self.limit_bytes is not None else self.refused is not None):
+                    run_once(name, session, self.run.feeds[0])
+            except TaglioError as error:
+                if self.refused is None:
+                    raise
+                self.refused[name] = one_line(error, 300)
+                continue
+            sessions[name] = session
+            largest = max(largest, used_bytes() - before)
+        return sessions
+
+    def time(self, sessions: dict[str, Session]) -> dict[str, Timed]:
+        """Time the models in `sessions`, within their share of the budget, and close these."""
+        names, feeds = [*sessions], self.run.turns()
+        effort = replace(self.effort, budget_s=self.effort.budget_s * len(names) / len(self.paths))
+        if effort.warmup:  # a first run shows how long runs take
+            effort = effort.affordable(len(names) * run_once(names[0], sessions[names[0]], feeds[0]))
+        least_s = stretch_s(sessions, feeds, effort)
+        often = [name for name in self.often if name in sessions and effort.minimum > 1]
+        rounds, again, paused = _rounds(sessions, feeds, effort, least_s, often)
+        begun, before = time.perf_counter(), time.process_time()
+        watch = Watch()
+        samples = _interleave(sessions, feeds, rounds, self._told("timing", rounds), least_s, often, watch)
+        busy = (time.process_time() - before) / (time.perf_counter() - begun)
+        sessions.clear()
+        make_room(self.limit_bytes)  # of a large model, one session fits at a time
+        graphs = {name: _skeleton(self.paths[name]) for name in names}
+        seconds: dict[str, dict[str, float]] = {}
+        if self.kernels and self.ready.runtime != NAME:
+            counting = {name: openvino_clock.Counting(self.paths[name], self.ready) for name in names}
+            opened = {name: self.run.open(each) for name, each in counting.items()}
+            _interleave(opened, feeds, again, self._told("timing kernels", again))
+            for name, each in counting.items():
+                taken = each.seconds(effort.warmup, self.run.at_once)
+                seconds[name] = openvino_clock.join(graphs[name], each.parts, taken)
+        elif self.kernels:
+            allowed, threads = quota(), self.ready.threads
+            pauses = busy < _STARVED or (threads > allowed.share and busy > _USED_UP * allowed.share)
+            limit = _OVERRUN * allowed.used_s / threads if pauses else None
+            seconds = self._kernels(names, effort, paused if pauses else again, limit)
+        inferences = {name: [each / self.run.at_once for each in samples[name]] for name in names}
+        return {name: _timed(graphs[name], inferences[name], seconds.get(name, {}), watch, effort) for name in names}
+
+    def _kernels(
+        self, names: Sequence[str], effort: Effort, rounds: int, longest_s: float | None
+    ) -> dict[str, dict[str, float]]:
+        """Seconds of each ONNX Runtime kernel, by model."""
+        profiled = {
+            name: open_session(path, self.ready, profile_prefix=path.with_suffix(""), label=name)
+            for name, path in ((name, self.paths[name]) for name in names)
+        }
+        seen, run = Watch(), self.run
+        opened = {name: run.open(each) for name, each in profiled.items()}
+        _interleave(opened, run.turns(), rounds, self._told("timing kernels", rounds), watch=seen)
+        counted = kept(seen.windows, effort.warmup + effort.minimum)
+        return {
+            name: kernel_seconds(Path(session.end_profiling()), effort.warmup, longest_s, counted, run.at_once)
+            for name, session in profiled.items()
+        }
+
+    def _told(self, stage: str, rounds: int) -> Callable[[int], None]:
+        """What happens after each round."""
+
+        def told(done: int) -> None:
+            if self.between and stage == "timing":
+                self.between()
+            if self.progress:
+                self.progress(stage, done, rounds)
+
+        return told
 
 
 def _open(name: str, path: Path, options: SessionOptions) -> Session:
@@ -317,79 +370,6 @@ def _open(name: str, path: Path, options: SessionOptions) -> Session:
         return opener(options.runtime)(path, options)
     session: Session = open_session(path, options, label=name)
     return session
-
-
-def _time_group(
-    paths: Mapping[str, Path],
-    sessions: dict[str, Session],
-    run: Run,
-    options: SessionOptions,
-    effort: Effort,
-    *,
-    kernels: bool,
-    often: Collection[str],
-    between: Callable[[], object] | None,
-    progress: Progress | None,
-    limit_bytes: int | None,
-) -> dict[str, Timed]:
-    """Time the models in `sessions`, and close these."""
-    names, feeds = [*sessions], run.turns()
-    if effort.warmup:  # a first run shows how long runs take
-        first = names[0]
-        effort = effort.affordable(len(names) * run_once(first, sessions[first], feeds[0]))
-    least_s = stretch_s(sessions, feeds, effort)
-    often = [name for name in often if name in sessions and effort.minimum > 1]
-    rounds, again, paused = _rounds(sessions, feeds, effort, least_s, often)
-    told = partial(_told, between, progress, rounds)
-    begun, before = time.perf_counter(), time.process_time()
-    watch = Watch()
-    samples = _interleave(sessions, feeds, rounds, told, least_s, often, watch)
-    busy = (time.process_time() - before) / (time.perf_counter() - begun)
-    sessions.clear()
-    make_room(limit_bytes)  # of a large model, one session fits at a time
-    graphs = {name: _skeleton(paths[name]) for name in names}
-    seconds: dict[str, dict[str, float]] = {}
-    if kernels and options.runtime != NAME:
-        tell = lambda done: progress and progress("timing kernels", done, again)  # noqa: E731
-        counting = {name: openvino_clock.Counting(paths[name], options) for name in names}
-        _interleave({name: run.open(each) for name, each in counting.items()}, feeds, again, tell)
-        for name, each in counting.items():
-            taken = each.seconds(effort.warmup, run.at_once)
-            seconds[name] = openvino_clock.join(graphs[name], each.parts, taken)
-    elif kernels:
-        allowed = quota()
-        pauses = busy < _STARVED or (options.threads > allowed.share and busy > _USED_UP * allowed.share)
-        again = paused if pauses else again
-        limit = _OVERRUN * allowed.used_s / options.threads if pauses else None
-        seconds = _kernels(paths, names, run, options, effort, rounds=again, longest_s=limit, progress=progress)
-    inferences = {name: [each / run.at_once for each in samples[name]] for name in names}
-    return {name: _timed(graphs[name], inferences[name], seconds.get(name, {}), watch, effort) for name in names}
-
-
-def _kernels(
-    paths: Mapping[str, Path],
-    names: Sequence[str],
-    run: Run,
-    options: SessionOptions,
-    effort: Effort,
-    *,
-    rounds: int,
-    longest_s: float | None,
-    progress: Progress | None,
-) -> dict[str, dict[str, float]]:
-    """Seconds of each ONNX Runtime kernel, by model."""
-    profiled = {
-        name: open_session(paths[name], options, profile_prefix=paths[name].with_suffix(""), label=name)
-        for name in names
-    }
-    seen = Watch()
-    tell = lambda done: progress and progress("timing kernels", done, rounds)  # noqa: E731
-    _interleave({name: run.open(each) for name, each in profiled.items()}, run.turns(), rounds, tell, watch=seen)
-    counted = kept(seen.windows, effort.warmup + effort.minimum)
-    return {
-        name: _kernel_seconds(Path(session.end_profiling()), effort.warmup, longest_s, counted, run.at_once)
-        for name, session in profiled.items()
-    }
 
 
 def _timed(
@@ -400,13 +380,6 @@ def _timed(
     each = len(samples) // watch.windows[-1].end  # more than one if the model ran often
     counted = [samples[index] for index in range(len(samples)) if index // each in set(rounds)]
     return Timed(graph, summarize(counted), kernels, tuple(counted), others_in(watch.windows, set(rounds)))
-
-
-def _told(between: Callable[[], object] | None, progress: Progress | None, rounds: int, done: int) -> None:
-    if between:
-        between()
-    if progress:
-        progress("timing", done, rounds)
 
 
 def _interleave(
@@ -462,7 +435,7 @@ def run_once(name: str, session: Session, feed: Feed) -> float:
     try:
         session.run(None, feed)
     except Exception as error:
-        raise MeasurementFailed(f"{name}: failed while being timed: {' '.join(str(error).split())[:200]}") from None
+        raise MeasurementFailed(f"{name}: failed while being timed: {one_line(error, 200)}") from None
     return time.perf_counter() - start
 
 
@@ -498,50 +471,3 @@ def _rounds(
     again = max(effort.minimum, within_budget(alone) // 2)
     paused = max(again, min(_UNPAUSED, int(2.0 * effort.budget_s / max(alone, 1e-9))))
     return walls, effort.warmup + again, effort.warmup + paused
-
-
-class _Event(msgspec.Struct):
-    """The fields used of an event in ONNX Runtime's profile; `dur` is in microseconds."""
-
-    cat: str = ""
-    name: str = ""
-    dur: float = 0.0
-
-
-def _kernel_seconds(
-    path: Path, warmup: int, longest_s: float | None, counted: Sequence[int], at_once: int = 1
-) -> dict[str, float]:
-    """Seconds by kernel: the median over the runs `counted`, each the mean of `at_once` inferences. `longest_s` is the
-    longest time that the process works between pauses, if a quota pauses it (see `unpaused`)."""
-    durations: dict[str, list[float]] = {}
-    for event in msgspec.json.decode(path.read_bytes(), type=list[_Event]):
-        if event.cat == "Node" and event.name.endswith(_KERNEL_SUFFIX):
-            durations.setdefault(event.name[: -len(_KERNEL_SUFFIX)], []).append(event.dur * 1e-6)
-    # The first runs allocate memory, which a served model does not pay again.
-    runs = max((len(values) for values in durations.values()), default=0) // at_once
-    later = {}
-    for name, values in durations.items():
-        # A kernel in a branch or a loop does not run exactly once per inference.
-        steady = len(values) == runs * at_once and runs > max(counted)
-        means = np.reshape(values, (runs, at_once)).mean(axis=1).tolist() if steady else []
-        each = [means[index] for index in counted if index >= warmup] if steady else []
-        later[name] = each or values[warmup * at_once :] or values
-    if longest_s is not None:
-        return unpaused(later, longest_s)
-    return {name: median(values) for name, values in later.items()}
-
-
-def unpaused(seconds: Mapping[str, Sequence[float]], longest_s: float) -> dict[str, float]:
-    """Sustained seconds by kernel, from wall seconds in several runs, if a quota pauses the process whenever it has
-    worked for `longest_s`.
-
-    A quota pauses whichever kernel uses it up, and pauses are long compared to kernels. A few runs of equal length are
-    paused at the same kernels, so neither mean nor median is right. A kernel shorter than `longest_s` mostly runs
-    without a pause; its unpaused time is divided by the share that unpaused time has in the mean time of all short
-    kernels. A longer kernel has pauses in proportion to its length, so its mean is right.
-    """
-    free = {name: float(np.percentile(values, 20)) for name, values in seconds.items()}
-    mean = {name: float(np.mean(values)) for name, values in seconds.items()}
-    short = [name for name, each in free.items() if each <= longest_s]
-    share = sum(free[name] for name in short) / max(sum(mean[name] for name in short), 1e-12)
-    return {name: free[name] / share if name in short else mean[name] for name in seconds}

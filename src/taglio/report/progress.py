@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from taglio.profile.stopwatch import Progress as Tell
+from taglio.progress import Progress as Tell
 
 
 @contextmanager

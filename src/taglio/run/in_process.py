@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from taglio.components.build import Manifest, Piece
-from taglio.errors import BadData, MeasurementFailed
-from taglio.profile.stopwatch import Progress, Run, WallTime, summarize
+from taglio.errors import BadData, MeasurementFailed, one_line
+from taglio.profile.stopwatch import Run, WallTime, summarize
+from taglio.progress import Progress, reported
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.places import require_here
-from taglio.runtimes.session import opener, runtime_version
+from taglio.runtimes.session import opener
 
 WARMUP = 3
 
@@ -66,20 +67,6 @@ class Executor:
             self._pieces.append((piece, opened))
         self.runtime = runtime or manifest.pieces[0].runtime
 
-    @property
-    def other_version(self) -> str:
-        """A warning if a runtime here has another version than the one in which the model was timed; else ""."""
-        for piece in self.pieces():
-            now = runtime_version(piece.runtime) if self.runtime == piece.runtime else ""
-            if now and piece.runtime_version and now != piece.runtime_version:
-                return f"built and timed in {piece.runtime} {piece.runtime_version}, runs in {now}: optimize again"
-        return ""
-
-    @property
-    def plan_sha256(self) -> str:
-        """Fingerprint of the plan that the components were built from."""
-        return self.manifest.plan_sha256
-
     def pieces(self) -> list[Piece]:
         """The components in running order."""
         return [piece for piece, _ in self._pieces]
@@ -130,7 +117,7 @@ def time_plan(
     order = random.Random(0)
     at_once = Run.of(feeds).at_once
     runs = -(-runs // at_once)
-    for index in range(runs + WARMUP):
+    for index in reported(range(runs + WARMUP), "running", progress):
         given = feeds if at_once > 1 else [feeds[index % len(feeds)]]
         for which in order.sample(("plan", "float"), 2):
             seconds: dict[str, float] = {}
@@ -144,22 +131,18 @@ def time_plan(
             except BadData:
                 raise
             except Exception as error:
-                raise MeasurementFailed(
-                    f"the {which} failed in run {index + 1}: {' '.join(str(error).split())[:200]}"
-                ) from None
+                raise MeasurementFailed(f"the {which} failed in run {index + 1}: {one_line(error, 200)}") from None
             took = (time.perf_counter() - start) / at_once
             if index >= WARMUP:
                 (plan_s if which == "plan" else float_s).append(took)
                 for name, value in seconds.items():
                     parts.setdefault(name, []).append(value / at_once)
-        if progress:
-            progress("running", index + 1, runs + WARMUP)
     both = [sum(each) for each in zip(plan_s, float_s, strict=True)]
     plan, reference_time = summarize(plan_s, both), summarize(float_s, both)
     drift = reference_time.steady_s / profiled_float_s if profiled_float_s else 1.0
     times = tuple(PieceTime(piece.name, piece.device, summarize(parts[piece.name])) for piece in executor.pieces())
     ratio = predicted_s / plan.steady_s
-    made_from = executor.plan_sha256
+    made_from = executor.manifest.plan_sha256
     return RunReport(plan, reference_time, times, predicted_s, drift, ratio, ratio * drift, made_from, executor.runtime)
 
 

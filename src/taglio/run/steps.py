@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from taglio.errors import BadData, MeasurementFailed, one_line
-from taglio.profile.stopwatch import Progress, WallTime, summarize
+from taglio.profile.stopwatch import WallTime, summarize
+from taglio.progress import Progress, reported
 from taglio.run.in_process import Executor
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import opener
@@ -57,7 +58,7 @@ def time_steps(
     plan_s: list[float] = []
     float_s: list[float] = []
     off, whole = np.zeros((steps, len(names))), np.zeros((steps, len(names)))
-    for index in range(steps):
+    for index in reported(range(steps), "stepping", progress):
         feed = feeds[index % len(feeds)]
         try:
             begun = time.perf_counter()
@@ -76,8 +77,6 @@ def time_steps(
             exact = np.asarray(wanted[name], np.float64)
             off[index, column] = ((np.asarray(value, np.float64) - exact) ** 2).sum()
             whole[index, column] = (exact**2).sum()
-        if progress:
-            progress("stepping", index + 1, steps)
     both = [sum(each) for each in zip(plan_s, float_s, strict=True)]
     late = slice(-max(1, steps // 10), None)
     return StepsReport(

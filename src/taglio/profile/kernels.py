@@ -1,0 +1,57 @@
+"""Seconds per kernel from the file that ONNX Runtime's profiler writes. Opens no session."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+import msgspec
+import numpy as np
+
+_KERNEL_SUFFIX = "_kernel_time"
+
+
+class _Event(msgspec.Struct):
+    """The fields used of an event in ONNX Runtime's profile; `dur` is in microseconds."""
+
+    cat: str = ""
+    name: str = ""
+    dur: float = 0.0
+
+
+def kernel_seconds(
+    path: Path, warmup: int, longest_s: float | None, counted: Sequence[int], at_once: int = 1
+) -> dict[str, float]:
+    """Seconds by kernel: the median over the runs `counted`, each the mean of `at_once` inferences. `longest_s` is the
+    longest time that the process works between pauses, if a quota pauses it (see `unpaused`)."""
+    durations: dict[str, list[float]] = {}
+    for event in msgspec.json.decode(path.read_bytes(), type=list[_Event]):
+        if event.cat == "Node" and event.name.endswith(_KERNEL_SUFFIX):
+            durations.setdefault(event.name[: -len(_KERNEL_SUFFIX)], []).append(event.dur * 1e-6)
+    # The first runs allocate memory, which a served model does not pay again.
+    runs = max((len(values) for values in durations.values()), default=0) // at_once
+    later = {}
+    for name, values in durations.items():
+        # A kernel in a branch or a loop does not run exactly once per inference.
+        steady = len(values) == runs * at_once and runs > max(counted)
+        means = np.reshape(values, (runs, at_once)).mean(axis=1).tolist() if steady else []
+        each = [means[index] for index in counted if index >= warmup] if steady else []
+        later[name] = each or values[warmup * at_once :] or values
+    if longest_s is not None:
+        return unpaused(later, longest_s)
+    return {name: median(values) for name, values in later.items()}
+
+
+def unpaused(seconds: Mapping[str, Sequence[float]], longest_s: float) -> dict[str, float]:
+    """Sustained seconds by kernel, from wall seconds in several runs, if a quota pauses the process whenever it has
+    worked for `longest_s`.
+
+    A quota pauses whichever kernel uses it up, and pauses are long compared to kernels. A few runs of equal length are
+    paused at the same kernels, so neither mean nor median is right. A kernel shorter than `longest_s` mostly runs
+    without a pause; its unpaused time is divided by the share that unpaused time has in the mean time of all short
+    kernels. A longer kernel has pauses in proportion to its length, so its mean is right.
+    """
+    free = {name: float(np.percentile(values, 20)) for name, values in seconds.items()}
+    mean = {name: float(np.mean(values)) for name, values in seconds.items()}
+    short = [name for name, each in free.items() if each <= longest_s]
+    share = sum(free[name] for name in short) / max(sum(mean[name] for name in short), 1e-12)
+    return {name: free[name] / share if name in short else mean[name] for name in seconds}
