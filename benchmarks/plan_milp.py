@@ -30,7 +30,7 @@ class Found:
     there is no labelling at all."""
 
     labels: np.ndarray | None
-    wires: tuple[dict[int, Copies], ...]
+    copies: np.ndarray | None
     bound: float
     infeasible: bool
 
@@ -337,17 +337,17 @@ class Program:
         try:
             highs.run()
         except SolverFailed:
-            return Found(None, (), -INFINITY, False)
+            return Found(None, None, -INFINITY, False)
         status, info = highs.getModelStatus(), highs.getInfo()
         if status == highspy.HighsModelStatus.kInfeasible:
-            return Found(None, (), INFINITY, True)
+            return Found(None, None, INFINITY, True)
         # Without integers it is a linear program, of which HiGHS knows no dual bound: the optimum is one.
         linear = not any(matrix.integral) and status == highspy.HighsModelStatus.kOptimal
         bound = float(info.objective_function_value if linear else info.mip_dual_bound) / scale
         bound = -INFINITY if feasibility else bound
         found = np.array(highs.getSolution().col_value)
         if len(found) != count or info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-            return Found(None, (), bound, False)
+            return Found(None, None, bound, False)
         return Found(*self._read(found), bound, False)
 
     def _decided(self, room: Sequence[float]) -> Found:
@@ -356,10 +356,10 @@ class Program:
             low <= 0.0 <= high for low, high in zip(self.matrix.low, self.matrix.high, strict=True)
         ) and all(each >= 0.0 for each in room)
         if not rows_hold:
-            return Found(None, (), INFINITY, True)
+            return Found(None, None, INFINITY, True)
         return Found(*self._read(np.zeros(0)), float(self.fixed[0]), False)
 
-    def _read(self, found: np.ndarray) -> tuple[np.ndarray, tuple[dict[int, Copies], ...]]:
+    def _read(self, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Labels and copies of a solution."""
         labels = np.array(
             [
@@ -375,19 +375,17 @@ class Program:
                 at[d] = at.get(d, Copies(0)) | copy
         ends = self.costs.ends(labels)
         start = self.costs.problem.values.start
-        wires: list[dict[int, Copies]] = []
+        copies = np.zeros((len(self.costs.problem.values), self.costs.devices), dtype=np.intp)
         for value, source in enumerate(ends.place.tolist()):
             edges = range(start[value], start[value + 1])
             needed: dict[int, bool] = {}
             for edge in edges:
                 if ends.to[edge] != source:
                     needed[int(ends.to[edge])] = needed.get(int(ends.to[edge]), True) and bool(ends.int8[edge])
-            if ends.kind[value] == Kind.INT8:
-                wires.append(dict.fromkeys(needed, Copies.INT8))
-            else:
-                got = chosen.get((value, source), {})
-                wires.append({d: got.get(d, Copies.FLOAT) for d in needed})
-        return labels, tuple(wires)
+            got = chosen.get((value, source), {})
+            for d in needed:
+                copies[value, d] = Copies.INT8 if ends.kind[value] == Kind.INT8 else got.get(d, Copies.FLOAT)
+        return labels, copies
 
 
 def _saves(cost: np.ndarray) -> bool:

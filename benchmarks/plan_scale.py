@@ -78,7 +78,7 @@ def peer(problem: Problem, seconds: float) -> dict[str, Any]:
     program = OneByOne(Costs(problem), problem.allowed.reshape(len(problem.nodes), -1))
     built = time.perf_counter()
     found = program.solve(time_limit_s=seconds, gap=GAP)
-    objective = None if found.labels is None else evaluate(problem, found.labels.tolist(), found.wires).objective
+    objective = None if found.labels is None else evaluate(problem, found.labels.tolist(), found.copies).objective
     gap = None if objective is None else max(0.0, (objective - found.bound) / objective)
     return {
         "build_s": built - start,
@@ -94,7 +94,7 @@ def figures(placed: Placed, problem: Problem, total_s: float) -> dict[str, Any]:
     broken: tuple[str, ...] = ("no plan",)
     objective = None
     if placed.labels:
-        totals = evaluate(problem, placed.labels, placed.wires)
+        totals = evaluate(problem, placed.labels, placed.copies)
         broken, objective = totals.broken, totals.objective
     return {
         "total_s": total_s,

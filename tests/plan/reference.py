@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 
-from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Problem, Resource, Totals, Wires
+from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Problem, Resource, Totals
 
 TOLERANCE = 1e-6
 
@@ -31,10 +31,20 @@ class Use:
     held: dict[int, Copies] = field(default_factory=dict)
 
 
-def evaluate(problem: Problem, labels: Sequence[int], wires: Wires | None = None) -> Totals:
-    """Totals of `labels`. Without `wires` every value takes the copies that are cheapest by the objective."""
-    if wires is None:
-        wires = tuple(cheapest_copies(problem, labels, value) for value in range(len(problem.values)))
+def array_of(problem: Problem, wires: Sequence[Mapping[int, Copies]]) -> np.ndarray:
+    """Copies by value, each by device, as an array (value, device)."""
+    copies = np.zeros((len(wires), len(problem.devices)), dtype=np.intp)
+    for value, each in enumerate(wires):
+        for device, copy in each.items():
+            copies[value, device] = copy
+    return copies
+
+
+def evaluate(problem: Problem, labels: Sequence[int], copies: np.ndarray | None = None) -> Totals:
+    """Totals of `labels`. Without `copies` every value takes those that are cheapest by the objective."""
+    if copies is None:
+        cheapest = [cheapest_copies(problem, labels, value) for value in range(len(problem.values))]
+        copies = array_of(problem, cheapest)
     count = len(problem.devices)
     models = len(problem.resources[0].models) if problem.resources else 1 + max(problem.model, default=0)
     tallies = [
@@ -57,7 +67,8 @@ def evaluate(problem: Problem, labels: Sequence[int], wires: Wires | None = None
     held: list[dict[int, Copies]] = []
     for value in range(len(problem.values)):
         broken += broken_edges(problem, labels, value)
-        use = use_of(problem, labels, value, wires[value])
+        sent = {device: Copies(copy) for device, copy in enumerate(copies[value].tolist()) if copy}
+        use = use_of(problem, labels, value, sent)
         held.append({} if use is None else use.held)
         if use is None:
             broken.append(f"{problem.values.names[value]} does not reach its readers with the chosen copies")
@@ -86,7 +97,7 @@ def evaluate(problem: Problem, labels: Sequence[int], wires: Wires | None = None
             mask[labels[node]] for node, mask in implication.neighbours
         ):
             broken.append(f"{problem.nodes[implication.node]} between its neighbours")
-    return Totals(tuple(labels), wires, objective, np.array(resources), np.array(noises), weight, peak, tuple(broken))
+    return Totals(tuple(labels), copies, objective, np.array(resources), np.array(noises), weight, peak, tuple(broken))
 
 
 def _memory(
@@ -231,7 +242,7 @@ def brute_force(problem: Problem) -> Totals | None:
             continue
         options = [list(choices(problem, labels, value)) for value in range(len(problem.values))]
         for wires in product(*options):
-            totals = evaluate(problem, labels, wires)
+            totals = evaluate(problem, labels, array_of(problem, wires))
             if not totals.broken and (best is None or totals.objective < best.objective):
                 best = totals
     return best

@@ -17,7 +17,7 @@ from taglio.plan.costs import evaluate
 from taglio.plan.one_machine import noise_limits
 from taglio.plan.problem import Copies
 from taglio.plan.result import Limits
-from taglio.plan.workload import Goal, Workload
+from taglio.plan.workload import Objective, Workload
 from taglio.profile.result import Profile
 from taglio.quantize.precision import Precision
 from tests.examples import examples
@@ -48,7 +48,7 @@ def alone(problem: Problem) -> Assembled:
     bound = problem.limits.max_error
     bounds = None if bound is None else noise_limits(problem.error, bound, 1.0)
     work = Workload("m", problem.graph, {"local": problem.profile}, problem.error, problem.limits, noise_limits=bounds)
-    return assemble([work], HERE, Goal())
+    return assemble([work], HERE, Objective())
 
 
 @examples(150)
@@ -111,7 +111,7 @@ def two(
     wire_only: bool = True,
 ) -> Assembled:
     works = [Workload("m", graph, profiles, None, limits)]
-    assembled = assemble(works, cluster or parse(PAIR), Goal())
+    assembled = assemble(works, cluster or parse(PAIR), Objective())
     return assembled if wire_only else without_wire_only(assembled)
 
 
@@ -142,7 +142,7 @@ def test_a_float_tensor_may_be_quantised_for_the_wire_alone() -> None:
     places = dict(zip((block.name for block in graph.blocks), ("near", "far", "near")))
     totals = evaluate(assembled.problem, labels_of(assembled, 0, places, {}))
     # 42 µs in float; 4 to quantise + 8 + 10 + 3 to dequantise in int8.
-    assert totals.wires[1] == {1: Copies.INT8} and totals.wires[2] == {0: Copies.INT8}
+    assert totals.copies[1:3].tolist() == [[0, Copies.INT8], [Copies.INT8, 0]]
     assert totals.objective == pytest.approx((34 + 7 + 32 + 2 * 25 + 7) * MICROSECOND)
 
 
@@ -192,7 +192,7 @@ def test_several_models_share_devices_by_their_rates() -> None:
         Workload("often", graph, profiles, None, Limits(None), rate_per_s=3000.0),
         Workload("seldom", graph, profiles, None, Limits(None), rate_per_s=1000.0),
     ]
-    assembled = assemble(works, cluster, Goal())
+    assembled = assemble(works, cluster, Objective())
     problem = assembled.problem
     here = dict.fromkeys((block.name for block in graph.blocks), "near")
     labels = labels_of(assembled, 0, here, {}) + labels_of(assembled, 1, here, dict.fromkeys(here, INT8))

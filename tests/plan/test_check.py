@@ -14,7 +14,7 @@ from taglio.plan.check import PlanIsWrong, check
 from taglio.plan.costs import evaluate
 from taglio.plan.describe import describe, predicted_error
 from taglio.plan.result import Limits, Plan
-from taglio.plan.workload import Goal, Workload
+from taglio.plan.workload import Objective, Workload
 from taglio.profile.result import predict
 from tests.examples import examples
 from tests.plan import made_up
@@ -49,7 +49,7 @@ gap_ms = 0.04
 def on_three(problem: Problem) -> Assembled:
     profiles = {device.name: problem.profile for device in THREE.devices}
     work = Workload("m", problem.graph, profiles, problem.error, Limits(None))
-    return assemble([work], THREE, Goal())
+    return assemble([work], THREE, Objective())
 
 
 @examples(200)
@@ -74,7 +74,7 @@ def test_every_labelling_is_described_as_the_checker_finds_it(problem: Problem, 
 def honest(cluster: Cluster) -> tuple[Assembled, Plan]:
     """conv0 near in int8, conv1 far in int8, conv2 near in float."""
     graph, profiles = chain()
-    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], cluster, Goal())
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], cluster, Objective())
     names = [block.name for block in graph.blocks]
     labels = labels_of(assembled, 0, dict(zip(names, ("near", "far", "near"))), dict.fromkeys(names[:2], INT8))
     return assembled, describe(assembled, evaluate(assembled.problem, labels))[0]
@@ -137,7 +137,7 @@ LIES: dict[str, tuple[Callable[[Plan], Plan], str]] = {
 def test_stages_that_the_plan_was_not_described_with_are_caught() -> None:
     graph, profiles = chain()
     cluster = parse(PAIR)
-    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], cluster, Goal())
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], cluster, Objective())
     labels = labels_of(assembled, 0, dict.fromkeys((block.name for block in graph.blocks), "far"), {})
     (plan,) = describe(assembled, evaluate(assembled.problem, labels))
     check(graph, profiles, None, cluster, plan)
@@ -165,7 +165,7 @@ def test_messages_take_of_the_rate_what_they_take_of_the_devices() -> None:
 
 def test_a_plan_all_in_float_says_what_int8_would_take() -> None:
     graph, profiles = chain()
-    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Goal())
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective())
     places = dict.fromkeys((block.name for block in graph.blocks), "near")
     (plan,) = describe(assembled, evaluate(assembled.problem, labels_of(assembled, 0, places, {})))
     int8 = {block.name: INT8 for block in graph.candidates()}

@@ -34,8 +34,8 @@ def test_any_labelling_with_any_copies_costs_what_plain_loops_say(problem: Probl
     for _ in range(5):
         labels = drawn(problem, rng).tolist()
         options = [list(reference.choices(problem, labels, value)) for value in range(len(problem.values))]
-        wires = tuple(each[rng.integers(len(each))] for each in options)
-        same(costs.totals(labels, wires), reference.evaluate(problem, labels, wires))
+        copies = reference.array_of(problem, [each[rng.integers(len(each))] for each in options])
+        same(costs.totals(labels, copies), reference.evaluate(problem, labels, copies))
 
 
 @slowly
@@ -44,7 +44,7 @@ def test_the_cheapest_copies_are_the_cheapest_of_all(problem: Problem, seed: int
     labels = drawn(problem, np.random.default_rng(seed)).tolist()
     found, wanted = Costs(problem).totals(labels), reference.evaluate(problem, labels)
     assert found.objective == pytest.approx(wanted.objective)
-    same(found, reference.evaluate(problem, labels, found.wires))
+    same(found, reference.evaluate(problem, labels, found.copies))
 
 
 @slowly

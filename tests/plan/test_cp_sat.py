@@ -13,7 +13,7 @@ from taglio.plan.costs import Costs, evaluate
 from taglio.plan.cp_sat import PeriodProgram
 from taglio.plan.problem import Problem, Resource, Totals
 from tests.examples import examples
-from tests.plan.reference import broken_edges, choices
+from tests.plan.reference import array_of, broken_edges, choices
 from tests.plan.small_problems import made, problems
 
 pytest.importorskip("ortools", reason="OR-Tools is not installed")
@@ -51,7 +51,7 @@ def every(problem: Problem) -> Iterator[Totals]:
         if any(broken_edges(problem, labels, value) for value in count):
             continue
         for wires in product(*(list(choices(problem, labels, value)) for value in count)):
-            totals = evaluate(problem, labels, wires)
+            totals = evaluate(problem, labels, array_of(problem, wires))
             if not totals.broken:
                 yield totals
 
@@ -81,6 +81,6 @@ def test_the_least_period_equals_brute_force(problem: Problem, seed: int) -> Non
         return
     assert best - TOLERANCE <= found.bound <= best + 1e-9
     assert found.labels is not None
-    totals = evaluate(problem, found.labels.tolist(), found.wires)
+    totals = evaluate(problem, found.labels.tolist(), found.copies)
     assert not totals.broken
     assert best - 1e-9 <= period(totals) <= best + TOLERANCE

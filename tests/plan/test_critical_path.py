@@ -20,7 +20,7 @@ from taglio.plan.placements import Search
 from taglio.plan.problem import NoiseBound
 from taglio.plan.replay import Timetable
 from taglio.plan.result import Limits
-from taglio.plan.workload import Goal, Workload, parse_objective
+from taglio.plan.workload import Objective, Workload, parse_objective
 from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import Problem, Sketch, profile_of
@@ -44,7 +44,7 @@ def shortest(assembled: Assembled) -> float:
 @examples(20)
 @given(made_up.problems(largest=3, sparing=False))
 def test_no_placement_undercuts_the_bound(problem: Problem) -> None:
-    assembled = assemble([workload(problem)], CLUSTER, Goal())
+    assembled = assemble([workload(problem)], CLUSTER, Objective())
     assert bound(assembled) <= shortest(assembled) * (1 + 1e-9)
 
 
@@ -53,7 +53,7 @@ def test_no_placement_undercuts_the_bound(problem: Problem) -> None:
 def test_no_placement_of_a_larger_graph_undercuts_the_bound(problem: Problem, seed: int) -> None:
     """Too many to try: some at random, and what a pool makes of them, whose aim is to be below."""
     assembled = on_two(problem)
-    search = Search(assembled, Goal())
+    search = Search(assembled, Objective())
     for each in range(5):
         totals = evaluate(assembled.problem, drawn(assembled, seed + each))
         if search.kept(totals):
@@ -62,21 +62,21 @@ def test_no_placement_of_a_larger_graph_undercuts_the_bound(problem: Problem, se
         pool = Pool(search, [Timetable(assembled, 0)], price=search.value)
         pool.add(np.array([search.best.labels]))
         pool.run(inf, 5, good_enough=0.0)
-        for labels, wires, stages in pool.plans():
-            search.offer(replace(evaluate(assembled.problem, labels, wires), stages=stages))
+        for labels, copies, stages in pool.plans():
+            search.offer(replace(evaluate(assembled.problem, labels, copies), stages=stages))
         assert bound(assembled) <= search.value * (1 + 1e-9)
 
 
 def test_a_chain_is_bounded_by_its_shortest_placement() -> None:
     graph, profiles = chain()
-    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Goal())
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective())
     assert bound(assembled) == pytest.approx(shortest(assembled))
 
 
 def test_a_limit_on_noise_raises_the_bound() -> None:
     """Of a chain whose blocks are faster and noisy in int8 only half may be int8."""
     graph, profiles = chain()
-    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Goal())
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective())
     problem = assembled.problem
     own = np.tile([0.0 if form.name == "float32" else 1.0 for form in problem.forms], (len(problem.nodes), 1))
     none = np.zeros(len(problem.values.readers))
@@ -135,7 +135,7 @@ def test_one_output_needs_no_parting() -> None:
 @given(made_up.problems(largest=4, sparing=False))
 def test_a_placement_that_is_offered_only_becomes_better(problem: Problem) -> None:
     assembled = on_two(problem)
-    search = Search(assembled, Goal())
+    search = Search(assembled, Objective())
     least = inf
     for seed in range(3):
         totals = evaluate(assembled.problem, drawn(assembled, seed))
@@ -145,4 +145,4 @@ def test_a_placement_that_is_offered_only_becomes_better(problem: Problem) -> No
     assert search.value <= least * (1 + 1e-12)
     if search.best is not None:
         assert search.value == pytest.approx(latencies(assembled, search.best)[0])
-        assert not evaluate(assembled.problem, search.best.labels, search.best.wires).broken
+        assert not evaluate(assembled.problem, search.best.labels, search.best.copies).broken

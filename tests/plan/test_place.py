@@ -23,14 +23,14 @@ from taglio.plan.problem import Totals
 from taglio.plan.result import Limits
 from taglio.plan.schedule import Scheduler
 from taglio.plan.simulate import simulate
-from taglio.plan.workload import Goal, Objective, Workload, parse_objective
+from taglio.plan.workload import Objective, Workload, parse_objective
 from taglio.profile.attribution import Attribution
 from taglio.profile.result import WholeRun
 from taglio.profile.stopwatch import WallTime
 from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import Problem
-from tests.plan.reference import broken_edges, choices
+from tests.plan.reference import array_of, broken_edges, choices
 from tests.plan.test_assemble import PAIR, chain
 from tests.plan.test_check import THREE
 
@@ -64,7 +64,7 @@ def every(assembled: Assembled) -> Iterator[Totals]:
         if any(broken_edges(problem, labels, value) for value in range(len(problem.values))):
             continue
         for wires in product(*(list(choices(problem, labels, value)) for value in range(len(problem.values)))):
-            totals = evaluate(problem, labels, wires)
+            totals = evaluate(problem, labels, array_of(problem, wires))
             if not totals.broken:
                 yield totals
 
@@ -75,7 +75,7 @@ def seconds(assembled: Assembled, totals: Totals) -> float:
 
 def period(assembled: Assembled, totals: Totals) -> float:
     """Of the busiest, seconds added up device by device and link by link from the schedule."""
-    schedule = Scheduler(assembled, 0).schedule(totals.labels, totals.wires)
+    schedule = Scheduler(assembled, 0).schedule(totals.labels, totals.copies)
     means = {device.name: in_mean(index) for index, device in enumerate(assembled.cluster.devices)}
     busy = simulate([schedule]).busy_s
     return max(seconds * means.get(on, 1.0) for on, seconds in busy.items())
@@ -94,7 +94,7 @@ def placed(problem: Problem, objective: Objective, cluster: Cluster = CLUSTER) -
 def test_the_shortest_request_is_between_the_bound_and_what_is_found(problem: Problem) -> None:
     answer = placed(problem, LATENCY)
     try:
-        assembled = assemble([workload(problem)], CLUSTER, Goal())
+        assembled = assemble([workload(problem)], CLUSTER, Objective())
     except BadOption:
         assert answer is None
         return
@@ -113,7 +113,7 @@ def test_the_shortest_request_is_between_the_bound_and_what_is_found(problem: Pr
 def test_what_adds_up_is_the_least_of_all(problem: Problem, objective: Objective) -> None:
     answer = placed(problem, objective)
     try:
-        assembled = assemble([workload(problem)], CLUSTER, objective.goal)
+        assembled = assemble([workload(problem)], CLUSTER, objective)
     except BadOption:
         assert answer is None
         return
@@ -158,7 +158,7 @@ def test_a_stream_goes_by_its_busiest_device(send_s: float, receive_s: float, sl
     devices = tuple(replace(each, send_s=send_s, receive_s=receive_s) for each in CLUSTER.devices)
     cluster = replace(CLUSTER, devices=devices)
     answer = place([work], cluster, STREAM, gap=1e-3, time_limit_s=100.0)
-    assembled = assemble([work], cluster, Goal())
+    assembled = assemble([work], cluster, Objective())
     best = min(totals_period(assembled, totals) for totals in every(assembled))
     assert best * (1 - 1e-9) <= answer.value <= best * (1 + 2e-3)
     assert best * (1 - 2e-3) <= answer.bound <= best * (1 + 1e-9)
@@ -169,7 +169,7 @@ def test_a_stream_goes_by_its_busiest_device(send_s: float, receive_s: float, sl
 def test_no_plan_is_faster_than_the_bound_of_a_stream(problem: Problem) -> None:
     # Over 3 s: where components take more than is proven, a search ends by its time.
     try:
-        assembled = assemble([workload(problem)], CLUSTER, Goal())
+        assembled = assemble([workload(problem)], CLUSTER, Objective())
         answer = place([workload(problem)], CLUSTER, STREAM, gap=1e-3, time_limit_s=1.0)
     except (Infeasible, BadOption):
         return
@@ -188,7 +188,7 @@ def test_a_stream_is_fastest_with_the_components_that_only_change_types() -> Non
     glue = {"in0": (12.0, 4.0, 6.0, 12.0), "in1": (0.0, 7.0, 5.0, 4.0), "conv1.0": (0.0, 4.0, 7.0, 12.0)}
     profile = made_up.profile_of(graph, times, glue, 3.0)
     problem = Problem(graph, profile, made_up.error_of(graph, ()), Limits(None))
-    best = fastest(assemble([workload(problem)], CLUSTER, Goal()))
+    best = fastest(assemble([workload(problem)], CLUSTER, Objective()))
     answer = place([workload(problem)], CLUSTER, STREAM, gap=1e-3)
     assert answer.value == pytest.approx(best)
     assert answer.bound == pytest.approx(best, rel=1e-3)
@@ -212,7 +212,7 @@ def fastest(assembled: Assembled) -> float:
 
 def totals_period(assembled: Assembled, totals: Totals) -> float:
     """By its schedule, of components without overhead, which a sum over devices does not know."""
-    schedule = Scheduler(assembled, 0).schedule(totals.labels, totals.wires)
+    schedule = Scheduler(assembled, 0).schedule(totals.labels, totals.copies)
     over = assembled.overhead_s[0]
     busy: dict[object, float] = {}
     for task in schedule.tasks:
@@ -301,11 +301,11 @@ def test_what_a_request_takes_is_part_of_a_latency_that_is_limited(objective: Ob
     [
         (Limits(None, max_latency_s=1e-9), "", ["the latency limit"]),
         (Limits(None, max_energy_joules=1e-9), "", ["the energy limit"]),
-        (Limits(None, min_rate_per_s=1e9), "", ["requests a second"]),
+        (Limits(None, min_rate_per_s=1e9), "", ["the least request rate (1e+09 requests/s)"]),
         (
             Limits(None, device_pins=(("conv1", "far"),), float_blocks=("conv1",)),
             "[device.far]\nmemory_mb = 0.000003",
-            ["blocks pinned to a device", "MB of far"],
+            ["the blocks pinned to a device (1)", "the memory of far"],
         ),
     ],
 )

@@ -15,7 +15,7 @@ from taglio.plan.describe import describe
 from taglio.plan.place import place
 from taglio.plan.result import Limits
 from taglio.plan.simulate import Pipeline, Task, simulate
-from taglio.plan.workload import Goal, parse_objective
+from taglio.plan.workload import Objective, parse_objective
 from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import Problem
@@ -39,7 +39,7 @@ def test_places_of_one_device_take_turns() -> None:
 @given(made_up.problems(largest=5))
 def test_any_placement_is_described_as_the_checker_finds_it_and_is_no_faster_than_apart(problem: Problem) -> None:
     work = workload(problem, TWO)
-    shared, apart = (assemble([work], cluster, Goal()) for cluster in (TWO, APART))
+    shared, apart = (assemble([work], cluster, Objective()) for cluster in (TWO, APART))
     totals = evaluate(shared.problem, drawn(shared, 1))
     (plan,) = describe(shared, totals)
     check(problem.graph, work.profiles, problem.error, TWO, replace(plan, limits=replace(plan.limits, max_error=None)))
@@ -49,7 +49,7 @@ def test_any_placement_is_described_as_the_checker_finds_it_and_is_no_faster_tha
 @examples(8)
 @given(made_up.problems(largest=3, sparing=False))
 def test_the_shortest_request_over_two_runtimes_is_found(problem: Problem) -> None:
-    assembled = assemble([workload(problem, TWO)], TWO, Goal())
+    assembled = assemble([workload(problem, TWO)], TWO, Objective())
     best = min((seconds(assembled, each) for each in every(assembled)), default=inf)
     answer = placed(problem, parse_objective("latency"), TWO)
     assert (answer is None) == (best == inf)
@@ -67,14 +67,14 @@ def test_memory_and_busy_time_are_those_of_the_device() -> None:
     profile = made_up.profile_of(graph, times, {tensor.name: (0.0, 0.0, 0.0, 0.0) for tensor in graph.tensors})
     error = made_up.error_of(graph, ())
     work = workload(Problem(graph, profile, error, Limits(None)), TWO)
-    problem = assemble([work], TWO, Goal()).problem
+    problem = assemble([work], TWO, Objective()).problem
     totals = evaluate(problem, [problem.label(0, 0), problem.label(1, 0)])
     assert totals.weight_bytes.tolist() == [1200.0, 0.0]
     (device, *_) = busy_times([work], TWO, problem.resources[0].models, 1.0)
     assert device.name == "time of ort" and device.device.tolist() == [1.0, 1.0]
     small = replace(TWO, devices=(replace(TWO.devices[0], memory_bytes=700.0), TWO.devices[1]))
-    crowded = evaluate(assemble([work], small, Goal()).problem, [problem.label(0, 0), problem.label(1, 0)])
+    crowded = evaluate(assemble([work], small, Objective()).problem, [problem.label(0, 0), problem.label(1, 0)])
     assert crowded.broken == ("memory of ort",)
     held = replace(work, limits=Limits(None, float_blocks=("conv0", "conv1")))
-    with pytest.raises(Infeasible, match="MB of ort"):
+    with pytest.raises(Infeasible, match=r"the memory of ort \(0.0007 MB\)"):
         place([held], small, parse_objective("sum"))

@@ -13,11 +13,11 @@ from taglio.cluster.devices import Link
 from taglio.cluster.file import parse
 from taglio.plan.assemble import Assembled, assemble, labels_of
 from taglio.plan.costs import evaluate
-from taglio.plan.problem import Copies, Wires
+from taglio.plan.problem import Copies
 from taglio.plan.result import Limits
 from taglio.plan.schedule import Scheduler, components
 from taglio.plan.simulate import Pipeline, simulate
-from taglio.plan.workload import Goal, Workload
+from taglio.plan.workload import Objective, Workload
 from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import INT8, MICROSECOND, Problem
@@ -33,7 +33,7 @@ def on_two(problem: Problem) -> Assembled:
     profiles = {"near": problem.profile, "far": problem.profile}
     work = Workload("m", problem.graph, profiles, problem.error, Limits(None))
     pair = PAIR.replace("latency_ms = 0.01", "latency_ms = 0.01\ngap_ms = 0.006")
-    return assemble([work], parse(pair.replace("active_", "send_ms = 0.006\nactive_")), Goal())
+    return assemble([work], parse(pair.replace("active_", "send_ms = 0.006\nactive_")), Objective())
 
 
 def drawn(assembled: Assembled, seed: int) -> list[int]:
@@ -60,7 +60,7 @@ def drawn(assembled: Assembled, seed: int) -> list[int]:
 
 
 def made(assembled: Assembled, labels: list[int], stages: Sequence[int] = ()) -> Pipeline:
-    return Scheduler(assembled, 0).schedule(labels, evaluate(assembled.problem, labels).wires, stages)
+    return Scheduler(assembled, 0).schedule(labels, evaluate(assembled.problem, labels).copies, stages)
 
 
 def some_stages(assembled: Assembled, seed: int) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ def some_stages(assembled: Assembled, seed: int) -> tuple[int, ...]:
 def test_a_chain_across_the_link_and_back() -> None:
     graph, profiles = chain()
     works = [Workload("m", graph, profiles, None, Limits(None))]
-    assembled = without_wire_only(assemble(works, parse(PAIR), Goal()))
+    assembled = without_wire_only(assemble(works, parse(PAIR), Objective()))
     names = [block.name for block in graph.blocks]
     labels = labels_of(assembled, 0, dict(zip(names, ("near", "far", "far"))), dict.fromkeys(names, INT8))
     schedule = made(assembled, labels)
@@ -86,7 +86,7 @@ def test_a_chain_across_the_link_and_back() -> None:
 
 def test_an_input_that_travels_as_int8_is_quantised_where_it_is() -> None:
     graph, profiles = chain()
-    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Goal())
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective())
     names = [block.name for block in graph.blocks]
     labels = labels_of(assembled, 0, dict.fromkeys(names, "far"), {})
     schedule = made(assembled, labels)
@@ -94,9 +94,9 @@ def test_an_input_that_travels_as_int8_is_quantised_where_it_is() -> None:
     assert schedule.tasks[0].seconds == pytest.approx((7 + 4) * US)
     assert schedule.tasks[2].seconds == pytest.approx((7 + 3) * US)
     last = len(assembled.problem.values) - 1
-    wires: Wires = ({1: Copies.FLOAT}, {}, {}, {0: Copies.FLOAT})
+    copies = np.array([[0, Copies.FLOAT], [0, 0], [0, 0], [Copies.FLOAT, 0]])
     assert last == 3
-    plain = Scheduler(assembled, 0).schedule(labels, wires)
+    plain = Scheduler(assembled, 0).schedule(labels, copies)
     assert [piece.name for piece in plain.tasks] == ["0-far"]
     assert plain.transfers[0].source is None and plain.transfers[1].answers
     assert simulate([plain]).end_s == pytest.approx((9 + (5 + 2 + 2) + 7 + 7 + 2 * 42) * US)
@@ -113,7 +113,7 @@ def test_two_components_on_one_device_pay_the_loopback() -> None:
     )
     graph = replace(graph, blocks=(*graph.blocks[:2], skip), tensors=tensors)
     works = [Workload("m", graph, profiles, None, Limits(None))]
-    assembled = without_wire_only(assemble(works, cluster, Goal()))
+    assembled = without_wire_only(assemble(works, cluster, Objective()))
     names = [block.name for block in graph.blocks]
     schedule = made(assembled, labels_of(assembled, 0, dict(zip(names, ("near", "far", "near"))), {}))
     assert [piece.name for piece in schedule.tasks] == ["0-near", "1-far", "2-near"]
@@ -137,7 +137,7 @@ def test_the_second_of_two_messages_waits_for_the_gap_behind_the_first() -> None
     ends = []
     for gap_s in (0.0, 6 * US):
         used = cluster.with_link(replace(link, gap_s=gap_s))
-        assembled = without_wire_only(assemble([Workload("m", graph, profiles, None, Limits(None))], used, Goal()))
+        assembled = without_wire_only(assemble([Workload("m", graph, profiles, None, Limits(None))], used, Objective()))
         labels = labels_of(assembled, 0, dict(zip((b.name for b in graph.blocks), ("near", "near", "far"))), {})
         timeline = simulate([made(assembled, labels)])
         ends.append(timeline.end_s)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taglio.plan.branch_and_bound import cheapest_copies
-from taglio.plan.costs import KINDS, Costs, evaluate, wires_of
+from taglio.plan.costs import KINDS, Costs, evaluate
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values, switching
 from taglio.plan.relaxation import EdgeRelaxation, Relaxation, States, Tables, split, tightest
 from taglio.plan.solve import solve
@@ -49,7 +49,7 @@ def test_elimination_equals_brute_force(problem: Problem, arity: int) -> None:
         account = costs.account(priced, labels)
         assert value == pytest.approx(best.objective, abs=CLOSE)
         assert account.objective == pytest.approx(best.objective, abs=CLOSE)
-        assert evaluate(problem, labels.tolist(), account.wires()).objective == pytest.approx(best.objective, abs=CLOSE)
+        assert evaluate(problem, labels.tolist(), account.copies).objective == pytest.approx(best.objective, abs=CLOSE)
 
 
 @slowly
@@ -132,7 +132,7 @@ def test_without_time_what_is_on_one_device_in_float_is_a_plan(problem: Problem)
     placed = solve(problem, time_limit_s=0.0)
     if held:
         assert placed.labels
-        assert evaluate(problem, placed.labels, placed.wires).broken == ()
+        assert evaluate(problem, placed.labels, placed.copies).broken == ()
         assert placed.bound <= placed.objective
 
 
@@ -158,7 +158,7 @@ def test_solve_equals_brute_force(problem: Problem) -> None:
         assert placed.labels == ()
         return
     assert placed.status == "optimal"
-    totals = evaluate(problem, placed.labels, placed.wires)
+    totals = evaluate(problem, placed.labels, placed.copies)
     assert totals.broken == ()
     assert totals.objective == pytest.approx(placed.objective, rel=CLOSE)
     assert placed.objective == pytest.approx(best.objective, rel=CLOSE)
@@ -172,7 +172,7 @@ def test_a_peak_of_activations_is_kept_and_the_bound_holds(problem: Problem) -> 
     placed = solve(problem, gap=1e-6)
     if placed.labels:
         assert best is not None
-        assert evaluate(problem, placed.labels, placed.wires).broken == ()
+        assert evaluate(problem, placed.labels, placed.copies).broken == ()
         assert placed.objective >= best.objective * (1.0 - CLOSE)
     if best is not None:
         assert placed.status != "infeasible"
@@ -194,7 +194,7 @@ def test_the_cheapest_copies_of_given_labels_equal_brute_force(problem: Problem,
         assert (copies is None and bound == np.inf) or (problem.memory is not None and problem.memory.peak)
         return
     assert copies is not None and bound <= best.objective * (1.0 + CLOSE)
-    totals = evaluate(problem, labels.tolist(), wires_of(copies))
+    totals = evaluate(problem, labels.tolist(), copies)
     assert totals.objective <= best.objective * (1.0 + 2e-4)
     assert not [each for each in totals.broken if not each.startswith("memory") and "between its" not in each]
 
@@ -225,7 +225,7 @@ def test_a_graph_too_wide_to_eliminate_is_bounded_and_placed(seed: int, monkeypa
         return
     assert placed.bound <= best.objective + CLOSE
     if placed.labels:
-        assert evaluate(problem, placed.labels, placed.wires).broken == ()
+        assert evaluate(problem, placed.labels, placed.copies).broken == ()
         assert placed.objective >= best.objective - CLOSE
     assert placed.status != "infeasible"
 

@@ -67,7 +67,7 @@ def test_answers_come_from_planning_again() -> None:
     joules = base.plans[0].predicted_joules
     assert joules is not None
     tight = Workload("m", graph, profiles, None, Limits(None, max_energy_joules=0.8 * joules.value))
-    (cost,) = limits_cost([tight], CLUSTER, SUM, plan_again, lambda work, _: work)
+    (cost,) = limits_cost([tight], CLUSTER, SUM, plan_again)
     assert cost.name == "the energy limit" and cost.value == pytest.approx(base.value, rel=2e-3)
     held = place([tight], CLUSTER, SUM)
     assert held.value > base.value and f"{(held.value - base.value) * 1e3:.4g} ms" in cost.words
@@ -148,5 +148,5 @@ def test_the_memory_that_a_plan_lacks_has_its_cost() -> None:
     held = replace(CLUSTER, devices=(CLUSTER.devices[0], replace(far, memory_bytes=16.0)))
     free = place([work], CLUSTER, SUM)
     assert free.value < place([work], held, SUM).value
-    (cost,) = limits_cost([work], held, SUM, again(SUM, 5.0), lambda each, _: each)
+    (cost,) = limits_cost([work], held, SUM, again(SUM, 5.0))
     assert cost.name == "the memory of far" and cost.value == pytest.approx(free.value)

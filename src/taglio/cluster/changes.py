@@ -31,18 +31,16 @@ def _one(cluster: Cluster, part: str, text: str) -> Cluster:
         name, memory, factor = found[1], found[2], _factor(found[3], text)
         device = cluster.device(name)
         if memory:
-            return _with(cluster, name, memory_bytes=device.memory_bytes * factor)
-        return _with(
-            cluster, name, scale_of=device.scale_of or device.profile, profile=None,
-            scale_factor=device.scale_factor * factor,
-        )  # fmt: skip
+            return cluster.with_device(name, memory_bytes=device.memory_bytes * factor)
+        of, scale = device.scale_of or device.profile, device.scale_factor * factor
+        return cluster.with_device(name, scale_of=of, profile=None, scale_factor=scale)
     if found := _WITHOUT.fullmatch(part):
         return cluster.without(found[1])
     if found := _NO_INT8.fullmatch(part):
         names = [found[1]] if found[1] else [device.name for device in cluster.devices]
         for name in names:
             cluster.device(name)
-            cluster = _with(cluster, name, int8=False)
+            cluster = cluster.with_device(name, int8=False)
         return cluster
     raise BadOption(f'change "{text}": write {HOW}')
 
@@ -70,8 +68,3 @@ def _factor(word: str, text: str) -> float:
     if not isfinite(value) or value <= 0.0:
         raise BadOption(f'change "{text}": "x{word}" must be a factor above 0')
     return value
-
-
-def _with(cluster: Cluster, name: str, **changes: object) -> Cluster:
-    devices = tuple(replace(each, **changes) if each.name == name else each for each in cluster.devices)  # type: ignore[arg-type]
-    return replace(cluster, devices=devices)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from math import inf, lcm
+from typing import Any
 
 from taglio.errors import BadOption
 
@@ -115,6 +116,11 @@ class Cluster:
         """A copy with one link set."""
         others = tuple(each for each in self.links if (each.source, each.target) != (link.source, link.target))
         return replace(self, links=(*others, link))
+
+    def with_device(self, name: str, **changes: Any) -> "Cluster":
+        """A copy with other values of one device."""
+        device = replace(self.device(name), **changes)
+        return replace(self, devices=tuple(device if each.name == name else each for each in self.devices))
 
     def without(self, name: str) -> "Cluster":
         """A copy without one device and its links. Raises BadOption for the start device."""

@@ -11,7 +11,7 @@ import onnx
 from taglio import weights
 from taglio.error.compared import as_array
 from taglio.error.tally import OtherLoss, Outputs, PartLoss, Tally
-from taglio.errors import BadData
+from taglio.errors import BadData, one_line
 from taglio.flow.work import Work
 from taglio.memory import Shelf, make_room
 from taglio.plan.result import Limits
@@ -100,7 +100,7 @@ def _run(session: Session, names: list[str], sample: Mapping[str, np.ndarray], l
     try:
         return session.run(names, dict(sample))
     except Exception as error:  # the runtimes' exceptions have no useful common base class
-        raise BadData(f"{label}: cannot run the held-out inputs: {' '.join(str(error).split())[:300]}") from None
+        raise BadData(f"{label}: cannot run the held-out inputs: {one_line(error, 300)}") from None
 
 
 class _Hits:

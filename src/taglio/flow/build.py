@@ -23,7 +23,7 @@ from taglio.model.inputs import input_specs
 from taglio.model.state import first_shape
 from taglio.plan.result import Plan
 from taglio.profile.machine import available_cores
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 from taglio.run.in_process import Executor
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.scratch import scratch

@@ -21,7 +21,8 @@ from taglio.flow.work import Work
 from taglio.model.graph import Block, Graph
 from taglio.profile.attribution import Attributor
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Effort, Progress, time_models
+from taglio.profile.stopwatch import Effort, time_models
+from taglio.progress import Progress
 from taglio.runtimes.openvino import BF16, MIXED, NAME, compiled, marked
 from taglio.scratch import scratch
 

@@ -13,7 +13,8 @@ from taglio.flow.choose_place import answered, left_for_int8
 from taglio.flow.choose_scheme import STEPS_ERROR
 from taglio.flow.work import Work
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
+from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.progress import Progress
 from taglio.quantize.precision import UNCALIBRATED, Assignment
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session

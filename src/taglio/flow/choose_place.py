@@ -24,7 +24,8 @@ from taglio.flow.choose_bfloat16 import choose_bfloat16
 from taglio.flow.choose_scheme import SchemeResult
 from taglio.flow.work import Work
 from taglio.memory import make_room
-from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
+from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.progress import Progress
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session
 from taglio.runtimes.openvino import BF16, MIXED

@@ -13,7 +13,8 @@ from taglio.flow.work import Work
 from taglio.memory import Shelf
 from taglio.model.graph import Graph
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
-from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
+from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.progress import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate

@@ -20,7 +20,8 @@ from taglio.flow.work import Work
 from taglio.plan.result import Interval, Limits
 from taglio.profile.busy import faster
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
+from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.progress import Progress
 from taglio.quantize.precision import Assignment
 
 Build = Callable[[Assignment], onnx.ModelProto]

@@ -1,7 +1,5 @@
 """The whole flow on one machine: profile, error, plan, build, time. Writes nothing."""
 
-import resource
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,9 +25,11 @@ from taglio.flow.profile import AUTO, profiles, read_scheme
 from taglio.flow.result import Result, result_of
 from taglio.flow.settle import settle
 from taglio.flow.work import Model, Work
+from taglio.memory import peak_bytes
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Progress, Timed
+from taglio.profile.stopwatch import Timed
+from taglio.progress import Progress
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.openvino import MIXED
 
@@ -187,7 +187,7 @@ def _outcome(
         variant("plan", decision.winner, built.size_bytes),
         tuple(points),
         dict(clock.laps),
-        _peak_memory_bytes(),
+        peak_bytes(),
         plan.fingerprint(),
         plan.limits.metric,
         decision.doubt(),
@@ -214,11 +214,6 @@ def _float_only(timed: Mapping[str, Timed], answered: Answers, size_bytes: int, 
     wall = timed[FLOAT_RUN].wall
     row = Variant("float32", wall, wall.median_s, answered.error, 0.0, size_bytes, 0, answered.accuracy)
     return replace(row, others=answered.others, runtime=runtime)
-
-
-def _peak_memory_bytes() -> int:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 class _Clock:

@@ -106,11 +106,6 @@ class Outcome:
     repairs: tuple[RepairResult, ...] = ()
     forms: tuple[FormResult, ...] = ()
 
-    @property
-    def accuracy_title(self) -> str:
-        """Heading of the variants' `accuracy`."""
-        return self.metric.name if self.metric.labelled else "accuracy"
-
     def accuracy_text(self, value: float) -> str:
         """An accuracy formatted for the user."""
         return self.metric.told(value) if self.metric.labelled else f"{value:.2%}"

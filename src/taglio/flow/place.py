@@ -27,7 +27,7 @@ from taglio.plan.result import Limits, Plan
 from taglio.plan.workload import Objective, Workload, parse_objective
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, in_components, scaled
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.openvino import BF16, MIXED
 from taglio.runtimes.places import refusal
@@ -271,19 +271,6 @@ def _none_holds(candidates: Sequence[Candidate], tried: Sequence[tuple[Answer, S
     return f"no plan tried keeps the error limit{whose}; the best has {share:.2f} x the limit: raise `max_error`"
 
 
-def loosen_error(workload: Workload, factor: float) -> Workload:
-    """A workload whose error may be `factor` times as large; a limit already loosened by measuring stays loosened."""
-    assert workload.error is not None, "models come here with an error model"
-    known = workload.noise_limits or {}
-    bounds = {
-        each.output: each.noise_limit(factor * each.from_noise(known[each.output]))
-        for each in workload.error.outputs
-        if each.output in known
-    }
-    limits = replace(workload.limits, max_error=factor * (workload.limits.max_error or 0.0))
-    return replace(workload, limits=limits, noise_limits=bounds)
-
-
 def with_error(workload: Workload, max_error: float | None, slack: float = 1.0) -> Workload:
     """A workload with another error limit, of which int8 gets what the devices' runtimes leave."""
     if max_error is None:
@@ -291,7 +278,7 @@ def with_error(workload: Workload, max_error: float | None, slack: float = 1.0) 
     assert workload.error is not None, "models come here with an error model"
     left = left_for_int8(max_error, max(workload.bases.values(), default=0.0))
     bounds = noise_limits(workload.error, left, slack)
-    return replace(workload, limits=replace(workload.limits, max_error=max_error), noise_limits=bounds)
+    return replace(workload, noise_limits=bounds).with_limits(max_error=max_error)
 
 
 def pareto(
@@ -316,8 +303,8 @@ def pareto(
 def moving_from(plans: Sequence[Plan], cost_s: float, objective: Objective, cluster: Cluster) -> Running:
     """Running plans, where moving a block costs `cost_s` seconds, converted to the objective's unit; energy counts at
     the largest power of a device."""
-    goal, watts = objective.last.goal, max(device.active_watts for device in cluster.devices)
-    return Running(tuple(plans), cost_s * (goal.latency + goal.energy * watts))
+    last, watts = objective.last, max(device.active_watts for device in cluster.devices)
+    return Running(tuple(plans), cost_s * (last.latency + last.energy * watts))
 
 
 class _Meter:

@@ -12,7 +12,7 @@ from taglio.cluster.devices import Cluster
 from taglio.errors import BadOption
 from taglio.flow import place as placing
 from taglio.flow.pareto import AXES, Front
-from taglio.flow.place import Candidate, candidate, loosen_error, moving_from, source
+from taglio.flow.place import Candidate, candidate, moving_from, source
 from taglio.flow.workspace import PLAN, PROFILE, keep_plan, read_error, reopen_profiled
 from taglio.model.graph import Graph
 from taglio.plan.explain import Alternative, again, limits_cost, runner_up, what_if
@@ -20,7 +20,7 @@ from taglio.plan.place import GAP, Answer
 from taglio.plan.result import Plan
 from taglio.plan.workload import Objective, parse_objective
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 from taglio.transaction import changing
 
 CLUSTER, PARETO = "cluster", "pareto"
@@ -134,7 +134,7 @@ def place(
         told = []
         if explain:
             held = answer.assembled.workloads
-            told += list(limits_cost(held, cluster, aim, quickly, loosen_error))
+            told += list(limits_cost(held, cluster, aim, quickly))
             second = runner_up(held, cluster, aim, quickly, answer.plans)
             told += [second] if second is not None else []
         for text in changes:

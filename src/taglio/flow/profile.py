@@ -10,7 +10,8 @@ from taglio.flow.work import Work
 from taglio.profile.layerwise import Cut, LayerTimes, layer_times
 from taglio.profile.measure import profile as measure
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort, Progress
+from taglio.profile.stopwatch import Effort
+from taglio.progress import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import Scheme, parse_scheme
 from taglio.runtimes.onnxruntime import NAME

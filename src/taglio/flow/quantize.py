@@ -11,7 +11,7 @@ from taglio.errors import BadModel, BadOption
 from taglio.flow.outcome import Quantized
 from taglio.flow.work import Work, covering
 from taglio.model.graph import Block, match, select
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
 from taglio.quantize.precision import UNCALIBRATED, Precision
 from taglio.quantize.qdq import QdqBuilder

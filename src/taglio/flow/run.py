@@ -9,7 +9,7 @@ from taglio.flow.work import Work
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, predict
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 from taglio.run.in_process import RunReport, time_plan
 from taglio.run.steps import StepsReport, time_steps
 from taglio.scratch import scratch

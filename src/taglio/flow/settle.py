@@ -7,7 +7,7 @@ from taglio.flow.choose_forms import FormResult, try_forms, with_forms
 from taglio.flow.choose_place import Places, float_everywhere, left_for_int8, one_of_each_runtime, rank
 from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads
 from taglio.flow.work import Work
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.onnxruntime import NAME
 

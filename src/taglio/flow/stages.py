@@ -46,7 +46,7 @@ from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.layerwise import Cut, LayerTimes
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 from taglio.run.in_process import RunReport
 from taglio.run.steps import StepsReport
 from taglio.transaction import changing, drop, held

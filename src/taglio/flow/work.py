@@ -46,7 +46,7 @@ from taglio.error.parts import Parts
 from taglio.error.switchable import Switchable, quantizable_flows
 from taglio.error.tally import Measure
 from taglio.errors import BadModel, BadOption
-from taglio.flow.memory import activation_bytes, memory_needs
+from taglio.flow.memory import memory_needs
 from taglio.flow.repair import repaired
 from taglio.flow.steps import ALL_STEPS, Stepped
 from taglio.memory import OUTPUTS, SAMPLES, free_bytes, used_bytes
@@ -56,7 +56,8 @@ from taglio.model.load import load as load_network
 from taglio.model.observe import observe
 from taglio.model.read import IN_MEMORY, parsed
 from taglio.profile.machine import MOST_THREADS, available_cores
-from taglio.profile.stopwatch import FEEDS, Progress
+from taglio.profile.stopwatch import FEEDS
+from taglio.progress import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
@@ -72,8 +73,6 @@ _LOG = logging.getLogger(__name__)
 _WORTH_SAYING_BYTES = 2_000_000_000
 # Samples, of different shapes if possible, on which the simplified model must answer as the original.
 _COMPARED = 4
-# A network whose weights are small enough to hold twice is tried with _TOGETHER inputs at once.
-_SMALL_BYTES, _TOGETHER = 64_000_000, 8
 T = TypeVar("T")
 
 
@@ -288,14 +287,8 @@ class Work:
         setup = self.setup
         options = SessionOptions(setup.threads, spinning=setup.spinning, providers=providers_for(provider))
         wires = dict.fromkeys(quantizable_flows(self.graph), scheme)
-        small = sum(block.weight_float_bytes for block in self.graph.blocks) < _SMALL_BYTES
-        together: Sequence[Sample] = ()
-        if small:
-            room = self.outputs_bytes
-            most = _TOGETHER if room is None else int(room / max(1, activation_bytes(self.graph)))
-            together = self.typical[: min(_TOGETHER, most)]
         builder, forms = self.builder(scheme, progress), precisions(scheme)
-        result = Switchable(self.model, self.graph, builder, forms, options, wires=wires, together=together)
+        result = Switchable(self.model, self.graph, builder, forms, options, wires=wires)
         if provider == "cuda" and result.provider != CUDA:  # offered, but the GPU, its driver or libraries are missing
             raise BadOption(f"`provider` cuda: ONNX Runtime offers {CUDA} but could not start it here: use auto or cpu")
         return result
@@ -326,11 +319,10 @@ class Work:
                 ),
             )
         method = scheme.calibration
-        tell = (lambda done, total: progress("calibrating", done, total)) if progress else None
         room = self.outputs_bytes
         return self.kept.once(
             ("ranges", method),
-            lambda: calibrate(self.model, self.data.calibration, method, tell, room_bytes=room),
+            lambda: calibrate(self.model, self.data.calibration, method, progress, room_bytes=room),
         )
 
 

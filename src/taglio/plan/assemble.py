@@ -5,9 +5,10 @@ type is charged to the movement blocks that carry the flow, in proportion to the
 if nothing moves it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import accumulate
 from math import inf, isfinite
 
 import numpy as np
@@ -31,7 +32,7 @@ from taglio.plan.problem import (
     Values,
 )
 from taglio.plan.result import Placement
-from taglio.plan.workload import Goal, Workload
+from taglio.plan.workload import Objective, Workload
 from taglio.profile.result import anchor_costs
 from taglio.quantize.effective import fuses_when_surrounded
 from taglio.quantize.precision import FLOAT32, Assignment
@@ -47,6 +48,11 @@ class BlockTables:
         self.index = {block.name: position for position, block in enumerate(self.blocks)}
         self.flows = flows(self.graph)
         self.precision = {each.name: each for each in workload.precisions}
+        # By tensor, the blocks that read it, and "" if the caller does.
+        self.readers = {
+            tensor.name: (*tensor.consumers, *([""] if tensor.name in self.graph.outputs else []))
+            for tensor in self.graph.tensors
+        }
 
     def carries(self, block: Block) -> bool:
         """Whether a block only moves values and keeps their kind."""
@@ -125,17 +131,12 @@ class BlockTables:
             return precision.form == "float"
         return block.name not in self.limits.int8_blocks or precision.scheme is not None
 
-    def _bits(self, form: Form) -> int:
-        """Bits per weight; movement behind an anchor has no weights."""
-        return self.precision[form.name].weight_bits if form.name in self.precision else 8
-
     def weights(self) -> np.ndarray:
         """Bytes of weights and states (block, form)."""
+        # Movement behind an anchor has no weights.
+        bits = [self.precision[form.name].weight_bits if form.name in self.precision else 8 for form in self.forms]
         return np.array(
-            [
-                [float(block.weight_bytes(self._bits(form))) + block.state_bytes for form in self.forms]
-                for block in self.blocks
-            ]
+            [[float(block.weight_bytes(each)) + block.state_bytes for each in bits] for block in self.blocks]
         )
 
     def surrounded(self, start: int) -> list[Implication]:
@@ -145,7 +146,8 @@ class BlockTables:
         for flow in self.flows:
             if flow.producer:
                 readers.setdefault(flow.producer, []).extend(reader for _, reader in flow.readers)
-        float_label, writes, reads = (self._mask(which) for which in (_is_float, _writes, _reads))
+        kinds = np.tile(np.array([(form.reads, form.writes) for form in self.forms]).T, len(self.cluster.devices))
+        float_label, writes, reads = kinds[0] == Kind.FLOAT, kinds[1] == Kind.INT8, kinds[0] == Kind.INT8
         found = []
         for b, block in enumerate(self.blocks):
             if not fuses_when_surrounded(block):
@@ -157,21 +159,6 @@ class BlockTables:
             neighbours = tuple((start + self.index[name], mask) for name, mask in around if name is not None)
             found.append(Implication(start + b, float_label, neighbours))
         return found
-
-    def _mask(self, holds: Callable[[Form], bool]) -> np.ndarray:
-        return np.tile(np.array([holds(form) for form in self.forms]), len(self.cluster.devices))
-
-
-def _is_float(form: Form) -> bool:
-    return form.reads == Kind.FLOAT
-
-
-def _writes(form: Form) -> bool:
-    return form.writes == Kind.INT8
-
-
-def _reads(form: Form) -> bool:
-    return form.reads == Kind.INT8
 
 
 def never(device: Device, block: Block) -> bool:
@@ -193,49 +180,29 @@ def request_shares(workloads: Sequence[Workload]) -> np.ndarray:
     return np.asarray(rates / rates.sum())
 
 
-def resources(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> tuple[Resource, ...]:
+def resources(workloads: Sequence[Workload], cluster: Cluster, objective: Objective) -> tuple[Resource, ...]:
     """Seconds and joules per request of each model, energy caps of devices, and busy shares of devices and links.
 
     If request rates are given, no device or link may be busy for more than one second per second.
     """
     count, models = len(cluster.devices), len(workloads)
-    delay, per_byte, joules, _ = _links(cluster)
+    delay, per_byte, joules, _ = _between(cluster)
     watts = np.array([device.active_watts for device in cluster.devices])
     none, no_links = np.zeros(count), np.zeros((count, count))
     shares = request_shares(workloads)
     apart = np.where(np.isinf(delay), 1.0, 0.0)
     delay, per_byte = np.nan_to_num(delay, posinf=0.0), np.nan_to_num(per_byte, posinf=0.0)
     found = [Resource(NOT_CONNECTED, none, apart, no_links, np.ones(models), weight=FORBIDDEN_S)]
+    request_s = cluster.device(cluster.start).request_s
     for index, each in enumerate(workloads):
         one = np.eye(models)[index]
         name = f" of {each.name}" if models > 1 else ""
-        share = float(shares[index])
-        limits = each.limits
-        found.append(
-            Resource(
-                f"latency{name}",
-                np.ones(count),
-                delay,
-                per_byte,
-                one,
-                goal.latency * share,
-                # The start device's fixed cost per request is subtracted from a limit.
-                max(_upper(limits.max_latency_s) - cluster.device(cluster.start).request_s, _LEAST_S),
-                LATENCY,
-            )
-        )
-        found.append(
-            Resource(
-                f"energy{name}",
-                watts,
-                no_links,
-                joules,
-                one,
-                goal.energy * share,
-                _upper(limits.max_energy_joules),
-                ENERGY,
-            )
-        )
+        per_s, per_joule = (float(shares[index]) * weight for weight in (objective.latency, objective.energy))
+        # The start device's fixed cost per request is subtracted from a limit.
+        latest_s = max(_upper(each.limits.max_latency_s) - request_s, _LEAST_S)
+        most_joules = _upper(each.limits.max_energy_joules)
+        found.append(Resource(f"latency{name}", np.ones(count), delay, per_byte, one, per_s, latest_s, LATENCY))
+        found.append(Resource(f"energy{name}", watts, no_links, joules, one, per_joule, most_joules, ENERGY))
         for d, device in enumerate(cluster.devices):
             if isfinite(device.energy_cap_joules):
                 sent = no_links.copy()
@@ -244,8 +211,8 @@ def resources(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> tu
                 found.append(
                     Resource(f"energy of {device.name}{name}", cap, no_links, sent, one, 0.0, device.energy_cap_joules)
                 )
-    rates, floor = _rates(workloads)
-    return (*found, *(busy_times(workloads, cluster, rates, floor) if floor < inf else ()))
+    rates = np.array([each.needed_per_s for each in workloads])
+    return (*found, *(busy_times(workloads, cluster, rates, 1.0) if rates.any() else ()))
 
 
 def busy_times(
@@ -257,23 +224,19 @@ def busy_times(
     Handling messages keeps a device as busy as running components does, even if another of its cores could do it.
     """
     count = len(cluster.devices)
-    delay, per_byte, _, gap = _links(cluster)
+    delay, per_byte, _, gap = _between(cluster)
     none, own, apart = np.zeros(count), np.eye(count), 1.0 - np.eye(count)
+    handling = np.array([(d.send_s, d.receive_s, d.send_byte_s, d.receive_byte_s) for d in cluster.devices]).T
     found = []
     for device in (each for each in cluster.devices if not each.processor):
-        here = [d for d, each in enumerate(cluster.devices) if cluster.processor(each.name) == device.name]
-        places = [cluster.devices[d] for d in here]
-        sends = sum(
-            own[d][:, None] * each.send_s + own[d] * each.receive_s for d, each in zip(here, places, strict=True)
-        )
-        per_byte_s = sum(
-            own[d][:, None] * each.send_byte_s + own[d] * each.receive_byte_s
-            for d, each in zip(here, places, strict=True)
-        )
+        places = [each for each in cluster.devices if cluster.processor(each.name) == device.name]
+        mine = np.array([float(each in places) for each in cluster.devices])
+        send_s, receive_s, send_byte_s, receive_byte_s = handling * mine
+        per_copy_s, per_sent_byte_s = send_s[:, None] + receive_s, send_byte_s[:, None] + receive_byte_s
         slower = [max(each.profiles[place.name].sustained() for place in places) for each in workloads]
         of_each = models * slower / cluster.turns(device.name)
         name = f"{what} of {device.name}"
-        found.append(Resource(name, own[here].sum(axis=0), sends * apart, per_byte_s * apart, of_each, 0.0, upper))
+        found.append(Resource(name, mine, per_copy_s * apart, per_sent_byte_s * apart, of_each, 0.0, upper))
     for a, source in enumerate(cluster.devices):
         for b, target in enumerate(cluster.devices):
             if delay[a, b] < inf and per_byte[a, b] + gap[a, b] > 0.0:
@@ -284,29 +247,30 @@ def busy_times(
     return tuple(found)
 
 
-def _rates(workloads: Sequence[Workload]) -> tuple[np.ndarray, float]:
-    """Requests per second by model, and the busy share that is allowed: infinite if no rate is given."""
-    asked = [max(each.rate_per_s or 0.0, each.limits.min_rate_per_s or 0.0) for each in workloads]
-    return np.array(asked), 1.0 if any(asked) else inf
-
-
 def _upper(limit: float | None) -> float:
     return inf if limit is None else limit
 
 
-def _links(cluster: Cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Latency, seconds per byte, joules per byte and gap between messages (from, to); infinite seconds without a link,
-    0 on the diagonal."""
-    count = len(cluster.devices)
-    delay, per_byte, joules, gap = (np.zeros((count, count)) for _ in range(4))
-    for a, source in enumerate(cluster.devices):
-        for b, target in enumerate(cluster.devices):
-            link = cluster.link(source.name, target.name) if a != b else None
-            if link is not None:
-                delay[a, b], per_byte[a, b] = link.latency_s, 1.0 / link.bandwidth_bytes_per_s
-                joules[a, b], gap[a, b] = link.joules_per_byte, link.gap_s
-            elif a != b:
-                delay[a, b] = per_byte[a, b] = inf
+def link_tables(cluster: Cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Latency, seconds per byte, joules per byte and gap between messages (from, to); infinite seconds without a
+    link."""
+    links = [[cluster.link(a.name, b.name) for b in cluster.devices] for a in cluster.devices]
+    rows = [
+        (each.latency_s, 1.0 / each.bandwidth_bytes_per_s, each.joules_per_byte, each.gap_s)
+        if each is not None
+        else (inf, inf, 0.0, 0.0)
+        for row in links
+        for each in row
+    ]
+    delay, per_byte, joules, gap = np.array(rows).T.reshape(4, len(links), len(links))
+    return delay, per_byte, joules, gap
+
+
+def _between(cluster: Cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The same without loopbacks: 0 on the diagonals."""
+    delay, per_byte, joules, gap = link_tables(cluster)
+    for each in (delay, per_byte, joules, gap):
+        np.fill_diagonal(each, 0.0)
     return delay, per_byte, joules, gap
 
 
@@ -326,13 +290,12 @@ _FORBIDDEN = 10.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assembled:
-    """A problem and the position of each model's nodes and values in it; `overhead_s` is (model, device)."""
+    """A problem and the position of each model's nodes in it; `overhead_s` is (model, device)."""
 
     problem: Problem
     workloads: tuple[Workload, ...]
     cluster: Cluster
     first_node: tuple[int, ...]
-    first_value: tuple[int, ...]
     overhead_s: np.ndarray
 
     def nodes(self, model: int) -> range:
@@ -340,12 +303,11 @@ class Assembled:
         return range(self.first_node[model], self.first_node[model] + len(self.workloads[model].graph.blocks))
 
 
-def assemble(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> Assembled:
+def assemble(workloads: Sequence[Workload], cluster: Cluster, objective: Objective) -> Assembled:
     """The problem of placing `workloads` on `cluster`. Raises BadOption for pins that contradict each other."""
     forms = _forms(workloads)
     parts = [BlockTables(workload, cluster, forms) for workload in workloads]
-    first_node = _offsets([len(part.blocks) for part in parts])
-    first_value = _offsets([len(part.graph.tensors) for part in parts])
+    first_node = tuple(accumulate([len(part.blocks) for part in parts[:-1]], initial=0))
     shares = request_shares(workloads)
     overhead = np.array([part.overhead_s() for part in parts])
     capacity = np.array([device.memory_bytes if not device.processor else inf for device in cluster.devices])
@@ -360,7 +322,7 @@ def assemble(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> Ass
         seconds=np.concatenate([part.seconds() for part in parts]),
         allowed=np.concatenate([part.allowed() for part in parts]),
         values=_values(parts, first_node, [device.name for device in cluster.devices].index(cluster.start)),
-        resources=resources(workloads, cluster, goal),
+        resources=resources(workloads, cluster, objective),
         noises=_noises(parts, forms),
         memory=Memory(
             capacity, np.concatenate([part.weights() for part in parts]), bool(np.isfinite(capacity).any()), memory_of
@@ -369,10 +331,9 @@ def assemble(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> Ass
         # A model without int8 forms has no calibrated tensors, so none can be sent as int8.
         wire_only=len(cluster.devices) > 1
         and all(each.error is None or bool(each.error.outputs) for each in workloads),
-        constant=goal.latency * float(shares @ overhead.min(axis=1)),
+        constant=objective.latency * float(shares @ overhead.min(axis=1)),
     )
-    problem.check()
-    return Assembled(problem, tuple(workloads), cluster, first_node, first_value, overhead)
+    return Assembled(problem, tuple(workloads), cluster, first_node, overhead)
 
 
 def _forms(workloads: Sequence[Workload]) -> list[Form]:
@@ -382,10 +343,6 @@ def _forms(workloads: Sequence[Workload]) -> list[Form]:
     if any(form.writes == Kind.ANCHOR for form in forms):
         forms.append(Form(CARRY_ANCHOR, Kind.ANCHOR, Kind.ANCHOR))
     return forms
-
-
-def _offsets(sizes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(int(each) for each in np.concatenate([[0], np.cumsum(sizes)[:-1]]))
 
 
 def _values(parts: Sequence[BlockTables], first_node: Sequence[int], start: int) -> Values:
@@ -398,13 +355,10 @@ def _values(parts: Sequence[BlockTables], first_node: Sequence[int], start: int)
             names.append(tensor.name)
             producer.append(SOURCE if tensor.producer is None else first_node[m] + part.index[tensor.producer])
             model.append(m)
-            for reader in tensor.consumers:
-                block = part.graph.blocks[part.index[reader]]
-                readers.append(first_node[m] + part.index[reader])
-                strict.append(part.carries(block) and block.inputs[0] == tensor.name)
-            if tensor.name in part.graph.outputs:
-                readers.append(CALLER)
-                strict.append(False)
+            for reader in part.readers[tensor.name]:
+                block = part.blocks[part.index[reader]] if reader else None
+                readers.append(first_node[m] + part.index[reader] if reader else CALLER)
+                strict.append(block is not None and part.carries(block) and block.inputs[0] == tensor.name)
             offsets.append(len(readers))
             glue = [cost[flow_of[tensor.name]] for cost in costs]
             quantize.append([[each.quantize_s for each in glue], [anchor_costs(each)[1] for each in glue]])
@@ -429,49 +383,39 @@ def _values(parts: Sequence[BlockTables], first_node: Sequence[int], start: int)
 
 def _noises(parts: Sequence[BlockTables], forms: Sequence[Form]) -> tuple[NoiseBound, ...]:
     """One bound per limited output, as shares of the limit."""
-    total, edges = sum(len(part.blocks) for part in parts), sum(_edge_count(part) for part in parts)
-    found, node, edge = [], 0, 0
-    for part in parts:
+    columns, found = {form.name: f for f, form in enumerate(forms)}, []
+    for index, part in enumerate(parts):
         error, bounds = part.workload.error, part.workload.noise_limits or {}
         for output in error.outputs if error is not None else ():
             if output.output not in bounds:
                 continue
             limit = bounds[output.output]
-            own, change, wire = np.zeros((total, len(forms))), np.zeros(edges), np.zeros(edges)
-            columns = {form.name: f for f, form in enumerate(forms)}
-            for each in output.blocks:
-                own[node + part.index[each.block], columns[each.precision]] = share(each.own, limit)
-            size = _edge_count(part)
-            change[edge : edge + size], wire[edge : edge + size] = _edge_noise(part, output, limit)
+            own = [np.zeros((len(each.blocks), len(forms))) for each in parts]
+            edges = [np.zeros((2, sum(map(len, each.readers.values())))) for each in parts]
+            for term in output.blocks:
+                own[index][part.index[term.block], columns[term.precision]] = share(term.own, limit)
+            edges[index] = _edge_noise(part, output, limit)
             name = f"error of {part.workload.name}, {output.output}" if len(parts) > 1 else f"error of {output.output}"
-            found.append(NoiseBound(name, own, change, wire, 1.0))
-        node, edge = node + len(part.blocks), edge + _edge_count(part)
+            change, wire = np.concatenate(edges, axis=1)
+            found.append(NoiseBound(name, np.concatenate(own), change, wire, 1.0))
     return tuple(found)
 
 
-def _edge_count(part: BlockTables) -> int:
-    return sum(len(tensor.consumers) + (tensor.name in part.graph.outputs) for tensor in part.graph.tensors)
-
-
-def _edge_noise(part: BlockTables, output: OutputModel, limit: float) -> tuple[np.ndarray, np.ndarray]:
-    """Noise by edge of quantising a float value for an int8 reader, and for the wire only: the measured noise of the
-    readers behind it, forbidden if any of them was not measured."""
+def _edge_noise(part: BlockTables, output: OutputModel, limit: float) -> np.ndarray:
+    """Noise by edge of quantising a float value for an int8 reader, and for the wire only (2, edges): the measured
+    noise of the readers behind it, forbidden if any of them was not measured."""
     known = {(each.flow, each.reader): share(each.noise, limit) for each in output.edges}
-    flow_of = {tensor: flow for flow in part.flows for tensor in flow.tensors}
+    flow_of = {tensor: flow.name for flow in part.flows for tensor in flow.tensors}
     counted: set[tuple[str, str]] = set()
-    change, wire = [], []
-    for tensor in part.graph.tensors:
-        flow = flow_of[tensor.name]
-        for reader in tensor.consumers:
-            key = (flow.name, reader)
-            change.append(0.0 if key in counted else known.get(key, 0.0))
+    found = []
+    for tensor, readers in part.readers.items():
+        for reader in readers:
+            key = (flow_of[tensor], reader)
+            behind = behind_tensor(part.graph, tensor, reader) if reader else ("",)
+            wire = sum(known.get((flow_of[tensor], each), _FORBIDDEN) for each in behind)
+            found.append((0.0 if key in counted else known.get(key, 0.0), wire))
             counted.add(key)
-            behind = behind_tensor(part.graph, tensor.name, reader)
-            wire.append(sum(known.get((flow.name, each), _FORBIDDEN) for each in behind))
-        if tensor.name in part.graph.outputs:
-            change.append(0.0)
-            wire.append(_FORBIDDEN)
-    return np.array(change), np.array(wire)
+    return np.array(found).reshape(-1, 2).T
 
 
 def behind_tensor(graph: Graph, tensor: str, reader: str) -> tuple[str, ...]:
@@ -507,13 +451,14 @@ def labels_of(assembled: Assembled, model: int, devices: Mapping[str, str], assi
     columns = {form.name: index for index, form in enumerate(problem.forms)}
     rows = {name: index for index, name in enumerate(problem.devices)}
     tensors = graph.tensor_map()
+    carried = next((form.name for form in problem.forms if form.reads == form.writes == Kind.INT8), FLOAT32.name)
     kinds: dict[str, Kind] = {}
     labels = []
     for block in graph.blocks:
         name = assignment[block.name].name if block.name in assignment else FLOAT32.name
         if block.movement and block.quantizable:
             kind = kinds.get(tensors[block.inputs[0]].producer or "", Kind.FLOAT)
-            name = {Kind.FLOAT: FLOAT32.name, Kind.ANCHOR: CARRY_ANCHOR}.get(kind) or _carried(assembled)
+            name = {Kind.FLOAT: FLOAT32.name, Kind.ANCHOR: CARRY_ANCHOR}.get(kind) or carried
         if devices[block.name] not in rows:
             raise BadOption(f'block {block.name} is placed on "{devices[block.name]}", which is not in the cluster')
         kinds[block.name] = problem.forms[columns[name]].writes
@@ -533,8 +478,3 @@ def placements_of(
         name = FLOAT32.name if name == CARRY_ANCHOR else name
         found.append(Placement(block.name, problem.devices[device], name, stages[node] if stages else 0))
     return tuple(found)
-
-
-def _carried(assembled: Assembled) -> str:
-    """Name of the form of movement blocks that carry int8."""
-    return next(form.name for form in assembled.problem.forms if form.reads == form.writes == Kind.INT8)

@@ -180,8 +180,7 @@ def improve(
     def merit(sums: np.ndarray) -> np.ndarray:
         over = np.maximum(0.0, sums[..., 1:] - uppers)
         # The fixed penalty makes breaking a limit, however slightly, cost more than it could gain.
-        result: np.ndarray = sums[..., 0] + over @ penalty + step * (over > 1e-9).any(axis=-1)
-        return result
+        return np.asarray(sums[..., 0] + over @ penalty + step * (over > 1e-9).any(axis=-1))
 
     def feasible() -> bool:
         return bool((total[1:] <= uppers + 1e-9).all()) and total[0] < 1e8

@@ -5,7 +5,7 @@ wait for, what it costs and what each device holds. The timeline is verified rat
 link does two things at once, nothing starts before its inputs have arrived, and every duration matches the tables.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -130,6 +130,10 @@ class _Checks:
         precision = self.precision.get(block)
         return precision is not None and precision.scheme is not None
 
+    def writer(self, tensor: str) -> str:
+        """The component that writes a tensor; "" for an input."""
+        return self.component.get(self.tensors[tensor].producer or "", "")
+
     def home(self, tensor: str) -> str:
         """The device that writes a tensor; the start device for an input."""
         producer = self.tensors[tensor].producer
@@ -146,18 +150,10 @@ class _Checks:
         """Component of every block: one per device, stage and number of changes of either on a path to it, numbered in
         running order."""
         place = {name: (self.place[name], self.stage[name]) for name in self.blocks}
-        changes = dict.fromkeys(self.blocks, 0)
-        settled = False
-        while not settled:  # until nothing changes; graphs have no cycles, so it ends
-            settled = True
-            for block in self.graph.blocks:
-                for name in block.inputs:
-                    source = self.tensors[name].producer
-                    if source is None:
-                        continue
-                    least = changes[source] + (place[source] != place[block.name])
-                    if changes[block.name] < least:
-                        changes[block.name], settled = least, False
+        changes: dict[str, int] = {}
+        for block in self.graph.blocks:
+            sources = [made for name in block.inputs if (made := self.tensors[name].producer) is not None]
+            changes[block.name] = max((changes[s] + (place[s] != place[block.name]) for s in sources), default=0)
         order = sorted({(changes[name], *place[name]) for name in self.blocks})
         return {name: f"{order.index((changes[name], *place[name]))}-{self.place[name]}" for name in self.blocks}
 
@@ -307,14 +303,13 @@ class _Checks:
                             base = glue.anchor_float_s
                         total[name] += share * base
         for name, by_piece in self.groups().items():
-            producer = self.tensors[name].producer
-            source = component[producer] if producer is not None else ""
+            source = self.writer(name)
             home, int8 = self.home(name), self.written_int8(name)
             writer_quantises = not int8 and any(kinds >= {INT8} for (t, _), kinds in self.copies.items() if t == name)
             for where, readings in by_piece.items():
                 here = where
                 floats = sum(not each.int8 for each in readings)
-                if producer is not None and (where == source or (not where and home == start)):
+                if source and (where == source or (not where and home == start)):
                     here, arriving = source, {INT8} if int8 else {FLOAT, INT8}
                     writer_quantises |= not int8 and floats < len(readings)
                 else:
@@ -361,7 +356,7 @@ class _Checks:
 
     def timeline(self, seconds: Mapping[str, float]) -> None:
         """The devices and links can keep the timeline, and it ends when the plan says."""
-        device, component = self.pieces_of(), self.component
+        device = self.pieces_of()
         runs = {each.what: each for each in self.plan.timeline if not each.transfer}
         sent = {(each.what, each.on): each for each in self.plan.timeline if each.transfer}
         if len(runs) + len(sent) != len(self.plan.timeline) or set(runs) != set(device):
@@ -374,10 +369,9 @@ class _Checks:
                 raise PlanIsWrong(f"component {name} is in the timeline for {(span.end_s - span.start_s) * 1e3:.4f} ms")
         ready = dict.fromkeys([*device, ""], 0.0)
         for name, by_piece in self.groups().items():
-            producer = self.tensors[name].producer
-            source = component[producer] if producer is not None else ""
+            source = self.writer(name)
             for where, readings in by_piece.items():
-                if producer is not None and (where == source or (not where and self.home(name) == self.plan.start)):
+                if source and (where == source or (not where and self.home(name) == self.plan.start)):
                     continue
                 for kind in self.arrives(name, where, readings):
                     if not self.takes(kind, name, where, readings):
@@ -423,10 +417,8 @@ class _Checks:
             source, target = each.on.split(" -> ")
             if source != target:
                 device = self.cluster.device(target)
-                takes = device.receive_s + size.get((each.what, each.on), 0.0) * device.receive_byte_s
-                found.setdefault(self.cluster.processor(target), []).append(
-                    (max(each.start_s, each.end_s - takes), each.end_s)
-                )
+                begin = max(each.start_s, each.end_s - device.receiving_s(size.get((each.what, each.on), 0.0)))
+                found.setdefault(self.cluster.processor(target), []).append((begin, each.end_s))
         for known in found.values():
             known.sort()
             for index, (begin, _) in enumerate(known[1:], 1):
@@ -438,15 +430,12 @@ class _Checks:
         """No device runs two components at once, or runs one while still sending the last one's outputs, and no link
         sends two tensors at once."""
         by_place: dict[str, list[tuple[float, float]]] = {}
-        sending: dict[str, float] = {}
-        for sent in self.plan.crossings:
-            producer = self.tensors[sent.tensor].producer
-            device = self.cluster.device(sent.source)
-            takes = device.send_s + sent.bytes * device.send_byte_s if sent.source != sent.target else 0.0
-            source = self.component[producer] if producer is not None else ""
+        sending = defaultdict[str, float](float)
+        for sent in (each for each in self.plan.crossings if each.source != each.target):
+            source = self.writer(sent.tensor)
             if not source and sent.precision == INT8:
                 source = f"input-{self.plan.start}"
-            sending[source] = sending.get(source, 0.0) + takes
+            sending[source] += self.cluster.device(sent.source).sending_s(sent.bytes)
         for each in self.plan.timeline:
             end = each.end_s
             if each.transfer:
@@ -454,7 +443,7 @@ class _Checks:
                 link = self.cluster.link(source, target)
                 end -= link.latency_s - link.gap_s if link is not None else 0.0
             else:
-                end += sending.get(each.what, 0.0)
+                end += sending[each.what]
             where = each.on if each.transfer else self.cluster.processor(each.on)
             by_place.setdefault(where, []).append((each.start_s, end))
         for place, times in by_place.items():
@@ -465,34 +454,26 @@ class _Checks:
     def totals(self, seconds: Mapping[str, float]) -> None:
         """Energy, rate and the limits per request."""
         plan, limits = self.plan, self.plan.limits
-        watts = {device.name: device.active_watts for device in self.cluster.devices}
-        busy: dict[str, float] = {}
+        busy, spent = defaultdict[str, float](float), defaultdict[str, float](float)
         for name, device in self.pieces_of().items():
-            busy[device] = busy.get(device, 0.0) + seconds[name]
-        spent = {device: watts[device] * each for device, each in busy.items()}
+            busy[device] += seconds[name]
+            spent[device] += seconds[name] * self.cluster.device(device).active_watts
         for sent in plan.crossings:
             link = self.cluster.link(sent.source, sent.target)
             assert link is not None
-            spent[sent.source] = spent.get(sent.source, 0.0) + sent.bytes * link.joules_per_byte
-            name = f"{sent.source} -> {sent.target}"
-            busy[name] = busy.get(name, 0.0) + link.gap_s + sent.bytes / link.bandwidth_bytes_per_s
+            spent[sent.source] += sent.bytes * link.joules_per_byte
+            busy[f"{sent.source} -> {sent.target}"] += link.gap_s + sent.bytes / link.bandwidth_bytes_per_s
             if sent.source != sent.target:
-                ends = self.cluster.device(sent.source), self.cluster.device(sent.target)
-                sends, receives = ends[0].send_s, ends[1].receive_s
-                sends, receives = (
-                    sends + sent.bytes * ends[0].send_byte_s,
-                    receives + sent.bytes * ends[1].receive_byte_s,
-                )
-                busy[sent.source] = busy.get(sent.source, 0.0) + sends
-                busy[sent.target] = busy.get(sent.target, 0.0) + receives
+                busy[sent.source] += self.cluster.device(sent.source).sending_s(sent.bytes)
+                busy[sent.target] += self.cluster.device(sent.target).receiving_s(sent.bytes)
         joules, claimed = sum(spent.values()), plan.predicted_joules
         if not _close(joules, claimed.value if claimed is not None else 0.0):
             raise PlanIsWrong(f"a request takes {joules:.6g} J by the tables, the plan claims {claimed}")
-        busy[plan.start] = busy.get(plan.start, 0.0) + self.cluster.device(plan.start).request_s
+        busy[plan.start] += self.cluster.device(plan.start).request_s
         for name in busy.keys() & self.profiles.keys():
             busy[name] *= self.profiles[name].sustained()
         for name, shared in [(each.name, each.processor) for each in self.cluster.devices if each.processor]:
-            busy[shared] = busy.get(shared, 0.0) + busy.pop(name, 0.0)
+            busy[shared] += busy.pop(name, 0.0)
         period_s = max(each * self.share_of_requests(*name.split(" -> ")) for name, each in busy.items())
         said = plan.predicted_rate_per_s
         rate = 1.0 / period_s if period_s > 0.0 else inf
@@ -506,7 +487,7 @@ class _Checks:
             if most is not None and value > most * (1.0 + _CLOSE):
                 raise PlanIsWrong(f"the plan's {what} of {value:.6g} is over its limit {most:.6g}")
         for each in self.cluster.devices:
-            if spent.get(each.name, 0.0) > each.energy_cap_joules * (1.0 + _CLOSE):
+            if spent[each.name] > each.energy_cap_joules * (1.0 + _CLOSE):
                 raise PlanIsWrong(f"a request takes {spent[each.name]:.6g} J of {each.name}, over its cap")
 
     def share_of_requests(self, *names: str) -> float:
@@ -534,7 +515,8 @@ class _Checks:
                 here = [each for each in by_tensor.get(tensor.name, ()) if each.device == place]
                 if not here and place != self.home(tensor.name):
                     continue
-                kinds = self.held(tensor.name, place, here, bool(self.elsewhere_int8(tensor.name)))
+                sent_int8 = any(name == tensor.name and INT8 in kinds for (name, _), kinds in self.copies.items())
+                kinds = self.held(tensor.name, place, here, sent_int8)
                 first = position[tensor.producer] if tensor.producer is not None else 0
                 end = max([first, *(position[each.reader] if each.reader else last for each in here)])
                 size = tensor.float_bytes * (FLOAT in kinds) + tensor.int8_bytes * (INT8 in kinds)
@@ -546,9 +528,6 @@ class _Checks:
                     f"{device.name} needs {used / 1e6:.1f} MB for weights and live activations, "
                     f"it has {device.memory_bytes / 1e6:.1f} MB"
                 )
-
-    def elsewhere_int8(self, tensor: str) -> list[str]:
-        return [device for (name, device), kinds in self.copies.items() if name == tensor and INT8 in kinds]
 
     def held(self, tensor: str, device: str, here: Sequence[Reading], sent_int8: bool) -> set[str]:
         """Precisions in which a device holds a tensor."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Problem, Totals, Wires, surrounded
+from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Problem, Totals, surrounded
 
 # "Forbidden" in tables: far above any sum of costs, yet small enough that differences keep their digits.
 BIG = 1e9
@@ -94,15 +94,6 @@ class Account:
     objective: float
     rows: np.ndarray
     copies: np.ndarray
-
-    def wires(self) -> tuple[dict[int, Copies], ...]:
-        """The copies in a plan's format."""
-        return wires_of(self.copies)
-
-
-def wires_of(copies: np.ndarray) -> tuple[dict[int, Copies], ...]:
-    """Copies (value, device) by value."""
-    return tuple({int(d): Copies(int(row[d])) for d in np.flatnonzero(row)} for row in copies)
 
 
 class Costs:
@@ -205,14 +196,12 @@ class Costs:
 
     def _alone(self, table: np.ndarray) -> np.ndarray:
         """Entries that break a limit on their own, as a mask."""
-        result: np.ndarray = (table[..., 1:] > self.uppers + self.saved + TOLERANCE).any(axis=-1)
-        return result
+        return np.asarray((table[..., 1:] > self.uppers + self.saved + TOLERANCE).any(axis=-1))
 
     def possible(self) -> np.ndarray:
         """Labels that are allowed and do not break a limit on their own, a mask (nodes, labels)."""
         allowed = self.problem.allowed.reshape(self.nodes, -1)
-        result: np.ndarray = allowed & ~self._alone(self.limited.unary)
-        return result
+        return np.asarray(allowed & ~self._alone(self.limited.unary))
 
     def most(self) -> np.ndarray:
         """More than any labelling's sums, by sum (the objective first)."""
@@ -392,8 +381,7 @@ class Costs:
         move = np.repeat(np.arange(len(nodes)), counts)
 
         def label(number: np.ndarray, node: np.ndarray) -> np.ndarray:
-            moved: np.ndarray = np.where(node == nodes[move[number]], to[move[number]], labels[node])
-            return moved
+            return np.asarray(np.where(node == nodes[move[number]], to[move[number]], labels[node]))
 
         ends = self._ends(value, label)
         read = label(ends.owner, np.maximum(self.readers[ends.edge], 0))
@@ -407,15 +395,11 @@ class Costs:
         result[:, 0] += BIG * np.bincount(ends.owner[wrong], minlength=len(ends.value))
         return result
 
-    def totals(self, labels: Sequence[int] | np.ndarray, wires: Wires | None = None) -> Totals:
-        """The cost of a labelling. Without `wires` every value takes the copies that are cheapest by the objective."""
+    def totals(self, labels: Sequence[int] | np.ndarray, copies: np.ndarray | None = None) -> Totals:
+        """The cost of a labelling. Without `copies` every value takes those that are cheapest by the objective."""
         problem, labels_ = self.problem, np.asarray(labels, dtype=np.intp)
         ends = self.ends(labels_)
-        if wires is None:
-            served = self.cheapest(self.plain, ends)
-            wires = wires_of(served.copies)
-        else:
-            served = self.given(ends, copies_of(wires, self.devices))
+        served = self.cheapest(self.plain, ends) if copies is None else self.given(ends, copies)
         total = self._total(self.sums, labels_, self.by_value(self.sums, ends, served))
         resources, noises, weight = np.split(total[1:], np.cumsum([len(problem.resources), len(problem.noises)]))
         peak = weight
@@ -425,14 +409,16 @@ class Costs:
         amounts = np.concatenate([total[: -self.devices], peak])
         broken += [each.name for each in self.rows if over(float(amounts[each.column]), each.unit * each.upper)]
         broken += [f"{problem.nodes[node]} between its neighbours" for node in surrounded(problem, labels_)]
-        return Totals(tuple(labels_.tolist()), wires, float(total[0]), resources, noises, weight, peak, tuple(broken))
+        return Totals(
+            tuple(labels_.tolist()), served.copies, float(total[0]), resources, noises, weight, peak, tuple(broken)
+        )
 
-    def full(self, labels: np.ndarray, wires: Wires) -> list[tuple[int, int]]:
+    def full(self, labels: np.ndarray, copies: np.ndarray) -> list[tuple[int, int]]:
         """Devices whose memory is too small for weights and live activations, each with the node of its peak."""
         memory, ends = self.problem.memory, self.ends(labels)
         if memory is None or not memory.peak:
             return []
-        live = self._live_bytes(ends, self.given(ends, copies_of(wires, self.devices)))
+        live = self._live_bytes(ends, self.given(ends, copies))
         used = self.sums.unary[np.arange(self.nodes), labels].sum(axis=0)[-self.devices :] + live.max(axis=1)
         return [
             (d, int(live[d].argmax())) for d in range(self.devices) if over(float(used[d]), float(memory.capacity[d]))
@@ -477,8 +463,7 @@ class Costs:
             np.add.at(change[device], first, size[:, device])
             np.subtract.at(change[device], last[:, device] + 1, size[:, device])
         assert self.problem.memory is not None
-        result: np.ndarray = self.problem.memory.used().T @ change.cumsum(axis=1)[:, :nodes]
-        return result
+        return np.asarray(self.problem.memory.used().T @ change.cumsum(axis=1)[:, :nodes])
 
 
 class Changes(NamedTuple):
@@ -500,8 +485,7 @@ def serve(whole: np.ndarray | bool, copies: np.ndarray | int, ints: np.ndarray, 
 
 def at_home(whole: np.ndarray, ints: np.ndarray) -> np.ndarray:
     """The copies at hand where a value is written: an int8 copy of a float value, if any int8 reader is there."""
-    result: np.ndarray = np.where(whole, int(Copies.INT8), np.where(ints > 0, int(BOTH), int(Copies.FLOAT)))
-    return result
+    return np.asarray(np.where(whole, int(Copies.INT8), np.where(ints > 0, int(BOTH), int(Copies.FLOAT))))
 
 
 def ways(
@@ -522,18 +506,9 @@ def ways(
     return by_float, by_int8, np.where((ints > 0) & (floats > 0), by_both, BIG)
 
 
-def evaluate(problem: Problem, labels: Sequence[int], wires: Wires | None = None) -> Totals:
+def evaluate(problem: Problem, labels: Sequence[int], copies: np.ndarray | None = None) -> Totals:
     """`Costs.totals` of one labelling."""
-    return Costs(problem).totals(labels, wires)
-
-
-def copies_of(wires: Wires, devices: int) -> np.ndarray:
-    """A plan's copies as `Copies` numbers (value, device)."""
-    copies = np.zeros((len(wires), devices), dtype=np.intp)
-    for value, each in enumerate(wires):
-        if each:
-            copies[value, list(each)] = [int(copy) for copy in each.values()]
-    return copies
+    return Costs(problem).totals(labels, copies)
 
 
 def over(amount: float, upper: float) -> bool:
@@ -543,5 +518,4 @@ def over(amount: float, upper: float) -> bool:
 
 def ramp(counts: np.ndarray) -> np.ndarray:
     """0, 1, … within each of `counts`."""
-    result: np.ndarray = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    return result
+    return np.asarray(np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts))

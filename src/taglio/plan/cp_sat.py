@@ -1,20 +1,20 @@
-"""The least period as a program for OR-Tools CP-SAT. Offers no labels and no limits of its own.
+"""The shortest period as a program for OR-Tools CP-SAT. Adds no labels and no limits of its own.
 
-x says which label a node has; all else is a literal, some of its labels: whether it is on a device, reads int8, writes
-float there. Of a value, an option (a, d, copies) says which copies go from a to d: one where d has readers and is not
-where the value is written, none elsewhere. What copies cause at their readers is costs.py's rule (`serve`):
+x is the label of each node; other literals are derived from it: whether a node is on a device, reads int8, writes float
+there. An option (a, d, copies) of a value says which copies go from device a to d: exactly one if d has readers and the
+value is written elsewhere. The effect of copies at their readers follows `serve` in costs.py:
 
     d quantises once                 any reader in int8 there ∧ a float copy only
     a float reader dequantises       the reader ∧ an int8 copy only
     the writer's place quantises     written in float there ∧ (a reader in int8 there ∨ an int8 copy goes out)
 
-Costs are whole numbers of units. What makes the period is rounded down, so that the bound holds for the real costs; the
-limits' units are so small that rounding breaks none. Live activations are limited where a solution breaks their limit,
-and then it is looked for again.
+Costs are integers. The terms of the period are rounded down, so that the bound holds for the real costs; the units of
+limits are so small that rounding breaks none. Live activations are limited only after a solution breaks their limit;
+the program is then solved again.
 
-Components: no device has fewer of a model than lie on one path through it, each parted from the next by a block
-elsewhere. e(n) ≥ e(p) + on(n, d) − on(p, d) for node n behind node p counts them. One more on the start device
-quantises inputs for other devices, and one dequantises outputs from them.
+Components: a device has at least as many components of a model as lie on any path through it, separated by blocks
+elsewhere: e(n) ≥ e(p) + on(n, d) − on(p, d) for node n behind node p. The start device has one more if it quantises
+inputs for other devices, and one more if it dequantises outputs from them.
 """
 
 import importlib
@@ -26,31 +26,32 @@ from typing import Any
 import numpy as np
 
 from taglio.errors import BadOption
-from taglio.plan.costs import BOTH, Costs, serve, wires_of
-from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Wires
+from taglio.plan.costs import BOTH, Costs, serve
+from taglio.plan.problem import CALLER, SOURCE, Copies, Kind
 
-# Units in a whole limit, and in the greatest period.
+# Units in a whole limit, and in the longest period.
 _LIMIT_UNITS, _PERIOD_UNITS = 10**9, 10**7
-# Components that take less of the greatest period are counted once a device and model, however often a path comes back.
+# If a component's overhead is a smaller share of the longest period, each device and model counts one component at
+# most.
 _COUNTED = 1e-3
-# CP-SAT's own searches complement each other: with fewer of them than this it lacks some, whatever the cores are.
+# CP-SAT's searches complement each other: with fewer workers it leaves some out, however few cores there are.
 _WORKERS = 8
 _FLOATS = (Kind.FLOAT, Kind.ANCHOR)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """The labels and copies found (None where none), and a bound on any placement's period; infeasible where none has
-    a period up to the greatest that was asked for."""
+    """The labels and copies (value, device) found (None: none), and a bound on any placement's period; infeasible if
+    none has a period up to the longest one allowed."""
 
     labels: np.ndarray | None
-    wires: Wires
+    copies: np.ndarray | None
     bound: float
     infeasible: bool
 
 
 def library() -> Any:
-    """OR-Tools' CP-SAT. Raises BadOption with the fix where it is missing."""
+    """OR-Tools' CP-SAT. Raises BadOption if it is not installed."""
     try:
         return importlib.import_module("ortools.sat.python.cp_model")
     except ImportError:
@@ -60,8 +61,9 @@ def library() -> Any:
 
 
 class PeriodProgram:
-    """The least of the greatest of some rows of `costs`, whose upper end `high` is: `periods` is a mask over rows.
-    `overhead_s` (model, device) is what each component takes beyond its blocks; nodes take labels that are alive."""
+    """Minimises the largest of the rows `periods` (a mask) of `costs`, which lies between `low` and `high`. Each
+    component takes `overhead_s` (model, device) beyond its blocks; nodes take labels that are `alive` (nodes,
+    labels)."""
 
     def __init__(
         self, costs: Costs, alive: np.ndarray, periods: np.ndarray, overhead_s: np.ndarray, low: float, high: float
@@ -70,7 +72,7 @@ class PeriodProgram:
         self.model = self.cp.CpModel()
         self.unit = high / _PERIOD_UNITS
         self.true, self.false = self.model.new_constant(1), self.model.new_constant(0)
-        # What is paid for: literals, and what each adds to every row.
+        # Literals with a cost, and what each adds to every row.
         self.literals: list[Any] = []
         self.amounts: list[np.ndarray] = []
         self.known: dict[tuple[int, bytes], Any] = {}
@@ -134,8 +136,8 @@ class PeriodProgram:
         return self._some(reader, mask if device is None else mask & (self.costs.label_device == device))
 
     def _both(self, some: Sequence[Any], others: Sequence[Any], amounts: np.ndarray, *, needed: bool = False) -> Any:
-        """A literal for "any of some and any of the others", paid for. It may hold of itself only where that saves
-        nothing; false where it costs nothing, unless it is `needed`."""
+        """A literal, with its cost, that holds if any of `some` and any of `others` do; it may also hold otherwise if
+        that saves nothing. The constant false if it costs nothing, unless it is `needed`."""
         some, others = ([each for each in literals if each is not self.false] for literals in (some, others))
         if not some or not others or not (needed or amounts[1:].any()):
             return self.false
@@ -181,7 +183,7 @@ class PeriodProgram:
     def _deliver(
         self, value: int, d: int, ints: Sequence[Any], floats: Sequence[tuple[int, Any]], uses: Sequence[list[Any]]
     ) -> None:
-        """What device d gets of a value that is written elsewhere, for its readers in int8 and in float."""
+        """The copies of a value written elsewhere that device d gets for its readers in int8 and in float."""
         costs, tables, model = self.costs, self.tables, self.model
         readers = [*ints, *(each for _, each in floats)]
         by_copies: dict[Copies, list[Any]] = {Copies.FLOAT: [], Copies.INT8: [], BOTH: []}
@@ -222,7 +224,8 @@ class PeriodProgram:
                     self._restore(value, d, edge, reader, options)
 
     def _restore(self, value: int, d: int, edge: int, reader: Any, options: Sequence[Any]) -> None:
-        """A float reader that gets an int8 copy only dequantises it, which adds noise to a value written in float."""
+        """A float reader that gets only an int8 copy dequantises it, which adds noise if the value is written in
+        float."""
         tables, float_written = self.tables, self._writes(value, None, _FLOATS)
         self._both([reader], options, tables.dequantize[value, d])
         bare = self._bare(value, outputs=True) if self.costs.readers[edge] == CALLER else self.true
@@ -269,7 +272,7 @@ class PeriodProgram:
         return total
 
     def _count(self, model: int, device: int, taken_s: float) -> Any:
-        """At least how many components of blocks of a model are on a device."""
+        """A lower bound on the number of components with blocks of a model on a device."""
         nodes = np.flatnonzero(self.costs.problem.model == model).tolist()
         on = {node: self._some(node, self.costs.label_device == device) for node in nodes}
         if taken_s < _COUNTED * self.unit * _PERIOD_UNITS:
@@ -290,19 +293,19 @@ class PeriodProgram:
                 self.model.add(paths[reader] >= paths[source] + on[reader] - on[source])
         return count
 
-    def hint(self, labels: Sequence[int], wires: Wires) -> None:
-        """Begin near a placement."""
+    def hint(self, labels: Sequence[int], copies: np.ndarray) -> None:
+        """Start the search near a placement."""
         given = np.asarray(labels, dtype=np.intp)
         for node, (alive, columns) in enumerate(zip(self.labels, self.x, strict=True)):
             for label, column in zip(alive, columns, strict=True):
                 if column is not self.true:
                     self.model.add_hint(column, int(label == given[node]))
         place = self.costs.ends(given).place
-        for (value, source, target, copies), column in self.options.items():
-            self.model.add_hint(column, int(place[value] == source and wires[value].get(target) == copies))
+        for (value, source, target, sent), column in self.options.items():
+            self.model.add_hint(column, int(place[value] == source and copies[value, target] == sent))
 
     def solve(self, *, gap: float, time_limit_s: float) -> Stream:
-        """The placement of least period found."""
+        """The placement with the shortest period found."""
         solver = self.cp.CpSolver()
         solver.parameters.num_workers = _WORKERS
         solver.parameters.relative_gap_limit = gap
@@ -314,28 +317,28 @@ class PeriodProgram:
             solver.parameters.max_time_in_seconds = max(0.01, deadline - time.perf_counter())
             status = solver.solve(self.model)
             if status == self.cp.INFEASIBLE:
-                return Stream(None, (), np.inf, True)
+                return Stream(None, None, np.inf, True)
             bound = float(solver.best_objective_bound) * self.unit
             if status not in (self.cp.OPTIMAL, self.cp.FEASIBLE):
-                return Stream(None, (), bound, False)
-            labels, wires = self._read(solver)
-            full = self.costs.full(labels, wires)
+                return Stream(None, None, bound, False)
+            labels, copies = self._read(solver)
+            full = self.costs.full(labels, copies)
             if not full:
-                return Stream(labels, wires, bound, False)
+                return Stream(labels, copies, bound, False)
             for device, node in full:
                 self._limit_live(device, node)
 
-    def _read(self, solver: Any) -> tuple[np.ndarray, Wires]:
+    def _read(self, solver: Any) -> tuple[np.ndarray, np.ndarray]:
         chosen = [[bool(solver.value(column)) for column in columns].index(True) for columns in self.x]
         labels = np.array([alive[index] for alive, index in zip(self.labels, chosen, strict=True)], dtype=np.intp)
         copies = np.zeros((len(self.costs.problem.values), self.costs.devices), dtype=np.intp)
         for (value, _, target, sent), column in self.options.items():
             if solver.value(column):
                 copies[value, target] = int(sent)
-        return labels, wires_of(copies)
+        return labels, copies
 
     def _limit_live(self, device: int, node: int) -> None:
-        """Hold a device's weights and what is live there while `node` runs to its memory."""
+        """Limit a device's weights and the activations live there while `node` runs to its memory."""
         memory, values = self.costs.problem.memory, self.costs.problem.values
         assert memory is not None
         terms: list[tuple[Any, float]] = []

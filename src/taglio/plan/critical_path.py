@@ -23,9 +23,9 @@ import numpy as np
 
 from taglio.plan.assemble import Assembled
 from taglio.plan.placements import Search
-from taglio.plan.problem import Copies, Totals, Wires
-from taglio.plan.replay import BYTES, DELAY, NEVER, Played, Replay, Timetable, Way
-from taglio.plan.workload import Goal
+from taglio.plan.problem import Totals
+from taglio.plan.replay import BYTES, DELAY, NEVER, Replay, Timetable, Way
+from taglio.plan.workload import Objective
 
 # Placements kept in the pool, the least relative difference between two of them, and the batch size: per block, and
 # at most.
@@ -52,17 +52,17 @@ _PRICES = (0.0, 0.03, 0.06, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 
 
 def shorten(
-    assembled: Assembled, goal: Goal, start: Sequence[Totals], *, gap: float, time_limit_s: float
+    assembled: Assembled, objective: Objective, start: Sequence[Totals], *, gap: float, time_limit_s: float
 ) -> tuple[Totals, float, float]:
     """The best placement found from `start` (placements within the limits), its value, and a lower bound on any value,
-    once the gap is proven or time is up. `goal` weighs the critical path and the joules."""
+    once the gap is proven or time is up. `objective` weighs the critical path and the joules."""
     begun, bound = time.perf_counter(), 0.0
-    search = Search(assembled, goal, begun + time_limit_s)
+    search = Search(assembled, objective, begun + time_limit_s)
     for totals in start:
         search.offer(totals)
     if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS:
         tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
-        bound = goal.latency * float(search.shares @ [path_bound(each) for each in tables])
+        bound = objective.latency * float(search.shares @ [path_bound(each) for each in tables])
         evolve(search, tables, begun + _EVOLVING * time_limit_s, good_enough=bound / (1.0 - gap))
     assert search.best is not None, "give at least one placement"
     return search.best, search.value, min(bound, search.value)
@@ -70,8 +70,8 @@ def shorten(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tried:
-    """By placement: cost as weighed by the goal, infinite beyond a limit; the latency included in it; stages of all
-    nodes; and the number of components and copies."""
+    """By placement: its cost, infinite beyond a limit; the latency included in it; stages of all nodes; and the number
+    of components and copies."""
 
     values: np.ndarray
     latency_s: np.ndarray
@@ -85,7 +85,7 @@ class Pool:
     def __init__(self, search: Search, tables: Sequence[Timetable], *, price: float, seed: int = 0) -> None:
         """`tables` are those of the models. Tensors are sent as int8 if that saves `price` seconds per whole error
         bound used."""
-        self.search, self.goal = search, search.goal
+        self.search, self.objective = search, search.objective
         problem = self.problem = search.assembled.problem
         self.shares = search.shares
         self.forms = len(problem.forms)
@@ -115,8 +115,9 @@ class Pool:
                 break
             if self._level(ranks[index]) not in seen:
                 seen.add(self._level(ranks[index]))
-                taken = float(self.shares @ self._simulated(labels[index], tried.stages[index]))
-                values[index] += self.goal.latency * (taken - tried.latency_s[index])
+                simulated = self.search.simulated(labels[index], self._copies(labels[index]), tried.stages[index])
+                taken = float(self.shares @ simulated)
+                values[index] += self.objective.latency * (taken - tried.latency_s[index])
                 entering.append(index)
         ranks = values * (1.0 + _WORTH * tried.handled)
         ranks = np.concatenate([self.ranks, ranks[entering]])
@@ -159,9 +160,12 @@ class Pool:
 
     def _tried(self, labels: np.ndarray, held: np.ndarray, order: int) -> _Tried:
         problem = self.problem
-        played = self._play(labels, held, order)
+        played = [
+            replay.play(labels[:, nodes.start : nodes.stop], held[:, nodes.start : nodes.stop], own)
+            for replay, nodes, own in zip(self.replays, self.models, self.known[order], strict=True)
+        ]
         latency = np.stack([each.latency_s for each in played], axis=1) @ self.shares
-        value: np.ndarray = self.goal.latency * latency
+        value: np.ndarray = self.objective.latency * latency
         broken = sum(each.noise for each in played) > np.array([each.upper for each in problem.noises]) * (1 + 1e-9)
         over: np.ndarray = broken.any(axis=1) | (value >= NEVER * 1e-3)
         uppers = dict(zip(self.search.limited, self.search.uppers.tolist(), strict=True))
@@ -193,26 +197,16 @@ class Pool:
         handled = np.sum([each.copies.sum(axis=1) + each.component.max(axis=1) for each in played], axis=0)
         return _Tried(np.where(over, inf, value), latency, stages, handled)
 
-    def plans(self) -> Iterator[tuple[list[int], Wires, tuple[int, ...]]]:
+    def plans(self) -> Iterator[tuple[list[int], np.ndarray, tuple[int, ...]]]:
         """Labels, copies and stages of the placements, best first. Peak memory is not checked."""
         for labels, stages in zip(self.labels, self.stages, strict=True):
-            yield labels.tolist(), self._wires(labels), tuple(stages.tolist())
+            yield labels.tolist(), self._copies(labels), tuple(stages.tolist())
 
-    def _simulated(self, labels: np.ndarray, stages: np.ndarray) -> np.ndarray:
-        return self.search.simulated(labels, self._wires(labels), stages)
-
-    def _wires(self, labels: np.ndarray) -> Wires:
-        wires: list[dict[int, Copies]] = [{} for _ in range(len(self.problem.values))]
+    def _copies(self, labels: np.ndarray) -> np.ndarray:
+        copies = np.zeros((len(self.problem.values), len(self.problem.devices)), dtype=np.intp)
         for replay, nodes in zip(self.replays, self.models, strict=True):
-            for value, copies in replay.wires(labels[nodes.start : nodes.stop].tolist()).items():
-                wires[value] = copies
-        return tuple(wires)
-
-    def _play(self, labels: np.ndarray, held: np.ndarray, order: int) -> list[Played]:
-        return [
-            replay.play(labels[:, nodes.start : nodes.stop], held[:, nodes.start : nodes.stop], own)
-            for replay, nodes, own in zip(self.replays, self.models, self.known[order], strict=True)
-        ]
+            replay.copies(labels[nodes.start : nodes.stop].tolist(), copies)
+        return copies
 
     def _changed(self, order: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         """Changed copies of placements in the pool, better ones more often."""
@@ -240,15 +234,13 @@ class Pool:
     def _better(self, count: int) -> np.ndarray:
         """A random sample of the pool, better placements more often."""
         odds = np.exp(-np.arange(len(self.values)) / (POOL / 3))
-        result: np.ndarray = self.random.choice(len(odds), count, p=odds / odds.sum())
-        return result
+        return np.asarray(self.random.choice(len(odds), count, p=odds / odds.sum()))
 
     def _part(self, order: Sequence[Sequence[int]]) -> np.ndarray:
         random = self.random
         what = random.random()
         if what < 0.5:
-            result: np.ndarray = np.flatnonzero(self.groups[int(random.integers(len(self.groups)))])
-            return result
+            return np.asarray(np.flatnonzero(self.groups[int(random.integers(len(self.groups)))]))
         model = int(random.integers(len(order)))
         first, own = int(random.integers(len(order[model]))), order[model]
         size = 1 + (int(random.exponential(_RUN)) if what < 0.8 else 0)
@@ -262,8 +254,8 @@ def evolve(search: Search, tables: Sequence[Timetable], deadline: float, *, good
     while search.value > good_enough and fruitless < _FRUITLESS and time.perf_counter() < deadline:
         pool, before, offered = _begun(search, tables, seed), search.value, 0
         pool.run(deadline, _PATIENCE, good_enough=good_enough)
-        for labels, wires, stages in pool.plans():
-            totals = replace(search.costs.totals(labels, wires), stages=stages)
+        for labels, copies, stages in pool.plans():
+            totals = replace(search.costs.totals(labels, copies), stages=stages)
             if offered < _OFFERED and search.kept(totals):
                 search.offer(totals)
                 offered += 1

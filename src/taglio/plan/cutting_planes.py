@@ -121,8 +121,7 @@ class _Planes:
         duals = np.abs(np.array(self.highs.getSolution().row_dual))
         if len(duals) < count or duals.sum() <= 0.0:
             duals = np.eye(count)[-1]
-        result: np.ndarray = np.concatenate([duals, np.zeros(max(0, count - len(duals)))])[:count] / duals.sum()
-        return result
+        return np.asarray(np.concatenate([duals, np.zeros(max(0, count - len(duals)))])[:count] / duals.sum())
 
 
 class SolverFailed(TaglioError):

@@ -18,7 +18,6 @@ from taglio.plan.result import Crossing, DeviceUse, Interval, Plan, PlannedPiece
 from taglio.plan.schedule import Scheduler
 from taglio.plan.simulate import Pipeline, Timeline, link_name, simulate
 from taglio.plan.workload import Workload
-from taglio.profile.fit import COVERAGE
 from taglio.profile.result import predict
 from taglio.quantize.effective import effective
 
@@ -41,10 +40,7 @@ def describe(
 def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
     """Seconds of a single request of each model: simulated, plus the fixed cost per request."""
     request_s = assembled.cluster.device(assembled.cluster.start).request_s
-    pipelines = (
-        Scheduler(assembled, model).schedule(totals.labels, totals.wires, totals.stages)
-        for model in range(len(assembled.workloads))
-    )
+    pipelines = (Scheduler(assembled, model).placed(totals) for model in range(len(assembled.workloads)))
     return tuple(request_s + simulate([each]).end_s for each in pipelines)
 
 
@@ -54,7 +50,7 @@ def loads(assembled: Assembled, totals: Totals, rates: Sequence[float]) -> dict[
     for model, rate_per_s in enumerate(rates):
         if not rate_per_s:
             continue
-        pipeline = Scheduler(assembled, model).schedule(totals.labels, totals.wires, totals.stages)
+        pipeline = Scheduler(assembled, model).placed(totals)
         for on, seconds in _busy(assembled, model, pipeline, simulate([pipeline])).items():
             found[on] = found.get(on, 0.0) + rate_per_s * seconds
     return {on: share for on, share in found.items() if share > 0.0}
@@ -65,7 +61,7 @@ def beyond_blocks(assembled: Assembled, totals: Totals, schedulers: Sequence[Sch
     devices, result = assembled.problem.devices, np.zeros(len(assembled.problem.resources))
     for model in range(len(assembled.workloads)):
         scheduler, busy = schedulers[model] if schedulers else Scheduler(assembled, model), np.zeros(len(devices))
-        for task in scheduler.schedule(totals.labels, totals.wires, totals.stages).tasks:
+        for task in scheduler.placed(totals).tasks:
             device = devices.index(task.device)
             busy[device] += assembled.overhead_s[model, device]
         result += [float(each.models[model] * (each.device @ busy)) for each in assembled.problem.resources]
@@ -74,7 +70,7 @@ def beyond_blocks(assembled: Assembled, totals: Totals, schedulers: Sequence[Sch
 
 def _plan(assembled: Assembled, model: int, totals: Totals, status: Status, gap: float, objective: str) -> Plan:
     work, cluster = assembled.workloads[model], assembled.cluster
-    pipeline = Scheduler(assembled, model).schedule(totals.labels, totals.wires, totals.stages)
+    pipeline = Scheduler(assembled, model).placed(totals)
     timeline = simulate([pipeline])
     places = placements_of(assembled, model, totals.labels, totals.stages)
     width = max(work.profiles[name].interval_ratio for name in {each.device for each in places})
@@ -95,7 +91,7 @@ def _plan(assembled: Assembled, model: int, totals: Totals, status: Status, gap:
         places,
         status,
         gap,
-        _interval(timeline.end_s + cluster.device(cluster.start).request_s, width),
+        Interval.around(timeline.end_s + cluster.device(cluster.start).request_s, width),
         Interval(0.0, float("nan"), float("nan"), 0.0),
         None,
         notes,
@@ -106,8 +102,8 @@ def _plan(assembled: Assembled, model: int, totals: Totals, status: Status, gap:
         pieces=tuple(PlannedPiece(each.name, each.device, len(each.nodes), each.seconds) for each in pipeline.tasks),
         usage=usage,
         summed_s=sum(task.seconds for task in pipeline.tasks) + sum(s.busy_s + s.delay_s for s in pipeline.transfers),
-        predicted_joules=_interval(joules, width) if joules > 0.0 else None,
-        predicted_rate_per_s=_interval(rate, width) if isfinite(rate) else None,
+        predicted_joules=Interval.around(joules, width) if joules > 0.0 else None,
+        predicted_rate_per_s=Interval.around(rate, width) if isfinite(rate) else None,
         timeline=timeline.spans,
         binding=_binding(assembled, totals),
     )
@@ -174,10 +170,6 @@ def _without_int8(work: Workload, plan: Plan, cluster: Cluster) -> tuple[str, ..
         error, most = work.error.predict(work.graph, everything), work.limits.max_error
         lost = f", with {metric.title} {metric.text(error, 2)} (limit: {metric.limit(most, 2)})"
     return (f"no block is in int8: all-int8 is predicted to take {', '.join(times)}{lost}",)
-
-
-def _interval(value: float, width: float) -> Interval:
-    return Interval(value / (1.0 + width), value, value * (1.0 + width), COVERAGE)
 
 
 def _joules(assembled: Assembled, pipeline: Pipeline) -> float:

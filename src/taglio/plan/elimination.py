@@ -228,5 +228,4 @@ def _run_of(starts: np.ndarray, cells: int) -> slice | np.ndarray:
     """The cells of tables of one size: a slice if they follow one another."""
     if (np.diff(starts) == cells).all():
         return slice(int(starts[0]), int(starts[-1]) + cells)
-    result: np.ndarray = starts[:, None] + np.arange(cells)
-    return result
+    return np.asarray(starts[:, None] + np.arange(cells))

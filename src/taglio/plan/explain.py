@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 
 from taglio.cluster.changes import changed
 from taglio.cluster.devices import Cluster
 from taglio.errors import BadOption, Infeasible
+from taglio.plan.limits import limits_of
 from taglio.plan.place import Answer
 from taglio.plan.replicas import place
 from taglio.plan.result import Plan
@@ -48,27 +48,27 @@ def amount(objective: Objective, value: float) -> str:
 
 
 def limits_cost(
-    workloads: Sequence[Workload],
-    cluster: Cluster,
-    objective: Objective,
-    plan_again: Again,
-    loosen_error: Callable[[Workload, float], Workload],
+    workloads: Sequence[Workload], cluster: Cluster, objective: Objective, plan_again: Again
 ) -> tuple[Alternative, ...]:
-    """The limits that cost something, found by planning with each limit loosened by half."""
+    """The limits that cost something, found by planning with each limit loosened by half. Limits with room left are
+    tried too: a better plan may need more than that room."""
     base = plan_again(workloads, cluster)
     found = []
-    for name, text, works, where in _loosened(workloads, cluster, loosen_error):
+    for limit in (each for each in limits_of(workloads, cluster) if each.number):
         try:
-            other = plan_again(works, where)
+            other = plan_again(*limit.loosened((workloads, cluster), _LOOSER))
         except (Infeasible, BadOption):
             continue
         gain = base.value - other.value
         if gain > _WORTH * abs(base.value):
+            streamed = objective.last.kind == "throughput"
+            cost = f"{1.0 / other.value - 1.0 / base.value:.4g} requests/s" if streamed else amount(objective, gain)
             words = (
-                f"{name} costs you {_difference(objective, base.value, other.value)}: at {text} the plan would "
-                f"{_verb(objective)} {amount(objective, other.value)} instead of {amount(objective, base.value)}"
+                f"{limit.name} costs {cost}: at {limit.text(limit.looser(_LOOSER))} the plan would "
+                f"{'handle' if streamed else 'take'} {amount(objective, other.value)} "
+                f"instead of {amount(objective, base.value)}"
             )
-            found.append(Alternative(name, other.value, words, other.plans))
+            found.append(Alternative(limit.name, other.value, words, other.plans))
     return tuple(found)
 
 
@@ -109,43 +109,3 @@ def what_if(
     same = [each.devices() for each in answer.plans] == [each.devices() for each in base.plans]
     moved = "the same placement" if same else "another placement"
     return Alternative(text, answer.value, f"{text}: {then} instead of {now}, {moved}", answer.plans)
-
-
-def _loosened(
-    workloads: Sequence[Workload], cluster: Cluster, loosen_error: Callable[[Workload, float], Workload]
-) -> list[tuple[str, str, Sequence[Workload], Cluster]]:
-    """Each limit, its loosened value, and the case with it. Includes limits with room left: a better plan may need more
-    than that room."""
-    found: list[tuple[str, str, Sequence[Workload], Cluster]] = []
-    for index, work in enumerate(workloads):
-        limits, name = work.limits, f" of {work.name}" if len(workloads) > 1 else ""
-        changed_to: list[tuple[str, str, Workload]] = []
-        if limits.max_error is not None:
-            text = limits.metric.text(limits.max_error * _LOOSER, 3)
-            changed_to.append(("the error bound", text, loosen_error(work, _LOOSER)))
-        if limits.max_energy_joules is not None:
-            looser = replace(limits, max_energy_joules=limits.max_energy_joules * _LOOSER)
-            text = f"{looser.max_energy_joules:.4g} J"
-            changed_to.append(("the energy limit", text, replace(work, limits=looser)))
-        for what, text, other in changed_to:
-            found.append((f"{what}{name}", text, [*workloads[:index], other, *workloads[index + 1 :]], cluster))
-    for device in cluster.devices:
-        for what, field, text in (
-            (f"the memory of {device.name}", "memory_bytes", f"{device.memory_bytes * _LOOSER / 1e6:.4g} MB"),
-            (f"the energy cap of {device.name}", "energy_cap_joules", f"{device.energy_cap_joules * _LOOSER:.4g} J"),
-        ):
-            if isfinite(getattr(device, field)):
-                more = replace(device, **{field: getattr(device, field) * _LOOSER})
-                devices = tuple(more if each.name == device.name else each for each in cluster.devices)
-                found.append((what, text, workloads, replace(cluster, devices=devices)))
-    return found
-
-
-def _difference(objective: Objective, before: float, after: float) -> str:
-    if objective.last.kind == "throughput":
-        return f"{1.0 / after - 1.0 / before:.4g} requests/s"
-    return amount(objective, before - after)
-
-
-def _verb(objective: Objective) -> str:
-    return "let through" if objective.last.kind == "throughput" else "take"

@@ -17,8 +17,7 @@ from taglio.plan.costs import evaluate
 from taglio.plan.describe import describe as describe_placed
 from taglio.plan.result import LOCAL, Interval, Limits, Plan, placements
 from taglio.plan.solve import GAP, solve
-from taglio.plan.workload import Goal, Workload
-from taglio.profile.fit import COVERAGE
+from taglio.plan.workload import Objective, Workload
 from taglio.profile.result import Profile, predict
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision
@@ -73,13 +72,13 @@ def make_plan(
         bounds = noise_limits(error, limits.max_error, slack)
     cluster, told = local(LOCAL), partial(describe, graph, profile, error, limits)
     work = Workload(graph.model_sha256, graph, {LOCAL: profile}, error, limits, None, bounds)
-    assembled = assemble([work], cluster, Goal())
+    assembled = assemble([work], cluster, Objective())
     placed = solve(assembled.problem, gap=min(gap, _FINE), time_limit_s=min(time_limit_s, _FINE_S))
     if placed.status == "time limit" and placed.gap > gap:
         placed = solve(assembled.problem, gap=gap, time_limit_s=time_limit_s, incumbent=placed.labels or None)
     if not placed.labels:
         return told({}, status="infeasible", gap=inf)
-    (whole,) = describe_placed(assembled, evaluate(assembled.problem, placed.labels, placed.wires))
+    (whole,) = describe_placed(assembled, evaluate(assembled.problem, placed.labels, placed.copies))
     check(graph, {LOCAL: profile}, error, cluster, whole, max_noise=bounds)
     plan = told(whole.assignment(), status="optimal" if placed.gap <= gap else "time limit", gap=placed.gap)
     if not isclose(plan.predicted_latency_s.value, whole.predicted_latency_s.value, rel_tol=1e-6, abs_tol=1e-9):
@@ -121,5 +120,4 @@ def describe(
 
 def latency(profile: Profile, graph: Graph, assignment: Assignment) -> Interval:
     """Predicted seconds of one inference."""
-    seconds, width = predict(profile, graph, assignment).total_s, profile.interval_ratio
-    return Interval(seconds / (1.0 + width), seconds, seconds * (1.0 + width), COVERAGE)
+    return Interval.around(predict(profile, graph, assignment).total_s, profile.interval_ratio)

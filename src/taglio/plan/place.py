@@ -1,7 +1,7 @@
 """Place models on a cluster: from an objective and limits to checked plans. Measures nothing."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import inf, isfinite
@@ -15,6 +15,7 @@ from taglio.plan.check import check
 from taglio.plan.costs import evaluate
 from taglio.plan.critical_path import shorten
 from taglio.plan.describe import beyond_blocks, describe, latencies, loads
+from taglio.plan.limits import Case, Limit, limits_of
 from taglio.plan.problem import ENERGY, LATENCY, Totals, switching
 from taglio.plan.result import Plan, Status
 from taglio.plan.solve import solve
@@ -25,6 +26,8 @@ GAP = 5e-3
 # Relative loss of an earlier objective allowed to a later one, so that rounding does not forbid all but one plan.
 _GIVE = 1e-3
 _ROUNDS = 6
+# Seconds for finding the limits that contradict each other.
+_CONFLICT_S = 20.0
 _TOO_CLOSE = (
     "no plan was found that keeps the limits on energy and rate once the overhead of components is counted: "
     "loosen one of these limits a little"
@@ -92,7 +95,7 @@ def place(
     """The best plans found within `gap` or `time_limit_s`, checked. Raises Infeasible with the smallest set of limits
     that contradict each other (unless `why` is False: finding it takes as long again), or if no plan was found that
     keeps limits on energy or rates including the overhead of components."""
-    wanted = {each.name: each.upper for each in resources(workloads, cluster, objective.goal)}
+    wanted = {each.name: each.upper for each in resources(workloads, cluster, objective)}
     uppers = dict(wanted)
     for number in range(_ROUNDS):
         found = _place(workloads, cluster, objective, running, gap, time_limit_s, uppers)
@@ -122,7 +125,7 @@ def _place(
     time_limit_s: float,
     uppers: Mapping[str, float],
 ) -> Answer | None:
-    assembled = assemble(workloads, cluster, objective.goal)
+    assembled = assemble(workloads, cluster, objective)
     held = tuple(replace(each, upper=uppers[each.name]) for each in assembled.problem.resources)
     assembled = replace(assembled, problem=replace(assembled.problem, resources=held))
     start = None if running is None else _labels(assembled, running.plans)
@@ -138,7 +141,7 @@ def _place(
     if answer is None:
         return None
     # The start device's fixed cost per request is part of the latency; no choice changes it.
-    more = objective.last.goal.latency * cluster.device(cluster.start).request_s if objective.last.simulated else 0.0
+    more = objective.last.latency * cluster.device(cluster.start).request_s if objective.last.simulated else 0.0
     answer = replace(answer, value=float(answer.value) + more, bound=float(answer.bound) + more)
     status: Status = "optimal" if answer.gap <= gap else "time limit"
     plans = describe(answer.assembled, answer.totals, status=status, gap=answer.gap, objective=str(objective))
@@ -164,7 +167,7 @@ def _one(
         if shortest is None:
             return None
         free = solve(_free(assembled).problem, gap=gap, time_limit_s=time_limit_s)
-        value = evaluate(assembled.problem, shortest.totals.labels, shortest.totals.wires).objective
+        value = evaluate(assembled.problem, shortest.totals.labels, shortest.totals.copies).objective
         return replace(shortest, value=value, bound=free.bound)
     # The sum of seconds does not bound the critical path: only `shorten` has such a bound and checks latency limits.
     free_of, begun = _free(assembled), time.perf_counter()
@@ -174,7 +177,7 @@ def _one(
         return None
     begin = [totals] if start is None else [totals, evaluate(free_of.problem, start)]
     left = time_limit_s - (time.perf_counter() - begun)
-    found = Answer((), free_of, *shorten(free_of, objective.goal, begin, gap=gap, time_limit_s=left))
+    found = Answer((), free_of, *shorten(free_of, objective, begin, gap=gap, time_limit_s=left))
     taken = latencies(free_of, found.totals)
     limits = [each.limits.max_latency_s for each in assembled.workloads]
     kept = all(limit is None or each <= limit * (1.0 + 1e-6) for each, limit in zip(taken, limits, strict=True))
@@ -195,7 +198,7 @@ def _better(answer: Answer, first: Objective, later: Objective, gap: float, time
             held[index] = replace(each, upper=min(each.upper, used))
     shares = request_shares(assembled.workloads)
     for index, each in enumerate(held):
-        for kind, weight in ((LATENCY, later.goal.latency), (ENERGY, later.goal.energy)):
+        for kind, weight in ((LATENCY, later.latency), (ENERGY, later.energy)):
             if each.kind == kind:
                 held[index] = replace(held[index], weight=weight * float(shares @ each.models))
     stage = replace(assembled, problem=replace(assembled.problem, resources=tuple(held)))
@@ -226,104 +229,42 @@ def _labels(assembled: Assembled, plans: Sequence[Plan]) -> list[int] | None:
     return labels
 
 
-# A limit that can be dropped: its description, and a function that removes it from the workloads and cluster.
-_Case = tuple[Sequence[Workload], Cluster]
-_Drop = tuple[str, Callable[[_Case], _Case]]
-
-
-def conflict(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: float = 20.0) -> tuple[str, ...]:
+def conflict(workloads: Sequence[Workload], cluster: Cluster) -> tuple[Limit, ...]:
     """The smallest set of limits that contradict each other: without any one of them there would be a plan. Empty if
     it was not found in time."""
-    deadline = time.perf_counter() + time_limit_s
-    drops = _drops(workloads, cluster)
+    deadline = time.perf_counter() + _CONFLICT_S
+    limits = limits_of(workloads, cluster)
 
-    def possible(kept: Sequence[_Drop]) -> bool:
-        case: _Case = (workloads, cluster)
-        for drop in drops:
-            if drop not in kept:
-                case = drop[1](case)
+    def possible(kept: Sequence[Limit]) -> bool:
+        case: Case = (workloads, cluster)
+        for limit in limits:
+            if limit not in kept:
+                case = limit.loosened(case, inf)
         left = max(0.5, deadline - time.perf_counter())
         try:
-            uppers = {each.name: each.upper for each in resources(*case, Objective("sum").goal)}
+            uppers = {each.name: each.upper for each in resources(*case, Objective("sum"))}
             return _place(*case, Objective("sum"), None, 0.5, left, uppers) is not None
         except BadOption:
             return False
 
     for size in (0, 1, 2):
-        for kept in combinations(drops, size):
+        for few in combinations(limits, size):
             if time.perf_counter() > deadline:
                 return ()
-            if not possible(kept):
-                return tuple(name for name, _ in kept)
-    kept_all = list(drops)
-    for drop in drops:  # not part of the conflict if the others still contradict without it
-        fewer = [each for each in kept_all if each is not drop]
+            if not possible(few):
+                return few
+    kept = limits
+    for limit in limits:  # not part of the conflict if the others still contradict without it
+        fewer = [each for each in kept if each is not limit]
         if time.perf_counter() > deadline:
             return ()
         if not possible(fewer):
-            kept_all = fewer
-    return tuple(name for name, _ in kept_all)
-
-
-def _drops(workloads: Sequence[Workload], cluster: Cluster) -> list[_Drop]:
-    found: list[_Drop] = []
-    for index, work in enumerate(workloads):
-        name = f" of {work.name}" if len(workloads) > 1 else ""
-        limits = work.limits
-        if work.noise_limits:
-            bound = f"the error bound, {limits.metric.limit(limits.max_error or 0.0)}{name}"
-            found.append((bound, _on(index, noise_limits=None)))
-        fields: list[tuple[str, str, object]] = [
-            ("max_latency_s", f"the latency limit of {(limits.max_latency_s or 0.0) * 1e3:g} ms", None),
-            ("max_energy_joules", f"the energy limit of {limits.max_energy_joules} J", None),
-            ("min_rate_per_s", f"the {limits.min_rate_per_s} requests a second", None),
-            ("float_blocks", f"the {len(limits.float_blocks)} blocks pinned to float", ()),
-            ("int8_blocks", f"the {len(limits.int8_blocks)} blocks pinned to int8", ()),
-            ("device_pins", f"the {len(limits.device_pins)} blocks pinned to a device", ()),
-            ("device_exclusions", f"the {len(limits.device_exclusions)} blocks kept off a device", ()),
-        ]
-        for field, text, nothing in fields:
-            if getattr(limits, field) not in (None, ()):
-                found.append((text + name, _on(index, limits={field: nothing})))
-        if work.rate_per_s is not None:
-            found.append((f"the {work.rate_per_s:g} requests a second{name}", _on(index, rate_per_s=None)))
-    for device in cluster.devices:
-        if isfinite(device.memory_bytes):
-            text = f"the {device.memory_bytes / 1e6:g} MB of {device.name}"
-            found.append((text, _of_device(device.name, memory_bytes=inf)))
-        if isfinite(device.energy_cap_joules):
-            text = f"the energy cap of {device.energy_cap_joules:g} J on {device.name}"
-            found.append((text, _of_device(device.name, energy_cap_joules=inf)))
-        if device.never:
-            found.append((f"the never list of {device.name}", _of_device(device.name, never=())))
-        if not device.int8:
-            found.append((f"the ban on int8 on {device.name}", _of_device(device.name, int8=True)))
-    return found
-
-
-def _on(index: int, limits: Mapping[str, object] | None = None, **changes: object) -> Callable[[_Case], _Case]:
-    def change(case: _Case) -> _Case:
-        works = list(case[0])
-        kept = replace(works[index].limits, **(limits or {}))  # type: ignore[arg-type]
-        works[index] = replace(works[index], limits=kept, **changes)  # type: ignore[arg-type]
-        return works, case[1]
-
-    return change
-
-
-def _of_device(name: str, **changes: object) -> Callable[[_Case], _Case]:
-    def change(case: _Case) -> _Case:
-        devices = tuple(
-            replace(each, **changes) if each.name == name else each  # type: ignore[arg-type]
-            for each in case[1].devices
-        )
-        return case[0], replace(case[1], devices=devices)
-
-    return change
+            kept = fewer
+    return tuple(kept)
 
 
 def _why(workloads: Sequence[Workload], cluster: Cluster) -> str:
-    limits = conflict(workloads, cluster)
+    limits = [str(each) for each in conflict(workloads, cluster)]
     if not limits:
         return "no plan keeps all limits: loosen one, or add a device or a link"
     if len(limits) == 1:

@@ -14,10 +14,10 @@ import numpy as np
 from taglio.plan.assemble import Assembled, request_shares
 from taglio.plan.costs import Costs
 from taglio.plan.describe import beyond_blocks
-from taglio.plan.problem import ENERGY, LATENCY, Totals, Wires
+from taglio.plan.problem import ENERGY, LATENCY, Totals
 from taglio.plan.schedule import Scheduler
 from taglio.plan.simulate import Pipeline, Transfer, simulate
-from taglio.plan.workload import Goal
+from taglio.plan.workload import Objective
 
 # Relative gain for which a component is split, and the largest cost, relative to the best placement's, at which
 # splitting is tried.
@@ -25,10 +25,10 @@ _WORTHWHILE, _SPLIT_UP_TO = 0.01, 1.3
 
 
 class Search:
-    """Keeps the best placement by simulation, as weighed by a goal; stops splitting components at `deadline`."""
+    """Keeps the best placement by simulation, as weighed by an objective; stops splitting components at `deadline`."""
 
-    def __init__(self, assembled: Assembled, goal: Goal, deadline: float = inf) -> None:
-        self.assembled, self.goal, self.deadline = assembled, goal, deadline
+    def __init__(self, assembled: Assembled, objective: Objective, deadline: float = inf) -> None:
+        self.assembled, self.objective, self.deadline = assembled, objective, deadline
         problem = self.problem = assembled.problem
         self.costs = Costs(problem)
         self.shares = request_shares(assembled.workloads)
@@ -41,8 +41,10 @@ class Search:
         self.value = inf
 
     def worth(self, totals: Totals) -> float:
-        """Cost of a simulated placement as weighed by the goal: latency, joules, and changes to a running plan."""
-        value = self.goal.latency * float(self.shares @ self.simulated(totals.labels, totals.wires, totals.stages))
+        """Cost of a simulated placement as weighed by the objective: latency, joules, and changes to a running plan."""
+        value = self.objective.latency * float(
+            self.shares @ self.simulated(totals.labels, totals.copies, totals.stages)
+        )
         value += sum(self.problem.resources[i].weight * float(totals.resources[i]) for i in self.energy)
         if self.problem.extra is not None:
             nodes = np.arange(len(self.problem.nodes))
@@ -50,10 +52,10 @@ class Search:
         return value
 
     def simulated(
-        self, labels: Sequence[int] | np.ndarray, wires: Wires | np.ndarray, stages: Sequence[int] | np.ndarray = ()
+        self, labels: Sequence[int] | np.ndarray, copies: np.ndarray, stages: Sequence[int] | np.ndarray = ()
     ) -> np.ndarray:
         """Simulated seconds of a single request of each model."""
-        return np.array([simulate([each.schedule(labels, wires, stages)]).end_s for each in self.schedulers])
+        return np.array([simulate([each.schedule(labels, copies, stages)]).end_s for each in self.schedulers])
 
     def kept(self, totals: Totals) -> bool:
         """Whether a placement keeps all limits except those on latency, which apply to the simulated latency rather
@@ -83,7 +85,7 @@ class Search:
         while again:
             again = False
             for scheduler in self.schedulers:
-                pipeline, found = scheduler.schedule(totals.labels, totals.wires, totals.stages), (value, totals)
+                pipeline, found = scheduler.placed(totals), (value, totals)
                 ways = (late for sent in pipeline.transfers for late in _late(scheduler, pipeline, sent))
                 for late in dict.fromkeys(ways):
                     if time.perf_counter() > self.deadline:

@@ -19,13 +19,11 @@ are linear in the resources. The cost of a value between given labels:
 * noise: an int8 reader of a float value adds the edge's noise, a wire-only float reader its wire noise.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
 import numpy as np
-
-from taglio.errors import BadOption
 
 Floats = np.ndarray
 CALLER = -1
@@ -140,8 +138,7 @@ class Memory:
     def used(self) -> np.ndarray:
         """Mask (device, device): whether the row's device uses the memory of the column's."""
         every = np.arange(len(self.capacity))
-        result: np.ndarray = (every if self.of is None else self.of)[:, None] == every
-        return result
+        return np.asarray((every if self.of is None else self.of)[:, None] == every)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,47 +177,18 @@ class Problem:
         """Device and form of a label."""
         return divmod(label, len(self.forms))
 
-    def check(self) -> None:
-        """Raise BadOption for negative costs, unsorted nodes, or a node without an allowed label."""
-        values = self.values
-        amounts = [("float_bytes", values.float_bytes), ("int8_bytes", values.int8_bytes)]
-        for each in self.resources:
-            amounts += [(f"{each.name}.{name}", getattr(each, name)) for name in ("device", "link", "byte")]
-        for bound in self.noises:
-            amounts += [(f"{bound.name}.{name}", getattr(bound, name)) for name in ("own", "edge", "wire")]
-        if self.memory is not None:
-            amounts += [("capacity", self.memory.capacity), ("weights", self.memory.weights)]
-        # Seconds may be negative: a change of type may save its neighbours more time than it takes.
-        signed = (("seconds", self.seconds), ("quantize_s", values.quantize_s), ("dequantize_s", values.dequantize_s))
-        for name, array in signed:
-            if not np.isfinite(array).all():
-                raise BadOption(f"the problem's {name} has an entry that is not finite")
-        for name, array in amounts:
-            if not np.all(np.nan_to_num(array) >= 0.0):
-                raise BadOption(f"the problem's {name} has a negative entry: only seconds may be negative")
-        producer = values.producer[values.edge_value()]
-        late = (values.readers != CALLER) & (producer >= values.readers)
-        if late.any():
-            name = self.nodes[int(values.readers[np.argmax(late)])]
-            raise BadOption(f"node {name} reads a value before it is written: nodes must be in topological order")
-        for node in np.flatnonzero(~self.allowed.reshape(len(self.nodes), -1).any(axis=1)):
-            raise BadOption(f"node {self.nodes[int(node)]} has no allowed label: loosen its pins")
-
-
-# Copies of each value that go to each other device: wires[value][device].
-Wires = tuple[Mapping[int, Copies], ...]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Totals:
-    """The cost of a labelling: the objective, each resource, each noise sum, weight and peak bytes per device.
+    """The cost of a labelling and its `copies` (value, device; `Copies` numbers, 0: none): the objective, each
+    resource, each noise sum, weight and peak bytes per device.
 
     `broken` names every broken limit, strict edge and implication. `stages` are each node's stage on its device
     (schedule.py), empty if all run in the first; stages add no cost here.
     """
 
     labels: tuple[int, ...]
-    wires: Wires
+    copies: np.ndarray
     objective: float
     resources: Floats
     noises: Floats

@@ -125,8 +125,7 @@ class Tables:
         total = self.ways.take(self.groups[0], mode="clip")
         for groups in self.groups[1:]:
             total += self.ways.take(groups, mode="clip")
-        result: np.ndarray = np.minimum(total.real, total.imag + self.paid)
-        return result
+        return np.asarray(np.minimum(total.real, total.imag + self.paid))
 
     def _settle(self, priced: Priced) -> None:
         """Compute everything that depends only on the prices of resources."""
@@ -385,8 +384,7 @@ class EdgeRelaxation:
             return multipliers
         length = self.pace * max(distance, 0.0) / norm
         self.prices = self.prices + length * slopes
-        moved: np.ndarray = np.maximum(0.0, multipliers + length * weight * slope)
-        return moved
+        return np.asarray(np.maximum(0.0, multipliers + length * weight * slope))
 
     def _loose(self, priced: Priced) -> Priced:
         """The costs with every cut edge divided between its ends."""
@@ -405,14 +403,14 @@ def _cut(costs: Costs, alive: np.ndarray, narrow: float) -> tuple[np.ndarray, Re
     priced = costs.price(np.zeros(len(costs.rows)))
     producer = values.producer[costs.edge_value]
     inner = (producer >= 0) & (values.readers >= 0)
-    dear = priced.send_float.mean(axis=(1, 2))[costs.edge_value] + 1e9 * values.strict
+    cost = priced.send_float.mean(axis=(1, 2))[costs.edge_value] + 1e9 * values.strict
     tree, cut = np.arange(costs.nodes), np.zeros(len(inner), dtype=bool)
-    for edge in sorted(np.flatnonzero(inner).tolist(), key=lambda each: -dear[each]):
+    for edge in sorted(np.flatnonzero(inner).tolist(), key=lambda each: -cost[each]):
         one, other = tree[producer[edge]], tree[values.readers[edge]]
         cut[edge] = one == other and not values.strict[edge]
         tree[tree == one] = other
     best = Relaxation(costs, alive, arity=1, without=cut)
-    waiting = [edge for edge in np.argsort(-dear).tolist() if cut[edge]]
+    waiting = [edge for edge in np.argsort(-cost).tolist() if cut[edge]]
     size = max(1, len(waiting) // 6)
     while waiting and size >= max(1, len(cut) // 100):
         tried = cut.copy()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taglio.plan.assemble import Assembled
+from taglio.plan.assemble import Assembled, link_tables
 from taglio.plan.costs import at_home, serve
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind
 
@@ -64,10 +64,9 @@ class Timetable:
         self.own = np.stack(own, axis=2) if own else np.zeros((count, self.labels, 0))
         self._reads = np.array([int(form.reads) for form in problem.forms])[self.form]
         self._writes = np.array([int(form.writes) for form in problem.forms])[self.form]
-        links = [[assembled.cluster.link(a, b) for b in problem.devices] for a in problem.devices]
-        self._gap = np.array([[each.gap_s if each else 0.0 for each in row] for row in links])
-        self.delay_s = np.array([[each.latency_s - each.gap_s if each else NEVER for each in row] for row in links])
-        self._byte = np.array([[1.0 / each.bandwidth_bytes_per_s if each else 0.0 for each in row] for row in links])
+        latency_s, byte_s, _, self._gap = link_tables(assembled.cluster)
+        self.delay_s = np.minimum(latency_s - self._gap, NEVER)
+        self._byte = np.nan_to_num(byte_s, posinf=0.0)
         self.reads: list[list[Way]] = [[] for _ in self.nodes]
         self.answers: list[list[Way]] = [[] for _ in self.nodes]
         for value in np.flatnonzero(values.model == model).tolist():
@@ -168,8 +167,7 @@ class Replay:
 
     def _as_int8(self, way: Way) -> np.ndarray:
         hurt = np.where(way.restores, self.price * way.wire.sum(), 0.0)
-        result: np.ndarray = way.ints[..., :BYTES].sum(axis=-1) + hurt <= way.floats[..., :BYTES].sum(axis=-1)
-        return result
+        return np.asarray(way.ints[..., :BYTES].sum(axis=-1) + hurt <= way.floats[..., :BYTES].sum(axis=-1))
 
     def order(self, random: np.random.Generator) -> list[int]:
         """The nodes in a random valid order, branch by branch."""
@@ -240,10 +238,9 @@ class Replay:
             some = np.flatnonzero(which)
             run.answer(some, node, edge.seconds[run.labels[node, some]])
 
-    def wires(self, labels: Sequence[int]) -> dict[int, dict[int, Copies]]:
-        """Copies sent under one labelling of the model's nodes, by value and device."""
+    def copies(self, labels: Sequence[int], found: np.ndarray) -> None:
+        """Write the copies that are sent under one labelling of the model's nodes to `found` (value, device)."""
         table = self.table
-        found: dict[int, dict[int, Copies]] = {}
         for node in range(len(table.nodes)):
             for way in (*table.reads[node], *table.answers[node]):
                 answer = way.far.shape[1] == 1
@@ -252,11 +249,9 @@ class Replay:
                 if not way.far[one, other]:
                     continue
                 device = table.home if answer else int(table.device[other])
-                copy = Copies.INT8 if self._as_int8(way)[one, other] else Copies.FLOAT
-                copies = found.setdefault(way.value, {})
                 # If any reader on a device is to get float, that copy serves all readers there.
-                copies[device] = Copies.FLOAT if Copies.FLOAT in (copies.get(device, copy), copy) else Copies.INT8
-        return found
+                int8 = self._as_int8(way)[one, other] and found[way.value, device] != Copies.FLOAT
+                found[way.value, device] = int(Copies.INT8 if int8 else Copies.FLOAT)
 
 
 class _Run:
@@ -332,8 +327,7 @@ class _Run:
             at = self.own[late] + source[late]
             self.closed[at] |= self.current[at] == self.component[producer, late]
             self.send(late, producer, here[late], row[late])
-        result: np.ndarray = np.where(far, arrived.ravel()[self.own + here], row[:, DELAY])
-        return result
+        return np.asarray(np.where(far, arrived.ravel()[self.own + here], row[:, DELAY]))
 
     def send(self, which: np.ndarray, node: int, to: np.ndarray, row: np.ndarray) -> None:
         """Send a node's output to device `to` of each placement in `which`."""
@@ -362,8 +356,7 @@ class _Run:
         leaves = np.maximum(leaves, self.link[at]) + row[:, BUSY]
         self.link[at] = leaves
         self._count(which, by, row[:, BYTES])
-        result: np.ndarray = leaves + row[:, DELAY]
-        return result
+        return np.asarray(leaves + row[:, DELAY])
 
     def _count(self, which: np.ndarray, by: np.ndarray, size: np.ndarray) -> None:
         at = which * self.table.devices**2 + by

@@ -1,10 +1,10 @@
-"""Devices that take turns: for a rate of requests, devices that are alike may all run the same components.
+"""Replicas: to reach a request rate, several identical devices may run the same components, a request each in turn.
 
-A group of k such devices is planned as one that is busy for 1/k of the time, as are its links. No plan with other
-components on each device of a group has a shorter period: with all of them on every device, a request each in turn,
-each would be busy for the mean of what the devices were, and tensors between them would not be sent. What a group needs
-more is memory; where that is limited, plans without replicas are made as well. Of a group, as many devices take turns
-as the period needs.
+A group of k identical devices is planned as one device that is busy 1/k of the time, as are its links. No plan with
+different components on the devices of a group has a shorter period: if every device ran all of them, a request each in
+turn, each would be busy for the mean of what the devices were, and no tensors would be sent between them. But every
+device then needs memory for all components; if memory is limited, plans without replicas are made too. Only as many
+devices of a group take turns as the period needs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,10 +34,10 @@ def place(
     gap: float = GAP,
     time_limit_s: float = 20.0,
 ) -> Answer:
-    """The answer of plan/place.py, with replicas if throughput is the objective, or a rate is asked for that it cannot
-    reach without. Raises Infeasible."""
+    """The answer of plan/place.py, with replicas if the objective is throughput or a required rate cannot be reached
+    without them. Raises Infeasible."""
     streamed = objective.kind == "throughput"
-    groups = alike(workloads, cluster) if streamed or any(_rates(workloads)) else ()
+    groups = alike(workloads, cluster) if streamed or any(each.needed_per_s for each in workloads) else ()
     limited = any(isfinite(cluster.device(name).memory_bytes) for group in groups for name in group)
     share_s = time_limit_s / 2 if groups and (limited or not streamed) else time_limit_s
 
@@ -74,7 +74,7 @@ def simulated_rate(answer: Answer, machines: Mapping[str, Sequence[str]], reques
     """Requests per second of a stream of the first model in the steady state, by simulation: all `requests` wait from
     the beginning, and `machines` of a device, such as `Plan.machines()`, take turns."""
     totals = answer.totals
-    one = Scheduler(answer.assembled, 0).schedule(totals.labels, totals.wires, totals.stages)
+    one = Scheduler(answer.assembled, 0).placed(totals)
 
     def at_turn(turn: int) -> Pipeline:
         def machine(device: str) -> str:
@@ -92,8 +92,8 @@ def simulated_rate(answer: Answer, machines: Mapping[str, Sequence[str]], reques
 
 
 def alike(workloads: Sequence[Workload], cluster: Cluster) -> tuple[tuple[str, ...], ...]:
-    """Groups of devices that can stand for each other: with the same times, limits and links, in file order. Not the
-    start device, nor devices that share a processor; none for a model with states, which stay on one device."""
+    """Groups of identical devices (times, limits and links), in file order, without the start device and devices that
+    share a processor. None for a model with states, which stay on one device."""
     if any(block.state_bytes for each in workloads for block in each.graph.blocks):
         return ()
     shared = {name for each in cluster.devices if each.processor for name in (each.name, each.processor)}
@@ -135,10 +135,10 @@ def _same(workloads: Sequence[Workload], cluster: Cluster, one: str, other: str)
 
 
 def _fewest(answer: Answer, workloads: Sequence[Workload], cluster: Cluster, *, streamed: bool) -> Answer:
-    """The answer with the fewest replicas that keep its period, or the rates asked for if it is not `streamed`;
-    described and checked as such. `cluster` is of all devices."""
+    """The answer with the fewest replicas that keep its period, or the required rates if it is not `streamed`,
+    described and checked again. `cluster` has all devices."""
     assembled, totals = answer.assembled, answer.totals
-    rates = list(request_shares(workloads)) if streamed else _rates(workloads)
+    rates = list(request_shares(workloads)) if streamed else [each.needed_per_s for each in workloads]
 
     def busiest(shared: Cluster) -> float:
         return max(loads(replace(assembled, cluster=shared), totals, rates).values(), default=0.0)
@@ -159,10 +159,4 @@ def _fewest(answer: Answer, workloads: Sequence[Workload], cluster: Cluster, *, 
 
 def _taking_turns(cluster: Cluster, name: str, replicas: tuple[str, ...]) -> Cluster:
     """`cluster` with `replicas` in the place of a device."""
-    device = replace(cluster.device(name), replicas=replicas if len(replicas) > 1 else ())
-    return replace(cluster, devices=tuple(device if each.name == name else each for each in cluster.devices))
-
-
-def _rates(workloads: Sequence[Workload]) -> list[float]:
-    """Requests per second that are asked for, by model; 0: none."""
-    return [max(each.rate_per_s or 0.0, each.limits.min_rate_per_s or 0.0) for each in workloads]
+    return cluster.with_device(name, replicas=replicas if len(replicas) > 1 else ())

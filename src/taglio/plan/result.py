@@ -9,6 +9,7 @@ from taglio.artifact import require
 from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.model.graph import Graph
 from taglio.plan.simulate import Span
+from taglio.profile.fit import COVERAGE
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
@@ -60,6 +61,11 @@ class Interval:
     value: float
     high: float
     coverage: float
+
+    @classmethod
+    def around(cls, value: float, ratio: float) -> "Interval":
+        """The interval of a time, or of what is in proportion to one, whose profile has this `interval_ratio`."""
+        return cls(value / (1.0 + ratio), value, value * (1.0 + ratio), COVERAGE)
 
     def check(self) -> None:
         """Raise ValueError unless low ≤ value ≤ high."""

@@ -13,14 +13,13 @@ as int8 or if all its readers there read int8.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from math import inf
 
 import numpy as np
 
 from taglio.model.graph import Graph
-from taglio.plan.assemble import Assembled
-from taglio.plan.costs import at_home, copies_of, serve
-from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Wires
+from taglio.plan.assemble import Assembled, link_tables
+from taglio.plan.costs import at_home, serve
+from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Totals
 from taglio.plan.simulate import Pipeline, Task, Transfer
 
 
@@ -72,10 +71,8 @@ class Scheduler:
         self.alphabetical = np.argsort(np.argsort(self.names))
         self.processors = tuple((each.name, each.processor) for each in cluster.devices if each.processor)
         self.home = self.names.index(cluster.start)
-        links = [[cluster.link(a, b) for b in self.names] for a in self.names]
-        self.gap_s = [[each.gap_s if each else 0.0 for each in row] for row in links]
-        self.delay_s = [[each.latency_s - each.gap_s if each else inf for each in row] for row in links]
-        self.byte_s = [[1.0 / each.bandwidth_bytes_per_s if each else inf for each in row] for row in links]
+        latency_s, byte_s, _, gap_s = link_tables(cluster)
+        self.gap_s, self.delay_s, self.byte_s = gap_s.tolist(), (latency_s - gap_s).tolist(), byte_s.tolist()
         self.overhead_s, self.devices = assembled.overhead_s[model], cluster.devices
         self.seconds = problem.seconds.reshape(len(problem.nodes), -1)[self.nodes.start : self.nodes.stop]
         self.reads, self.writes = (
@@ -83,13 +80,16 @@ class Scheduler:
             for kinds in ([form.reads for form in problem.forms], [form.writes for form in problem.forms])
         )
 
+    def placed(self, totals: Totals) -> Pipeline:
+        """The pipeline of one request of a placement."""
+        return self.schedule(totals.labels, totals.copies, totals.stages)
+
     def schedule(  # noqa: PLR0915
-        self, labels: Sequence[int] | np.ndarray, wires: Wires | np.ndarray, stages: Sequence[int] | np.ndarray = ()
+        self, labels: Sequence[int] | np.ndarray, copies: np.ndarray, stages: Sequence[int] | np.ndarray = ()
     ) -> Pipeline:
-        """The pipeline of one request under `labels` (of all nodes) and the copies `wires`, in a plan's format or as an
-        array (value, device); `stages` are those of all nodes, or empty."""
+        """The pipeline of one request under `labels` (of all nodes) and `copies` (value, device); `stages` are those of
+        all nodes, or empty."""
         problem, values, mine = self.problem, self.problem.values, slice(self.nodes.start, self.nodes.stop)
-        copies = wires if isinstance(wires, np.ndarray) else copies_of(wires, len(self.names))
         own = np.asarray(labels)[mine]
         device, form = np.divmod(own, len(problem.forms))
         stage = np.asarray(stages)[mine] if len(stages) else np.zeros(len(own), dtype=np.intp)

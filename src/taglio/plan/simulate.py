@@ -84,7 +84,6 @@ class Timeline:
     """Spans sorted by start, each request's end, and busy seconds of each device and link."""
 
     spans: tuple[Span, ...]
-    arrivals_s: tuple[float, ...]
     ends_s: tuple[float, ...]
     busy_s: dict[str, float]
 
@@ -152,7 +151,6 @@ class _Run:
             self._at(request.arrival_s, partial(self._arrive, state))
 
     def timeline(self) -> Timeline:
-        arrivals = tuple(state.end_s for state in self._states)
         while self._events:
             now = self._events[0][0]
             self._touched = {}
@@ -169,7 +167,7 @@ class _Run:
                     f"request {state.index}: {state.unfinished} components and transfers wait for each other"
                 )
         spans = tuple(sorted(self._spans, key=lambda each: (each.start_s, each.end_s, each.on, each.what)))
-        return Timeline(spans, arrivals, tuple(state.end_s for state in self._states), self._busy_s)
+        return Timeline(spans, tuple(state.end_s for state in self._states), self._busy_s)
 
     def _at(self, time: float, event: Callable[[float], None]) -> None:
         heappush(self._events, (time, next(self._sequence), event))

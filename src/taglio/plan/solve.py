@@ -17,10 +17,10 @@ from typing import Literal
 import numpy as np
 
 from taglio.plan.branch_and_bound import Branching, cheapest_copies, improve
-from taglio.plan.costs import BIG, Account, Costs, wires_of
+from taglio.plan.costs import BIG, Account, Costs
 from taglio.plan.cutting_planes import Answer, maximise
 from taglio.plan.elimination import TooWide
-from taglio.plan.problem import Kind, Problem, Wires, surrounded
+from taglio.plan.problem import Kind, Problem, surrounded
 from taglio.plan.relaxation import WIDEST, EdgeRelaxation, Relaxation, tightest
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
@@ -39,13 +39,13 @@ _AIM, _FURTHER = 0.9, 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """The answer. `labels` and `wires` are empty if none was found."""
+    """The answer: `labels`, empty if none were found, and `copies` (value, device)."""
 
     status: Outcome
     objective: float
     bound: float
     labels: tuple[int, ...]
-    wires: Wires
+    copies: np.ndarray
 
     @property
     def gap(self) -> float:
@@ -64,10 +64,9 @@ def solve(
 ) -> Placed:
     """The best plan within `gap`, or the best found after `time_limit_s`.
 
-    `incumbent` starts the search near a running plan. The bound is valid for every plan, whatever the status. Raises
-    BadOption for an inconsistent problem.
+    `incumbent` starts the search near a running plan. The bound is valid for every plan, whatever the status. Nodes
+    must be in topological order and have an allowed label; only seconds may be negative.
     """
-    problem.check()
     return _Search(problem, gap, time.perf_counter() + time_limit_s, incumbent).run()
 
 
@@ -83,7 +82,7 @@ class _Search:
         self.allowed = self.alive = problem.allowed.reshape(len(problem.nodes), -1)
         self.costs = Costs(problem)
         self.objective, self.bound = np.inf, -np.inf
-        self.labels, self.wires = np.zeros(0, dtype=np.intp), Wires(())
+        self.labels, self.copies = np.zeros(0, dtype=np.intp), np.zeros((0, self.costs.devices), dtype=np.intp)
         self.floor, self.most = np.inf, float(self.costs.most()[0]) * (1.0 + 1e-9) + 1e-9
         self.given = None if incumbent is None else np.array(incumbent, dtype=np.intp)
         self.multipliers = np.zeros(len(self.costs.rows))
@@ -107,7 +106,7 @@ class _Search:
             float(self.objective),
             float(min(self.bound, self.objective)),
             labels,
-            self.wires if labels else (),
+            self.copies,
         )
 
     def _done(self) -> bool:
@@ -131,7 +130,7 @@ class _Search:
         if account.objective < self.objective and surrounded(self.problem, account.labels):
             account = self._mended(account)
         if account.objective < self.objective and (account.rows <= self.costs.uppers + 1e-9).all():
-            self._take(account.labels, account.wires(), account.objective)
+            self._take(account.labels, account.copies, account.objective)
 
     def _mended(self, account: Account) -> Account:
         """The labelling with forbidden labels replaced by the cheapest allowed one on the same device, if any."""
@@ -147,13 +146,13 @@ class _Search:
                 labels[node] = open_[priced.unary[node, open_].argmin()]
         return costs.account(priced, labels)
 
-    def _take(self, labels: np.ndarray, wires: Wires, objective: float) -> None:
+    def _take(self, labels: np.ndarray, copies: np.ndarray, objective: float) -> None:
         memory = self.problem.memory
         looked_at = bool(self.problem.implications) or (memory is not None and memory.peak)
-        if looked_at and self.costs.totals(labels, wires).broken:
+        if looked_at and self.costs.totals(labels, copies).broken:
             return
         if objective < min(self.objective, BIG / 10):
-            self.objective, self.labels, self.wires = objective, labels, wires
+            self.objective, self.labels, self.copies = objective, labels, copies
 
     def _offer_simple(self) -> None:
         """Offer everything in float on one device, or as close as allowed: a fallback if the search found no plan."""
@@ -276,8 +275,7 @@ class _Search:
                 self.costs, labels, cutoff=min(aim, self._cutoff()), time_limit_s=self.deadline - time.perf_counter()
             )
             if copies is not None:
-                wires = wires_of(copies)
-                self._take(labels, wires, self.costs.totals(labels, wires).objective)
+                self._take(labels, copies, self.costs.totals(labels, copies).objective)
             return bound >= min(aim, self._cutoff())
 
         branching = Branching(self.costs, lambda: min(aim, self._cutoff()), show, close, self.deadline)

@@ -1,16 +1,17 @@
-"""The plan that streams fastest: the least busy seconds of the busiest device or link, and a bound on any plan's.
+"""The plan with the shortest period (busy seconds of the busiest device or link), and a lower bound on any plan's.
 
 1. Priced, the busy seconds of all devices and links add up: with prices λ ≥ 0 a plan's period T is at least
-   min (Σ λ load + min(0, (1 − Σ λ) · aim)) among all plans of a period up to `aim`. That is eliminated as in solve.py.
-   Copies and labels that alone take longer than `aim` are left out, so a nearer aim gives a higher bound, and labels
-   whose min-marginal lies above the aim are in no such plan.
-2. Answers at prices near the best, improved by local search, give plans, and CP-SAT
-   (cp_sat.py) the best of all that use the labels of these.
-3. The aim begins little above the bound. CP-SAT looks for the best plan of the labels that are left: few,
-   which makes it fast. Where there is none, the aim is a bound, and the next is further up.
-4. If time runs short before a plan is found, CP-SAT betters the best that is known.
+   min (Σ λ load + min(0, (1 − Σ λ) · aim)) over all plans with a period up to `aim`. This is eliminated as in solve.py.
+   Copies and labels that alone take longer than `aim` are left out, so a lower aim gives a higher bound; labels whose
+   min-marginal is above the aim are in no such plan.
+2. First plans: answers at prices near the best, improved by local search; then CP-SAT (cp_sat.py) finds the best plan
+   that uses only labels of these.
+3. The aim starts just above the bound. CP-SAT looks for the best plan among the few labels left. If there is none, the
+   aim is a bound, and the next aim is further up.
+4. If time runs short before a plan is found, CP-SAT improves the best known plan.
 
-CP-SAT counts components' overhead too. What is compared and returned is the simulated busy time, which has all of it.
+CP-SAT includes a lower bound of the components' overhead. Plans are compared by simulated busy time, which includes all
+of it.
 """
 
 import time
@@ -31,17 +32,17 @@ from taglio.plan.problem import Problem, Resource, Totals
 from taglio.plan.relaxation import WIDEST, Relaxation
 from taglio.plan.solve import Placed, solve
 
-# Of the time: what the first plan may take, what may go by until the best known plan is bettered instead, and what
-# is kept for a plan of fewer seconds at the same period.
+# Shares of the time: for the first plan; until the best known plan is improved instead; kept for a plan of fewer
+# seconds with the same period.
 _FIRST_SHARE, _CLIMBING_SHARE, _SPARING_SHARE = 0.1, 0.45, 0.1
-# Of the time, what improving answers may take, and what choosing among their labels; how many answers are tried for
-# an aim, and how far prices stray from the best ones.
+# Shares of the time for improving answers and for choosing among their labels; answers tried for an aim, and the
+# spread of their prices around the best ones.
 _DESCENT_SHARE, _CHOOSING_SHARE, _ANSWERS, _STRAYING = 0.15, 0.2, 16, 0.6
-# Improved answers whose labels are chosen among.
+# Improved answers whose labels CP-SAT chooses from.
 _CHOSEN = 10
-# Times that a descent goes on with the limits that it broke twice as dear.
+# Times that a descent is repeated with doubled penalties on the limits that it broke.
 _DEARER = 4
-# How far above the bound the aim is at first, in gaps, and how much further after each that had no plan.
+# Distance of the first aim above the bound, in gaps, and the factor by which it grows after an aim without a plan.
 _AIM, _FURTHER = 2.0, 2.0
 _PERIOD = "period"
 
@@ -49,24 +50,24 @@ _PERIOD = "period"
 def fastest_stream(
     assembled: Assembled, start: Sequence[int] | None, gap: float, time_limit_s: float
 ) -> tuple[Totals, float, float] | None:
-    """A placement, its period and a bound on any: busy seconds of the busiest device or link, a request of the mix of
-    all models, component overheads included. None where no placement was found that keeps the limits."""
+    """A placement, its period and a lower bound on any: busy seconds of the busiest device or link per request of the
+    mix of all models, with component overheads. None if no placement was found that keeps the limits."""
     return _Search(assembled, start, gap, time_limit_s).run()
 
 
 def totals_of(problem: Problem, placed: Placed) -> Totals | None:
-    """What a placement costs; None where there is none, or it needs a link that is not there."""
+    """The cost of a placement; None if there is none, or if it needs a missing link."""
     if not placed.labels:
         return None
-    totals = evaluate(problem, placed.labels, placed.wires)
+    totals = evaluate(problem, placed.labels, placed.copies)
     names = [each.name for each in problem.resources]
     return None if totals.resources[names.index(NOT_CONNECTED)] > 0.0 else totals
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Core:
-    """What is left below an aim: the costs with that limit, their period rows, labels (nodes, labels), and the bound in
-    shares of the aim; with its prices and tables, if the graph is not too wide for them."""
+    """The problem restricted to periods up to an aim: its costs, their period rows, the labels left (nodes, labels),
+    and the bound as a share of the aim; also prices and tables, unless the graph is too wide for them."""
 
     costs: Costs
     periods: np.ndarray
@@ -103,14 +104,14 @@ class _Search:
             self._improve()
         if self.totals is None:
             return None
-        self._spare()
+        self._fewer_seconds()
         return self.totals, self.period, min(self.low, self.period)
 
     def _done(self) -> bool:
         return self.low >= (1.0 - self.gap) * self.period
 
     def _offer(self, totals: Totals | None) -> None:
-        """Take a placement if it keeps the limits and the simulator finds it faster than the best."""
+        """Keep a placement if it is within the limits and its simulated period is the shortest so far."""
         if totals is None or totals.broken:
             return
         period = max(loads(self.assembled, totals, list(self.shares)).values(), default=0.0)
@@ -118,16 +119,12 @@ class _Search:
             self.totals, self.period = totals, period
 
     def _climb(self) -> None:
-        """Look for plans little above the bound, then further up."""
-        aim = self.period if self.totals is not None else self._highest()
-        core = self._core(aim)
-        self.low = max(self.low, min(core.bound, 1.0) * aim)
-        self._find(core)
+        """Look for plans just above the bound, then further up."""
+        self._find(self._core(self._aim()))
         further = _AIM * self.gap
         while not self._done() and time.perf_counter() < self.climbing_until:
             aim = min(self.period, self.low * (1.0 + further)) if self.low > 0.0 else self.period
             core = self._core(aim)
-            self.low = max(self.low, min(core.bound, 1.0) * aim)
             if core.bound <= 1.0:
                 found = self._by_cp_sat(core, aim, self.climbing_until)
                 if not (found.infeasible or found.labels is not None):
@@ -135,15 +132,16 @@ class _Search:
             further *= _FURTHER
 
     def _improve(self) -> None:
-        """Better the best plan, however far from the bound it is."""
-        aim = self.period if self.totals is not None else self._highest()
+        """Improve the best plan, however far from the bound it is."""
+        aim = self._aim()
         core = self._core(aim)
-        self.low = max(self.low, min(core.bound, 1.0) * aim)
         if not self._done() and core.bound <= 1.0:
             self._by_cp_sat(core, aim, self.deadline)
 
-    def _highest(self) -> float:
-        """More than any plan's period."""
+    def _aim(self) -> float:
+        """The period of the best plan; without one, more than any plan's."""
+        if self.totals is not None:
+            return self.period
         costs = Costs(replace(self.assembled.problem, resources=self._periods(inf)))
         overhead_s = len(costs.problem.nodes) * float(self.assembled.overhead_s.sum())
         return float(costs.most()[1 : 1 + len(costs.problem.resources)].max()) + overhead_s
@@ -152,6 +150,12 @@ class _Search:
         return busy_times(self.assembled.workloads, self.assembled.cluster, self.shares, upper, _PERIOD)
 
     def _core(self, aim: float) -> _Core:
+        """What is left below an aim; its bound counts for the search."""
+        core = self._restricted(aim)
+        self.low = max(self.low, min(core.bound, 1.0) * aim)
+        return core
+
+    def _restricted(self, aim: float) -> _Core:
         problem = self.assembled.problem
         held = tuple(
             replace(each, weight=0.0, upper=0.0 if each.name == NOT_CONNECTED else each.upper)
@@ -191,7 +195,6 @@ class _Search:
             reach=0.5,
             stop=lambda bound: bound > 1.0 or time.perf_counter() > self.deadline,
         )
-        self.prices = best.multipliers
         least, _ = relaxation.run(costs.price(best.multipliers))
         shift = value(best.multipliers, least)[0] - least
         kept = alive & (relaxation.marginals() + shift <= 1.0 + 1e-9)
@@ -199,7 +202,7 @@ class _Search:
         return _Core(costs, periods, kept, bound, best.multipliers, relaxation)
 
     def _find(self, core: _Core) -> None:
-        """First plans: by descent towards aims between the bound and the best plan, and of all their labels."""
+        """First plans: by descent towards aims between the bound and the best plan, then from all their labels."""
         until = time.perf_counter() + _DESCENT_SHARE * self.time_limit_s
         reached: list[tuple[float, np.ndarray]] = []
         better = True
@@ -209,7 +212,6 @@ class _Search:
             better = self.period < before * (1.0 - self.gap)
             aim = float(np.sqrt(max(self.low, 1e-3 * self.period) * self.period))
             core = self._core(aim)
-            self.low = max(self.low, min(core.bound, 1.0) * aim)
         if self.totals is None or not reached or self._done():
             return
         alive = np.zeros_like(core.alive)
@@ -221,47 +223,47 @@ class _Search:
             self._by_cp_sat(replace(core, alive=alive), self.period, until, everything=False)
 
     def _descend(self, core: _Core, until: float) -> list[tuple[float, np.ndarray]]:
-        """Improve answers at prices about the core's towards its aim: their periods, and labels."""
+        """Improve answers at prices around the core's towards its aim; returns their periods and labels."""
         if core.prices is None or core.relaxation is None:
             return []
         costs, rng, found = core.costs, np.random.default_rng(0), []
         for _ in range(_ANSWERS):
             priced = costs.price((core.prices + 0.01) * rng.lognormal(0.0, _STRAYING, len(core.prices)))
             _, labels = core.relaxation.run(priced)
-            dear = core.prices + 0.02
+            penalty = core.prices + 0.02
             for _ in range(_DEARER):
-                _, labels = improve(costs, priced, dear, labels, core.alive, inf)
+                _, labels = improve(costs, priced, penalty, labels, core.alive, inf)
                 account = costs.account(priced, labels)
                 if (account.rows[~core.periods] <= 1.0 + 1e-9).all():
-                    totals = evaluate(self.assembled.problem, labels.tolist(), account.wires())
+                    totals = evaluate(self.assembled.problem, labels.tolist(), account.copies)
                     self._offer(totals)
                     if not totals.broken:
                         found.append((float(account.rows[core.periods].max()), labels))
                 broken = account.rows > 1.0 + 1e-9
                 if not broken.any() or time.perf_counter() > until:
                     return found
-                dear[broken] *= 2.0
+                penalty[broken] *= 2.0
         return found
 
     def _by_cp_sat(self, core: _Core, aim: float, until: float, *, everything: bool = True) -> Stream:
-        """Look for a plan of a period up to the aim. What is found counts at once, and so does what is proven where the
-        core has everything below the aim."""
+        """Look for a plan with a period up to the aim. A plan found counts at once; a bound proven counts if the core
+        has every label (`everything`)."""
         program = PeriodProgram(core.costs, core.alive, core.periods, self.assembled.overhead_s, self.low, aim)
         if self.totals is not None:
-            program.hint(self.totals.labels, self.totals.wires)
+            program.hint(self.totals.labels, self.totals.copies)
         found = program.solve(gap=0.5 * self.gap, time_limit_s=until - time.perf_counter())
         # A plan with other labels than those that are left has a longer period than the aim.
         if everything:
             self.low = max(self.low, min(found.bound, aim))
         if found.labels is not None:
-            self._offer(evaluate(self.assembled.problem, found.labels.tolist(), found.wires))
+            self._offer(evaluate(self.assembled.problem, found.labels.tolist(), found.copies))
         return found
 
-    def _spare(self) -> None:
-        """Of the plans of this period, one of fewer seconds a request."""
+    def _fewer_seconds(self) -> None:
+        """Look for a plan with the same period that takes fewer seconds per request."""
         assert self.totals is not None
         problem, known = self.assembled.problem, self.totals
-        counted = evaluate(replace(problem, resources=self._periods(inf)), known.labels, known.wires)
+        counted = evaluate(replace(problem, resources=self._periods(inf)), known.labels, known.copies)
         # Components take the rest, and more of them would take more.
         upper = float(counted.resources.max()) * (1.0 + 1e-6)
         limited = replace(problem, resources=(*problem.resources, *self._periods(upper)))
@@ -269,7 +271,7 @@ class _Search:
         found = totals_of(limited, solve(limited, gap=self.gap, time_limit_s=share, incumbent=known.labels))
         if found is None:
             return
-        found = evaluate(problem, found.labels, found.wires)
+        found = evaluate(problem, found.labels, found.copies)
         period = max(loads(self.assembled, found, list(self.shares)).values(), default=0.0)
         if not found.broken and period <= self.period * (1.0 + 1e-3 * self.gap) and found.objective < known.objective:
             self.totals, self.period = found, period

@@ -1,9 +1,9 @@
 """Models to place and the objective, as stated by the user. Solves nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Literal
+from typing import Any, Literal
 
 from taglio.cluster.devices import nearest
 from taglio.error.model import ErrorModel
@@ -34,14 +34,27 @@ class Workload:
         """The precisions to choose from."""
         return next(iter(self.profiles.values())).precisions
 
+    @property
+    def needed_per_s(self) -> float:
+        """Requests per second that the devices must have time for; 0 if no rate is given."""
+        return max(self.rate_per_s or 0.0, self.limits.min_rate_per_s or 0.0)
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """Weights of what is minimised: `latency` per second of a request (summed over devices and links), `energy` per
-    joule."""
+    def with_limits(self, **changes: Any) -> "Workload":
+        """A copy with other limits."""
+        return replace(self, limits=replace(self.limits, **changes))
 
-    latency: float = 1.0
-    energy: float = 0.0
+
+def loosen_error(workload: Workload, factor: float) -> Workload:
+    """A workload whose error may be `factor` times as large; a limit already loosened by measuring stays loosened."""
+    assert workload.error is not None, "noise limits come from an error model"
+    known = workload.noise_limits or {}
+    bounds = {
+        each.output: each.noise_limit(factor * each.from_noise(known[each.output]))
+        for each in workload.error.outputs
+        if each.output in known
+    }
+    looser = factor * (workload.limits.max_error or 0.0)
+    return replace(workload, noise_limits=bounds).with_limits(max_error=looser)
 
 
 Kind = Literal["latency", "throughput", "energy", "sum", "weights"]
@@ -53,17 +66,19 @@ class Objective:
     """`latency`: the critical path of one request; `throughput`: the busiest device or link; `energy`: joules of one
     request; `sum`: its seconds added up, as if nothing ran in parallel; `weights`: latency and energy, weighted.
 
-    `then` holds further objectives, each improved without losing what the earlier ones reached.
+    What is minimised weighs a second of a request `latency` and a joule `energy`. `then` holds further objectives, each
+    improved without losing what the earlier ones reached.
     """
 
     kind: Kind = "latency"
-    goal: Goal = Goal()
+    latency: float = 1.0
+    energy: float = 0.0
     then: tuple["Objective", ...] = ()
 
     def __str__(self) -> str:
         text: str = self.kind
         if self.kind == "weights":
-            text = f"latency={self.goal.latency:g},energy={self.goal.energy:g}"
+            text = f"latency={self.latency:g},energy={self.energy:g}"
         return ",".join([text, *map(str, self.then)])
 
     @property
@@ -74,7 +89,7 @@ class Objective:
     @property
     def simulated(self) -> bool:
         """Whether the critical path is minimised, rather than a sum."""
-        return self.kind == "latency" or (self.kind == "weights" and self.goal.latency > 0.0)
+        return self.kind == "latency" or (self.kind == "weights" and self.latency > 0.0)
 
 
 def parse_objective(text: str) -> Objective:
@@ -84,20 +99,18 @@ def parse_objective(text: str) -> Objective:
     if not words:
         raise BadOption("`objective` is empty: give latency, throughput, energy or sum")
     if any("=" in word for word in words):
-        return Objective("weights", _weights(text, words))
+        return Objective("weights", *_weights(text, words))
     for word in words:
         if word not in _KINDS:
             raise BadOption(f'`objective` "{word}" is not known{nearest(word, _KINDS)}')
     if len(set(words)) < len(words):
         raise BadOption(f'`objective` "{text}" names an objective twice: list each once')
-    found = [Objective(word, _GOALS[word]) for word in words]  # type: ignore[arg-type]
-    return Objective(found[0].kind, found[0].goal, tuple(found[1:]))
+    weights = {"energy": (0.0, 1.0)}
+    first, *others = (Objective(word, *weights.get(word, ())) for word in words)  # type: ignore[arg-type]
+    return replace(first, then=tuple(others))
 
 
-_GOALS = {"latency": Goal(), "throughput": Goal(), "sum": Goal(), "energy": Goal(0.0, 1.0)}
-
-
-def _weights(text: str, words: list[str]) -> Goal:
+def _weights(text: str, words: list[str]) -> tuple[float, float]:
     weights = {"latency": 0.0, "energy": 0.0}
     for word in words:
         name, _, value = word.partition("=")
@@ -111,4 +124,4 @@ def _weights(text: str, words: list[str]) -> Goal:
             raise BadOption(f'`objective` "{text}": the weight of {name} must be a number of at least 0')
     if not any(weights.values()):
         raise BadOption(f'`objective` "{text}": one weight must be above 0')
-    return Goal(weights["latency"], weights["energy"])
+    return weights["latency"], weights["energy"]
