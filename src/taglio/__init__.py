@@ -29,22 +29,6 @@ if TYPE_CHECKING:
     from taglio.flow.run import run as run
     from taglio.flow.work import Model as Model
 
-__all__ = [
-    "Model",
-    "Result",
-    "TaglioError",
-    "build",
-    "candidate",
-    "compare",
-    "error_model",
-    "load",
-    "optimize",
-    "place",
-    "plan",
-    "profile",
-    "run",
-]
-
 _HOMES = {
     "Model": "taglio.flow.work",
     "Result": "taglio.flow.result",
@@ -60,6 +44,7 @@ _HOMES = {
     "profile": "taglio.flow.profile",
     "run": "taglio.flow.run",
 }
+__all__ = list(_HOMES)
 
 
 def _public(name: str) -> Any:

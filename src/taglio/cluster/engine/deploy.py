@@ -21,7 +21,7 @@ from taglio.cluster.engine.store import CHUNK_BYTES
 from taglio.cluster.engine.wiring import Wiring, wire
 from taglio.components.build import Manifest, read
 from taglio.errors import BadDevice
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 
 LANES = 8
 _PATIENCE_S = 120.0

@@ -15,7 +15,7 @@ from taglio.cluster.engine.library import HEAD, INLINE, ray
 from taglio.cluster.engine.local import LocalDevice
 from taglio.cluster.engine.lock import Lock, make_token
 from taglio.errors import BadDevice, BadOption
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 
 RESOURCE = "taglio:"
 LOOPBACK = "127.0.0.1"

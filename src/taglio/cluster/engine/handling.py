@@ -25,7 +25,7 @@ from taglio.cluster.engine.pipeline import Answer, Broken, Pipeline
 from taglio.components.build import write
 from taglio.components.cut import Component
 from taglio.errors import BadDevice
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
 from taglio.scratch import scratch
 

@@ -27,7 +27,7 @@ from taglio.flow.workspace import COMPONENTS, ERROR, MADE_FROM, PLAN, PROFILE, b
 from taglio.plan.result import Plan
 from taglio.plan.workload import parse_objective
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 from taglio.transaction import changing, drop
 
 # Requests of the final run: at least this many, for at least this many seconds, and at most; predictions are for the

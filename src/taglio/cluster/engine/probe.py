@@ -20,7 +20,7 @@ from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.engine.connect import Connection, on, refusal
 from taglio.cluster.engine.echo import Echo
 from taglio.cluster.engine.library import ray
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 
 SIZES = (1_000, 10_000, 100_000, 400_000, 1_600_000, 4_000_000)
 _RUNS, _FEWEST, _WARMUP, _FEWEST_SIZES = 15, 4, 3, 3

@@ -27,7 +27,8 @@ from taglio.model.load import load
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN, profile, pure_assignments, refine_near
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort, Progress, time_models
+from taglio.profile.stopwatch import Effort, time_models
+from taglio.progress import Progress
 from taglio.quantize.precision import Assignment, Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
