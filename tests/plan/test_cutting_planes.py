@@ -22,12 +22,17 @@ def test_the_best_price_is_found_with_the_shares_that_keep_the_limit() -> None:
     assert found.shares.sum() == pytest.approx(1.0)
 
 
-def test_shares_keep_the_limit_though_the_box_is_far_from_the_best_price() -> None:
-    known = [(cost, np.array([over])) for cost, over in (CHEAP, DEAR)]
-    found = maximise(oracle, np.zeros(1), tolerance=1e-6, calls=1, reach=1e-3, known=known)
-    assert found.bound == pytest.approx(1.0)
-    over = [plane[0] for _, plane in known] + [CHEAP[1]]
-    assert found.shares @ over == pytest.approx(0.0)
+def test_shares_keep_the_limit_though_the_search_ends_far_from_the_best_price() -> None:
+    seen = []
+
+    def watched(point: np.ndarray) -> Answer:
+        answer = oracle(point)
+        seen.append(float(answer.slope[0]))
+        return answer
+
+    found = maximise(watched, np.array([5.0]), tolerance=1e-6, calls=2, reach=2.25)
+    assert found.multipliers == pytest.approx([0.5]) and seen == [DEAR[1], CHEAP[1]]
+    assert found.shares @ seen == pytest.approx(0.0)
 
 
 def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:

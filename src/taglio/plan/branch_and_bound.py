@@ -18,27 +18,20 @@ from taglio.plan.cutting_planes import Answer, Quiet, maximise
 from taglio.plan.problem import Copies, Kind, surrounded
 from taglio.plan.relaxation import Relaxation, tightest
 
-# Answers that a half inherits from its parent.
-_KNOWN = 16
-# A half that keeps more than this share of the labels uses its parent's tables, unless its own tables would save this
-# many entries per node: building tables takes as long as tens of runs.
-_SAME_TABLES, _MANY_ENTRIES = 0.5, 500.0
 # Rounds of local search, and the gap of the copies.
 _ROUNDS, _COPIES_GAP = 12, 1e-4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Half:
-    """Remaining labels, their bound, what to branch on (a node whose labels are split in two; −1 if every node has one
-    label), and the answers. Masks: `alive` (nodes, labels), `sides` (labels)."""
+    """Remaining labels, their bound and prices, and what to branch on: a node whose labels are split in two (−1 if
+    every node has one label). Masks: `alive` (nodes, labels), `sides` (labels)."""
 
     bound: float
-    relaxation: Relaxation
     alive: np.ndarray
     multipliers: np.ndarray
     node: int
     sides: tuple[np.ndarray, np.ndarray]
-    pool: list[Account]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,11 +46,10 @@ class Branching:
     close: Callable[[np.ndarray], bool]
     deadline: float
 
-    def run(self, alive: np.ndarray, multipliers: np.ndarray, relaxation: Relaxation) -> float:
-        """A lower bound on every plan with these labels, at most the final `cutoff()`. `relaxation` covers these labels
-        or more."""
+    def run(self, alive: np.ndarray, multipliers: np.ndarray) -> float:
+        """A lower bound on every plan with these labels, at most the final `cutoff()`."""
         unsettled = np.inf
-        waiting = self._look(alive, multipliers, [], self._tables(alive, relaxation if relaxation.exact else None))
+        waiting = self._look(alive, multipliers, tightest(self.costs, alive))
         while waiting:
             half = waiting.pop()
             if half.bound >= self.cutoff():
@@ -67,33 +59,20 @@ class Branching:
             if half.node < 0:
                 unsettled = min(unsettled, half.bound)
                 continue
-            found, relaxation = [], self._tables(half.alive, half.relaxation)
+            found, relaxation = [], tightest(self.costs, half.alive)
             for side in half.sides:
                 labels = half.alive.copy()
                 labels[half.node] = side
-                known = [each for each in half.pool if side[each.labels[half.node]]]
-                found += self._look(labels, half.multipliers, known[-_KNOWN:], relaxation)
+                found += self._look(labels, half.multipliers, relaxation)
             # The half with the lowest bound is last and popped next, so no half above the best plan is explored.
             waiting = sorted([*waiting, *found], key=lambda each: -each.bound)
         return min(unsettled, self.cutoff())
 
-    def _tables(self, alive: np.ndarray, relaxation: Relaxation | None) -> Relaxation:
-        """Tables for these labels: the given ones, which cover more labels, unless building new ones pays."""
-        if relaxation is not None:
-            left = alive.sum() / relaxation.given
-            # Tables of most eliminations have three axes.
-            fewer = (1.0 - left**3) * relaxation.elimination.tables.size
-            if left >= _SAME_TABLES and fewer <= _MANY_ENTRIES * self.costs.nodes:
-                return relaxation
-        return tightest(self.costs, alive)
-
-    def _look(
-        self, alive: np.ndarray, multipliers: np.ndarray, known: list[Account], relaxation: Relaxation
-    ) -> list[Half]:
-        """These labels with their bound and where to branch; empty if no plan is below the cutoff. `known` are the
-        parent's answers that use these labels only, `relaxation` is the parent's."""
+    def _look(self, alive: np.ndarray, multipliers: np.ndarray, relaxation: Relaxation) -> list[Half]:
+        """These labels with their bound and where to branch; empty if no plan is below the cutoff. `relaxation` covers
+        these labels or more."""
         costs, cutoff = self.costs, self.cutoff
-        pool = list(known)
+        pool: list[Account] = []
 
         def oracle(point: np.ndarray) -> Answer:
             answer, account = relaxation.answer(point, alive)
@@ -107,7 +86,6 @@ class Branching:
             calls=15,
             reach=0.03,
             stop=lambda bound: bound >= cutoff() or time.perf_counter() > self.deadline,
-            known=[(each.objective, each.rows - costs.uppers) for each in known],
             goal=cutoff,
         )
         bound = found.bound
@@ -123,9 +101,7 @@ class Branching:
         if not counts.all() or ((counts == 1).all() and self.close(kept)):
             return []
         node, sides = _where(costs, kept, pool, found.shares)
-        # Children inherit the last entries: those with the largest shares, among equals the latest.
-        pool = [pool[index] for index in np.argsort(found.shares[: len(pool)], kind="stable")]
-        return [Half(bound, relaxation, kept, found.multipliers, node, sides, pool)]
+        return [Half(bound, kept, found.multipliers, node, sides)]
 
 
 def _where(

@@ -5,7 +5,7 @@ of all planes within the box, which grows if the planes were right and shrinks i
 1975). Independent of labels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import highspy
@@ -46,20 +46,16 @@ def maximise(
     calls: int,
     reach: float = 0.25,
     stop: Callable[[float], bool] = lambda _: False,
-    known: Sequence[tuple[float, np.ndarray]] = (),
     goal: Callable[[], float] = lambda: -np.inf,
 ) -> Prices:
     """Raise the bound from `start` until the planes promise a relative gain below `tolerance`, `stop` returns true, or
     `calls` are made.
 
-    `reach` is the first half-width of the box, as a share of the first value; `known` are planes (objective, slope) of
-    earlier answers, whose shares come first. `goal()` is a sufficient bound: if the planes stay below it, the search
-    stops earlier.
+    `reach` is the first half-width of the box, as a share of the first value. `goal()` is a sufficient bound: if the
+    planes stay below it, the search stops earlier.
     """
     best, here = -np.inf, start
     planes = _Planes(len(start))
-    for objective, slope in known:
-        planes.add(objective, slope)
     scale, radius = 1.0, 1.0
     made, ceiling = 0, np.inf
     point = start
@@ -88,7 +84,7 @@ def maximise(
             point, ceiling = planes.highest(here, radius)
         if ceiling - best <= max(tolerance * scale, _HOPELESS * (goal() - ceiling)):
             break
-    return Prices(here, best, planes.shares(len(known) + made, scale))
+    return Prices(here, best, planes.shares(made, scale))
 
 
 class _Planes:

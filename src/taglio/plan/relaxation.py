@@ -165,7 +165,6 @@ class Relaxation:
         (`without`, a mask): the caller bounds their cost."""
         self.costs, values = costs, costs.problem.values
         counts = alive.sum(axis=1)
-        self.given = int(counts.sum())
         self.free, self.fixed = np.flatnonzero(counts > 1), alive.argmax(axis=1)
         index = np.full(costs.nodes + 1, -1, dtype=np.intp)
         index[self.free] = np.arange(len(self.free))

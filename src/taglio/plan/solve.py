@@ -126,25 +126,9 @@ class _Search:
         self._keep(self.costs.account(self.costs.price(self.multipliers), labels))
 
     def _keep(self, account: Account) -> None:
-        """Keep a labelling if it is the best plan, after repairing broken implications."""
-        if account.objective < self.objective and surrounded(self.problem, account.labels):
-            account = self._mended(account)
+        """Keep a labelling if it is the best plan."""
         if account.objective < self.objective and (account.rows <= self.costs.uppers + 1e-9).all():
             self._take(account.labels, account.copies, account.objective)
-
-    def _mended(self, account: Account) -> Account:
-        """The labelling with forbidden labels replaced by the cheapest allowed one on the same device, if any."""
-        labels, costs = account.labels.copy(), self.costs
-        priced = costs.price(self.multipliers)
-        forbidden = {each.node: each.labels for each in self.problem.implications}
-        for _ in range(len(forbidden)):
-            for node in surrounded(self.problem, labels):
-                here = costs.label_device == costs.label_device[labels[node]]
-                open_ = np.flatnonzero(self.allowed[node] & here & ~forbidden[node])
-                if not len(open_):
-                    return account
-                labels[node] = open_[priced.unary[node, open_].argmin()]
-        return costs.account(priced, labels)
 
     def _take(self, labels: np.ndarray, copies: np.ndarray, objective: float) -> None:
         memory = self.problem.memory
@@ -236,7 +220,7 @@ class _Search:
         relaxation.run(self.costs.price(self.multipliers))
         marginals, aim = relaxation.marginals(), _AIM
         while not self._over() and self.bound < self.floor:
-            if not self._branch(relaxation, marginals, self.bound + aim * self.gap * abs(self.bound)):
+            if not self._branch(marginals, self.bound + aim * self.gap * abs(self.bound)):
                 return
             aim *= _FURTHER
 
@@ -247,7 +231,7 @@ class _Search:
         if objective < self.objective:
             self._keep(self.costs.account(priced, labels))
 
-    def _branch(self, relaxation: Relaxation, marginals: np.ndarray, aim: float) -> bool:
+    def _branch(self, marginals: np.ndarray, aim: float) -> bool:
         """Search for plans up to `aim` by branching; if there is none, `aim` is a bound. False if undecided."""
         aim = min(aim, self.floor)
         alive = self.alive & (marginals <= min(aim, self._cutoff()))
@@ -279,6 +263,6 @@ class _Search:
             return bound >= min(aim, self._cutoff())
 
         branching = Branching(self.costs, lambda: min(aim, self._cutoff()), show, close, self.deadline)
-        bound = branching.run(alive, self.multipliers, relaxation)
+        bound = branching.run(alive, self.multipliers)
         self.bound = max(self.bound, bound)
         return bound >= min(aim, self._cutoff())
