@@ -13,7 +13,8 @@ from taglio.flow.choose_place import PlaceResult, left_for_int8, rank, together
 from taglio.flow.choose_scheme import SchemeResult
 from taglio.flow.settle import settle
 from taglio.flow.work import Model, Work
-from taglio.profile.stopwatch import Timed, WallTime
+from taglio.profile.stopwatch import Timed
+from taglio.profile.wall_time import WallTime
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.openvino import BF16, MIXED, NAME
 from tests.models import digits_model

@@ -10,7 +10,8 @@ from taglio.flow.choose_place import PlaceResult
 from taglio.flow.finalists import everywhere, in_places, moved, winner_of
 from taglio.flow.search import Tried
 from taglio.plan.result import Interval, Limits, Placement, Plan
-from taglio.profile.stopwatch import Timed, summarize
+from taglio.profile.stopwatch import Timed
+from taglio.profile.wall_time import summarize
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.openvino import BF16, NAME

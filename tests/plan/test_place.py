@@ -26,7 +26,7 @@ from taglio.plan.simulate import simulate
 from taglio.plan.workload import Objective, Workload, parse_objective
 from taglio.profile.attribution import Attribution
 from taglio.profile.result import WholeRun
-from taglio.profile.stopwatch import WallTime
+from taglio.profile.wall_time import WallTime
 from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import Problem

@@ -9,7 +9,8 @@ import pytest
 from taglio.flow.finalists import winner_of
 from taglio.profile import stopwatch
 from taglio.profile.busy import QUIET, Watch, Window, doubt, enough, faster, kept, others_in, others_share, ticks
-from taglio.profile.stopwatch import Timed, summarize
+from taglio.profile.stopwatch import Timed
+from taglio.profile.wall_time import summarize
 
 STAT = "cpu  100 0 100 700 100 0 0 50 0 0\ncpu0 60 0 40 300 50 0 0 50 0 0\ncpu1 40 0 60 400 50 0 0 0 0 0\nintr 1 2\n"
 

@@ -16,17 +16,8 @@ from taglio.profile import quota, speed, stopwatch
 from taglio.profile.kernels import kernel_seconds, unpaused
 from taglio.profile.measure import MIXES, mixes_within
 from taglio.profile.speed import Speeds, reference_seconds, waking_seconds
-from taglio.profile.stopwatch import (
-    STRETCH_S,
-    Effort,
-    Feed,
-    Run,
-    run_for,
-    stretch_s,
-    stretches,
-    summarize,
-    time_models,
-)
+from taglio.profile.stopwatch import Effort, Feed, Run, run_for, stretch_s, time_models
+from taglio.profile.wall_time import STRETCH_S, stretches, summarize
 from taglio.runtimes.onnxruntime import SessionOptions
 
 SECONDS = st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=200)

@@ -14,7 +14,6 @@ from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.quantize.library import dynamic, float16, qoperator
 from taglio.quantize.ranges import Ranges, calibrate
-from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.models import (
     TINY,
@@ -178,14 +177,6 @@ def test_what_has_no_qlinear_operator_is_refused(tmp_path: Path) -> None:
     model, graph, ranges = case(conv_transpose(), tmp_path)
     with pytest.raises(CannotQuantize, match="block convtranspose2: QOperator has no int8 ConvTranspose"):
         qoperator(model, graph, ["convtranspose2"], QOPERATOR, ranges)
-
-
-def test_another_format_or_calibration_is_refused(tmp_path: Path) -> None:
-    model, graph, ranges = case(residual(), tmp_path)
-    with pytest.raises(BadOption, match="write qoperator in place of qdq"):
-        qoperator(model, graph, ["conv0"], Scheme(), ranges)
-    with pytest.raises(BadOption, match="needs entropy ranges, but these are minmax"):
-        qoperator(model, graph, ["conv0"], Scheme("qoperator", calibration="entropy"), ranges)
 
 
 # Dynamic

@@ -18,7 +18,7 @@ from taglio.plan.result import Interval, Limits, Plan, placements
 from taglio.profile.attribution import Attribution
 from taglio.profile.machine import Machine
 from taglio.profile.result import BlockTime, Conditions, Glue, Profile, WholeRun
-from taglio.profile.stopwatch import WallTime
+from taglio.profile.wall_time import WallTime
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME

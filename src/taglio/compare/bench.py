@@ -12,7 +12,7 @@ from taglio.compare.result import Conversion
 from taglio.compare.row import Layer, Row, Support, Wanted
 from taglio.compare.supervise import Limits, Reference
 from taglio.compare.variants import Source, Written
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 
 _REFERENCE = "onnxruntime"  # its float row is the reference model itself and runs in every round already
 _NOTHING = "none of its rows could be measured"

@@ -15,7 +15,7 @@ from taglio.error.measure import ErrorMeter
 from taglio.error.switchable import Switchable
 from taglio.model.graph import Block, Tensor
 from taglio.profile.layerwise import layer_times
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 from taglio.quantize.precision import FLOAT32
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme

@@ -40,7 +40,7 @@ from taglio.model.load import Model
 from taglio.model.load import load as load_model
 from taglio.model.observe import observe
 from taglio.profile.machine import available_cores, describe
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 from taglio.quantize.ranges import calibrate
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, version
 from taglio.scratch import scratch

@@ -21,7 +21,7 @@ from typing import Any
 from taglio.compare.request import Request
 from taglio.compare.row import Checked, Latency, Row, Status, Wanted
 from taglio.compare.workers.marker import Marker
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 
 MAIN = Path(__file__).parent / "workers" / "__main__.py"
 _POLL_S = 0.2

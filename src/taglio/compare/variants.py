@@ -16,7 +16,7 @@ from taglio.errors import BadArtifact, CannotQuantize, TaglioError
 from taglio.model.graph import Graph, select
 from taglio.model.load import Model
 from taglio.profile.layerwise import layer_times, speedups
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 from taglio.quantize.effective import effective
 from taglio.quantize.keep_float import with_activation
 from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator

@@ -10,7 +10,7 @@ from taglio.flow.choose_repairs import RepairResult
 from taglio.flow.choose_scheme import SchemeResult
 from taglio.flow.curve import Level
 from taglio.profile.result import Conditions
-from taglio.profile.stopwatch import WallTime
+from taglio.profile.wall_time import WallTime
 from taglio.runtimes.onnxruntime import NAME
 
 

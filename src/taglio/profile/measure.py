@@ -21,7 +21,8 @@ from taglio.profile.fit import Run, conformal_ratio
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, writes
 from taglio.profile.speed import REFERENCE_S, Speeds, middle_half, waking_seconds
-from taglio.profile.stopwatch import Effort, Feed, Timed, WallTime, run_once, time_models
+from taglio.profile.stopwatch import Effort, Feed, Timed, run_once, time_models
+from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision, precisions

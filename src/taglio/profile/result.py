@@ -22,7 +22,7 @@ from taglio.model.graph import Flow, Graph, flows
 from taglio.profile.attribution import Attribution
 from taglio.profile.busy import doubt
 from taglio.profile.machine import MOST_THREADS, Machine
-from taglio.profile.stopwatch import WallTime
+from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import FLOAT32, Assignment, Precision
 from taglio.quantize.scheme import Scheme
 

@@ -1,9 +1,7 @@
 """Time several models side by side: wall seconds, and seconds per kernel. Does not attribute kernels.
 
 Rounds are interleaved: each runs every model once in a new order, so that changes of the machine's speed affect all
-alike. Medians and their spread are kept. If single runs scatter, a round runs every model for a stretch and keeps the
-mean: under a processor quota (half a core) most short runs have full speed until the process is paused, and the
-sustained speed is what counts.
+alike. If single runs scatter, a round runs every model for a stretch and keeps the mean (wall_time.py says why).
 """
 
 import random
@@ -12,13 +10,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import onnx
 
 from taglio import weights
-from taglio.artifact import require
 from taglio.errors import MeasurementFailed, TaglioError, one_line
 from taglio.memory import make_room, used_bytes
 from taglio.model import captures
@@ -26,16 +22,13 @@ from taglio.profile import openvino_clock
 from taglio.profile.busy import Watch, enough, kept, others_in
 from taglio.profile.kernels import kernel_seconds
 from taglio.profile.quota import quota
+from taglio.profile.wall_time import STRETCH_S, WallTime, scatter, summarize
 from taglio.progress import Progress, reported
 from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions, open_session
 from taglio.runtimes.session import Session, opener
 from taglio.scratch import scratch
 
 Feed = Mapping[str, np.ndarray]
-# Runs scatter if their middle 80 % span this share of the median, or if the mean is half this share above the median.
-# A stretch is twice the default period of Linux's quotas, 0.1 s.
-_SCATTER = 0.2
-STRETCH_S = 0.2
 # A process is paused if it works for less than this share of the time, or uses more than this share of its quota. Then
 # this many runs show a kernel without a pause, unless it is longer than the quota, which the scheduler's tick may
 # exceed by this factor.
@@ -44,7 +37,6 @@ _STARVED, _USED_UP, _UNPAUSED, _OVERRUN = 0.8, 0.9, 30, 1.2
 _PATIENCE = 20.0
 # Runs per round of models that are run often.
 _OFTEN = 3
-_LONGEST_S = 365 * 24 * 3600.0
 # A served model gets a new input each time, which no cache holds: with a single input, times were 5 % too short.
 FEEDS = 4
 
@@ -76,37 +68,6 @@ class Effort:
         return replace(self, warmup=min(1, self.warmup), minimum=1)
 
 
-@dataclass(frozen=True, slots=True)
-class WallTime:
-    """Seconds of one inference: median, median absolute deviation, 95th percentile, mean, and number of samples, which
-    are means of stretches if runs scatter. `steady_s` is the sustained time: the median, or, if samples scatter and
-    fill a stretch, the median of the means of stretches."""
-
-    median_s: float
-    deviation_s: float
-    p95_s: float
-    mean_s: float
-    runs: int
-    steady_s: float
-
-    def times(self, factor: float) -> "WallTime":
-        """The same with all times multiplied by `factor`, for another speed of the machine."""
-        return WallTime(
-            self.median_s * factor,
-            self.deviation_s * factor,
-            self.p95_s * factor,
-            self.mean_s * factor,
-            self.runs,
-            self.steady_s * factor,
-        )
-
-    def check(self) -> None:
-        """Raises ValueError for impossible times."""
-        seconds = (self.median_s, self.p95_s, self.mean_s, self.steady_s)
-        require(all(1e-12 < each < _LONGEST_S for each in seconds), "seconds must be above 0, and less than a year")
-        require(0.0 <= self.deviation_s < _LONGEST_S and self.runs >= 1, "the spread or the count is out of range")
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Timed:
     """One timed model: the graph that ran, its wall time, and median seconds per kernel by node name.
@@ -128,42 +89,6 @@ class Timed:
         pairs = tuple(islice(cycle(reference.samples_s), len(self.samples_s)))
         kernels = {name: seconds * drift for name, seconds in self.kernels.items()}
         return replace(self, wall=self.wall.times(drift), kernels=kernels, reference_s=pairs)
-
-
-def summarize(samples: Sequence[float], apart: Sequence[float] | None = None) -> WallTime:
-    """The wall time of consecutive samples; `apart` are the seconds from each to the next, if something else ran in
-    between."""
-    middle = median(samples)
-    steady_s, lasted = middle, apart or samples
-    # A few short runs do not show the sustained time: a single interrupted one would decide.
-    if sum(lasted) >= STRETCH_S and scatter(samples):
-        steady_s = median(float(np.mean(samples[each])) for each in stretches(lasted))
-    return WallTime(
-        middle,
-        median(abs(sample - middle) for sample in samples),
-        float(np.percentile(samples, 95)),
-        float(np.mean(samples)),
-        len(samples),
-        steady_s,
-    )
-
-
-def stretches(seconds: Sequence[float], least_s: float = STRETCH_S) -> list[slice]:
-    """Slices of consecutive samples that together take `least_s` or more; a remainder is joined to the last."""
-    found: list[slice] = []
-    begin, total = 0, 0.0
-    for index, each in enumerate(seconds):
-        total += each
-        if total >= least_s:
-            found.append(slice(begin, index + 1))
-            begin, total = index + 1, 0.0
-    return [*found[:-1], slice(found[-1].start if found else 0, len(seconds))]
-
-
-def scatter(seconds: Sequence[float]) -> bool:
-    """Whether times differ so much that their median is not the sustained time."""
-    low, middle, high = np.percentile(seconds, (10, 50, 90))
-    return bool(max((high - low) / middle, 2.0 * (float(np.mean(seconds)) / middle - 1.0)) > _SCATTER)
 
 
 def time_models(

@@ -6,7 +6,7 @@ from dataclasses import fields
 from taglio.components.build import Manifest, Port
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome
-from taglio.profile.stopwatch import WallTime
+from taglio.profile.wall_time import WallTime
 from taglio.report.material import Material
 from taglio.report.parts import Columns, Part, Table, Text
 from taglio.report.units import MISSING, allowed, ms, percent, plural, shown, size

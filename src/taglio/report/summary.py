@@ -7,7 +7,7 @@ from taglio.flow.outcome import Outcome, Variant
 from taglio.flow.workspace import OUTCOME
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import predict
-from taglio.profile.stopwatch import WallTime
+from taglio.profile.wall_time import WallTime
 from taglio.report.material import Material
 from taglio.report.parts import Cell, Facts, Heading, Items, Part, Table, Text, Tiles
 from taglio.report.placement import measured_at

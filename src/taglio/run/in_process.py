@@ -10,7 +10,8 @@ import numpy as np
 
 from taglio.components.build import Manifest, Piece
 from taglio.errors import BadData, MeasurementFailed, one_line
-from taglio.profile.stopwatch import Run, WallTime, summarize
+from taglio.profile.stopwatch import Run
+from taglio.profile.wall_time import WallTime, summarize
 from taglio.progress import Progress, reported
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.places import require_here

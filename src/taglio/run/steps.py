@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from taglio.errors import BadData, MeasurementFailed, one_line
-from taglio.profile.stopwatch import WallTime, summarize
+from taglio.profile.wall_time import WallTime, summarize
 from taglio.progress import Progress, reported
 from taglio.run.in_process import Executor
 from taglio.runtimes.onnxruntime import SessionOptions

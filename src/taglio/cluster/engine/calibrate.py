@@ -10,7 +10,7 @@ import numpy as np
 from taglio.cluster.engine.counters import POWERCAP, between, read
 from taglio.errors import MeasurementFailed
 from taglio.profile.speed import reference_seconds
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress
 
 # Shares of the time that the machine computes, each measured so many times for so many seconds.
 _SHARES, _ROUNDS, _SECONDS = (0.0, 0.25, 0.5, 0.75, 1.0), 3, 2.0

@@ -7,7 +7,7 @@ from taglio.cluster.engine.host import Loaded
 from taglio.cluster.engine.recover import Switch
 from taglio.cluster.engine.serve import Interruption
 from taglio.profile.speed import middle_half
-from taglio.profile.stopwatch import WallTime
+from taglio.profile.wall_time import WallTime
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ from taglio.plan.result import Plan
 from taglio.plan.simulate import Span, link_name
 from taglio.profile.result import Profile
 from taglio.profile.speed import REFERENCE_S, reference_seconds
-from taglio.profile.stopwatch import Progress, summarize
+from taglio.profile.wall_time import summarize
+from taglio.progress import Progress
 from taglio.run.in_process import Executor
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.transaction import held

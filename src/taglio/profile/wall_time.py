@@ -1,0 +1,86 @@
+"""The wall time of repeated runs: medians, their spread, and the sustained time.
+
+Under a processor quota (half a core) most short runs have full speed until the process is paused, and the sustained
+speed is what counts: if samples scatter, it is the median of the means of stretches.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from taglio.artifact import require
+
+# Runs scatter if their middle 80 % span this share of the median, or if the mean is half this share above the median.
+# A stretch is twice the default period of Linux's quotas, 0.1 s.
+_SCATTER = 0.2
+STRETCH_S = 0.2
+_LONGEST_S = 365 * 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class WallTime:
+    """Seconds of one inference: median, median absolute deviation, 95th percentile, mean, and number of samples, which
+    are means of stretches if runs scatter. `steady_s` is the sustained time: the median, or, if samples scatter and
+    fill a stretch, the median of the means of stretches."""
+
+    median_s: float
+    deviation_s: float
+    p95_s: float
+    mean_s: float
+    runs: int
+    steady_s: float
+
+    def times(self, factor: float) -> "WallTime":
+        """The same with all times multiplied by `factor`, for another speed of the machine."""
+        return WallTime(
+            self.median_s * factor,
+            self.deviation_s * factor,
+            self.p95_s * factor,
+            self.mean_s * factor,
+            self.runs,
+            self.steady_s * factor,
+        )
+
+    def check(self) -> None:
+        """Raises ValueError for impossible times."""
+        seconds = (self.median_s, self.p95_s, self.mean_s, self.steady_s)
+        require(all(1e-12 < each < _LONGEST_S for each in seconds), "seconds must be above 0, and less than a year")
+        require(0.0 <= self.deviation_s < _LONGEST_S and self.runs >= 1, "the spread or the count is out of range")
+
+
+def summarize(samples: Sequence[float], apart: Sequence[float] | None = None) -> WallTime:
+    """The wall time of consecutive samples; `apart` are the seconds from each to the next, if something else ran in
+    between."""
+    middle = median(samples)
+    steady_s, lasted = middle, apart or samples
+    # A few short runs do not show the sustained time: a single interrupted one would decide.
+    if sum(lasted) >= STRETCH_S and scatter(samples):
+        steady_s = median(float(np.mean(samples[each])) for each in stretches(lasted))
+    return WallTime(
+        middle,
+        median(abs(sample - middle) for sample in samples),
+        float(np.percentile(samples, 95)),
+        float(np.mean(samples)),
+        len(samples),
+        steady_s,
+    )
+
+
+def stretches(seconds: Sequence[float], least_s: float = STRETCH_S) -> list[slice]:
+    """Slices of consecutive samples that together take `least_s` or more; a remainder is joined to the last."""
+    found: list[slice] = []
+    begin, total = 0, 0.0
+    for index, each in enumerate(seconds):
+        total += each
+        if total >= least_s:
+            found.append(slice(begin, index + 1))
+            begin, total = index + 1, 0.0
+    return [*found[:-1], slice(found[-1].start if found else 0, len(seconds))]
+
+
+def scatter(seconds: Sequence[float]) -> bool:
+    """Whether times differ so much that their median is not the sustained time."""
+    low, middle, high = np.percentile(seconds, (10, 50, 90))
+    return bool(max((high - low) / middle, 2.0 * (float(np.mean(seconds)) / middle - 1.0)) > _SCATTER)
