@@ -15,8 +15,15 @@ def with_outputs(proto: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProt
 
 
 def empty_like(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """A model with the opsets and functions of `proto` and an empty graph called `name`."""
-    result = onnx.ModelProto(ir_version=proto.ir_version, producer_name="taglio")
+    """A model with the opsets, functions and descriptions of `proto` and an empty graph called `name`."""
+    result = onnx.ModelProto(
+        ir_version=proto.ir_version,
+        producer_name="taglio",
+        domain=proto.domain,
+        model_version=proto.model_version,
+        doc_string=proto.doc_string,
+        metadata_props=proto.metadata_props,
+    )
     result.opset_import.extend(proto.opset_import)
     result.functions.extend(proto.functions)
     result.graph.name = name

@@ -54,7 +54,7 @@ def as_it_is(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _prepared(proto: onnx.ModelProto, known: set[str]) -> onnx.ModelProto:
     """Make weights dense, infer shapes, drop unused initialisers, and name every node and tensor. Tensors in `known`
     keep their names."""
-    for node in _nodes(proto.graph):
+    for node in (node for graph in graphs(proto.graph) for node in graph.node):
         if node.domain == "ai.onnx":  # in subgraphs ONNX Runtime knows it only as ""
             node.domain = ""
     _make_dense(proto.graph)
@@ -64,14 +64,6 @@ def _prepared(proto: onnx.ModelProto, known: set[str]) -> onnx.ModelProto:
     _name_nodes(proto.graph)
     _rename_tensors(proto.graph, known)
     return proto
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """All operators of a graph and its subgraphs."""
-    for node in graph.node:
-        yield node
-        for inner in bodies(node):
-            yield from _nodes(inner)
 
 
 def _defined(graph: onnx.GraphProto) -> Iterator[str]:
