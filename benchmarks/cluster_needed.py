@@ -13,7 +13,8 @@ The ways: the best single device; Neurosurgeon's (float, one cut in the order of
 device, the best of five); the best float placement; taglio's plan within 5 % of error. Devices are emulated. Of the
 memory case, the most memory that opening its components took a device is beside the size of their files.
 
-    python benchmarks/cluster_needed.py [--cases camera,energy,rate,memory] [--runs 15] [--effort 0.2] [--json]
+    python benchmarks/cluster_needed.py [--cases camera,energy,rate,memory] [--runs 15] [--effort 0.2]
+        [--layers 12] [--json]
 
 It takes root, Linux, and taglio[cluster].
 """
@@ -55,10 +56,9 @@ BOUND, CUTS, LIMIT_S = 0.05, 5, 3.0
 LINK = (100, 1.0)
 # Of what the whole model needs, what each device has.
 SHARE = 0.45
-TOKENS, STREAM = 16, "throughput"
+TOKENS, WIDE, STREAM = 16, 512, "throughput"
 # A file with the most memory that a command took which prepared a workspace, in megabytes.
 PEAK = "peak_mb"
-LAYERS, WIDE = 12, 512
 UNEQUAL = """start = "camera"
 [device.camera]
 cpus = 0.1
@@ -189,46 +189,46 @@ SETTINGS: dict[str, tuple[str, Callable[[Setting], Case]]] = {
 }
 
 
-def cluster_of(case: str) -> Path:
+def cluster_of(case: str, layers: int) -> Path:
     """The cluster file of a case, in a folder that it shares with cases of the same cluster and network."""
     devices, _ = SETTINGS[case]
     names = [each.name for each in cluster_file.parse(devices).devices if not each.like]
     text = devices + "".join(study.LINK.format("", *pair, *LINK) for pair in combinations(names, 2))
-    folder = CACHE / "cluster-needed" / hashlib.sha256(text.encode()).hexdigest()[:16]
+    folder = CACHE / "cluster-needed" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}-{layers}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cluster.toml").write_text(text)
     return folder / "cluster.toml"
 
 
-def prepared(made: Emulation, folder: Path, effort: float) -> Path:
+def prepared(made: Emulation, folder: Path, options: argparse.Namespace) -> Path:
     """The workspace of the network: profiled on each device, or once beside them; errors studied beside them."""
     work = folder / "work"
     if (work / "error.json").exists():
         return work
     model, data = folder / "encoder.onnx", folder / "x.npy"
-    onnx.save(encoder(LAYERS, WIDE, TOKENS), model)
+    onnx.save(encoder(options.layers, WIDE, TOKENS), model)
     np.save(data, np.random.default_rng(1).standard_normal((24, 1, TOKENS, WIDE), np.float32))
     given = ["--data", data, "--scheme", study.SCHEME, "--runtime", "onnxruntime", "--threads", 1]
     own = [each.name for each in made.cluster.devices if each.profile == f"profiles/{each.name}.json"]
     outs = {name: folder / (name or "work") for name in own or [""]}
     for name, out in outs.items():
-        study.run(made if name else None, name, "profile", model, *given, "--effort", effort, "-o", out)
+        study.run(made if name else None, name, "profile", model, *given, "--effort", options.effort, "-o", out)
     if own:
         shutil.copytree(outs[own[-1]], work, dirs_exist_ok=True)
         (work / "profiles").mkdir()
         for name, out in outs.items():
             shutil.copy(out / "profile.json", work / "profiles" / f"{name}.json")
-    study.run(None, "", "error", work, "--effort", effort)
+    study.run(None, "", "error", work, "--effort", options.effort)
     (folder / PEAK).write_text(f"{resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6:.0f}")
     return work
 
 
 def rows_of(case: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """What each way does in a case, predicted and measured."""
-    file = cluster_of(case)
+    file = cluster_of(case, options.layers)
     with Emulation(file) as made:
         start_devices(made)
-        work = prepared(made, file.parent, options.effort)
+        work = prepared(made, file.parent, options)
         links = file.with_name("probed-lan.toml")
         setting = Setting(made, work, links if links.exists() else study.probed(made, file, "lan"))
         asked = SETTINGS[case][1](setting)
@@ -291,6 +291,7 @@ def main() -> int:
     parser.add_argument("--cases", default=",".join(SETTINGS))
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--effort", type=float, default=0.2)
+    parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     end_once()
