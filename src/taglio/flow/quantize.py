@@ -7,7 +7,7 @@ import onnx
 from taglio import weights
 from taglio.error.doubts import saturating_sums
 from taglio.error.tally import Tally
-from taglio.errors import BadModel, BadOption
+from taglio.errors import BadOption
 from taglio.flow.outcome import Quantized
 from taglio.flow.work import Work, covering
 from taglio.model.graph import Block, match, select
@@ -39,7 +39,7 @@ def quantize(
     `method` is "static", "dynamic", "float16", "int8-weights" or "int4-weights"; `blocks` is "all", "top-flops:K",
     "top-bytes:K" or name patterns. `also` gives other blocks another scheme, as SCHEME=PATTERN; later ones win.
     `repair` names repairs, which lower the error of int8 at the same speed: "ranges", "rounding", "bias". Raises
-    BadOption, and BadModel if nothing can be quantised.
+    BadOption.
     """
     if method not in METHODS:
         raise BadOption(f"`method` is {method}: use {' or '.join(METHODS)}")
@@ -49,11 +49,10 @@ def quantize(
         raise BadOption(f"`repair` {', '.join(form.repairs)}: repairs need the static method and a qdq scheme")
     if method == "static" and form.format == "qdq":
         work = work.settled(form, progress)
-    if not work.graph.candidates():
-        raise BadModel(f"{work.name}: no block can be int8: taglio inspect says why")
     names = select(work.graph, blocks)
     if not names:
-        raise BadOption(f'`blocks` "{blocks}" matches no block of {work.model.name}')
+        found = f'`blocks` "{blocks}" matches no block' if work.graph.candidates() else "no block can be int8"
+        raise BadOption(f"{work.name}: {found}: taglio inspect lists them")
     if ":" in blocks or blocks == "all":  # a rule, not names: take those of its blocks that have such a form
         fits = _fits(method)
         names = tuple(name for name in names if fits(work.graph.block(name)))

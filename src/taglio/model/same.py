@@ -64,9 +64,9 @@ class Reference:
             )
             if self._varies > 0.0:
                 self.random = (
-                    f"the model's answers are random ({', '.join(kinds)}): the same input changes output {name} by "
-                    f"{self._varies:.2g} of its size from run to run, and errors include that: "
-                    "turn the noise off in the data or the model"
+                    f"the model's answers are random ({', '.join(kinds)}): for the same input output {name} differs by "
+                    f"{self._varies:.2%} from run to run, and errors include that: turn the noise off in the data or "
+                    "the model"
                 )
 
     def refuse_difference(self, simple: onnx.ModelProto) -> None:
