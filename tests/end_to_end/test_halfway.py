@@ -256,7 +256,7 @@ def test_an_interrupted_run_over_an_old_one(workspace: Path, tiny: Case, monkeyp
     def impatient(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("taglio.flow.error.study", impatient)
+    monkeypatch.setattr("taglio.flow.error.measure", impatient)
     before = snapshot(workspace)
     ran = quick(tiny, workspace, "--max-error", 0.05)
     refused(ran, "stopped", "intact", code=130)
