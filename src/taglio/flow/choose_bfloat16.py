@@ -22,11 +22,11 @@ from taglio.model.graph import Block, Graph
 from taglio.profile.attribution import Attributor
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Effort, time_models
-from taglio.progress import Progress
+from taglio.progress import Progress, reported
 from taglio.runtimes.openvino import BF16, MIXED, NAME, compiled, marked
 from taglio.scratch import scratch
 
-# Groups, fewer if trying all would take more than _BUDGET_S seconds.
+# Groups, as many as can be tried in _BUDGET_S seconds. Choices of groups may take as long again.
 _MOST, _FEWEST, _BUDGET_S = 24, 4, 20.0
 # Inputs for the error of a group alone; a choice is measured on all that are given.
 _FEW = 4
@@ -62,7 +62,8 @@ def choose_bfloat16(
     progress: Progress | None = None,
 ) -> Choice | None:
     """The fastest choice that keeps a share of `limit` on `samples`, whose float outputs are `wanted`. None if none is
-    clearly faster than `float_s`, OpenVINO's time in float32, or if memory does not hold the weights often enough."""
+    clearly faster than `float_s`, OpenVINO's time in float32, if the model is too slow to try that often, or if memory
+    does not hold the weights often enough."""
     weight_bytes = sum(block.weight_float_bytes for block in work.graph.blocks)
     if work.memory_bytes is not None and _COPIES * weight_bytes > work.memory_bytes:
         return None
@@ -81,12 +82,10 @@ def choose_bfloat16(
         begun = time.perf_counter()
         fixed = error((), _FEW)
         affordable = int(_BUDGET_S / (time.perf_counter() - begun))
-        groups = grouped(work.graph, max(_FEWEST, min(_MOST, affordable)))
-        alone = []
-        for index, group in enumerate(groups):
-            alone.append(error(_tensors(work, group), _FEW))
-            if progress:
-                progress("trying bfloat16", index + 1, len(groups))
+        if affordable < _FEWEST:
+            return None
+        groups = grouped(work.graph, min(_MOST, affordable))
+        alone = [error(_tensors(work, group), _FEW) for group in reported(groups, "trying bfloat16", progress)]
         squares = np.maximum(np.square(alone) - fixed**2, 0.0)
         seconds = [_seconds(work, place, groups, progress) for place in (MIXED, BF16)]
         return _best(work, _Groups(groups, seconds, squares, fixed), error, _SHARE * limit, float_s)
@@ -112,7 +111,8 @@ def _best(
     fixed, squares = groups.fixed, groups.squares.copy()
     measured = dict[tuple[int, ...], Choice | None]()
     byte_s, switched, excess_s = 0.0, list[float](), list[float]()
-    while choice not in measured and len(measured) < _TRIED:
+    deadline = time.perf_counter() + _BUDGET_S
+    while choice not in measured and len(measured) < _TRIED and time.perf_counter() < deadline:
         bfloat16 = _tensors(work, [*chain.from_iterable(compress(groups.blocks, choice))])
         measured[choice], found = None, error(bfloat16)
         if any(choice):  # errors of groups interplay: those that were chosen share what was found
