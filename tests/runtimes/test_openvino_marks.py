@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(bool(refusal(MIXED)), reason="needs a processor 
 
 def precisions(path: Path, folder: Path, bfloat16: list[str]) -> dict[str, str]:
     """The precision in which each convolution runs, by the name of the tensor that it computes."""
-    session = compiled(marked(path, folder).read(bfloat16), SessionOptions(1))
+    session = compiled(marked(path, folder).read(bfloat16), SessionOptions(1, runtime=MIXED))
     found = {}
     for node in session._compiled.get_runtime_model().get_ordered_ops():
         info = node.get_rt_info()

@@ -73,7 +73,7 @@ def choose_bfloat16(
         model = marked(path, folder)
 
         def error(bfloat16: Sequence[str], count: int | None = None) -> float:
-            session = compiled(model.read(bfloat16), work.setup.options(NAME))
+            session = compiled(model.read(bfloat16), work.setup.options(MIXED))
             tally = Tally(work.parts, metric.basis)
             for sample, outputs in zip(samples[:count], wanted[:count], strict=True):
                 tally.add(outputs, session.run(work.model.outputs, sample))

@@ -76,13 +76,12 @@ def open_session(path: Path, options: SessionOptions, *, counters: bool = False)
     OpenVINO has no optimisation levels and does not spin: those options do not apply. Raises BadOption if OpenVINO is
     not installed, BadModel if it refuses the model.
     """
-    core = _openvino().Core()
-    settings = properties(options.runtime) | {"INFERENCE_NUM_THREADS": options.threads, "PERF_COUNT": counters}
+    _openvino()
     try:
         if options.runtime != MIXED:
-            return OpenVinoSession(core.compile_model(str(path), "CPU", settings))
+            return compiled(str(path), options, counters=counters)
         with scratch() as folder:
-            return OpenVinoSession(core.compile_model(marked(path, folder).read(options.bfloat16), "CPU", settings))
+            return compiled(marked(path, folder).read(options.bfloat16), options, counters=counters)
     except Exception as error:  # OpenVINO raises bare RuntimeErrors from C++
         text = " ".join(str(error).split())
         raise BadModel(f"{path.name}: OpenVINO cannot load it: {text[-500:]}") from None
@@ -93,9 +92,9 @@ def marked(path: Path, folder: Path) -> MarkedModel:
     return MarkedModel(_openvino().Core(), path, folder)
 
 
-def compiled(model: Any, options: SessionOptions) -> OpenVinoSession:
-    """A session of what `marked` read."""
-    settings = properties(MIXED) | {"INFERENCE_NUM_THREADS": options.threads}
+def compiled(model: Any, options: SessionOptions, *, counters: bool = False) -> OpenVinoSession:
+    """A session of an openvino.Model, or of the file at a path, in the place `options.runtime`."""
+    settings = properties(options.runtime) | {"INFERENCE_NUM_THREADS": options.threads, "PERF_COUNT": counters}
     return OpenVinoSession(_openvino().Core().compile_model(model, "CPU", settings))
 
 

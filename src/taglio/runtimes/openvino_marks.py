@@ -21,7 +21,7 @@ _MARKS = (
     {"name": "precise", "version": "0"},
 )
 _UNCHANGED = {"type": "Clamp", "version": "opset1"}
-_ALL_VALUES = {"min": "-3.4e+38", "max": "3.4e+38"}
+_ALL_VALUES = {"min": "-3.4028234663852886e+38", "max": "3.4028234663852886e+38"}
 _NOT_COMPUTED = ("Const", "Parameter", "Result")
 # Activations that the plugin replaces, whatever they are written as.
 _REPLACED = ("Swish", "PReLU")
@@ -86,17 +86,20 @@ class _Net:
 
     def _apart(self, key: str) -> None:
         """Keep the plugin from replacing a MatMul and the bias behind it by one operator: put between them what changes
-        no value and is fused into the MatMul."""
+        no finite value and is fused into the MatMul."""
         products = self._inputs(key, "MatMul")
         if self._layers[key].attrib["type"] != "Add" or not products or not self._inputs(key, "Const"):
             return
         edge, number = products[0], str(1 + max(map(int, self._layers)))
         product = self._layers[edge.attrib["from-layer"]]
+        (written,) = product.findall("output/port")
         layer = ET.Element("layer", {"id": number, "name": f"{product.attrib['name']}/kept", **_UNCHANGED})
         ET.SubElement(layer, "data", _ALL_VALUES)
         for side, port in (("input", "0"), ("output", "1")):
-            told = ET.SubElement(ET.SubElement(layer, side), "port", {"id": port, "precision": "FP32"})
-            told.extend(product.findall("output/port/dim"))
+            told = ET.SubElement(
+                ET.SubElement(layer, side), "port", {"id": port, "precision": written.attrib["precision"]}
+            )
+            told.extend(written.findall("dim"))
         self._all.append(layer)
         self._layers[number] = layer
         ET.SubElement(self._edges, "edge", edge.attrib | {"to-layer": number, "to-port": "0"})
