@@ -6,12 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import taglio
+from taglio.cli import main
 from taglio.components.build import read, write
 from taglio.components.cut import cut
 from taglio.embedded import digits_data
 from taglio.error.loss import RELATIVE
-from taglio.flow import choose_bfloat16
+from taglio.flow import choose_bfloat16, settle
 from taglio.flow.choose_bfloat16 import crossing, fastest, grouped
+from taglio.flow.choose_place import PlaceResult
 from taglio.flow.work import Model
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.openvino import MIXED
@@ -109,3 +112,17 @@ def test_the_choice_keeps_its_share_of_the_limit(digits: Model, monkeypatch: pyt
     # What is no faster is not worth it.
     monkeypatch.setattr(choose_bfloat16, "_relative", lambda *_: 0.99)
     assert choose_bfloat16.choose_bfloat16(digits, samples, wanted, limit, RELATIVE, 0.05) is None
+
+
+@mixes
+def test_a_workspace_of_a_mixed_model_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Model(digits_model(), digits_data(), threads=1)
+    tensors = work.graph.blocks[3].outputs
+    only = PlaceResult(MIXED, 0.001, 0.0, 0.001, False)
+    monkeypatch.setattr(settle, "float_everywhere", lambda *_: ([only], tensors))
+    result = taglio.optimize(work, max_error=0.05, effort=0.02, scheme="qdq-u8s8-asym-pc")
+    assert result.setup.runtime == MIXED
+    result.save(tmp_path / "out")
+    again = taglio.load(tmp_path / "out")
+    assert again.setup.bfloat16 == tensors
+    assert main(["run", str(tmp_path / "out"), "--runs", "3"]) == 0

@@ -116,7 +116,8 @@ def optimize(
         rows = in_places(decision.finalists, decision.timed, decision.answers, places.results)
         outcome = replace(outcome, places=rows)
     settled.kept.forget("switchable")
-    return result_of(work, wanted, decision.profile, decision.error, decision.plan, built, outcome)
+    mixed = work.but(setup=replace(work.setup, bfloat16=settled.setup.bfloat16))  # for later stages
+    return result_of(mixed, wanted, decision.profile, decision.error, decision.plan, built, outcome)
 
 
 def _outcome(
