@@ -17,7 +17,7 @@ from taglio.flow.choose_bfloat16 import crossing, fastest, grouped
 from taglio.flow.choose_place import PlaceResult
 from taglio.flow.work import Model
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from taglio.runtimes.openvino import MIXED
+from taglio.runtimes.openvino import MIXED, NAME
 from taglio.runtimes.places import refusal
 from tests.models import digits_model
 
@@ -126,3 +126,11 @@ def test_a_workspace_of_a_mixed_model_is_opened_again(tmp_path: Path, monkeypatc
     again = taglio.load(tmp_path / "out")
     assert again.setup.bfloat16 == tensors
     assert main(["run", str(tmp_path / "out"), "--runs", "3"]) == 0
+
+
+@mixes
+def test_a_profile_by_itself_is_not_of_a_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Model(digits_model(), digits_data(), threads=1)
+    only = PlaceResult(MIXED, 0.001, 0.0, 0.001, False)
+    monkeypatch.setattr(settle, "float_everywhere", lambda *_: ([only], work.graph.blocks[3].outputs))
+    assert taglio.profile(work, scheme="qdq-u8s8-asym-pc", effort=0.02).conditions.runtime == NAME

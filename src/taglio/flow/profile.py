@@ -15,6 +15,8 @@ from taglio.progress import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import Scheme, parse_scheme
 from taglio.runtimes.onnxruntime import NAME
+from taglio.runtimes.openvino import MIXED
+from taglio.runtimes.openvino import NAME as OPENVINO
 
 AUTO = "auto"
 # Relative L2 limit for which scheme "auto" is chosen when a profile is taken before any limit is known.
@@ -42,7 +44,9 @@ def profile(
     wanted, bound = read_scheme(scheme), number("max_error", max_error)
     positive("effort", effort)
     found = settle(work, wanted, RELATIVE.bound(bound), RELATIVE, progress, effort=effort)
-    return next(iter(profiles(found.work, found.places.planned[:1], found.scheme, effort, progress).values()))
+    # A profile does not name the tensors of a mix, so only `optimize`, which knows them, plans in one.
+    place = OPENVINO if found.places.planned[0] == MIXED else found.places.planned[0]
+    return next(iter(profiles(found.work, [place], found.scheme, effort, progress).values()))
 
 
 def profiles(
