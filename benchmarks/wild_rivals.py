@@ -207,18 +207,30 @@ def _measured(work: Work, entries: Sequence[Entry], budget_s: float) -> list[Way
 def _times(
     sessions: Mapping[int, Session], feeds: Sequence[Mapping[str, np.ndarray]], budget_s: float
 ) -> dict[int, float]:
-    """Median seconds by session, every round in a fresh order."""
+    """Median seconds by session, every round in a fresh order. Each first runs uncounted, at most three times in 40 ms:
+    the caches then hold what they hold where it is deployed alone."""
+    once_s = {index: _second(session, dict(feeds[0])) for index, session in sessions.items()}
+    refills = {index: min(3, int(0.04 / each)) for index, each in once_s.items()}
     taken: dict[int, list[float]] = {index: [] for index in sessions}
     order, shuffle, begun, done = list(sessions), random.Random(0), time.perf_counter(), 0
     while done < _WARMUP + 3 or time.perf_counter() - begun < budget_s:
         shuffle.shuffle(order)
         for index in order:
-            feed = dict(feeds[done % len(feeds)])
-            start = time.perf_counter()
-            sessions[index].run(None, feed)
+            for visit in range(refills[index] + 1):
+                feed = dict(feeds[(done + visit) % len(feeds)])
+                start = time.perf_counter()
+                sessions[index].run(None, feed)
             taken[index].append(time.perf_counter() - start)
         done += 1
     return {index: median(each[_WARMUP:]) for index, each in taken.items()}
+
+
+def _second(session: Session, feed: dict[str, np.ndarray]) -> float:
+    """Seconds of the second run, which allocates no more."""
+    session.run(None, feed)
+    start = time.perf_counter()
+    session.run(None, feed)
+    return time.perf_counter() - start
 
 
 def rows(contests: Sequence[Contest], limits: Sequence[float]) -> tuple[list[str], list[list[str]]]:

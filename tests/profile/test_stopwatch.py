@@ -115,11 +115,40 @@ def test_models_that_much_rests_on_are_run_three_times_a_round_in_the_same_time(
     machine = on(Quota(0.001, 1.0), monkeypatch)
     sessions = dict.fromkeys("abcd", machine)
     effort = Effort(warmup=1, minimum=3, maximum=1000, budget_s=0.6)
-    walls, *kernels = stopwatch._rounds(sessions, [{}], effort, 0.0, ("a",))
-    assert walls == 100  # of six runs each
-    assert kernels == list(stopwatch._rounds(sessions, [{}], effort, 0.0, ())[1:])
-    found = stopwatch._interleave(sessions, [{}], 5, lambda _: None, 0.0, ("a",))
-    assert {name: len(each) for name, each in found.items()} == {"a": 15, "b": 5, "c": 5, "d": 5}
+    found, once = (stopwatch._rounds(sessions, [{}], effort, 0.0, often) for often in (("a",), ()))
+    assert found.walls == 25  # of six models, each of which runs four times
+    assert (found.kernels, found.paused) == (once.kernels, once.paused)
+    samples = stopwatch._interleave(sessions, [{}], 5, lambda _: None, 0.0, ("a",))
+    assert {name: len(each) for name, each in samples.items()} == {"a": 15, "b": 5, "c": 5, "d": 5}
+
+
+class Cached(Quota):
+    """A model that takes longer while the caches hold another's weights."""
+
+    filled_by: "Cached | None" = None
+
+    def __init__(self, compute_s: float, clock: Quota) -> None:
+        super().__init__(compute_s, 1.0)
+        self.clock = clock
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        self.clock.compute_ns = self.compute_ns * (1 if Cached.filled_by is self else 2)
+        Cached.filled_by = self
+        return self.clock.run(output_names, input_feed)
+
+
+@pytest.mark.parametrize(("compute_s", "refills", "found_s"), [(1e-3, 3, 1e-3), (15e-3, 1, 15e-3), (30e-3, 0, 60e-3)])
+def test_fast_models_find_the_caches_as_they_left_them(
+    monkeypatch: pytest.MonkeyPatch, compute_s: float, refills: int, found_s: float
+) -> None:
+    clock = on(Quota(0.0, 1.0), monkeypatch)
+    sessions = {name: Cached(compute_s, clock) for name in "ab"}
+    planned = stopwatch._rounds(sessions, [{}], Effort(), 0.0, ()).refills
+    assert planned == dict.fromkeys("ab", refills)
+    found = stopwatch._interleave(sessions, [{}], 4, lambda _: None, refills=planned)
+    assert all(max(each) == pytest.approx(found_s, rel=0.01) for each in found.values())
+    alone = stopwatch._rounds({"a": sessions["a"]}, [{}], Effort(), 0.0, ()).refills
+    assert alone == {"a": 0}  # nothing else empties them
 
 
 def test_a_device_that_nobody_stops_is_timed_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +172,7 @@ def test_what_a_new_session_takes_at_first_is_no_scatter_and_leaves_no_fewer_rou
 ) -> None:
     assert stretch_s({"model": on(Fresh(0.04, 1.0), monkeypatch)}, [{}], Effort()) == 0.0
     machine = on(Fresh(0.04, 1.0), monkeypatch)
-    walls, *_ = stopwatch._rounds({"model": machine}, [{}], Effort(budget_s=2.0), 0.0, ())
+    walls = stopwatch._rounds({"model": machine}, [{}], Effort(budget_s=2.0), 0.0, ()).walls
     assert walls == 50
     found = stopwatch._interleave({"model": machine}, [{}], walls, lambda _: None)
     assert set(np.round(found["model"], 6)) == {0.04}
@@ -197,6 +226,8 @@ def test_what_is_read_of_a_kernels_profile(tmp_path: Path) -> None:
     events = [{"cat": "Session", "name": "model_run", "dur": 9}, {"cat": "Node", "name": "conv_fence_before", "dur": 7}]
     path.write_text(json.dumps(events + [kernel | {"dur": each} for each in (900, 30, 20, 40)]))
     assert kernel_seconds(path, 1, None, [0, 1, 2, 3]) == {"conv": pytest.approx(3e-5)}
+    # Two rounds of two runs, of which the second counts.
+    assert kernel_seconds(path, 0, None, [0, 1], refills=1) == {"conv": pytest.approx(3.5e-5)}
 
 
 def test_what_waiting_costs_is_small_and_not_negative() -> None:

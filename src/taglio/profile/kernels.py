@@ -19,23 +19,25 @@ class _Event(msgspec.Struct):
 
 
 def kernel_seconds(
-    path: Path, warmup: int, longest_s: float | None, counted: Sequence[int], at_once: int = 1
+    path: Path, warmup: int, longest_s: float | None, counted: Sequence[int], at_once: int = 1, refills: int = 0
 ) -> dict[str, float]:
-    """Seconds by kernel: the median over the runs `counted`, each the mean of `at_once` inferences. `longest_s` is the
-    longest time that the process works between pauses, if a quota pauses it (see `unpaused`)."""
+    """Seconds by kernel: the median over the rounds `counted`. A round is the mean of `at_once` inferences, after
+    `refills` times as many that do not count. `longest_s` is the longest time that the process works between pauses, if
+    a quota pauses it (see `unpaused`)."""
     durations: dict[str, list[float]] = {}
     for event in msgspec.json.decode(path.read_bytes(), type=list[_Event]):
         if event.cat == "Node" and event.name.endswith(_KERNEL_SUFFIX):
             durations.setdefault(event.name[: -len(_KERNEL_SUFFIX)], []).append(event.dur * 1e-6)
     # The first runs allocate memory, which a served model does not pay again.
-    runs = max((len(values) for values in durations.values()), default=0) // at_once
+    visit = (1 + refills) * at_once
+    rounds = max((len(values) for values in durations.values()), default=0) // visit
     later = {}
     for name, values in durations.items():
         # A kernel in a branch or a loop does not run exactly once per inference.
-        steady = len(values) == runs * at_once and runs > max(counted)
-        means = np.reshape(values, (runs, at_once)).mean(axis=1).tolist() if steady else []
+        steady = len(values) == rounds * visit and rounds > max(counted)
+        means = np.reshape(values, (rounds, visit))[:, -at_once:].mean(axis=1).tolist() if steady else []
         each = [means[index] for index in counted if index >= warmup] if steady else []
-        later[name] = each or values[warmup * at_once :] or values
+        later[name] = each or values[warmup * visit :] or values
     if longest_s is not None:
         return unpaused(later, longest_s)
     return {name: median(values) for name, values in later.items()}

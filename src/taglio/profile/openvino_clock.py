@@ -37,12 +37,14 @@ class Counting:
         self._runs.append(self._session.seconds())
         return outputs
 
-    def seconds(self, warmup: int, at_once: int = 1) -> dict[str, float]:
-        """Median seconds of each part over all runs but the first `warmup`; a run is the mean of `at_once` inferences,
-        which may differ in shape."""
-        runs = [self._runs[start : start + at_once] for start in range(0, len(self._runs), at_once)]
-        runs = runs[warmup:] or runs
-        return {name: median(fmean(each.get(name, 0.0) for each in run) for run in runs) for name in runs[0][0]}
+    def seconds(self, warmup: int, at_once: int = 1, refills: int = 0) -> dict[str, float]:
+        """Median seconds of each part over all rounds but the first `warmup`. A round is the mean of `at_once`
+        inferences, which may differ in shape, after `refills` times as many that do not count."""
+        before = refills * at_once
+        starts = range(before, len(self._runs), before + at_once)
+        rounds = [self._runs[start : start + at_once] for start in starts]
+        rounds = rounds[warmup:] or rounds
+        return {name: median(fmean(each.get(name, 0.0) for each in some) for some in rounds) for name in rounds[0][0]}
 
 
 def join(graph: onnx.ModelProto, parts: Sequence[Part], seconds: Mapping[str, float]) -> dict[str, float]:
