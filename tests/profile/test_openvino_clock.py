@@ -44,6 +44,20 @@ def test_what_was_put_in_stands_behind_what_it_reads() -> None:
     assert [(node.op_type, list(node.input)) for node in added] == [("ReorderOutput", ["c"])] * 2
 
 
+def test_a_product_with_a_bias_is_its_matmuls_whatever_it_is_called() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"], name="dense/MatMul"),
+        helper.make_node("Add", ["product", "b"], ["sum"], name="dense/Add"),
+        helper.make_node("Gelu", ["sum"], ["act"], name="act"),
+        helper.make_node("QuantizeLinear", ["act", "s", "z"], ["act_q"], name="act_q"),
+    ]
+    model = helper.make_model(helper.make_graph(nodes, "g", [], []))
+    for originals in (("dense/Add", "act"), ("dense/MatMul/DequantizationMultiply", "act_q"), ("act_q",)):
+        fused = Part("dense/Add", "FullyConnected", originals, "x")
+        assert join(model, [fused], {"dense/Add": 2.0}) == {"dense/MatMul": 2.0}
+    assert join(model, [Part("act", "Eltwise", ("act",), "x")], {"act": 1.0}) == {"act": 1.0}
+
+
 def test_a_graph_of_other_names_is_refused() -> None:
     with pytest.raises(MeasurementFailed, match="names none of the model's operators"):
         join(graph(), [Part("a", "Convolution", ("a",), "")], {"a": 1.0})

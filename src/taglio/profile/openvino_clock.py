@@ -1,8 +1,9 @@
 """Seconds per part of OpenVINO's compiled graphs, joined to ONNX nodes, for `stopwatch.time_models`.
 
 OpenVINO runs the parts of a compiled graph. Each part names the operators it was made of, so its seconds go to one node
-of the ONNX graph: the Conv or MatMul among them, or else the last that computes. A part that OpenVINO inserted itself
-(Reorder) counts as a layout change behind its producer's tensor, as in ONNX Runtime.
+of the ONNX graph: the Conv or MatMul among them, or else the last that computes. A product that names none of its own
+(OpenVINO calls a MatMul with a bias after the Add) belongs to the nearest one before what it names. A part that
+OpenVINO inserted itself (Reorder) counts as a layout change behind its producer's tensor, as in ONNX Runtime.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,9 @@ from taglio.runtimes.openvino import Part
 _ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "MatMulNBits", "DynamicQuantizeMatMul"})
 _PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _PUT_IN = "ReorderOutput"
+_PRODUCTS = frozenset({"Convolution", "Deconvolution", "FullyConnected", "MatMul"})
+# What OpenVINO adds to the name of an int8 operator.
+_SCALED = "/DequantizationMultiply"
 
 
 class Counting:
@@ -53,7 +57,7 @@ def join(graph: onnx.ModelProto, parts: Sequence[Part], seconds: Mapping[str, fl
     Raises MeasurementFailed if no part names an operator of the graph.
     """
     nodes = {name: node for node in graph.graph.node for name in (*node.output, node.name) if name}
-    made_of = {part.name: _main([nodes[name] for name in part.originals if name in nodes]) for part in parts}
+    made_of = {part.name: _main(part, nodes) for part in parts}
     sources = {part.name: part.source for part in parts}
     if not any(node is not None for node in made_of.values()):
         raise MeasurementFailed("OpenVINO's compiled graph names none of the model's operators: use onnxruntime")
@@ -74,10 +78,27 @@ def join(graph: onnx.ModelProto, parts: Sequence[Part], seconds: Mapping[str, fl
     return found
 
 
-def _main(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto | None:
-    computing = [node for node in nodes if node.op_type not in _PAIRS]
+def _main(part: Part, nodes: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto | None:
+    """The node that the time of `part` belongs to; `nodes` by their own and their outputs' names."""
+    names = [name.removesuffix(_SCALED) for name in part.originals]
+    known = [nodes[name] for name in names if name in nodes]
+    computing = [node for node in known if node.op_type not in _PAIRS]
     anchors = [node for node in computing if node.op_type in _ANCHORS]
-    return next(iter([*anchors[:1], *computing[-1:], *nodes[-1:]]), None)
+    if part.kind in _PRODUCTS and known and not anchors:
+        anchors = _before(known[0], nodes)
+    return next(iter([*anchors[:1], *computing[-1:], *known[-1:]]), None)
+
+
+def _before(node: onnx.NodeProto, nodes: Mapping[str, onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """The Conv or MatMul nearest before a node; empty if there is none."""
+    found, seen = [node], {node.name}
+    for each in found:
+        if each.op_type in _ANCHORS:
+            return [each]
+        producers = [nodes[name] for name in each.input if name in nodes and nodes[name].name not in seen]
+        seen |= {producer.name for producer in producers}
+        found += producers
+    return []
 
 
 def _behind(
