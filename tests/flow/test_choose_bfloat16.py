@@ -13,7 +13,7 @@ from taglio.components.cut import cut
 from taglio.embedded import digits_data
 from taglio.error.loss import RELATIVE
 from taglio.flow import choose_bfloat16, settle
-from taglio.flow.choose_bfloat16 import crossing, fastest, grouped
+from taglio.flow.choose_bfloat16 import _left_over, crossing, fastest, grouped, with_int8
 from taglio.flow.choose_place import PlaceResult
 from taglio.flow.work import Model
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
@@ -74,6 +74,14 @@ def test_the_fastest_choice_is_that_of_trying_all(seed: int) -> None:
     assert taken(fastest([list(f32), list(bf16)], crossing_s, squares, 1e9)) == pytest.approx(
         min(map(taken, product((0, 1), repeat=8)))
     )
+
+
+def test_what_costs_much_of_the_limit_and_saves_little_stays_in_float32() -> None:
+    seconds, squares, none = [[2.0, 2.0], [1.9, 1.0]], np.array([0.6, 0.1]), np.zeros(1)
+    assert fastest(seconds, none, squares, 0.8) == (1, 1)
+    assert fastest(seconds, none, squares, 0.8, _left_over) == (0, 1)
+    assert with_int8(1.0, 0.01, 0.01) == 1.0  # nothing is left to int8
+    assert with_int8(1.0, 0.006, 0.01) == pytest.approx(1.0 - 0.8 * (1.0 - with_int8(1.0, 0.0, 0.01)))
 
 
 def test_without_room_nothing_is_chosen() -> None:

@@ -9,7 +9,7 @@ from taglio.embedded import digits_data
 from taglio.error.loss import Metric
 from taglio.errors import MeasurementFailed
 from taglio.flow import choose_place, profile
-from taglio.flow.choose_place import PlaceResult, left_for_int8, rank, together
+from taglio.flow.choose_place import PlaceResult, left_for_int8, one_of_each_runtime, rank, together
 from taglio.flow.choose_scheme import SchemeResult
 from taglio.flow.settle import settle
 from taglio.flow.work import Model, Work
@@ -44,6 +44,14 @@ def test_plans_are_made_where_they_may_be_fastest() -> None:
     assert (places.planned, places.scheme) == ((BF16,), SYMMETRIC)
     assert places.usable == {ORT: 0.0, NAME: 0.0, BF16: 0.005}
     assert [each.profiled for each in places.results] == [False, False, True]
+
+
+def test_of_a_packages_places_that_counts_which_is_fastest_with_int8() -> None:
+    found = [place(ORT, 10.0), place(NAME, 8.0), place(BF16, 4.0, 0.0099), place(MIXED, 4.2, 0.003)]
+    assert [each.runtime for each in one_of_each_runtime(found, 0.01)] == [MIXED, ORT]
+    assert [each.runtime for each in one_of_each_runtime(found, 0.1)] == [BF16, ORT]
+    dropped = [replace(each, dropped="broken") if each.runtime in (MIXED, ORT) else each for each in found]
+    assert [each.runtime for each in one_of_each_runtime(dropped, 0.01)] == [BF16]
 
 
 def test_another_place_within_reach_is_planned_in_too() -> None:

@@ -4,8 +4,8 @@ Plans nothing.
 A place gets a profile if its score is the best, or so close that its plans may win. The score is the one of
 choose_scheme.py: the estimated latency of a plan, from the latencies of float and all-int8 and the share of the limit
 that all-int8 uses. The error of a place's own arithmetic (bfloat16) adds to the error of int8 as squares, so int8 may
-use what is left of the limit. If bfloat16 everywhere breaks the limit, some blocks may still compute in it: that is one
-more place (choose_bfloat16.py).
+use what is left of the limit. If bfloat16 everywhere breaks the limit, or leaves little of it, some blocks may still
+compute in it: that is one more place (choose_bfloat16.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from taglio.data.dataset import Sample
 from taglio.error.loss import Metric
 from taglio.error.tally import Tally
 from taglio.errors import TaglioError, one_line
-from taglio.flow.choose_bfloat16 import choose_bfloat16
+from taglio.flow.choose_bfloat16 import choose_bfloat16, with_int8
 from taglio.flow.choose_scheme import SchemeResult
 from taglio.flow.work import Work
 from taglio.memory import make_room
@@ -41,6 +41,8 @@ _ERROR_S, _FEWEST, _MOST = 0.5, 2, 32
 _REACH, _PROFILED = 1.08, 2
 # If float alone uses this share of a place's limit, too little is left for any int8 block.
 _LEFT = 0.999
+# Above this share of the limit it is worth trying to keep some blocks out of bfloat16.
+_MUCH = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ def float_everywhere(
         if error > _LEFT * max_loss:
             dropped[name] = f"the float model alone has {metric.title} {metric.text(error, 2)} there"
     choice = None
-    if BF16 in errors and BF16 in dropped and OPENVINO in errors and OPENVINO not in dropped:
+    if errors.get(BF16, 0.0) > _MUCH * max_loss and OPENVINO in errors and OPENVINO not in dropped:
         try:
             require_here(MIXED, work.model.name)
             choice = choose_bfloat16(work, samples, wanted, max_loss, metric, float_s[OPENVINO], progress)
@@ -214,11 +216,10 @@ def base_errors(
     return errors, failed
 
 
-def one_of_each_runtime(found: Sequence[PlaceResult]) -> list[PlaceResult]:
-    """For each package, the usable place with the fastest float model."""
+def one_of_each_runtime(found: Sequence[PlaceResult], limit: float) -> list[PlaceResult]:
+    """For each package, the usable place that is expected to have the fastest plan, by its float model."""
     best: dict[str, PlaceResult] = {}
-    for each in found:
-        name = package(each.runtime)
-        if not each.dropped and each.float_s < (best[name].float_s if name in best else inf):
-            best[name] = each
+    for each in sorted(found, key=lambda each: with_int8(each.float_s, each.error, limit)):
+        if not each.dropped:
+            best.setdefault(package(each.runtime), each)
     return list(best.values())

@@ -40,7 +40,7 @@ def settle(
     found, bfloat16 = float_everywhere(work, max_loss, metric, effort, progress)
     if bfloat16 is not None:
         work = work.but(setup=replace(work.setup, bfloat16=bfloat16))
-    bases = {each.runtime: each.error for each in one_of_each_runtime(found)}
+    bases = {each.runtime: each.error for each in one_of_each_runtime(found, max_loss)}
     by_place: dict[str, tuple[Scheme, tuple[SchemeResult, ...]]] = {}
     for place, base in bases.items():
         if scheme is not None and len(bases) == 1:  # there is no choice
