@@ -22,6 +22,7 @@ from taglio.artifact import tools
 from taglio.embedded import digits_data, digits_model
 from taglio.flow.work import Model, Work
 from taglio.profile.machine import available_cores, describe
+from taglio.runtimes.places import AUTO
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
@@ -76,11 +77,11 @@ def paths(case: Case) -> tuple[Path, Path]:
     return filled, images
 
 
-def open_case(name: str, threads: int | None = None) -> Work:
+def open_case(name: str, threads: int | None = None, runtime: str = AUTO) -> Work:
     """The model of a case with its data."""
     case = CASES[name]
     model, data = paths(case)
-    return Model(model, data, preprocess=case.preprocess, threads=threads or available_cores())
+    return Model(model, data, preprocess=case.preprocess, threads=threads or available_cores(), runtime=runtime)
 
 
 def write(what: str, figures: dict[str, Any], table: str) -> Path:

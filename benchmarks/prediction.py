@@ -4,12 +4,15 @@ For each network: profile once, time every layer alone, then time random subsets
 with the float model, whose change since the profile is the machine's drift and is taken out of the ratio (both
 ratios are kept). Spinning off, threads fixed.
 
-    python benchmarks/prediction.py [--cases a,b] [--subsets 20] [--threads 2]
+    python benchmarks/prediction.py [--cases a,b] [--subsets 20] [--threads 2] [--runtime openvino]
+
+The sum of layers is ONNX Runtime's, whatever the runtime.
 """
 
 import argparse
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,14 +26,17 @@ from taglio.profile.result import predict
 from taglio.profile.stopwatch import FEEDS, Effort, time_models
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
+from taglio.runtimes.onnxruntime import NAME
+from taglio.runtimes.openvino import BF16
+from taglio.runtimes.openvino import NAME as OPENVINO
 
 # Never one of the seeds that a profile or a search draws from.
 SEED = 20261120
 
 
-def measure(name: str, subsets: int, threads: int | None, effort: float) -> dict[str, Any]:
+def measure(name: str, subsets: int, threads: int | None, effort: float, runtime: str) -> dict[str, Any]:
     """Ratios predicted / measured of one case."""
-    work = open_case(name, threads)
+    work = open_case(name, threads, runtime)
     scheme = DEFAULT_SCHEME
     builder = work.builder(scheme)
     start = time.perf_counter()
@@ -38,7 +44,8 @@ def measure(name: str, subsets: int, threads: int | None, effort: float) -> dict
     profile_s = time.perf_counter() - start
     start = time.perf_counter()
     options = work.setup.options()
-    layers = layer_times(work.model, work.graph, builder, precisions(scheme), options, work.typical[0])
+    alone = replace(options, runtime=NAME)
+    layers = layer_times(work.model, work.graph, builder, precisions(scheme), alone, work.typical[0])
     layers_s = time.perf_counter() - start
     mixes = random_mixes(work.graph, precisions(scheme), subsets, SEED)
     models = {key: partial(builder.build, mix) for key, mix in {FLOAT_RUN: {}, **mixes}.items()}
@@ -68,6 +75,7 @@ def measure(name: str, subsets: int, threads: int | None, effort: float) -> dict
     layer = np.array([row["layers"] for row in rows])
     return {
         "case": name,
+        "runtime": runtime,
         "threads": work.setup.threads,
         "scheme": str(scheme),
         "blocks": len(work.graph.blocks),
@@ -95,13 +103,14 @@ def main() -> int:
     parser.add_argument("--subsets", type=int, default=20)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--effort", type=float, default=1.0)
+    parser.add_argument("--runtime", default=NAME, choices=[NAME, OPENVINO, BF16])
     options = parser.parse_args()
     results = []
     for name in options.cases.split(","):
         if name not in CASES:
             parser.error(f"{name} is none of {', '.join(CASES)}")
         try:
-            results.append(measure(name, options.subsets, options.threads, options.effort))
+            results.append(measure(name, options.subsets, options.threads, options.effort, options.runtime))
         except FileNotFoundError as error:
             print(f"skipped {error}")
             continue
