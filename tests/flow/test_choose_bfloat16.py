@@ -102,6 +102,7 @@ def test_a_mixed_model_is_deployed_as_it_was_chosen(few: Model, tmp_path: Path) 
 
 
 @mixes
+@pytest.mark.whole  # compiles a real network many times
 def test_the_choice_keeps_its_share_of_the_limit(few: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         choose_bfloat16, "_seconds", lambda _, place, groups, *__: [0.002 if place == MIXED else 0.001] * len(groups)

@@ -271,7 +271,7 @@ def test_an_inference_takes_the_mean_over_the_shapes_that_occur() -> None:
         opset_imports=[helper.make_opsetid("", 17)],
         ir_version=8,
     )
-    effort = Effort(minimum=9, maximum=9)
+    effort = Effort(minimum=9, maximum=9, budget_s=0.5)
     times = [
         time_models(
             {"model": lambda: model},
