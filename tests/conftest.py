@@ -1,6 +1,7 @@
 """Models with data and finished workspaces, made once and copied by the tests that change them."""
 
 import fcntl
+import gc
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from taglio.embedded import digits_data
+from taglio.profile import busy, speed
 from tests.end_to_end.command import SCHEME, Case, taglio
 from tests.models import digits_model, pyramid, saved
 
@@ -36,8 +38,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             fcntl.flock(testing, fcntl.LOCK_UN)  # closing is not enough while a forked process has the file
 
 
+def pytest_collection_finish() -> None:
+    """Thousands of tests are there to stay: each collection of garbage would look through them again."""
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def brief() -> Iterator[None]:
+    """What is timed in this process is not timed again because of the tests beside it, and seldom waits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(busy, "STAT", Path("/nothing"))
+        patch.setattr(speed, "_WAITS", 3)
+        yield
+
+
 # What only the whole way from a model to a plan makes, or processes of their own.
-WHOLE = frozenset({"base", "counted", "digits_staged", "optimized", "server", "tiny_staged", "workspace"})
+WHOLE = frozenset({"base", "counted", "digits_staged", "optimized", "server", "serving", "tiny_staged", "workspace"})
 HERE = Path(__file__).parent
 
 

@@ -18,10 +18,10 @@ from taglio.errors import BadModel, Infeasible, TaglioError
 from tests.end_to_end.command import ENVIRONMENT, Ran, refused, taglio
 
 
-def parsers(parser: argparse.ArgumentParser | None = None) -> dict[str, argparse.ArgumentParser]:
+def parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """Every command by its words, of a group the commands in it."""
     found: dict[str, argparse.ArgumentParser] = {}
-    for name, (each, _) in choices(parser or build_parser()).items():
+    for name, (each, _) in choices(parser).items():
         inner = parsers(each) if choices(each) else {}
         found |= {f"{name} {word}": command for word, command in inner.items()} or {name: each}
     return found
@@ -37,13 +37,10 @@ def choices(parser: argparse.ArgumentParser) -> dict[str, tuple[argparse.Argumen
     return found
 
 
-def options() -> Iterator[tuple[str, argparse.Action]]:
-    for name, parser in parsers().items():
-        for action in parser._actions:
-            yield name, action
+BY_WORDS = parsers(build_parser())
 
 
-@pytest.mark.parametrize("name", parsers())
+@pytest.mark.parametrize("name", BY_WORDS)
 def test_a_command_explains_itself(name: str) -> None:
     above = build_parser()
     for word in name.split():
@@ -55,18 +52,17 @@ def test_a_command_explains_itself(name: str) -> None:
     assert "--json" in ran.out or name == "emulate"  # its output is that of the command it runs
 
 
-@pytest.mark.parametrize(("name", "action"), list(options()), ids=lambda each: getattr(each, "dest", each))
-def test_an_option_explains_itself(name: str, action: argparse.Action) -> None:
-    assert action.help
-    assert len(action.help) > 8
-    formatted = parsers()[name].format_help()  # a stray % in a help text fails here
+@pytest.mark.parametrize("name", BY_WORDS)
+def test_every_option_explains_itself(name: str) -> None:
+    assert [each.dest for each in BY_WORDS[name]._actions if len(each.help or "") <= 8] == []
+    formatted = BY_WORDS[name].format_help()  # a stray % in a help text fails here
     assert "%(" not in formatted
 
 
 def test_one_name_means_one_thing() -> None:
     """An option that several commands share has one help text, one type and one set of choices."""
     seen: dict[str, tuple[object, ...]] = {}
-    for name, action in options():
+    for name, action in ((name, action) for name, parser in BY_WORDS.items() for action in parser._actions):
         if name == "quantize" and action.dest in ("scheme", "out"):  # one scheme, no auto; a file, not a folder
             continue
         if name == "inspect" and action.dest == "blocks":  # which to show, not which to quantise
@@ -167,8 +163,17 @@ def test_help_loads_no_runtime() -> None:
     """`taglio --help` answers at once: what is heavy is imported by the command that needs it."""
     heavy = "onnx", "onnxruntime", "highspy", "numpy", "PIL", "rich"
     code = f"import sys, taglio.cli; taglio.cli.build_parser(); print([m for m in {heavy} if m in sys.modules])"
+    assert printed(code) == "[]"
+
+
+def test_devices_start_and_stop_without_a_runtime() -> None:
+    heavy = "onnxruntime", "openvino", "highspy", "ray"
+    assert printed(f"import sys, taglio.cli.devices; print([m for m in {heavy} if m in sys.modules])") == "[]"
+
+
+def printed(code: str) -> str:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, check=True)
-    assert ran.stdout.strip() == "[]"
+    return ran.stdout.strip()
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,6 @@ def name_of(path: Path) -> str:
 
 
 TREES = {name_of(path): ast.parse(path.read_bytes(), str(path)) for path in FILES}
-every_module = pytest.mark.parametrize("module", TREES)
 
 
 def room_of(module: str) -> str:
@@ -91,10 +90,9 @@ def wrong_imports(module: str, tree: ast.AST) -> list[str]:
     return wrong
 
 
-@every_module
-def test_imports_run_one_way(module: str) -> None:
-    assert room_of(module) in {"", "cluster", *RANK}, f"give {room_of(module)} its place in LAYERS"
-    assert wrong_imports(module, TREES[module]) == []
+def test_imports_run_one_way() -> None:
+    assert {room_of(module) for module in TREES} - {"", "cluster", *RANK} == set(), "give these their places in LAYERS"
+    assert [line for module, tree in TREES.items() for line in wrong_imports(module, tree)] == []
 
 
 @pytest.mark.parametrize(
@@ -150,22 +148,25 @@ def test_the_checker_never_meets_the_solver() -> None:
     assert not [name for name in reached if name.split(".")[0] in ("highspy", "scipy")]
 
 
-@pytest.mark.parametrize("module", [name for name in TREES if room_of(name) != "cli"])  # a command imports what it runs
-def test_imports_stand_at_the_top(module: str) -> None:
-    functions = [node for node in ast.walk(TREES[module]) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    assert [f"{node.name}:{line}" for node in functions for line, _ in imported(node)] == []
+def test_imports_stand_at_the_top() -> None:
+    assert [
+        f"{module}:{line}"
+        for module, tree in TREES.items()
+        if room_of(module) != "cli"  # a command imports what it runs
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for line, _ in imported(node)
+    ] == []
 
 
-@every_module
-def test_a_docstring_says_what_the_module_is(module: str) -> None:
-    assert ast.get_docstring(TREES[module]), f"{module} has no docstring: say what it is, and what it is not"
+def test_a_docstring_says_what_a_module_is() -> None:
+    assert [module for module, tree in TREES.items() if not ast.get_docstring(tree)] == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SRC).as_posix())
-def test_files_are_short_and_named_after_a_concept(path: Path) -> None:
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert lines <= LONGEST, f"{lines} lines: which part has a name of its own?"
-    assert path.stem not in ("utils", "util", "helpers", "common", "misc")
+def test_files_are_short_and_named_after_a_concept() -> None:
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert {path: count for path, count in lines.items() if count > LONGEST} == {}, "a part has a name of its own"
+    assert [path for path in FILES if path.stem in ("utils", "util", "helpers", "common", "misc")] == []
 
 
 WATCH = """

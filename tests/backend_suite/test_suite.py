@@ -112,7 +112,7 @@ def misbehave(item: str) -> str:
 
 
 def test_a_crash_or_a_hang_costs_its_item_alone() -> None:
-    found = dict(run_all(misbehave, ["a", "die", "b", "hang", "c"], workers=1, timeout_s=5))
+    found = dict(run_all(misbehave, ["a", "die", "b", "hang", "c"], workers=1, timeout_s=1))
     assert found == {
         "a": "A", "b": "B", "c": "C", "die": Died(timeout=False, exit_code=-signal.SIGSEGV), "hang": Died(timeout=True)
     }  # fmt: skip

@@ -14,6 +14,7 @@ import pytest
 
 from taglio.compare.checkpoint import FILE
 from taglio.compare.environments import VARIABLE
+from tests.conftest import once
 from tests.end_to_end.command import ENVIRONMENT, Case, refused, taglio
 
 STATUSES = {
@@ -40,13 +41,15 @@ def nothing_installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def compared(tiny: Case, tmp_path_factory: pytest.TempPathFactory, nothing_installed: Path) -> tuple[Path, Any]:
     """Every back end asked for, ONNX Runtime alone there."""
-    out = tmp_path_factory.mktemp("compared") / "out"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(VARIABLE, str(nothing_installed))
-        ran = taglio(
-            "compare", *tiny.arguments(), "--layers", "--effort", "0.01", "--max-error", "10%", "-o", out, "--json"
-        )
-    return out, ran.json()
+    asked = (*tiny.arguments(), "--layers", "--effort", "0.01", "--max-error", "10%")
+
+    def make(folder: Path) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(VARIABLE, str(nothing_installed))
+            return taglio("compare", *asked, "-o", folder / "out", "--json").json()
+
+    folder, result = once(tmp_path_factory, "compared", make)
+    return folder / "out", result
 
 
 def rows(result: Any, backend: str) -> dict[str, Any]:

@@ -215,14 +215,19 @@ def test_other_folders_of_a_workspace_are_read_and_stay(workspace: Path) -> None
     assert not (workspace / "profiles").exists()
 
 
+def killed_after(process: "subprocess.Popen[str]", seconds: float) -> None:
+    """Kill a process that has not ended by then."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=seconds)
+    process.kill()
+    process.communicate()
+
+
 @pytest.mark.parametrize("index", range(6), ids=["profile", "error", "plan", "build", "run", "report"])
 def test_killed_at_a_random_moment(index: int, workspace: Path, tiny: Case) -> None:
     """Each stage again over a finished workspace, killed at some point: what is there is what was, or is complete."""
     command = commands_that_write(tiny, workspace)[index]
-    process = begun(command)
-    time.sleep(random.Random(index).uniform(1.0, 4.0 if index < 5 else 1.5))
-    process.kill()
-    process.communicate()
+    killed_after(begun(command), random.Random(index).uniform(0.5, 3.0 if index < 5 else 1.0))
     with transaction.held(workspace):
         pass
     assert not [*workspace.rglob(".*")]
@@ -243,10 +248,7 @@ def test_quantize_killed_at_a_random_moment(seed: int, tiny: Case, tmp_path: Pat
     out = tmp_path / "out" / "model.onnx"
     out.parent.mkdir()
     out.write_bytes(b"old")
-    process = begun(("quantize", *tiny.arguments(), "-o", out))
-    time.sleep(random.Random(seed).uniform(0.8, 2.0))
-    process.kill()
-    process.communicate()
+    killed_after(begun(("quantize", *tiny.arguments(), "-o", out)), random.Random(seed).uniform(0.5, 1.5))
     assert out.read_bytes() == b"old" or onnx.load(out).graph.node
     assert taglio("quantize", *tiny.arguments(), "-o", out).code == 0
     assert [each.name for each in out.parent.iterdir()] == [out.name]

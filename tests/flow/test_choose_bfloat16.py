@@ -19,40 +19,41 @@ from taglio.flow.work import Model
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.openvino import MIXED, NAME
 from taglio.runtimes.places import refusal
+from tests.end_to_end.command import Case
 from tests.models import digits_model
 
 mixes = pytest.mark.skipif(bool(refusal(MIXED)), reason="needs a processor on which OpenVINO computes in bfloat16")
 
 
 @pytest.fixture(scope="module")
-def digits() -> Model:
+def few() -> Model:
     with np.load(digits_data()) as arrays:
         return Model(digits_model(), {"image": arrays["image"][:8]}, runtime="onnxruntime")
 
 
-def test_groups_are_consecutive_blocks_of_about_equal_work(digits: Model) -> None:
-    groups = grouped(digits.graph, 6)
-    assert [block for group in groups for block in group] == list(digits.graph.blocks)
+def test_groups_are_consecutive_blocks_of_about_equal_work(few: Model) -> None:
+    groups = grouped(few.graph, 6)
+    assert [block for group in groups for block in group] == list(few.graph.blocks)
     assert 4 <= len(groups) <= 6
-    total = sum(block.flops for block in digits.graph.blocks)
+    total = sum(block.flops for block in few.graph.blocks)
     assert max(sum(block.flops for block in group) for group in groups) < 0.6 * total
-    assert [len(group) for group in grouped(digits.graph, 10_000)] == [1] * len(digits.graph.blocks)
+    assert [len(group) for group in grouped(few.graph, 10_000)] == [1] * len(few.graph.blocks)
 
 
-def test_what_crosses_is_written_before_and_read_behind(digits: Model) -> None:
-    groups = grouped(digits.graph, 6)
+def test_what_crosses_is_written_before_and_read_behind(few: Model) -> None:
+    groups = grouped(few.graph, 6)
     place = {block.name: index for index, group in enumerate(groups) for block in group}
     wanted = [
         sum(
             tensor.float_bytes
-            for tensor in digits.graph.tensors
+            for tensor in few.graph.tensors
             if tensor.producer is not None
             and place[tensor.producer] <= end
             and any(place[name] > end for name in tensor.consumers)
         )
         for end in range(len(groups) - 1)
     ]
-    assert list(crossing(digits.graph, groups)) == wanted
+    assert list(crossing(few.graph, groups)) == wanted
     assert all(each > 0 for each in wanted)
 
 
@@ -90,45 +91,49 @@ def test_without_room_nothing_is_chosen() -> None:
 
 
 @mixes
-def test_a_mixed_model_is_deployed_as_it_was_chosen(digits: Model, tmp_path: Path) -> None:
-    tensors = digits.graph.blocks[3].outputs
-    devices = {block.name: "local" for block in digits.graph.blocks}
-    parts = cut(digits.model, digits.graph, digits.model.proto, devices)
-    write(tmp_path, "0" * 64, ["image"], digits.outputs, parts, runtimes={"local": MIXED}, bfloat16=tensors)
+def test_a_mixed_model_is_deployed_as_it_was_chosen(few: Model, tmp_path: Path) -> None:
+    tensors = few.graph.blocks[3].outputs
+    devices = {block.name: "local" for block in few.graph.blocks}
+    parts = cut(few.model, few.graph, few.model.proto, devices)
+    write(tmp_path, "0" * 64, ["image"], few.outputs, parts, runtimes={"local": MIXED}, bfloat16=tensors)
     (piece,) = read(tmp_path).pieces
     assert piece.bfloat16 == tensors
     assert piece.properties["INFERENCE_PRECISION_HINT"] == "bf16"
 
 
 @mixes
-def test_the_choice_keeps_its_share_of_the_limit(digits: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.whole  # compiles a real network many times
+def test_the_choice_keeps_its_share_of_the_limit(few: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         choose_bfloat16, "_seconds", lambda _, place, groups, *__: [0.002 if place == MIXED else 0.001] * len(groups)
     )
     monkeypatch.setattr(choose_bfloat16, "_relative", lambda _, tensors: 1.0 - 0.001 * len(tensors))
-    samples = digits.data.held_out.samples
+    samples = few.data.held_out.samples
     session = open_session(Path(digits_model()), SessionOptions(1))
     wanted = [session.run(None, dict(sample)) for sample in samples]
-    whole = choose_bfloat16.choose_bfloat16(digits, samples, wanted, 1.0, RELATIVE, 0.05)
+    whole = choose_bfloat16.choose_bfloat16(few, samples, wanted, 1.0, RELATIVE, 0.05)
     assert whole is not None
     limit = whole.error
-    choice = choose_bfloat16.choose_bfloat16(digits, samples, wanted, limit, RELATIVE, 0.05)
+    choice = choose_bfloat16.choose_bfloat16(few, samples, wanted, limit, RELATIVE, 0.05)
     assert choice is not None
     assert choice.error <= 0.8 * limit
     assert 0 < len(choice.bfloat16) < len(whole.bfloat16)
     assert choice.seconds == pytest.approx(0.05 * (1.0 - 0.001 * len(choice.bfloat16)))
     # What is no faster is not worth it.
     monkeypatch.setattr(choose_bfloat16, "_relative", lambda *_: 0.99)
-    assert choose_bfloat16.choose_bfloat16(digits, samples, wanted, limit, RELATIVE, 0.05) is None
+    assert choose_bfloat16.choose_bfloat16(few, samples, wanted, limit, RELATIVE, 0.05) is None
 
 
 @mixes
-def test_a_workspace_of_a_mixed_model_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = Model(digits_model(), digits_data(), threads=1)
+@pytest.mark.whole
+def test_a_workspace_of_a_mixed_model_is_opened_again(
+    tiny: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Model(tiny.model, tiny.data, threads=1)
     tensors = work.graph.blocks[3].outputs
     only = PlaceResult(MIXED, 0.001, 0.0, 0.001, False)
     monkeypatch.setattr(settle, "float_everywhere", lambda *_: ([only], tensors))
-    result = taglio.optimize(work, max_error=0.05, effort=0.02, scheme="qdq-u8s8-asym-pc")
+    result = taglio.optimize(work, max_error=0.05, effort=0.01, scheme="qdq-u8s8-asym-pc")
     assert result.setup.runtime == MIXED
     result.save(tmp_path / "out")
     again = taglio.load(tmp_path / "out")
@@ -137,8 +142,9 @@ def test_a_workspace_of_a_mixed_model_is_opened_again(tmp_path: Path, monkeypatc
 
 
 @mixes
-def test_a_profile_by_itself_is_not_of_a_mix(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = Model(digits_model(), digits_data(), threads=1)
+@pytest.mark.whole
+def test_a_profile_by_itself_is_not_of_a_mix(tiny: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Model(tiny.model, tiny.data, threads=1)
     only = PlaceResult(MIXED, 0.001, 0.0, 0.001, False)
     monkeypatch.setattr(settle, "float_everywhere", lambda *_: ([only], work.graph.blocks[3].outputs))
-    assert taglio.profile(work, scheme="qdq-u8s8-asym-pc", effort=0.02).conditions.runtime == NAME
+    assert taglio.profile(work, scheme="qdq-u8s8-asym-pc", effort=0.01).conditions.runtime == NAME

@@ -85,6 +85,7 @@ def test_profile_and_error_model_know_the_form(tmp_path: Path) -> None:
     assert error_model(work, known, effort=1.0).predict(work.graph, everything) == pytest.approx(measured, rel=0.25)
 
 
+@pytest.mark.whole
 def test_a_plan_of_such_blocks_is_built_and_keeps_the_limit(tmp_path: Path) -> None:
     model, data = products(tmp_path)
     result = taglio.optimize(

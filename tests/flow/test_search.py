@@ -87,8 +87,7 @@ def latency(tried: Tried) -> float:
     return tried.plan.predicted_latency_s.value
 
 
-@pytest.mark.parametrize("bound", [0.01, 0.02, 0.03])
-@pytest.mark.parametrize("factor", [0.6, 1.0, 1.7, 6.0])
+@pytest.mark.parametrize(("factor", "bound"), [(0.6, 0.02), (1.0, 0.03), (1.7, 0.01), (6.0, 0.02)])
 def test_it_comes_near_the_fastest_plan_that_truly_holds(factor: float, bound: float) -> None:
     graph, profile, error = chain()
     measure, limits = Hidden(graph, error, factor), Limits(bound)
@@ -179,7 +178,7 @@ def test_pins_that_truly_break_the_bound_give_no_plan_that_holds() -> None:
     assert best(tried, 3) == []
 
 
-@examples(60)
+@examples(25)
 @given(
     made_up.problems(largest=10),
     st.sampled_from((0.3, 0.6, 1.0, 1.7, 20.0)),

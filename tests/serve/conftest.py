@@ -4,7 +4,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,6 +86,19 @@ def stop(server: Server) -> tuple[int, str]:
     server.process.send_signal(signal.SIGTERM)
     _, error = server.process.communicate(timeout=60)
     return server.process.returncode, error
+
+
+@pytest.fixture
+def serving() -> Iterator[Callable[..., Server]]:
+    """Starts servers that end well after the test."""
+    running: list[Server] = []
+
+    def begin(*arguments: str) -> Server:
+        running.append(start(*arguments))
+        return running[-1]
+
+    yield begin
+    assert [stop(each) for each in running] == [(0, "")] * len(running)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 import json
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from taglio.serve.queue import Limits, ModelQueue
 from taglio.serve.refusals import BadRequest
 from taglio.serve.served import Step, open_model
 from taglio.serve.service import step_of
-from tests.serve.conftest import Server, product, start, stop, workspace
+from tests.serve.conftest import Server, product, workspace
 
 KEPT = State("total", "before", "float32", (1, 2))
 
@@ -78,15 +78,9 @@ def test_what_is_no_step_is_refused(tmp_path: Path) -> None:
             step_of(wrong)
 
 
-@pytest.fixture
-def running(folder: Path) -> Iterator[Server]:
-    server = start(f"counter={folder}")
-    yield server
-    assert stop(server) == (0, "")
-
-
-def test_sequences_over_rest_and_grpc_are_the_same_ones(running: Server) -> None:
+def test_sequences_over_rest_and_grpc_are_the_same_ones(serving: Callable[..., Server], folder: Path) -> None:
     client = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
+    running = serving(f"counter={folder}")
 
     def rest(value: float, **parameters: Any) -> float:
         asked = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [value, value]}

@@ -9,6 +9,7 @@ import socket
 import struct
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from taglio.serve import server as serving
 from taglio.serve.refusals import Overloaded
 from taglio.serve.service import Held, Service, Settings
 from tests.end_to_end.command import refused, taglio
-from tests.serve.conftest import SCALE, Server, product, start, stop, workspace
+from tests.serve.conftest import SCALE, Server, product, workspace
 
 ROWS = np.array([[1, -2, 3, 4], [9, 1, 1, 1]], np.float32)
 
@@ -179,26 +180,25 @@ def _faults(pid: int) -> int:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system does not end such connections")
-def test_a_client_that_does_not_read_is_disconnected_and_costs_nobody_else(tmp_path: Path) -> None:
-    running = start(f"product={workspace(tmp_path / 'w', product())}", "--drain-s", "1")
-    try:
-        host, _, port = running.http.removeprefix("http://").rpartition(":")
-        body, headers = binary(np.ones((60_000, 4), np.float32))
-        told = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        start_line = f"POST /v2/models/product/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{told}\r\n"
-        with socket.socket() as deaf:
-            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            deaf.settimeout(0.5)
-            deaf.connect((host, int(port)))
-            with suppress(OSError):  # the server stops reading, and may have ended the connection already
-                for _ in range(20):
-                    deaf.sendall(start_line.encode() + body)
-            ended = select.poll()
-            ended.register(deaf, select.POLLHUP)
-            assert ended.poll(20_000)
-        assert infer(running, request())[0] == 200
-    finally:
-        assert stop(running) == (0, "")
+def test_a_client_that_does_not_read_is_disconnected_and_costs_nobody_else(
+    serving: Callable[..., Server], tmp_path: Path
+) -> None:
+    running = serving(f"product={workspace(tmp_path / 'w', product())}", "--drain-s", "1")
+    host, _, port = running.http.removeprefix("http://").rpartition(":")
+    body, headers = binary(np.ones((60_000, 4), np.float32))
+    told = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    start_line = f"POST /v2/models/product/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{told}\r\n"
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.settimeout(0.5)
+        deaf.connect((host, int(port)))
+        with suppress(OSError):  # the server stops reading, and may have ended the connection already
+            for _ in range(20):
+                deaf.sendall(start_line.encode() + body)
+        ended = select.poll()
+        ended.register(deaf, select.POLLHUP)
+        assert ended.poll(20_000)
+    assert infer(running, request())[0] == 200
 
 
 def test_requests_and_unread_answers_are_bounded_together() -> None:
@@ -267,39 +267,32 @@ def test_only_the_addresses_asked_for_listen(server: Server) -> None:
     assert listening == {("0100007F", port) for port in ports}
 
 
-def test_a_token_is_asked_for_by_both_protocols(tmp_path: Path) -> None:
-    folder = workspace(tmp_path / "w", product())
+def test_a_token_is_asked_for_by_both_protocols(serving: Callable[..., Server], tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret\n")
-    running = start(str(folder), "--token-file", str(token))
-    try:
-        assert ask(running, "/v2/health/ready")[0] == 200
-        assert ask(running, "/v2")[0] == 401
-        assert ask(running, "/v2", headers={"Authorization": "Bearer wrong"})[0] == 401
-        assert ask(running, "/v2", headers={"Authorization": "Bearer secret"})[0] == 200
-        grpc_client = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
-        client = grpc_client.InferenceServerClient(running.grpc)
-        assert client.is_server_ready()
-        with pytest.raises(grpc_client.InferenceServerException, match="token"):
-            client.get_server_metadata()
-        assert client.get_server_metadata(headers={"authorization": "Bearer secret"}).name == "taglio"
-    finally:
-        assert stop(running) == (0, "")
+    running = serving(str(workspace(tmp_path / "w", product())), "--token-file", str(token))
+    assert ask(running, "/v2/health/ready")[0] == 200
+    assert ask(running, "/v2")[0] == 401
+    assert ask(running, "/v2", headers={"Authorization": "Bearer wrong"})[0] == 401
+    assert ask(running, "/v2", headers={"Authorization": "Bearer secret"})[0] == 200
+    grpc_client = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
+    client = grpc_client.InferenceServerClient(running.grpc)
+    assert client.is_server_ready()
+    with pytest.raises(grpc_client.InferenceServerException, match="token"):
+        client.get_server_metadata()
+    assert client.get_server_metadata(headers={"authorization": "Bearer secret"}).name == "taglio"
 
 
-def test_a_directory_of_workspaces_serves_names_and_versions(tmp_path: Path) -> None:
+def test_a_directory_of_workspaces_serves_names_and_versions(serving: Callable[..., Server], tmp_path: Path) -> None:
     for name in ("a/1", "a/10", "b"):
         workspace(tmp_path / name, product())
-    running = start(str(tmp_path))
-    try:
-        _, index = ask(running, "/v2/repository/index", b"")
-        assert [(each["name"], each["version"]) for each in index] == [("a", "1"), ("a", "10"), ("b", "1")]
-        assert ask(running, "/v2/models/a")[1]["versions"] == ["1", "10"]
-        body = json.dumps(request()).encode()
-        assert ask(running, "/v2/models/a/infer", body)[1]["model_version"] == "10"
-        assert ask(running, "/v2/models/a/versions/1/infer", body)[1]["model_version"] == "1"
-    finally:
-        stop(running)
+    running = serving(str(tmp_path))
+    _, index = ask(running, "/v2/repository/index", b"")
+    assert [(each["name"], each["version"]) for each in index] == [("a", "1"), ("a", "10"), ("b", "1")]
+    assert ask(running, "/v2/models/a")[1]["versions"] == ["1", "10"]
+    body = json.dumps(request()).encode()
+    assert ask(running, "/v2/models/a/infer", body)[1]["model_version"] == "10"
+    assert ask(running, "/v2/models/a/versions/1/infer", body)[1]["model_version"] == "1"
 
 
 def test_what_cannot_be_served_is_refused_in_one_line(tmp_path: Path, server: Server) -> None:

@@ -15,6 +15,7 @@ from tests.serve.conftest import product, start, stop, workspace
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
+@pytest.mark.whole
 def test_a_collector_gets_a_span_within_the_callers(tmp_path: Path) -> None:
     messages = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")

@@ -1,4 +1,4 @@
-"""Commands for several machines: plans and fronts, running devices, and runs on them."""
+"""Commands for several machines: plans and fronts, running clusters, and runs on them."""
 
 import argparse
 from pathlib import Path
@@ -10,11 +10,9 @@ from taglio.cli.options import fraction, positive_float
 from taglio.cli.output import Shown
 from taglio.cli.parser import arguments
 from taglio.cluster import file as cluster_file
-from taglio.cluster.engine import device, local
 from taglio.cluster.engine.calibrate import calibrate
 from taglio.cluster.engine.connect import connect, gather
 from taglio.cluster.engine.handling import handling, with_handling
-from taglio.cluster.engine.lock import Lock, default_token
 from taglio.cluster.engine.optimize import optimize_on_cluster
 from taglio.cluster.engine.probe import measured
 from taglio.cluster.engine.probe import probe as probe_links
@@ -79,34 +77,6 @@ def _other(text: str, max_error: Any) -> placing.Wanted:
     if not isinstance(bound, float):
         raise BadOption(f'--with-model "{text}" has no error limit: write OUT,max-error=1%')
     return placing.Wanted(Path(folder), bound, rate)
-
-
-def start(options: argparse.Namespace) -> Shown:
-    """Run `taglio device start`."""
-    names = ("head", "address", "port", "memory_mb", "progress")
-    asked: dict[str, Any] = {name: getattr(options, name) for name in names}
-    lock, threads = Lock(options.token or default_token(), options.tls), options.threads or available_cores()
-    started = device.start(options.name, host=options.host or device.LOOPBACK, threads=threads, lock=lock, **asked)
-
-    def tables() -> None:
-        say(f'device "{started.name}" joined the cluster at {started.address} with {started.threads} threads')
-        if started.head:
-            loopback = started.host == device.LOOPBACK
-            only = "; this device listens on this machine only: start it with --host to change that" if loopback else ""
-            say(f"to join from another machine: taglio device start --name NAME --address {started.address}{only}")
-            say(f"other machines need the secret in {started.token}: copy the file to the same path there")
-
-    return Shown(started, tables)
-
-
-def stop(options: argparse.Namespace) -> Shown:
-    """Run `taglio device stop`."""
-    devices = [local.one(options.name)] if options.name else local.known()
-    for each in devices:
-        local.stop(each)
-    names = [each.name for each in devices]
-    told = f"stopped {', '.join(names)}" if names else "no device runs on this machine"
-    return Shown({"stopped": names}, lambda: say(told))
 
 
 def status(options: argparse.Namespace) -> Shown:

@@ -155,7 +155,7 @@ COMMANDS = (
     ),
     Command(
         "device start",
-        "clusters:start",
+        "devices:start",
         "start a device here (the first with --head) and wait until it has joined the cluster",
         "--name --head --address --host --port --threads --memory-mb --token --tls",
         {
@@ -178,7 +178,7 @@ COMMANDS = (
         },
     ),
     Command(
-        "device stop", "clusters:stop", "stop the devices running here, or one of them", "--name", {"--name": _DEVICE}
+        "device stop", "devices:stop", "stop the devices running here, or one of them", "--name", {"--name": _DEVICE}
     ),
     Command(
         "cluster status",

@@ -59,10 +59,19 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "cluster.toml"
 
 
-@pytest.fixture
-def made(file: Path) -> Iterator[Emulation]:
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulation]:
+    file = tmp_path_factory.mktemp("emulated") / "cluster.toml"
+    file.write_text(CLUSTER)
     with Emulation(file) as made:
         yield made
+
+
+@pytest.fixture
+def made(one: Emulation) -> Iterator[Emulation]:
+    """An emulation as its file says, whatever a test before changed."""
+    yield one
+    one.change("")
 
 
 def taglio(*words: str, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":

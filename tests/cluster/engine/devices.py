@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,6 +39,9 @@ bandwidth_mbit_s = 1000
 latency_ms = 0.5
 joules_per_mb = 0.5
 """
+# Ports that Ray would set aside for its dashboard, its client protocol, workers, and its dashboard's agent: heads of
+# these tests take them.
+DASHBOARD, CLIENT, WORKER, AGENT = 8265, 10001, 15151, 52365
 # To the server and back, so that every kind of message is sent.
 PINS = ("camera=/stem*", "server=/fine*", "server=/middle*", "camera=/coarse*", "camera=/classify*")
 
@@ -65,11 +68,18 @@ class Bench:
         """Of the head."""
         return f"127.0.0.1:{self.port}"
 
-    def command(self, *arguments: object, wait_s: float = 300.0, devices: Path | None = None) -> Ran:
-        """Run a command in a process of its own, with the devices of another place if given."""
+    def command(
+        self,
+        *arguments: object,
+        wait_s: float = 300.0,
+        devices: Path | None = None,
+        hurried: Mapping[str, float] | None = None,
+    ) -> Ran:
+        """Run a command in a process of its own, with the devices of another place if given, and constants of taglio
+        `hurried`: "module.NAME" -> seconds that would be more."""
         environment = {} if devices is None else {"TAGLIO_DEVICES": str(devices)}
         done = subprocess.run(
-            [sys.executable, "-m", "taglio", *(str(each) for each in arguments)],
+            [*_taglio(hurried or {}), *(str(each) for each in arguments)],
             env={**self.environment, **environment}, capture_output=True, text=True, timeout=wait_s, check=False,
         )  # fmt: skip
         return Ran(done.returncode, done.stdout, done.stderr)
@@ -125,10 +135,25 @@ class Bench:
                 continue
 
 
-def bench(tls: Path | None = None, head: str = "camera") -> Bench:
-    """A place below /tmp with a free port."""
+def _taglio(hurried: Mapping[str, float]) -> list[str]:
+    """The words that run taglio, with some of its constants changed."""
+    if not hurried:
+        return [sys.executable, "-m", "taglio"]
+    lines = ["import importlib"]
+    for name, seconds in hurried.items():
+        module, _, constant = name.rpartition(".")
+        lines.append(f"module = importlib.import_module('taglio.{module}')")
+        lines += [f"assert module.{constant} > {seconds}", f"module.{constant} = {seconds}"]
+    return [sys.executable, "-c", "\n".join([*lines, "from taglio.cli import entry", "entry()"])]
+
+
+def bench(port: int, tls: Path | None = None, head: str = "camera") -> Bench:
+    """A place below /tmp with this port, or where it is taken a free one."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     return Bench(Path(tempfile.mkdtemp(prefix="tg", dir="/tmp")), port, tls, head)
 
@@ -142,18 +167,17 @@ def planned(out: Path, cluster: Path, *options: object) -> dict[str, Any]:
     return found
 
 
-def planned_with_states(here: Bench, folder: Path, cluster: Path) -> Path:
-    """A workspace of the model with states, its cache on the server and its head on the camera."""
+def planned_with_states(folder: Path, cluster: Path) -> None:
+    """A workspace `out` of the model with states, its cache on the server and its head on the camera."""
     case, out = stateful.written(folder), folder / "out"
     state = [word for each in stateful.STATES for word in ("--state", each)]
     quick = ("--scheme", SCHEME, "--runtime", "onnxruntime", "--effort", 0.01)
-    here.command("profile", *case.arguments(), *state, *quick, "-o", out, "--json").json()
-    here.command("error", out, "--effort", 0.01, "--json").json()
+    taglio("profile", *case.arguments(), *state, *quick, "-o", out, "--json").json()
+    taglio("error", out, "--effort", 0.01, "--json").json()
     asked = ("--cluster", cluster, "--max-error", 0, "--pin", "server=cache", "--pin", "camera=head", "--time-limit", 1)
-    found = here.command("plan", out, *asked, "--json").json()["plans"][0]
+    found = taglio("plan", out, *asked, "--json").json()["plans"][0]
     assert {"camera", "server"} == {each["device"] for each in found["placements"]}
-    here.command("build", out, "--json").json()
-    return out
+    taglio("build", out, "--json").json()
 
 
 def until(true: Any, patience_s: float, what: str) -> None:
@@ -165,23 +189,50 @@ def until(true: Any, patience_s: float, what: str) -> None:
 
 
 @contextlib.contextmanager
-def two_devices() -> Iterator[Bench]:
+def two_devices(port: int, head: str = "camera") -> Iterator[Bench]:
     """A bench on which the devices camera and server run."""
-    here = bench()
+    here = bench(port, head=head)
     try:
-        for name in ("camera", "server"):
-            assert here.start(name).json()["name"] == name
+        for name in sorted(("camera", "server"), key=lambda each: each != head):
+            told = here.start(name).json()
+            assert (told["name"], told["address"]) == (name, here.address)
         yield here
     finally:
         here.stop()
 
 
+def listened(processes: list[int]) -> set[str]:
+    """Addresses on which these processes listen, each in its own network."""
+    found = set[str]()
+    for process in processes:
+        with contextlib.suppress(OSError):  # it ended, or closed one, meanwhile
+            found.update(_addresses(Path(f"/proc/{process}")))
+    return found
+
+
+def _addresses(process: Path) -> Iterator[str]:
+    sockets = {str(each.readlink()) for each in (process / "fd").glob("*") if each.is_symlink()}
+    for table in ("tcp", "tcp6"):
+        for line in (process / "net" / table).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+                # The last four bytes, as one number of the machine's own order.
+                number = int(words[1].partition(":")[0][-8:], 16)
+                yield ".".join(str(each) for each in number.to_bytes(4, sys.byteorder))
+
+
 def answering(bench: Bench) -> bool:
-    """Whether the server's host has used processor time since it loaded its component."""
-    return any(
-        int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11]) > 300
-        for pid in bench.named("server", "ray::Host")
-    )
+    """Whether the server's host has answered about a hundred requests: its threads have waited more often than it takes
+    to load its components and warm up, which is 800 times; a request is 25."""
+    return any(_waits(pid) > 3000 for pid in bench.named("server", "ray::Host"))
+
+
+def _waits(pid: int) -> int:
+    found = 0
+    for path in Path(f"/proc/{pid}/task").glob("*/status"):
+        with contextlib.suppress(OSError):  # the thread ended meanwhile
+            found += int(path.read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+    return found
 
 
 def last_json(text: str) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.engine.devices import Bench, answering, bench, last_json, needs_ray, planned, until
+from tests.cluster.engine.devices import WORKER, Bench, answering, last_json, needs_ray, two_devices, until
 from tests.end_to_end.command import refused
 
 pytestmark = [needs_ray, pytest.mark.whole]
@@ -15,19 +15,13 @@ pytestmark = [needs_ray, pytest.mark.whole]
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Bench]:
-    here = bench(head="server")
-    try:
-        for name in ("server", "camera"):
-            assert here.start(name).json()["name"] == name
+    with two_devices(WORKER, head="server") as here:
         yield here
-    finally:
-        here.stop()
 
 
-def test_a_head_whose_process_ends_costs_no_request_and_comes_back(running: Bench, out: Path, cluster: Path) -> None:
+def test_a_head_whose_process_ends_costs_no_request_and_comes_back(running: Bench, placed: Path, cluster: Path) -> None:
     """What only the head can do, starting a component's process anew, is asked of the one that came back."""
-    planned(out, cluster)
-    with running.begin("run", out, "--cluster", cluster, "--runs", 4000, "--json") as process:
+    with running.begin("run", placed, "--cluster", cluster, "--runs", 3000, "--json") as process:
         try:
             until(lambda: process.poll() is not None or answering(running), 60.0, "requests under way")
             (head,) = running.named("server", "gcs_server")
@@ -40,15 +34,14 @@ def test_a_head_whose_process_ends_costs_no_request_and_comes_back(running: Benc
             process.kill()
     assert process.returncode == 0, error
     ran = last_json(said)
-    assert ran["requests"] == 4000 and ran["resent"] >= 1 and len(ran["interruptions"]) == 1
+    assert ran["requests"] == 3000 and ran["resent"] >= 1 and len(ran["interruptions"]) == 1
     assert {each["device"] for each in ran["loaded"]} == {"camera", "server"}
     assert running.command("cluster", "status", "--json").json()["alive"] == {"camera": True, "server": True}
 
 
-def test_a_head_that_is_killed_and_started_again_costs_no_request(running: Bench, out: Path, cluster: Path) -> None:
+def test_a_head_that_is_killed_and_started_again_costs_no_request(running: Bench, placed: Path, cluster: Path) -> None:
     """It goes on with what it knew, where a head that was stopped would begin another cluster."""
-    planned(out, cluster)
-    with running.begin("run", out, "--cluster", cluster, "--runs", 4000, "--json") as process:
+    with running.begin("run", placed, "--cluster", cluster, "--runs", 600, "--json") as process:
         try:
             until(lambda: process.poll() is not None or answering(running), 60.0, "requests under way")
             running.kill("server")
@@ -58,7 +51,7 @@ def test_a_head_that_is_killed_and_started_again_costs_no_request(running: Bench
             process.kill()
     assert process.returncode == 0, error
     ran = last_json(said)
-    assert ran["requests"] == 4000 and ran["resent"] >= 1 and ran["interruptions"]
+    assert ran["requests"] == 600 and ran["resent"] >= 1 and ran["interruptions"]
     assert running.command("cluster", "status", "--json").json()["alive"] == {"camera": True, "server": True}
 
 

@@ -32,6 +32,7 @@ def profiled(_: Any, work: Work, cluster: Cluster, scheme: Scheme, *__: Any) -> 
     return {device.name: known for device in cluster.devices}
 
 
+@pytest.mark.whole
 def test_one_run_opens_and_makes_everything_once(tiny: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, int] = {}
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.engine.devices import CLUSTER, Bench, bench, needs_ray, planned
-from tests.conftest import Staged
+from tests.cluster.engine.devices import AGENT, Bench, bench, needs_ray
 from tests.end_to_end.command import refused
 
 pytestmark = [needs_ray, pytest.mark.whole]
@@ -19,7 +18,7 @@ pytestmark = [needs_ray, pytest.mark.whole]
 def locked(tmp_path: Path) -> Iterator[Bench]:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed: no certificates can be made")
-    here = bench(certificates(tmp_path / "tls"))
+    here = bench(0, certificates(tmp_path / "tls"))
     try:
         yield here
     finally:
@@ -28,7 +27,7 @@ def locked(tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.fixture
 def opened() -> Iterator[Bench]:
-    here = bench()
+    here = bench(AGENT)
     try:
         yield here
     finally:
@@ -49,7 +48,8 @@ def certificates(folder: Path) -> Path:
 
 
 def test_a_token_is_asked_for(opened: Bench, tmp_path: Path) -> None:
-    assert opened.start("camera").json()["head"]
+    told = opened.start("camera").json()
+    assert (told["head"], told["address"]) == (True, opened.address)
     token = Path(opened.environment["RAY_AUTH_TOKEN_PATH"])
     assert token.stat().st_mode & 0o077 == 0
     join = ("device", "start", "--name", "stranger", "--address", opened.address)
@@ -57,6 +57,9 @@ def test_a_token_is_asked_for(opened: Bench, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("0123456789abcdef" * 4)
     refused(opened.command(*join, "--token", other), "refuses the token", str(other), code=4)
+    for name in ("tls.crt", "tls.key", "ca.crt"):
+        (tmp_path / name).write_text("never read")
+    refused(opened.command(*join, "--tls", tmp_path), f"{opened.address} does not use TLS", code=4)
     assert opened.command("cluster", "status", "--json").json()["alive"] == {"camera": True}
     # Only this machine can reach it.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -64,20 +67,17 @@ def test_a_token_is_asked_for(opened: Bench, tmp_path: Path) -> None:
         assert probe.connect_ex((outward(), opened.port)) != 0
 
 
-def test_with_certificates_plain_text_is_refused(locked: Bench, digits_staged: Staged, tmp_path: Path) -> None:
+def test_with_certificates_plain_text_is_refused(locked: Bench, placed: Path, cluster: Path) -> None:
     assert locked.start("camera").json()["tls"] == str(locked.tls)
     join = ("device", "start", "--name", "stranger", "--address", locked.address)
-    refused(locked.command(*join), "it may use TLS where this device does not", "--tls", code=4)
+    refused(locked.command(*join), f"{locked.address} uses TLS", "--tls", code=4)
     with socket.create_connection(("127.0.0.1", locked.port), timeout=10.0) as plain:
         plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
         plain.settimeout(10.0)
         answer = plain.recv(64)
     assert answer[:1] != b"\0", "it answered plain HTTP/2"
     assert locked.start("server").json()["name"] == "server"
-    out, cluster = Path(shutil.copytree(digits_staged.folder, tmp_path / "out")), tmp_path / "cluster.toml"
-    cluster.write_text(CLUSTER)
-    planned(out, cluster)
-    ran = locked.command("run", out, "--cluster", cluster, "--runs", 5, "--json").json()
+    ran = locked.command("run", placed, "--cluster", cluster, "--runs", 5, "--json").json()
     assert (ran["requests"], ran["identical"]) == (5, 5)
 
 

@@ -5,13 +5,14 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 from taglio.cluster.engine import keeper, listen, local
-from taglio.cluster.engine.library import HEAD, INLINE, ray
+from taglio.cluster.engine.library import HEAD, INLINE, installed
 from taglio.cluster.engine.local import LocalDevice
 from taglio.cluster.engine.lock import Lock, make_token
 from taglio.errors import BadDevice, BadOption
@@ -57,7 +58,7 @@ def start(
     listen.address(host)
     if head == (address is not None):
         raise BadOption("give either `head`, on the first device, or `address` HOST:PORT of the head, on the others")
-    ray()
+    installed()
     folder = local.prepare(name)
     if local.keeper(folder) is not None:
         raise BadDevice(f'device "{name}" runs on this machine already: taglio device stop --name {name}')
@@ -68,8 +69,8 @@ def start(
     assert address is not None
     environment = {**os.environ, **lock.environment(), **_HEALTH, **INLINE}
     environment.pop("RAY_AUTH_TOKEN", None)  # it would take precedence over the file
-    _reachable(address, head=head)
     if not head:
+        _reachable(address, lock)
         # A device that was killed here counts as alive for a few more seconds.
         again = any(folder.glob("session_*"))
         _not_taken(name, address, lock, _PATIENCE_S / 3.0 if again else 0.0, progress)
@@ -94,7 +95,7 @@ def start(
     try:
         _wait(process, folder, device, progress)
     except BaseException:
-        local.stop(device)
+        local.stop([device])
         process.wait()
         raise
     return device
@@ -156,18 +157,35 @@ def _free(host: str, port: int) -> None:
             ) from None
 
 
-def _reachable(address: str, *, head: bool) -> None:
+def _reachable(address: str, lock: Lock) -> None:
+    """Raise BadDevice if nothing answers at `address`, or only one of it and this device uses TLS: Ray would try for a
+    minute."""
     host, port = split(address)
-    if head:
-        return
     try:
-        socket.create_connection((host, port), timeout=10.0).close()
+        connection = socket.create_connection((host, port), timeout=10.0)
     except OSError as error:
         why = error.strerror or str(error)
         raise BadDevice(
             f"nothing answers at {address} ({why}): start the head there first (taglio device start --head --host "
             f"{host} --port {port}), or correct `address`"
         ) from None
+    with connection:
+        uses_tls = _uses_tls(connection)
+    if uses_tls and lock.tls is None:
+        raise BadDevice(f"{address} uses TLS: give the folder with the cluster's certificates as `tls`")
+    if not uses_tls and lock.tls is not None:
+        raise BadDevice(f"{address} does not use TLS: omit `tls`, or start the head with it, or correct `address`")
+
+
+def _uses_tls(connection: socket.socket) -> bool:
+    """Whether the other end answers a TLS handshake; its certificate is Ray's business."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        context.wrap_socket(connection).close()
+    except OSError:  # ssl.SSLError is one
+        return False
+    return True
 
 
 def members(address: str, lock: Lock) -> dict[str, bool]:
@@ -190,8 +208,8 @@ def members(address: str, lock: Lock) -> dict[str, bool]:
             "`token`"
         )
     raise BadDevice(
-        f"{address} does not answer like a head ({_reason(said)}): it may use TLS where this device does not, or "
-        "the other way round (`tls`), or be something else"
+        f"{address} does not answer like a head ({_reason(said)}): it may have certificates of another authority "
+        "(`tls`), or be something else"
     )
 
 

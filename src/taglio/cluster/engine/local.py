@@ -5,7 +5,7 @@ import shutil
 import signal
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,18 +109,19 @@ def keeper(folder: Path) -> int | None:
     return pid if b"taglio.cluster.engine.keeper" in words else None
 
 
-def stop(device: LocalDevice) -> None:
-    """End the device's processes. Raises BadDevice if they do not end."""
-    pid = keeper(device.folder)
-    if pid is not None:
-        os.kill(pid, signal.SIGTERM)
-        end = time.monotonic() + _PATIENCE_S
-        while keeper(device.folder) is not None:
+def stop(devices: Sequence[LocalDevice]) -> None:
+    """End the processes of devices, all at once. Raises BadDevice if they do not end."""
+    for device in devices:
+        if (pid := keeper(device.folder)) is not None:
+            os.kill(pid, signal.SIGTERM)
+    end = time.monotonic() + _PATIENCE_S
+    for device in devices:
+        while (pid := keeper(device.folder)) is not None:
             if time.monotonic() > end:
                 raise BadDevice(
                     f'device "{device.name}" does not stop: kill process {pid} and see {device.folder / LOG}'
                 )
             time.sleep(0.05)
-    for name in (_PID, _FILE):
-        (device.folder / name).unlink(missing_ok=True)
-    shutil.rmtree(device.folder / MEMORY, ignore_errors=True)
+        for name in (_PID, _FILE):
+            (device.folder / name).unlink(missing_ok=True)
+        shutil.rmtree(device.folder / MEMORY, ignore_errors=True)

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,11 @@ import pytest
 from taglio.embedded import digits_data
 from taglio.serve.served import Step, open_model
 from tests import stateful
-from tests.cluster.engine.conftest import cluster, out
-from tests.cluster.engine.devices import Bench, needs_ray, planned, planned_with_states, two_devices
+from tests.cluster.engine.devices import Bench, needs_ray, planned
 from tests.end_to_end.command import refused
 from tests.serve.conftest import Server, start, stop
 
 pytestmark = [needs_ray, pytest.mark.whole]
-__all__ = ["cluster", "out"]
-
-
-@pytest.fixture(scope="module")
-def devices() -> Iterator[Bench]:
-    with two_devices() as here:
-        yield here
 
 
 def answer(server: Server, image: np.ndarray) -> np.ndarray:
@@ -40,7 +31,7 @@ def answer(server: Server, image: np.ndarray) -> np.ndarray:
 
 
 def test_many_clients_are_answered_on_the_devices_also_while_one_is_lost(
-    devices: Bench, out: Path, cluster: Path
+    running: Bench, out: Path, cluster: Path
 ) -> None:
     plan = planned(out, cluster, "--objective", "throughput")
     assert {each["device"] for each in plan["placements"]} == {"camera", "server"}
@@ -49,16 +40,16 @@ def test_many_clients_are_answered_on_the_devices_also_while_one_is_lost(
     alone = open_model(out, "digits", "1")
     wanted = [alone.run({"image": image})["logits"].ravel() for image in images]
     asked = (f"digits={out}", "--cluster", str(cluster))
-    refused(devices.command("serve", *asked, "--threads", 1), "--threads is for one machine")
-    server = start(*asked, environment=devices.environment)
+    refused(running.command("serve", *asked, "--threads", 1), "--threads is for one machine")
+    server = start(*asked, environment=running.environment)
     try:
-        refused(devices.command("run", out, "--cluster", cluster), "taglio serve")
+        refused(running.command("run", out, "--cluster", cluster), "taglio serve")
         with ThreadPoolExecutor(16) as clients:
             found = list(clients.map(lambda image: answer(server, image), np.concatenate([images] * 4)))
             assert all(np.array_equal(each, wanted[index % 16]) for index, each in enumerate(found))
             coming = [clients.submit(answer, server, images[index % 16]) for index in range(400)]
             coming[40].result()
-            devices.kill("server")
+            running.kill("server")
             # Another plan may have other precisions, so its answers are near, not equal.
             assert all(each.result().argmax() == wanted[index % 16].argmax() for index, each in enumerate(coming))
         with urllib.request.urlopen(f"{server.http}/status") as response:
@@ -67,7 +58,7 @@ def test_many_clients_are_answered_on_the_devices_also_while_one_is_lost(
     finally:
         code, error = stop(server)
     assert code == 0 and "sent again after" in error
-    assert devices.start("server").json()["name"] == "server"
+    assert running.start("server").json()["name"] == "server"
 
 
 def step(server: Server, x: np.ndarray, **parameters: Any) -> np.ndarray:
@@ -79,17 +70,17 @@ def step(server: Server, x: np.ndarray, **parameters: Any) -> np.ndarray:
 
 
 def test_sequences_keep_their_states_on_the_devices_and_are_run_again_where_one_is_lost(
-    devices: Bench, cluster: Path, tmp_path: Path
+    running: Bench, with_states: Path, cluster: Path
 ) -> None:
     """Every answer equals one process bit for bit, also behind the loss of the process with the states."""
-    out, steps = planned_with_states(devices, tmp_path, cluster), 16
+    out, steps = with_states, 16
     alone = open_model(out, "stateful", "1")
     inputs = stateful.inputs(3 * steps).reshape(3, steps, 1, stateful.WIDE)
     wanted = [
         [alone.run({"x": x}, Step(name, start=number == 0))["y"].ravel() for number, x in enumerate(each)]
         for name, each in enumerate(inputs, 1)
     ]
-    server = start(f"stateful={out}", "--cluster", str(cluster), environment=devices.environment)
+    server = start(f"stateful={out}", "--cluster", str(cluster), environment=running.environment)
 
     def sequence(name: int) -> list[np.ndarray]:
         found = []
@@ -97,7 +88,7 @@ def test_sequences_keep_their_states_on_the_devices_and_are_run_again_where_one_
             place = {"sequence_start": number == 0, "sequence_end": number == steps - 1}
             found.append(step(server, x, sequence_id=name, **place))
             if (name, number) == (2, steps // 2):
-                for pid in devices.named("server", "ray::Host"):
+                for pid in running.named("server", "ray::Host"):
                     os.kill(pid, signal.SIGKILL)
         return found
 
