@@ -21,7 +21,7 @@ from math import inf
 
 import numpy as np
 
-from taglio.plan.assemble import NOT_CONNECTED, Assembled, busy_times, request_shares
+from taglio.plan.assemble import Assembled, busy_times, request_shares
 from taglio.plan.branch_and_bound import improve
 from taglio.plan.costs import Costs, evaluate
 from taglio.plan.cp_sat import PeriodProgram, Stream
@@ -56,12 +56,8 @@ def fastest_stream(
 
 
 def totals_of(problem: Problem, placed: Placed) -> Totals | None:
-    """The cost of a placement; None if there is none, or if it needs a missing link."""
-    if not placed.labels:
-        return None
-    totals = evaluate(problem, placed.labels, placed.copies)
-    names = [each.name for each in problem.resources]
-    return None if totals.resources[names.index(NOT_CONNECTED)] > 0.0 else totals
+    """The cost of a placement; None if there is none."""
+    return evaluate(problem, placed.labels, placed.copies) if placed.labels else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,10 +153,7 @@ class _Search:
 
     def _restricted(self, aim: float) -> _Core:
         problem = self.assembled.problem
-        held = tuple(
-            replace(each, weight=0.0, upper=0.0 if each.name == NOT_CONNECTED else each.upper)
-            for each in problem.resources
-        )
+        held = tuple(replace(each, weight=0.0) for each in problem.resources)
         costs = Costs(replace(problem, resources=(*held, *self._periods(aim)), extra=None, constant=0.0))
         first = 1 + len(held)
         periods = np.array(
