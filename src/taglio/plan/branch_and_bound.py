@@ -190,14 +190,13 @@ def cheapest_copies(
     """Copies (value, device) that keep the limits and cost at most `cutoff`, None if there are none or none was found
     in time; and a lower bound on the objective, infinite if nothing is cheaper than `cutoff`."""
     ends = costs.ends(labels)
-    ints, floats, there = costs.readers_on(ends)
+    _, floats, there = costs.readers_on(ends)
     plain = (ends.kind != Kind.INT8)[:, None]
     may = np.stack(  # by value, device and `Copies` number
         [
             ~there,
             there & plain,
             there & (~plain | (floats == 0) | costs.problem.wire_only),
-            there & plain & (ints > 0) & (floats > 0),
         ],
         axis=2,
     )
