@@ -177,7 +177,7 @@ def longest_s(manifest: Manifest, seconds: dict[str, float], cluster: Cluster) -
             )
         )  # fmt: skip
     tasks = tuple(Task(piece.name, piece.device, seconds[piece.name]) for piece in manifest.pieces)
-    return simulate([Pipeline(tasks, tuple(transfers))]).end_s
+    return simulate(Pipeline(tasks, tuple(transfers))).end_s
 
 
 def main() -> int:

@@ -165,7 +165,7 @@ def use_of(problem: Problem, labels: Sequence[int], value: int, copies: Mapping[
         got = use.held[home] if device == home else copies[device]
         if not got or (kind == Kind.INT8 and got != Copies.INT8):
             return None
-        if got == Copies.FLOAT | Copies.INT8 and not (ints and floats):
+        if device != home and got == Copies.FLOAT | Copies.INT8:
             return None
         dequantized = floats if not got & Copies.FLOAT else 0
         if dequantized and kind != Kind.INT8 and not problem.wire_only:
@@ -199,7 +199,7 @@ def choices(problem: Problem, labels: Sequence[int], value: int) -> Iterator[dic
     home, kind = written(problem, labels, value)
     edges = range(problem.values.start[value], problem.values.start[value + 1])
     devices = sorted({wanted(problem, labels, value, edge)[0] for edge in edges} - {home})
-    options = [Copies.INT8] if kind == Kind.INT8 else [Copies.FLOAT, Copies.INT8, Copies.FLOAT | Copies.INT8]
+    options = [Copies.INT8] if kind == Kind.INT8 else [Copies.FLOAT, Copies.INT8]
     for chosen in product(options, repeat=len(devices)):
         copies = dict(zip(devices, chosen, strict=True))
         if use_of(problem, labels, value, copies) is not None:

@@ -29,8 +29,8 @@ APART = replace(TWO, devices=(TWO.devices[0], replace(TWO.devices[1], processor=
 
 def test_places_of_one_device_take_turns() -> None:
     tasks = (Task("0-ort", "ort", 2.0), Task("0-vino", "vino", 3.0))
-    assert simulate([Pipeline(tasks, ())]).end_s == 3.0
-    timeline = simulate([Pipeline(tasks, (), (("vino", "ort"),))])
+    assert simulate(Pipeline(tasks, ())).end_s == 3.0
+    timeline = simulate(Pipeline(tasks, (), (("vino", "ort"),)))
     assert timeline.end_s == 5.0
     assert timeline.busy_s == {"ort": 2.0, "vino": 3.0}
 

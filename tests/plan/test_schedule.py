@@ -81,7 +81,7 @@ def test_a_chain_across_the_link_and_back() -> None:
     assert [piece.seconds for piece in schedule.tasks] == pytest.approx([26 * US, 13 * US, 10 * US])
     assert [(each.int8, each.bytes) for each in schedule.transfers] == [(True, 8.0), (True, 8.0)]
     assert [each.busy_s + each.delay_s for each in schedule.transfers] == pytest.approx([18 * US, 18 * US])
-    assert simulate([schedule]).end_s == pytest.approx((26 + 18 + 13 + 18 + 10) * US)
+    assert simulate(schedule).end_s == pytest.approx((26 + 18 + 13 + 18 + 10) * US)
 
 
 def test_an_input_that_travels_as_int8_is_quantised_where_it_is() -> None:
@@ -99,7 +99,7 @@ def test_an_input_that_travels_as_int8_is_quantised_where_it_is() -> None:
     plain = Scheduler(assembled, 0).schedule(labels, copies)
     assert [piece.name for piece in plain.tasks] == ["0-far"]
     assert plain.transfers[0].source is None and plain.transfers[1].answers
-    assert simulate([plain]).end_s == pytest.approx((9 + (5 + 2 + 2) + 7 + 7 + 2 * 42) * US)
+    assert simulate(plain).end_s == pytest.approx((9 + (5 + 2 + 2) + 7 + 7 + 2 * 42) * US)
 
 
 def test_two_components_on_one_device_pay_the_loopback() -> None:
@@ -139,7 +139,7 @@ def test_the_second_of_two_messages_waits_for_the_gap_behind_the_first() -> None
         used = cluster.with_link(replace(link, gap_s=gap_s))
         assembled = without_wire_only(assemble([Workload("m", graph, profiles, None, Limits(None))], used, Objective()))
         labels = labels_of(assembled, 0, dict(zip((b.name for b in graph.blocks), ("near", "near", "far"))), {})
-        timeline = simulate([made(assembled, labels)])
+        timeline = simulate(made(assembled, labels))
         ends.append(timeline.end_s)
         ways = [each for each in timeline.spans if each.on == "near -> far"]
         assert len(ways) == 2 and timeline.busy_s["near -> far"] == pytest.approx(2 * (gap_s + 32 * US))
@@ -165,7 +165,7 @@ def test_components_take_what_the_plain_evaluation_says(problem: Problem, seed: 
     alone = [piece.device for piece in schedule.tasks if piece.nodes]
     if len(set(alone)) == len(alone) and not schedule.tasks[0].name.startswith("input"):
         assert summed == pytest.approx(totals.resources[index], rel=1e-9, abs=1e-12)
-    timeline = simulate([schedule])
+    timeline = simulate(schedule)
     assert timeline.end_s <= summed + overhead + sum(piece.sending_s for piece in schedule.tasks) + 1e-12
     assert timeline.end_s >= max((piece.seconds for piece in schedule.tasks), default=0.0) - 1e-12
 

@@ -167,9 +167,6 @@ def never(device: Device, block: Block) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in device.never for name in names)
 
 
-# The resource that counts copies between devices that have no link.
-NOT_CONNECTED = "devices without a link"
-FORBIDDEN_S = 1e3
 # Upper end of a latency limit that is used up before any block runs: impossible to keep, but positive.
 _LEAST_S = 1e-9
 
@@ -192,7 +189,8 @@ def resources(workloads: Sequence[Workload], cluster: Cluster, objective: Object
     shares = request_shares(workloads)
     apart = np.where(np.isinf(delay), 1.0, 0.0)
     delay, per_byte = np.nan_to_num(delay, posinf=0.0), np.nan_to_num(per_byte, posinf=0.0)
-    found = [Resource(NOT_CONNECTED, none, apart, no_links, np.ones(models), weight=FORBIDDEN_S)]
+    # Counts copies between devices that have no link.
+    found = [Resource("devices without a link", none, apart, no_links, np.ones(models), upper=0.0)] * bool(apart.any())
     request_s = cluster.device(cluster.start).request_s
     for index, each in enumerate(workloads):
         one = np.eye(models)[index]

@@ -9,17 +9,18 @@ label is fixed, HiGHS chooses the copies: if a few large copies fill a limit, no
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 import highspy
 import numpy as np
 
-from taglio.plan.costs import BOTH, Account, Costs, Priced
+from taglio.plan.costs import Account, Costs, Priced
 from taglio.plan.cutting_planes import Answer, Quiet, maximise
-from taglio.plan.problem import Copies, Kind, surrounded
+from taglio.plan.problem import Kind, surrounded
 from taglio.plan.relaxation import Relaxation, tightest
 
-# Rounds of local search, and the gap of the copies.
-_ROUNDS, _COPIES_GAP = 12, 1e-4
+# Rounds of local search; the gap of the copies, and the most choices among which HiGHS looks for them.
+_ROUNDS, _COPIES_GAP, _MOST_CHOICES = 12, 1e-4, 1e5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,69 +189,47 @@ def cheapest_copies(
 ) -> tuple[np.ndarray | None, float]:
     """Copies (value, device) that keep the limits and cost at most `cutoff`, None if there are none or none was found
     in time; and a lower bound on the objective, infinite if nothing is cheaper than `cutoff`."""
-    ends, tables = costs.ends(labels), costs.limited
-    ints, floats, there = costs.readers_on(ends)
-    written_float = ends.kind != Kind.INT8
-    copies = np.where(there, np.where(written_float, int(Copies.FLOAT), int(Copies.INT8))[:, None], 0)
-    served = costs.given(ends, copies)
-    fixed = costs.by_value(tables, ends, served)
-    # Where an alternative to the float copy alone exists: the int8 copy alone, or both.
-    only = there & written_float[:, None] & ((floats == 0) | costs.problem.wire_only)
-    both = there & written_float[:, None] & (ints > 0) & (floats > 0)
-    value, device = np.concatenate([np.argwhere(only), np.argwhere(both)]).T
-    sent = np.repeat([int(Copies.INT8), int(BOTH)], [only.sum(), both.sum()])
-    other = copies[value]
-    other[np.arange(len(value)), device] = sent
-    of_options = costs.ends(labels, value)
-    change = costs.by_value(tables, of_options, costs.given(of_options, other)) - fixed[value]
-    # Quantising is paid once for all devices that take the int8 copy, and is free if that copy exists anyway.
-    making = np.setdiff1d(value, np.flatnonzero(served.quantized))
-    made = tables.quantize[making, np.minimum(ends.kind[making], 1), ends.place[making]]
-    for_whom = value[:, None] == making  # (options, made)
-    change -= for_whom @ made
-    total = tables.unary[np.arange(costs.nodes), labels].sum(axis=0) + fixed.sum(axis=0)
+    ends = costs.ends(labels)
+    _, floats, there = costs.readers_on(ends)
+    plain = (ends.kind != Kind.INT8)[:, None]
+    may = np.stack(  # by value, device and `Copies` number
+        [
+            ~there,
+            there & plain,
+            there & (~plain | (floats == 0) | costs.problem.wire_only),
+        ],
+        axis=2,
+    )
+    if may.sum(axis=2).prod(axis=1, dtype=float).sum() > _MOST_CHOICES:
+        return None, -np.inf
+    choices = [(value, each) for value, row in enumerate(may) for each in product(*map(np.flatnonzero, row))]
+    value, copies = np.array([each for each, _ in choices]), np.array([each for _, each in choices])
+    ends = costs.ends(labels, value)
+    amounts = costs.by_value(costs.limited, ends, costs.given(ends, copies))
+    total = costs.limited.unary[np.arange(costs.nodes), labels].sum(axis=0)
     total[0] += costs.problem.constant
-    amounts = np.concatenate([change, made])
-    group = value * costs.devices + device
-    takes = for_whom.any(axis=1)
-
-    def row(of_options: np.ndarray, of_made: np.ndarray) -> np.ndarray:
-        return np.hstack([of_options, of_made]).astype(float)
-
-    groups = np.unique(group)[:, None]
-    rows = [
-        row(group == groups, np.zeros((len(groups), len(making)))),  # one option per device
-        row(np.eye(len(value)), -1.0 * for_whom)[takes],
-        row(-1.0 * for_whom.T, np.eye(len(making))),  # it may have a negative cost, but is only done for a reader
-        amounts.T[1:],
-        amounts.T[:1],
-    ]
-    within = costs.uppers + 1e-9 * np.maximum(1e-6, np.abs(costs.uppers)) - total[1:]
-    zeros = np.zeros(int(takes.sum()) + len(making))
-    uppers = np.concatenate([np.ones(len(groups)), zeros, within, [cutoff - total[0]]])
-    taken, bound = _minimum(amounts[:, 0], np.concatenate(rows), uppers, time_limit_s)
-    if taken is None:
-        return None, total[0] + bound
-    chosen = taken[: len(value)]
-    copies[value[chosen], device[chosen]] = sent[chosen]
-    return copies, total[0] + bound
+    within = costs.uppers + 1e-9 * np.maximum(1e-6, np.abs(costs.uppers))
+    limits = np.concatenate([[cutoff], within]) - total
+    taken, bound = _one_of_each(value, amounts, limits, time_limit_s)
+    return None if taken is None else copies[taken], total[0] + bound
 
 
-def _minimum(
-    cost: np.ndarray, rows: np.ndarray, uppers: np.ndarray, time_limit_s: float
+def _one_of_each(
+    group: np.ndarray, amounts: np.ndarray, limits: np.ndarray, time_limit_s: float
 ) -> tuple[np.ndarray | None, float]:
-    """The binary columns (a mask) of least cost with rows · columns ≤ uppers, None if none were found; and a bound."""
-    if not len(cost):
-        return (np.zeros(0, dtype=bool), 0.0) if (uppers >= 0.0).all() else (None, np.inf)
-    highs, scale = Quiet(), 1e3 / max(1e-12, float(np.abs(cost).max()))
-    columns = np.arange(len(cost), dtype=np.int32)
-    highs.addVars(len(cost), np.zeros(len(cost)), np.ones(len(cost)))
-    highs.changeColsCost(len(cost), columns, cost * scale)
-    highs.changeColsIntegrality(len(cost), columns, np.full(len(cost), highspy.HighsVarType.kInteger))
-    row, column = np.nonzero(rows)
-    starts = np.searchsorted(row, np.arange(len(rows))).astype(np.int32)
-    lowers = np.full(len(rows), -highspy.kHighsInf)
-    highs.addRows(len(rows), lowers, uppers, len(row), starts, column.astype(np.int32), rows[row, column])
+    """One column of each group, as a mask, with the least sum of the first of its `amounts` (column, limit) within the
+    limits; None if none were found. And a lower bound, infinite if there are none."""
+    highs, scale, count = Quiet(), 1e3 / max(1e-12, float(np.abs(amounts[:, 0]).max())), len(group)
+    columns = np.arange(count, dtype=np.int32)
+    highs.addVars(count, np.zeros(count), np.ones(count))
+    highs.changeColsCost(count, columns, amounts[:, 0] * scale)
+    highs.changeColsIntegrality(count, columns, np.full(count, highspy.HighsVarType.kInteger))
+    for each in np.unique(group):
+        members = np.flatnonzero(group == each).astype(np.int32)
+        highs.addRow(1.0, 1.0, len(members), members, np.ones(len(members)))
+    for row, limit in zip(amounts.T, limits, strict=True):
+        if np.isfinite(limit):
+            highs.addRow(-highspy.kHighsInf, limit, count, columns, row)
     highs.setOptionValue("time_limit", max(0.01, time_limit_s))
     highs.setOptionValue("mip_rel_gap", _COPIES_GAP)
     highs.run()

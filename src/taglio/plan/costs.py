@@ -18,7 +18,6 @@ from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Problem, Totals, s
 # "Forbidden" in tables: far above any sum of costs, yet small enough that differences keep their digits.
 BIG = 1e9
 KINDS = 3
-BOTH = Copies.FLOAT | Copies.INT8
 # Rounding tolerance of a limit.
 TOLERANCE = 1e-6
 
@@ -287,7 +286,7 @@ class Costs:
         # Most values never leave the device that writes them.
         sent = np.flatnonzero(there.any(axis=1))
         v, at, open_ = ends.value[sent], ends.place[sent], there[sent]
-        by_float, by_int8, by_both = ways(
+        by_float, by_int8 = ways(
             priced.send_float[v, at],
             priced.send_int8[v, at],
             priced.quantize[v, 0],
@@ -302,13 +301,13 @@ class Costs:
         else:
             by_int8 += BIG * (floats[sent] > 0)
         # Saving of an int8 copy on each device; quantising is paid once, and may itself save time.
-        saved = np.where(open_, by_float - np.minimum(by_int8, by_both), -np.inf)
+        saved = np.where(open_, by_float - by_int8, -np.inf)
         taken = saved > 0.0
         here, needed = priced.quantize[v, np.minimum(ends.kind[sent], 1), at], ints[sent, at] > 0
         alone = np.flatnonzero(~(needed | taken.any(axis=1)) & (here < saved.max(axis=1)))
         taken[alone, saved[alone].argmax(axis=1)] = True
         quantized = needed | (here < np.where(taken, saved, 0.0).sum(axis=1))
-        chosen = np.where(taken & quantized[:, None], np.where(by_int8 <= by_both, 2, 3), 1)
+        chosen = np.where(taken & quantized[:, None], 2, 1)
         copies[sent] = np.where((ends.kind[sent] == Kind.INT8)[:, None], 2, chosen) * open_
         return self._served(ends, copies, ints, floats)
 
@@ -436,11 +435,9 @@ class Costs:
         for edge in np.flatnonzero(values.strict & (reads != ends.kind[ends.owner])).tolist():
             name = values.names[self.edge_value[edge]]
             broken.append(f"{problem.nodes[self.readers[edge]]} cannot carry {name} as it is written")
-        ints, floats, there = self.readers_on(ends)
+        _, floats, there = self.readers_on(ends)
         copies, whole = served.copies, (ends.kind == Kind.INT8)[:, None]
-        wrong = (
-            ((copies > 0) != there) | (there & whole & (copies != 2)) | ((copies == 3) & ((ints == 0) | (floats == 0)))
-        )
+        wrong = ((copies > 0) != there) | (there & whole & (copies != 2)) | (copies == 3)
         if not problem.wire_only:
             wrong |= there & ~whole & (copies == 2) & (floats > 0)
         lost = [values.names[value] for value in np.flatnonzero(wrong.any(axis=1)).tolist()]
@@ -485,7 +482,9 @@ def serve(whole: np.ndarray | bool, copies: np.ndarray | int, ints: np.ndarray, 
 
 def at_home(whole: np.ndarray, ints: np.ndarray) -> np.ndarray:
     """The copies at hand where a value is written: an int8 copy of a float value, if any int8 reader is there."""
-    return np.asarray(np.where(whole, int(Copies.INT8), np.where(ints > 0, int(BOTH), int(Copies.FLOAT))))
+    return np.asarray(
+        np.where(whole, int(Copies.INT8), np.where(ints > 0, int(Copies.FLOAT | Copies.INT8), int(Copies.FLOAT)))
+    )
 
 
 def ways(
@@ -495,15 +494,15 @@ def ways(
     dequantize: np.ndarray,
     ints: np.ndarray,
     floats: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cost of serving another place by a float copy, an int8 copy, or both (BIG unless there are readers of both
-    kinds), without making the int8 copy and without noise."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cost of serving another place by a float copy and by an int8 copy, without making the int8 copy and without
+    noise."""
     found = []
-    for copies, sent in ((Copies.FLOAT, send_float), (Copies.INT8, send_int8), (BOTH, send_float + send_int8)):
+    for copies, sent in ((Copies.FLOAT, send_float), (Copies.INT8, send_int8)):
         changes = serve(False, copies, ints, floats)
         found.append(sent + changes.again * quantize + changes.restored * dequantize)
-    by_float, by_int8, by_both = found
-    return by_float, by_int8, np.where((ints > 0) & (floats > 0), by_both, BIG)
+    by_float, by_int8 = found
+    return by_float, by_int8
 
 
 def evaluate(problem: Problem, labels: Sequence[int], copies: np.ndarray | None = None) -> Totals:

@@ -1,11 +1,11 @@
 """The shortest period as a program for OR-Tools CP-SAT. Adds no labels and no limits of its own.
 
 x is the label of each node; other literals are derived from it: whether a node is on a device, reads int8, writes float
-there. An option (a, d, copies) of a value says which copies go from device a to d: exactly one if d has readers and the
-value is written elsewhere. The effect of copies at their readers follows `serve` in costs.py:
+there. An option (a, d, copies) of a value says which copy goes from device a to d: exactly one if d has readers and the
+value is written elsewhere. The effect of a copy at its readers is that of `serve` in costs.py:
 
-    d quantises once                 any reader in int8 there ∧ a float copy only
-    a float reader dequantises       the reader ∧ an int8 copy only
+    d quantises once                 any reader in int8 there ∧ a float copy
+    a float reader dequantises       the reader ∧ an int8 copy
     the writer's place quantises     written in float there ∧ (a reader in int8 there ∨ an int8 copy goes out)
 
 Costs are integers. The terms of the period are rounded down, so that the bound holds for the real costs; the units of
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from taglio.errors import BadOption
-from taglio.plan.costs import BOTH, Costs, serve
+from taglio.plan.costs import Costs
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind
 
 # Units in a whole limit, and in the longest period.
@@ -186,21 +186,20 @@ class PeriodProgram:
         """The copies of a value written elsewhere that device d gets for its readers in int8 and in float."""
         costs, tables, model = self.costs, self.tables, self.model
         readers = [*ints, *(each for _, each in floats)]
-        by_copies: dict[Copies, list[Any]] = {Copies.FLOAT: [], Copies.INT8: [], BOTH: []}
+        by_copies: dict[Copies, list[Any]] = {Copies.FLOAT: [], Copies.INT8: []}
         for a in (each for each in range(costs.devices) if each != d):
             for copies, options in by_copies.items():
-                kinds = _FLOATS if copies & Copies.FLOAT else tuple(Kind)
+                kinds, sent = (
+                    (_FLOATS, tables.send_float) if copies == Copies.FLOAT else (tuple(Kind), tables.send_int8)
+                )
                 written = self._writes(value, a, kinds)
-                barred = any(costs.barred[each][value, a, d] for each in (Copies.FLOAT, Copies.INT8) if each & copies)
-                if written is self.false or barred or (copies == BOTH and not (ints and floats)):
+                if written is self.false or costs.barred[copies][value, a, d]:
                     continue
                 options.append(self._new())
                 self.options[value, a, d, copies] = options[-1]
                 model.add_implication(options[-1], written)
-                for each, sent in ((Copies.FLOAT, tables.send_float), (Copies.INT8, tables.send_int8)):
-                    if each & copies:
-                        self._pay(options[-1], sent[value, a, d])
-                if copies & Copies.INT8:
+                self._pay(options[-1], sent[value, a, d])
+                if copies == Copies.INT8:
                     uses[a].append(options[-1])
                     if costs.producer[value] == SOURCE:
                         model.add_implication(options[-1], self._bare(value, outputs=False))
@@ -211,17 +210,10 @@ class PeriodProgram:
             model.add_bool_or([here, *every, ~each])
         for each in every:
             model.add_bool_or([*readers, ~each])
-        for each in by_copies[BOTH]:
-            model.add_bool_or([*ints, ~each])
-            model.add_bool_or([*(reader for _, reader in floats), ~each])
-        one, none = np.ones(1), np.zeros(1)
-        for copies, options in by_copies.items():
-            if serve(False, int(copies), one, none).again.any():
-                again = self._both(ints, options, tables.quantize[value, 0, d], needed=True)
-                self.made.setdefault((value, d), []).append(again)
-            if serve(False, int(copies), none, one).restored.any() and options:
-                for edge, reader in floats:
-                    self._restore(value, d, edge, reader, options)
+        again = self._both(ints, by_copies[Copies.FLOAT], tables.quantize[value, 0, d], needed=True)
+        self.made.setdefault((value, d), []).append(again)
+        for edge, reader in floats if by_copies[Copies.INT8] else ():
+            self._restore(value, d, edge, reader, by_copies[Copies.INT8])
 
     def _restore(self, value: int, d: int, edge: int, reader: Any, options: Sequence[Any]) -> None:
         """A float reader that gets only an int8 copy dequantises it, which adds noise if the value is written in

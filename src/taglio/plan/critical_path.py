@@ -2,11 +2,10 @@
 
 Placements come from the plan with the least sum, the plans on one device, and an evolutionary search: successive pools,
 improved by many small changes. A change gives another device or precision to all ancestors or all descendants of a
-block, a branch, a run of blocks, or one block; copies such a part from another placement of the pool; or keeps a
-component whole where it could be split; and the ancestors of a block may run earlier. All changed placements are
-replayed block by block (replay.py), the best of them are simulated, and the best of those stay, no two with nearly
-the same value. Each component and crossing must gain a minimum: smaller gains are below the accuracy of predictions.
-The best are split into stages (placements.py).
+block, a branch, a run of blocks, or one block, or copies such a part from another placement of the pool; and the
+ancestors of a block may run earlier. All changed placements are replayed block by block (replay.py), the best of them
+are simulated, and the best of those stay, no two with nearly the same value. Each component and crossing must gain a
+minimum: smaller gains are below the accuracy of predictions. Components of the best are merged (placements.py).
 
 The bound: a request takes at least as long as any path of blocks and transfers, whatever else happens. With the noise
 limits priced at λ ≥ 0, the length of a path is its seconds plus λ times its noise; the longest path under its best
@@ -15,7 +14,7 @@ that a device runs one component at a time, so it is tight for chains and loose 
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -41,9 +40,7 @@ _RUN, _CHANGES = 8.0, 3
 # Rounds without improvement before a pool is replaced, pools without improvement before the search ends, and placements
 # of each pool that are offered.
 _PATIENCE, _FRUITLESS, _OFFERED = 60, 4, 4
-
-
-# Share of the time for the evolutionary search; the rest is for splitting components.
+# Share of the time for the evolutionary search; the rest is for merging components.
 _EVOLVING = 0.95
 # Most pairs of labels at the two ends of an edge, summed over edges: more take too much memory (0.2 kB each).
 _MOST_PAIRS = 3_000_000
@@ -57,7 +54,7 @@ def shorten(
     """The best placement found from `start` (placements within the limits), its value, and a lower bound on any value,
     once the gap is proven or time is up. `objective` weighs the critical path and the joules."""
     begun, bound = time.perf_counter(), 0.0
-    search = Search(assembled, objective, begun + time_limit_s)
+    search = Search(assembled, objective)
     for totals in start:
         search.offer(totals)
     if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS:
@@ -69,172 +66,127 @@ def shorten(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Tried:
-    """By placement: its cost, infinite beyond a limit; the latency included in it; stages of all nodes; and the number
-    of components and copies."""
+class Member:
+    """A simulated placement, its value with what its components and copies must gain, and the order of its blocks."""
 
-    values: np.ndarray
-    latency_s: np.ndarray
-    stages: np.ndarray
-    handled: np.ndarray
+    rank: float
+    labels: np.ndarray
+    totals: Totals
+    order: int
 
 
 class Pool:
-    """The best placements so far of all models together, by simulation."""
+    """The best placements so far of all models together, by simulation: `members`, best first."""
 
     def __init__(self, search: Search, tables: Sequence[Timetable], *, price: float, seed: int = 0) -> None:
         """`tables` are those of the models. Tensors are sent as int8 if that saves `price` seconds per whole error
         bound used."""
-        self.search, self.objective = search, search.objective
+        self.search = search
         problem = self.problem = search.assembled.problem
-        self.shares = search.shares
         self.forms = len(problem.forms)
         self.models = [each.nodes for each in tables]
         self.replays = [Replay(each, price) for each in tables]
         self.allowed = problem.allowed.reshape(len(problem.nodes), -1)
         self.random = np.random.default_rng(seed)
         self.groups = np.concatenate([groups(each) for each in tables])
-        self.labels = np.zeros((0, len(problem.nodes)), dtype=np.intp)
-        self.held = np.zeros((0, len(problem.nodes)), dtype=bool)
-        self.stages = self.labels
-        # Block orders, by model; and the order of each placement.
+        self.own, self.uppers = search.of_labels()
+        self.members: list[Member] = []
+        # Block orders, by model.
         self.known = [[list(range(len(nodes))) for nodes in self.models]]
-        self.orders = np.zeros(0, dtype=np.intp)
-        self.values = self.ranks = np.zeros(0)
 
-    def add(self, labels: np.ndarray, held: np.ndarray | None = None, order: int = 0, most: int = _SIMULATED) -> None:
-        """Add placements (the first axis) to the pool if they are among its best."""
-        held = np.zeros(labels.shape, dtype=bool) if held is None else held
-        tried = self._tried(labels, held, order)
-        values, ranks = tried.values, tried.values * (1.0 + _WORTH * tried.handled)
-        worst = self.ranks[-1] if len(self.ranks) == POOL else inf
-        seen = {self._level(rank) for rank in self.ranks}
-        entering: list[int] = []
+    def add(self, labels: np.ndarray, order: int = 0, most: int = _SIMULATED) -> None:
+        """Simulate the best of these placements (placement, node), and keep those that are among the pool's best."""
+        values, handled, stages = self._replayed(labels, order)
+        ranks = values * handled
+        worst = self.members[-1].rank if len(self.members) == POOL else inf
+        seen, tried = {_level(each.rank) for each in self.members}, list[int]()
         for index in np.argsort(ranks, kind="stable").tolist():
-            if len(entering) == most or ranks[index] >= worst or not np.isfinite(ranks[index]):
+            if len(tried) == most or ranks[index] >= worst:
                 break
-            if self._level(ranks[index]) not in seen:
-                seen.add(self._level(ranks[index]))
-                simulated = self.search.simulated(labels[index], self._copies(labels[index]), tried.stages[index])
-                taken = float(self.shares @ simulated)
-                values[index] += self.objective.latency * (taken - tried.latency_s[index])
-                entering.append(index)
-        ranks = values * (1.0 + _WORTH * tried.handled)
-        ranks = np.concatenate([self.ranks, ranks[entering]])
-        kept: list[int] = []
-        seen = set()
-        for index in np.argsort(ranks, kind="stable").tolist():
-            if len(kept) < POOL and self._level(ranks[index]) not in seen:
-                seen.add(self._level(ranks[index]))
-                kept.append(index)
-        self.ranks = ranks[kept]
-        self.values = np.concatenate([self.values, values[entering]])[kept]
-        self.labels = np.concatenate([self.labels, labels[entering]])[kept]
-        self.held = np.concatenate([self.held, held[entering]])[kept]
-        self.stages = np.concatenate([self.stages, tried.stages[entering]])[kept]
-        self.orders = np.concatenate([self.orders, np.full(len(entering), order)])[kept]
-
-    def _level(self, value: float) -> int:
-        return round(float(np.log(max(value, 1e-12))) / _APART)
+            if _level(ranks[index]) not in seen:
+                seen.add(_level(ranks[index]))
+                tried.append(index)
+        found = list(self.members)
+        for index in tried:
+            split = self._totals(labels[index], stages[index])
+            if self.search.kept(split):
+                value, totals = min(
+                    ((self.search.worth(each), each) for each in (split, replace(split, stages=()))),
+                    key=lambda each: each[0],
+                )
+                found.append(Member(value * float(handled[index]), labels[index], totals, order))
+        best: dict[int, Member] = {}
+        for each in sorted(found, key=lambda each: each.rank):
+            best.setdefault(_level(each.rank), each)
+        self.members = list(best.values())[:POOL]
 
     def run(self, deadline: float, patience: int, *, good_enough: float) -> None:
         """Evolve until the deadline, until the best is good enough, or until `patience` rounds bring no improvement."""
         stalled = 0
-        while len(self.values) and time.perf_counter() < deadline and self.values.min() > good_enough:
-            if stalled == patience:
+        while stalled < patience and self.members and time.perf_counter() < deadline:
+            best = self.members[0].rank
+            if best <= good_enough:
                 return
-            best = self.ranks[0]
             if self.random.random() < _NEW_ORDER:
                 self.known.append(self._new_order())
                 order = len(self.known) - 1
             else:
-                order = int(self.orders[self._better(1)[0]])
-            self.add(*self._changed(self.known[order]), order)
-            stalled = 0 if self.ranks[0] < best * (1.0 - 1e-6) else stalled + 1
+                order = self._better().order
+            self.add(self._changed(self.known[order]), order)
+            stalled = 0 if self.members[0].rank < best * (1.0 - 1e-6) else stalled + 1
 
     def _new_order(self) -> list[list[int]]:
         if self.random.random() < _ALL_NEW:
             return [replay.order(self.random) for replay in self.replays]
-        before = self.known[self.orders[self._better(1)[0]]]
+        before = self.known[self._better().order]
         return [replay.hastened(each, self.random) for replay, each in zip(self.replays, before, strict=True)]
 
-    def _tried(self, labels: np.ndarray, held: np.ndarray, order: int) -> _Tried:
-        problem = self.problem
+    def _replayed(self, labels: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """By placement: its value by replay, infinite if it surely breaks a limit; the factor for its number of
+        components and copies; and the stages of its nodes."""
+        search, every = self.search, np.arange(labels.shape[1])
         played = [
-            replay.play(labels[:, nodes.start : nodes.stop], held[:, nodes.start : nodes.stop], own)
+            replay.play(labels[:, nodes.start : nodes.stop], own)
             for replay, nodes, own in zip(self.replays, self.models, self.known[order], strict=True)
         ]
-        latency = np.stack([each.latency_s for each in played], axis=1) @ self.shares
-        value: np.ndarray = self.objective.latency * latency
-        broken = sum(each.noise for each in played) > np.array([each.upper for each in problem.noises]) * (1 + 1e-9)
-        over: np.ndarray = broken.any(axis=1) | (value >= NEVER * 1e-3)
-        uppers = dict(zip(self.search.limited, self.search.uppers.tolist(), strict=True))
-        for index in {*uppers, *self.search.energy}:
-            resource = problem.resources[index]
-            amount = np.zeros(len(labels))
-            for model, each in enumerate(played):
-                sent = each.copies @ resource.link.ravel() + each.sent @ resource.byte.ravel()
-                amount += resource.models[model] * (each.busy_s @ resource.device + sent)
-            if index in self.search.energy:
-                value = value + resource.weight * amount
-            for model, each in enumerate(played):
-                amount += resource.models[model] * (each.overhead_s @ resource.device)
-            over |= amount > uppers.get(index, inf) * (1.0 + 1e-9)
-        if problem.extra is not None:
-            value = value + problem.extra.reshape(len(problem.nodes), -1)[np.arange(labels.shape[1]), labels].sum(
-                axis=1
-            )
-        if problem.memory is not None:
-            weights = problem.memory.weights[np.arange(labels.shape[1]), labels % self.forms]
-            for device, capacity in enumerate(problem.memory.capacity):
-                over |= (weights * (labels // self.forms == device)).sum(axis=1) > capacity
-        for implication in problem.implications:
-            met = implication.labels[labels[:, implication.node]]
-            for node, mask in implication.neighbours:
-                met = met & mask[labels[:, node]]
-            over |= met
-        stages = np.concatenate([each.component for each in played], axis=1)
-        handled = np.sum([each.copies.sum(axis=1) + each.component.max(axis=1) for each in played], axis=0)
-        return _Tried(np.where(over, inf, value), latency, stages, handled)
+        latency = np.stack([each.latency_s for each in played], axis=1) @ search.shares
+        sums = self.own[every, labels].sum(axis=1)
+        noise = sum(each.noise for each in played)
+        limits = np.array([each.upper for each in self.problem.noises]) * (1.0 + 1e-9)
+        over = (sums[:, 1:] > self.uppers).any(axis=1) | (noise > limits).any(axis=1) | (latency >= NEVER * 1e-3)
+        value = np.where(over, inf, search.objective.latency * latency + sums[:, 0])
+        handled = sum(each.copies + each.component.max(axis=1) for each in played)
+        return value, 1.0 + _WORTH * handled, np.concatenate([each.component for each in played], axis=1)
 
-    def plans(self) -> Iterator[tuple[list[int], np.ndarray, tuple[int, ...]]]:
-        """Labels, copies and stages of the placements, best first. Peak memory is not checked."""
-        for labels, stages in zip(self.labels, self.stages, strict=True):
-            yield labels.tolist(), self._copies(labels), tuple(stages.tolist())
-
-    def _copies(self, labels: np.ndarray) -> np.ndarray:
+    def _totals(self, labels: np.ndarray, stages: np.ndarray) -> Totals:
         copies = np.zeros((len(self.problem.values), len(self.problem.devices)), dtype=np.intp)
         for replay, nodes in zip(self.replays, self.models, strict=True):
             replay.copies(labels[nodes.start : nodes.stop].tolist(), copies)
-        return copies
+        return replace(self.search.costs.totals(labels, copies), stages=tuple(stages.tolist()))
 
-    def _changed(self, order: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    def _changed(self, order: Sequence[Sequence[int]]) -> np.ndarray:
         """Changed copies of placements in the pool, better ones more often."""
-        random, size = self.random, len(self.values)
-        parents = self._better(min(_BATCH, _EACH * self.labels.shape[1]))
-        labels, held = self.labels[parents], self.held[parents]
-        for row, hold in zip(labels, held, strict=True):
+        random = self.random
+        count = min(_BATCH, _EACH * len(self.problem.nodes))
+        labels = np.array([self._better().labels for _ in range(count)])
+        for row in labels:
             for _ in range(1 + int(random.integers(_CHANGES) * random.random())):
                 nodes = self._part(order)
                 what = random.random()
-                if what < 0.55:  # to another device
+                if what < 0.65:  # to another device
                     to = random.integers(len(self.problem.devices)) * self.forms + row[nodes] % self.forms
-                elif what < 0.65:  # in another precision
+                elif what < 0.75:  # in another precision
                     to = row[nodes] // self.forms * self.forms + random.integers(self.forms)
-                elif what < 0.85:  # copied from another placement
-                    other = random.integers(size)
-                    to, hold[nodes] = self.labels[other, nodes], self.held[other, nodes]
-                else:
-                    hold[nodes] = random.random() < 0.7
-                    continue
+                else:  # copied from another placement
+                    to = self.members[random.integers(len(self.members))].labels[nodes]
                 may = self.allowed[nodes, to]
                 row[nodes[may]] = to[may]
-        return labels, held
+        return labels
 
-    def _better(self, count: int) -> np.ndarray:
-        """A random sample of the pool, better placements more often."""
-        odds = np.exp(-np.arange(len(self.values)) / (POOL / 3))
-        return np.asarray(self.random.choice(len(odds), count, p=odds / odds.sum()))
+    def _better(self) -> Member:
+        """A random member, better ones more often."""
+        place = self.random.exponential(POOL / 3)
+        return self.members[int(place) % len(self.members)]
 
     def _part(self, order: Sequence[Sequence[int]]) -> np.ndarray:
         random = self.random
@@ -247,18 +199,20 @@ class Pool:
         return self.models[model].start + np.array(own[first : first + size])
 
 
+def _level(value: float) -> int:
+    """Values with the same level are nearly the same."""
+    return round(float(np.log(max(value, 1e-12))) / _APART)
+
+
 def evolve(search: Search, tables: Sequence[Timetable], deadline: float, *, good_enough: float) -> None:
     """Evolve the search's best placement and the placements on one device, and offer it the results. Pools run in turn,
     each until it stops improving, because their results differ by several percent."""
     seed = fruitless = 0
     while search.value > good_enough and fruitless < _FRUITLESS and time.perf_counter() < deadline:
-        pool, before, offered = _begun(search, tables, seed), search.value, 0
+        pool, before = _begun(search, tables, seed), search.value
         pool.run(deadline, _PATIENCE, good_enough=good_enough)
-        for labels, copies, stages in pool.plans():
-            totals = replace(search.costs.totals(labels, copies), stages=stages)
-            if offered < _OFFERED and search.kept(totals):
-                search.offer(totals)
-                offered += 1
+        for each in pool.members[:_OFFERED]:
+            search.offer(each.totals)
         seed, fruitless = seed + 1, fruitless + 1 if search.value == before else 0
 
 
@@ -271,20 +225,17 @@ def _begun(search: Search, tables: Sequence[Timetable], seed: int) -> Pool:
         here = search.costs.label_device == device
         # In the first form allowed there; on another device if there is none.
         starts.append(np.where(pool.allowed & here, 2, pool.allowed).argmax(axis=1).tolist())
-    labels = np.unique(np.array(starts), axis=0)
-    held = np.arange(2 * len(labels)) < len(labels)
-    pool.add(np.tile(labels, (2, 1)), np.repeat(held[:, None], len(problem.nodes), axis=1), most=POOL)
+        search.offer(search.costs.totals(starts[-1]))
+    pool.add(np.unique(np.array(starts), axis=0), most=POOL)
     return pool
 
 
 def groups(table: Timetable) -> np.ndarray:
     """Groups of nodes that may move together, for every node of a model: itself with all its ancestors, all its
     descendants, the descendants reached only through it, or the ancestors that lead only to it. Distinct masks over the
-    problem's nodes, small ones first."""
+    problem's nodes."""
     before = [[way.producer for way in ways] for ways in table.reads]
-    masks = together(before, [bool(ways) for ways in table.answers])
-    masks = masks[np.unique(np.packbits(masks[:, ::-1], axis=1), axis=0, return_index=True)[1]]
-    masks = masks[np.argsort(masks.sum(axis=1), kind="stable")]
+    masks = np.unique(together(before, [bool(ways) for ways in table.answers]), axis=0)
     result = np.zeros((len(masks), len(table.problem.nodes)), dtype=bool)
     result[:, table.nodes.start : table.nodes.stop] = masks
     return result

@@ -13,9 +13,10 @@ import numpy as np
 from taglio.cluster.devices import Cluster
 from taglio.model.graph import flows
 from taglio.plan.assemble import Assembled, behind_tensor, placements_of
+from taglio.plan.costs import Costs
 from taglio.plan.problem import Totals
 from taglio.plan.result import Crossing, DeviceUse, Interval, Plan, PlannedPiece, Status
-from taglio.plan.schedule import Scheduler
+from taglio.plan.schedule import pipelines
 from taglio.plan.simulate import Pipeline, Timeline, link_name, simulate
 from taglio.plan.workload import Workload
 from taglio.profile.result import predict
@@ -34,44 +35,43 @@ def describe(
     objective: str = "latency",
 ) -> tuple[Plan, ...]:
     """The plans, one per model of the problem."""
-    return tuple(_plan(assembled, model, totals, status, gap, objective) for model in range(len(assembled.workloads)))
+    return tuple(
+        _plan(assembled, model, pipeline, totals, status, gap, objective)
+        for model, pipeline in enumerate(pipelines(assembled, totals))
+    )
 
 
 def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
     """Seconds of a single request of each model: simulated, plus the fixed cost per request."""
     request_s = assembled.cluster.device(assembled.cluster.start).request_s
-    pipelines = (Scheduler(assembled, model).placed(totals) for model in range(len(assembled.workloads)))
-    return tuple(request_s + simulate([each]).end_s for each in pipelines)
+    return tuple(request_s + simulate(each).end_s for each in pipelines(assembled, totals))
 
 
 def loads(assembled: Assembled, totals: Totals, rates: Sequence[float]) -> dict[str, float]:
     """Busy share of each device and link at `rates`, requests per second of each model."""
     found: dict[str, float] = {}
-    for model, rate_per_s in enumerate(rates):
-        if not rate_per_s:
-            continue
-        pipeline = Scheduler(assembled, model).placed(totals)
-        for on, seconds in _busy(assembled, model, pipeline, simulate([pipeline])).items():
-            found[on] = found.get(on, 0.0) + rate_per_s * seconds
+    for model, pipeline in enumerate(pipelines(assembled, totals)):
+        for on, seconds in _busy(assembled, model, pipeline, simulate(pipeline)).items():
+            found[on] = found.get(on, 0.0) + rates[model] * seconds
     return {on: share for on, share in found.items() if share > 0.0}
 
 
-def beyond_blocks(assembled: Assembled, totals: Totals, schedulers: Sequence[Scheduler] = ()) -> np.ndarray:
-    """Overhead of a placement's components, by resource of the problem."""
-    devices, result = assembled.problem.devices, np.zeros(len(assembled.problem.resources))
-    for model in range(len(assembled.workloads)):
-        scheduler, busy = schedulers[model] if schedulers else Scheduler(assembled, model), np.zeros(len(devices))
-        for task in scheduler.placed(totals).tasks:
-            device = devices.index(task.device)
-            busy[device] += assembled.overhead_s[model, device]
-        result += [float(each.models[model] * (each.device @ busy)) for each in assembled.problem.resources]
+def beyond_blocks(assembled: Assembled, of_models: Sequence[Pipeline]) -> np.ndarray:
+    """Overhead of the components of every model's pipeline, by resource of the problem."""
+    devices, resources = assembled.problem.devices, assembled.problem.resources
+    result = np.zeros(len(resources))
+    for model, pipeline in enumerate(of_models):
+        on = [devices.index(task.device) for task in pipeline.tasks]
+        busy = np.bincount(on, minlength=len(devices)) * assembled.overhead_s[model]
+        result += [float(each.models[model] * (each.device @ busy)) for each in resources]
     return result
 
 
-def _plan(assembled: Assembled, model: int, totals: Totals, status: Status, gap: float, objective: str) -> Plan:
+def _plan(
+    assembled: Assembled, model: int, pipeline: Pipeline, totals: Totals, status: Status, gap: float, objective: str
+) -> Plan:
     work, cluster = assembled.workloads[model], assembled.cluster
-    pipeline = Scheduler(assembled, model).placed(totals)
-    timeline = simulate([pipeline])
+    timeline = simulate(pipeline)
     places = placements_of(assembled, model, totals.labels, totals.stages)
     width = max(work.profiles[name].interval_ratio for name in {each.device for each in places})
     joules = _joules(assembled, pipeline)
@@ -221,14 +221,7 @@ def _usage(
 
 def _binding(assembled: Assembled, totals: Totals) -> tuple[str, ...]:
     """Binding limits, each with the share of it that is used."""
-    problem = assembled.problem
-    shares = [(each.name, float(a), each.upper) for each, a in zip(problem.resources, totals.resources, strict=True)]
-    shares += [(each.name, float(a), each.upper) for each, a in zip(problem.noises, totals.noises, strict=True)]
-    if problem.memory is not None:
-        rows = zip(problem.devices, totals.peak_bytes, problem.memory.capacity, strict=True)
-        shares += [(f"memory of {name}", float(a), float(b)) for name, a, b in rows]
-    return tuple(
-        f"{name}: {amount / upper:.1%} of its limit"
-        for name, amount, upper in shares
-        if isfinite(upper) and upper > 0.0 and amount >= _BINDING * upper
-    )
+    amounts = np.concatenate([[totals.objective], totals.resources, totals.noises, totals.peak_bytes])
+    rows = (row for row in Costs(assembled.problem).rows if row.upper > 0.0)
+    shares = ((row.name, float(amounts[row.column]) / row.unit) for row in rows)
+    return tuple(f"{name}: {share:.1%} of its limit" for name, share in shares if share >= _BINDING)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from math import inf, isfinite
 
 import numpy as np
@@ -15,12 +14,12 @@ from taglio.plan.check import check
 from taglio.plan.costs import evaluate
 from taglio.plan.critical_path import shorten
 from taglio.plan.describe import beyond_blocks, describe, latencies, loads
-from taglio.plan.limits import Case, Limit, limits_of
 from taglio.plan.problem import ENERGY, LATENCY, Totals, switching
 from taglio.plan.result import Plan, Status
+from taglio.plan.schedule import pipelines
 from taglio.plan.solve import solve
 from taglio.plan.throughput import fastest_stream, totals_of
-from taglio.plan.workload import Objective, Workload
+from taglio.plan.workload import Case, Limit, Objective, Workload, limits_of
 
 GAP = 5e-3
 # Relative loss of an earlier objective allowed to a later one, so that rounding does not forbid all but one plan.
@@ -92,9 +91,9 @@ def place(
     time_limit_s: float = 20.0,
     why: bool = True,
 ) -> Answer:
-    """The best plans found within `gap` or `time_limit_s`, checked. Raises Infeasible with the smallest set of limits
-    that contradict each other (unless `why` is False: finding it takes as long again), or if no plan was found that
-    keeps limits on energy or rates including the overhead of components."""
+    """The best plans found within `gap` or `time_limit_s`, checked. Raises Infeasible with limits that contradict
+    each other (unless `why` is False: finding them takes as long again), or if no plan was found that keeps limits on
+    energy or rates including the overhead of components."""
     wanted = {each.name: each.upper for each in resources(workloads, cluster, objective)}
     uppers = dict(wanted)
     for number in range(_ROUNDS):
@@ -103,7 +102,7 @@ def place(
             raise Infeasible(_why(workloads, cluster) if why and number == 0 else _TOO_CLOSE)
         # The overhead of components is known only for a finished plan, so the limits on blocks are tightened: at first
         # by hardly more than needed, since plans that spend more on blocks may have fewer components, then by more.
-        beyond, kept = beyond_blocks(found.assembled, found.totals), True
+        beyond, kept = beyond_blocks(found.assembled, pipelines(found.assembled, found.totals)), True
         for each, blocks, more in zip(found.assembled.problem.resources, found.totals.resources, beyond, strict=True):
             if each.kind != LATENCY and blocks + more > wanted.get(each.name, inf) * _FULL:
                 uppers[each.name], kept = float(blocks) * max(0.0, 1.0 - 1e-3 * 4.0**number), False
@@ -230,15 +229,15 @@ def _labels(assembled: Assembled, plans: Sequence[Plan]) -> list[int] | None:
 
 
 def conflict(workloads: Sequence[Workload], cluster: Cluster) -> tuple[Limit, ...]:
-    """The smallest set of limits that contradict each other: without any one of them there would be a plan. Empty if
-    it was not found in time."""
+    """Limits that contradict each other: without any one of them there would be a plan. Empty if they were not found in
+    time."""
     deadline = time.perf_counter() + _CONFLICT_S
-    limits = limits_of(workloads, cluster)
+    kept = limits = limits_of(workloads, cluster)
 
-    def possible(kept: Sequence[Limit]) -> bool:
+    def possible(under: Sequence[Limit]) -> bool:
         case: Case = (workloads, cluster)
         for limit in limits:
-            if limit not in kept:
+            if limit not in under:
                 case = limit.loosened(case, inf)
         left = max(0.5, deadline - time.perf_counter())
         try:
@@ -247,13 +246,6 @@ def conflict(workloads: Sequence[Workload], cluster: Cluster) -> tuple[Limit, ..
         except BadOption:
             return False
 
-    for size in (0, 1, 2):
-        for few in combinations(limits, size):
-            if time.perf_counter() > deadline:
-                return ()
-            if not possible(few):
-                return few
-    kept = limits
     for limit in limits:  # not part of the conflict if the others still contradict without it
         fewer = [each for each in kept if each is not limit]
         if time.perf_counter() > deadline:

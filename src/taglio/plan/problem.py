@@ -10,12 +10,11 @@ are linear in the resources. The cost of a value between given labels:
 
 * int8 producer: every float reader dequantises for itself, on any device; one int8 copy goes to each other device
   that has a reader.
-* float producer: each other device with readers gets a float copy, an int8 copy, or both (`Copies`). The int8 copy is
-  quantised once on the producer's device, for all destinations and for the int8 readers there. An int8 reader on
-  another device reads the int8 copy, or a device that got only a float copy quantises once for all its int8 readers. A
-  float reader that gets only an int8 copy dequantises for itself ("wire only", if the problem allows it).
-* changes of type may have a negative cost; a value is quantised only if something reads its int8 copy, and both copies
-  are sent only to a device with readers of both kinds.
+* float producer: each other device with readers gets a float or an int8 copy (`Copies`). The int8 copy is quantised
+  once on the producer's device, for all destinations and for the int8 readers there. A device that got a float copy
+  quantises once for all its int8 readers. A float reader that gets an int8 copy dequantises for itself ("wire only", if
+  the problem allows it).
+* changes of type may have a negative cost; a value is quantised only if something reads its int8 copy.
 * noise: an int8 reader of a float value adds the edge's noise, a wire-only float reader its wire noise.
 """
 
@@ -39,7 +38,7 @@ class Kind(IntEnum):
 
 
 class Copies(IntFlag):
-    """The copies of a value that a device gets from the device that wrote it."""
+    """The copies of a value that a device holds; it gets one of them from the device that wrote it."""
 
     FLOAT = 1
     INT8 = 2

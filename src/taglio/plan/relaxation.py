@@ -121,7 +121,7 @@ class Tables:
         # Without an int8 copy made on the producer's device, and with one, where each other device takes its cheapest
         # option: both are summed over the groups at once, as the two parts of complex numbers.
         self.ways.real[:-1] = self.alone + noise
-        self.ways.imag[:-1] = np.minimum(self.both, self.by_int8 + wired) + noise
+        self.ways.imag[:-1] = np.minimum(self.by_float, self.by_int8 + wired) + noise
         total = self.ways.take(self.groups[0], mode="clip")
         for groups in self.groups[1:]:
             total += self.ways.take(groups, mode="clip")
@@ -135,11 +135,11 @@ class Tables:
         again = priced.quantize[value, 0, target]
         again = np.where(again > 0.0, again * share, again)
         restored = priced.dequantize[value, target]
-        by_float, by_int8, by_both = ways(sent[0], sent[1], again, restored, self.ints, self.floats)
+        by_float, by_int8 = ways(sent[0], sent[1], again, restored, self.ints, self.floats)
         # Where it was written, a float value serves all but int8 readers, and these once it is quantised.
         self.by_int8 = np.where(home & ~whole, 0.0, by_int8)
         self.alone = np.where(whole, by_int8, np.where(home, np.where(self.ints > 0, BIG, 0.0), by_float))
-        self.both = np.where(whole, by_int8, np.where(home, 0.0, np.minimum(by_float, by_both)))
+        self.by_float = np.where(whole, by_int8, np.where(home, 0.0, by_float))
         part, kind, place, used, written_float = self.made
         paid = priced.quantize[self.value[part], kind, place] * written_float
         # Time saved by quantising counts fully in every part, but not if no reader can use an int8 copy.

@@ -1,9 +1,9 @@
 """Replay hundreds of placements at once, block by block: close to simulate.py, and far faster.
 
-Blocks run in a given order, one at a time on each device. A component ends when another device needs one of its outputs
-(or right after writing it, unless it is held), and when a block waits for another device; its overhead is paid when it
-begins. A tensor is sent to each device once, over a link that sends one at a time; while its device hands it to the
-network, the next block waits. Results only select candidates: the predictions of a plan come from simulate.py.
+Blocks run in a given order, one at a time on each device. A component ends right after a block whose output another
+device needs, and when a block waits for another device; its overhead is paid when it begins. A tensor is sent to each
+device once, over a link that sends one at a time; while its device hands it to the network, the next block waits.
+Results only select candidates: the predictions of a plan come from simulate.py.
 
 A transfer from producer to reader has four parts, in seconds: `before` it leaves (quantising it for the wire), `busy`
 on the link, `delay`, and `after` it has arrived (quantising or dequantising there; within one device this is the only
@@ -121,15 +121,12 @@ class Timetable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """By placement (first axis): seconds of a request, each node's component (numbered by start time), busy seconds and
-    component overhead by device, copies and bytes by link (from · devices + to), and noise by bound."""
+    """By placement (first axis): seconds of a request, each node's component (numbered by start time), copies sent, and
+    noise by bound."""
 
     latency_s: np.ndarray
     component: np.ndarray
-    busy_s: np.ndarray
-    overhead_s: np.ndarray
     copies: np.ndarray
-    sent: np.ndarray
     noise: np.ndarray
 
 
@@ -200,43 +197,16 @@ class Replay:
         later = [node for node in order[first : last + 1] if node not in needed]
         return [*order[:first], *sooner, *later, *order[last + 1 :]]
 
-    def play(self, labels: np.ndarray, held: np.ndarray, order: Sequence[int]) -> Played:
-        """Replay placements: `labels` and `held` have shape (placements, nodes). The component of a held node may
-        continue after it."""
-        run = _Run(self.table, np.ascontiguousarray(labels.T), np.ascontiguousarray(~held.T))
+    def play(self, labels: np.ndarray, order: Sequence[int]) -> Played:
+        """Replay placements: `labels` has shape (placements, nodes)."""
+        run = _Run(self.table, np.ascontiguousarray(labels.T))
         for node in order:
             run.begin(node, self._reads[node])
-            self._leave(run, node, run.free[node])
-        for node in order:
-            self._answer(run, node, ~run.free[node])
-        return run.played()
-
-    def _leave(self, run: "_Run", node: int, free: np.ndarray) -> None:
-        """Send a node's output to its readers, unless it is held, and end the component."""
-        here, left = run.device[node], None
-        for reader, edge in self._readers[node]:
-            there = run.device[reader]
-            away = here != there
-            if not away.any():
-                continue
-            away &= free
-            left = away if left is None else left | away
-            some = np.flatnonzero(away & (run.arrived[node].ravel()[run.own + there] >= NEVER))
-            if len(some):
-                pair = run.labels[node, some] * self.table.labels + run.labels[reader, some]
-                run.send(some, node, there[some], edge.seconds[pair])
-        if self._answers[node]:
-            self._answer(run, node, free)
-            away = free & (here != self.table.home)
-            left = away if left is None else left | away
-        if left is not None:
-            run.closed[run.own[left] + here[left]] = True
-
-    def _answer(self, run: "_Run", node: int, which: np.ndarray) -> None:
-        """Send a node's outputs to the caller, in the placements `which`."""
-        for edge in self._answers[node]:
-            some = np.flatnonzero(which)
-            run.answer(some, node, edge.seconds[run.labels[node, some]])
+            for reader, edge in self._readers[node]:
+                run.leave(node, reader, edge)
+            for edge in self._answers[node]:
+                run.answer(node, edge)
+        return Played(np.maximum(run.done, run.last), run.component.T, run.copies, run.noise)
 
     def copies(self, labels: Sequence[int], found: np.ndarray) -> None:
         """Write the copies that are sent under one labelling of the model's nodes to `found` (value, device)."""
@@ -257,123 +227,89 @@ class Replay:
 class _Run:
     """State of placements during a replay: the last axis is over placements, combined with devices where it is flat."""
 
-    def __init__(self, table: Timetable, labels: np.ndarray, free: np.ndarray) -> None:
+    def __init__(self, table: Timetable, labels: np.ndarray) -> None:
         size, many = labels.shape
         count = table.devices
-        self.table, self.labels, self.free, self.device = table, labels, free, table.device[labels]
+        self.table, self.labels, self.device = table, labels, table.device[labels]
         self.each = np.arange(many)
         self.own = self.each * count  # + device: index of a placement's device in flat arrays
         self.current, self.closed = np.zeros(many * count, dtype=np.intp), np.ones(many * count, dtype=bool)
-        self.began, self.clock, self.busy = np.full(many * count, -1.0), np.zeros(many * count), np.zeros(many * count)
-        self.last = np.zeros(many)  # end of the last component so far
-        self.overhead = np.zeros(many * count)
-        self.link, self.copies, self.sent = (np.zeros(many * count * count) for _ in range(3))
+        self.began, self.clock = np.full(many * count, -1.0), np.zeros(many * count)
+        self.link = np.zeros(many * count * count)
         self.component, self.begun = np.zeros((size, many), dtype=np.intp), np.zeros(many, dtype=np.intp)
         self.ended = np.zeros((size, many))  # by component
         self.arrived = np.full((size, many, count), NEVER)  # arrival of a node's output, by device
         self.noise = np.zeros((many, table.own.shape[2]))
-        self.done, self.restored, self.restoring = (np.zeros(many) for _ in range(3))
+        self.copies, self.done, self.last = (np.zeros(many) for _ in range(3))
 
-    def begin(self, node: int, reads: "Sequence[_Edge]") -> None:
+    def begin(self, node: int, reads: Sequence[_Edge]) -> None:
         """Run a node once its inputs are there."""
         table, label, here = self.table, self.labels[node], self.device[node]
-        at = self.own + here
+        at, processor = self.own + here, self.own + table.processor[here]
         ready = np.where(table.allowed[node, label], 0.0, NEVER)
         taken = table.seconds[node, label]
         self.noise += table.own[node, label]
         for edge in reads:
+            pair = label if edge.producer is None else self.labels[edge.producer] * table.labels + label
+            row = edge.seconds[pair]
             if edge.producer is None:
-                row = edge.seconds[label]
                 ready = np.maximum(ready, row[:, BEFORE] + row[:, BUSY] + row[:, DELAY])
                 handing_s = table.send_s[table.home] + row[:, BYTES] * table.send_byte_s[table.home]
                 handed = np.where(row[:, BEFORE] > 0.0, row[:, BEFORE] + handing_s, 0.0)
                 home = self.own + table.processor[table.home]
                 self.clock[home] = np.maximum(self.clock[home], handed)
-                self._count(self.each, table.home * table.devices + here, row[:, BYTES])
-                self.noise += edge.noise[label]
+                self.copies += row[:, BYTES] > 0.0
             else:
-                pair = self.labels[edge.producer] * table.labels + label
-                row = edge.seconds[pair]
-                ready = np.maximum(ready, self._there(edge.producer, here, row))
+                far = self.device[edge.producer] != here
+                came = np.where(far, self.arrived[edge.producer].ravel()[at], row[:, DELAY])
+                ready = np.maximum(ready, came)
                 if edge.forbids:  # another reader on this device may still be allowed
                     ready = np.where(row[:, DELAY] >= NEVER, NEVER, ready)
-                if edge.noisy:
-                    self.noise += edge.noise[pair]
+            if edge.noisy:
+                self.noise += edge.noise[pair]
             taken = taken + row[:, AFTER]
-        processor = self.own + table.processor[here]
-        clock, began, current = self.clock[processor], self.began[at], self.current[at]
+        clock, began = self.clock[processor], self.began[at]
         start = np.maximum(ready, clock)
         fresh = self.closed[at] | (ready > began)
         self.began[at] = np.where(fresh, start, began)
-        overhead = np.where(fresh, table.overhead_s[here], 0.0)
-        end = start + overhead + taken
-        mine = np.where(fresh, self.begun, current)
+        end = start + np.where(fresh, table.overhead_s[here], 0.0) + taken
+        mine = np.where(fresh, self.begun, self.current[at])
         self.begun += fresh
         self.current[at] = self.component[node] = mine
         self.ended[mine, self.each] = end
         self.clock[processor], self.closed[at], self.last = end, False, np.maximum(self.last, end)
-        self.busy[at] += taken
-        self.overhead[at] += overhead
 
-    def _there(self, producer: int, here: np.ndarray, row: np.ndarray) -> np.ndarray:
-        """When `producer`'s output is on device `here`; a held output is sent now, which ends its component."""
-        source = self.device[producer]
-        far = source != here
-        if not far.any():
-            return row[:, DELAY]
-        arrived = self.arrived[producer]
-        late = np.flatnonzero(far & (arrived.ravel()[self.own + here] >= NEVER))
-        if len(late):
-            at = self.own[late] + source[late]
-            self.closed[at] |= self.current[at] == self.component[producer, late]
-            self.send(late, producer, here[late], row[late])
-        return np.asarray(np.where(far, arrived.ravel()[self.own + here], row[:, DELAY]))
+    def leave(self, node: int, reader: int, edge: _Edge) -> None:
+        """Send a node's output to the device of a reader elsewhere, unless it is there already."""
+        there = self.device[reader]
+        away = (self.device[node] != there) & (self.arrived[node].ravel()[self.own + there] >= NEVER)
+        some = np.flatnonzero(away)
+        if len(some):
+            row = edge.seconds[self.labels[node, some] * self.table.labels + self.labels[reader, some]]
+            self.arrived[node][some, there[some]] = self._send(some, node, there[some], row)
 
-    def send(self, which: np.ndarray, node: int, to: np.ndarray, row: np.ndarray) -> None:
-        """Send a node's output to device `to` of each placement in `which`."""
-        self.arrived[node][which, to] = self._by(which, node, self.device[node, which] * self.table.devices + to, row)
-
-    def answer(self, which: np.ndarray, node: int, row: np.ndarray) -> None:
+    def answer(self, node: int, edge: _Edge) -> None:
         """Send a node's output to the caller."""
-        home, source = self.table.home, self.device[node, which]
-        far = source != home
-        end = self.ended[self.component[node, which], which] + row[:, AFTER]
-        self.done[which] = np.maximum(self.done[which], np.where(far, 0.0, end))
-        which, row = which[far], row[far]
-        there = self._by(which, node, source[far] * self.table.devices + home, row)
-        int8 = row[:, AFTER] > 0.0  # by a separate component
-        self.restored[which] = np.maximum(self.restored[which], np.where(int8, there, 0.0))
-        self.restoring[which] += np.where(int8, row[:, AFTER] - self.table.overhead_s[home], 0.0)
-        self.done[which] = np.maximum(self.done[which], there)
+        home, row = self.table.home, edge.seconds[self.labels[node]]
+        far = self.device[node] != home
+        end = self.ended[self.component[node], self.each]
+        some = np.flatnonzero(far)
+        if len(some):
+            arrived = self._send(some, node, np.full(len(some), home), row[some])
+            free = self.clock[self.own[some] + self.table.processor[home]]
+            end[some] = np.where(row[some, AFTER] > 0.0, np.maximum(arrived, free), arrived)
+        self.done = np.maximum(self.done, end + row[:, AFTER])
 
-    def _by(self, which: np.ndarray, node: int, by: np.ndarray, row: np.ndarray) -> np.ndarray:
-        at = which * self.table.devices**2 + by
+    def _send(self, which: np.ndarray, node: int, to: np.ndarray, row: np.ndarray) -> np.ndarray:
+        """When a node's output arrives on device `to` of each placement in `which`; sending it ends its component."""
+        table, source = self.table, self.device[node, which]
+        link = (which * table.devices + source) * table.devices + to
         leaves = self.ended[self.component[node, which], which] + row[:, BEFORE]
-        source = by // self.table.devices
-        handing = which * self.table.devices + self.table.processor[source]
-        handing_s = self.table.send_s[source] + row[:, BYTES] * self.table.send_byte_s[source]
+        handing = self.own[which] + table.processor[source]
+        handing_s = table.send_s[source] + row[:, BYTES] * table.send_byte_s[source]
         self.clock[handing] = np.maximum(self.clock[handing], leaves) + handing_s
-        leaves = np.maximum(leaves, self.link[at]) + row[:, BUSY]
-        self.link[at] = leaves
-        self._count(which, by, row[:, BYTES])
+        leaves = np.maximum(leaves, self.link[link]) + row[:, BUSY]
+        self.link[link] = leaves
+        self.copies[which] += row[:, BYTES] > 0.0
+        self.closed[self.own[which] + source] = True
         return np.asarray(leaves + row[:, DELAY])
-
-    def _count(self, which: np.ndarray, by: np.ndarray, size: np.ndarray) -> None:
-        at = which * self.table.devices**2 + by
-        self.copies[at] += size > 0.0
-        self.sent[at] += size
-
-    def played(self) -> Played:
-        """The results of the replay."""
-        table, shape = self.table, (len(self.each), -1)
-        clock = self.clock.reshape(shape)
-        last = (
-            np.maximum(self.restored, clock[:, table.processor[table.home]])
-            + table.overhead_s[table.home]
-            + self.restoring
-        )
-        done = np.maximum(np.maximum(self.done, self.last), np.where(self.restored > 0.0, last, 0.0))
-        overhead = self.overhead.reshape(shape)
-        overhead[:, table.home] += np.where(self.restored > 0.0, table.overhead_s[table.home], 0.0)
-        copies, sent = self.copies.reshape(shape), self.sent.reshape(shape)
-        return Played(done, self.component.T, self.busy.reshape(shape), overhead, copies, sent, self.noise)

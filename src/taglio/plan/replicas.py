@@ -9,7 +9,7 @@ devices of a group take turns as the period needs.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import isfinite, lcm
+from math import isfinite
 
 from taglio.cluster.devices import Cluster, Device
 from taglio.errors import Infeasible
@@ -18,8 +18,8 @@ from taglio.plan.assemble import request_shares
 from taglio.plan.check import check_turns
 from taglio.plan.describe import describe, loads
 from taglio.plan.place import GAP, Answer, Running
-from taglio.plan.schedule import Scheduler
-from taglio.plan.simulate import Pipeline, Request, simulate
+from taglio.plan.schedule import pipelines
+from taglio.plan.simulate import Pipeline, stream
 from taglio.plan.workload import Objective, Workload
 
 _ROUNDING = 1.0 + 1e-9
@@ -73,8 +73,7 @@ def place(
 def simulated_rate(answer: Answer, machines: Mapping[str, Sequence[str]], requests: int = 200) -> float:
     """Requests per second of a stream of the first model in the steady state, by simulation: all `requests` wait from
     the beginning, and `machines` of a device, such as `Plan.machines()`, take turns."""
-    totals = answer.totals
-    one = Scheduler(answer.assembled, 0).placed(totals)
+    one, *_ = pipelines(answer.assembled, answer.totals)
 
     def at_turn(turn: int) -> Pipeline:
         def machine(device: str) -> str:
@@ -84,9 +83,7 @@ def simulated_rate(answer: Answer, machines: Mapping[str, Sequence[str]], reques
         sent = tuple(replace(each, link=(machine(each.link[0]), machine(each.link[1]))) for each in one.transfers)
         return Pipeline(tasks, sent, one.processors)
 
-    turns = min(requests, lcm(*map(len, machines.values())))
-    waiting = [Request(number % turns) for number in range(requests)]
-    ends_s = sorted(simulate([at_turn(turn) for turn in range(turns)], waiting).ends_s)
+    ends_s = sorted(stream([at_turn(turn) for turn in range(requests)]))
     half = requests // 2
     return half / (ends_s[-1] - ends_s[-1 - half])
 

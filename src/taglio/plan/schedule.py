@@ -50,6 +50,11 @@ def components(graph: Graph, devices: Mapping[str, str], stages: Mapping[str, in
     return {name: label[key[name]] for name in sorted(key, key=key.__getitem__)}
 
 
+def pipelines(assembled: Assembled, totals: Totals) -> list[Pipeline]:
+    """The pipeline of one request of every model."""
+    return [Scheduler(assembled, model).placed(totals) for model in range(len(assembled.workloads))]
+
+
 class Scheduler:
     """Builds pipelines for one model of a problem, repeatedly and fast."""
 

@@ -1,7 +1,7 @@
 """Discrete-event simulation of components on devices and links. Decides no placement and measures nothing.
 
-Each device runs one component at a time, each directed link sends one transfer at a time. A device picks, among the
-ready components, the first of the oldest request; a link serves first come, first served. A transfer occupies its link
+Each device runs one component at a time, each directed link sends one transfer at a time. A device picks the first of
+the ready components; a link serves first come, first served. A transfer occupies its link
 for `busy_s` and arrives `delay_s` later (bandwidth occupies, latency only delays). A component starts when all its
 inputs have arrived, and its outputs leave when it ends, as in a session; its device is free for the next component once
 it has handed all outputs to the network. While a device receives (the last part of a transfer), its running component
@@ -9,7 +9,7 @@ pauses. Equal inputs give equal timelines.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -31,7 +31,7 @@ class Task:
 class Transfer:
     """A tensor sent from one device to another (or to itself: loopback), once for all tasks that read it there.
 
-    `source` is the index of the task that writes it, None for a request's input; `targets` are the tasks that read it;
+    `source` is the index of the task that writes it, None for an input; `targets` are the tasks that read it;
     `answers` tells whether the caller reads it at the target. The last `receiving_s` of the transfer, at most all of
     it, are work of the target device. `value` is its index in a problem, `int8` whether it is sent as int8.
     """
@@ -59,12 +59,23 @@ class Pipeline:
     processors: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request of `pipeline` that arrives at `arrival_s`."""
-
-    pipeline: int = 0
-    arrival_s: float = 0.0
+def together(pipelines: Sequence[Pipeline]) -> Pipeline:
+    """Several requests as one, the oldest first."""
+    tasks, transfers = list[Task](), list[Transfer]()
+    for each in pipelines:
+        first = len(tasks)
+        tasks += each.tasks
+        transfers += [
+            replace(
+                sent,
+                source=None if sent.source is None else first + sent.source,
+                targets=tuple(first + target for target in sent.targets),
+            )
+            for sent in each.transfers
+        ]
+    return Pipeline(
+        tuple(tasks), tuple(transfers), tuple(dict.fromkeys(p for each in pipelines for p in each.processors))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +92,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Spans sorted by start, each request's end, and busy seconds of each device and link."""
+    """Spans sorted by start, when each task and then each transfer ended, and busy seconds of each device and link."""
 
     spans: tuple[Span, ...]
     ends_s: tuple[float, ...]
@@ -89,13 +100,20 @@ class Timeline:
 
     @property
     def end_s(self) -> float:
-        """When the last request ended."""
+        """When all had ended."""
         return max(self.ends_s, default=0.0)
 
 
-def simulate(pipelines: Sequence[Pipeline], requests: Sequence[Request] = (Request(),)) -> Timeline:
-    """The timeline of `requests`. Raises ValueError if tasks wait for each other in a cycle."""
-    return _Run(pipelines, requests).timeline()
+def simulate(pipeline: Pipeline) -> Timeline:
+    """The timeline of a request. Raises ValueError if tasks wait for each other in a cycle."""
+    return _Run(pipeline).timeline()
+
+
+def stream(pipelines: Sequence[Pipeline]) -> list[float]:
+    """When each of several requests ends, if all wait from the beginning and older ones go first."""
+    ends_s = iter(simulate(together(pipelines)).ends_s)
+    ran = [[next(ends_s) for _ in each.tasks] for each in pipelines]
+    return [max([*ended, *(next(ends_s) for _ in each.transfers)]) for each, ended in zip(pipelines, ran, strict=True)]
 
 
 def link_name(link: tuple[str, str]) -> str:
@@ -104,22 +122,9 @@ def link_name(link: tuple[str, str]) -> str:
 
 
 @dataclass(slots=True)
-class _State:
-    """One request under way: its pipeline, by task how many transfers have not arrived, by task (None: the input) what
-    it sends, and how many tasks and transfers have not ended."""
-
-    index: int
-    pipeline: Pipeline
-    missing: list[int]
-    sends: dict[int | None, list[Transfer]]
-    unfinished: int
-    end_s: float
-
-
-@dataclass(slots=True)
 class _Server:
-    """A device or a link: what waits for it (two sort keys, and what starts it), and whether it is busy. For a device
-    also the end of its running component, and until when it receives."""
+    """A device or a link: what waits for it (a key, the order of arrival, and what starts it), and whether it is busy.
+    For a device also the end of its running component, and until when it receives."""
 
     waiting: list[tuple[float, int, Callable[[float], None]]] = field(default_factory=list)
     occupied: bool = False
@@ -128,29 +133,26 @@ class _Server:
 
 
 class _Run:
-    def __init__(self, pipelines: Sequence[Pipeline], requests: Sequence[Request]) -> None:
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._tasks, self._transfers = pipeline.tasks, pipeline.transfers
+        self._processor = dict(pipeline.processors)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._sequence = count()
         self._spans: list[Span] = []
         self._servers: dict[str, _Server] = {}
         self._touched: dict[str, None] = {}
         self._busy_s: dict[str, float] = {}
-        self._processor = dict(pair for pipeline in pipelines for pair in pipeline.processors)
-        self._states = []
-        for index, request in enumerate(requests):
-            pipeline = pipelines[request.pipeline]
-            sends: dict[int | None, list[Transfer]] = {}
-            missing = [0] * len(pipeline.tasks)
-            for transfer in pipeline.transfers:
-                sends.setdefault(transfer.source, []).append(transfer)
-                for target in transfer.targets:
-                    missing[target] += 1
-            left = len(pipeline.tasks) + len(pipeline.transfers)
-            state = _State(index, pipeline, missing, sends, left, request.arrival_s)
-            self._states.append(state)
-            self._at(request.arrival_s, partial(self._arrive, state))
+        self._ends_s: list[float | None] = [None] * (len(self._tasks) + len(self._transfers))
+        # By task, how many transfers have not arrived; by task (None: the inputs), what it sends.
+        self._missing = [0] * len(self._tasks)
+        self._sends: dict[int | None, list[int]] = {}
+        for index, sent in enumerate(self._transfers):
+            self._sends.setdefault(sent.source, []).append(index)
+            for target in sent.targets:
+                self._missing[target] += 1
 
     def timeline(self) -> Timeline:
+        self._at(0.0, self._arrive)
         while self._events:
             now = self._events[0][0]
             self._touched = {}
@@ -161,99 +163,94 @@ class _Run:
                 if server.waiting and not server.occupied:
                     server.occupied = True
                     heappop(server.waiting)[2](now)
-        for state in self._states:
-            if state.unfinished:
-                raise ValueError(
-                    f"request {state.index}: {state.unfinished} components and transfers wait for each other"
-                )
+        ends_s = tuple(each for each in self._ends_s if each is not None)
+        if len(ends_s) < len(self._ends_s):
+            raise ValueError(f"{len(self._ends_s) - len(ends_s)} components and transfers wait for each other")
         spans = tuple(sorted(self._spans, key=lambda each: (each.start_s, each.end_s, each.on, each.what)))
-        return Timeline(spans, tuple(state.end_s for state in self._states), self._busy_s)
+        return Timeline(spans, ends_s, self._busy_s)
 
     def _at(self, time: float, event: Callable[[float], None]) -> None:
         heappush(self._events, (time, next(self._sequence), event))
 
-    def _server(self, name: str) -> _Server:
-        return self._servers.setdefault(name, _Server())
+    def _device(self, name: str) -> str:
+        """The device whose processor a device uses."""
+        return self._processor.get(name, name)
 
-    def _runs_on(self, device: str) -> str:
-        return self._processor.get(device, device)
-
-    def _wait(self, name: str, key: float, index: int, start: Callable[[float], None]) -> None:
+    def _wait(self, name: str, key: float, start: Callable[[float], None]) -> None:
         """Queue for a device or link."""
-        heappush(self._server(name).waiting, (key, index, start))
+        waiting = self._servers.setdefault(name, _Server()).waiting
+        heappush(waiting, (key, next(self._sequence), start))
         self._touched[name] = None
 
     def _free(self, name: str, _now: float = 0.0) -> None:
         self._servers[name].occupied = False
         self._touched[name] = None
 
-    def _arrive(self, state: _State, now: float) -> None:
-        self._leave(state, None, now)
-        for task, missing in enumerate(state.missing):
+    def _arrive(self, now: float) -> None:
+        self._leave(None, now)
+        for task, missing in enumerate(self._missing):
             if not missing:  # no transfers to wait for
-                self._ready(state, task)
+                self._ready(task)
 
-    def _ready(self, state: _State, task: int) -> None:
-        """A component's inputs have arrived: the first of the oldest request goes first."""
-        name = self._runs_on(state.pipeline.tasks[task].device)
-        self._wait(name, float(state.index), task, partial(self._begin, state, task))
+    def _ready(self, index: int) -> None:
+        """A component's inputs have arrived."""
+        self._wait(self._device(self._tasks[index].device), index, partial(self._begin, index))
 
-    def _begin(self, state: _State, index: int, now: float) -> None:
-        task = state.pipeline.tasks[index]
-        server = self._servers[self._runs_on(task.device)]
+    def _begin(self, index: int, now: float) -> None:
+        task = self._tasks[index]
+        server = self._servers[self._device(task.device)]
         self._busy_s[task.device] = self._busy_s.get(task.device, 0.0) + task.seconds
         server.ends_s = now + task.seconds + max(0.0, server.receives_s - now)
-        self._at(server.ends_s, partial(self._ran, state, index, now))
+        self._at(server.ends_s, partial(self._ran, index, now))
 
-    def _ran(self, state: _State, index: int, began_s: float, now: float) -> None:
-        task = state.pipeline.tasks[index]
-        name = self._runs_on(task.device)
+    def _ran(self, index: int, began_s: float, now: float) -> None:
+        task = self._tasks[index]
+        name = self._device(task.device)
         if self._servers[name].ends_s > now:  # it was paused meanwhile
-            self._at(self._servers[name].ends_s, partial(self._ran, state, index, began_s))
+            self._at(self._servers[name].ends_s, partial(self._ran, index, began_s))
             return
-        self._spans.append(Span(task.device, task.name, state.index, began_s, now, transfer=False))
+        self._spans.append(Span(task.device, task.name, 0, began_s, now, transfer=False))
         if task.sending_s > 0.0:
             self._at(now + task.sending_s, partial(self._free, name))
         else:
             self._free(name)
-        self._done(state, now)
-        self._leave(state, index, now)
+        self._ends_s[index] = now
+        self._leave(index, now)
 
-    def _leave(self, state: _State, task: int | None, now: float) -> None:
+    def _leave(self, task: int | None, now: float) -> None:
         """Send a component's outputs, first come, first served on each link."""
-        for sent in state.sends.get(task, ()):
+        for index in self._sends.get(task, ()):
+            sent = self._transfers[index]
             if sent.busy_s == 0.0 and sent.delay_s == 0.0:
-                self._at(now, partial(self._arrived, state, sent))
+                self._at(now, partial(self._arrived, index))
             else:
-                self._wait(link_name(sent.link), now, next(self._sequence), partial(self._send, state, sent))
+                self._wait(link_name(sent.link), now, partial(self._send, index))
 
-    def _send(self, state: _State, sent: Transfer, now: float) -> None:
+    def _send(self, index: int, now: float) -> None:
+        sent = self._transfers[index]
         name, taken_s = link_name(sent.link), sent.busy_s + sent.delay_s
         self._busy_s[name] = self._busy_s.get(name, 0.0) + sent.busy_s
-        self._spans.append(Span(name, sent.name, state.index, now, now + taken_s, transfer=True))
-        self._at(now + sent.busy_s, partial(self._sent, state, sent))
+        self._spans.append(Span(name, sent.name, 0, now, now + taken_s, transfer=True))
+        self._at(now + sent.busy_s, partial(self._sent, index))
         if sent.receiving_s > 0.0:
             self._at(now + max(0.0, taken_s - sent.receiving_s), partial(self._reached, sent))
 
-    def _sent(self, state: _State, sent: Transfer, now: float) -> None:
+    def _sent(self, index: int, now: float) -> None:
+        sent = self._transfers[index]
         self._free(link_name(sent.link))
-        self._at(now + sent.delay_s, partial(self._arrived, state, sent))
+        self._at(now + sent.delay_s, partial(self._arrived, index))
 
     def _reached(self, sent: Transfer, now: float) -> None:
         """The target begins to receive: what it runs pauses."""
-        server = self._server(self._runs_on(sent.link[1]))
+        server = self._servers.setdefault(self._device(sent.link[1]), _Server())
         until = max(server.receives_s, now + min(sent.busy_s + sent.delay_s, sent.receiving_s))
         if server.ends_s > now:
             server.ends_s += until - max(server.receives_s, now)
         server.receives_s = until
 
-    def _arrived(self, state: _State, sent: Transfer, now: float) -> None:
-        self._done(state, now)
-        for task in sent.targets:
-            state.missing[task] -= 1
-            if not state.missing[task]:
-                self._ready(state, task)
-
-    def _done(self, state: _State, now: float) -> None:
-        state.unfinished -= 1
-        state.end_s = max(state.end_s, now)
+    def _arrived(self, index: int, now: float) -> None:
+        self._ends_s[len(self._tasks) + index] = now
+        for target in self._transfers[index].targets:
+            self._missing[target] -= 1
+            if not self._missing[target]:
+                self._ready(target)

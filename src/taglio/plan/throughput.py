@@ -4,11 +4,8 @@
    min (Σ λ load + min(0, (1 − Σ λ) · aim)) over all plans with a period up to `aim`. This is eliminated as in solve.py.
    Copies and labels that alone take longer than `aim` are left out, so a lower aim gives a higher bound; labels whose
    min-marginal is above the aim are in no such plan.
-2. First plans: answers at prices near the best, improved by local search; then CP-SAT (cp_sat.py) finds the best plan
-   that uses only labels of these.
-3. The aim starts just above the bound. CP-SAT looks for the best plan among the few labels left. If there is none, the
-   aim is a bound, and the next aim is further up.
-4. If time runs short before a plan is found, CP-SAT improves the best known plan.
+2. Answers at prices near the best are improved by local search, towards aims between the bound and the best plan.
+3. CP-SAT (cp_sat.py) improves the best plan among the labels of plans at least as good, and raises the bound.
 
 CP-SAT includes a lower bound of the components' overhead. Plans are compared by simulated busy time, which includes all
 of it.
@@ -21,10 +18,10 @@ from math import inf
 
 import numpy as np
 
-from taglio.plan.assemble import NOT_CONNECTED, Assembled, busy_times, request_shares
+from taglio.plan.assemble import Assembled, busy_times, request_shares
 from taglio.plan.branch_and_bound import improve
 from taglio.plan.costs import Costs, evaluate
-from taglio.plan.cp_sat import PeriodProgram, Stream
+from taglio.plan.cp_sat import PeriodProgram
 from taglio.plan.cutting_planes import Answer, maximise
 from taglio.plan.describe import loads
 from taglio.plan.elimination import TooWide
@@ -32,18 +29,12 @@ from taglio.plan.problem import Problem, Resource, Totals
 from taglio.plan.relaxation import WIDEST, Relaxation
 from taglio.plan.solve import Placed, solve
 
-# Shares of the time: for the first plan; until the best known plan is improved instead; kept for a plan of fewer
-# seconds with the same period.
-_FIRST_SHARE, _CLIMBING_SHARE, _SPARING_SHARE = 0.1, 0.45, 0.1
-# Shares of the time for improving answers and for choosing among their labels; answers tried for an aim, and the
-# spread of their prices around the best ones.
-_DESCENT_SHARE, _CHOOSING_SHARE, _ANSWERS, _STRAYING = 0.15, 0.2, 16, 0.6
-# Improved answers whose labels CP-SAT chooses from.
-_CHOSEN = 10
+# Shares of the time: for the first plan; for improving answers; kept for a plan of fewer seconds with the same period.
+_FIRST_SHARE, _DESCENT_SHARE, _SPARING_SHARE = 0.1, 0.15, 0.1
+# Answers tried for an aim, and the spread of their prices around the best ones.
+_ANSWERS, _STRAYING = 16, 0.6
 # Times that a descent is repeated with doubled penalties on the limits that it broke.
 _DEARER = 4
-# Distance of the first aim above the bound, in gaps, and the factor by which it grows after an aim without a plan.
-_AIM, _FURTHER = 2.0, 2.0
 _PERIOD = "period"
 
 
@@ -56,12 +47,8 @@ def fastest_stream(
 
 
 def totals_of(problem: Problem, placed: Placed) -> Totals | None:
-    """The cost of a placement; None if there is none, or if it needs a missing link."""
-    if not placed.labels:
-        return None
-    totals = evaluate(problem, placed.labels, placed.copies)
-    names = [each.name for each in problem.resources]
-    return None if totals.resources[names.index(NOT_CONNECTED)] > 0.0 else totals
+    """The cost of a placement; None if there is none."""
+    return evaluate(problem, placed.labels, placed.copies) if placed.labels else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +70,6 @@ class _Search:
     def __init__(self, assembled: Assembled, start: Sequence[int] | None, gap: float, time_limit_s: float) -> None:
         begun = time.perf_counter()
         self.assembled, self.start, self.gap, self.time_limit_s = assembled, start, gap, time_limit_s
-        self.climbing_until = begun + _CLIMBING_SHARE * time_limit_s
         self.deadline = begun + (1.0 - _SPARING_SHARE) * time_limit_s
         self.shares = request_shares(assembled.workloads)
         self.totals: Totals | None = None
@@ -98,8 +84,6 @@ class _Search:
         if placed.status == "infeasible":
             return None
         self._offer(totals_of(problem, placed))
-        if not self._done():
-            self._climb()
         if not self._done():
             self._improve()
         if self.totals is None:
@@ -118,25 +102,26 @@ class _Search:
         if period < self.period:
             self.totals, self.period = totals, period
 
-    def _climb(self) -> None:
-        """Look for plans just above the bound, then further up."""
-        self._find(self._core(self._aim()))
-        further = _AIM * self.gap
-        while not self._done() and time.perf_counter() < self.climbing_until:
-            aim = min(self.period, self.low * (1.0 + further)) if self.low > 0.0 else self.period
-            core = self._core(aim)
-            if core.bound <= 1.0:
-                found = self._by_cp_sat(core, aim, self.climbing_until)
-                if not (found.infeasible or found.labels is not None):
-                    return
-            further *= _FURTHER
-
     def _improve(self) -> None:
-        """Improve the best plan, however far from the bound it is."""
+        """Improve the best plan: by descent, then by CP-SAT."""
+        core, until, better = self._core(self._aim()), time.perf_counter() + _DESCENT_SHARE * self.time_limit_s, True
+        while better and core.bound <= 1.0 and time.perf_counter() < until and not self._done():
+            before = self.period
+            self._descend(core, until)
+            better = self.period < before * (1.0 - self.gap)
+            core = self._core(float(np.sqrt(max(self.low, 1e-3 * self._aim()) * self._aim())))
         aim = self._aim()
         core = self._core(aim)
-        if not self._done() and core.bound <= 1.0:
-            self._by_cp_sat(core, aim, self.deadline)
+        if self._done() or core.bound > 1.0:
+            return
+        # Plans with other labels than those left have longer periods than the aim.
+        program = PeriodProgram(core.costs, core.alive, core.periods, self.assembled.overhead_s, self.low, aim)
+        if self.totals is not None:
+            program.hint(self.totals.labels, self.totals.copies)
+        found = program.solve(gap=0.5 * self.gap, time_limit_s=self.deadline - time.perf_counter())
+        self.low = max(self.low, min(found.bound, aim))
+        if found.labels is not None:
+            self._offer(evaluate(self.assembled.problem, found.labels.tolist(), found.copies))
 
     def _aim(self) -> float:
         """The period of the best plan; without one, more than any plan's."""
@@ -157,10 +142,7 @@ class _Search:
 
     def _restricted(self, aim: float) -> _Core:
         problem = self.assembled.problem
-        held = tuple(
-            replace(each, weight=0.0, upper=0.0 if each.name == NOT_CONNECTED else each.upper)
-            for each in problem.resources
-        )
+        held = tuple(replace(each, weight=0.0) for each in problem.resources)
         costs = Costs(replace(problem, resources=(*held, *self._periods(aim)), extra=None, constant=0.0))
         first = 1 + len(held)
         periods = np.array(
@@ -201,32 +183,11 @@ class _Search:
         bound = best.bound if kept.any(axis=1).all() else max(best.bound, 1.0 + 1e-9)
         return _Core(costs, periods, kept, bound, best.multipliers, relaxation)
 
-    def _find(self, core: _Core) -> None:
-        """First plans: by descent towards aims between the bound and the best plan, then from all their labels."""
-        until = time.perf_counter() + _DESCENT_SHARE * self.time_limit_s
-        reached: list[tuple[float, np.ndarray]] = []
-        better = True
-        while better and core.bound <= 1.0 and time.perf_counter() < until and not self._done():
-            before = self.period
-            reached += self._descend(core, until)
-            better = self.period < before * (1.0 - self.gap)
-            aim = float(np.sqrt(max(self.low, 1e-3 * self.period) * self.period))
-            core = self._core(aim)
-        if self.totals is None or not reached or self._done():
-            return
-        alive = np.zeros_like(core.alive)
-        for _, labels in [*sorted(reached, key=lambda each: each[0])[:_CHOSEN], (0.0, np.array(self.totals.labels))]:
-            alive[np.arange(len(labels)), labels] = True
-        core = self._core(self.period)
-        if core.bound <= 1.0:
-            until = time.perf_counter() + _CHOOSING_SHARE * self.time_limit_s
-            self._by_cp_sat(replace(core, alive=alive), self.period, until, everything=False)
-
-    def _descend(self, core: _Core, until: float) -> list[tuple[float, np.ndarray]]:
-        """Improve answers at prices around the core's towards its aim; returns their periods and labels."""
+    def _descend(self, core: _Core, until: float) -> None:
+        """Improve answers at prices around the core's towards its aim."""
         if core.prices is None or core.relaxation is None:
-            return []
-        costs, rng, found = core.costs, np.random.default_rng(0), []
+            return
+        costs, rng = core.costs, np.random.default_rng(0)
         for _ in range(_ANSWERS):
             priced = costs.price((core.prices + 0.01) * rng.lognormal(0.0, _STRAYING, len(core.prices)))
             _, labels = core.relaxation.run(priced)
@@ -235,29 +196,11 @@ class _Search:
                 _, labels = improve(costs, priced, penalty, labels, core.alive, inf)
                 account = costs.account(priced, labels)
                 if (account.rows[~core.periods] <= 1.0 + 1e-9).all():
-                    totals = evaluate(self.assembled.problem, labels.tolist(), account.copies)
-                    self._offer(totals)
-                    if not totals.broken:
-                        found.append((float(account.rows[core.periods].max()), labels))
+                    self._offer(evaluate(self.assembled.problem, labels.tolist(), account.copies))
                 broken = account.rows > 1.0 + 1e-9
                 if not broken.any() or time.perf_counter() > until:
-                    return found
+                    return
                 penalty[broken] *= 2.0
-        return found
-
-    def _by_cp_sat(self, core: _Core, aim: float, until: float, *, everything: bool = True) -> Stream:
-        """Look for a plan with a period up to the aim. A plan found counts at once; a bound proven counts if the core
-        has every label (`everything`)."""
-        program = PeriodProgram(core.costs, core.alive, core.periods, self.assembled.overhead_s, self.low, aim)
-        if self.totals is not None:
-            program.hint(self.totals.labels, self.totals.copies)
-        found = program.solve(gap=0.5 * self.gap, time_limit_s=until - time.perf_counter())
-        # A plan with other labels than those that are left has a longer period than the aim.
-        if everything:
-            self.low = max(self.low, min(found.bound, aim))
-        if found.labels is not None:
-            self._offer(evaluate(self.assembled.problem, found.labels.tolist(), found.copies))
-        return found
 
     def _fewer_seconds(self) -> None:
         """Look for a plan with the same period that takes fewer seconds per request."""
