@@ -1,6 +1,7 @@
 """Who meets in the finals, and who wins: plans in places, by the clock and by what was measured there."""
 
 from dataclasses import replace
+from math import inf
 
 import onnx
 import pytest
@@ -107,3 +108,9 @@ def test_every_place_says_what_became_of_it() -> None:
     assert (rows[0].error, rows[0].judged, rows[0].holds) == (0.05, True, False)
     assert (rows[3].latency_s, rows[3].reason) == (None, "OpenVINO cannot load it")
     assert rows[4].reason == "no bfloat16"
+
+
+def test_an_error_that_is_not_finite_is_not_shown_as_one() -> None:
+    final = {"int8": tried("int8", ORT, inf, holds=False)}
+    (row,) = in_places(final, {"int8": timed(1.0)}, {}, [])
+    assert (row.error, row.reason) == (None, "an output would lose its information")
