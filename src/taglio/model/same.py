@@ -2,9 +2,11 @@
 
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,8 @@ from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_sessi
 SIMPLIFY_TOLERANCE = 1e-3
 # Time limit of one inference: a model's loops may never end.
 _LIMIT_S = 45.0
+# A slow model answers feeds for this long, but at least one.
+_ENOUGH_S = 5.0
 _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
@@ -29,8 +33,9 @@ _PRODUCT_FAILS = re.compile(r"while running (Conv|ConvTranspose|MatMul|Gemm) nod
 
 
 class Reference:
-    """The answers of the original model to `feeds`, up to the first that it cannot run. `random` is a line for the user
-    if they are not the same twice, or ""."""
+    """The answers of the original model to `feeds`, up to the first that it cannot run, or to fewer if it is slow.
+    `run_s` is the median time of one, in seconds; 0 if there is none. `random` is a line for the user if they are not
+    the same twice, or ""."""
 
     def __init__(
         self, path: Path, original: onnx.ModelProto, session: InferenceSession, feeds: Sequence[Feed], from_user: bool
@@ -45,7 +50,9 @@ class Reference:
         self._feeds = feeds
         self._answers: list[list[Any]] = []
         self._varies, self.random = 0.0, ""
+        took_s: list[float] = []
         for feed in feeds:
+            begun = time.perf_counter()
             try:
                 self._answers.append(run_session(session, self._names, feed, str(path), limit_s=_LIMIT_S))
             except BadData as error:
@@ -55,6 +62,10 @@ class Reference:
                 if contradicts_itself(original) or (floats and _PRODUCT_FAILS.search(str(error))):
                     raise BadModel(str(error)) from None
                 break
+            took_s.append(time.perf_counter() - begun)
+            if sum(took_s) > _ENOUGH_S:
+                break
+        self.run_s = median(took_s) if took_s else 0.0
         kinds = sorted(set(_random_kinds(original.graph.node)))
         kinds += sorted({kind for each in original.functions for kind in _random_kinds(each.node)} - {*kinds})
         if kinds and self._answers:
