@@ -237,9 +237,7 @@ class _Timing:
                 for _ in range(self.effort.warmup if self.limit_bytes is not None else self.refused is not None):
                     run_once(name, session, self.run.feeds[0])
             except TaglioError as error:
-                if self.refused is None:
-                    raise
-                self.refused[name] = one_line(error, 300)
+                self._refuse(name, error)
                 continue
             sessions[name] = session
             largest = max(largest, used_bytes() - before)
@@ -254,9 +252,7 @@ class _Timing:
             try:
                 found[name] = self._once(name, warmup)
             except TaglioError as error:
-                if self.refused is None:
-                    raise
-                self.refused[name] = one_line(error, 300)
+                self._refuse(name, error)
             self._told("timing", len(self.paths))(done + 1)
         first = next(iter(found.values()), None)
         return {name: each.beside(first, 1.0) for name, each in found.items() if first is not None}
@@ -322,6 +318,12 @@ class _Timing:
             name: read(graphs[name], effort.warmup, longest_s, counted, refills[name])
             for name, (_, read) in counting.items()
         }
+
+    def _refuse(self, name: str, error: TaglioError) -> None:
+        """Leave a model out for this reason, or raise it. The file that an error may name is a temporary one."""
+        if self.refused is None:
+            raise error
+        self.refused[name] = one_line(str(error).removeprefix(f"{self.paths[name].name}: "), 300)
 
     def _counting(self, name: str) -> tuple[Session, _Read]:
         """A session that counts the seconds of its kernels, and what reads them when it has run."""
