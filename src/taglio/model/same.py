@@ -23,6 +23,8 @@ from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_sessi
 SIMPLIFY_TOLERANCE = 1e-3
 # Time limit of one inference: a model's loops may never end.
 _LIMIT_S = 45.0
+# Random answers may differ by this many times as much as a few of them did.
+_TIMES = 4.0
 # A slow model answers feeds for this long, but at least one.
 _ENOUGH_S = 5.0
 _RANDOM = frozenset(
@@ -69,10 +71,11 @@ class Reference:
         kinds = sorted(set(_random_kinds(original.graph.node)))
         kinds += sorted({kind for each in original.functions for kind in _random_kinds(each.node)} - {*kinds})
         if kinds and self._answers:
-            again = run_session(session, self._names, feeds[0], str(path), limit_s=_LIMIT_S)
-            self._varies, name = max(
-                (difference(*pair), name) for *pair, name in zip(self._answers[0], again, self._names, strict=True)
-            )
+            found: list[tuple[float, str]] = []
+            for feed, answer in zip(feeds, self._answers, strict=False):
+                again = run_session(session, self._names, feed, str(path), limit_s=_LIMIT_S)
+                found += [(difference(*pair), name) for *pair, name in zip(answer, again, self._names, strict=True)]
+            self._varies, name = max(found)
             if self._varies > 0.0:
                 self.random = (
                     f"the model's answers are random ({', '.join(kinds)}): for the same input output {name} differs by "
@@ -83,7 +86,7 @@ class Reference:
     def refuse_difference(self, simple: onnx.ModelProto) -> None:
         """Raises BadModel if `simple` answers differently, beyond what random answers do by themselves: every later
         proof would be about another model."""
-        tolerance = SIMPLIFY_TOLERANCE + 2.0 * self._varies
+        tolerance = SIMPLIFY_TOLERANCE + _TIMES * self._varies
         options = SessionOptions(threads=os.cpu_count() or 1, optimization=Optimization.BASIC)
         session = open_session(simple, options, label=str(self._path))
         for feed, before in zip(self._feeds, self._answers, strict=False):
