@@ -91,6 +91,14 @@ def test_the_fastest_that_holds_wins_wherever_it_runs(seconds: dict[str, float],
     assert winner_of(final, clock) == winner
 
 
+def test_the_float_model_by_another_name_does_not_win() -> None:
+    """The measured gain would be noise."""
+    float32 = tried("float32", ORT)
+    final = {"float32": float32, "int8": replace(float32, name="int8")}
+    clock = {"float32": timed(10.0), "int8": replace(timed(6.0), reference_s=timed(10.0).samples_s)}
+    assert winner_of(final, clock) == "float32"
+
+
 def test_every_place_says_what_became_of_it() -> None:
     own = {"float32": tried("float32", ORT), "int8": tried("int8", ORT, 0.04, holds=False)}
     final = everywhere({ORT: own}, {ORT: 0.0, NAME: 0.0})
