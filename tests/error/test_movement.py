@@ -269,3 +269,10 @@ def test_a_changed_mask_is_an_error() -> None:
     for a, b in zip(kept, moved, strict=True):
         tally.add([a], [b])
     assert tally.value() > 1.0
+
+
+def test_a_mask_parts_no_channels() -> None:
+    """Channels that are masked out more often do not differ in scale."""
+    values = np.random.default_rng(0).normal(0, 1, (4, 6, 8)).astype(np.float32)
+    values[:, :, :2] = np.abs(values[:, :, :2])
+    assert masked(values, -999.0).names == ("y",)

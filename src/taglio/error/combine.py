@@ -22,7 +22,7 @@ _ALONE_WEIGHT = 0.5
 _FOLDS = 6
 # An output whose error never reached this share of the largest gets no model: it cannot break a limit. Of many that
 # did, those that most often had the largest get one: plans are measured on all outputs.
-_NEAR, _MOST = 0.5, 16
+_NEAR, _MOST = 0.5, 8
 _TINY = 1e-9
 # A subset whose error is this factor above or below the limit counts half.
 _NEAR_BY = 3.0
@@ -122,11 +122,11 @@ def fit_outputs(measured: Measured, *, unseen: bool = True) -> Fitted:
     for output in _worst(everything / largest):
         start = _start(measured, int(output))
         errors = everything[:, output]
-        terms[int(output)] = fit_terms(rows, errors, start, weights)
+        terms[int(output)] = whole = fit_terms(rows, errors, start, weights)
         for each in range(_FOLDS if unseen else 0):
             seen, out = fold != each, fold == each
             if out.any():
-                guess = fit_terms(rows[seen], errors[seen], start, weights[seen]).predict(rows[out])
+                guess = fit_terms(rows[seen], errors[seen], start, weights[seen], whole).predict(rows[out])
                 guesses[out[singles:]] = np.maximum(guesses[out[singles:]], guess)
     return Fitted(terms, guesses)
 

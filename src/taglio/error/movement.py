@@ -30,6 +30,8 @@ from taglio.model.observe import tensor_values
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 
 _MOST = 16
+# Values from here on are not finite for a norm.
+_INFINITE = 1e15
 # A mask is this many times as large as any other value, and at least this large: an exact 1 may be a probability.
 _BEYOND, _LEAST_MASK = 2.0, 10.0
 # Inputs from which scales are taken, seconds after which no more are run, and shapes to look at.
@@ -191,10 +193,14 @@ class _Movement:
         found = [np.asarray(sample[name]) for sample in values]
         if found[0].dtype.kind != "f" or len({each.ndim for each in found}) > 1:
             return None
+        scale = _Scale(name)
+        for each in found:
+            scale.add(each[np.abs(each) < _INFINITE].astype(np.float32))
         for axis in channel_axes(name, found[0].ndim, self._producers, self._constants, _MOVING):
             length = found[0].shape[axis]
             if length > 1 and all(each.shape[axis] == length for each in found):
-                groups = groups_by_scale([np.moveaxis(each, axis, 0).reshape(length, -1) for each in found])
+                rows = [np.moveaxis(each, axis, 0).reshape(length, -1) for each in found]
+                groups = groups_by_scale(rows if scale.mask is None else _unmasked(rows, scale.mask))
                 if groups.any():
                     return axis, groups
         return None
@@ -231,7 +237,7 @@ class _Movement:
         flat, all_marks = value.ravel(), marks.ravel()
         for start in range(0, len(flat), _AT_ONCE):
             some, own = flat[start : start + _AT_ONCE].astype(np.float64), all_marks[start : start + _AT_ONCE]
-            some[~(np.abs(some) < 1e15)] = 0.0
+            some[~(np.abs(some) < _INFINITE)] = 0.0
             some, ends = some[np.argsort(own, kind="stable")], np.cumsum(np.bincount(own))
             for label, each in enumerate(np.split(some, ends[:-1])):
                 if label in scales:
@@ -289,6 +295,14 @@ def _merge(labels: dict[int, _ByShape], scales: dict[int, _Scale], most: int) ->
         scales[kept].join(scales[joined])
     for output, arrays in labels.items():
         labels[output] = {shape: into[each].astype(np.int16) for shape, each in arrays.items()}
+
+
+def _unmasked(rows: Sequence[np.ndarray], mask: float) -> Sequence[np.ndarray]:
+    """Channels [channels, values] of several samples with 0 for a mask that some hold beside other values."""
+    places = [each == mask for each in rows]
+    share = sum(each.mean(axis=1) for each in places) / len(places)
+    mixed = bool(((share > 0.0) & (share < 1.0)).any())
+    return [np.where(place, 0.0, each) for place, each in zip(places, rows, strict=True)] if mixed else rows
 
 
 def _alike(arrays: Sequence[np.ndarray]) -> bool:

@@ -45,8 +45,8 @@ _LEAST_INPUTS, _MOST_INPUTS = 8, 64
 _RANGE_INPUTS, _RANGES_S = 4, 8.0
 # The study times its second run, or its first if two take longer.
 _TWO_S = 8.0
-# Seconds of the study, and of blocks alone in it, at effort 1.
-_STUDY_S, _ALONE_S = 26.0, 100.0
+# Seconds of the study, and of blocks alone in it, at effort 1; blocks alone may take as long as at _LEAST.
+_STUDY_S, _ALONE_S, _LEAST = 26.0, 100.0, 0.2
 
 
 def error_model(
@@ -74,7 +74,7 @@ def error_model(
     scheme = profile.scheme
     work = work.settled(scheme, progress)
     switchable = work.switchable(scheme, provider, progress)
-    budget = Budget(seconds=effort * _STUDY_S, alone_s=effort * _ALONE_S)
+    budget = Budget(seconds=effort * _STUDY_S, alone_s=max(_LEAST, effort) * _ALONE_S)
     meter = work.meter(switchable, affordable_inputs(work, switchable, budget))
     times = profile.block_times()
     measured = measure(

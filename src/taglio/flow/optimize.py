@@ -205,7 +205,8 @@ def _left_out(work: Work, found: Settled) -> tuple[str, ...]:
     able = any(form.fits(block) for form in UNCALIBRATED.values() for block in work.graph.blocks)
     left = [] if found.places.schemes else ["schemes"]
     left += ["forms without calibration"] if able and not found.forms else []
-    return (f"a run takes {work.setup.run_s:.2g} s: {' and '.join(left)} were not compared",) if left else ()
+    told = f"a run takes {work.setup.run_s:.2g} s: {' and '.join(left)} were not compared"
+    return (f"{told}; a higher effort compares them",) if left else ()
 
 
 def _of_forms(plan: Plan) -> tuple[str, ...]:
