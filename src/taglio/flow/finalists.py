@@ -133,10 +133,11 @@ def winner_of(final: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
     chosen = min(plain, key=lambda each: seconds[each]) if plain else fastest
     if chosen == FLOAT_RUN or FLOAT_RUN not in seconds:
         return chosen
-    if same_assignment(final[chosen], final[FLOAT_RUN]):  # all-int8 of a model without candidates
+    is_plain = final[chosen].name in PLAIN
+    if is_plain and same_assignment(final[chosen], final[FLOAT_RUN]):  # all-int8 of a model without candidates
         return FLOAT_RUN
     one, other = timed[chosen].samples_s, timed[chosen].reference_s
-    return chosen if faster(one, other, 1.0 if final[chosen].name in PLAIN else NOISE) else FLOAT_RUN
+    return chosen if faster(one, other, 1.0 if is_plain else NOISE) else FLOAT_RUN
 
 
 def proven(
