@@ -66,3 +66,15 @@ def test_a_block_that_ruins_the_output_is_never_predicted_to_be_harmless() -> No
     ruined = np.array(["conv2" in each for each in measured.subsets])
     assert np.isfinite(predicted).all()
     assert predicted[ruined].min() > 1.0 > predicted[~ruined].max()
+
+
+def test_of_many_outputs_those_with_the_largest_errors_are_fitted() -> None:
+    """A fit per output would take minutes for a hundred heads."""
+    few, many = world(6), world(40)
+    assert len(fit_outputs(few).terms) <= 6
+    fitted = fit_outputs(many)
+    truth = np.array([each.l2.max() for each in many.subset_readings])
+    worst = {int(each.l2.argmax()) for each in many.subset_readings}
+    assert len(fitted.terms) == 8
+    assert len(worst & set(fitted.terms)) >= min(len(worst), 6)
+    assert np.median(np.abs(fitted.unseen / truth - 1.0)) < 0.1

@@ -142,7 +142,7 @@ def test_with_labels_a_task_is_held_against_what_the_float_model_reaches() -> No
     float_scores = [np.eye(3, dtype=np.float32)[[each]] for each in (0, 1, 2, 0)]
     changed = [np.eye(3, dtype=np.float32)[[each]] for each in (0, 0, 0, 1)]
     judge = TaskJudge(parse_task("tokens"), ["y"], labels=np.array([0, 1, 2, 1]))
-    measure = anchored(Measure(parse_metric("tokens"), judge), [[each] for each in float_scores])
+    measure = anchored(Measure(parse_metric("tokens"), judge), lambda: [[each] for each in float_scores])
     metric = measure.metric
     assert metric.labelled and metric.float_value == pytest.approx(0.75)
     tally = Tally(["y"], measure)

@@ -13,7 +13,8 @@ from onnx.reference import ReferenceEvaluator
 from taglio.error.movement import find_parts
 from taglio.error.parts import Parts
 from taglio.error.scales import groups_by_scale
-from taglio.model.load import Model
+from taglio.error.tally import Tally
+from taglio.model.load import Model, load
 from tests.examples import examples
 from tests.models import Sketch, loaded
 
@@ -232,3 +233,46 @@ def test_only_float_outputs_are_taken_apart() -> None:
     proto = helper.make_model(helper.make_graph([node], "ints", [x], [y]), opset_imports=[helper.make_opsetid("", 17)])
     model = Model("ints", "", 17, (), ("y",), proto, 0)
     assert find_parts(model, [{"x": np.ones((1, 3), np.int64)}]).names == ("y",)
+
+
+def masked(values: np.ndarray, mask: float) -> Parts:
+    """The parts of an output whose negative values are replaced by `mask`."""
+    g = Sketch()
+    x = g.input("x", *values[:1].shape)
+    y = g.op("Where", g.op("Greater", x, g.constant(0.0)), x, g.constant(mask))
+    return find_parts(load(g.model(g.rename(y, "y"))), [{"x": each[None]} for each in values])
+
+
+@pytest.mark.parametrize(("mask", "is_one"), [(-100.0, True), (-999.0, True), (-1.0, False), (-5.0, False)])
+def test_a_value_far_beyond_the_others_again_and_again_is_a_mask(mask: float, is_one: bool) -> None:
+    values = np.random.default_rng(0).normal(0, 4, (4, 6, 8)).astype(np.float32)
+    assert masked(values, mask).masks == ({0: mask} if is_one else {})
+
+
+def test_errors_beside_a_mask_are_of_the_other_values() -> None:
+    values = np.random.default_rng(0).normal(0, 4, (4, 6, 8)).astype(np.float32)
+    parts = masked(values, -100.0)
+    one, whole = Tally(parts), Tally(["y"])
+    kept = np.where(values > 0.0, values, -100.0)[:, None]
+    changed = np.where(values > 0.0, 1.1 * values, -100.0)[:, None]
+    for tally in (one, whole):
+        for a, b in zip(kept, changed, strict=True):
+            tally.add([a], [b])
+    assert one.value() == pytest.approx(0.1)
+    assert whole.value() < 0.01
+
+
+def test_a_changed_mask_is_an_error() -> None:
+    values = np.random.default_rng(0).normal(0, 4, (4, 6, 8)).astype(np.float32)
+    tally = Tally(masked(values, -100.0))
+    kept, moved = (np.where(values > 0.0, values, mask)[:, None] for mask in (-100.0, -90.0))
+    for a, b in zip(kept, moved, strict=True):
+        tally.add([a], [b])
+    assert tally.value() > 1.0
+
+
+def test_a_mask_parts_no_channels() -> None:
+    """Channels that are masked out more often do not differ in scale."""
+    values = np.random.default_rng(0).normal(0, 1, (4, 6, 8)).astype(np.float32)
+    values[:, :, :2] = np.abs(values[:, :, :2])
+    assert masked(values, -999.0).names == ("y",)

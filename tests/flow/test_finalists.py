@@ -1,6 +1,7 @@
 """Who meets in the finals, and who wins: plans in places, by the clock and by what was measured there."""
 
 from dataclasses import replace
+from math import inf
 
 import onnx
 import pytest
@@ -90,6 +91,14 @@ def test_the_fastest_that_holds_wins_wherever_it_runs(seconds: dict[str, float],
     assert winner_of(final, clock) == winner
 
 
+def test_the_float_model_by_another_name_does_not_win() -> None:
+    """The measured gain would be noise."""
+    float32 = tried("float32", ORT)
+    final = {"float32": float32, "int8": replace(float32, name="int8")}
+    clock = {"float32": timed(10.0), "int8": replace(timed(6.0), reference_s=timed(10.0).samples_s)}
+    assert winner_of(final, clock) == "float32"
+
+
 def test_every_place_says_what_became_of_it() -> None:
     own = {"float32": tried("float32", ORT), "int8": tried("int8", ORT, 0.04, holds=False)}
     final = everywhere({ORT: own}, {ORT: 0.0, NAME: 0.0})
@@ -107,3 +116,9 @@ def test_every_place_says_what_became_of_it() -> None:
     assert (rows[0].error, rows[0].judged, rows[0].holds) == (0.05, True, False)
     assert (rows[3].latency_s, rows[3].reason) == (None, "OpenVINO cannot load it")
     assert rows[4].reason == "no bfloat16"
+
+
+def test_an_error_that_is_not_finite_is_not_shown_as_one() -> None:
+    final = {"int8": tried("int8", ORT, inf, holds=False)}
+    (row,) = in_places(final, {"int8": timed(1.0)}, {}, [])
+    assert (row.error, row.reason) == (None, "an output would lose its information")

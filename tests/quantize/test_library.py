@@ -98,6 +98,17 @@ def test_an_unknown_block_is_refused(tmp_path: Path) -> None:
 # QOperator
 
 
+def test_blocks_on_which_the_tool_fails_are_refused_in_one_line(tmp_path: Path) -> None:
+    """Where a float Where reads a Gemm, the tool loses the tensor between them."""
+    g = Sketch()
+    y = g.op("Gemm", g.input("x", 1, 20), g.weight(20, 40))
+    g.inputs.append(onnx.helper.make_tensor_value_info("allowed", TensorProto.BOOL, [1, 40]))
+    y = g.op("Where", "allowed", y, g.constant(-100.0))
+    model, graph, ranges = case(g.model(g.rename(y, "y")), tmp_path)
+    with pytest.raises(CannotQuantize, match="QOperator tool fails on these blocks: Invalid model with unknown"):
+        qoperator(model, graph, ["gemm0"], QOPERATOR, ranges)
+
+
 def test_qoperator_converts_what_was_asked_alone(tmp_path: Path) -> None:
     model, graph, ranges = case(residual(), tmp_path)
     made = qoperator(model, graph, ["conv2", "conv4", "add5"], QOPERATOR, ranges)

@@ -170,6 +170,17 @@ def test_a_float_plan_is_no_failure_of_int8_to_keep_the_limit(
         assert words in told
 
 
+def test_a_larger_limit_gains_what_is_more_than_the_plan_has(
+    complete: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = artifact.load(complete / "outcome.json", "outcome", Outcome)
+    twice = replace(made.plan, latency=made.float32.latency.times(0.5), int8_blocks=3)
+    levels = Level(0.03, 1.5, 4), Level(0.1, 2.5, 5)
+    for curve, words in ((levels[:1], "is predicted to gain nothing."), (levels, "is predicted to give 2.50× at 10.0")):
+        terminal.outcome(complete, replace(gather(complete), outcome=replace(made, plan=twice, curve=curve)))
+        assert words in " ".join(capsys.readouterr().out.split())
+
+
 def test_tags_close_in_order(whole: Seen) -> None:
     assert (whole.wrong, whole.open) == ([], [])
 

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.setLevel(logging.WARNING if getattr(options, "json", False) else logging.INFO)
         return run(options)
     except TaglioError as error:
-        sys.stderr.write(f"taglio: {type(error).__name__}: {as_flags(str(error))}\n")
+        sys.stderr.write(f"taglio: {type(error).__name__}: {as_flags(' '.join(str(error).splitlines()))}\n")
         return error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("taglio: stopped; the results of earlier stages are intact\n")

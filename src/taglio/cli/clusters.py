@@ -124,7 +124,7 @@ def optimize(options: argparse.Namespace) -> Shown:
 def run(options: argparse.Namespace) -> Shown:
     """Run `taglio run OUT --cluster FILE`."""
     cluster = cluster_file.load(options.cluster, options.scenario)
-    count, steps = options.steps or options.runs, options.steps is not None
+    count, steps = options.steps or options.runs or 100, options.steps is not None
     result = run_on_cluster(
         options.folder, cluster, count, stream=options.stream, steps=steps, progress=options.progress
     )

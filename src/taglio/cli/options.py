@@ -298,7 +298,7 @@ OPTIONS: dict[str, Facts] = {
     "--gap": option(
         "stop once the plan is proven this close to the optimum (default 0.5%%)", type=fraction, metavar="SHARE"
     ),
-    "--runs": option("number of timed runs (default 100)", type=positive, default=100),
+    "--runs": option("number of timed runs (default 100, fewer of a slow model)", type=positive),
     "--steps": option("for a model with --state: time N steps of one session instead", type=positive, metavar="N"),
     "--stream": option("with --cluster: keep several requests in flight to measure throughput", **_FLAG),
 }

@@ -214,14 +214,15 @@ def _opened(
     found: list[Dataset] = []
 
     def samples(inputs: tuple[InputSpec, ...]) -> list[Sample]:
-        dataset = read(inputs)
-        found.append(part(dataset, typical(dataset.samples)))
-        return list(found[-1].samples[:1])
+        if not found:
+            dataset = read(inputs)
+            found.append(part(dataset, typical(dataset.samples)))
+        return list(found[0].samples[:1])
 
     model = load_model(path, shapes, samples)
     if any(spec.dynamic for spec in model.inputs):
         model = load_model(path, shapes_of(found[0].samples[0]), samples)
-    data = split(found[-1], seed=seed, max_calibration=MOST_CALIBRATION, max_held_out=MOST_HELD_OUT)
+    data = split(found[0], seed=seed, max_calibration=MOST_CALIBRATION, max_held_out=MOST_HELD_OUT)
     return model, build(model, observe(model, data.held_out.samples[0], data.held_out.source)), data
 
 

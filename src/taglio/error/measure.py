@@ -1,6 +1,6 @@
 """Measure the output error of assignments on the switchable graph. Fits nothing."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -53,7 +53,7 @@ class ErrorMeter:
         self._reference = Shelf((switchable.run({}, sample) for sample in samples), room_bytes)
         for index, name in enumerate(self._parts.outputs):
             refuse_missing(name, (outputs[index] for outputs in self._reference))
-        self.measure = anchored(measure or Measure(Metric()), self._reference)
+        self.measure = anchored(measure or Measure(Metric()), lambda: self._reference)
         same = Tally(self._parts)
         self._sketcher = Sketcher([[len(each) for each in same.add(outputs, outputs)] for outputs in self._reference])
 
@@ -103,14 +103,14 @@ class ErrorMeter:
         return Reading(l2, tally.losses(), np.where(finite[:, None], sums, 0.0) * scale[:, None])
 
 
-def anchored(measure: Measure, references: Iterable[Outputs]) -> Measure:
-    """`measure` with the float model's own value in each metric. `references` are the float model's outputs, sample by
-    sample. Raises BadData for outputs and labels that a task cannot use."""
+def anchored(measure: Measure, references: Callable[[], Iterable[Outputs]]) -> Measure:
+    """`measure` with the float model's own value in each metric. `references` gives the float model's outputs, sample
+    by sample, for metrics that need them. Raises BadData for outputs and labels that a task cannot use."""
     judges = [measure.judge, *(judge for _, judge in measure.others)]
     if not any(judges):
         return measure
     evidence: list[list[Any]] = [[] for _ in judges]
-    for index, outputs in enumerate(references):
+    for index, outputs in enumerate(references()):
         for judge, kept in zip(judges, evidence, strict=True):
             if judge is not None:
                 kept.append(judge.evidence(index, outputs, outputs))

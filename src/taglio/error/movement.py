@@ -5,6 +5,7 @@
    alone is run in ONNX Runtime, with every source filled with its own number.
 2. Channels of a source whose scales are far apart on a few inputs are separate parts too (scales.py).
 3. If that makes too many parts, those of one output with the most similar scale are merged.
+4. A value far beyond all others that occurs again and again, such as -999 beside logits, is a mask of its part.
 
 An output is one part if its shape is not known in advance or its movement does not run alone.
 """
@@ -29,6 +30,10 @@ from taglio.model.observe import tensor_values
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 
 _MOST = 16
+# Values from here on are not finite for a norm.
+_INFINITE = 1e15
+# A mask is this many times as large as any other value, and at least this large: an exact 1 may be a probability.
+_BEYOND, _LEAST_MASK = 2.0, 10.0
 # Inputs from which scales are taken, seconds after which no more are run, and shapes to look at.
 _INPUTS, _SECONDS, _SHAPES = 4, 2.0, 8
 # Bytes of samples to look at beyond one per shape. Values summed at once.
@@ -50,11 +55,38 @@ _ByShape = dict[tuple[int, ...], np.ndarray]
 
 @dataclass(slots=True, eq=False)
 class _Scale:
-    """For one label: the tensor that its values come from, the sum of their squares, and their number."""
+    """For one label: the tensor that its values come from, the sum of their squares, and their number; the value with
+    the largest magnitude, how often it occurs, and the largest magnitude of the others."""
 
     source: str
     square: float = 0.0
     count: int = 0
+    extreme: float = 0.0
+    repeated: int = 0
+    others: float = 0.0
+
+    def add(self, values: np.ndarray) -> None:
+        """More values, flat and finite."""
+        if values.size:
+            extreme = float(values[np.abs(values).argmax()])
+            same = values == extreme
+            others = float(np.abs(values[~same]).max(initial=0.0))
+            self.join(_Scale("", float(np.dot(values, values)), values.size, extreme, int(same.sum()), others))
+
+    def join(self, other: "_Scale") -> None:
+        """The values of another label."""
+        self.square, self.count = self.square + other.square, self.count + other.count
+        large, small = (self, other) if abs(self.extreme) >= abs(other.extreme) else (other, self)
+        alike = large.extreme == small.extreme
+        others = max(large.others, small.others if alike else abs(small.extreme))
+        self.repeated = large.repeated + (small.repeated if alike else 0)
+        self.extreme, self.others = large.extreme, others
+
+    @property
+    def mask(self) -> float | None:
+        """The value that masks others out, if there is one."""
+        beyond = abs(self.extreme) >= max(_LEAST_MASK, _BEYOND * self.others)
+        return self.extreme if self.repeated > 1 and self.others > 0.0 and beyond else None
 
     def log_rms(self) -> float:
         return 0.5 * log(self.square / self.count) if self.square > 0.0 else -inf
@@ -71,7 +103,8 @@ def find_parts(model: Model, samples: Sequence[Values]) -> Parts:
         label: f"values near {exp(scale.log_rms()):.2g}" if scale.source in model.outputs else scale.source
         for label, scale in scales.items()
     }
-    return labelled(model.outputs, labels, sources)
+    masks = {label: scale.mask for label, scale in scales.items() if scale.mask is not None}
+    return labelled(model.outputs, labels, sources, masks)
 
 
 class _Movement:
@@ -160,10 +193,14 @@ class _Movement:
         found = [np.asarray(sample[name]) for sample in values]
         if found[0].dtype.kind != "f" or len({each.ndim for each in found}) > 1:
             return None
+        scale = _Scale(name)
+        for each in found:
+            scale.add(each[np.abs(each) < _INFINITE].astype(np.float32))
         for axis in channel_axes(name, found[0].ndim, self._producers, self._constants, _MOVING):
             length = found[0].shape[axis]
             if length > 1 and all(each.shape[axis] == length for each in found):
-                groups = groups_by_scale([np.moveaxis(each, axis, 0).reshape(length, -1) for each in found])
+                rows = [np.moveaxis(each, axis, 0).reshape(length, -1) for each in found]
+                groups = groups_by_scale(rows if scale.mask is None else _unmasked(rows, scale.mask))
                 if groups.any():
                     return axis, groups
         return None
@@ -200,12 +237,11 @@ class _Movement:
         flat, all_marks = value.ravel(), marks.ravel()
         for start in range(0, len(flat), _AT_ONCE):
             some, own = flat[start : start + _AT_ONCE].astype(np.float64), all_marks[start : start + _AT_ONCE]
-            some[~(np.abs(some) < 1e15)] = 0.0
-            counts = np.bincount(own)
-            for label, square in enumerate(np.bincount(own, some**2)):
+            some[~(np.abs(some) < _INFINITE)] = 0.0
+            some, ends = some[np.argsort(own, kind="stable")], np.cumsum(np.bincount(own))
+            for label, each in enumerate(np.split(some, ends[:-1])):
                 if label in scales:
-                    scales[label].square += float(square)
-                    scales[label].count += int(counts[label])
+                    scales[label].add(each)
         labels.setdefault(self._model.outputs.index(name), {})[value.shape] = reduced(marks)
 
     def _alone(self, sample: Values) -> onnx.ModelProto:
@@ -256,10 +292,17 @@ def _merge(labels: dict[int, _ByShape], scales: dict[int, _Scale], most: int) ->
         _, output, kept, joined = min(pairs)
         known[output].remove(joined)
         into[into == joined] = kept
-        scales[kept].square += scales[joined].square
-        scales[kept].count += scales[joined].count
+        scales[kept].join(scales[joined])
     for output, arrays in labels.items():
         labels[output] = {shape: into[each].astype(np.int16) for shape, each in arrays.items()}
+
+
+def _unmasked(rows: Sequence[np.ndarray], mask: float) -> Sequence[np.ndarray]:
+    """Channels [channels, values] of several samples with 0 for a mask that some hold beside other values."""
+    places = [each == mask for each in rows]
+    share = sum(each.mean(axis=1) for each in places) / len(places)
+    mixed = bool(((share > 0.0) & (share < 1.0)).any())
+    return [np.where(place, 0.0, each) for place, each in zip(places, rows, strict=True)] if mixed else rows
 
 
 def _alike(arrays: Sequence[np.ndarray]) -> bool:

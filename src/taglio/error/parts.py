@@ -22,12 +22,14 @@ class Parts:
     """The parts of all outputs, in the order of the outputs; each value is in exactly one part.
 
     `labels` gives, by output index and then by the shape of the output, the label of every value. Axes along which
-    labels do not change have length 1.
+    labels do not change have length 1. `masks` gives, by part index, a value that masks others out, such as -999: it is
+    no part of the norm.
     """
 
     outputs: tuple[str, ...]
     parts: tuple[Part, ...]
     labels: Mapping[int, Labels] = field(default_factory=dict)
+    masks: Mapping[int, float] = field(default_factory=dict)
     _chosen: dict[tuple[int, tuple[int, ...]], tuple[slice, ...] | np.ndarray] = field(default_factory=dict)
 
     @property
@@ -47,6 +49,10 @@ class Parts:
         chosen = self._chosen[key]
         return value.ravel()[chosen] if isinstance(chosen, np.ndarray) else value[chosen].ravel()
 
+    def unmasked(self, index: int, values: np.ndarray) -> np.ndarray:
+        """The values of part `index`, as from `take`, with 0 for its mask."""
+        return np.where(values == self.masks[index], 0.0, values) if index in self.masks else values
+
     def fits(self, output: int, shape: tuple[int, ...]) -> bool:
         """Whether an output of this shape can be divided into its parts."""
         return output not in self.labels or fitting(self.labels[output], shape) is not None
@@ -65,13 +71,17 @@ def whole(outputs: Sequence[str]) -> Parts:
     return Parts(tuple(outputs), tuple(Part(index, name) for index, name in enumerate(outputs)))
 
 
-def labelled(outputs: Sequence[str], labels: Mapping[int, Labels], sources: Mapping[int, str]) -> Parts:
+def labelled(
+    outputs: Sequence[str], labels: Mapping[int, Labels], sources: Mapping[int, str], masks: Mapping[int, float]
+) -> Parts:
     """Parts by `labels` (as in `Parts`); an output with fewer than two labels is one part. `sources` names the origin
-    of each label's values."""
+    of each label's values, `masks` gives the mask of labels that have one."""
     parts: list[Part] = []
     kept: dict[int, Labels] = {}
+    masked: dict[int, float] = {}
     for output, name in enumerate(outputs):
         known = sorted({int(label) for each in labels.get(output, {}).values() for label in np.unique(each)})
+        masked |= {len(parts) + place: masks[label] for place, label in enumerate(known) if label in masks}
         if len(known) < 2:
             parts.append(Part(output, name))
             continue
@@ -80,7 +90,7 @@ def labelled(outputs: Sequence[str], labels: Mapping[int, Labels], sources: Mapp
         for label in known:
             taken.append(_named(name, label, kept[output], sources[label], taken))
             parts.append(Part(output, taken[-1], label))
-    return Parts(tuple(outputs), tuple(parts), kept)
+    return Parts(tuple(outputs), tuple(parts), kept, masked)
 
 
 def reduced(labels: np.ndarray) -> np.ndarray:

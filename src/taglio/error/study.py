@@ -43,18 +43,18 @@ class Budget:
     """How much to measure: seconds for the whole stage, and subsets within it.
 
     Blocks alone are always measured, one evaluation each, unless that takes more than `alone_s` seconds: then several
-    neighbours share one evaluation.
+    neighbours share one evaluation. The minimum of subsets may take half as long.
     """
 
     seconds: float = 45.0
     minimum_subsets: int = 32
     maximum_subsets: int = 96
-    alone_s: float = 240.0
+    alone_s: float = 100.0
 
     def subsets(self, left_s: float, each_s: float) -> int:
         """How many subsets to measure in `left_s` seconds at `each_s` seconds each; fewer than the minimum only if that
-        would take more than `alone_s`."""
-        affordable = int(self.alone_s / max(each_s, 1e-6))
+        would take more than half of `alone_s`."""
+        affordable = int(0.5 * self.alone_s / max(each_s, 1e-6))
         least = min(self.minimum_subsets, max(_FEWEST_SUBSETS, affordable))
         return max(least, min(self.maximum_subsets, int(left_s / max(each_s, 1e-6))))
 

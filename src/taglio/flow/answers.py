@@ -13,10 +13,10 @@ from taglio.error.compared import as_array
 from taglio.error.tally import OtherLoss, Outputs, PartLoss, Tally
 from taglio.errors import BadData, one_line
 from taglio.flow.work import Work
-from taglio.memory import Shelf, make_room
+from taglio.memory import make_room
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN
-from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session, run_session
+from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.session import Session, opener
 from taglio.scratch import scratch
 
@@ -54,15 +54,11 @@ def answers(
     """
     options, names = work.setup.options(), list(work.model.outputs)
     groups = [work.digests[1].index(each) for each in work.digests[1]]
-    samples, labels, source = work.data.held_out.samples, work.data.held_out.labels, work.data.held_out.source
-    original = work.model.proto
-    reference = open_session(original, options, label=work.model.name)
-    wanted = Shelf((run_session(reference, names, sample, source) for sample in samples), work.outputs_bytes)
-    del reference  # frees its memory: one session at a time
+    samples, labels, wanted = work.data.held_out.samples, work.data.held_out.labels, work.float_answers()
     measure = work.measure(limits.metric, limits.also)
     tallies = {name: Tally(work.parts, measure, watched=True) for name in (FLOAT_RUN, *models)}
     hits = {name: _Hits(labels) for name in tallies}
-    builds = {FLOAT_RUN: lambda: original, **models}
+    builds = {FLOAT_RUN: lambda: work.model.proto, **models}
     with scratch() as folder:
         for name, tally in tallies.items():
             there = work.setup.options((places or {}).get(name, options.runtime))

@@ -72,6 +72,8 @@ def choose_bfloat16(
     weight_bytes = sum(block.weight_float_bytes for block in work.graph.blocks)
     if work.memory_bytes is not None and _COPIES * weight_bytes > work.memory_bytes:
         return None
+    if _FEWEST * min(_FEW, len(samples)) * float_s > _BUDGET_S:
+        return None
     with scratch() as folder:
         path = folder / "float32.onnx"
         weights.write(path, work.model.proto)

@@ -9,7 +9,7 @@ from functools import partial
 
 from taglio.error.loss import Metric
 from taglio.error.tally import Tally
-from taglio.flow.choose_place import answered, left_for_int8
+from taglio.flow.choose_place import left_for_int8
 from taglio.flow.choose_scheme import STEPS_ERROR
 from taglio.flow.work import Work
 from taglio.profile.measure import FLOAT_RUN
@@ -20,6 +20,9 @@ from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session
 
 _EFFORT = Effort(maximum=400, budget_s=2.0)
+# Runs of a slow model that a form takes: a warm-up and a timed one in each place, and one for the error; and the
+# seconds that all forms may take.
+_RUNS, _PATIENCE_S = 5, 60.0
 # A form is kept if its score is at most this share of float's latency.
 _GAIN = 0.98
 
@@ -54,7 +57,8 @@ def try_forms(
     """Every form without calibration, in the places of `bases`, where the float model has that error.
 
     As for schemes, the score assumes that a limit of half a form's error allows half of its gain. A form is kept in a
-    place if its score promises a faster plan and no other form is both faster and more accurate.
+    place if its score promises a faster plan and no other form is both faster and more accurate. None is tried on a
+    slow model.
     """
     if not metric.smooth:
         metric, max_loss = metric.basis, STEPS_ERROR
@@ -62,7 +66,8 @@ def try_forms(
         form.name: {block.name: form for block in work.graph.blocks if form.fits(block)}
         for form in UNCALIBRATED.values()
     }
-    if not all(choices.values()):
+    slow = work.setup.run_s * _RUNS * len(choices) > effort * _PATIENCE_S
+    if slow or not all(choices.values()):
         return ()
     timed = {place: _timed(work, scheme, place, choices, effort, progress) for place in bases}
     floats = {place: found[FLOAT_RUN].wall.median_s for place, (found, _) in timed.items() if FLOAT_RUN in found}
@@ -119,6 +124,7 @@ def _timed(
         limit_bytes=work.memory_bytes,
         places=dict.fromkeys(assignments, options),
         refused=refused,
+        once_s=work.setup.run_s,
     )
     return timed, refused
 
@@ -127,7 +133,7 @@ def _errors(
     work: Work, scheme: Scheme, choices: Mapping[str, Assignment], metric: Metric, float_s: float
 ) -> dict[str, float]:
     """The error of every choice on a few held-out inputs."""
-    samples, wanted = answered(work, float_s)
+    samples, wanted = work.few_answers(float_s)
     errors = {}
     for name, assignment in choices.items():
         session, tally = (

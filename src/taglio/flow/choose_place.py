@@ -27,7 +27,7 @@ from taglio.memory import make_room
 from taglio.profile.stopwatch import Effort, Timed, time_models
 from taglio.progress import Progress
 from taglio.quantize.scheme import Scheme
-from taglio.runtimes.onnxruntime import NAME, open_session, run_session
+from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.openvino import BF16, MIXED
 from taglio.runtimes.openvino import NAME as OPENVINO
 from taglio.runtimes.places import AUTO, refusal, require_here
@@ -35,10 +35,8 @@ from taglio.runtimes.session import RUNTIMES, opener, package
 from taglio.scratch import scratch
 
 _EFFORT = Effort(maximum=400, budget_s=3.0)
-# Inputs for a place's own error: as many as float runs in _ERROR_S seconds, from _FEWEST to _MOST.
-_ERROR_S, _FEWEST, _MOST = 0.5, 2, 32
-# A place may still win if its score is at most _REACH times the best; at most _PROFILED places are profiled.
-_REACH, _PROFILED = 1.08, 2
+# A place may still win if its score is at most _REACH times the best; at most PROFILED places are profiled.
+_REACH, PROFILED = 1.08, 2
 # If float alone uses this share of a place's limit, too little is left for any int8 block.
 _LEFT = 0.999
 # Above this share of the limit it is worth trying to keep some blocks out of bfloat16.
@@ -89,9 +87,10 @@ def rank(
     by_place: Mapping[str, tuple[Scheme, tuple[SchemeResult, ...]]],
     asked: Scheme | None,
     others_s: Mapping[str, float] = MappingProxyType({}),
+    most: int = PROFILED,
 ) -> Places:
-    """Where to plan, from the float results in all places and, in some, the all-int8 results by scheme and the best
-    score of other forms (`others_s`)."""
+    """Where to plan, in at most `most` places, from the float results in all places and, in some, the all-int8 results
+    by scheme and the best score of other forms (`others_s`)."""
     floats = {each.runtime: each.float_s for each in found}
 
     def score(place: str, scheme: Scheme | None) -> float:
@@ -116,7 +115,7 @@ def rank(
         near = min((score(place, each.scheme) for each in alike), default=floats[place])
         if near <= _REACH * score(best, scheme):
             reachable.append(place)
-    planned = tuple(reachable[:_PROFILED])
+    planned = tuple(reachable[:most])
     results = tuple(
         replace(
             each,
@@ -150,11 +149,12 @@ def float_everywhere(
             limit_bytes=work.memory_bytes,
             places={name: work.setup.options(name) for name in names},
             refused=dropped,
+            once_s=work.setup.run_s,
         )
     if NAME not in timed:  # there is no choice
         return [PlaceResult(name, 0.0, 0.0, 0.0, name == NAME, dropped.get(name, "")) for name in everywhere], None
     float_s = {name: each.wall.median_s for name, each in timed.items()}
-    samples, wanted = answered(work, float_s[NAME])
+    samples, wanted = work.few_answers(float_s[NAME])
     errors, failed = base_errors(work, metric, [name for name in timed if name != NAME], samples, wanted)
     dropped |= failed
     if not metric.smooth:  # such losses do not add up: the deployed model is judged at the end
@@ -181,14 +181,6 @@ def float_everywhere(
         return results, None
     mixed = PlaceResult(MIXED, choice.seconds, choice.error, choice.seconds, False)
     return [*results, mixed], choice.bfloat16
-
-
-def answered(work: Work, float_s: float) -> tuple[Sequence[Sample], list[list[np.ndarray]]]:
-    """A few held-out inputs, and the float model's answers."""
-    held_out, names = work.data.held_out, list(work.model.outputs)
-    reference = open_session(work.model.proto, work.setup.options(NAME), label=work.model.name)
-    samples = held_out.samples[: min(_MOST, max(_FEWEST, int(_ERROR_S / float_s)))]
-    return samples, [run_session(reference, names, sample, held_out.source) for sample in samples]
 
 
 def base_errors(

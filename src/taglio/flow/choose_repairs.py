@@ -16,13 +16,13 @@ from taglio.progress import Progress, reported
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.scheme import Repair, Scheme
-from taglio.runtimes.onnxruntime import open_session, run_session
 
 # Not "ranges": it takes longest, and lowered the error of no trained network at the limits that plans use.
 _TRIED: tuple[Repair, ...] = ("rounding", "bias")
 _SAMPLES = 8
-# Number of disjoint subsets of blocks whose errors are compared.
-_SOME = 8
+# Number of disjoint subsets of blocks whose errors are compared; fewer for a slow model, or none if even _LEAST take
+# longer than _BUDGET_S.
+_SOME, _LEAST, _BUDGET_S = 8, 4, 20.0
 # A smaller gain is within what other inputs would change.
 _GAIN = 0.98
 _TINY = 1e-9
@@ -41,24 +41,34 @@ class RepairResult:
 
 
 def choose_repairs(
-    work: Work, scheme: Scheme, metric: Metric, progress: Progress | None = None
+    work: Work, scheme: Scheme, metric: Metric, progress: Progress | None = None, *, effort: float = 1.0
 ) -> tuple[Scheme, tuple[RepairResult, ...]]:
     """`scheme` with the repairs that lower the error of a settled `work` on held-out inputs, and the effect of each.
 
     Errors are those of all blocks in int8 and of random eighths of the blocks with weights: if a few blocks ruin the
-    outputs, all blocks together say nothing about the others, and no plan uses those few in int8.
+    outputs, all blocks together say nothing about the others, and no plan uses those few in int8. None is tried on a
+    model too slow for that.
     """
     if scheme.format != "qdq" or not work.graph.candidates():
         return scheme, ()
+    # Runs for the errors before repairs and with each.
+    runs = work.affordable(effort * _BUDGET_S / (1 + len(_TRIED)), (1 + _SOME) * _SAMPLES, 0)
+    if runs < 1 + _LEAST:
+        return scheme, ()
     metric = metric if metric.smooth else metric.basis
-    samples = work.data.held_out.samples[:_SAMPLES]
-    session = open_session(work.model.proto, work.setup.options())
-    reference = [run_session(session, work.model.outputs, each, work.data.held_out.source) for each in samples]
-    best = _errors(work, scheme, metric, samples, reference, progress)
+    assignments = _assignments(work, scheme)[:runs]
+    samples = work.data.held_out.samples[: min(_SAMPLES, runs // len(assignments))]
+    reference = work.float_answers(len(samples))
+
+    def errors_of(scheme: Scheme) -> list[float]:
+        work.ranges(scheme, progress, effort=effort)
+        return _errors(work, scheme, assignments, metric, samples, reference, progress)
+
+    best = errors_of(scheme)
     results: list[RepairResult] = []
     for repair in reported(_TRIED, "repairs", progress):
         tried = replace(scheme, repairs=(*scheme.repairs, repair))
-        errors = _errors(work, tried, metric, samples, reference, progress)
+        errors = errors_of(tried)
         factor = exp(float(np.mean([log(one / other) for one, other in zip(errors, best, strict=True)])))
         kept = factor < _GAIN
         results.append(RepairResult(repair, best[0], errors[0], factor, kept))
@@ -72,6 +82,7 @@ def choose_repairs(
 def _errors(
     work: Work,
     scheme: Scheme,
+    assignments: Sequence[Assignment],
     metric: Metric,
     samples: Sequence[Mapping[str, np.ndarray]],
     reference: Sequence[Sequence[np.ndarray]],
@@ -79,7 +90,7 @@ def _errors(
 ) -> list[float]:
     switchable = work.switchable(scheme, progress=progress)  # the error stage reuses the last scheme's
     errors = []
-    for assignment in _assignments(work, scheme):
+    for assignment in assignments:
         tally = Tally(work.parts, metric)
         for sample, outputs in zip(samples, reference, strict=True):
             tally.add(outputs, switchable.run(assignment, sample))

@@ -10,20 +10,19 @@ from taglio.error.loss import Metric
 from taglio.error.tally import Tally
 from taglio.errors import BadModel, BadOption, TaglioError, one_line
 from taglio.flow.work import Work
-from taglio.memory import Shelf
 from taglio.model.graph import Graph
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.stopwatch import Effort, Timed, time_models
 from taglio.progress import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
-from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, sums_saturate
 
 _EFFORT = Effort(maximum=400, budget_s=6.0)
 # One run: does the scheme's model load and run at all?
 _ONCE = Effort(warmup=0, minimum=1, maximum=1, budget_s=0.0)
-# Inputs for the errors: as many as float runs in _ERROR_S seconds, from _FEWEST to _MOST.
-_ERROR_S, _FEWEST, _MOST = 0.5, 2, 32
+# Runs of a slow model that a scheme takes: a warm-up, a timed one, and one for the error.
+_RUNS = 3
 # A short timing cannot separate schemes whose scores differ by less than this factor.
 _NOISE = 1.02
 # Relative L2 limit for comparing schemes if the limited metric moves in steps.
@@ -62,10 +61,15 @@ def choose(
 
     The score assumes that a limit of half the all-int8 error allows half of the time to be saved: a faster scheme with
     twice the error is not better under a tight limit. A scheme under which the model does not load is dropped; if all
-    are, see `float_where_none_loads`.
+    are, see `float_where_none_loads`. For a slow model the first schemes are compared, or the first is taken untried.
     """
     if not schemes:
         raise BadOption("no scheme to choose from")
+    thorough = replace(_EFFORT, budget_s=effort * _EFFORT.budget_s)
+    first, schemes = schemes[0], _affordable(work, schemes, thorough)
+    if not schemes:
+        narrow = first.may_saturate and (saturating_elsewhere or sums_saturate())
+        return replace(first, reduced_range=first.reduced_range or narrow), ()
     if not metric.smooth:
         metric, max_loss = metric.basis, STEPS_ERROR
 
@@ -78,16 +82,15 @@ def choose(
 
     models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: lambda: work.model.proto}
     models |= {str(scheme): everything(scheme) for scheme in schemes}
-    held_out = work.data.held_out.samples
     time = partial(
         time_models,
         options=work.setup.options(),
         kernels=False,
         progress=progress,
         limit_bytes=work.memory_bytes,
+        once_s=work.setup.run_s,
     )
     dropped: list[SchemeResult] = []
-    thorough = replace(_EFFORT, budget_s=effort * _EFFORT.budget_s)
     try:
         timed = time(models, work.timed, effort=thorough)
     except TaglioError:  # which scheme failed?
@@ -104,13 +107,8 @@ def choose(
             return dropped[0].scheme, tuple(dropped)
         timed = time(models, work.timed, effort=thorough)
     float_s = timed[FLOAT_RUN].wall.median_s
-    samples = held_out[: min(_MOST, max(_FEWEST, int(_ERROR_S / float_s)))]
-    float_session = open_session(work.model.proto, options := SessionOptions(work.setup.threads, spinning=True))
-    reference = Shelf(
-        (run_session(float_session, work.model.outputs, sample, work.data.held_out.source) for sample in samples),
-        work.outputs_bytes,
-    )
-    del float_session  # frees its memory
+    samples, reference = work.few_answers(float_s)
+    options = SessionOptions(work.setup.threads, spinning=True)
 
     def scored(scheme: Scheme, latency_s: float, build: Callable[[], onnx.ModelProto]) -> SchemeResult:
         try:
@@ -135,6 +133,12 @@ def choose(
         clipped = replace(best.scheme, calibration="percentile")  # other ranges, same kernels: equally fast
         results.append(scored(clipped, best.latency_s, everything(clipped)))
     return pick(results).scheme, (*results, *dropped)
+
+
+def _affordable(work: Work, schemes: Sequence[Scheme], effort: Effort) -> Sequence[Scheme]:
+    """The first of `schemes` that there is time to compare; none if that leaves no choice."""
+    count = work.affordable(0.5 * effort.patience_s, _RUNS * (1 + len(schemes))) // _RUNS - 1
+    return schemes[:count] if count >= min(2, len(schemes)) else ()
 
 
 def _latencies(

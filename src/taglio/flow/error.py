@@ -36,12 +36,17 @@ from taglio.progress import Progress
 from taglio.quantize.precision import FLOAT32, precisions
 from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import Scheme
-from taglio.runtimes.onnxruntime import PROVIDERS, open_session, run_session, sums_saturate
+from taglio.runtimes.onnxruntime import PROVIDERS, sums_saturate
 
 # The error of few numbers is erratic: inputs are added until this many numbers are compared.
 _NUMBERS = 2000
 _LEAST_INPUTS, _MOST_INPUTS = 8, 64
-_RANGE_INPUTS = 4
+# Held-out inputs whose ranges are compared with the calibrated ones, unless they take longer than _RANGES_S.
+_RANGE_INPUTS, _RANGES_S = 4, 8.0
+# The study times its second run, or its first if two take longer.
+_TWO_S = 8.0
+# Seconds of the study, and of blocks alone in it, at effort 1; blocks alone may take as long as at _LEAST.
+_STUDY_S, _ALONE_S, _LEAST = 26.0, 100.0, 0.2
 
 
 def error_model(
@@ -69,7 +74,7 @@ def error_model(
     scheme = profile.scheme
     work = work.settled(scheme, progress)
     switchable = work.switchable(scheme, provider, progress)
-    budget = Budget(seconds=26.0 * effort)
+    budget = Budget(seconds=effort * _STUDY_S, alone_s=max(_LEAST, effort) * _ALONE_S)
     meter = work.meter(switchable, affordable_inputs(work, switchable, budget))
     times = profile.block_times()
     measured = measure(
@@ -97,10 +102,10 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int
     """How many held-out inputs the study can afford to measure on: more for short outputs and for metrics that move in
     steps of one input, while time allows."""
     samples, sample = work.data.held_out.samples, work.typical[0]
-    outputs = switchable.run({}, sample)
-    start = time.perf_counter()
-    switchable.run({}, sample)
-    once = time.perf_counter() - start
+    for _ in range(work.affordable(_TWO_S, 2)):
+        start = time.perf_counter()
+        outputs = switchable.run({}, sample)
+        once = time.perf_counter() - start
     evaluations = len(switchable.switches) + len(switchable.wires) + budget.minimum_subsets
     shortest = max(1, min((as_array(each).size for each in outputs), default=1))
     wanted = max(_LEAST_INPUTS, min(_MOST_INPUTS, _NUMBERS // shortest))
@@ -150,15 +155,13 @@ def loss_limits(work: Work, limits: Limits) -> Limits:
     names = [metric.name, *(each.metric.name for each in limits.also)]
     if len(set(names)) < len(names):
         raise BadOption(f"`max_error` limits a metric twice: {', '.join(names)}: give one limit each")
-    held_out, wanted = work.data.held_out, work.model.outputs
+    held_out = work.data.held_out
     measure = work.measure(metric, limits.also)
     for each in (metric, *(bound.metric for bound in limits.also)):
         if len(held_out.samples) < fewest_samples(each):
             few = f"{len(held_out.samples)} held-out inputs are too few"
             raise BadData(f"metric {each.name}: {few}: it needs at least {fewest_samples(each)} samples, add more")
-    session = open_session(work.model.proto, work.setup.options(), label=work.model.name)
-    outputs = (run_session(session, wanted, each, held_out.source) for each in held_out.samples)
-    measure = anchored(measure, outputs)
+    measure = anchored(measure, work.float_answers)
     assert limits.max_error is not None, "the set-up's metric has a limit"
     also = tuple(Bound(each.metric, each.metric.bound(each.max_error)) for each, _ in measure.others)
     return replace(limits, max_error=measure.metric.bound(limits.max_error), metric=measure.metric, also=also)
@@ -166,5 +169,5 @@ def loss_limits(work: Work, limits: Limits) -> Limits:
 
 def _held_out_ranges(work: Work) -> Mapping[str, tuple[float, float]]:
     held_out = work.data.held_out
-    few: Dataset = replace(held_out, samples=held_out.samples[:_RANGE_INPUTS])
+    few: Dataset = replace(held_out, samples=held_out.samples[: work.affordable(_RANGES_S, _RANGE_INPUTS)])
     return calibrate(work.model, few, "minmax").low_high

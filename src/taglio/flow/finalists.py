@@ -7,7 +7,7 @@ A finalist is a plan in a place, its `Plan.runtime`, and is judged by its error 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import inf
+from math import inf, isfinite
 
 import onnx
 
@@ -117,6 +117,7 @@ def timed_finalists(
         limit_bytes=work.memory_bytes,
         places=places,
         refused=refused if len({each.plan.runtime for each in final.values()}) > 1 else None,
+        once_s=work.setup.run_s,
     )
     for name in refused.keys() & final.keys():
         final[name] = replace(final[name], holds=False, refused=refused[name])
@@ -132,8 +133,11 @@ def winner_of(final: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
     chosen = min(plain, key=lambda each: seconds[each]) if plain else fastest
     if chosen == FLOAT_RUN or FLOAT_RUN not in seconds:
         return chosen
+    is_plain = final[chosen].name in PLAIN
+    if is_plain and same_assignment(final[chosen], final[FLOAT_RUN]):  # all-int8 of a model without candidates
+        return FLOAT_RUN
     one, other = timed[chosen].samples_s, timed[chosen].reference_s
-    return chosen if faster(one, other, 1.0 if final[chosen].name in PLAIN else NOISE) else FLOAT_RUN
+    return chosen if faster(one, other, 1.0 if is_plain else NOISE) else FLOAT_RUN
 
 
 def proven(
@@ -206,10 +210,11 @@ def in_places(
     rows = []
     for name, each in final.items():
         judged = name in answered
-        error = answered[name].error if judged else each.error
+        error = answered[name].error if judged else each.error if isfinite(each.error) else None
+        reason = each.refused or ("an output would lose its information" if error is None else "")
         label = name.removesuffix(f", {each.plan.runtime}")
         took = timed[name].wall.median_s if name in timed else None
-        rows.append(InPlace(label, each.plan.runtime, took, error, judged, each.holds, each.refused))
+        rows.append(InPlace(label, each.plan.runtime, took, error, judged, each.holds, reason))
     rows.sort(key=lambda row: inf if row.latency_s is None else row.latency_s)
     entered = {row.runtime for row in rows}
     for place in results:

@@ -23,13 +23,14 @@ from taglio.flow.outcome import Outcome, Point, Variant
 from taglio.flow.plan import Bounds, Decision, decide, limits_for, steered
 from taglio.flow.profile import AUTO, profiles, read_scheme
 from taglio.flow.result import Result, result_of
-from taglio.flow.settle import settle
+from taglio.flow.settle import Settled, settle
 from taglio.flow.work import Model, Work
 from taglio.memory import peak_bytes
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Timed
 from taglio.progress import Progress
+from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.openvino import MIXED
 
@@ -83,7 +84,7 @@ def optimize(
         clock.lap("scheme")
     chosen, repairs = found.scheme, tuple[RepairResult, ...]()
     if any(each.scheme == places.scheme and each.error > limits.max_error for each in places.schemes):
-        chosen, repairs = choose_repairs(settled, chosen, limits.metric, progress)
+        chosen, repairs = choose_repairs(settled, chosen, limits.metric, progress, effort=effort)
         settled.kept.forget("builder", but=chosen)  # each holds a copy of the weights
         clock.lap("repair")
     settled.builder(chosen, progress)
@@ -110,12 +111,14 @@ def optimize(
     int8_blocks, chosen_error = len(decision.plan.assignment()), decision.answers[decision.winner].error
     step = nothing_changed(limits.metric, chosen_error, int8_blocks, len(set(settled.digests[1])))
     notes += ((step,) if step else ()) + _of_forms(decision.plan) + _of_bfloat16(settled, built)
+    notes += _left_out(work, found) if wanted is None else ()
     outcome = _outcome(settled, places.schemes, decision, built, notes, clock)
     outcome = replace(outcome, repairs=repairs, forms=found.forms, curve=levels, costly=costly(error))
     if work.setup.runtime == AUTO:
         rows = in_places(decision.finalists, decision.timed, decision.answers, places.results)
         outcome = replace(outcome, places=rows)
     settled.kept.forget("switchable")
+    settled.kept.forget("answers")
     mixed = work.but(setup=replace(work.setup, bfloat16=settled.setup.bfloat16))  # for later stages
     return result_of(mixed, wanted, decision.profile, decision.error, decision.plan, built, outcome)
 
@@ -195,6 +198,15 @@ def _outcome(
         notes,
         plan.limits.also,
     )
+
+
+def _left_out(work: Work, found: Settled) -> tuple[str, ...]:
+    """What was not compared because the model is slow."""
+    able = any(form.fits(block) for form in UNCALIBRATED.values() for block in work.graph.blocks)
+    left = [] if found.places.schemes else ["schemes"]
+    left += ["forms without calibration"] if able and not found.forms else []
+    told = f"a run takes {work.setup.run_s:.2g} s: {' and '.join(left)} were not compared"
+    return (f"{told}; a higher effort compares them",) if left else ()
 
 
 def _of_forms(plan: Plan) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from taglio.error.model import ErrorModel
 from taglio.errors import BadArtifact, BadOption, Infeasible
 from taglio.flow.answers import answers
 from taglio.flow.by_hand import matches
-from taglio.flow.choose_place import answered, base_errors, left_for_int8, together
+from taglio.flow.choose_place import base_errors, left_for_int8, together
 from taglio.flow.pareto import Axis, Front, front
 from taglio.flow.plan import Bounds, limits_for, meters
 from taglio.flow.search import search_by
@@ -86,7 +86,7 @@ class Candidate:
         reason = refusal(BF16)
         if not reason:
             found, failed = self.work.kept.once(
-                ("base", metric.name), lambda: base_errors(self.work, metric, [BF16], *answered(self.work, float_s))
+                ("base", metric.name), lambda: base_errors(self.work, metric, [BF16], *self.work.few_answers(float_s))
             )
             if BF16 in found:
                 return float(found[BF16])
@@ -313,7 +313,7 @@ class _Meter:
 
     def __init__(self, each: Candidate, progress: Progress | None) -> None:
         self._work, self._build = each.work, each.work.builder(each.measured.scheme, progress).build
-        self._meter, self._limits = meters(each.work, each.measured, each.limits, progress)[1], each.limits
+        self._meter, self._limits = meters(each.work, each.measured, each.limits, progress)[1](), each.limits
         self._base = each.base
         self._known: dict[str, float] = {}
 

@@ -1,9 +1,9 @@
 """The plan stage: solve, measure errors, time, refine the tables, solve again; the clock chooses. Writes nothing."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from math import inf
 from typing import Any
 
@@ -32,7 +32,7 @@ from taglio.flow.finalists import (
     winner_of,
 )
 from taglio.flow.search import Tried, best, corrected, damage_first, exclude, predicted_by, search, unsolved
-from taglio.flow.work import Work
+from taglio.flow.work import Work, affordable
 from taglio.model.graph import ANCHORS, Graph
 from taglio.plan.one_machine import pinned
 from taglio.plan.result import Limits, Plan, placements
@@ -46,10 +46,12 @@ from taglio.quantize.precision import Assignment, Precision
 
 # One limit on the metric, or limits by metric name.
 Bounds = float | Mapping[str, float]
-# How often timings of plans refine the tables; once if that takes longer than _PATIENCE_S.
+# How often timings of plans refine the tables, and how many plans are measured: solved ones, from _FEWEST to _SOLVED,
+# and those of rules that exclude block after block. Each is cut where it would take longer than _PATIENCE_S.
 _ROUNDS = 2
 _PATIENCE_S = 60.0
-_VERIFY_SAMPLES, _VERIFY_S = 32, 30.0
+_SOLVED, _FEWEST, _SOLVED_AGAIN, _EXCLUDED = 10, 3, 6, 30
+_VERIFY_SAMPLES, _VERIFY_S = 32, 8.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,9 +197,9 @@ def decide(
     final, answered = everywhere(by_place, bases), dict[str, Answers]()
     timed = timed_finalists(work, build, final, budget_s, progress)
     winner = proven(work, build, final, timed, answered, limits)
-    if full is not meter and _none_but_plain(final, winner):
+    if meter.samples < len(work.data.held_out.samples) and _none_but_plain(final, winner):
         place, best_there = next(iter(found.items()))
-        again = _searched(work, best_there.profile, best_there.error, _within(limits, bases[place]), full, progress)
+        again = _searched(work, best_there.profile, best_there.error, _within(limits, bases[place]), full(), progress)
         again = [_deployed(each, limits, bases[place]) for each in again]
         final, answered = everywhere({place: finalists(again, None)}, bases), {}
         timed = timed_finalists(work, build, final, budget_s, progress)
@@ -221,7 +223,7 @@ def _explored(
     measured: Profile,
     model: ErrorModel,
     limits: Limits,
-    meters: tuple[ErrorMeter, ErrorMeter],
+    meters: tuple[ErrorMeter, Callable[[], ErrorMeter]],
     *,
     base: float,
     effort: float,
@@ -241,9 +243,9 @@ def _explored(
     known, leader = measured, None
     start = time.monotonic()
     for index in range(_ROUNDS):
-        if time.monotonic() - start > _PATIENCE_S:
-            break
         chosen = finalists(tried, leader)
+        if time.monotonic() - start + len(chosen) * work.setup.run_s > _PATIENCE_S:
+            break
         timed, refused = _time(work, build, chosen, 6.0 * effort, progress)
         failed = [each for name, each in chosen.items() if _label(name) in refused]
         tried = [each for each in tried if not any(same_assignment(each, other) for other in failed)]
@@ -252,7 +254,8 @@ def _explored(
         runs = {_label(name): (each.plan.assignment(), timed[_label(name)]) for name, each in chosen.items()}
         runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
         known = refine(work.model, work.graph, known, runs, f" {index + 1}", near=leader.plan.assignment())
-        tried += search(work.graph, known, model, inner, meter.error, rounds=6, progress=progress)
+        rounds = min(_SOLVED_AGAIN, _solved(work, meter))
+        tried += search(work.graph, known, model, inner, meter.error, rounds=rounds, progress=progress)
         model = corrected(study, work.graph, tried, inner.max_error)
         tried = predicted_by(known, model, work.graph, tried)
     leaders = predicted_by(known, model, work.graph, [leader] if leader else [])
@@ -303,33 +306,34 @@ def _searched(
     meter: ErrorMeter,
     progress: Progress | None = None,
     *,
-    full: ErrorMeter | None = None,
+    full: Callable[[], ErrorMeter] | None = None,
 ) -> list[Tried]:
     """Float, all-int8, plans by simple rules and by the search, each with its measured error.
 
     If nothing holds on `meter`, `full` decides. Raises Infeasible if nothing holds there either.
     """
-    tried = search(work.graph, measured, model, limits, meter.error, progress=progress)
+    tried = search(work.graph, measured, model, limits, meter.error, rounds=_solved(work, meter), progress=progress)
     kept = {name for name in limits.float_blocks if not work.graph.block(name).movement}
-    for name, assignment in _rules(work.graph, measured, model, limits, meter).items():
+    patient = _EXCLUDED * _evaluation_s(work, meter) <= _PATIENCE_S
+    for name, assignment in _rules(work.graph, measured, model, limits, meter, excluding=patient).items():
         value = meter.error(assignment) if assignment else 0.0
         candidate = unsolved(name, work.graph, measured, model, limits, assignment, value)
         # ONNX Runtime runs a weightless float block between int8 ones in int8, which would break a pin to float.
         tried.append(replace(candidate, holds=candidate.holds and not kept & set(assignment)))
     if not any(each.holds for each in tried):
-        if full is not None and full is not meter:
-            return _searched(work, measured, model, limits, full, progress)
+        if full is not None and full() is not meter:
+            return _searched(work, measured, model, limits, full(), progress)
         reached = min(each.error for each in tried)
         raise _infeasible(limits, reached)
     return tried
 
 
 def _rules(
-    graph: Graph, measured: Profile, model: ErrorModel, limits: Limits, meter: ErrorMeter
+    graph: Graph, measured: Profile, model: ErrorModel, limits: Limits, meter: ErrorMeter, *, excluding: bool
 ) -> dict[str, Assignment]:
-    """Distinct assignments that need no solver: float, all int8, only blocks with weights in int8; the latter two with
-    the most damaging blocks excluded until the limit holds; the blocks with the most FLOPs, as many as the limit
-    allows; and forms without calibration likewise."""
+    """Distinct assignments that need no solver: float, all int8, only blocks with weights in int8; the blocks that have
+    a form without calibration, in it. If `excluding`, also these without the most damaging blocks, as few as the limit
+    requires; and the blocks with the most FLOPs, as many as it allows."""
     whole = next(each for each in measured.precisions if each.form == "whole")
     everything = pure_assignments(graph, measured.precisions)["int8"]
     pinned = {name: precision for name, precision in everything.items() if name not in limits.float_blocks}
@@ -346,14 +350,15 @@ def _rules(
         return exclude(order, limits, start, lambda each: meter.error(effective(graph, each, whole)))
 
     choices: dict[str, Mapping[str, Precision]] = {"int8": pinned, "weights": weighted}
-    for name, start in (("int8", pinned), ("weights", weighted)):
-        choices[f"{name}, worst excluded"] = holding(damage_first(model, start), start)
-    few_flops_first = sorted((block for block in graph.candidates() if block.name in weighted), key=lambda b: b.flops)
-    choices["most FLOPs"] = holding([block.name for block in few_flops_first], weighted)
     for form in (each for each in measured.precisions if each.uncalibrated and not limits.int8_blocks):
-        fitting = dict.fromkeys([name for name in weighted if form.fits(graph.block(name))], form)
-        choices[form.name] = fitting
-        choices[f"{form.name}, worst excluded"] = holding(damage_first(model, fitting), fitting)
+        choices[form.name] = dict.fromkeys([name for name in weighted if form.fits(graph.block(name))], form)
+    if excluding:
+        for name, start in [*choices.items()]:
+            choices[f"{name}, worst excluded"] = holding(damage_first(model, start), start)
+        few_flops_first = sorted(
+            (block for block in graph.candidates() if block.name in weighted), key=lambda b: b.flops
+        )
+        choices["most FLOPs"] = holding([block.name for block in few_flops_first], weighted)
     for rule, blocks in choices.items():
         assignment = effective(graph, blocks, whole)
         if all(key_of(assignment) != key_of(other) for other in result.values()):
@@ -363,22 +368,29 @@ def _rules(
 
 def meters(
     work: Work, profile: Profile, limits: Limits, progress: Progress | None = None
-) -> tuple[ErrorMeter, ErrorMeter]:
+) -> tuple[ErrorMeter, Callable[[], ErrorMeter]]:
     """Two meters of a plan's error: one for searching, on the first _VERIFY_SAMPLES held-out inputs, or fewer if those
-    take longer than _VERIFY_S, but as many as the metrics need; and one on all inputs (the same meter if those are
-    all)."""
+    take longer than _VERIFY_S, but as many as the metrics need; and what makes the one on all inputs (the same meter if
+    those are all)."""
     work = work.settled(profile.scheme, progress)
     switchable = work.switchable(profile.scheme, progress=progress)
     limit = inf if limits.max_error is None else limits.max_error
     metrics = [parse_metric(work.setup.metric), *(each.metric for each in limits.also)]
-    begun = time.perf_counter()
-    switchable.run({}, work.typical[0])
-    affordable = min(_VERIFY_SAMPLES, int(_VERIFY_S / max(time.perf_counter() - begun, 1e-9)))
-    count = max(1, affordable, *map(fewest_samples, metrics))
+    count = max(work.affordable(_VERIFY_S, _VERIFY_SAMPLES), *map(fewest_samples, metrics))
     first = work.meter(switchable, count, limits.also, limit)
     if first.samples == len(work.data.held_out.samples):
-        return first, first
-    return first, work.meter(switchable, None, limits.also, limit)
+        return first, lambda: first
+    return first, cache(lambda: work.meter(switchable, None, limits.also, limit))
+
+
+def _evaluation_s(work: Work, meter: ErrorMeter) -> float:
+    """About the seconds in which `meter` measures an error."""
+    return work.setup.run_s * meter.samples
+
+
+def _solved(work: Work, meter: ErrorMeter) -> int:
+    """How many solved plans to measure with `meter`."""
+    return affordable(_evaluation_s(work, meter), _PATIENCE_S, _SOLVED, _FEWEST)
 
 
 def _infeasible(limits: Limits, reached: float) -> Infeasible:
@@ -420,6 +432,7 @@ def _time(
         progress=progress,
         limit_bytes=work.memory_bytes,
         refused=refused,
+        once_s=work.setup.run_s,
     )
     if FLOAT_RUN in refused:
         raise BadModel(refused[FLOAT_RUN])

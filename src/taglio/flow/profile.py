@@ -77,6 +77,7 @@ def profile_as(work: Work, scheme: Scheme, effort: float = 1.0, progress: Progre
         seed=work.setup.seed,
         progress=progress,
         limit_bytes=work.memory_bytes,
+        once_s=work.setup.run_s,
     )
 
 

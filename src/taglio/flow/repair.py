@@ -19,9 +19,10 @@ from taglio.quantize.repair.ranges import Differences, choose
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 
-# Calibration samples to average biases over (_MEANS), and to judge ranges on (from _FEWEST to _MOST).
-_MEANS, _FEWEST, _MOST = 32, 8, 24
-# Seconds for ranges and for rounding; each is under half of the error stage's time.
+# Calibration samples for rounding, and to average biases over at most (MEANS), and to judge ranges on (from _FEWEST to
+# _MOST).
+MEANS, _FEWEST, _MOST = 32, 8, 24
+# Seconds for ranges and for rounding at effort 1; each is under half of the error stage's time.
 _RANGES_S, _ROUNDING_S = 12.0, 8.0
 _SKETCH = 1024
 
@@ -34,16 +35,18 @@ def repaired(
     data: Dataset,
     parts: Parts,
     *,
+    effort: float = 1.0,
+    means: int = MEANS,
     room_bytes: float | None = None,
     progress: Progress | None = None,
 ) -> Ranges:
-    """`found`, which has all repairs of `scheme` but the last, with that one applied; `room_bytes` is the memory that
-    it may hold."""
+    """`found`, which has all repairs of `scheme` but the last, with that one applied. `effort` scales its time, biases
+    are averaged over `means` samples, and `room_bytes` is the memory that it may hold."""
     match scheme.repairs[-1]:
         case "ranges":
             start = time.perf_counter()
             count, differences = _judged(model, graph, data, parts)
-            left_s, samples = _RANGES_S - (time.perf_counter() - start), data.samples[:count]
+            left_s, samples = effort * _RANGES_S - (time.perf_counter() - start), data.samples[:count]
             chosen = choose(model, graph, found, scheme, samples, differences, budget_s=left_s, progress=progress)
             return replace(found, low_high=found.low_high | chosen)
         case "rounding":
@@ -52,14 +55,14 @@ def repaired(
                 graph,
                 found,
                 scheme,
-                data.samples[:_MEANS],
-                budget_s=_ROUNDING_S,
+                data.samples[:MEANS],
+                budget_s=effort * _ROUNDING_S,
                 room_bytes=room_bytes,
                 progress=progress,
             )
             return replace(found, rounded=rounded)
         case "bias":
-            return replace(found, shifts=bias.shifts(model, graph, found, scheme, data.samples[:_MEANS], progress))
+            return replace(found, shifts=bias.shifts(model, graph, found, scheme, data.samples[:means], progress))
 
 
 def _judged(model: Model, graph: Graph, data: Dataset, parts: Parts) -> tuple[int, Differences]:

@@ -14,6 +14,9 @@ from taglio.run.in_process import RunReport, time_plan
 from taglio.run.steps import StepsReport, time_steps
 from taglio.scratch import scratch
 
+# Runs by default, as many as take _PATIENCE_S, at least _FEWEST.
+_RUNS, _PATIENCE_S, _FEWEST = 100, 60.0, 2
+
 
 def run(
     work: Work,
@@ -21,11 +24,12 @@ def run(
     plan: Plan,
     built: Built,
     *,
-    runs: int = 100,
+    runs: int | None = None,
     runtime: str | None = None,
     progress: Progress | None = None,
 ) -> RunReport:
-    """Time `runs` inferences of the built plan beside the float model: predicted beside measured.
+    """Time `runs` inferences of the built plan beside the float model: predicted beside measured. None: 100, or as many
+    as a slow model runs in a minute.
 
     `runtime` runs both (None: the one that the plan was built for). Components of several devices run one after another
     in this process. Raises BadOption if `built` is of another plan.
@@ -34,6 +38,7 @@ def run(
     >>> report.plan.runs, report.predicted_s > 0.0
     (10, True)
     """
+    runs = work.affordable(_PATIENCE_S, _RUNS, _FEWEST) if runs is None else runs
     _refuse(plan, built, "runs", runs)
     options, home = work.setup.options(), profile.conditions.runtime
     floats = next(each for each in profile.runs if each.name == FLOAT_RUN).wall.median_s

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from taglio.error.loss import Metric
 from taglio.flow.choose_forms import FormResult, try_forms, with_forms
-from taglio.flow.choose_place import Places, float_everywhere, left_for_int8, one_of_each_runtime, rank
+from taglio.flow.choose_place import PROFILED, Places, float_everywhere, left_for_int8, one_of_each_runtime, rank
 from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads
 from taglio.flow.work import Work
 from taglio.progress import Progress
@@ -13,6 +13,9 @@ from taglio.runtimes.onnxruntime import NAME
 
 # In OpenVINO a scale per channel is as fast as one per tensor.
 _IN_OPENVINO = tuple(each for each in AUTO_SCHEMES if each.per_channel)
+
+# A slow model, which runs PROFILED times in longer than this, is profiled in fewer places.
+_PROFILED_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +52,8 @@ def settle(
         asked = (scheme,) if scheme else AUTO_SCHEMES if place == NAME else _IN_OPENVINO
         left = left_for_int8(max_loss, base)
         by_place[place] = choose(work.in_place(place), left, metric, asked, progress, effort=min(1.0, effort))
-    places = rank(found, by_place, scheme)
+    most = work.affordable(_PROFILED_S, PROFILED)
+    places = rank(found, by_place, scheme, most=most)
     if scheme is not None:
         return Settled(work.settled(scheme, progress), scheme, places)
 
@@ -60,6 +64,6 @@ def settle(
 
     forms = try_forms(settled(places), places.scheme, bases, max_loss, metric, progress, effort=effort)
     scores = {place: [each.score_s for each in forms if each.kept and each.runtime == place] for place in bases}
-    places = rank(found, by_place, None, {place: min(each) for place, each in scores.items() if each})
+    places = rank(found, by_place, None, {place: min(each) for place, each in scores.items() if each}, most)
     chosen, forms = with_forms(places.scheme, places.planned, forms)
     return Settled(settled(places), chosen, places, forms)

@@ -152,7 +152,9 @@ def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Pro
     return manifest, built.proof
 
 
-def run(folder: Path, runs: int, runtime: str | None = None, progress: Progress | None = None) -> RunReport:
+def run(
+    folder: Path, runs: int | None = None, runtime: str | None = None, progress: Progress | None = None
+) -> RunReport:
     """Time the built components beside the float model, both in `runtime` (None: the plan's)."""
     with held(folder):
         work, measured, known, built = _reopen_built(folder)

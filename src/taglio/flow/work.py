@@ -26,6 +26,7 @@ from taglio.data.dataset import (
     Split,
     chosen,
     one_of_each,
+    part,
     shapes_of,
     split,
     spread,
@@ -38,7 +39,7 @@ from taglio.data.processor import Beside, files_beside
 from taglio.data.spec import InputSpec, Shape
 from taglio.data.values import from_values
 from taglio.error.doubts import digests
-from taglio.error.judge import judge_of
+from taglio.error.judge import fewest_samples, judge_of
 from taglio.error.loss import RELATIVE_L2, Bound, Metric, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.movement import find_parts
@@ -47,9 +48,9 @@ from taglio.error.switchable import Switchable, quantizable_flows
 from taglio.error.tally import Measure
 from taglio.errors import BadModel, BadOption
 from taglio.flow.memory import memory_needs
-from taglio.flow.repair import repaired
+from taglio.flow.repair import MEANS, repaired
 from taglio.flow.steps import ALL_STEPS, Stepped
-from taglio.memory import OUTPUTS, SAMPLES, free_bytes, used_bytes
+from taglio.memory import OUTPUTS, SAMPLES, Shelf, free_bytes, used_bytes
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model as Network
 from taglio.model.load import load as load_network
@@ -63,7 +64,15 @@ from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import Scheme
 from taglio.quantize.trial import unusable
-from taglio.runtimes.onnxruntime import CUDA, NAME, Optimization, SessionOptions, providers_for
+from taglio.runtimes.onnxruntime import (
+    CUDA,
+    NAME,
+    Optimization,
+    SessionOptions,
+    open_session,
+    providers_for,
+    run_session,
+)
 from taglio.runtimes.openvino import MIXED
 from taglio.runtimes.places import AUTO
 from taglio.runtimes.session import RUNTIMES
@@ -73,6 +82,13 @@ _LOG = logging.getLogger(__name__)
 _WORTH_SAYING_BYTES = 2_000_000_000
 # Samples, of different shapes if possible, on which the simplified model must answer as the original.
 _COMPARED = 4
+# Of a slow model, as many samples are used as it answers in this time, but not fewer than _FEWEST, nor than one of each
+# of _SHAPES shapes; and a timed run takes no longer than _TIMED_S if it covers several shapes.
+_SAMPLES_S, _FEWEST, _SHAPES, _TIMED_S = 30.0, 3, 8, 8.0
+# A few inputs are as many as float runs in _FEW_S seconds, at most _MOST_FEW, and two unless they take _TWO_S.
+_FEW_S, _MOST_FEW, _TWO_S = 0.5, 32, 8.0
+# Biases are averaged over samples that take _MEANS_S, at least _LEAST_MEANS.
+_MEANS_S, _LEAST_MEANS = 8.0, 4
 T = TypeVar("T")
 
 
@@ -83,7 +99,8 @@ class Setup:
     `model` and `data` are paths, "" if given in memory. `calibration` is separate calibration data; "" takes a part of
     `data`. `requantize` first converts quantised parts of the model to float. `memory_bytes` is the memory that a
     stage's process may use; None: half of what is free when it starts. `labels` is a file of labels, if `data` holds
-    none. `bfloat16` are the tensors computed in it in `openvino-mixed`; `state` holds pairs OUTPUT=INPUT.
+    none. `bfloat16` are the tensors computed in it in `openvino-mixed`; `state` holds pairs OUTPUT=INPUT. `run_s` are
+    the seconds that a run took when the model was first opened: every stage does less with a slow model.
     """
 
     model: str
@@ -103,6 +120,7 @@ class Setup:
     labels: str = ""
     bfloat16: tuple[str, ...] | None = None
     state: tuple[str, ...] = ()
+    run_s: float = 0.0
 
     def check(self) -> None:
         """Raise ValueError for settings that no stage accepts."""
@@ -204,7 +222,7 @@ class Work:
     def timed(self) -> Sequence[Sample]:
         """The held-out inputs to time; times are their mean, and their shapes are as frequent as among all inputs."""
         samples = self.data.held_out.samples
-        return chosen(samples, spread(samples, FEEDS))
+        return chosen(samples, spread(samples, self.affordable(_TIMED_S, FEEDS)))
 
     @property
     def steps(self) -> Sequence[Sample]:
@@ -235,6 +253,28 @@ class Work:
     def digests(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         """A digest of every calibration and every held-out input, equal for equal inputs."""
         return digests(self.data.calibration.samples), digests(self.data.held_out.samples)
+
+    def affordable(self, seconds: float, most: int, fewest: int = 1) -> int:
+        """How many runs of the model take `seconds`: at most `most`, at least `fewest`."""
+        return affordable(self.setup.run_s, seconds, most, fewest)
+
+    def float_answers(self, count: int | None = None) -> Sequence[list[Any]]:
+        """The float model's answers in ONNX Runtime to the first `count` held-out inputs (None: all); each is computed
+        once."""
+        held_out = self.data.held_out
+        known: Shelf = self.kept.once(("answers", held_out.sha256), lambda: Shelf((), self.outputs_bytes))
+        missing = held_out.samples[len(known) : count]
+        if missing:
+            session = open_session(self.model.proto, self.setup.options(NAME), label=self.name)
+            for sample in missing:
+                known.append(run_session(session, self.outputs, sample, held_out.source))
+        return known if count is None or count >= len(known) else known[:count]
+
+    def few_answers(self, float_s: float) -> tuple[Sequence[Sample], Sequence[list[Any]]]:
+        """A few held-out inputs, and the float model's answers; it takes `float_s`."""
+        count = min(_MOST_FEW, max(self.affordable(_TWO_S, 2), int(_FEW_S / float_s)))
+        samples = self.data.held_out.samples[:count]
+        return samples, self.float_answers(len(samples))
 
     def but(self, **changes: Any) -> "Work":
         """A copy with other fields; kept results are shared."""
@@ -307,15 +347,24 @@ class Work:
         ranges = self.ranges(scheme, progress)
         return unusable(self.model, self.graph, ranges, scheme, feed, options, thorough=thorough, builder=builder)
 
-    def ranges(self, scheme: Scheme, progress: Progress | None = None) -> Ranges:
-        """The calibration of `scheme`, with its repairs."""
+    def ranges(self, scheme: Scheme, progress: Progress | None = None, *, effort: float = 1.0) -> Ranges:
+        """The calibration of `scheme`, with its repairs; `effort` scales the time that these take."""
         if scheme.repairs:
-            before = self.ranges(replace(scheme, repairs=scheme.repairs[:-1]), progress)
+            before = self.ranges(replace(scheme, repairs=scheme.repairs[:-1]), progress, effort=effort)
             data, parts, room = self.data.calibration, self.parts, self.outputs_bytes
             return self.kept.once(
                 ("ranges", scheme.calibrated),
                 lambda: repaired(
-                    self.model, self.graph, before, scheme, data, parts, room_bytes=room, progress=progress
+                    self.model,
+                    self.graph,
+                    before,
+                    scheme,
+                    data,
+                    parts,
+                    effort=effort,
+                    means=self.affordable(effort * _MEANS_S, MEANS, _LEAST_MEANS),
+                    room_bytes=room,
+                    progress=progress,
                 ),
             )
         method = scheme.calibration
@@ -433,7 +482,8 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
     source = made.path if made else Path(setup.model) if setup.model else _proto(source)
     stepped = Stepped(source, setup.shapes, setup.state) if setup.state else None
     network = load_network(source, setup.shapes, samples, requantize=setup.requantize)
-    split_data = read[0]
+    setup = replace(setup, run_s=setup.run_s or network.run_s)
+    split_data = _shortened(read[0], setup)
     held_out = split_data.held_out
     feed = held_out.samples[typical(held_out.samples)[0]]
     if made is not None:
@@ -446,6 +496,32 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
     if stepped is not None:
         work.kept.put(("steps",), stepped.steps)
     return work
+
+
+def affordable(run_s: float, seconds: float, most: int, fewest: int = 1) -> int:
+    """How many runs of `run_s` take `seconds`: at most `most`, at least `fewest`."""
+    return most if run_s * most <= seconds else min(most, max(fewest, int(seconds / run_s)))
+
+
+def _shortened(data: Split, setup: Setup) -> Split:
+    """The samples to use of a slow model's, one of each shape first, with a remark; all of a faster one's."""
+    fewest = max(_FEWEST, fewest_samples(parse_metric(setup.metric)))
+    calibration, held_out = data.calibration, data.held_out
+    counts = [
+        affordable(setup.run_s, _SAMPLES_S, len(each), max(fewest, min(_SHAPES, len(one_of_each(each)))))
+        for each in (calibration.samples, held_out.samples)
+    ]
+    if counts == [len(calibration.samples), len(held_out.samples)]:
+        return data
+    told = (
+        f"a run takes {setup.run_s:.2g} s: {counts[0]} of {len(calibration.samples)} samples calibrate, and errors are "
+        f"measured on {counts[1]} of {len(held_out.samples)}"
+    )
+    first, second = (
+        replace(short := part(each, covering_rows(each.samples)[:count]), remarks=(*short.remarks, *remarks))
+        for each, count, remarks in ((calibration, counts[0], ()), (held_out, counts[1], (told,)))
+    )
+    return Split(first, second, data.seed)
 
 
 def _like_the_original(setup: Setup, made: Converted, network: Network, held_out: Dataset) -> str:
@@ -461,8 +537,13 @@ def _like_the_original(setup: Setup, made: Converted, network: Network, held_out
 
 def covering(samples: Sequence[Sample]) -> Sequence[Sample]:
     """All of `samples`, starting with one of each combination of shapes."""
+    return chosen(samples, covering_rows(samples))
+
+
+def covering_rows(samples: Sequence[Sample]) -> list[int]:
+    """The indices of `samples`, starting with one of each combination of shapes."""
     first = one_of_each(samples)
-    return chosen(samples, [*first, *sorted(set(range(len(samples))) - set(first))])
+    return [*first, *sorted(set(range(len(samples))) - set(first))]
 
 
 def _path(value: Any) -> str:

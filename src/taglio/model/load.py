@@ -25,7 +25,7 @@ class Model:
     `sha256` identifies the source file together with the shapes that were fixed. `proto` is the simplified model: it
     keeps the source's inputs and outputs and is never modified after `load`. `no_int8` says why no block can be int8,
     or "". `store` has the files that hold large weights, or is None. `random` tells the user that the model answers at
-    random, or is "".
+    random, or is "". `run_s` are the seconds that an inference took while loading; 0 if none was run.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Model:
     no_int8: str = ""
     store: weights.Store | None = None
     random: str = ""
+    run_s: float = 0.0
 
     def initializers(self) -> dict[str, onnx.TensorProto]:
         """Initialisers by name."""
@@ -78,20 +79,21 @@ def load(
         proto = to_float(proto, store)
         digest.update(b"requantized")
     feeds = samples(inputs) if samples else random_feeds(inputs)
-    simple, random = _simplified(path, proto, feeds, samples is not None, store)
+    simple, reference = _simplified(path, proto, feeds, samples is not None, store)
     if store is not None:
         store.only(simple)
     refuse_bad_weights(path, simple)  # again: Constant operators are initialisers now
     name = path.stem if isinstance(source, Path) else proto.graph.name or path.stem
     opset, refusal = declared_opset(simple), no_int8(simple)
-    return Model(name, digest.hexdigest(), opset, inputs, outputs, simple, source_bytes, refusal, store, random)
+    found = (refusal, store, reference.random, reference.run_s)
+    return Model(name, digest.hexdigest(), opset, inputs, outputs, simple, source_bytes, *found)
 
 
 def _simplified(
     path: Path, proto: onnx.ModelProto, feeds: Sequence[Feed], from_user: bool, store: weights.Store | None
-) -> tuple[onnx.ModelProto, str]:
-    """The first that answers as `proto` does of: simplified at an opset with int8 forms, simplified, unchanged. And a
-    line about random answers, or ""."""
+) -> tuple[onnx.ModelProto, Reference]:
+    """The first that answers as `proto` does of: simplified at an opset with int8 forms, simplified, unchanged. And
+    the answers of `proto`."""
     try:
         session, basic = simplify(path, proto, store)
     except BadModel as error:
@@ -108,8 +110,8 @@ def _simplified(
             reference.refuse_difference(simple)
         except BadModel:
             continue
-        return simple, reference.random
-    return as_it_is(proto), reference.random
+        return simple, reference
+    return as_it_is(proto), reference
 
 
 def _drop_initializers_from_inputs(proto: onnx.ModelProto) -> None:

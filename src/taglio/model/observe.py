@@ -50,7 +50,7 @@ def observe(model: Model, feed: Feed, label: str) -> dict[str, Seen]:
     values: list[np.ndarray] = []
     if wanted:
         proto = _with_shapes(model.proto, typed, open_)
-        session = open_session(proto, SessionOptions(1, Optimization.NONE), label=model.name)
+        session = open_session(proto, _PLAIN, label=model.name)
         values = run_session(session, wanted, feed, label)
     found = {name: Seen(value.shape, dtype_name(value.dtype)) for name, value in feed.items()}
     for name in written:

@@ -2,9 +2,11 @@
 
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,10 @@ from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_sessi
 SIMPLIFY_TOLERANCE = 1e-3
 # Time limit of one inference: a model's loops may never end.
 _LIMIT_S = 45.0
+# Random answers may differ by this many times as much as a few of them did.
+_TIMES = 4.0
+# A slow model answers feeds for this long, but at least one.
+_ENOUGH_S = 5.0
 _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
@@ -29,8 +35,9 @@ _PRODUCT_FAILS = re.compile(r"while running (Conv|ConvTranspose|MatMul|Gemm) nod
 
 
 class Reference:
-    """The answers of the original model to `feeds`, up to the first that it cannot run. `random` is a line for the user
-    if they are not the same twice, or ""."""
+    """The answers of the original model to `feeds`, up to the first that it cannot run, or to fewer if it is slow.
+    `run_s` is the median time of one, in seconds; 0 if there is none. `random` is a line for the user if they are not
+    the same twice, or ""."""
 
     def __init__(
         self, path: Path, original: onnx.ModelProto, session: InferenceSession, feeds: Sequence[Feed], from_user: bool
@@ -45,7 +52,9 @@ class Reference:
         self._feeds = feeds
         self._answers: list[list[Any]] = []
         self._varies, self.random = 0.0, ""
+        took_s: list[float] = []
         for feed in feeds:
+            begun = time.perf_counter()
             try:
                 self._answers.append(run_session(session, self._names, feed, str(path), limit_s=_LIMIT_S))
             except BadData as error:
@@ -55,13 +64,18 @@ class Reference:
                 if contradicts_itself(original) or (floats and _PRODUCT_FAILS.search(str(error))):
                     raise BadModel(str(error)) from None
                 break
+            took_s.append(time.perf_counter() - begun)
+            if sum(took_s) > _ENOUGH_S:
+                break
+        self.run_s = median(took_s) if took_s else 0.0
         kinds = sorted(set(_random_kinds(original.graph.node)))
         kinds += sorted({kind for each in original.functions for kind in _random_kinds(each.node)} - {*kinds})
         if kinds and self._answers:
-            again = run_session(session, self._names, feeds[0], str(path), limit_s=_LIMIT_S)
-            self._varies, name = max(
-                (difference(*pair), name) for *pair, name in zip(self._answers[0], again, self._names, strict=True)
-            )
+            found: list[tuple[float, str]] = []
+            for feed, answer in zip(feeds, self._answers, strict=False):
+                again = run_session(session, self._names, feed, str(path), limit_s=_LIMIT_S)
+                found += [(difference(*pair), name) for *pair, name in zip(answer, again, self._names, strict=True)]
+            self._varies, name = max(found)
             if self._varies > 0.0:
                 self.random = (
                     f"the model's answers are random ({', '.join(kinds)}): for the same input output {name} differs by "
@@ -72,7 +86,7 @@ class Reference:
     def refuse_difference(self, simple: onnx.ModelProto) -> None:
         """Raises BadModel if `simple` answers differently, beyond what random answers do by themselves: every later
         proof would be about another model."""
-        tolerance = SIMPLIFY_TOLERANCE + 2.0 * self._varies
+        tolerance = SIMPLIFY_TOLERANCE + _TIMES * self._varies
         options = SessionOptions(threads=os.cpu_count() or 1, optimization=Optimization.BASIC)
         session = open_session(simple, options, label=str(self._path))
         for feed, before in zip(self._feeds, self._answers, strict=False):

@@ -56,15 +56,16 @@ def profile(
     seed: int = 0,
     progress: Progress | None = None,
     limit_bytes: int | None = None,
+    once_s: float = 0.0,
 ) -> Profile:
     """The profile of `model` on this machine, from interleaved runs of float, all int8, all int8 anchors, and up to
-    `MIXES` random mixes. Raises MeasurementFailed if float or a pure form does not run, or most mixes do not."""
+    `MIXES` random mixes. `once_s` are the seconds of a run (0: unknown): a slow model runs once in each. Raises
+    MeasurementFailed if float or a pure form does not run, or most mixes do not."""
     choices, effort = precisions(scheme), effort or Effort()
     pure = {FLOAT_RUN: {}, **pure_assignments(graph, choices)}
-    float32 = open_session(model.proto, replace(options, runtime=NAME), label=model.name)
-    count = mixes_within(effort, run_once(model.name, float32, feeds[0]), len(pure))
-    del float32  # one session at a time
-    mixes = covering_mixes(graph, choices, count, seed)
+    if not once_s:
+        once_s = run_once(model.name, open_session(model.proto, replace(options, runtime=NAME)), feeds[0])
+    mixes = covering_mixes(graph, choices, mixes_within(effort, once_s, len(pure)), seed)
     assignments = {**pure, **mixes}
     speeds = Speeds(options.threads, min(REFERENCE_S, _REFERENCE_SHARE * effort.budget_s))
     refused: dict[str, str] = {}
@@ -79,6 +80,7 @@ def profile(
         progress=progress,
         limit_bytes=limit_bytes,
         refused=refused,
+        once_s=once_s,
     )
     # OpenVINO fails on a few mixes of some models; the others cover nearly as much.
     needed = [refused[name] for name in refused if name in pure or len(mixes) - len(refused) < _FEWEST_MIXES]
@@ -104,9 +106,9 @@ def profile(
 
 
 def mixes_within(effort: Effort, once_s: float, others: int) -> int:
-    """How many mixes to measure beside `others` if a run takes `once_s`: fewer than `MIXES` if the minimum, five runs
-    of each, would exceed the effort's patience."""
-    return max(_FEWEST_MIXES, min(MIXES, int(effort.patience_s / (5.0 * max(once_s, 1e-9))) - others))
+    """How many mixes to measure beside `others` if a run takes `once_s`: fewer than `MIXES` if a run of each would
+    exceed the effort's patience."""
+    return max(_FEWEST_MIXES, min(MIXES, int(effort.patience_s / max(once_s, 1e-9)) - others))
 
 
 def refine_near(

@@ -37,7 +37,7 @@ Feed = Mapping[str, np.ndarray]
 # exceed by this factor.
 _STARVED, _USED_UP, _UNPAUSED, _OVERRUN = 0.8, 0.9, 30, 1.2
 # Factor on the budget that the minimum of rounds may take.
-_PATIENCE = 20.0
+_PATIENCE = 6.0
 # Runs per round of models that are run often.
 _OFTEN = 3
 # Runs before a timed one, to fill the caches: at most so many, within so many seconds.
@@ -109,6 +109,7 @@ def time_models(
     limit_bytes: int | None = None,
     places: Mapping[str, SessionOptions] | None = None,
     refused: dict[str, str] | None = None,
+    once_s: float = 0.0,
 ) -> dict[str, Timed]:
     """Time every model on `feeds` in turn, interleaved; with `kernels` also each kernel.
 
@@ -124,6 +125,9 @@ def time_models(
 
     With `places`, model name -> options, each model is opened from its file as it is deployed, and no kernels are
     timed. With `refused`, a model that does not load or run is left out, and the reason is stored there.
+
+    If a run is known to take `once_s`, and the effort's patience is too short for the minimum of rounds, models are
+    timed once each, one after another, with the kernels of the same run.
     """
     as_it_is = options.runtime != NAME or places is not None
     ready = options if as_it_is else SessionOptions(options.threads, Optimization.NONE, options.spinning)
@@ -139,6 +143,8 @@ def time_models(
         opened = dict.fromkeys(models, ready) | dict(places or {})
         run = Run.of(feeds)
         timing = _Timing(paths, opened, run, ready, effort, kernels, often, between, progress, limit_bytes, refused)
+        if effort.affordable(len(models) * once_s) is not effort:
+            return timing.once_each(len(models) * once_s)
         first, found, out = next(iter(models)), dict[str, Timed](), refused if refused is not None else {}
         while waiting := [name for name in models if name not in found and name not in out]:
             sessions = timing.open([first, *waiting] if found else waiting)
@@ -194,6 +200,11 @@ class _AtOnce:
         return []
 
 
+# From the graph that ran, the number of warm-up runs, the longest time without a pause (None: no quota pauses it), the
+# runs that count, and the number of runs before each of them: the seconds of each kernel.
+_Read = Callable[[onnx.ModelProto, int, float | None, Sequence[int], int], dict[str, float]]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Timing:
     """Models in files, by name, with the options of their sessions; the other fields are arguments of `time_models`.
@@ -226,13 +237,40 @@ class _Timing:
                 for _ in range(self.effort.warmup if self.limit_bytes is not None else self.refused is not None):
                     run_once(name, session, self.run.feeds[0])
             except TaglioError as error:
-                if self.refused is None:
-                    raise
-                self.refused[name] = one_line(error, 300)
+                self._refuse(name, error)
                 continue
             sessions[name] = session
             largest = max(largest, used_bytes() - before)
         return sessions
+
+    def once_each(self, round_s: float) -> dict[str, Timed]:
+        """Time every model by one run, after a warm-up if two rounds of `round_s` are within the patience."""
+        warmup = int(2.0 * round_s <= self.effort.patience_s)
+        found: dict[str, Timed] = {}
+        for done, name in enumerate(self.paths):
+            make_room(self.limit_bytes)
+            try:
+                found[name] = self._once(name, warmup)
+            except TaglioError as error:
+                self._refuse(name, error)
+            self._told("timing", len(self.paths))(done + 1)
+        first = next(iter(found.values()), None)
+        return {name: each.beside(first, 1.0) for name, each in found.items() if first is not None}
+
+    def _once(self, name: str, warmup: int) -> Timed:
+        path, feed, read = self.paths[name], self.run.feeds[0], None
+        if self.kernels:
+            session, read = self._counting(name)
+        else:
+            session = _open(name, path, self.options[name])
+        graph, opened = _skeleton(path), self.run.open(session)
+        for _ in range(warmup):
+            run_once(name, opened, feed)
+        watch = Watch()
+        wall_s = run_once(name, opened, feed) / self.run.at_once
+        watch.look(1, last=True)
+        kernels = read(graph, warmup, None, [warmup], 0) if read is not None else {}
+        return _timed(graph, [wall_s], kernels, watch, self.effort)
 
     def time(self, sessions: dict[str, Session]) -> dict[str, Timed]:
         """Time the models in `sessions`, within their share of the budget, and close these."""
@@ -253,39 +291,58 @@ class _Timing:
         make_room(self.limit_bytes)  # of a large model, one session fits at a time
         graphs = {name: _skeleton(self.paths[name]) for name in names}
         seconds: dict[str, dict[str, float]] = {}
-        if self.kernels and self.ready.runtime != NAME:
-            counting = {name: openvino_clock.Counting(self.paths[name], self.ready) for name in names}
-            opened = {name: self.run.open(each) for name, each in counting.items()}
-            _interleave(opened, feeds, again, self._told("timing kernels", again), refills=plan.refills)
-            for name, each in counting.items():
-                taken = each.seconds(effort.warmup, self.run.at_once, plan.refills[name])
-                seconds[name] = openvino_clock.join(graphs[name], each.parts, taken)
-        elif self.kernels:
+        if self.kernels:
             allowed, threads = quota(), self.ready.threads
             pauses = busy < _STARVED or (threads > allowed.share and busy > _USED_UP * allowed.share)
             limit = _OVERRUN * allowed.used_s / threads if pauses else None
-            seconds = self._kernels(names, effort, plan.paused if pauses else again, limit, plan.refills)
+            seconds = self._kernels(graphs, effort, plan.paused if pauses else again, limit, plan.refills)
         inferences = {name: [each / self.run.at_once for each in samples[name]] for name in names}
         return {name: _timed(graphs[name], inferences[name], seconds.get(name, {}), watch, effort) for name in names}
 
     def _kernels(
-        self, names: Sequence[str], effort: Effort, rounds: int, longest_s: float | None, refills: Mapping[str, int]
+        self,
+        graphs: Mapping[str, onnx.ModelProto],
+        effort: Effort,
+        rounds: int,
+        longest_s: float | None,
+        refills: Mapping[str, int],
     ) -> dict[str, dict[str, float]]:
-        """Seconds of each ONNX Runtime kernel, by model."""
-        profiled = {
-            name: open_session(path, self.ready, profile_prefix=path.with_suffix(""), label=name)
-            for name, path in ((name, self.paths[name]) for name in names)
-        }
-        seen, run = Watch(), self.run
-        opened = {name: run.open(each) for name, each in profiled.items()}
-        _interleave(opened, run.turns(), rounds, self._told("timing kernels", rounds), watch=seen, refills=refills)
+        """Seconds of each kernel, by model."""
+        counting = {name: self._counting(name) for name in graphs}
+        seen = Watch()
+        opened = {name: self.run.open(session) for name, (session, _) in counting.items()}
+        told = self._told("timing kernels", rounds)
+        _interleave(opened, self.run.turns(), rounds, told, watch=seen, refills=refills)
         counted = kept(seen.windows, effort.warmup + effort.minimum)
         return {
-            name: kernel_seconds(
-                Path(session.end_profiling()), effort.warmup, longest_s, counted, run.at_once, refills[name]
-            )
-            for name, session in profiled.items()
+            name: read(graphs[name], effort.warmup, longest_s, counted, refills[name])
+            for name, (_, read) in counting.items()
         }
+
+    def _refuse(self, name: str, error: TaglioError) -> None:
+        """Leave a model out for this reason, or raise it. The file that an error may name is a temporary one."""
+        if self.refused is None:
+            raise error
+        self.refused[name] = one_line(str(error).removeprefix(f"{self.paths[name].name}: "), 300)
+
+    def _counting(self, name: str) -> tuple[Session, _Read]:
+        """A session that counts the seconds of its kernels, and what reads them when it has run."""
+        path, at_once = self.paths[name], self.run.at_once
+        if self.ready.runtime != NAME:
+            clock = openvino_clock.Counting(path, self.ready)
+
+            def parts(graph: onnx.ModelProto, warmup: int, _: object, __: object, refills: int) -> dict[str, float]:
+                return openvino_clock.join(graph, clock.parts, clock.seconds(warmup, at_once, refills))
+
+            return clock, parts
+        session = open_session(path, self.ready, profile_prefix=path.with_suffix(""), label=name)
+
+        def read(
+            _: onnx.ModelProto, warmup: int, longest_s: float | None, counted: Sequence[int], refills: int
+        ) -> dict[str, float]:
+            return kernel_seconds(Path(session.end_profiling()), warmup, longest_s, counted, at_once, refills)
+
+        return session, read
 
     def _told(self, stage: str, rounds: int) -> Callable[[int], None]:
         """What happens after each round."""

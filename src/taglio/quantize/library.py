@@ -30,7 +30,7 @@ from onnxruntime.quantization.registry import QLinearOpsRegistry
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
 from taglio import weights
-from taglio.errors import BadModel, BadOption, CannotQuantize
+from taglio.errors import BadModel, BadOption, CannotQuantize, one_line
 from taglio.model.captures import node_inputs
 from taglio.model.graph import Block, Graph, flows
 from taglio.model.load import Model
@@ -297,7 +297,10 @@ def _quantize(
                 "TensorQuantOverrides": overrides,
             },
         )
-        made: onnx.ModelProto = tool.quantize_model()
+        try:
+            made: onnx.ModelProto = tool.quantize_model()
+        except Exception as error:  # such as a RuntimeError about a tensor that the tool itself renamed
+            raise CannotQuantize(f"ONNX Runtime's QOperator tool fails on these blocks: {one_line(error)}") from None
     return made
 
 

@@ -13,8 +13,9 @@ _PIPED = 170  # columns of output that is no terminal
 
 
 def say(text: str) -> None:
-    """Print one line without formatting."""
-    Console(highlight=False, soft_wrap=True).print(escape(text))
+    """Print one line, or an empty one and another, without formatting."""
+    above = "\n" if text.startswith("\n") else ""
+    Console(highlight=False, soft_wrap=True).print(escape(above + _line(text.removeprefix("\n"))))
 
 
 def show(parts: Iterable[Part]) -> None:
@@ -58,8 +59,13 @@ def _show_table(table: Table) -> None:
 
 def _text(cell: object) -> str:
     if isinstance(cell, Cell):
-        return f"{cell.text} ({cell.note})" if cell.note else cell.text
-    return str(cell)
+        return _line(f"{cell.text} ({cell.note})" if cell.note else cell.text)
+    return _line(str(cell))
+
+
+def _line(text: str) -> str:
+    """`text` on one line: names of models and tensors may hold line breaks."""
+    return " ".join(text.split("\n"))
 
 
 def _short(name: str) -> str:

@@ -17,7 +17,7 @@ from taglio.report.units import MISSING, allowed, ms, ms_decimals, percent, show
 STEADY = 0.03
 # If the plan has less than this share of the candidates in int8, the costliest blocks are named.
 _FEW = 0.5
-# A smaller predicted speed-up counts as none.
+# A predicted speed-up that is no more than this factor above the plan's counts as none.
 _GAIN = 1.01
 
 
@@ -86,8 +86,9 @@ def lede(material: Material) -> list[Part]:
     if not outcome.candidates:
         text = f"None of the {outcome.blocks} blocks can be int8 (taglio inspect says why)."
     if outcome.curve:
-        told = ", ".join(f"{times(each.speed_up)} at {shown(metric, each.max_error)}" for each in outcome.curve)
-        gains = any(each.speed_up >= _GAIN for each in outcome.curve)
+        reached = outcome.float32.latency.median_s / outcome.plan.latency.median_s if outcome.plan.int8_blocks else 1.0
+        gains = [each for each in outcome.curve if each.speed_up >= _GAIN * reached]
+        told = ", ".join(f"{times(each.speed_up)} at {shown(metric, each.max_error)}" for each in gains)
         text += f" A larger limit is predicted to {f'give {told}' if gains else 'gain nothing'}."
     if outcome.costly and outcome.plan.int8_blocks < _FEW * outcome.candidates:
         told = ", ".join(f"{each.block} {shown(metric.basis, each.error)}" for each in outcome.costly)

@@ -15,6 +15,7 @@ import numpy as np
 from taglio.errors import BadModel, BadOption
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.openvino_marks import MarkedModel
+from taglio.runtimes.openvino_words import complaint, without_sources
 from taglio.scratch import scratch
 
 NAME = "openvino"
@@ -83,8 +84,8 @@ def open_session(path: Path, options: SessionOptions, *, counters: bool = False)
         with scratch() as folder:
             return compiled(marked(path, folder).read(options.bfloat16), options, counters=counters)
     except Exception as error:  # OpenVINO raises bare RuntimeErrors from C++
-        text = " ".join(str(error).split())
-        raise BadModel(f"{path.name}: OpenVINO cannot load it: {text[-500:]}") from None
+        said = complaint(error) or f"OpenVINO cannot load it: {without_sources(error)[-500:]}"
+        raise BadModel(f"{path.name}: {said}") from None
 
 
 def marked(path: Path, folder: Path) -> MarkedModel:

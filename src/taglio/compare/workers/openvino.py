@@ -13,7 +13,7 @@ from taglio.compare.request import Known, Request, known_blocks
 from taglio.compare.row import NOT_ALONE, Layer, Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused
 from taglio.compare.workers.loop import distance
-from taglio.compare.workers.openvino_words import complaint
+from taglio.runtimes.openvino_words import complaint
 
 PACKAGES = ("openvino",)
 _HINTS = {"bfloat16": "bf16", "float16": "f16"}

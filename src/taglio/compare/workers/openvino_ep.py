@@ -9,7 +9,7 @@ from taglio.compare.row import Layer, Wanted
 from taglio.compare.workers.contract import Data, Opened, Refused
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.onnxruntime import OnnxRuntime
-from taglio.compare.workers.openvino_words import complaint
+from taglio.runtimes.openvino_words import complaint
 
 PACKAGES = ("onnxruntime-openvino",)
 PROVIDER = "OpenVINOExecutionProvider"

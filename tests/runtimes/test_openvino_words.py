@@ -1,6 +1,6 @@
 """OpenVINO's refusals, as onnxruntime-openvino 1.24 and OpenVINO 2026.4 word them, become one short reason."""
 
-from taglio.compare.workers.openvino_words import complaint
+from taglio.runtimes.openvino_words import complaint, without_sources
 
 PER_CHANNEL = """Exception from src/inference/src/cpp/core.cpp:132:
 Exception from src/inference/src/dev/plugin.cpp:59:
@@ -56,3 +56,12 @@ def test_an_operator_that_it_does_not_know() -> None:
 
 def test_an_error_that_names_no_node_stays_as_it_is() -> None:
     assert complaint(RuntimeError("This is an invalid model. Error: the graph is not acyclic.")) == ""
+
+
+def test_source_files_are_no_part_of_what_is_said() -> None:
+    said = (
+        "Exception from src/inference/src/cpp/core.cpp:132:\nException from src/inference/src/dev/plugin.cpp:59:\n"
+        "Check 'false' failed at src/frontends/common/src/frontend.cpp:47:\nLoading input model\n"
+        "Unsupported value_info type: prob"
+    )
+    assert without_sources(RuntimeError(said)) == "Loading input model Unsupported value_info type: prob"

@@ -5,7 +5,10 @@ import re
 _NODE = re.compile(r"While validating ONNX node '<Node\((?P<kind>[^)]*)\): (?P<name>[^>]*)>': ?")
 # The end of one message.
 _END = re.compile(r"\n\s*\n|While validating ONNX node|\n-- |\nCheck '")
-_NOISE = re.compile(r"Check '.*?' failed at \S+?:\d+:?|FrontEnd API failed with \w+:?|Node \([^)]*\): ", re.DOTALL)
+_NOISE = re.compile(
+    r"Exception from \S+?:\d+:?|Check '.*?' failed at \S+?:\d+:?|FrontEnd API failed with \w+:?|Node \([^)]*\): ",
+    re.DOTALL,
+)
 _UNKNOWN = re.compile(r"No conversion rule found for operations: (?P<kinds>[^\n]+)")
 # Messages about a node whose input comes from a refused node.
 _FOLLOWS = ("must be static", "has to be known (static)", "Got A: dynamic")
@@ -25,3 +28,8 @@ def complaint(error: Exception) -> str:
             why = f" ({_AXIS})" if found["kind"] == "QLinearConv" and "dequantization scale elements" in words else ""
             return f"OpenVINO cannot read {found['kind']} {found['name']}: {words[:200]}{why}"
     return ""
+
+
+def without_sources(error: Exception) -> str:
+    """The message on one line, without source files and checks."""
+    return " ".join(_NOISE.sub(" ", str(error)).split())

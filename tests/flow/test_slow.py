@@ -1,0 +1,83 @@
+"""A model that takes 20 s a run ends in minutes: on a clock that advances by 20 s with every run of it."""
+
+import time
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import taglio
+from taglio.flow.work import Model, affordable, open_work
+from taglio.runtimes import openvino
+from tests.models import Sketch
+
+RUN_S = 20.0
+# The file says 20 minutes on a quiet machine; int8 runs of a real model take less than float's.
+MOST_RUNS = 20 * 60 / RUN_S
+INPUT = "slow"
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts the runs of the model by runtime, each of which moves all clocks of this process on."""
+    counted: Counter[str] = Counter()
+    for clock in ("perf_counter", "monotonic"):
+        real = getattr(time, clock)
+        monkeypatch.setattr(time, clock, lambda real=real: real() + RUN_S * counted.total())
+
+    def counting(kind: type, name: str) -> None:
+        real_run = kind.run  # type: ignore[attr-defined]
+
+        def run(self: Any, names: Any, feed: Any, *rest: Any) -> Any:
+            counted[name] += any(INPUT in each for each in feed)
+            return real_run(self, names, feed, *rest)
+
+        monkeypatch.setattr(kind, "run", run)
+
+    counting(onnxruntime.InferenceSession, "onnxruntime")
+    counting(openvino.OpenVinoSession, "openvino")
+    return counted
+
+
+def slow(samples: int = 24) -> tuple[Any, dict[str, np.ndarray]]:
+    g = Sketch(3)
+    x = g.input(INPUT, 1, 8, 12, 12)
+    for _ in range(6):
+        x = g.op("Relu", g.conv(x, 8, 8))
+    y = g.op("Gemm", g.op("Flatten", g.op("GlobalAveragePool", x)), g.weight(8, 16))
+    return g.model(g.rename(y, "y")), {INPUT: g.rng.normal(0, 1, (samples, 8, 12, 12)).astype(np.float32)}
+
+
+def test_a_slow_model_is_optimised_in_few_runs(runs: Counter[str]) -> None:
+    model, data = slow()
+    result = taglio.optimize(model, data, max_error=0.05, threads=1)
+    table = result.table
+    assert table is not None
+    assert runs.total() <= MOST_RUNS, f"{runs}: {table.stage_seconds}"
+    assert (table.calibration_samples, table.held_out_samples) == (3, 3)
+    told = " ".join(table.notes)
+    assert "a run takes 20 s: 3 of 12 samples calibrate, and errors are measured on 3 of 12" in told
+    assert "a run takes 20 s: schemes were not compared" in told
+
+
+def test_a_later_stage_uses_the_samples_of_the_first() -> None:
+    """It must not depend on how fast the machine is then: the error model holds the hash of the samples."""
+    model, data = slow()
+    first, later = (open_work(replace(Model(model, data, threads=1).setup, run_s=RUN_S), model, data) for _ in range(2))
+    assert len(first.data.held_out.samples) == 3
+    assert first.data.held_out.sha256 == later.data.held_out.sha256
+
+
+def test_a_fast_model_keeps_all_its_samples() -> None:
+    model, data = slow()
+    work = Model(model, data, threads=1)
+    assert len(work.data.held_out.samples) + len(work.data.calibration.samples) == 24
+    assert not work.remarks
+
+
+@pytest.mark.parametrize(("run_s", "count"), [(0.0, 32), (0.01, 32), (1.0, 10), (4.0, 2), (20.0, 2)])
+def test_as_many_runs_as_the_time_allows(run_s: float, count: int) -> None:
+    assert affordable(run_s, 10.0, 32, 2) == count
