@@ -62,8 +62,8 @@ def test_no_placement_of_a_larger_graph_undercuts_the_bound(problem: Problem, se
         pool = Pool(search, [Timetable(assembled, 0)], price=search.value)
         pool.add(np.array([search.best.labels]))
         pool.run(inf, 5, good_enough=0.0)
-        for each in pool.members:
-            search.offer(each.totals)
+        for member in pool.members:
+            search.offer(member.totals)
         assert bound(assembled) <= search.value * (1 + 1e-9)
 
 
