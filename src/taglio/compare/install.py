@@ -16,7 +16,7 @@ from typing import Literal
 
 from taglio.compare import environments, supervise
 from taglio.compare.environments import BACKENDS, CONVERTERS, CORE, ENVIRONMENTS, UNFINISHED, Environment
-from taglio.compare.request import EMPTY
+from taglio.compare.request import Request
 from taglio.compare.supervise import Limits
 from taglio.errors import BadEnvironment, BadOption, one_line
 from taglio.transaction import held
@@ -153,7 +153,7 @@ def diagnose(environment: Environment, folder: Path) -> Installed:
         return found
     interpreter, limits = environments.interpreter_of(Path(found.place)), Limits(_SILENCE_S, sys.maxsize)
     for backend in found.backends:
-        job = replace(EMPTY, backend=backend, task="versions", folder=str(folder / backend))
+        job = Request("versions", str(folder / backend), backend)
         _, reason = supervise.collect(interpreter, job, limits, "versions")
         if reason:
             return replace(found, status="broken", reason=f"{backend} does not load: {one_line(reason)}")
