@@ -142,16 +142,17 @@ def build(work: Work, plan: Plan, *, progress: Progress | None = None) -> Built:
     >>> [part.name for part in built.parts], built.proof.samples
     (['0-local'], 8)
     """
-    result = assemble(work, plan, progress)
-    whole = work.builder(plan.scheme, progress).build(plan.assignment(), plan.wire_only(work.graph))
+    work = work.telling(progress)
+    result = assemble(work, plan)
+    whole = work.builder(plan.scheme).build(plan.assignment(), plan.wire_only(work.graph))
     with scratch() as folder:
         proof = prove(folder, result.write(folder), whole, covering(work.data.held_out.samples)[:_PROVEN])
     return replace(result, proof=proof)
 
 
-def assemble(work: Work, plan: Plan, progress: Progress | None = None) -> Built:
+def assemble(work: Work, plan: Plan) -> Built:
     """Build the components of `plan`, without the proof."""
-    quantized = work.builder(plan.scheme, progress).build(plan.assignment(), plan.wire_only(work.graph))
+    quantized = work.builder(plan.scheme).build(plan.assignment(), plan.wire_only(work.graph))
     wires = Wires(plan.start, plan.copies()) if plan.crossings else None
     parts = cut(work.model, work.graph, quantized, plan.devices(), wires, plan.stages())
     whole = None

@@ -12,7 +12,7 @@ from taglio.error.tally import RUINED, Tally
 from taglio.flow.work import Work
 from taglio.model.graph import ANCHORS
 from taglio.profile.measure import pure_assignments
-from taglio.progress import Progress, reported
+from taglio.progress import reported
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.scheme import Repair, Scheme
@@ -40,9 +40,7 @@ class RepairResult:
     kept: bool
 
 
-def choose_repairs(
-    work: Work, scheme: Scheme, metric: Metric, progress: Progress | None = None
-) -> tuple[Scheme, tuple[RepairResult, ...]]:
+def choose_repairs(work: Work, scheme: Scheme, metric: Metric) -> tuple[Scheme, tuple[RepairResult, ...]]:
     """`scheme` with the repairs that lower the error of a settled `work` on held-out inputs, and the effect of each.
 
     Errors are those of all blocks in int8 and of random eighths of the blocks with weights: if a few blocks ruin the
@@ -54,11 +52,11 @@ def choose_repairs(
     samples = work.data.held_out.samples[:_SAMPLES]
     session = open_session(work.model.proto, work.setup.options())
     reference = [run_session(session, work.model.outputs, each, work.data.held_out.source) for each in samples]
-    best = _errors(work, scheme, metric, samples, reference, progress)
+    best = _errors(work, scheme, metric, samples, reference)
     results: list[RepairResult] = []
-    for repair in reported(_TRIED, "repairs", progress):
+    for repair in reported(_TRIED, "repairs", work.progress):
         tried = replace(scheme, repairs=(*scheme.repairs, repair))
-        errors = _errors(work, tried, metric, samples, reference, progress)
+        errors = _errors(work, tried, metric, samples, reference)
         factor = exp(float(np.mean([log(one / other) for one, other in zip(errors, best, strict=True)])))
         kept = factor < _GAIN
         results.append(RepairResult(repair, best[0], errors[0], factor, kept))
@@ -75,9 +73,8 @@ def _errors(
     metric: Metric,
     samples: Sequence[Mapping[str, np.ndarray]],
     reference: Sequence[Sequence[np.ndarray]],
-    progress: Progress | None = None,
 ) -> list[float]:
-    switchable = work.switchable(scheme, progress=progress)  # the error stage reuses the last scheme's
+    switchable = work.switchable(scheme)  # the error stage reuses the last scheme's
     errors = []
     for assignment in _assignments(work, scheme):
         tally = Tally(work.parts, metric)

@@ -14,7 +14,6 @@ from taglio.memory import Shelf
 from taglio.model.graph import Graph
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.stopwatch import Effort, Timed, time_models
-from taglio.progress import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate
@@ -49,7 +48,6 @@ def choose(
     max_loss: float,
     metric: Metric,
     schemes: Sequence[Scheme] = AUTO_SCHEMES,
-    progress: Progress | None = None,
     *,
     saturating_elsewhere: bool = False,
     effort: float = 1.0,
@@ -83,7 +81,7 @@ def choose(
         time_models,
         options=work.setup.options(),
         kernels=False,
-        progress=progress,
+        progress=work.progress,
         limit_bytes=work.memory_bytes,
     )
     dropped: list[SchemeResult] = []

@@ -78,7 +78,7 @@ def optimize_on_cluster(
             "remove scale from at least one"
         )
     with changing(folder, create=True) as staged:
-        work: Work = Model(model, data, **steered(max_error, settings))
+        work: Work = Model(model, data, **steered(max_error, settings)).telling(progress)
         # Refuse a bound that cannot be kept before measuring anything.
         losses = limits_for(work, max_error, keep_float, force_int8)
         with connect(cluster.start) as connection:
@@ -89,17 +89,17 @@ def optimize_on_cluster(
                 timed = work.but(setup=replace(work.setup, threads=cluster.device(here).threads))
                 asked = gather(connection, [device.name for device in cluster.devices])
                 saturating = any(each.saturates for each in asked.values())
-                chosen, tried = choose(timed, bound, losses.metric, progress=progress, saturating_elsewhere=saturating)
+                chosen, tried = choose(timed, bound, losses.metric, saturating_elsewhere=saturating)
                 settled = float_where_none_loads(work, tried)
                 work.kept.forget("builder", but=chosen)
-            settled = settled.settled(chosen, progress)
+            settled = settled.settled(chosen)
             if wanted is None:
                 runtime = settled.setup.options().runtime
-                forms = try_forms(settled, chosen, {runtime: 0.0}, bound, losses.metric, progress, effort=effort)
+                forms = try_forms(settled, chosen, {runtime: 0.0}, bound, losses.metric, effort=effort)
                 chosen, _ = with_forms(chosen, [runtime], forms)
-            profiles = profile_devices(connection, settled, cluster, chosen, effort, progress)
+            profiles = profile_devices(connection, settled, cluster, chosen, effort)
         own = profiles.get(cluster.start) or next(iter(profiles.values()))
-        error = error_model(settled, own, effort=effort, progress=progress)
+        error = error_model(settled, own, effort=effort)
 
         def placed(profiles: dict[str, Profile], own: Profile, time_limit_s: float) -> Plan:
             limits = {"max_error": max_error, "keep_float": keep_float, "force_int8": force_int8}
@@ -108,10 +108,10 @@ def optimize_on_cluster(
 
         first = placed(profiles, own, _FIRST_S)
         with connect(cluster.start) as connection:
-            profiles = refine_devices(connection, settled, cluster, profiles, first, effort, progress)
+            profiles = refine_devices(connection, settled, cluster, profiles, first, effort)
         own = profiles.get(cluster.start) or next(iter(profiles.values()))
         plan = placed(profiles, own, _LAST_S)
-        built = build(settled, plan, progress=progress)
+        built = build(settled, plan)
         assert built.proof is not None, "build proves"
         # Components are sent from disk, again if a device is lost.
         sha256 = work.model.sha256
