@@ -22,13 +22,14 @@ from taglio.flow.place import candidate, place, source
 from taglio.flow.placing import CLUSTER, opened
 from taglio.flow.plan import Bounds, limits_for, steered
 from taglio.flow.profile import AUTO, read_scheme
+from taglio.flow.result import result_of, write
 from taglio.flow.work import Model, Work
-from taglio.flow.workspace import COMPONENTS, ERROR, MADE_FROM, PLAN, PROFILE, begin, found, keep_found
+from taglio.flow.workspace import COMPONENTS, PROFILE
 from taglio.plan.result import Plan
 from taglio.plan.workload import parse_objective
 from taglio.profile.result import Profile
 from taglio.progress import Progress
-from taglio.transaction import changing, drop
+from taglio.transaction import changing
 
 # Requests of the final run: at least this many, for at least this many seconds, and at most; predictions are for the
 # steady state. With half a processor, thirty short requests mostly escape the quota: their median was 1.4 ms, but
@@ -114,16 +115,11 @@ def optimize_on_cluster(
         built = build(settled, plan)
         assert built.proof is not None, "build proves"
         # Components are sent from disk, again if a device is lost.
+        write(staged, result_of(work, chosen, own, error, plan, built))
         sha256 = work.model.sha256
-        drop(staged, *MADE_FROM[PROFILE])
-        setup = replace(work.setup, scheme=chosen, runtime=own.conditions.runtime)
-        begin(staged, sha256, setup, work.model.proto, work.graph)
-        keep_found(staged, sha256, found(work))
         for name, each in profiles.items():
             artifact.save(staged / source(cluster, cluster.device(name))[0], PROFILE, sha256, each)
-        for kind, value in ((PROFILE, own), (ERROR, error), (PLAN, plan), (CLUSTER, used)):
-            artifact.save(staged / f"{kind}.json", kind, sha256, value)
-        built.write(staged / COMPONENTS)
+        artifact.save(staged / f"{CLUSTER}.json", CLUSTER, sha256, used)
         settled.kept.forget("switchable")
         runs = max(_RUNS, min(_MOST_RUNS, ceil(_RUNS_S / plan.predicted_latency_s.value)))
         run = answer_requests(staged, settled, Planned(staged / COMPONENTS, plan, cluster), runs, progress=progress)
