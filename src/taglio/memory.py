@@ -159,6 +159,3 @@ class Shelf(Sequence[list[Any]]):
             found.append(np.fromfile(self._file, each.dtype, each.size, offset=start).reshape(each.shape))
             start += each.nbytes
         return found
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        return (self[index] for index in range(len(self)))
