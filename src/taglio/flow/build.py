@@ -183,7 +183,7 @@ def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manif
             weights.load(folder / piece.file),
             tuple(port.name for port in piece.inputs),
             tuple(port.name for port in piece.outputs),
-            _shapes(piece),
+            {port.name: port.shape for port in (*piece.inputs, *piece.outputs)},
         )
         for piece in manifest.pieces
     )
@@ -192,7 +192,3 @@ def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manif
     names, runtimes = (manifest.inputs, manifest.outputs), {piece.device: piece.runtime for piece in manifest.pieces}
     made_from, bfloat16 = (sha256, manifest.plan_sha256, *names, parts, whole), manifest.pieces[0].bfloat16
     return Built(*made_from, runtimes=runtimes, bfloat16=bfloat16, states=manifest.states), manifest
-
-
-def _shapes(piece: files.Piece) -> Mapping[str, tuple[int, ...]]:
-    return {port.name: port.shape for port in (*piece.inputs, *piece.outputs)}
