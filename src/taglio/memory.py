@@ -9,14 +9,15 @@ import gc
 import os
 import resource
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
 from taglio.scratch import PREFIX, lasting
 
+T = TypeVar("T")
 # Shares of the limit: outputs kept for comparison, samples.
 OUTPUTS, SAMPLES = 0.125, 0.25
 # Share of the limit above which freed memory is returned to the system; below it, collecting is not worth the time.
@@ -87,6 +88,19 @@ def make_room(limit_bytes: float | None) -> None:
     """Call `give_back` if this process uses a good part of `limit_bytes` (None: no limit)."""
     if limit_bytes is not None and used_bytes() > _LEAST_TAKEN * limit_bytes:
         give_back()
+
+
+def groups_within(items: Iterable[T], bytes_of: Callable[[T], int], room_bytes: float) -> Iterator[list[T]]:
+    """Consecutive items in groups that fit into `room_bytes` together; one that does not fit is alone."""
+    group, left = list[T](), room_bytes
+    for each in items:
+        if group and bytes_of(each) > left:
+            yield group
+            group, left = [], room_bytes
+        group.append(each)
+        left -= bytes_of(each)
+    if group:
+        yield group
 
 
 def _mapped() -> Iterator[tuple[int, int]]:

@@ -4,7 +4,6 @@ An environment is built from its lock file, by uv if installed, else by venv and
 leaves a file with the reason; the next build starts over, using cached downloads.
 """
 
-import os
 import shutil
 import subprocess
 import sys
@@ -24,7 +23,6 @@ from taglio.transaction import held
 STAMP = "taglio-lock.txt"
 _SILENCE_S = 120.0
 _NETWORK_S = 60
-_OTHERS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # would mix another Python's packages into the build
 
 Status = Literal[
     "absent",
@@ -181,9 +179,8 @@ def _commands(place: Path) -> list[list[str]]:
 
 def _run(words: list[str], show: bool) -> None:
     """Run one step; its output goes to standard error, or is kept for the error's reason."""
-    variables = {name: value for name, value in os.environ.items() if name not in _OTHERS}
     out, err = (sys.stderr, None) if show else (subprocess.PIPE, subprocess.STDOUT)
-    done = subprocess.run(words, stdout=out, stderr=err, env=variables, text=True, check=False)
+    done = subprocess.run(words, stdout=out, stderr=err, env=supervise.apart(), text=True, check=False)
     if done.returncode:
         raise BadEnvironment(f"{Path(words[0]).name} failed, see above" if show else _reason(done.stdout))
 

@@ -291,13 +291,17 @@ def _resident_bytes(pid: int) -> int:
         return 0
 
 
+def apart() -> dict[str, str]:
+    """The environment without the variables that would mix another Python's packages into a process."""
+    dropped = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if name not in dropped}
+
+
 def _variables(threads: int, folder: Path) -> dict[str, str]:
     """The worker's environment: equal threads for all libraries, no other Python's packages, quiet TensorFlow."""
-    dropped = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
     count = str(threads)
     return {
-        **kept,
+        **apart(),
         "OMP_NUM_THREADS": count,
         "OMP_WAIT_POLICY": "PASSIVE",
         "TF_NUM_INTRAOP_THREADS": count,
