@@ -82,9 +82,7 @@ def measure_rows(
     return tuple(collected.row(wanted) for wanted in request.rows), collected.versions
 
 
-def collect(
-    interpreter: Path, request: Request, limits: Limits, kind: str, main: Path = MAIN
-) -> tuple[list[dict[str, Any]], str]:
+def collect(interpreter: Path, request: Request, limits: Limits, kind: str) -> tuple[list[dict[str, Any]], str]:
     """The events of a `kind` that a worker reported, and the reason if it stopped early."""
     found: list[dict[str, Any]] = []
     told: list[str] = []
@@ -96,7 +94,7 @@ def collect(
         elif name == "failed":
             told.append(event["reason"])
 
-    ended = run_worker(interpreter, request, limits, hear, main)
+    ended = run_worker(interpreter, request, limits, hear)
     return found, "; ".join([*told, *([f"{ended.status}: {ended.reason}"] if ended.status else [])])
 
 
