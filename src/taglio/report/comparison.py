@@ -34,7 +34,7 @@ def render(result: Comparison) -> tuple[str, list[str]]:
         *(Section(backend, backend, [partial(_backend, result, backend)]) for backend in result.backends),
     ]
     heading, advice = Heading("Every back end, measured", 1), Text(result.recommendation, "lede")
-    top = [lambda: [heading, advice, _conditions(result)]]
+    top: list[written.Draw] = [lambda: [heading, advice, _conditions(result)]]
     return written.render(f"{result.model} compared – taglio", result.model, top, sections)
 
 
