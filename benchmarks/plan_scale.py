@@ -200,11 +200,9 @@ def plot(path: Path, growing: dict[str, list[tuple[float, float]]]) -> None:
         marks = [Mark(x, y, "dot", f"{x:g} {name}: {y:.3f} s") for x, y in points]
         return Chart(f"seconds by {name}", Axis(name, zero=True), Axis("seconds", "log"), marks)
 
-    lacks: list[str] = []
-    charts = pages.drawn("Seconds", [lambda: [chart(*each) for each in growing.items()]], lacks)
-    top = pages.drawn("Summary", [lambda: [Heading("Planning time by size", 1)]], lacks)
-    text = pages.render("Planning time by size", path.stem, top, [pages.Section("seconds", "Seconds", charts)])
-    pages.write(path, text, lacks)
+    charts = pages.Section("seconds", "Seconds", [lambda: [chart(*each) for each in growing.items()]])
+    top = [lambda: [Heading("Planning time by size", 1)]]
+    pages.write(path, *pages.render("Planning time by size", path.stem, top, [charts]))
 
 
 def quality(options: argparse.Namespace) -> int:

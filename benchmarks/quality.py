@@ -73,7 +73,7 @@ class Contender:
 
 def same_builder(work: Work, at: Stages, bounds: list[float], speedup: dict[str, float]) -> list[Contender]:
     """The rivals' choices, built as taglio builds."""
-    meter = meters(work, at.profile, Limits(max(bounds)))[1]
+    meter = meters(work, at.profile, Limits(max(bounds)))[1]()
     tag = f" ({at.scheme})"
     result = [
         Contender(name + tag, "same", partial(at.builder.build, chosen), meter.error(chosen), None)

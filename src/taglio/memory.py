@@ -9,14 +9,15 @@ import gc
 import os
 import resource
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
 from taglio.scratch import PREFIX, lasting
 
+T = TypeVar("T")
 # Shares of the limit: outputs kept for comparison, samples.
 OUTPUTS, SAMPLES = 0.125, 0.25
 # Share of the limit above which freed memory is returned to the system; below it, collecting is not worth the time.
@@ -89,6 +90,19 @@ def make_room(limit_bytes: float | None) -> None:
         give_back()
 
 
+def groups_within(items: Iterable[T], bytes_of: Callable[[T], int], room_bytes: float) -> Iterator[list[T]]:
+    """Consecutive items in groups that fit into `room_bytes` together; one that does not fit is alone."""
+    group, left = list[T](), room_bytes
+    for each in items:
+        if group and bytes_of(each) > left:
+            yield group
+            group, left = [], room_bytes
+        group.append(each)
+        left -= bytes_of(each)
+    if group:
+        yield group
+
+
 def _mapped() -> Iterator[tuple[int, int]]:
     """Address ranges where files of our temporary folders are mapped and unmodified in memory."""
     where = ""
@@ -159,6 +173,3 @@ class Shelf(Sequence[list[Any]]):
             found.append(np.fromfile(self._file, each.dtype, each.size, offset=start).reshape(each.shape))
             start += each.nbytes
         return found
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        return (self[index] for index in range(len(self)))

@@ -9,8 +9,10 @@ T = TypeVar("T")
 
 
 def reported(items: Sequence[T], stage: str, progress: Progress | None) -> Iterator[T]:
-    """`items`, each reported as done when the next is asked for."""
-    for done, item in enumerate(items, 1):
-        yield item
+    """`items`; `progress` is told how many are done: none at first, one more when the next is asked for."""
+    for done, item in enumerate(items):
         if progress:
             progress(stage, done, len(items))
+        yield item
+    if progress and items:
+        progress(stage, len(items), len(items))

@@ -10,7 +10,7 @@ import pytest
 
 from taglio.compare import convert, environments, supervise
 from taglio.compare.environments import Found
-from taglio.compare.request import EMPTY, Request
+from taglio.compare.request import Request
 from taglio.embedded import digits_data
 from taglio.errors import BadEnvironment, BadModel
 from taglio.flow.work import Model
@@ -114,7 +114,7 @@ def test_a_module_is_converted_anew_since_nothing_says_what_it_reads(tmp_path: P
 
 
 def test_a_conversion_that_answers_otherwise_is_refused(tmp_path: Path, made: list[Request]) -> None:
-    made += [EMPTY] * 9
+    made += [Request("convert", "")] * 9
     with np.load(digits_data()) as arrays:
         images = arrays["image"][:8]
     with pytest.raises(BadModel, match=r"net.tflite: its ONNX form, made by a tool 1.0, differs from it by 1.96% on"):

@@ -192,10 +192,10 @@ def test_the_hash_is_of_the_contents(tmp_path: Path) -> None:
 MAXIMA = st.tuples(st.integers(1, 40), st.none() | st.integers(1, 40))
 
 
-@given(st.integers(2, 60), st.floats(0.01, 0.99), st.integers(0, 2**32), MAXIMA)
-def test_a_split_is_sound(count: int, fraction: float, seed: int, most: tuple[int, int | None]) -> None:
+@given(st.integers(2, 60), st.integers(0, 2**32), MAXIMA)
+def test_a_split_is_sound(count: int, seed: int, most: tuple[int, int | None]) -> None:
     data = from_values(np.arange(count, dtype=np.float32)[:, None], [x_of(1)])
-    one, two = split(data, fraction, seed, *most), split(data, fraction, seed, *most)
+    one, two = split(data, seed, *most), split(data, seed, *most)
     drawn = one.calibration.names + one.held_out.names
     assert len(set(drawn) & set(data.names)) == len(drawn)
     assert 1 <= len(one.calibration.names) <= most[0]
@@ -207,24 +207,21 @@ def test_a_split_is_sound(count: int, fraction: float, seed: int, most: tuple[in
 
 def test_a_split_carries_samples_and_labels_together(tmp_path: Path) -> None:
     data = load(npz(tmp_path, x=np.arange(50).reshape(10, 5), label=np.arange(10)), [VECTOR])
-    parts = split(data, 0.3, seed=4)
+    parts = split(data, seed=4, max_calibration=3)
     assert (len(parts.calibration.samples), len(parts.held_out.samples)) == (3, 7)
     for part in (parts.calibration, parts.held_out):
         np.testing.assert_array_equal(part.labels, [int(name) for name in part.names])
         np.testing.assert_array_equal(part.labels, [feed["x"][0, 0] / 5 for feed in part.samples])
-    assert split(data, 0.3, seed=5).calibration.names != parts.calibration.names
+    assert split(data, seed=5, max_calibration=3).calibration.names != parts.calibration.names
 
 
 def test_splits_that_cannot_be_made() -> None:
     with refused("`data` has 1 samples; a split needs at least 2"):
         split(from_values(rows(1, 5), [VECTOR]))
     data = from_values(rows(4, 5), [VECTOR])
-    for fraction in (0.0, 1.0, float("nan")):
-        with refused("calibration fraction is", BadOption):
-            split(data, fraction)
     for maxima in ((0, None), (5, 0)):
         with refused(f"split allows at most {maxima[0]} and {maxima[1]} samples: give 1", BadOption):
-            split(data, 0.5, 0, *maxima)
+            split(data, 0, *maxima)
 
 
 def test_shapes_are_the_datas_and_the_batch_may_be_anywhere(tmp_path: Path) -> None:

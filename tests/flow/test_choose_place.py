@@ -133,7 +133,7 @@ def test_a_model_that_openvino_cannot_mark_is_planned_elsewhere(monkeypatch: pyt
     monkeypatch.setattr(choose_place, "time_models", lambda models, *_, **__: dict.fromkeys(models, timed))
     monkeypatch.setattr(choose_place, "base_errors", lambda *_: ({NAME: 0.0, BF16: 0.5}, {}))
     monkeypatch.setattr(choose_place, "choose_bfloat16", fail)
-    found, bfloat16 = choose_place.float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric(), 1.0, None)
+    found, bfloat16 = choose_place.float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric(), 1.0)
     assert bfloat16 is None
     assert [each.dropped for each in found if each.runtime == MIXED] == ["no such port"]
     assert {each.runtime for each in found if not each.dropped} == {ORT, NAME}

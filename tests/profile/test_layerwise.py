@@ -100,7 +100,7 @@ def test_every_block_is_timed_in_every_form_it_has(model: Model, graph: Graph, b
     assert times.sessions == len(expected)
     assert times.wall_s > sum(3 * layer.seconds for layer in times.layers) / 2
     assert (times.cut, times.warmup, times.runs, times.model_sha256) == ("upstream", 1, 2, model.sha256)
-    assert calls == [("timing layers", done + 1, len(expected)) for done in range(len(expected))]
+    assert calls == [("timing layers", done, len(expected)) for done in range(len(expected) + 1)]
 
 
 def test_upstream_begins_before_the_quantizer_and_downstream_behind_it(graph: Graph, cutter: LayerCutter) -> None:

@@ -31,7 +31,7 @@ def refined(staged: Staged, near: Assignment, patch: pytest.MonkeyPatch) -> tupl
         return seen
 
     patch.setattr(measure, "time_models", later)
-    builder, feeds = work.builder(known.scheme, None), work.data.held_out.samples[:2]
+    builder, feeds = work.builder(known.scheme), work.data.held_out.samples[:2]
     found = refine_near(
         work.model, work.graph, builder, known, feeds, work.setup.options(), Effort(budget_s=0.1), near=near
     )

@@ -88,7 +88,7 @@ def parse(text: str, file: str = "cluster", scenario: str | None = None) -> Clus
         raise BadCluster(f"{where}: {re.sub(r' *[(]at .*[)]', '', str(error))}: not valid TOML") from None
     reader = _Reader(file, _lines(text))
     base = reader.cluster(tables)
-    changed = {name: reader.scenario(name, changes, tables) for name, changes in tables.get("scenario", {}).items()}
+    changed = {name: reader.scenario(name, changes, base) for name, changes in tables.get("scenario", {}).items()}
     if scenario is None:
         return base
     if scenario not in changed:
@@ -203,10 +203,9 @@ class _Reader:
         self.copies((), devices, links)
         return self.finished((), self.text(("start",), tables["start"]), devices, links)
 
-    def scenario(self, name: str, changes: Any, tables: Mapping[str, Any]) -> Cluster:
+    def scenario(self, name: str, changes: Any, base: Cluster) -> Cluster:
         path: _Path = ("scenario", name)
         self.table(path, changes, ("start", "device", "link", "without", "cut"))
-        base = self.cluster(tables)
         devices = {each.name: each for each in base.devices}
         links = {(each.source, each.target): each for each in base.links}
         self.devices(path, changes, devices, links)

@@ -20,7 +20,7 @@ from platformdirs import user_cache_path
 
 from taglio import artifact
 from taglio.compare import environments, supervise
-from taglio.compare.request import EMPTY, KINDS, Request
+from taglio.compare.request import KINDS, Request
 from taglio.compare.supervise import Limits
 from taglio.data.arrays import read_columns
 from taglio.data.dataset import LABEL_KEYS, Sample
@@ -120,8 +120,8 @@ def as_onnx(
         kept.parent.touch()  # used now, for `_prune`
         return Converted(kept, form, str(known["tool"]))
     with scratch() as work:
-        request = replace(EMPTY, folder=str(work), backend=WORKERS[form], model=str(model.absolute()), kind=form)
-        request = replace(request, threads=threads, inputs=tuple(given), shapes=tuple(given.values()), dtypes=dtypes)
+        request = Request("convert", str(work), WORKERS[form], str(model.absolute()), form, threads=threads)
+        request = replace(request, inputs=tuple(given), shapes=tuple(given.values()), dtypes=dtypes)
         answer, reason = supervise.convert(place.interpreter, request, limits)
         if not answer:
             raise BadModel(f"{model}: cannot be converted to ONNX: {reason}")
@@ -163,8 +163,8 @@ def distance(
             arrays, names = work / "arrays.npz", tuple(samples[0])
             columns = [np.stack([sample[name] for sample in samples]) for name in names]
             np.savez(arrays, **{f"held_out_{i}": column for i, column in enumerate(columns)})  # type: ignore[arg-type]
-            request = replace(EMPTY, folder=str(work), model=str(model.absolute()), kind=made.kind, arrays=str(arrays))
-            request = replace(request, inputs=names, outputs=tuple(outputs), threads=threads)
+            request = Request("reference", str(work), WORKERS[made.kind], str(model.absolute()), made.kind)
+            request = replace(request, inputs=names, outputs=tuple(outputs), arrays=str(arrays), threads=threads)
             reference = original_outputs(request, _LIMITS)
         converted = onnx_outputs(made.path, SessionOptions(threads, Optimization.BASIC), outputs, samples, str(model))
         known[data_sha256] = distance_of(outputs, reference, converted)

@@ -87,17 +87,12 @@ def find(backend: str) -> Found:
         reason = f"its build did not finish ({why}): {how_to_get(environment)}"
         return Found(environment.name, None, "missing", reason, {})
     own = interpreter_of(place)
-    candidates = [own, Path(sys.executable)] if own.exists() else [Path(sys.executable)]
-    for interpreter in candidates:
-        versions = installed(interpreter, [*environment.packages])
-        status, what = complaint(environment, versions)
-        if status is None:
-            known = {name: version for name, version in versions.items() if version is not None}
-            return Found(environment.name, interpreter, "measured", "", known)
-        if status == "wrong version" or interpreter == own:
-            break
-    assert status is not None
-    return Found(environment.name, None, status, f"{what}: {how_to_get(environment)}", {})
+    interpreter = own if own.exists() else Path(sys.executable)
+    versions = installed(interpreter, [*environment.packages])
+    status, what = complaint(environment, versions)
+    if status is not None:
+        return Found(environment.name, None, status, f"{what}: {how_to_get(environment)}", {})
+    return Found(environment.name, interpreter, "measured", "", {name: each for name, each in versions.items() if each})
 
 
 def folder() -> Path:

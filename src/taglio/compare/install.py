@@ -4,7 +4,6 @@ An environment is built from its lock file, by uv if installed, else by venv and
 leaves a file with the reason; the next build starts over, using cached downloads.
 """
 
-import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import Literal
 
 from taglio.compare import environments, supervise
 from taglio.compare.environments import BACKENDS, CONVERTERS, CORE, ENVIRONMENTS, UNFINISHED, Environment
-from taglio.compare.request import EMPTY
+from taglio.compare.request import Request
 from taglio.compare.supervise import Limits
 from taglio.errors import BadEnvironment, BadOption, one_line
 from taglio.transaction import held
@@ -24,7 +23,6 @@ from taglio.transaction import held
 STAMP = "taglio-lock.txt"
 _SILENCE_S = 120.0
 _NETWORK_S = 60
-_OTHERS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # would mix another Python's packages into the build
 
 Status = Literal[
     "absent",
@@ -153,7 +151,7 @@ def diagnose(environment: Environment, folder: Path) -> Installed:
         return found
     interpreter, limits = environments.interpreter_of(Path(found.place)), Limits(_SILENCE_S, sys.maxsize)
     for backend in found.backends:
-        job = replace(EMPTY, backend=backend, task="versions", folder=str(folder / backend))
+        job = Request("versions", str(folder / backend), backend)
         _, reason = supervise.collect(interpreter, job, limits, "versions")
         if reason:
             return replace(found, status="broken", reason=f"{backend} does not load: {one_line(reason)}")
@@ -181,9 +179,8 @@ def _commands(place: Path) -> list[list[str]]:
 
 def _run(words: list[str], show: bool) -> None:
     """Run one step; its output goes to standard error, or is kept for the error's reason."""
-    variables = {name: value for name, value in os.environ.items() if name not in _OTHERS}
     out, err = (sys.stderr, None) if show else (subprocess.PIPE, subprocess.STDOUT)
-    done = subprocess.run(words, stdout=out, stderr=err, env=variables, text=True, check=False)
+    done = subprocess.run(words, stdout=out, stderr=err, env=supervise.apart(), text=True, check=False)
     if done.returncode:
         raise BadEnvironment(f"{Path(words[0]).name} failed, see above" if show else _reason(done.stdout))
 

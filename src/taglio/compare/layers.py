@@ -15,7 +15,7 @@ from taglio.error.measure import ErrorMeter
 from taglio.error.switchable import Switchable
 from taglio.model.graph import Block, Tensor
 from taglio.profile.layerwise import layer_times
-from taglio.progress import Progress
+from taglio.progress import Progress, reported
 from taglio.quantize.precision import FLOAT32
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
@@ -67,12 +67,10 @@ def onnxruntime_layers(source: Source, tell: Progress | None = None) -> tuple[La
     errors: dict[str, float] = {}
     asked = sorted((block for block in graph.blocks if block.quantizable), key=lambda each: -each.flops)
     begun = time.perf_counter()
-    for index, block in enumerate(asked):
+    for index, block in enumerate(reported(asked, "each block alone in int8", tell)):
         if index >= MOST_ALONE and time.perf_counter() - begun > _ERRORS_S:
             break
         errors[block.name] = float(meter.read({block.name: precision}, sketch=False).loss.max())
-        if tell:
-            tell("each block alone in int8", index + 1, len(asked))
     tensors = graph.tensor_map()
     layers = []
     for block in graph.blocks:

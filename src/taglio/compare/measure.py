@@ -243,7 +243,7 @@ def _request(source: Source, kind: str, model: Path, work: Path, budget_s: float
     checked.write_bytes(source.model.proto.SerializeToString())
     return Request(
         task="rows",
-        backend="",
+        folder=str(work),
         model=str(model.absolute()),
         kind=kind,
         onnx=str(checked),
@@ -252,10 +252,6 @@ def _request(source: Source, kind: str, model: Path, work: Path, budget_s: float
         outputs=source.model.outputs,
         arrays=str(work / "arrays.npz"),
         blocks=str(work / "blocks.json"),
-        converted="",
-        folder=str(work),
-        rows=(),
-        known=(),
         threads=source.options.threads,
         budget_s=budget_s,
         minimum_rounds=_MINIMUM_ROUNDS,

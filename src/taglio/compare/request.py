@@ -48,29 +48,25 @@ class Request:
     """
 
     task: Task
-    backend: str
-    model: str
-    kind: str
-    onnx: str
-    inputs: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    outputs: tuple[str, ...]
-    arrays: str
-    blocks: str
-    converted: str
     folder: str
-    rows: tuple[Wanted, ...]
-    known: tuple[str, ...]
-    threads: int
-    budget_s: float
-    minimum_rounds: int
-    memory_bytes: int
-    seed: int
+    backend: str = ""
+    model: str = ""
+    kind: str = ""
+    onnx: str = ""
+    inputs: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+    outputs: tuple[str, ...] = ()
+    arrays: str = ""
+    blocks: str = ""
+    converted: str = ""
+    rows: tuple[Wanted, ...] = ()
+    known: tuple[str, ...] = ()
+    threads: int = 1
+    budget_s: float = 0.0
+    minimum_rounds: int = 1
+    memory_bytes: int = 0
+    seed: int = 0
     dtypes: tuple[str, ...] = ()
-
-
-# A template for jobs that need few of the fields.
-EMPTY = Request("convert", "", "", "", "", (), (), (), "", "", "", "", (), (), 1, 0.0, 1, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,9 +82,7 @@ def measure_rows(
     return tuple(collected.row(wanted) for wanted in request.rows), collected.versions
 
 
-def collect(
-    interpreter: Path, request: Request, limits: Limits, kind: str, main: Path = MAIN
-) -> tuple[list[dict[str, Any]], str]:
+def collect(interpreter: Path, request: Request, limits: Limits, kind: str) -> tuple[list[dict[str, Any]], str]:
     """The events of a `kind` that a worker reported, and the reason if it stopped early."""
     found: list[dict[str, Any]] = []
     told: list[str] = []
@@ -96,7 +94,7 @@ def collect(
         elif name == "failed":
             told.append(event["reason"])
 
-    ended = run_worker(interpreter, request, limits, hear, main)
+    ended = run_worker(interpreter, request, limits, hear)
     return found, "; ".join([*told, *([f"{ended.status}: {ended.reason}"] if ended.status else [])])
 
 
@@ -291,13 +289,17 @@ def _resident_bytes(pid: int) -> int:
         return 0
 
 
+def apart() -> dict[str, str]:
+    """The environment without the variables that would mix another Python's packages into a process."""
+    dropped = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if name not in dropped}
+
+
 def _variables(threads: int, folder: Path) -> dict[str, str]:
     """The worker's environment: equal threads for all libraries, no other Python's packages, quiet TensorFlow."""
-    dropped = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
     count = str(threads)
     return {
-        **kept,
+        **apart(),
         "OMP_NUM_THREADS": count,
         "OMP_WAIT_POLICY": "PASSIVE",
         "TF_NUM_INTRAOP_THREADS": count,

@@ -115,22 +115,8 @@ def rows_of(backend: str, files: Mapping[str, str], refusals: Mapping[str, str],
     return tuple(_row(backend, f"float32{key}", FLOAT, "keras", "f32", engine) for key, engine in calls.items())
 
 
-def _row(
-    backend: str,
-    key: str,
-    method: str,
-    form: str,
-    types: str,
-    engine: str,
-    *,
-    symmetric: bool | None = None,
-    per_channel: bool | None = None,
-    blocks: str = "",
-    file: str = "",
-    refusal: str = "",
-) -> Wanted:
-    own = f"{backend}/{key}"
-    return Wanted(own, backend, method, form, types, symmetric, per_channel, engine, blocks, file, refusal)
+def _row(backend: str, key: str, method: str, form: str, types: str, engine: str, **how: Any) -> Wanted:
+    return Wanted(f"{backend}/{key}", backend, method, form, types, engine=engine, **how)
 
 
 def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:

@@ -16,7 +16,7 @@ from taglio.errors import BadArtifact, CannotQuantize, TaglioError
 from taglio.model.graph import Graph, select
 from taglio.model.load import Model
 from taglio.profile.layerwise import layer_times, speedups
-from taglio.progress import Progress
+from taglio.progress import Progress, reported
 from taglio.quantize.effective import effective
 from taglio.quantize.keep_float import with_activation
 from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
@@ -71,7 +71,7 @@ def write(
     folder.mkdir(parents=True)
     builder = QdqBuilder(source.model, source.graph, {source.ranges.method: source.ranges})
     done = Written(key)
-    for index, form in enumerate(forms):
+    for form in reported(forms, "writing models", tell):
         try:
             proto, note = _build(source, builder, form)
         except TaglioError as refusal:
@@ -87,8 +87,6 @@ def write(
                 path = folder / f"{form.key}{PROVIDER}.onnx"
                 onnx.save(other, path)
                 done.files[form.key + PROVIDER] = str(path.resolve())
-        if tell:
-            tell("writing models", index + 1, len(forms))
     artifact.save(folder / _WRITTEN, _KIND, source.model.sha256, done)
     return done
 

@@ -87,26 +87,22 @@ class Split:
 
 def split(
     dataset: Dataset,
-    calibration_fraction: float = 0.5,
     seed: int = 0,
     max_calibration: int = MAX_CALIBRATION,
     max_held_out: int | None = None,
 ) -> Split:
     """Draw disjoint, non-empty calibration and held-out parts, the same for the same seed.
 
-    Calibration gets the rounded fraction, from 1 to `max_calibration` samples; held-out gets the rest, at most
-    `max_held_out`. Both are shuffled, so a prefix is a random subset.
-    Raises BadData for fewer than 2 samples, BadOption for a fraction outside 0..1 or a maximum below 1.
+    Calibration gets half, at most `max_calibration` samples; held-out gets the rest, at most `max_held_out`. Both are
+    shuffled, so a prefix is a random subset. Raises BadData for fewer than 2 samples, BadOption for a maximum below 1.
     """
     count = len(dataset.samples)
-    if not 0 < calibration_fraction < 1:
-        raise BadOption(f"calibration fraction is {calibration_fraction}: give one between 0 and 1, e.g. 0.5")
     if max_calibration < 1 or (max_held_out is not None and max_held_out < 1):
         raise BadOption(f"split allows at most {max_calibration} and {max_held_out} samples: give 1 or more")
     if count < 2:
         raise BadData(f"{dataset.source} has {count} samples; a split needs at least 2: add samples")
     order = np.random.default_rng(seed).permutation(count)
-    taken = min(max(round(count * calibration_fraction), 1), count - 1, max_calibration)
+    taken = min(round(count / 2), max_calibration)
     return Split(part(dataset, order[:taken]), part(dataset, order[taken:][:max_held_out]), seed)
 
 

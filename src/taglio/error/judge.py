@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from taglio.data.dataset import one_array
 from taglio.error.compared import as_array
 from taglio.error.loss import Metric, call_user
 from taglio.error.tasks.outputs import Outputs, Setting, image_size
@@ -13,9 +14,7 @@ from taglio.errors import BadData
 
 
 class Judge(Protocol):
-    """Scores the outputs of all samples; `fewest` is the least number of samples that it needs."""
-
-    fewest: int
+    """Scores the outputs of all samples."""
 
     def evidence(self, index: int, reference: Sequence[Any], changed: Sequence[Any], /) -> Any:
         """What `value` needs to keep of one sample."""
@@ -49,7 +48,6 @@ class TaskJudge:
         self._plain = Setting(task.parameters, self.labelled, None, metadata or {})
         self._images = [image_size(sample) for sample in samples]
         self._truths: dict[int, Any] = {}
-        self.fewest = task.fewest
         if labels is not None and task.label is not None:
             for index, label in enumerate(labels):
                 try:
@@ -75,8 +73,8 @@ class TaskJudge:
 
     def value(self, evidence: Sequence[Any], weights: np.ndarray | None = None) -> float:
         """The task's score. Raises BadData for too few samples."""
-        if len(evidence) < self.fewest:
-            raise BadData(f"metric {self._task.name} needs at least {self.fewest} samples, got {len(evidence)}")
+        if len(evidence) < self._task.fewest:
+            raise BadData(f"metric {self._task.name} needs at least {self._task.fewest} samples, got {len(evidence)}")
         return self._task.score(evidence, np.ones(len(evidence)) if weights is None else weights, self._plain)
 
     def _called(self, index: int) -> str:
@@ -89,7 +87,6 @@ class TaskJudge:
 class UserJudge:
     """Scores with a user's function, which gets the outputs of all samples at once."""
 
-    fewest = 1
     weighs = False
 
     def __init__(self, function: str, names: Sequence[str], labels: np.ndarray | None = None) -> None:
@@ -102,7 +99,7 @@ class UserJudge:
     def value(self, evidence: Sequence[Any], _weights: np.ndarray | None = None) -> float:
         """The function's result for outputs stacked along the first axis; outputs whose shapes differ are an array of
         arrays."""
-        outputs = {name: _stacked([each[index] for each in evidence]) for index, name in enumerate(self._names)}
+        outputs = {name: _joined([each[index] for each in evidence]) for index, name in enumerate(self._names)}
         labels = None if self._labels is None else self._labels[: len(evidence)]
         return call_user(self._function, outputs, labels)
 
@@ -128,10 +125,5 @@ def fewest_samples(metric: Metric) -> int:
     return 1 if metric.smooth or metric.own else metric.task.fewest
 
 
-def _stacked(values: Sequence[np.ndarray]) -> np.ndarray:
-    if len({each.shape[1:] for each in values}) == 1:
-        return np.concatenate(values)
-    result = np.empty(len(values), object)
-    for index, each in enumerate(values):
-        result[index] = each
-    return result
+def _joined(values: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(values) if len({each.shape[1:] for each in values}) == 1 else one_array(values)

@@ -142,16 +142,17 @@ def build(work: Work, plan: Plan, *, progress: Progress | None = None) -> Built:
     >>> [part.name for part in built.parts], built.proof.samples
     (['0-local'], 8)
     """
-    result = assemble(work, plan, progress)
-    whole = work.builder(plan.scheme, progress).build(plan.assignment(), plan.wire_only(work.graph))
+    work = work.telling(progress)
+    result = assemble(work, plan)
+    whole = work.builder(plan.scheme).build(plan.assignment(), plan.wire_only(work.graph))
     with scratch() as folder:
         proof = prove(folder, result.write(folder), whole, covering(work.data.held_out.samples)[:_PROVEN])
     return replace(result, proof=proof)
 
 
-def assemble(work: Work, plan: Plan, progress: Progress | None = None) -> Built:
+def assemble(work: Work, plan: Plan) -> Built:
     """Build the components of `plan`, without the proof."""
-    quantized = work.builder(plan.scheme, progress).build(plan.assignment(), plan.wire_only(work.graph))
+    quantized = work.builder(plan.scheme).build(plan.assignment(), plan.wire_only(work.graph))
     wires = Wires(plan.start, plan.copies()) if plan.crossings else None
     parts = cut(work.model, work.graph, quantized, plan.devices(), wires, plan.stages())
     whole = None
@@ -182,7 +183,7 @@ def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manif
             weights.load(folder / piece.file),
             tuple(port.name for port in piece.inputs),
             tuple(port.name for port in piece.outputs),
-            _shapes(piece),
+            {port.name: port.shape for port in (*piece.inputs, *piece.outputs)},
         )
         for piece in manifest.pieces
     )
@@ -191,7 +192,3 @@ def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manif
     names, runtimes = (manifest.inputs, manifest.outputs), {piece.device: piece.runtime for piece in manifest.pieces}
     made_from, bfloat16 = (sha256, manifest.plan_sha256, *names, parts, whole), manifest.pieces[0].bfloat16
     return Built(*made_from, runtimes=runtimes, bfloat16=bfloat16, states=manifest.states), manifest
-
-
-def _shapes(piece: files.Piece) -> Mapping[str, tuple[int, ...]]:
-    return {port.name: port.shape for port in (*piece.inputs, *piece.outputs)}

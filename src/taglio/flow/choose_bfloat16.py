@@ -24,7 +24,7 @@ from taglio.model.graph import Block, Graph
 from taglio.profile.attribution import Attributor
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Effort, time_models
-from taglio.progress import Progress, reported
+from taglio.progress import reported
 from taglio.runtimes.openvino import BF16, MIXED, NAME, compiled, marked
 from taglio.scratch import scratch
 
@@ -64,7 +64,6 @@ def choose_bfloat16(
     limit: float,
     metric: Metric,
     float_s: float,
-    progress: Progress | None = None,
 ) -> Choice | None:
     """The choice that leads to the fastest plan and keeps a share of `limit` on `samples`, whose float outputs are
     `wanted`. None if none is clearly faster than `float_s`, OpenVINO's time in float32, if the model is too slow to try
@@ -92,9 +91,9 @@ def choose_bfloat16(
         if affordable < _FEWEST:
             return None
         groups = grouped(work.graph, min(_MOST, affordable))
-        alone = [error(_tensors(work, group), _FEW) for group in reported(groups, "trying bfloat16", progress)]
+        alone = [error(_tensors(work, group), _FEW) for group in reported(groups, "trying bfloat16", work.progress)]
         squares = np.maximum(np.square(alone) - fixed**2, 0.0)
-        seconds = [_seconds(work, place, groups, progress) for place in (MIXED, BF16)]
+        seconds = [_seconds(work, place, groups) for place in (MIXED, BF16)]
         return _best(work, _Groups(groups, seconds, squares, fixed), error, limit, float_s)
 
 
@@ -218,7 +217,7 @@ def _tensors(work: Work, blocks: Sequence[Block]) -> tuple[str, ...]:
     return tuple(name for node in nodes if node.name in operators for name in node.output if name)
 
 
-def _seconds(work: Work, place: str, groups: Sequence[Sequence[Block]], progress: Progress | None) -> list[float]:
+def _seconds(work: Work, place: str, groups: Sequence[Sequence[Block]]) -> list[float]:
     """Seconds of the float model's kernels in `place`, by group; what is behind a tensor belongs to its producer."""
     options = work.setup.options(place)
     timed = time_models(
@@ -227,7 +226,7 @@ def _seconds(work: Work, place: str, groups: Sequence[Sequence[Block]], progress
         options,
         _KERNELS,
         kernels=True,
-        progress=progress,
+        progress=work.progress,
         limit_bytes=work.memory_bytes,
     )[FLOAT_RUN]
     known = Attributor(work.model, work.graph).attribute(timed.optimized, timed.kernels)

@@ -14,7 +14,6 @@ from taglio.flow.choose_scheme import STEPS_ERROR
 from taglio.flow.work import Work
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Effort, Timed, time_models
-from taglio.progress import Progress
 from taglio.quantize.precision import UNCALIBRATED, Assignment
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session
@@ -50,7 +49,6 @@ def try_forms(
     bases: Mapping[str, float],
     max_loss: float,
     metric: Metric,
-    progress: Progress | None = None,
     *,
     effort: float,
 ) -> tuple[FormResult, ...]:
@@ -69,7 +67,7 @@ def try_forms(
     slow = work.setup.run_s * _RUNS * len(choices) > effort * _PATIENCE_S
     if slow or not all(choices.values()):
         return ()
-    timed = {place: _timed(work, scheme, place, choices, effort, progress) for place in bases}
+    timed = {place: _timed(work, scheme, place, choices, effort) for place in bases}
     floats = {place: found[FLOAT_RUN].wall.median_s for place, (found, _) in timed.items() if FLOAT_RUN in found}
     if not floats:
         return ()
@@ -108,11 +106,10 @@ def _timed(
     place: str,
     choices: Mapping[str, Assignment],
     effort: float,
-    progress: Progress | None,
 ) -> tuple[dict[str, Timed], dict[str, str]]:
     """The float model and every choice in one place; and why a choice does not run there."""
     refused: dict[str, str] = {}
-    build, options = work.builder(scheme, progress).build, work.setup.options(place)
+    build, options = work.builder(scheme).build, work.setup.options(place)
     assignments = {FLOAT_RUN: {}, **choices}
     timed = time_models(
         {name: partial(build, assignment) for name, assignment in assignments.items()},
@@ -120,7 +117,7 @@ def _timed(
         options,
         replace(_EFFORT, budget_s=effort * _EFFORT.budget_s),
         kernels=False,
-        progress=progress,
+        progress=work.progress,
         limit_bytes=work.memory_bytes,
         places=dict.fromkeys(assignments, options),
         refused=refused,

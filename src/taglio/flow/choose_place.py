@@ -25,7 +25,6 @@ from taglio.flow.choose_scheme import SchemeResult
 from taglio.flow.work import Work
 from taglio.memory import make_room
 from taglio.profile.stopwatch import Effort, Timed, time_models
-from taglio.progress import Progress
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.openvino import BF16, MIXED
@@ -128,7 +127,7 @@ def rank(
 
 
 def float_everywhere(
-    work: Work, max_loss: float, metric: Metric, effort: float, progress: Progress | None
+    work: Work, max_loss: float, metric: Metric, effort: float
 ) -> tuple[list[PlaceResult], tuple[str, ...] | None]:
     """The float model in every place (not measured if there is only one, as where a runtime was requested), and the
     tensors that the mixed one computes in bfloat16, if there is one."""
@@ -145,7 +144,7 @@ def float_everywhere(
             work.setup.options(NAME),
             replace(_EFFORT, budget_s=effort * _EFFORT.budget_s),
             kernels=False,
-            progress=progress,
+            progress=work.progress,
             limit_bytes=work.memory_bytes,
             places={name: work.setup.options(name) for name in names},
             refused=dropped,
@@ -166,7 +165,7 @@ def float_everywhere(
     if errors.get(BF16, 0.0) > _MUCH * max_loss and OPENVINO in errors and OPENVINO not in dropped:
         try:
             require_here(MIXED, work.model.name)
-            choice = choose_bfloat16(work, samples, wanted, max_loss, metric, float_s[OPENVINO], progress)
+            choice = choose_bfloat16(work, samples, wanted, max_loss, metric, float_s[OPENVINO])
         except Exception as error:  # as in base_errors
             dropped[MIXED] = one_line(error, 200)
     results = [

@@ -12,7 +12,7 @@ from taglio.error.tally import RUINED, Tally
 from taglio.flow.work import Work
 from taglio.model.graph import ANCHORS
 from taglio.profile.measure import pure_assignments
-from taglio.progress import Progress, reported
+from taglio.progress import reported
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.scheme import Repair, Scheme
@@ -41,7 +41,7 @@ class RepairResult:
 
 
 def choose_repairs(
-    work: Work, scheme: Scheme, metric: Metric, progress: Progress | None = None, *, effort: float = 1.0
+    work: Work, scheme: Scheme, metric: Metric, *, effort: float = 1.0
 ) -> tuple[Scheme, tuple[RepairResult, ...]]:
     """`scheme` with the repairs that lower the error of a settled `work` on held-out inputs, and the effect of each.
 
@@ -61,12 +61,12 @@ def choose_repairs(
     reference = work.float_answers(len(samples))
 
     def errors_of(scheme: Scheme) -> list[float]:
-        work.ranges(scheme, progress, effort=effort)
-        return _errors(work, scheme, assignments, metric, samples, reference, progress)
+        work.ranges(scheme, effort=effort)
+        return _errors(work, scheme, assignments, metric, samples, reference)
 
     best = errors_of(scheme)
     results: list[RepairResult] = []
-    for repair in reported(_TRIED, "repairs", progress):
+    for repair in reported(_TRIED, "repairs", work.progress):
         tried = replace(scheme, repairs=(*scheme.repairs, repair))
         errors = errors_of(tried)
         factor = exp(float(np.mean([log(one / other) for one, other in zip(errors, best, strict=True)])))
@@ -86,9 +86,8 @@ def _errors(
     metric: Metric,
     samples: Sequence[Mapping[str, np.ndarray]],
     reference: Sequence[Sequence[np.ndarray]],
-    progress: Progress | None = None,
 ) -> list[float]:
-    switchable = work.switchable(scheme, progress=progress)  # the error stage reuses the last scheme's
+    switchable = work.switchable(scheme)  # the error stage reuses the last scheme's
     errors = []
     for assignment in assignments:
         tally = Tally(work.parts, metric)

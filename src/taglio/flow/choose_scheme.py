@@ -13,7 +13,6 @@ from taglio.flow.work import Work
 from taglio.model.graph import Graph
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.stopwatch import Effort, Timed, time_models
-from taglio.progress import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, sums_saturate
@@ -48,7 +47,6 @@ def choose(
     max_loss: float,
     metric: Metric,
     schemes: Sequence[Scheme] = AUTO_SCHEMES,
-    progress: Progress | None = None,
     *,
     saturating_elsewhere: bool = False,
     effort: float = 1.0,
@@ -86,7 +84,7 @@ def choose(
         time_models,
         options=work.setup.options(),
         kernels=False,
-        progress=progress,
+        progress=work.progress,
         limit_bytes=work.memory_bytes,
         once_s=work.setup.run_s,
     )

@@ -72,8 +72,8 @@ def error_model(
     """
     positive("effort", effort)
     scheme = profile.scheme
-    work = work.settled(scheme, progress)
-    switchable = work.switchable(scheme, provider, progress)
+    work = work.telling(progress).settled(scheme)
+    switchable = work.switchable(scheme, provider)
     budget = Budget(seconds=effort * _STUDY_S, alone_s=max(_LEAST, effort) * _ALONE_S)
     meter = work.meter(switchable, affordable_inputs(work, switchable, budget))
     times = profile.block_times()
@@ -85,17 +85,13 @@ def error_model(
         near=near if meter.metric.smooth and near else None,
         saved_s={(block, form): times[block, FLOAT32.name] - seconds for (block, form), seconds in times.items()},
         seed=work.setup.seed,
-        progress=progress,
+        progress=work.progress,
     )
     result = fit_model(work.model, scheme, measured, meter=meter, held_out=work.data.held_out, confidence=confidence)
     where = f"measured on {switchable.provider}, which rounds differently from the CPU: plans are verified on the CPU"
     lines = () if switchable.provider == PROVIDERS[0] else (where,)
     everything = meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"])
-    return replace(
-        result,
-        notes=lines + doubts(work, scheme, meter, everything, progress),
-        parts=everything.parts(),
-    )
+    return replace(result, notes=lines + doubts(work, scheme, meter, everything), parts=everything.parts())
 
 
 def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int:
@@ -115,9 +111,7 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int
     return max(fewest_samples(metric), min(wanted, len(samples), int(budget.seconds / max(1e-6, once * evaluations))))
 
 
-def doubts(
-    work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally, progress: Progress | None = None
-) -> tuple[str, ...]:
+def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> tuple[str, ...]:
     """Reasons why the errors are less sure, from the data, one line each; `everything` is the all-int8 result."""
     squares, references = everything.by_sample()
     outputs = work.model.outputs
@@ -129,9 +123,7 @@ def doubts(
         no_numbers(meter.references, outputs),
         too_few_inputs(squares, references, meter.names, len(work.data.held_out.samples)),
         coarse_metric(meter.metric, len(work.data.held_out.samples)),
-        unlike_calibration(
-            work.ranges(replace(scheme, repairs=()), progress).low_high, _held_out_ranges(work), work.graph
-        ),
+        unlike_calibration(work.ranges(replace(scheme, repairs=())).low_high, _held_out_ranges(work), work.graph),
         constant_outputs(meter.references, outputs),
         saturating_sums(scheme, sums_saturate()),
     ]

@@ -21,7 +21,6 @@ from taglio.plan.result import Interval, Limits
 from taglio.profile.busy import faster
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Effort, Timed, time_models
-from taglio.progress import Progress
 from taglio.quantize.precision import Assignment
 
 Build = Callable[[Assignment], onnx.ModelProto]
@@ -96,9 +95,7 @@ def shifted(expected: Interval, base: float, base_there: float) -> Interval:
     return Interval(low, value, high, expected.coverage)
 
 
-def timed_finalists(
-    work: Work, build: Build, final: dict[str, Tried], budget_s: float, progress: Progress | None
-) -> dict[str, Timed]:
+def timed_finalists(work: Work, build: Build, final: dict[str, Tried], budget_s: float) -> dict[str, Timed]:
     """The times of every finalist in its place, all in one interleaved run, with the float model in the first place as
     FLOAT_RUN. A finalist that does not run there is marked in `final` as not holding."""
     home = next(iter(final.values())).plan.runtime
@@ -113,7 +110,7 @@ def timed_finalists(
         work.setup.options(home),
         Effort(budget_s=budget_s),
         kernels=False,
-        progress=progress,
+        progress=work.progress,
         limit_bytes=work.memory_bytes,
         places=places,
         refused=refused if len({each.plan.runtime for each in final.values()}) > 1 else None,

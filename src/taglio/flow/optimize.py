@@ -74,28 +74,29 @@ def optimize(
         work = model
     else:
         work = Model(model, data, **steered(max_error, settings))
+    work = work.telling(progress)
     limits = limits_for(work, max_error, keep_float, force_int8)
     if limits.max_error is None:
         raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
     clock.lap("load")
-    found = settle(work, wanted, limits.max_error, limits.metric, progress, effort=effort)
+    found = settle(work, wanted, limits.max_error, limits.metric, effort=effort)
     settled, places = found.work, found.places
     if places.schemes or len(places.results) > 1:
         clock.lap("scheme")
     chosen, repairs = found.scheme, tuple[RepairResult, ...]()
     if any(each.scheme == places.scheme and each.error > limits.max_error for each in places.schemes):
-        chosen, repairs = choose_repairs(settled, chosen, limits.metric, progress, effort=effort)
+        chosen, repairs = choose_repairs(settled, chosen, limits.metric, effort=effort)
         settled.kept.forget("builder", but=chosen)  # each holds a copy of the weights
         clock.lap("repair")
-    settled.builder(chosen, progress)
+    settled.builder(chosen)
     clock.lap("calibrate")
-    measured = profiles(settled, places.planned, chosen, effort, progress)
+    measured = profiles(settled, places.planned, chosen, effort)
     clock.lap("profile")
     best, home = next(iter(measured.items()))
     inner = left_for_int8(limits.max_error, places.usable.get(best, 0.0))
-    error = error_model(settled, home, near=inner, confidence=confidence, effort=effort, progress=progress)
+    error = error_model(settled, home, near=inner, confidence=confidence, effort=effort)
     clock.lap("error")
-    decision = decide(settled, measured, error, limits, bases=places.usable, effort=effort, progress=progress)
+    decision = decide(settled, measured, error, limits, bases=places.usable, effort=effort)
     levels = curve(
         settled.graph,
         decision.profile,

@@ -105,6 +105,9 @@ class Outcome:
     also: tuple[Bound, ...] = ()
     repairs: tuple[RepairResult, ...] = ()
     forms: tuple[FormResult, ...] = ()
+    places: tuple[InPlace, ...] = ()
+    curve: tuple[Level, ...] = ()
+    costly: tuple[Alone, ...] = ()
 
     def accuracy_text(self, value: float) -> str:
         """An accuracy formatted for the user."""
@@ -129,10 +132,6 @@ class Outcome:
             for row in rows
         ]
         return "\n".join("  ".join(line).rstrip() for line in lines)
-
-    places: tuple[InPlace, ...] = ()
-    curve: tuple[Level, ...] = ()
-    costly: tuple[Alone, ...] = ()
 
     def predicted(self, each: Variant) -> bool:
         """Whether the stored profile predicts this variant; times in other runtimes are no predictions."""

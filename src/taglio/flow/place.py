@@ -219,7 +219,7 @@ def place(
         objective = parse_objective(objective)
     for each in candidates:  # measuring errors is slow: first refuse what needs no measurement
         each.bases(each.device_profiles(cluster))
-    meters = [_Meter(each, progress) for each in candidates]
+    meters = [_Meter(replace(each, work=each.work.telling(progress))) for each in candidates]
     refusals: list[Infeasible] = []
 
     def make(slacks: Sequence[float]) -> Answer | None:
@@ -311,9 +311,9 @@ class _Meter:
     """Measures plans' errors on all held-out inputs; a plan with tensors quantised only for the wire is measured by
     running the built model."""
 
-    def __init__(self, each: Candidate, progress: Progress | None) -> None:
-        self._work, self._build = each.work, each.work.builder(each.measured.scheme, progress).build
-        self._meter, self._limits = meters(each.work, each.measured, each.limits, progress)[1](), each.limits
+    def __init__(self, each: Candidate) -> None:
+        self._work, self._build = each.work, each.work.builder(each.measured.scheme).build
+        self._meter, self._limits = meters(each.work, each.measured, each.limits)[1](), each.limits
         self._base = each.base
         self._known: dict[str, float] = {}
 

@@ -112,11 +112,11 @@ def plan(
     >>> plan.measured_error <= 0.02
     True
     """
-    work = work.settled(profile.scheme, progress)
+    work = work.telling(progress).settled(profile.scheme)
     limits = limits_for(work, max_error, keep_float, force_int8)
     places = place_by_hand(work.graph, patterns("pins", pins), patterns("cuts", cuts), patterns("devices", devices))
     measured = {profile.conditions.runtime: profile}
-    chosen = decide(work, measured, error, limits, effort=effort, progress=progress).plan
+    chosen = decide(work, measured, error, limits, effort=effort).plan
     return by_hand(work, chosen, places)
 
 
@@ -164,7 +164,6 @@ def decide(
     *,
     bases: Mapping[str, float] | None = None,
     effort: float = 1.0,
-    progress: Progress | None = None,
 ) -> Decision:
     """Plan in each place that was `measured`, and let the clock choose among the finalists of all places.
 
@@ -176,16 +175,16 @@ def decide(
     positive("effort", effort)
     bases = bases or dict.fromkeys(measured, 0.0)
     first = next(iter(measured.values()))
-    work = work.settled(first.scheme, progress).in_place(next(iter(bases)))
-    build = work.builder(first.scheme, progress).build
-    meter, full = meters(work, first, limits, progress)
+    work = work.settled(first.scheme).in_place(next(iter(bases)))
+    build = work.builder(first.scheme).build
+    meter, full = meters(work, first, limits)
     found: dict[str, Explored] = {}
     refusals: list[TaglioError] = []
     for place, profile in measured.items():
         there = work.in_place(place)
         try:
             found[place] = _explored(
-                there, build, profile, model, limits, (meter, full), base=bases[place], effort=effort, progress=progress
+                there, build, profile, model, limits, (meter, full), base=bases[place], effort=effort
             )
         except (Infeasible, BadModel, MeasurementFailed) as error:
             refusals.append(error)
@@ -195,14 +194,14 @@ def decide(
     budget_s = (8.0 + 2.0 * (len(bases) - 1)) * effort
     by_place = {place: finalists(each.tried, each.leader) for place, each in found.items()}
     final, answered = everywhere(by_place, bases), dict[str, Answers]()
-    timed = timed_finalists(work, build, final, budget_s, progress)
+    timed = timed_finalists(work, build, final, budget_s)
     winner = proven(work, build, final, timed, answered, limits)
     if meter.samples < len(work.data.held_out.samples) and _none_but_plain(final, winner):
         place, best_there = next(iter(found.items()))
-        again = _searched(work, best_there.profile, best_there.error, _within(limits, bases[place]), full(), progress)
+        again = _searched(work, best_there.profile, best_there.error, _within(limits, bases[place]), full())
         again = [_deployed(each, limits, bases[place]) for each in again]
         final, answered = everywhere({place: finalists(again, None)}, bases), {}
-        timed = timed_finalists(work, build, final, budget_s, progress)
+        timed = timed_finalists(work, build, final, budget_s)
         winner = proven(work, build, final, timed, answered, limits)
         tried += again
     if winner is None:
@@ -227,7 +226,6 @@ def _explored(
     *,
     base: float,
     effort: float,
-    progress: Progress | None,
 ) -> Explored:
     """Plan, time the plans' kernels, refine the profile around the fastest, plan again; in the place of the set-up,
     where the float model has the error `base`.
@@ -238,7 +236,7 @@ def _explored(
     inner, (meter, full) = _within(limits, base), meters
     assert inner.max_error is not None, "decide needs a limit"
     study = model
-    tried = _searched(work, measured, model, inner, meter, progress, full=full)
+    tried = _searched(work, measured, model, inner, meter, full=full)
     model = corrected(study, work.graph, tried, inner.max_error)
     known, leader = measured, None
     start = time.monotonic()
@@ -246,7 +244,7 @@ def _explored(
         chosen = finalists(tried, leader)
         if time.monotonic() - start + len(chosen) * work.setup.run_s > _PATIENCE_S:
             break
-        timed, refused = _time(work, build, chosen, 6.0 * effort, progress)
+        timed, refused = _time(work, build, chosen, 6.0 * effort)
         failed = [each for name, each in chosen.items() if _label(name) in refused]
         tried = [each for each in tried if not any(same_assignment(each, other) for other in failed)]
         chosen = {name: each for name, each in chosen.items() if _label(name) in timed}
@@ -255,7 +253,7 @@ def _explored(
         runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
         known = refine(work.model, work.graph, known, runs, f" {index + 1}", near=leader.plan.assignment())
         rounds = min(_SOLVED_AGAIN, _solved(work, meter))
-        tried += search(work.graph, known, model, inner, meter.error, rounds=rounds, progress=progress)
+        tried += search(work.graph, known, model, inner, meter.error, rounds=rounds, progress=work.progress)
         model = corrected(study, work.graph, tried, inner.max_error)
         tried = predicted_by(known, model, work.graph, tried)
     leaders = predicted_by(known, model, work.graph, [leader] if leader else [])
@@ -304,7 +302,6 @@ def _searched(
     model: ErrorModel,
     limits: Limits,
     meter: ErrorMeter,
-    progress: Progress | None = None,
     *,
     full: Callable[[], ErrorMeter] | None = None,
 ) -> list[Tried]:
@@ -312,7 +309,9 @@ def _searched(
 
     If nothing holds on `meter`, `full` decides. Raises Infeasible if nothing holds there either.
     """
-    tried = search(work.graph, measured, model, limits, meter.error, rounds=_solved(work, meter), progress=progress)
+    tried = search(
+        work.graph, measured, model, limits, meter.error, rounds=_solved(work, meter), progress=work.progress
+    )
     kept = {name for name in limits.float_blocks if not work.graph.block(name).movement}
     patient = _EXCLUDED * _evaluation_s(work, meter) <= _PATIENCE_S
     for name, assignment in _rules(work.graph, measured, model, limits, meter, excluding=patient).items():
@@ -322,7 +321,7 @@ def _searched(
         tried.append(replace(candidate, holds=candidate.holds and not kept & set(assignment)))
     if not any(each.holds for each in tried):
         if full is not None and full() is not meter:
-            return _searched(work, measured, model, limits, full(), progress)
+            return _searched(work, measured, model, limits, full())
         reached = min(each.error for each in tried)
         raise _infeasible(limits, reached)
     return tried
@@ -366,14 +365,12 @@ def _rules(
     return result
 
 
-def meters(
-    work: Work, profile: Profile, limits: Limits, progress: Progress | None = None
-) -> tuple[ErrorMeter, Callable[[], ErrorMeter]]:
+def meters(work: Work, profile: Profile, limits: Limits) -> tuple[ErrorMeter, Callable[[], ErrorMeter]]:
     """Two meters of a plan's error: one for searching, on the first _VERIFY_SAMPLES held-out inputs, or fewer if those
     take longer than _VERIFY_S, but as many as the metrics need; and what makes the one on all inputs (the same meter if
     those are all)."""
-    work = work.settled(profile.scheme, progress)
-    switchable = work.switchable(profile.scheme, progress=progress)
+    work = work.settled(profile.scheme)
+    switchable = work.switchable(profile.scheme)
     limit = inf if limits.max_error is None else limits.max_error
     metrics = [parse_metric(work.setup.metric), *(each.metric for each in limits.also)]
     count = max(work.affordable(_VERIFY_S, _VERIFY_SAMPLES), *map(fewest_samples, metrics))
@@ -416,7 +413,7 @@ def _label(name: str) -> str:
 
 
 def _time(
-    work: Work, build: Build, chosen: Mapping[str, Tried], budget_s: float, progress: Progress | None
+    work: Work, build: Build, chosen: Mapping[str, Tried], budget_s: float
 ) -> tuple[dict[str, Timed], dict[str, str]]:
     """The times of the float model and every chosen plan, by label, and why a plan does not run. Raises BadModel if
     the float model does not."""
@@ -429,7 +426,7 @@ def _time(
         work.setup.options(),
         Effort(budget_s=budget_s),
         kernels=True,
-        progress=progress,
+        progress=work.progress,
         limit_bytes=work.memory_bytes,
         refused=refused,
         once_s=work.setup.run_s,

@@ -43,50 +43,48 @@ def profile(
     """
     wanted, bound = read_scheme(scheme), number("max_error", max_error)
     positive("effort", effort)
-    found = settle(work, wanted, RELATIVE.bound(bound), RELATIVE, progress, effort=effort)
+    found = settle(work.telling(progress), wanted, RELATIVE.bound(bound), RELATIVE, effort=effort)
     # A profile does not name the tensors of a mix, so only `optimize`, which knows them, plans in one.
     place = OPENVINO if found.places.planned[0] == MIXED else found.places.planned[0]
-    return next(iter(profiles(found.work, [place], found.scheme, effort, progress).values()))
+    return next(iter(profiles(found.work, [place], found.scheme, effort).values()))
 
 
-def profiles(
-    work: Work, planned: Sequence[str], scheme: Scheme, effort: float = 1.0, progress: Progress | None = None
-) -> dict[str, Profile]:
+def profiles(work: Work, planned: Sequence[str], scheme: Scheme, effort: float = 1.0) -> dict[str, Profile]:
     """The profile in each place that is planned in. OpenVINO may fail on a mix though it runs float and all-int8: then
     the other places are planned in, or ONNX Runtime, where every block was tried."""
     found: dict[str, Profile] = {}
     for place in planned:
         try:
-            found[place] = profile_as(work.in_place(place), scheme, effort, progress)
+            found[place] = profile_as(work.in_place(place), scheme, effort)
         except (BadModel, MeasurementFailed):
             if place == NAME or work.setup.runtime != AUTO:
                 raise
-    return found or {NAME: profile_as(work.in_place(NAME), scheme, effort, progress)}
+    return found or {NAME: profile_as(work.in_place(NAME), scheme, effort)}
 
 
-def profile_as(work: Work, scheme: Scheme, effort: float = 1.0, progress: Progress | None = None) -> Profile:
+def profile_as(work: Work, scheme: Scheme, effort: float = 1.0) -> Profile:
     """The profile under a scheme that was already chosen and tried."""
     return measure(
         work.model,
         work.graph,
-        work.builder(scheme, progress),
+        work.builder(scheme),
         scheme,
         work.timed,
         work.setup.options(),
         Effort(budget_s=16.0 * effort),
         seed=work.setup.seed,
-        progress=progress,
+        progress=work.progress,
         limit_bytes=work.memory_bytes,
         once_s=work.setup.run_s,
     )
 
 
-def layers(work: Work, profile: Profile, cut_at: Cut, progress: Progress | None = None) -> LayerTimes:
+def layers(work: Work, profile: Profile, cut_at: Cut) -> LayerTimes:
     """Time every layer alone, as in layer-by-layer profiling, for comparison. See `only_onnxruntime`."""
-    work = work.settled(profile.scheme, progress)
-    builder, forms, options = work.builder(profile.scheme, progress), precisions(profile.scheme), work.setup.options()
+    work = work.settled(profile.scheme)
+    builder, forms, options = work.builder(profile.scheme), precisions(profile.scheme), work.setup.options()
     feed = work.typical[0]
-    return layer_times(work.model, work.graph, builder, forms, options, feed, cut=cut_at, progress=progress)
+    return layer_times(work.model, work.graph, builder, forms, options, feed, cut=cut_at, progress=work.progress)
 
 
 def only_onnxruntime(runtime: str) -> str:

@@ -41,6 +41,7 @@ def quantize(
     `repair` names repairs, which lower the error of int8 at the same speed: "ranges", "rounding", "bias". Raises
     BadOption.
     """
+    work = work.telling(progress)
     if method not in METHODS:
         raise BadOption(f"`method` is {method}: use {' or '.join(METHODS)}")
     form = parse_scheme(scheme or f"qdq-u8s8-asym-{'pt' if method == 'dynamic' else 'pc'}")
@@ -48,7 +49,7 @@ def quantize(
     if form.repairs and (method != "static" or form.format != "qdq"):
         raise BadOption(f"`repair` {', '.join(form.repairs)}: repairs need the static method and a qdq scheme")
     if method == "static" and form.format == "qdq":
-        work = work.settled(form, progress)
+        work = work.settled(form)
     names = select(work.graph, blocks)
     if not names:
         found = f'`blocks` "{blocks}" matches no block' if work.graph.candidates() else "no block can be int8"
@@ -66,7 +67,7 @@ def quantize(
     else:
         assignment = _assignment(work, names, form, also)
         names, used = tuple(assignment), list(dict.fromkeys(each.scheme for each in assignment.values() if each.scheme))
-        ranges: dict[str, Ranges] = {each.calibrated: work.ranges(each, progress) for each in used}
+        ranges: dict[str, Ranges] = {each.calibrated: work.ranges(each) for each in used}
         if form.format == "qoperator":
             proto = qoperator(work.model, work.graph, names, form, ranges[form.calibration])
         else:

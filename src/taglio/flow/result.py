@@ -84,7 +84,7 @@ def result_of(
     error: ErrorModel,
     plan: Plan,
     built: Built,
-    table: Outcome,
+    table: Outcome | None = None,
 ) -> Result:
     """The result from the results of the stages; `scheme` is the requested one, None if it was chosen."""
     place = profile.conditions.runtime  # later stages measure in this place

@@ -11,6 +11,7 @@ from taglio.model.graph import Graph
 from taglio.plan.one_machine import describe, latency, make_plan
 from taglio.plan.result import Interval, Limits, Plan
 from taglio.profile.result import Profile
+from taglio.progress import Progress, reported
 from taglio.quantize.precision import FLOAT32, Assignment, Precision
 
 # Share of the bound beyond which loosening is not worth another solve; safety factor of a new slack.
@@ -42,7 +43,7 @@ def search(
     measure: Callable[[Assignment], float],
     *,
     rounds: int = 10,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Tried]:
     """Plans with measured errors, in the order they were solved.
 
@@ -122,14 +123,14 @@ def search_by(
     *,
     rounds: int = 10,
     slacks: Sequence[float] | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[tuple[_Solved, Sequence[float]]]:
     """Every plan made with its errors: the search for several bounds. `make` plans for a slack per bound (None: no
     plan), `measure` returns an error per bound. An infinite bound is no bound. `slacks` are the starting values."""
     found: list[tuple[_Solved, Sequence[float]]] = []
     seen: dict[str, Sequence[float]] = {}
     now = [_Slack(value) for value in (slacks or [1.0] * len(bounds))]
-    for index in range(rounds):
+    for _ in reported(range(rounds), "search", progress):
         made = make([each.value for each in now])
         if made is None:
             for each in now:
@@ -140,8 +141,6 @@ def search_by(
         if not known:
             seen[key] = measure(made)
             found.append((made, seen[key]))
-        if progress:
-            progress("search", index + 1, rounds)
         held = [_CLOSE * bound < error <= bound or bound == inf for error, bound in zip(seen[key], bounds, strict=True)]
         if all(held) and not known:
             break

@@ -7,7 +7,6 @@ from taglio.flow.choose_forms import FormResult, try_forms, with_forms
 from taglio.flow.choose_place import PROFILED, Places, float_everywhere, left_for_int8, one_of_each_runtime, rank
 from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads
 from taglio.flow.work import Work
-from taglio.progress import Progress
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.onnxruntime import NAME
 
@@ -34,13 +33,12 @@ def settle(
     scheme: Scheme | None,
     max_loss: float,
     metric: Metric,
-    progress: Progress | None = None,
     *,
     effort: float = 1.0,
 ) -> Settled:
     """The places and forms to plan with. A `scheme` that was requested is taken as it is, with the forms that
     it names."""
-    found, bfloat16 = float_everywhere(work, max_loss, metric, effort, progress)
+    found, bfloat16 = float_everywhere(work, max_loss, metric, effort)
     if bfloat16 is not None:
         work = work.but(setup=replace(work.setup, bfloat16=bfloat16))
     bases = {each.runtime: each.error for each in one_of_each_runtime(found, max_loss)}
@@ -51,18 +49,18 @@ def settle(
             continue
         asked = (scheme,) if scheme else AUTO_SCHEMES if place == NAME else _IN_OPENVINO
         left = left_for_int8(max_loss, base)
-        by_place[place] = choose(work.in_place(place), left, metric, asked, progress, effort=min(1.0, effort))
+        by_place[place] = choose(work.in_place(place), left, metric, asked, effort=min(1.0, effort))
     most = work.affordable(_PROFILED_S, PROFILED)
     places = rank(found, by_place, scheme, most=most)
     if scheme is not None:
-        return Settled(work.settled(scheme, progress), scheme, places)
+        return Settled(work.settled(scheme), scheme, places)
 
     def settled(places: Places) -> Work:
         usable = float_where_none_loads(work, places.schemes)
         usable.kept.forget("builder", but=places.scheme)  # each holds a copy of the weights
-        return usable.settled(places.scheme, progress)
+        return usable.settled(places.scheme)
 
-    forms = try_forms(settled(places), places.scheme, bases, max_loss, metric, progress, effort=effort)
+    forms = try_forms(settled(places), places.scheme, bases, max_loss, metric, effort=effort)
     scores = {place: [each.score_s for each in forms if each.kept and each.runtime == place] for place in bases}
     places = rank(found, by_place, None, {place: min(each) for place, each in scores.items() if each}, most)
     chosen, forms = with_forms(places.scheme, places.planned, forms)

@@ -68,9 +68,9 @@ def profile(
     if layers is not None:
         given["runtime"] = only_onnxruntime(given.get("runtime", "auto"))
     with changing(folder, create=True) as staged:
-        work = Model(model, data, **given)
-        result = measure(work, progress=progress, **asked)
-        timed = time_layers(work, result, layers, progress) if layers else None
+        work = Model(model, data, **given).telling(progress)
+        result = measure(work, **asked)
+        timed = time_layers(work, result, layers) if layers else None
         sha256 = work.model.sha256
         drop(staged, *MADE_FROM[PROFILE])
         setup = replace(work.setup, scheme=result.scheme, runtime=result.conditions.runtime)
@@ -131,9 +131,7 @@ def plan(
         model = read_error(staged, work, measured)
         limits = limits_for(work, max_error, keep_float, force_int8)
         places = place_by_hand(work.graph, pins, cuts, devices)
-        decision = decide(
-            work, {measured.conditions.runtime: measured}, model, limits, effort=effort, progress=progress
-        )
+        decision = decide(work.telling(progress), {measured.conditions.runtime: measured}, model, limits, effort=effort)
         result = by_hand(work, decision.plan, places)
         artifact.save(staged / f"{PROFILE}.json", PROFILE, work.model.sha256, decision.profile)
         artifact.save(staged / f"{ERROR}.json", ERROR, work.model.sha256, decision.error)

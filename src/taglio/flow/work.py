@@ -176,7 +176,8 @@ class Kept:
 
 @dataclass(frozen=True, eq=False)  # no slots: cached properties need a __dict__
 class Work:
-    """An opened model, its blocks and its data, ready for any stage. `source` is where the model was read from."""
+    """An opened model, its blocks and its data, ready for any stage. `source` is where the model was read from;
+    `progress` is told how far a stage is (None: nobody is)."""
 
     setup: Setup
     source: Path | onnx.ModelProto
@@ -185,6 +186,7 @@ class Work:
     data: Split
     memory_bytes: int | None = None
     kept: Kept = field(default_factory=Kept)
+    progress: Progress | None = None
 
     def __repr__(self) -> str:
         """Its size: all fields together are megabytes."""
@@ -284,6 +286,10 @@ class Work:
         other.__dict__.update(changes)
         return other
 
+    def telling(self, progress: Progress | None) -> "Work":
+        """A copy that tells `progress` how far a stage is; itself for None."""
+        return self if progress is None else self.but(progress=progress)
+
     def in_place(self, place: str) -> "Work":
         """A copy to be timed in `place`."""
         return self.but(setup=replace(self.setup, runtime=place))
@@ -309,70 +315,53 @@ class Work:
         samples = self.data.held_out.samples[:count]
         return ErrorMeter(switchable, samples, self.parts, measure, limit, room_bytes=self.outputs_bytes)
 
-    def builder(self, scheme: Scheme, progress: Progress | None = None) -> QdqBuilder:
+    def builder(self, scheme: Scheme) -> QdqBuilder:
         """The builder of quantised models under `scheme`."""
-        ranges = self.ranges(scheme, progress)
+        ranges = self.ranges(scheme)
         return self.kept.once(
             ("builder", scheme), lambda: QdqBuilder(self.model, self.graph, {scheme.calibrated: ranges})
         )
 
-    def switchable(self, scheme: Scheme, provider: str = "cpu", progress: Progress | None = None) -> Switchable:
+    def switchable(self, scheme: Scheme, provider: str = "cpu") -> Switchable:
         """The switchable graph of the blocks that can be int8 under `scheme`."""
         able = tuple(block.name for block in self.graph.candidates())
-        return self.kept.once(
-            ("switchable", scheme, provider, able), lambda: self._switchable(scheme, provider, progress)
-        )
+        return self.kept.once(("switchable", scheme, provider, able), lambda: self._switchable(scheme, provider))
 
-    def _switchable(self, scheme: Scheme, provider: str, progress: Progress | None) -> Switchable:
+    def _switchable(self, scheme: Scheme, provider: str) -> Switchable:
         setup = self.setup
         options = SessionOptions(setup.threads, spinning=setup.spinning, providers=providers_for(provider))
         wires = dict.fromkeys(quantizable_flows(self.graph), scheme)
-        builder, forms = self.builder(scheme, progress), precisions(scheme)
+        builder, forms = self.builder(scheme), precisions(scheme)
         result = Switchable(self.model, self.graph, builder, forms, options, wires=wires)
         if provider == "cuda" and result.provider != CUDA:  # offered, but the GPU, its driver or libraries are missing
             raise BadOption(f"`provider` cuda: ONNX Runtime offers {CUDA} but could not start it here: use auto or cpu")
         return result
 
-    def settled(self, scheme: Scheme, progress: Progress | None = None) -> "Work":
+    def settled(self, scheme: Scheme) -> "Work":
         """A copy in which every block that failed its int8 trial under `scheme` stays float (quantize/trial.py).
         Neither repairs, which change no kernels, nor forms without calibration change this."""
         scheme = replace(scheme, repairs=(), uncalibrated=())
-        reasons = self.kept.once(("floats", scheme), lambda: self.unusable(scheme, progress))
+        reasons = self.kept.once(("floats", scheme), lambda: self.unusable(scheme))
         return self.but(graph=self.graph.without_int8(reasons))
 
-    def unusable(self, scheme: Scheme, progress: Progress | None = None, *, thorough: bool = True) -> dict[str, str]:
+    def unusable(self, scheme: Scheme, *, thorough: bool = True) -> dict[str, str]:
         """The blocks that cannot be int8 under `scheme`, each with the reason."""
         options = replace(self.setup.options(), spinning=False)
-        feed, builder = self.data.calibration.samples[0], self.builder(scheme, progress)
-        ranges = self.ranges(scheme, progress)
+        feed, builder, ranges = self.data.calibration.samples[0], self.builder(scheme), self.ranges(scheme)
         return unusable(self.model, self.graph, ranges, scheme, feed, options, thorough=thorough, builder=builder)
 
-    def ranges(self, scheme: Scheme, progress: Progress | None = None, *, effort: float = 1.0) -> Ranges:
+    def ranges(self, scheme: Scheme, *, effort: float = 1.0) -> Ranges:
         """The calibration of `scheme`, with its repairs; `effort` scales the time that these take."""
-        if scheme.repairs:
-            before = self.ranges(replace(scheme, repairs=scheme.repairs[:-1]), progress, effort=effort)
-            data, parts, room = self.data.calibration, self.parts, self.outputs_bytes
-            return self.kept.once(
-                ("ranges", scheme.calibrated),
-                lambda: repaired(
-                    self.model,
-                    self.graph,
-                    before,
-                    scheme,
-                    data,
-                    parts,
-                    effort=effort,
-                    means=self.affordable(effort * _MEANS_S, MEANS, _LEAST_MEANS),
-                    room_bytes=room,
-                    progress=progress,
-                ),
-            )
-        method = scheme.calibration
-        room = self.outputs_bytes
-        return self.kept.once(
-            ("ranges", method),
-            lambda: calibrate(self.model, self.data.calibration, method, progress, room_bytes=room),
-        )
+        return self.kept.once(("ranges", scheme.calibrated), lambda: self._calibrated(scheme, effort))
+
+    def _calibrated(self, scheme: Scheme, effort: float) -> Ranges:
+        data = self.data.calibration
+        more: dict[str, Any] = {"room_bytes": self.outputs_bytes, "progress": self.progress}
+        if not scheme.repairs:
+            return calibrate(self.model, data, scheme.calibration, **more)
+        before = self.ranges(replace(scheme, repairs=scheme.repairs[:-1]), effort=effort)
+        more |= {"effort": effort, "means": self.affordable(effort * _MEANS_S, MEANS, _LEAST_MEANS)}
+        return repaired(self.model, self.graph, before, scheme, data, self.parts, **more)
 
 
 class Model(Work):

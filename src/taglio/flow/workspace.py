@@ -41,7 +41,7 @@ class Floats:
     data_sha256: str
     version: str
     reasons: dict[str, str]
-    scheme: Scheme | None = None
+    scheme: Scheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,7 @@ def read_found(folder: Path, sha256: str, data_sha256: str = "") -> Found:
             data_sha256 = data_sha256 or known.data_sha256
     for path in sorted(folder.glob(f"{FLOATS}-*.json")):
         each = _known(path, FLOATS, Floats, sha256)
-        if (
-            each is not None
-            and each.scheme is not None
-            and (each.data_sha256, each.version) == (data_sha256, version())
-        ):
+        if each is not None and (each.data_sha256, each.version) == (data_sha256, version()):
             floats[each.scheme] = each.reasons
     return Found(data_sha256, ranges, floats)
 

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from taglio import weights
 from taglio.model.captures import node_inputs, rename_inputs
+from taglio.model.operators import MOVEMENT
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
@@ -22,10 +23,7 @@ _OTHERS = frozenset(
      "QOrderedMatMul"}
 )  # fmt: skip
 # Operators that move quantised values without changing them.
-_CARRIERS = frozenset(
-    {"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Expand", "Tile",
-     "DepthToSpace", "SpaceToDepth", "Identity", "Split"}
-)  # fmt: skip
+_CARRIERS = MOVEMENT - {"Resize"}
 # Integer operators with a standard float equivalent -> how many tensors they read, each with scale and zero point.
 _TWINS = {
     "QLinearConv": 2, "QLinearMatMul": 2, "QLinearAdd": 2, "QLinearMul": 2, "QLinearSigmoid": 1, "QLinearLeakyRelu": 1,

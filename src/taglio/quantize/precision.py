@@ -8,14 +8,6 @@ from taglio.model.graph import Block
 from taglio.quantize.scheme import Scheme, Uncalibrated
 
 Form = Literal["float", "whole", "anchor", "weights8", "dynamic", "weights4"]
-_WEIGHT_BITS: Mapping[Form, int] = {
-    "float": 32,
-    "whole": 8,
-    "anchor": 8,
-    "weights8": 8,
-    "dynamic": 8,
-    "weights4": 4,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +31,7 @@ class Precision:
     @property
     def weight_bits(self) -> int:
         """Bits per weight."""
-        return _WEIGHT_BITS[self.form]
+        return {"float": 32, "weights4": 4}.get(self.form, 8)
 
     @property
     def uncalibrated(self) -> bool:

@@ -17,6 +17,7 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 
 from taglio.artifact import require
 from taglio.data.dataset import Dataset, one_of_each
+from taglio.memory import groups_within
 from taglio.model.derived import with_outputs
 from taglio.model.load import Model
 from taglio.model.observe import observe, tensor_values
@@ -94,15 +95,7 @@ def _groups(model: Model, dataset: Dataset, names: list[str], room_bytes: float 
         for name, seen in observe(model, dataset.samples[index], model.name).items():
             if name in sizes:
                 sizes[name] = max(sizes[name], 4 * prod(seen.shape))
-    groups: list[list[str]] = [[]]
-    left = room_bytes
-    for name in names:
-        if groups[-1] and sizes[name] > left:
-            groups.append([])
-            left = room_bytes
-        groups[-1].append(name)
-        left -= sizes[name]
-    return groups
+    return list(groups_within(names, sizes.__getitem__, room_bytes))
 
 
 def _why_none(low: float, high: float) -> str:

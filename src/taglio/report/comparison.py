@@ -27,17 +27,15 @@ def write(folder: Path, result: Comparison) -> Written:
 
 
 def render(result: Comparison) -> tuple[str, list[str]]:
-    """The page as text, and a list of what it lacks: a section that fails is replaced by a sentence."""
-    lacks: list[str] = []
-    named: list[tuple[str, str, Callable[[], list[Part]]]] = [
-        ("plots", "Error against latency and size", lambda: _plots(result)),
-        ("standings", _fastest(result), lambda: _standings(result)),
-        *((backend, backend, partial(_backend, result, backend)) for backend in result.backends),
+    """The page as text, and a list of what it lacks."""
+    sections = [
+        Section("plots", "Error against latency and size", [lambda: _plots(result)]),
+        Section("standings", _fastest(result), [lambda: _standings(result)]),
+        *(Section(backend, backend, [partial(_backend, result, backend)]) for backend in result.backends),
     ]
     heading, advice = Heading("Every back end, measured", 1), Text(result.recommendation, "lede")
-    top = written.drawn("Summary", [lambda: [heading, advice, _conditions(result)]], lacks)
-    sections = [Section(id_, title, written.drawn(title, [draw], lacks)) for id_, title, draw in named]
-    return written.render(f"{result.model} compared – taglio", result.model, top, sections), lacks
+    top: list[written.Draw] = [lambda: [heading, advice, _conditions(result)]]
+    return written.render(f"{result.model} compared – taglio", result.model, top, sections)
 
 
 def show(result: Comparison, page: Path | None) -> None:

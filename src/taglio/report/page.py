@@ -42,12 +42,7 @@ def write(folder: Path, material: Material | None = None) -> Written:
 
 
 def render(material: Material) -> tuple[str, list[str]]:
-    """The page as text, and a list of what it lacks: each part is drawn separately, and one that fails is replaced by a
-    sentence."""
-    lacks: list[str] = []
-    top = written.drawn("Summary", [partial(draw, material) for draw in _SUMMARY], lacks)
-    sections = [
-        Section(id_, title, written.drawn(title, [partial(draw, material) for draw in draws], lacks))
-        for id_, title, draws in _SECTIONS
-    ]
-    return written.render(f"{material.model} – taglio", material.model, top, sections), lacks
+    """The page as text, and a list of what it lacks."""
+    top = [partial(draw, material) for draw in _SUMMARY]
+    sections = [Section(id_, title, [partial(draw, material) for draw in draws]) for id_, title, draws in _SECTIONS]
+    return written.render(f"{material.model} – taglio", material.model, top, sections)

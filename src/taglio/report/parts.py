@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-_SAMPLES = 60
+import numpy as np
+
+_SAMPLES = 61
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +177,8 @@ def spread(values: Sequence[float], *, log: bool = False) -> list[float]:
     known = [value for value in values if isfinite(value) and (value > 0.0 or not log)]
     if not known:
         return []
-    low, high = min(known), max(known)
-    steps = [index / _SAMPLES for index in range(_SAMPLES + 1)]
-    return [low ** (1.0 - step) * high**step if log else low + (high - low) * step for step in steps]
+    spaced: list[float] = (np.geomspace if log else np.linspace)(min(known), max(known), _SAMPLES).tolist()
+    return spaced
 
 
 @dataclass(frozen=True, slots=True)

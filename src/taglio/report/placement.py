@@ -124,11 +124,9 @@ def pareto(material: Material) -> list[Part]:
 
 def write(path: Path, model: str, front: Front) -> Written:
     """Write a front as a page of its own. Raises BadArtifact if it cannot be written."""
-    lacks: list[str] = []
     title = f"{model}: latency and {front.axis}"
-    top = written.drawn("Summary", [lambda: [Heading(title, 1)]], lacks)
-    section = Section("front", "Plans", written.drawn("Plans", [lambda: points(front)], lacks))
-    return written.write(path, written.render(f"{title} – taglio", model, top, [section]), lacks)
+    section = Section("front", "Plans", [lambda: points(front)])
+    return written.write(path, *written.render(f"{title} – taglio", model, [lambda: [Heading(title, 1)]], [section]))
 
 
 def points(front: Front) -> list[Part]:

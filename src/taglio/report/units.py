@@ -64,15 +64,15 @@ def size(count: float) -> str:
     return f"{count:.2f}{_NBSP}GB"
 
 
-def figures(value: float, digits: int = 3) -> str:
-    """A number with `digits` significant digits; in powers of ten if it would have many decimals."""
+def figures(value: float) -> str:
+    """A number with three significant digits; in powers of ten if it would have many decimals."""
     if not isfinite(value):
         return "∞" if value > 0 else "−∞" if value < 0 else MISSING
     if value == 0.0:
         return "0"
     power = floor(log10(abs(value)) + 1e-12)
     if -4 <= power < 6:
-        text = f"{value:.{max(0, digits - 1 - power)}f}"
+        text = f"{value:.{max(0, 2 - power)}f}"
         return text.replace("-", "−")
     head = value / 10.0**power
     return f"{head:.1f}".replace("-", "−") + f"×10{str(power).translate(_SUPERSCRIPT)}"

@@ -42,15 +42,24 @@ def offer(make: Callable[[], Written]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and the markup below it."""
+    """A heading, and what draws the parts below it."""
 
     id: str
     title: str
-    parts: Sequence[Markup]
+    draws: Sequence[Draw]
 
 
-def drawn(section: str, draws: Iterable[Draw], lacks: list[str]) -> list[Markup]:
-    """The markup made by `draws`. A part that fails is replaced by a sentence and named in `lacks`."""
+def render(title: str, brand: str, summary: Sequence[Draw], sections: Sequence[Section]) -> tuple[str, list[str]]:
+    """A page as text, one self-contained file, and a list of what it lacks: each part is drawn separately, and one that
+    fails is replaced by a sentence."""
+    lacks: list[str] = []
+    top = _drawn("Summary", summary, lacks)
+    below = [(each, _drawn(each.title, each.draws, lacks)) for each in sections]
+    page = _template("page.html.j2").render(title=title, brand=brand, summary=top, sections=below, policy=_POLICY)
+    return page, lacks
+
+
+def _drawn(section: str, draws: Iterable[Draw], lacks: list[str]) -> list[Markup]:
     parts: list[Markup] = []
     for draw in draws:
         try:
@@ -59,13 +68,6 @@ def drawn(section: str, draws: Iterable[Draw], lacks: list[str]) -> list[Markup]
             lacks.append(f'"{section}" ({with_kind(error, 160)})')
             parts.append(_show(Text(f"This part could not be drawn ({with_kind(error, 160)}).", "absent")))
     return parts
-
-
-def render(title: str, brand: str, summary: Sequence[Markup], sections: Sequence[Section]) -> str:
-    """A page as text: one self-contained file."""
-    return _template("page.html.j2").render(
-        title=title, brand=brand, summary=summary, sections=sections, policy=_POLICY
-    )
 
 
 def _show(part: Part) -> Markup:

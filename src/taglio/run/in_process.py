@@ -89,11 +89,12 @@ class Executor:
             raise BadData(f"input {missing[0]} is missing: the model reads {', '.join(self.manifest.inputs)}")
         tensors = dict(feed)
         for piece, session in self._pieces:
+            names = [port.name for port in piece.outputs]
             start = time.perf_counter()
-            outputs = session.run([port.name for port in piece.outputs], _ports(piece, tensors))
+            outputs = session.run(names, {port.name: tensors[port.name] for port in piece.inputs})
             if seconds is not None:
                 seconds[piece.name] = seconds.get(piece.name, 0.0) + time.perf_counter() - start
-            tensors.update(zip((port.name for port in piece.outputs), outputs, strict=True))
+            tensors.update(zip(names, outputs, strict=True))
         return [tensors[name] for name in self.manifest.outputs]
 
 
@@ -145,7 +146,3 @@ def time_plan(
     ratio = predicted_s / plan.steady_s
     made_from = executor.manifest.plan_sha256
     return RunReport(plan, reference_time, times, predicted_s, drift, ratio, ratio * drift, made_from, executor.runtime)
-
-
-def _ports(piece: Piece, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {port.name: tensors[port.name] for port in piece.inputs}

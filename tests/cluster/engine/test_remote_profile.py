@@ -46,7 +46,7 @@ def test_a_device_gets_all_files_and_inputs_of_every_shape_and_not_only_of_the_m
     timed = [{"x": np.zeros((1, size), np.float32)} for size in (4, 8)]
     given = {"typical": timed[:1], "timed": timed, "graph": GRAPH, "ranges": lambda *_: None}
     work: Any = SimpleNamespace(setup=setup, source=source, **given)
-    job = remote_profile._asked(work, parse_scheme(SCHEME), 1.0, None)
+    job = remote_profile._asked(work, parse_scheme(SCHEME), 1.0)
     assert [each["x"].shape for each in job.feeds] == [(1, 4), (1, 8)]
     assert job.files == {name: sha256(tmp_path / name) for name in ("m.onnx", "m.bin")}
 

@@ -2,16 +2,16 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 
 from taglio.cluster.emulate.emulation import Emulation
 from taglio.cluster.emulate.needs import CannotEmulate
+from taglio.progress import Progress, reported
 
 PORT = 6379
 _PATIENCE_S = 180.0
 
 
-def start_devices(made: Emulation, progress: Callable[[str, int, int], None] | None = None) -> None:
+def start_devices(made: Emulation, progress: Progress | None = None) -> None:
     """Start every device, the start device as head, without quotas: a start takes seconds of a whole core.
 
     Raises CannotEmulate with the output of a device that does not start.
@@ -20,9 +20,7 @@ def start_devices(made: Emulation, progress: Callable[[str, int, int], None] | N
     with made.without_quotas():
         _wait(made.cluster.start, start_device(made, made.cluster.start))
         others = [(name, start_device(made, name)) for name in names]
-        for number, (name, process) in enumerate(others, 1):
-            if progress:
-                progress("starting devices", number, len(others) + 1)
+        for name, process in reported(others, "starting devices", progress):
             _wait(name, process)
 
 

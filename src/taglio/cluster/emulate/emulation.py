@@ -125,7 +125,8 @@ class Emulation(Running):
 
     def __enter__(self) -> Self:
         """Raises CannotEmulate or OSError, with nothing left behind."""
-        needs.refuse_without()
+        if (why := needs.missing()) is not None:
+            raise CannotEmulate(why)
         self.removed = tuple(record.remove_leftovers())
         self.record = _planned(self.cluster, self.file, self.scenario)
         try:

@@ -31,9 +31,3 @@ def missing() -> str | None:
     if quota.hierarchy() is None:
         return "no cgroup hierarchy with the cpu controller can be written: mount cgroup2, or run outside the container"
     return None
-
-
-def refuse_without() -> None:
-    """Raise CannotEmulate if a requirement is missing."""
-    if (why := missing()) is not None:
-        raise CannotEmulate(why)

@@ -10,7 +10,7 @@ import numpy as np
 from taglio.cluster.engine.counters import POWERCAP, between, read
 from taglio.errors import MeasurementFailed
 from taglio.profile.speed import reference_seconds
-from taglio.progress import Progress
+from taglio.progress import Progress, reported
 
 # Shares of the time that the machine computes, each measured so many times for so many seconds.
 _SHARES, _ROUNDS, _SECONDS = (0.0, 0.25, 0.5, 0.75, 1.0), 3, 2.0
@@ -56,10 +56,8 @@ def calibrate(
             "idle_watts and active_watts from its data sheet"
         )
     load = load or _computing(threads)
-    shares, found = _SHARES * _ROUNDS, list[Power]()
-    for done, share in enumerate(shares):
-        if progress:
-            progress("measuring power", done, len(shares))
+    found = list[Power]()
+    for share in reported(_SHARES * _ROUNDS, "measuring power", progress):
         before, begun = read(folder), time.monotonic()
         busy_s = load(share, _SECONDS)
         took_s, joules = time.monotonic() - begun, between(before, read(folder))

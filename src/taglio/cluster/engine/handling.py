@@ -25,7 +25,7 @@ from taglio.cluster.engine.pipeline import Answer, Broken, Pipeline
 from taglio.components.build import write
 from taglio.components.cut import Component
 from taglio.errors import BadDevice
-from taglio.progress import Progress
+from taglio.progress import Progress, reported
 from taglio.runtimes.onnxruntime import NAME
 from taglio.scratch import scratch
 
@@ -72,9 +72,7 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
     with scratch() as folder:
         request_s = _request_s(connection, cluster, folder / "working")
         alone = _taken(connection, cluster, folder / "alone", _parts(start))[start].seconds if others else 0.0
-        for done, name in enumerate(others):
-            if progress:
-                progress("measuring messages", done, len(others))
+        for name in reported(others, "measuring messages", progress):
             there, back = _many(cluster, start, name), _many(cluster, name, start)
             ways = {
                 "few": (_parts(start, name), _FEWEST),
@@ -97,8 +95,6 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
             found[name] = _bounded([few[name] - received, received, returned, arriving] / theirs)
     mine = np.median(ours, axis=0) / np.median(shares) if ours else np.zeros(4)
     found[start] = replace(_bounded(mine), request_s=request_s)
-    if progress:
-        progress("measuring messages", len(others), len(others))
     return found
 
 

@@ -5,14 +5,13 @@ Several requests may be in flight, each message in its own thread; components ru
 the oldest request's first, as the planner assumes.
 """
 
-import heapq
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import PriorityQueue
 from typing import Any, TypeVar
 
 import numpy as np
@@ -89,7 +88,9 @@ class Host(Resident):
         self._sessions: dict[str, Session] = {}
         self._peers: dict[str, list[Callable[[Parcel], None]]] = {}
         self._role = self.device
-        self._turn = _Turn()
+        # One component runs at a time: the first waiting one, not necessarily the one that this thread added.
+        self._waiting: PriorityQueue[_Work] = PriorityQueue()
+        self._turn = threading.Lock()
         self._joint = Joint()
         self._lock = threading.Lock()
         self._requests: dict[int, _Request] = {}
@@ -126,7 +127,8 @@ class Host(Resident):
         whole = self._joint.whole(parcel)
         due = self._note(whole) if whole is not None else 0
         while due:
-            with self._turn.next() as work:
+            with self._turn:
+                work = self._waiting.get_nowait()
                 made = self._run(work)
             due += sum(map(self._note, self._send(work, made))) - 1
 
@@ -135,16 +137,16 @@ class Host(Resident):
         with self._lock:
             request = self._requests.setdefault(parcel.request, _Request(set(self._jobs), parcel.session))
             request.parcels[parcel.message] = parcel
-            found = []
+            found = 0
             for place, (name, job) in enumerate(self._jobs.items()):
                 if name in request.left and all(index in request.parcels for index in job.reads):
                     parcels = [request.parcels[index] for index in job.reads]
-                    found.append(_Work(parcel.request, place, name, parcels, time.monotonic(), request.session))
+                    self._waiting.put(_Work(parcel.request, place, name, parcels, time.monotonic(), request.session))
                     request.left.discard(name)
+                    found += 1
             if not request.left:
                 del self._requests[parcel.request]
-        self._turn.add(found)
-        return len(found)
+        return found
 
     def promise(self, request: int, message: int) -> "Future[Parcel]":
         """A future message of a request, for those that fetch: the caller, and the caller's device."""
@@ -225,33 +227,3 @@ def post(host: Any) -> Callable[[Parcel], None]:
             take(part)
 
     return sent
-
-
-class _Turn:
-    """Lets one thread work at a time. The next thread gets the first waiting work, not necessarily what it added: the
-    first component in running order of the oldest request, as the planner assumes."""
-
-    def __init__(self) -> None:
-        self._waiting: list[_Work] = []
-        self._busy = False
-        self._free = threading.Condition()
-
-    def add(self, found: Iterable[_Work]) -> None:
-        """Add work; the caller must call `next` once per item."""
-        with self._free:
-            for work in found:
-                heapq.heappush(self._waiting, work)
-
-    @contextmanager
-    def next(self) -> Iterator[_Work]:
-        with self._free:
-            while self._busy:
-                self._free.wait()
-            work = heapq.heappop(self._waiting)
-            self._busy = True
-        try:
-            yield work
-        finally:
-            with self._free:
-                self._busy = False
-                self._free.notify()

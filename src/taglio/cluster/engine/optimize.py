@@ -22,13 +22,14 @@ from taglio.flow.place import candidate, place, source
 from taglio.flow.placing import CLUSTER, opened
 from taglio.flow.plan import Bounds, limits_for, steered
 from taglio.flow.profile import AUTO, read_scheme
+from taglio.flow.result import result_of, write
 from taglio.flow.work import Model, Work
-from taglio.flow.workspace import COMPONENTS, ERROR, MADE_FROM, PLAN, PROFILE, begin, found, keep_found
+from taglio.flow.workspace import COMPONENTS, PROFILE
 from taglio.plan.result import Plan
 from taglio.plan.workload import parse_objective
 from taglio.profile.result import Profile
 from taglio.progress import Progress
-from taglio.transaction import changing, drop
+from taglio.transaction import changing
 
 # Requests of the final run: at least this many, for at least this many seconds, and at most; predictions are for the
 # steady state. With half a processor, thirty short requests mostly escape the quota: their median was 1.4 ms, but
@@ -78,7 +79,7 @@ def optimize_on_cluster(
             "remove scale from at least one"
         )
     with changing(folder, create=True) as staged:
-        work: Work = Model(model, data, **steered(max_error, settings))
+        work: Work = Model(model, data, **steered(max_error, settings)).telling(progress)
         # Refuse a bound that cannot be kept before measuring anything.
         losses = limits_for(work, max_error, keep_float, force_int8)
         with connect(cluster.start) as connection:
@@ -89,17 +90,17 @@ def optimize_on_cluster(
                 timed = work.but(setup=replace(work.setup, threads=cluster.device(here).threads))
                 asked = gather(connection, [device.name for device in cluster.devices])
                 saturating = any(each.saturates for each in asked.values())
-                chosen, tried = choose(timed, bound, losses.metric, progress=progress, saturating_elsewhere=saturating)
+                chosen, tried = choose(timed, bound, losses.metric, saturating_elsewhere=saturating)
                 settled = float_where_none_loads(work, tried)
                 work.kept.forget("builder", but=chosen)
-            settled = settled.settled(chosen, progress)
+            settled = settled.settled(chosen)
             if wanted is None:
                 runtime = settled.setup.options().runtime
-                forms = try_forms(settled, chosen, {runtime: 0.0}, bound, losses.metric, progress, effort=effort)
+                forms = try_forms(settled, chosen, {runtime: 0.0}, bound, losses.metric, effort=effort)
                 chosen, _ = with_forms(chosen, [runtime], forms)
-            profiles = profile_devices(connection, settled, cluster, chosen, effort, progress)
+            profiles = profile_devices(connection, settled, cluster, chosen, effort)
         own = profiles.get(cluster.start) or next(iter(profiles.values()))
-        error = error_model(settled, own, effort=effort, progress=progress)
+        error = error_model(settled, own, effort=effort)
 
         def placed(profiles: dict[str, Profile], own: Profile, time_limit_s: float) -> Plan:
             limits = {"max_error": max_error, "keep_float": keep_float, "force_int8": force_int8}
@@ -108,22 +109,17 @@ def optimize_on_cluster(
 
         first = placed(profiles, own, _FIRST_S)
         with connect(cluster.start) as connection:
-            profiles = refine_devices(connection, settled, cluster, profiles, first, effort, progress)
+            profiles = refine_devices(connection, settled, cluster, profiles, first, effort)
         own = profiles.get(cluster.start) or next(iter(profiles.values()))
         plan = placed(profiles, own, _LAST_S)
-        built = build(settled, plan, progress=progress)
+        built = build(settled, plan)
         assert built.proof is not None, "build proves"
         # Components are sent from disk, again if a device is lost.
+        write(staged, result_of(work, chosen, own, error, plan, built))
         sha256 = work.model.sha256
-        drop(staged, *MADE_FROM[PROFILE])
-        setup = replace(work.setup, scheme=chosen, runtime=own.conditions.runtime)
-        begin(staged, sha256, setup, work.model.proto, work.graph)
-        keep_found(staged, sha256, found(work))
         for name, each in profiles.items():
             artifact.save(staged / source(cluster, cluster.device(name))[0], PROFILE, sha256, each)
-        for kind, value in ((PROFILE, own), (ERROR, error), (PLAN, plan), (CLUSTER, used)):
-            artifact.save(staged / f"{kind}.json", kind, sha256, value)
-        built.write(staged / COMPONENTS)
+        artifact.save(staged / f"{CLUSTER}.json", CLUSTER, sha256, used)
         settled.kept.forget("switchable")
         runs = max(_RUNS, min(_MOST_RUNS, ceil(_RUNS_S / plan.predicted_latency_s.value)))
         run = answer_requests(staged, settled, Planned(staged / COMPONENTS, plan, cluster), runs, progress=progress)

@@ -20,7 +20,7 @@ from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.engine.connect import Connection, on, refusal
 from taglio.cluster.engine.echo import Echo
 from taglio.cluster.engine.library import ray
-from taglio.progress import Progress
+from taglio.progress import Progress, reported
 
 SIZES = (1_000, 10_000, 100_000, 400_000, 1_600_000, 4_000_000)
 _RUNS, _FEWEST, _WARMUP, _FEWEST_SIZES = 15, 4, 3, 3
@@ -71,9 +71,7 @@ def probe(connection: Connection, cluster: Cluster, progress: Progress | None = 
     pairs = [(a, b) for a, b in itertools.product(names, names) if a == b or cluster.link(a, b) is not None]
     actor = library.remote(num_cpus=0, max_restarts=0)(Echo)
     found = []
-    for done, (a, b) in enumerate(pairs):
-        if progress:
-            progress("probing", done, len(pairs))
+    for a, b in reported(pairs, "probing", progress):
         ends = {name: actor.options(**on(name)).remote() for name in dict.fromkeys((a, b))}
         try:
             samples = _measure(ends[a], ends[b] if a != b else None)
@@ -82,8 +80,6 @@ def probe(connection: Connection, cluster: Cluster, progress: Progress | None = 
             raise refusal(b, error) from None
         given = next((each for each in cluster.links if (each.source, each.target) == (a, b)), None)
         found.append(fitted(a, b, samples, given, gap_s))
-    if progress:
-        progress("probing", len(pairs), len(pairs))
     return found
 
 

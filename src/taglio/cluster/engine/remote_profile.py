@@ -97,22 +97,17 @@ def fastest(builder: QdqBuilder, job: Job) -> str:
 
 
 def profile_devices(
-    connection: Connection,
-    work: Work,
-    cluster: Cluster,
-    scheme: Scheme,
-    effort: float = 1.0,
-    progress: Progress | None = None,
+    connection: Connection, work: Work, cluster: Cluster, scheme: Scheme, effort: float = 1.0
 ) -> dict[str, Profile]:
     """Profiles by device, of all devices without scaled times; in the runtime given by the cluster file, or else by the
     set-up of `work`, where "auto" is the device's fastest.
 
     Machines measure in parallel, devices of one machine in turn. Raises BadDevice for a device that cannot.
     """
-    asked = _asked(work, scheme, effort, progress)
+    asked = _asked(work, scheme, effort)
     runtimes = {device.name: device.runtime for device in cluster.devices if not device.assumed}
     jobs = {name: _in(asked, runtime or asked.options.runtime) for name, runtime in runtimes.items()}
-    return _measured(connection, work, cluster, jobs, "profiling devices", progress)
+    return _measured(connection, work, cluster, jobs, "profiling devices")
 
 
 def refine_devices(
@@ -122,17 +117,16 @@ def refine_devices(
     known: Mapping[str, Profile],
     plan: Plan,
     effort: float = 1.0,
-    progress: Progress | None = None,
 ) -> dict[str, Profile]:
     """`known` refined by timing the precisions of `plan` on every device at its current speed: a plan is far from a
     profile's random mixes, and kernel times depend on their neighbours. Raises as above."""
-    asked = replace(_asked(work, plan.scheme, effort, progress), near=plan.assignment())
+    asked = replace(_asked(work, plan.scheme, effort), near=plan.assignment())
     jobs = {name: _in(replace(asked, known=each), each.conditions.runtime) for name, each in known.items()}
-    return _measured(connection, work, cluster, jobs, "timing the plan", progress)
+    return _measured(connection, work, cluster, jobs, "timing the plan")
 
 
 def _measured(
-    connection: Connection, work: Work, cluster: Cluster, jobs: Mapping[str, Job], stage: str, progress: Progress | None
+    connection: Connection, work: Work, cluster: Cluster, jobs: Mapping[str, Job], stage: str
 ) -> dict[str, Profile]:
     """The profiles that devices measured for `jobs`."""
     library = ray()
@@ -140,7 +134,7 @@ def _measured(
     waiting: dict[str, deque[tuple[str, Any, Job]]] = {}  # by machine
     for name, job in jobs.items():
         device = cluster.device(name)
-        actor, machine = _profiler(device, job, _file(work).parent, progress)
+        actor, machine = _profiler(device, job, _file(work).parent, work.progress)
         there = replace(job, options=replace(job.options, threads=device.threads))
         waiting.setdefault(machine, deque()).append((name, actor, there))
     running: dict[Any, tuple[str, str, Any]] = {}  # keeps the actor, which ends with its handle
@@ -158,19 +152,19 @@ def _measured(
             except Exception as error:
                 raise refusal(name, error) from None
             del running[answer]
-        if progress:
-            progress(stage, len(found), len(jobs))
+        if work.progress:
+            work.progress(stage, len(found), len(jobs))
     return found
 
 
-def _asked(work: Work, scheme: Scheme, effort: float, progress: Progress | None) -> Job:
+def _asked(work: Work, scheme: Scheme, effort: float) -> Job:
     """The job of every device, apart from its threads."""
     setup, model = work.setup, _file(work)
     tensors = weights.tensors(onnx.load(model, load_external_data=False))
     names = [model.name, *(weights.place(each)[0] for each in tensors if weights.in_file(each))]
     files = {name: weights.sha256(model.parent / name) for name in dict.fromkeys(names)}
     feeds = [dict(each) for each in work.timed]
-    ranges = work.ranges(scheme, progress)
+    ranges = work.ranges(scheme)
     options = replace(setup.options(), threads=1, runtime=setup.runtime)
     job = Job(files, setup.shapes, work.graph, ranges, scheme, feeds, options, effort, setup.seed)
     return replace(job, requantize=setup.requantize)

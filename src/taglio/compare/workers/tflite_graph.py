@@ -22,14 +22,12 @@ _TYPES = {value: name.lower() for name, value in vars(schema.TensorType).items()
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator: its kind, its inputs' types, and its output tensor's name, type, shape and bytes."""
+    """One operator: the name of its output tensor, its kind, its inputs' types, its output's bytes, its operations."""
 
     index: int
     name: str
     kind: str
     types: tuple[str, ...]
-    output_type: str
-    shape: tuple[int, ...]
     output_bytes: int
     flops: int
 
@@ -58,8 +56,6 @@ class TfliteGraph:
                     output.name.decode(),
                     self._kind(operator),
                     tuple(_TYPES.get(tensor.type, "?") for tensor in inputs),
-                    _TYPES.get(output.type, "?"),
-                    shape,
                     prod(shape) * _BYTES.get(output.type, 4),
                     self._flops(operator, shape),
                 )

@@ -34,10 +34,10 @@ def quantize(model: nn.Module, wanted: Wanted, calibration: Sequence[Tensors], e
     if wanted.format == "pt2e":
         return _pt2e(model, wanted.method, calibration, wide=wide)
     symmetric, per_channel = bool(wanted.symmetric), wanted.per_channel is not False
-    qat = wanted.method == "qat"
-    qconfig = dynamic_qconfig(per_channel) if wanted.method == "dynamic" else static_qconfig(
-        symmetric, per_channel, qat=qat, wide=wide
-    )  # fmt: skip
+    if wanted.method == "dynamic":  # activations are quantised at run time
+        qconfig = ao.per_channel_dynamic_qconfig if per_channel else ao.default_dynamic_qconfig
+    else:
+        qconfig = static_qconfig(symmetric, per_channel, qat=wanted.method == "qat", wide=wide)
     way = _eager if wanted.format == "eager" else _fx
     return way(copy.deepcopy(model), wanted.method, qconfig, calibration)
 
@@ -71,11 +71,6 @@ def static_qconfig(symmetric: bool, per_channel: bool, *, qat: bool, wide: bool)
     fake = ao.FakeQuantize.with_args(observer=ao.MinMaxObserver, quant_min=0, quant_max=highest, **activation)
     observer = ao.PerChannelMinMaxObserver if per_channel else ao.MinMaxObserver
     return ao.QConfig(fake, ao.FakeQuantize.with_args(observer=observer, quant_min=-128, quant_max=127, **weight))
-
-
-def dynamic_qconfig(per_channel: bool) -> Any:
-    """QConfig with activations quantised at run time, and s8 weights."""
-    return ao.per_channel_dynamic_qconfig if per_channel else ao.default_dynamic_qconfig
 
 
 def _eager(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Tensors]) -> nn.Module:

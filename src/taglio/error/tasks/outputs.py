@@ -65,14 +65,6 @@ def class_axis(sample: np.ndarray) -> int:
     return -1 if sample.ndim <= 3 else 1
 
 
-def floats_of(outputs: Outputs, what: str) -> np.ndarray:
-    """All float values of one sample, flat. Raises BadData if there are none."""
-    rows = [np.asarray(value, np.float64).ravel() for value in outputs.values() if np.asarray(value).dtype.kind == "f"]
-    if not rows:
-        raise BadData(f"metric {what}: no output is float")
-    return np.concatenate(rows)
-
-
 def whole_numbers(label: np.ndarray) -> np.ndarray:
     """A label as class numbers, flat. Raises BadData for text and fractions."""
     if label.dtype.kind not in "iubf" or (label.dtype.kind == "f" and (label != np.floor(label)).any()):

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from taglio.error.tasks.detection import box_agreement, box_label, matched, read_boxes
-from taglio.error.tasks.outputs import Outputs, Setting
+from taglio.error.tasks.outputs import Outputs, Setting, whole_numbers
 from taglio.error.tasks.text import character_accuracy, edits, read_text, text_label
 from taglio.error.tasks.vectors import (
-    class_label,
     likelihood,
     map_label,
     mean_iou,
@@ -72,7 +71,7 @@ TASKS: dict[str, Task] = {
             read_tokens,
             right,
             share,
-            class_label,
+            whole_numbers,
         ),
         Task(
             "detection",
@@ -123,7 +122,7 @@ TASKS: dict[str, Task] = {
             read_scores,
             likelihood,
             perplexity,
-            class_label,
+            whole_numbers,
             needs_labels=True,
             larger_is_better=False,
         ),

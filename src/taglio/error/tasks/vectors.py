@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from taglio.error.information import rank_correlation
-from taglio.error.tasks.outputs import Outputs, Setting, class_axis, floats_of, scores_of, vector_of, whole_numbers
+from taglio.error.tasks.outputs import Outputs, Setting, class_axis, scores_of, vector_of, whole_numbers
 from taglio.errors import BadData
 
 IGNORED = -100  # the label that PyTorch's cross entropy ignores
@@ -30,11 +30,6 @@ def read_tokens(outputs: Outputs, _: Setting) -> np.ndarray:
     """The likeliest class at each position, flat."""
     scores = scores_of(outputs, "tokens")
     return np.asarray(scores.argmax(axis=class_axis(scores)), np.int64).ravel()
-
-
-def class_label(label: np.ndarray) -> np.ndarray:
-    """Classes, flat."""
-    return whole_numbers(label)
 
 
 def right(found: np.ndarray, truth: np.ndarray, setting: Setting) -> np.ndarray:
@@ -148,8 +143,11 @@ def neighbour_recall(
 
 
 def read_numbers(outputs: Outputs, _: Setting) -> np.ndarray:
-    """All float values, flat."""
-    return floats_of(outputs, "r2")
+    """All float values, flat. Raises BadData if there are none."""
+    rows = [np.asarray(value, np.float64).ravel() for value in outputs.values() if np.asarray(value).dtype.kind == "f"]
+    if not rows:
+        raise BadData("metric r2: no output is float")
+    return np.concatenate(rows)
 
 
 def number_label(label: np.ndarray) -> np.ndarray:

@@ -27,6 +27,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from taglio import weights
 from taglio.errors import BadData, BadModel, CannotQuantize
+from taglio.memory import groups_within
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.model.observe import tensor_values
@@ -100,7 +101,7 @@ def integers(
             affordable.append(each)
     found: dict[str, bytes] = {}
     done = 0
-    for group in _groups(affordable, room_bytes):
+    for group in groups_within(affordable, lambda each: each.hessian_bytes, room_bytes or np.inf):
         try:
             now = time.perf_counter()
             moments = _moments(model, group, samples, now + (end - now) / 2.0)
@@ -154,18 +155,6 @@ def _understood(node: onnx.NodeProto, weight: onnx.TensorProto) -> bool:
 
 def _outputs_first(node: onnx.NodeProto) -> bool:
     return node.op_type == "Conv" or any(each.name == "transB" and each.i for each in node.attribute)
-
-
-def _groups(products: Sequence[_Product], room_bytes: float | None) -> Iterator[list[_Product]]:
-    """Groups of products whose H fit into `room_bytes` together."""
-    group: list[_Product] = []
-    for each in products:
-        if group and room_bytes and sum(one.hessian_bytes for one in (*group, each)) > room_bytes:
-            yield group
-            group = []
-        group.append(each)
-    if group:
-        yield group
 
 
 def _moments(
