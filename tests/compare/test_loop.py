@@ -11,6 +11,7 @@ import pytest
 from taglio.compare.row import Layer, Wanted
 from taglio.compare.workers import loop
 from taglio.compare.workers.contract import Array, Data, Opened, Refused
+from taglio.error.parts import Part, Parts, from_arrays, to_arrays, whole
 from tests.compare.made_up import request, wanted
 
 SAMPLES = tuple((np.array([[1.0, float(i)]], np.float32),) for i in range(3))
@@ -53,7 +54,7 @@ def events(tmp_path: Path, *keys: str, memory_bytes: int = 2**40) -> tuple[list[
     rows = tuple(wanted(key) for key in keys)
     asked = replace(request(tmp_path, rows), memory_bytes=memory_bytes)
     reference = tuple((2 * sample[0],) for sample in SAMPLES)
-    data = Data(SAMPLES, SAMPLES, reference, np.array([0, 1, 1]))
+    data = Data(SAMPLES, SAMPLES, reference, whole("y"), np.array([0, 1, 1]))
     loop.rows(asked, data, backend, lambda event, **fields: heard.append({"event": event, **fields}))
     return heard, backend
 
@@ -119,7 +120,7 @@ def test_the_reference_has_a_turn_before_each_round_that_counts_and_rows_are_tim
         timed.extend([fields["row"]] if event == "timed" else [])
 
     rows = tuple(wanted(key) for key in ("float32", *(f"row {i}" for i in range(loop.MOST_OPEN))))
-    data = Data(SAMPLES, SAMPLES, tuple((2 * sample[0],) for sample in SAMPLES), None)
+    data = Data(SAMPLES, SAMPLES, tuple((2 * sample[0],) for sample in SAMPLES), whole("y"), None)
     asked = replace(request(tmp_path, rows), budget_s=0.0)
     loop.rows(asked, data, Doubler(), tell, waits.append)
     assert waits == [True, False, True, False]  # two groups of two rounds
@@ -129,11 +130,24 @@ def test_the_reference_has_a_turn_before_each_round_that_counts_and_rows_are_tim
 def test_a_conversion_that_is_not_the_original_is_said_on_every_row(tmp_path: Path) -> None:
     heard: list[dict[str, Any]] = []
     rows = (wanted("float32"), wanted("shifted"))
-    data = Data(SAMPLES, SAMPLES, tuple((2.1 * sample[0],) for sample in SAMPLES), None)
+    data = Data(SAMPLES, SAMPLES, tuple((2.1 * sample[0],) for sample in SAMPLES), whole("y"), None)
     tell = lambda event, **fields: heard.append({"event": event, **fields})  # noqa: E731
     loop.rows(request(tmp_path, rows), data, Doubler(), tell)
     for each in of(heard, "checked").values():
         assert "differs from the original by 4.76%" in " ".join(each["notes"])
+
+
+def test_a_small_part_of_an_output_is_not_hidden_by_a_large_one() -> None:
+    """Scores of about 1 beside boxes of hundreds of pixels."""
+    labels = np.array([[0, 1]])
+    parts = Parts(("y",), (Part(0, "boxes", 0), Part(0, "scores", 1)), {0: {(1, 2): labels}})
+    reference, outputs = [(np.array([[500.0, 1.0]]),)], [(np.array([[500.0, 0.0]]),)]
+    assert loop.distance(reference, outputs) < 0.01
+    assert loop.distance(reference, outputs, parts) == 1.0
+    again = from_arrays(("y",), to_arrays(parts))
+    assert again.names == parts.names
+    assert loop.distance(reference, outputs, again) == 1.0
+    assert from_arrays(("y",), to_arrays(whole(["y"]))).parts == whole(["y"]).parts
 
 
 def test_a_long_run_is_alone_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,8 @@ from taglio.data.files import load
 from taglio.data.preprocess import parse_preprocess
 from taglio.data.processor import files_beside
 from taglio.data.spec import InputSpec
+from taglio.error.movement import find_parts
+from taglio.error.parts import to_arrays
 from taglio.errors import BadData, BadModel, BadOption
 from taglio.memory import free_bytes
 from taglio.model.graph import Graph, build
@@ -281,6 +283,7 @@ def _write_arrays(request: Request, source: Source, limits: Limits) -> float | N
         reference = convert.original_outputs(request, limits)
         distance = convert.distance_of(request.outputs, reference, outputs_of(request.onnx, Optimization.BASIC))
     arrays |= {f"reference_{index}": column for index, column in enumerate(reference)}
+    arrays |= to_arrays(find_parts(source.model, data.held_out.samples))
     np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
     return distance
 

@@ -41,7 +41,8 @@ class Request:
 
     `model` is the user's file, `kind` its format, `onnx` its checked ONNX form. `arrays` is an .npz of `calibration_I`
     and `held_out_I` (samples first, in the order of `inputs`), `reference_I` (the original's outputs on the held-out
-    inputs, in the order of `outputs`) and optionally `labels`. `folder` is the worker's own writable folder.
+    inputs, in the order of `outputs`), the parts of the outputs, and optionally `labels`. `folder` is the worker's own
+    writable folder.
     `converted` is the model converted for this back end, if it needs that (a SavedModel for LiteRT). `blocks` is a JSON
     file of `Known` blocks for the task "layers". Rows in `known` were checked before: they are only opened and timed.
     `shapes` are those of the inputs, `dtypes` their types if a conversion needs them.

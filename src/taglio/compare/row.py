@@ -78,8 +78,8 @@ class Latency:
 class Checked:
     """Results of checking a row before it is timed.
 
-    Errors are relative L2 distances over held-out inputs, the largest over outputs: `error_to_float` from the float row
-    of the same back end, `error_to_original` from the original model in its own framework. `operators` and
+    Errors are relative L2 distances over held-out inputs, the largest over parts of outputs: `error_to_float` from the
+    float row of the same back end, `error_to_original` from the original model in its own framework. `operators` and
     `int8_operators` count by type what the back end really ran (by its profile or compiled graph, not by the file).
     `file` is the model that was opened, "" if the back end made this form in memory.
     """

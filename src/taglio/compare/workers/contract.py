@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from taglio.compare.request import Request
 from taglio.compare.row import Status, Wanted
+from taglio.error.parts import Parts, from_arrays
 
 Array = NDArray[Any]
 Run = Callable[[Sequence[Array]], Sequence[Array]]
@@ -28,11 +29,13 @@ class Refused(Exception):
 @dataclass(frozen=True, slots=True, eq=False)
 class Data:
     """The request's arrays. `calibration` and `held_out` are samples, each with one array per input; `reference` has
-    the outputs per held-out sample; `labels` one label per held-out sample, or None."""
+    the outputs per held-out sample, whose `parts` are measured separately; `labels` one label per held-out sample, or
+    None."""
 
     calibration: tuple[tuple[Array, ...], ...]
     held_out: tuple[tuple[Array, ...], ...]
     reference: tuple[tuple[Array, ...], ...]
+    parts: Parts
     labels: Array | None
 
 
@@ -73,7 +76,11 @@ def load_data(request: Request) -> Data:
 
     inputs, outputs = len(request.inputs), len(request.outputs)
     return Data(
-        samples("calibration", inputs), samples("held_out", inputs), samples("reference", outputs), arrays.get("labels")
+        samples("calibration", inputs),
+        samples("held_out", inputs),
+        samples("reference", outputs),
+        from_arrays(request.outputs, arrays),
+        arrays.get("labels"),
     )
 
 

@@ -17,6 +17,7 @@ from taglio.compare.row import Checked, Latency, Wanted
 from taglio.compare.workers.binding import Binding, bind
 from taglio.compare.workers.contract import Array, Backend, Data, Opened, Refused
 from taglio.compare.workers.marker import Marker
+from taglio.error.parts import Parts, whole
 from taglio.error.tally import Tally
 from taglio.errors import one_line, with_kind
 from taglio.memory import used_bytes
@@ -106,7 +107,7 @@ class _Bench:
         assert self._binding is not None
         if not all(np.isfinite(np.asarray(each, np.float64)).all() for sample in outputs for each in sample):
             raise Refused("its outputs are NaN or infinite on the held-out inputs", "failed")
-        to_original = distance(data.reference, outputs)
+        to_original = distance(data.reference, outputs, data.parts)
         if wanted.baseline:
             self._float_outputs = outputs
             if to_original > CONVERSION_TOLERANCE:
@@ -114,7 +115,7 @@ class _Bench:
                     f"the converted float model differs from the original by {to_original:.2%} "
                     f"(limit {CONVERSION_TOLERANCE:.1%})"
                 )
-        to_float = distance(self._float_outputs, outputs) if self._float_outputs else None
+        to_float = distance(self._float_outputs, outputs, data.parts) if self._float_outputs else None
         notes += [each for each in (self._binding.note() if wanted.baseline else "", self._warning) if each]
         return Checked(
             opened.size_bytes,
@@ -171,9 +172,12 @@ class _Bench:
         gc.collect()
 
 
-def distance(reference: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]]) -> float:
-    """Relative L2 pooled over samples, the largest over outputs; infinite if an output is not finite."""
-    meter = Tally([str(index) for index in range(len(reference[0]))])
+def distance(
+    reference: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]], parts: Parts | None = None
+) -> float:
+    """Relative L2 pooled over samples, the largest over `parts` (None: outputs); infinite if an output is not
+    finite."""
+    meter = Tally(parts or whole([str(index) for index in range(len(reference[0]))]))
     for expected, found in zip(reference, outputs, strict=True):
         meter.add(expected, found)
     return meter.value()
