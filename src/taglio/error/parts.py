@@ -102,7 +102,8 @@ def to_arrays(parts: Parts) -> dict[str, np.ndarray]:
     }
     labels = [-1 if each.label is None else each.label for each in parts.parts]
     numbers = np.array([[each.output for each in parts.parts], labels], np.int64)
-    return arrays | {"parts": numbers, "part_names": np.array(parts.names, str)}
+    masks = np.array([parts.masks.get(index, np.nan) for index in range(len(parts.parts))])
+    return arrays | {"parts": numbers, "part_names": np.array(parts.names, str), "masks": masks}
 
 
 def from_arrays(outputs: Sequence[str], arrays: Mapping[str, np.ndarray]) -> Parts:
@@ -111,11 +112,12 @@ def from_arrays(outputs: Sequence[str], arrays: Mapping[str, np.ndarray]) -> Par
     for name, each in arrays.items():
         if name.startswith("labels_"):
             _, output, shape = name.split("_")
-            labels.setdefault(int(output), {})[tuple(map(int, shape.split("x")))] = each
+            labels.setdefault(int(output), {})[tuple(int(size) for size in shape.split("x") if size)] = each
     of, number = arrays["parts"].tolist()
     names = arrays["part_names"].tolist()
     found = [Part(o, name, None if n < 0 else n) for o, n, name in zip(of, number, names, strict=True)]
-    return Parts(tuple(outputs), tuple(found), labels)
+    masks = {index: float(mask) for index, mask in enumerate(arrays["masks"]) if not np.isnan(mask)}
+    return Parts(tuple(outputs), tuple(found), labels, masks)
 
 
 def reduced(labels: np.ndarray) -> np.ndarray:
