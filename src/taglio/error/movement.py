@@ -195,8 +195,8 @@ class _Movement:
             return None
         scale = _Scale(name)
         for each in found:
-            values = each.astype(np.float32)  # float16 does not hold the limit
-            scale.add(values[np.abs(values) < _INFINITE])
+            single = each.astype(np.float32)  # float16 does not hold the limit
+            scale.add(single[np.abs(single) < _INFINITE])
         for axis in channel_axes(name, found[0].ndim, self._producers, self._constants, _MOVING):
             length = found[0].shape[axis]
             if length > 1 and all(each.shape[axis] == length for each in found):
