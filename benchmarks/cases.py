@@ -20,7 +20,8 @@ import onnx
 
 from taglio.artifact import tools
 from taglio.embedded import digits_data, digits_model
-from taglio.flow.work import Model, Work
+from taglio.flow.opening import Model
+from taglio.flow.work import Work
 from taglio.profile.machine import available_cores, describe
 from taglio.runtimes.places import AUTO
 

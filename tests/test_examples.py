@@ -10,7 +10,7 @@ import pytest
 
 import taglio
 from taglio.compare import measure
-from taglio.flow import build, error, optimize, place, plan, profile, result, run, work
+from taglio.flow import build, error, opening, optimize, place, plan, profile, result, run
 from taglio.runtimes.places import refusal
 
 CLUSTER = """
@@ -30,7 +30,7 @@ bandwidth_mbit_s = 50
 latency_ms = 5
 """
 ORDER = (
-    work.Model, profile.profile, error.error_model, plan.plan, build.build, run.run, place.place, optimize.optimize,
+    opening.Model, profile.profile, error.error_model, plan.plan, build.build, run.run, place.place, optimize.optimize,
     result.Result, measure.compare,
 )  # fmt: skip
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from taglio.errors import TaglioError as TaglioError
     from taglio.flow.build import build as build
     from taglio.flow.error import error_model as error_model
+    from taglio.flow.opening import Model as Model
     from taglio.flow.optimize import optimize as optimize
     from taglio.flow.place import candidate as candidate
     from taglio.flow.place import place as place
@@ -27,10 +28,9 @@ if TYPE_CHECKING:
     from taglio.flow.result import Result as Result
     from taglio.flow.result import load as load
     from taglio.flow.run import run as run
-    from taglio.flow.work import Model as Model
 
 _HOMES = {
-    "Model": "taglio.flow.work",
+    "Model": "taglio.flow.opening",
     "Result": "taglio.flow.result",
     "TaglioError": "taglio.errors",
     "build": "taglio.flow.build",

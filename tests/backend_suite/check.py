@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from taglio.errors import TaglioError
-from taglio.flow.work import Model, Work
+from taglio.flow.opening import Model
+from taglio.flow.work import Work
 from taglio.profile.measure import pure_assignments, random_mixes
 from taglio.quantize.precision import Assignment, precisions
 from taglio.runtimes.onnxruntime import SessionOptions, open_session

@@ -13,7 +13,7 @@ from taglio.compare.environments import Found
 from taglio.compare.request import Request
 from taglio.embedded import digits_data
 from taglio.errors import BadEnvironment, BadModel
-from taglio.flow.work import Model
+from taglio.flow.opening import Model
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from tests.end_to_end.command import refused, taglio
 from tests.models import digits_model

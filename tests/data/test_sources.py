@@ -16,7 +16,7 @@ from taglio.data.preprocess import Preprocess, as_text, parse_preprocess
 from taglio.data.processor import Beside, preprocess_of
 from taglio.data.spec import InputSpec
 from taglio.errors import BadData, BadOption
-from taglio.flow.work import Model
+from taglio.flow.opening import Model
 
 RNG = np.random.default_rng(3)
 IMAGE = InputSpec("pixel_values", ("batch", 3, 4, 6), "float32")

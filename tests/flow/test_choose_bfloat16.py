@@ -15,7 +15,7 @@ from taglio.error.loss import RELATIVE
 from taglio.flow import choose_bfloat16, settle
 from taglio.flow.choose_bfloat16 import _left_over, crossing, fastest, grouped, with_int8
 from taglio.flow.choose_place import PlaceResult
-from taglio.flow.work import Model
+from taglio.flow.opening import Model
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.openvino import MIXED, NAME
 from taglio.runtimes.places import refusal

@@ -11,8 +11,8 @@ from taglio.cli import main
 from taglio.error.loss import Metric
 from taglio.flow.choose_forms import FormResult, try_forms, with_forms
 from taglio.flow.error import error_model
+from taglio.flow.opening import Model
 from taglio.flow.profile import profile_as
-from taglio.flow.work import Model
 from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import parse_scheme
 from tests.models import Sketch, exact, saved

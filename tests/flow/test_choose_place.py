@@ -11,8 +11,9 @@ from taglio.errors import MeasurementFailed
 from taglio.flow import choose_place, profile
 from taglio.flow.choose_place import PlaceResult, left_for_int8, one_of_each_runtime, rank, together
 from taglio.flow.choose_scheme import SchemeResult
+from taglio.flow.opening import Model
 from taglio.flow.settle import settle
-from taglio.flow.work import Model, Work
+from taglio.flow.work import Work
 from taglio.profile.stopwatch import Timed
 from taglio.profile.wall_time import WallTime
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme

@@ -8,7 +8,8 @@ import pytest
 from taglio.cli import main
 from taglio.error.loss import Metric
 from taglio.flow.choose_repairs import choose_repairs
-from taglio.flow.work import Model, Work
+from taglio.flow.opening import Model
+from taglio.flow.work import Work
 from taglio.quantize.scheme import parse_scheme
 from tests.models import Sketch, exact, saved
 

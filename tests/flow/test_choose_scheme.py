@@ -10,7 +10,8 @@ from taglio.error.loss import Metric
 from taglio.errors import BadModel
 from taglio.flow import choose_scheme
 from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads, pick
-from taglio.flow.work import Model, Work
+from taglio.flow.opening import Model
+from taglio.flow.work import Work
 from taglio.profile import stopwatch
 from taglio.profile.measure import FLOAT_RUN
 from taglio.quantize.scheme import AUTO_SCHEMES, DEFAULT_SCHEME, Scheme

@@ -18,7 +18,8 @@ from taglio.errors import BadOption
 from taglio.flow import workspace
 from taglio.flow.answers import answers
 from taglio.flow.memory import activation_bytes
-from taglio.flow.work import Setup, open_work
+from taglio.flow.opening import open_work
+from taglio.flow.work import Setup
 from taglio.plan.result import Limits
 from taglio.profile import stopwatch
 from taglio.profile.stopwatch import Effort, time_models

@@ -10,7 +10,8 @@ import onnxruntime
 import pytest
 
 import taglio
-from taglio.flow.work import Model, affordable, open_work
+from taglio.flow.opening import Model, open_work
+from taglio.flow.work import affordable
 from taglio.runtimes import openvino
 from tests.models import Sketch
 

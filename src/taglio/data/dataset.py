@@ -228,3 +228,14 @@ def evenly(count: int, limit: int) -> list[int]:
 def span(first: str, last: str) -> str:
     """The name of a group of items: "first..last", or "first" if both are equal."""
     return first if first == last else f"{first}..{last}"
+
+
+def covering(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """All of `samples`, starting with one of each combination of shapes."""
+    return chosen(samples, covering_rows(samples))
+
+
+def covering_rows(samples: Sequence[Sample]) -> list[int]:
+    """The indices of `samples`, starting with one of each combination of shapes."""
+    first = one_of_each(samples)
+    return [*first, *sorted(set(range(len(samples))) - set(first))]

@@ -15,10 +15,11 @@ from taglio.components.build import Manifest
 from taglio.components.cut import Component, Wires, cut
 from taglio.components.placed import placed
 from taglio.components.prove import Proof, prove
+from taglio.data.dataset import covering
 from taglio.data.spec import InputSpec
 from taglio.data.values import one_feed
 from taglio.errors import BadData, TaglioError, one_line
-from taglio.flow.work import Work, covering
+from taglio.flow.work import Work
 from taglio.model.inputs import input_specs
 from taglio.model.state import first_shape
 from taglio.plan.result import Plan

@@ -19,12 +19,13 @@ from taglio.flow.choose_scheme import SchemeResult
 from taglio.flow.curve import costly, curve
 from taglio.flow.error import error_model
 from taglio.flow.finalists import in_places, same_assignment
+from taglio.flow.opening import Model
 from taglio.flow.outcome import Outcome, Point, Variant
 from taglio.flow.plan import Bounds, Decision, decide, limits_for, steered
 from taglio.flow.profile import AUTO, profiles, read_scheme
 from taglio.flow.result import Result, result_of
 from taglio.flow.settle import Settled, settle
-from taglio.flow.work import Model, Work
+from taglio.flow.work import Work
 from taglio.memory import peak_bytes
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN

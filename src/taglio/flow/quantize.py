@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 import onnx
 
 from taglio import weights
+from taglio.data.dataset import covering
 from taglio.error.doubts import saturating_sums
 from taglio.error.tally import Tally
 from taglio.errors import BadOption
 from taglio.flow.outcome import Quantized
-from taglio.flow.work import Work, covering
+from taglio.flow.work import Work
 from taglio.model.graph import Block, match, select
 from taglio.progress import Progress
 from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator

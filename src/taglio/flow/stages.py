@@ -13,6 +13,7 @@ from taglio.error.model import ErrorModel
 from taglio.flow import build as building
 from taglio.flow.by_hand import place_by_hand
 from taglio.flow.error import error_model
+from taglio.flow.opening import Model
 from taglio.flow.optimize import optimize as optimize_model
 from taglio.flow.outcome import Quantized
 from taglio.flow.plan import Bounds, by_hand, decide, limits_for
@@ -24,7 +25,7 @@ from taglio.flow.result import Result, write
 from taglio.flow.run import run as time_run
 from taglio.flow.run import run_steps as time_run_steps
 from taglio.flow.sensitivity import Sensitivity, sensitivity
-from taglio.flow.work import Model, Work
+from taglio.flow.work import Work
 from taglio.flow.workspace import (
     COMPONENTS,
     ERROR,

@@ -3,9 +3,7 @@
 Results that are computed once (ranges, blocks that cannot be int8, builders, the switchable graph) are kept with it.
 """
 
-import logging
-import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,50 +11,32 @@ from math import inf
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import msgspec
 import onnx
 
 from taglio.artifact import require
-from taglio.compare.convert import Converted, as_onnx, distance, examples_of, foreign
-from taglio.compare.request import KINDS
 from taglio.data.dataset import (
-    MAX_CALIBRATION,
-    Dataset,
     Sample,
     Split,
     chosen,
-    one_of_each,
-    part,
     shapes_of,
-    split,
     spread,
     typical,
 )
-from taglio.data.files import load as load_files
-from taglio.data.labels import beside, with_labels
-from taglio.data.preprocess import parse_preprocess
-from taglio.data.processor import Beside, files_beside
 from taglio.data.spec import InputSpec, Shape
-from taglio.data.values import from_values
 from taglio.error.doubts import digests
-from taglio.error.judge import fewest_samples, judge_of
+from taglio.error.judge import judge_of
 from taglio.error.loss import RELATIVE_L2, Bound, Metric, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.movement import find_parts
 from taglio.error.parts import Parts
 from taglio.error.switchable import Switchable, quantizable_flows
 from taglio.error.tally import Measure
-from taglio.errors import BadModel, BadOption
-from taglio.flow.memory import memory_needs
+from taglio.errors import BadOption
 from taglio.flow.repair import MEANS, repaired
-from taglio.flow.steps import ALL_STEPS, Stepped
-from taglio.memory import OUTPUTS, SAMPLES, Shelf, free_bytes, used_bytes
-from taglio.model.graph import Graph, build
+from taglio.memory import OUTPUTS, Shelf
+from taglio.model.graph import Graph
 from taglio.model.load import Model as Network
-from taglio.model.load import load as load_network
-from taglio.model.observe import observe
-from taglio.model.read import IN_MEMORY, parsed
-from taglio.profile.machine import MOST_THREADS, available_cores
+from taglio.profile.machine import MOST_THREADS
 from taglio.profile.stopwatch import FEEDS
 from taglio.progress import Progress
 from taglio.quantize.precision import precisions
@@ -77,14 +57,8 @@ from taglio.runtimes.openvino import MIXED
 from taglio.runtimes.places import AUTO
 from taglio.runtimes.session import RUNTIMES
 
-_LOG = logging.getLogger(__name__)
-# A run that needs less memory than this prints no line about memory.
-_WORTH_SAYING_BYTES = 2_000_000_000
-# Samples, of different shapes if possible, on which the simplified model must answer as the original.
-_COMPARED = 4
-# Of a slow model, as many samples are used as it answers in this time, but not fewer than _FEWEST, nor than one of each
-# of _SHAPES shapes; and a timed run takes no longer than _TIMED_S if it covers several shapes.
-_SAMPLES_S, _FEWEST, _SHAPES, _TIMED_S = 30.0, 3, 8, 8.0
+# A timed run takes no longer than this if it covers several shapes.
+_TIMED_S = 8.0
 # A few inputs are as many as float runs in _FEW_S seconds, at most _MOST_FEW, and two unless they take _TWO_S.
 _FEW_S, _MOST_FEW, _TWO_S = 0.5, 32, 8.0
 # Biases are averaged over samples that take _MEANS_S, at least _LEAST_MEANS.
@@ -364,225 +338,6 @@ class Work:
         return repaired(self.model, self.graph, before, scheme, data, self.parts, **more)
 
 
-class Model(Work):
-    """A model with its data, opened, checked and simplified: the input of the stages.
-
-    `source` is the path of an ONNX file, its bytes, or an `onnx.ModelProto`; or a model that another environment
-    converts: a Keras, TFLite or .pt2 file, a SavedModel, a Hugging Face model folder, or "module:function" of PyTorch.
-
-    `data` are inputs for calibration and measurement: arrays [N, ...] by input name (one array for a model with one
-    input), samples in a list, a generator, a PyTorch `DataLoader` or a Hugging Face `Dataset`, or a path (docs/api.md).
-    Half of it calibrates, the rest is held out, unless `calibration` gives separate data.
-
-    `labels` are for accuracy and tasks: [N, ...], or a file with one each (.txt, .json, .npy, .npz). `shapes` fix
-    inputs whose shape the model leaves open, `preprocess` says how images become inputs ("rgb,mean=127,scale=1/128"),
-    `metric` is what `max_error` limits ("relative-l2", "sqnr", "cosine", a task such as "top1", "ctc" or
-    "detection:iou=0.5", or "module:function"), `threads` the threads of a session (None: all cores), `runtime` runs the
-    model ("auto": the fastest here), `memory_limit` is the memory that the process may use, in bytes (None: half of
-    what is free). `state` names outputs that are inputs of the next step, such as "present=past": samples are then
-    steps of one sequence, in order, and hold the other inputs; each step's states are computed by running the model.
-
-    Raises BadModel, BadData or BadOption, in one line, for unusable arguments.
-
-    >>> import numpy, taglio
-    >>> from taglio.embedded import digits_data, digits_model
-    >>> with numpy.load(digits_data()) as arrays:
-    ...     images, labels = arrays["image"][:40], arrays["label"][:40]
-    >>> model = taglio.Model(digits_model(), {"image": images}, labels=labels)
-    >>> model.name, len(model.graph.blocks), model.outputs
-    ('digits', 42, ('logits',))
-    """
-
-    def __init__(
-        self,
-        source: Any,
-        data: Any,
-        *,
-        labels: Any = None,
-        calibration: Any = None,
-        shapes: Mapping[str, Sequence[int]] | None = None,
-        preprocess: str = "",
-        metric: str = RELATIVE_L2,
-        seed: int = 0,
-        threads: int | None = None,
-        spinning: bool = False,
-        optimization: str = "all",
-        runtime: str = AUTO,
-        requantize: bool = False,
-        memory_limit: int | None = None,
-        state: Sequence[str] = (),
-    ) -> None:
-        setup = checked(
-            Setup(
-                _path(source),
-                {name: tuple(sizes) for name, sizes in (shapes or {}).items()},
-                "" if calibration is not None and not _path(calibration) else _path(data),
-                preprocess,
-                seed,
-                available_cores() if threads is None else threads,
-                spinning,
-                optimization,
-                None,
-                metric,
-                _path(calibration),
-                runtime,
-                requantize,
-                memory_limit,
-                _path(labels),
-                state=(state,) if isinstance(state, str) else tuple(state),
-            )
-        )
-        parse_metric(metric)
-        opened = open_work(setup, source, data, calibration, labels)
-        assert opened.memory_bytes is not None, "open_work sets it"
-        needs = memory_needs(opened.model, opened.graph, opened.data)
-        if memory_limit is not None or needs.like > min(opened.memory_bytes, _WORTH_SAYING_BYTES):
-            _LOG.info(needs.told(opened.memory_bytes))
-        self.__dict__.update(vars(opened))
-
-
-def checked(setup: Setup) -> Setup:
-    """`setup` itself. Raises BadOption for values of a wrong type, or that no stage accepts."""
-    try:
-        msgspec.convert(msgspec.to_builtins(setup), Setup)
-        setup.check()
-    except msgspec.ValidationError as error:  # "Expected `int`, got `str` - at `$.threads`"
-        wrong, _, where = str(error).partition(" - at `$.")
-        name = "memory_limit" if where.startswith("memory_bytes") else where.rstrip("`")
-        raise BadOption(f"`{name}`: {wrong[:1].lower()}{wrong[1:].replace('`', '')}") from None
-    except ValueError as error:
-        raise BadOption(str(error)) from None
-    return setup
-
-
-def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: Any = None, labels: Any = None) -> Work:
-    """Open a model and its data: those named by `setup`, or the values given. Writes nothing."""
-    read: list[Split] = []
-    memory_bytes = setup.memory_bytes or (free_bytes() + used_bytes()) // 2
-
-    def samples(inputs: tuple[InputSpec, ...]) -> Sequence[Sample]:
-        values = (setup.data or data, setup.calibration or calibration)
-        read.append(_read(setup, inputs, *values, labels, SAMPLES * memory_bytes, stepped))
-        return covering(read[0].held_out.samples)[:_COMPARED]
-
-    made: Converted | None = None
-    if setup.model and foreign(Path(setup.model)):
-        made = as_onnx(Path(setup.model), setup.shapes, setup.threads, examples_of(setup.data or data))
-    source = made.path if made else Path(setup.model) if setup.model else _proto(source)
-    stepped = Stepped(source, setup.shapes, setup.state) if setup.state else None
-    network = load_network(source, setup.shapes, samples, requantize=setup.requantize)
-    setup = replace(setup, run_s=setup.run_s or network.run_s)
-    split_data = _shortened(read[0], setup)
-    held_out = split_data.held_out
-    feed = held_out.samples[typical(held_out.samples)[0]]
-    if made is not None:
-        told = _like_the_original(setup, made, network, held_out)
-        split_data = replace(split_data, held_out=replace(held_out, remarks=(told, *held_out.remarks)))
-    states = () if stepped is None else stepped.pairs
-    graph = build(network, observe(network, feed, held_out.source), states)
-    memory_needs(network, graph, split_data).refuse(network.name, memory_bytes)
-    work = Work(setup, source, network, graph, split_data, memory_bytes)
-    if stepped is not None:
-        work.kept.put(("steps",), stepped.steps)
-    return work
-
-
 def affordable(run_s: float, seconds: float, most: int, fewest: int = 1) -> int:
     """How many runs of `run_s` take `seconds`: at most `most`, at least `fewest`."""
     return most if run_s * most <= seconds else min(most, max(fewest, int(seconds / run_s)))
-
-
-def _shortened(data: Split, setup: Setup) -> Split:
-    """The samples to use of a slow model's, one of each shape first, with a remark; all of a faster one's."""
-    fewest = max(_FEWEST, fewest_samples(parse_metric(setup.metric)))
-    calibration, held_out = data.calibration, data.held_out
-    counts = [
-        affordable(setup.run_s, _SAMPLES_S, len(each), max(fewest, min(_SHAPES, len(one_of_each(each)))))
-        for each in (calibration.samples, held_out.samples)
-    ]
-    if counts == [len(calibration.samples), len(held_out.samples)]:
-        return data
-    told = (
-        f"a run takes {setup.run_s:.2g} s: {counts[0]} of {len(calibration.samples)} samples calibrate, and errors are "
-        f"measured on {counts[1]} of {len(held_out.samples)}"
-    )
-    first, second = (
-        replace(short := part(each, covering_rows(each.samples)[:count]), remarks=(*short.remarks, *remarks))
-        for each, count, remarks in ((calibration, counts[0], ()), (held_out, counts[1], (told,)))
-    )
-    return Split(first, second, data.seed)
-
-
-def _like_the_original(setup: Setup, made: Converted, network: Network, held_out: Dataset) -> str:
-    """One line about a conversion, after comparing it with the original on inputs of one shape. Raises BadModel."""
-    samples = chosen(held_out.samples, typical(held_out.samples))
-    model = Path(setup.model)
-    found = distance(model, made, network.outputs, samples, held_out.sha256, setup.threads)
-    return (
-        f"{model.name} ({KINDS[made.kind]}) was converted to ONNX by {made.tool}; its answers are within {found:.1e} "
-        "of the original's"
-    )
-
-
-def covering(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """All of `samples`, starting with one of each combination of shapes."""
-    return chosen(samples, covering_rows(samples))
-
-
-def covering_rows(samples: Sequence[Sample]) -> list[int]:
-    """The indices of `samples`, starting with one of each combination of shapes."""
-    first = one_of_each(samples)
-    return [*first, *sorted(set(range(len(samples))) - set(first))]
-
-
-def _path(value: Any) -> str:
-    """The absolute path if `value` is a path; "" for values in memory. Links are not followed: a tokenizer lies beside
-    the link to its model in Hugging Face's cache."""
-    return str(Path(value).absolute()) if isinstance(value, (str, os.PathLike)) else ""
-
-
-def _proto(source: Any) -> onnx.ModelProto:
-    if isinstance(source, onnx.ModelProto):
-        return source
-    if not isinstance(source, (bytes, bytearray)):
-        raise BadModel(f"the model is a {type(source).__name__}: give a path, bytes or an onnx.ModelProto")
-    return parsed(IN_MEMORY, bytes(source))
-
-
-def _read(
-    setup: Setup,
-    inputs: tuple[InputSpec, ...],
-    data: Any,
-    calibration: Any,
-    labels: Any,
-    room_bytes: float,
-    stepped: Stepped | None = None,
-) -> Split:
-    preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
-    given = inputs if stepped is None else stepped.given(inputs)
-
-    def dataset(values: Any, name: str, limit: int | None = None, labels: Any = None) -> Dataset:
-        if stepped is None:
-            return plain(values, name, limit, labels)
-        return stepped.filled(plain(values, name, ALL_STEPS, labels), inputs, limit, room_bytes)
-
-    def plain(values: Any, name: str, limit: int | None, labels: Any) -> Dataset:
-        if not isinstance(values, (str, os.PathLike)):
-            if preprocess is not None:
-                raise BadOption(f"`preprocess` is for folders of images, but `{name}` is in memory: leave it out")
-            return from_values(values, given, limit, labels, name, room_bytes)
-        if labels is not None:
-            raise BadOption(f"`labels` in memory need data in memory: give a file of labels for {values}")
-        near = files_beside(Path(setup.model)) if setup.model else Beside()
-        return load_files(Path(values), given, preprocess, limit, room_bytes, near)
-
-    whole = dataset(data, "data", labels=None if setup.labels else labels)
-    if setup.labels:
-        whole = with_labels(whole, Path(setup.labels))
-    elif isinstance(data, (str, os.PathLike)):
-        whole = beside(whole, Path(data))
-    if calibration is None:
-        return split(whole, seed=setup.seed)
-    if calibration is data or (setup.data and setup.calibration == setup.data):
-        raise BadOption("`calibration` is the same as `data`: leave it out, and taglio holds out a part of the data")
-    return Split(dataset(calibration, "calibration", MAX_CALIBRATION), whole, setup.seed)

@@ -10,7 +10,7 @@ import pytest
 from taglio.compare import convert
 from taglio.compare.environments import find
 from taglio.errors import BadModel
-from taglio.flow.work import Model
+from taglio.flow.opening import Model
 from tests.compare.backends.conftest import need
 from tests.data.test_sources import pictures, sound, tokenizer, written
 from tests.end_to_end.command import SHARED, quick
