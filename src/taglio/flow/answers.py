@@ -130,7 +130,7 @@ def of_answers(answered: Mapping[str, Answers], winner: str, limits: Limits) -> 
     ]
     if chosen.interval and limits.max_error is not None and chosen.error <= limits.max_error < chosen.interval[1]:
         low, high = (metric.text(each, 2) for each in chosen.interval)
-        lines.append(f"the limit holds on these inputs; on similar inputs expect a {metric.title} of {low} to {high}")
+        lines.append(f"the limit holds on these inputs; on similar inputs expect {metric.title} from {low} to {high}")
     everything = answered.get("int8")
     if everything is not None:
         lines += [f"all-int8 is rejected: {each.name} {each.lost}" for each in everything.parts if each.lost]
