@@ -125,6 +125,8 @@ def difference(left: Any, right: Any) -> float:
     a, b = np.asarray(left), np.asarray(right)
     if a.shape != b.shape or a.dtype != b.dtype:
         return inf
+    if np.array_equal(a, b):  # most answers, and ten times as fast as what follows
+        return 0.0
     if a.dtype.kind not in "fV" or a.dtype == object:
         return float(np.mean(a != b)) if a.size else 0.0
     a, b = a.astype(np.float64), b.astype(np.float64)
