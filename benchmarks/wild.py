@@ -8,7 +8,7 @@ With --rivals each network of models/wild is optimised at 1 % and 3 % and run be
 (wild_rivals.py), on a quiet machine.
 
 python benchmarks/wild.py [--cases 22_yolo_head,ch_PP-OCRv4_rec_infer] [--max-error 0.01] [--effort 0.2]
-python benchmarks/wild.py --rivals [--cases …] [--threads 1] [--seconds 20] [--json]
+python benchmarks/wild.py --rivals [--cases …] [--folder OTHER_NETWORKS] [--threads 1] [--seconds 20] [--json]
 """
 
 import argparse
@@ -196,6 +196,7 @@ def main() -> int:
     parser.add_argument("--max-error", type=float, default=0.01)
     parser.add_argument("--effort", type=float, default=0.2)
     parser.add_argument("--rivals", action="store_true", help="beside other ways to run each network")
+    parser.add_argument("--folder", type=Path, help="of networks NAME.onnx and their samples NAME.npz, with --rivals")
     parser.add_argument("--threads", type=int, default=1, help="of every session, with --rivals (default 1)")
     parser.add_argument("--seconds", type=float, default=20.0, help="timing of one network, with --rivals (default 20)")
     parser.add_argument("--limits", default="0.01,0.03", help="of --rivals (default 0.01,0.03)")
@@ -224,18 +225,27 @@ def main() -> int:
     return 0 if works == len(rows) else 1
 
 
-def with_rivals(options: argparse.Namespace) -> int:
+def networks(options: argparse.Namespace) -> dict[str, tuple[Path, Path]]:
+    """The networks that were asked for, with their samples; what is missing is said."""
+    if options.folder:
+        found = {model.stem: (model, model.with_suffix(".npz")) for model in sorted(options.folder.glob("*.onnx"))}
+        return {name: found[name] for name in options.cases.split(",")} if options.cases else found
     detectors = ["ultraface-rfb-320", "yunet-n-640", "yolo11n-seg", "yolo11s-seg"]
-    names = options.cases.split(",") if options.cases else [*DATA, *detectors]
+    found = {}
+    for name in options.cases.split(",") if options.cases else [*DATA, *detectors]:
+        model = SHARED / "models" / "wild" / f"{name}.onnx" if name in DATA else paths(CASES[name])[0]
+        if model.exists():
+            found[name] = model, data_of(model) if name in DATA else images_of(name)
+        else:
+            print(f"{name}: {model} is missing: this benchmark needs ../shared", file=sys.stderr)
+    return found
+
+
+def with_rivals(options: argparse.Namespace) -> int:
     contests: list[Contest] = []
     limits = tuple(float(each) for each in options.limits.split(","))
     plans: list[list[str]] = []
-    for name in names:
-        model = SHARED / "models" / "wild" / f"{name}.onnx" if name in DATA else paths(CASES[name])[0]
-        if not model.exists():
-            print(f"{name}: {model} is missing: this benchmark needs ../shared", file=sys.stderr)
-            continue
-        data = data_of(model) if name in DATA else images_of(name)
+    for name, (model, data) in networks(options).items():
         out = {limit: CACHE / "wild" / f"{name}-{limit:g}" for limit in limits}
         done = {limit: optimize(model, data, limit, options.effort, out[limit], options.threads) for limit in limits}
         for limit, row in done.items():
