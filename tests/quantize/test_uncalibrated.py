@@ -150,7 +150,7 @@ class Recurrent:
 
 VARIANTS = (
     Recurrent(),
-    Recurrent("reverse", attributes={"clip": 0.5, "activations": ["Sigmoid", "Relu", "Tanh"]}),
+    Recurrent("reverse", attributes={"layout": 0, "clip": 0.5, "activations": ["Sigmoid", "Relu", "Tanh"]}),
     Recurrent("bidirectional"),
     Recurrent(states=True),
     Recurrent(lengths=True),

@@ -428,9 +428,8 @@ def _multiplies(node: onnx.NodeProto, weights: Collection[str], shapes: Mapping[
 
 
 def _recurs(node: onnx.NodeProto, weights: Collection[str], shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether `node` is an LSTM with constant float matrices that both runtimes also take in int8: neither runs batches
-    first, and OpenVINO has no peepholes."""
-    batch_first = any(each.name == "layout" and each.i for each in node.attribute)
-    if node.op_type != "LSTM" or not standard(node) or batch_first or any(node.input[_PEEPHOLES:]):
+    """Whether `node` is an LSTM with constant float matrices that both runtimes also take in int8: OpenVINO has no
+    peepholes."""
+    if node.op_type != "LSTM" or not standard(node) or any(node.input[_PEEPHOLES:]):
         return False
-    return all(name in weights and min(shapes[name][1:]) >= _LEAST_MATRIX for name in node.input[1:3])
+    return all(name in weights and min(shapes[name][1:], default=0) >= _LEAST_MATRIX for name in node.input[1:3])
