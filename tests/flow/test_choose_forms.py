@@ -1,6 +1,7 @@
 """Which forms without calibration `optimize` plans with, and that tables, plans and files hold them."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from taglio.flow.error import error_model
 from taglio.flow.opening import Model
 from taglio.flow.profile import profile_as
 from taglio.quantize.precision import UNCALIBRATED
-from taglio.quantize.scheme import parse_scheme
+from taglio.quantize.scheme import Uncalibrated, parse_scheme
 from tests.models import Sketch, exact, saved
 
 WIDTH = 512
@@ -63,6 +64,36 @@ def test_a_model_without_constant_matrices_tries_none(tmp_path: Path) -> None:
     assert try_forms(work, exact(), {"onnxruntime": 0.0}, 0.01, Metric(), effort=0.01) == ()
 
 
+def recurrent(folder: Path, units: int = 64) -> tuple[Path, Path]:
+    """An LSTM alone, bidirectional, on 12 steps."""
+    g = Sketch(8)
+    matrices = [g.constant(g.rng.uniform(-1, 1, (2, 4 * units, units)) / units**0.5) for _ in range(2)]
+    g.op("LSTM", g.input("x", 12, 1, units), *matrices, hidden_size=units, direction="bidirectional")
+    model = saved(g.model(g.rename("lstm0_out", "y")), folder)
+    np.savez(folder / "data.npz", x=g.rng.normal(0, 1, (32, 12, 1, units)).astype(np.float32))
+    return model, folder / "data.npz"
+
+
+def test_a_network_of_an_lstm_alone_tries_int8_dynamic(tmp_path: Path) -> None:
+    work = Model(*recurrent(tmp_path), threads=1, runtime="onnxruntime").settled(exact())
+    (tried,) = try_forms(work, exact(), {"onnxruntime": 0.0}, 0.05, Metric(), effort=0.05)
+    assert (tried.precision, tried.blocks, tried.dropped) == ("int8-dynamic", 1, "")
+    assert 1e-4 < tried.error < 0.03
+
+
+@pytest.mark.whole
+def test_a_plan_may_compute_an_lstm_in_int8(tmp_path: Path) -> None:
+    model, data = recurrent(tmp_path, 256)
+    scheme = f"{exact()}-dyn"
+    result = taglio.optimize(model, data, max_error=0.03, scheme=scheme, effort=0.02, threads=1, runtime="onnxruntime")
+    kinds = [node.op_type for node in result.model.graph.node]
+    assert kinds == ["DynamicQuantizeLSTM"] and result.table is not None and result.table.plan.holds(0.03)
+    held = taglio.optimize(
+        model, data, max_error=0.03, scheme=scheme, effort=0.02, threads=1, runtime="onnxruntime", keep_float=["lstm*"]
+    )
+    assert [node.op_type for node in held.model.graph.node] == ["LSTM"]
+
+
 def test_a_form_counts_only_where_plans_are_made() -> None:
     def result(form: str, place: str) -> FormResult:
         return FormResult(form, place, 3, 2.0, 1.0, 0.01, 1.0, True)
@@ -73,14 +104,16 @@ def test_a_form_counts_only_where_plans_are_made() -> None:
     assert [each.kept for each in told] == [True, False]
 
 
-def test_profile_and_error_model_know_the_form(tmp_path: Path) -> None:
-    data = products(tmp_path)[1]
-    work = Model(tmp_path / "tiny.onnx", data, threads=1, runtime="onnxruntime").settled(exact())
-    scheme = parse_scheme(f"{exact()}-w8")
+@pytest.mark.parametrize(("make", "form"), [(products, "w8"), (recurrent, "dyn")])
+def test_profile_and_error_model_know_the_form(
+    make: Callable[[Path], tuple[Path, Path]], form: Uncalibrated, tmp_path: Path
+) -> None:
+    work = Model(*make(tmp_path), threads=1, runtime="onnxruntime").settled(exact())
+    scheme = parse_scheme(f"{exact()}-{form}")
     known = profile_as(work, scheme, effort=0.02)
     times = known.block_times()
-    assert all((block.name, "int8-weights") in times for block in work.graph.blocks)
-    everything = {block.name: UNCALIBRATED["w8"] for block in work.graph.blocks}
+    assert all((block.name, UNCALIBRATED[form].name) in times for block in work.graph.blocks)
+    everything = {block.name: UNCALIBRATED[form] for block in work.graph.blocks}
     measured = work.meter(work.switchable(scheme), 8).error(everything)  # the inputs of the study
     assert error_model(work, known, effort=1.0).predict(work.graph, everything) == pytest.approx(measured, rel=0.25)
 

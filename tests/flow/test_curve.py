@@ -11,7 +11,7 @@ from taglio.flow import curve as module
 from taglio.flow.curve import costly, curve
 from taglio.plan.result import Limits
 
-GRAPH: Any = SimpleNamespace(candidates=lambda: [1])
+GRAPH: Any = SimpleNamespace(choices=lambda: [1])
 
 
 @pytest.fixture

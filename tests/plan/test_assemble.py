@@ -185,6 +185,22 @@ def test_movement_has_no_form_of_products() -> None:
     assert "float32" in allowed and "int8" in allowed and "int8-weights" not in allowed
 
 
+def test_a_device_without_int8_has_no_form_with_int8_inside() -> None:
+    """Such forms read and write float; the checker refuses them there too."""
+    sketch = Sketch()
+    sketch.conv(sketch.input("x"))
+    graph = sketch.graph()
+    graph = replace(graph, blocks=(replace(graph.blocks[0], matrix=True),))
+    profile = profile_of(graph, {}, {tensor.name: (0.0,) * 4 for tensor in graph.tensors})
+    profile = replace(profile, precisions=(*profile.precisions, Precision("int8-weights", None, "weights8")))
+    allowed = []
+    for int8 in (True, False):
+        cluster = replace(HERE, devices=tuple(replace(each, int8=int8) for each in HERE.devices))
+        problem = two(graph, {"local": profile}, cluster).problem
+        allowed.append({problem.forms[index].name for index in np.flatnonzero(problem.allowed[0, 0])})
+    assert "int8-weights" in allowed[0] and allowed[1] == {"float32"}
+
+
 def test_several_models_share_devices_by_their_rates() -> None:
     graph, profiles = chain()
     cluster = parse(PAIR)

@@ -1,17 +1,22 @@
 """Forms without calibration: what is stored, what both runtimes make of it, and which blocks have them."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from taglio.error.switchable import Switchable
-from taglio.errors import CannotQuantize
+from taglio.errors import BadOption, CannotQuantize
 from taglio.model import graph as graphs
 from taglio.model.graph import Graph
 from taglio.model.load import Model
+from taglio.plan.one_machine import pinned
 from taglio.quantize.precision import UNCALIBRATED, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import calibrate
@@ -106,6 +111,118 @@ def test_the_switchable_graph_is_every_built_mix(
         (built,) = open_session(builder.build(mix), ONE_THREAD).run(None, feed)
         (switched,) = switchable.run(mix, feed)
         np.testing.assert_allclose(switched, built, rtol=1e-5, atol=1e-5 * float(np.abs(built).max()))
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """One LSTM: its direction, whether states and lengths of sequences are model inputs, other attributes, peepholes,
+    and hidden units."""
+
+    direction: str = "forward"
+    states: bool = False
+    lengths: bool = False
+    peepholes: bool = False
+    units: int = 40
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def model(self) -> onnx.ModelProto:
+        """An LSTM on 7 steps of 2 sequences, between a Tanh and a product."""
+        g, units = Sketch(12), self.units
+        directions = 2 if self.direction == "bidirectional" else 1
+        x = g.op("Tanh", g.input("x", 7, 2, 48))
+        matrices = [
+            g.constant(g.rng.uniform(-1, 1, (directions, 4 * units, columns)) / columns**0.5) for columns in (48, units)
+        ]
+        bias = g.constant(g.rng.normal(0, 0.2, (directions, 8 * units)))
+        lengths = ""
+        if self.lengths:
+            lengths = "lengths"
+            g.inputs.append(helper.make_tensor_value_info(lengths, onnx.TensorProto.INT32, [2]))
+        states = [g.input(name, directions, 2, units) for name in "hc"] if self.states else ["", ""]
+        holes = [g.constant(g.rng.normal(0, 0.2, (directions, 3 * units)))] if self.peepholes else []
+        y = g.op(
+            "LSTM", x, *matrices, bias, lengths, *states, *holes, outputs=3,
+            hidden_size=units, direction=self.direction, **self.attributes,
+        )  # fmt: skip
+        presents = [g.rename(f"{y}{index}", name) for index, name in ((1, "hn"), (2, "cn"))] if self.states else []
+        return g.model(g.rename(g.op("MatMul", y, g.weight(units, 8)), "y"), *presents)
+
+
+VARIANTS = (
+    Recurrent(),
+    Recurrent("reverse", attributes={"layout": 0, "clip": 0.5, "activations": ["Sigmoid", "Relu", "Tanh"]}),
+    Recurrent("bidirectional"),
+    Recurrent(states=True),
+    Recurrent(lengths=True),
+    Recurrent("bidirectional", states=True, lengths=True),
+)
+
+
+def with_lstm(kind: Recurrent, folder: Path) -> tuple[Model, Graph, QdqBuilder, dict[str, np.ndarray]]:
+    model = loaded(kind.model(), folder)
+    seen = feeds(model, 3)
+    feed = dict(seen.samples[0])
+    if kind.lengths:
+        feed["lengths"] = np.array([7, 4], np.int32)
+    graph = graphs.build(model)
+    return model, graph, QdqBuilder(model, graph, {SCHEME.calibrated: calibrate(model, seen, "minmax")}), feed
+
+
+def distance(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
+    return max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_an_lstm_answers_like_float(kind: Recurrent, tmp_path: Path) -> None:
+    model, graph, builder, feed = with_lstm(kind, tmp_path)
+    (lstm,) = (block for block in graph.blocks if block.kind == "LSTM")
+    assert [name for name, form in UNCALIBRATED.items() if form.fits(lstm)] == ["dyn"] and not lstm.quantizable
+    built = builder.build({lstm.name: UNCALIBRATED["dyn"]})
+    assert [node.op_type for node in built.graph.node].count("DynamicQuantizeLSTM") == 1
+    assert built.ByteSize() < 0.5 * model.proto.ByteSize()
+    path = tmp_path / "built.onnx"
+    onnx.save(built, path)
+    outputs = list(model.outputs)
+    wanted = open_session(model.proto, ONE_THREAD).run(outputs, feed)
+    for place in ("onnxruntime", "openvino"):
+        found = opener(place)(path, SessionOptions(1, runtime=place)).run(outputs, feed)
+        assert 1e-4 < distance(found, wanted) < 0.03, place
+
+
+@pytest.mark.parametrize("kind", [VARIANTS[0], VARIANTS[-1]])
+def test_the_switchable_graph_is_every_mix_with_an_lstm(kind: Recurrent, tmp_path: Path) -> None:
+    model, graph, builder, feed = with_lstm(kind, tmp_path)
+    forms = (Precision("int8", SCHEME, "whole"), *UNCALIBRATED.values())
+    switchable = Switchable(model, graph, builder, forms, ONE_THREAD)
+    lstm, product_block = graph.blocks[1:]
+    assert [switch.precision.name for switch in switchable.switches if switch.block == lstm.name] == ["int8-dynamic"]
+    for chosen in product((None, UNCALIBRATED["dyn"]), (None, forms[0])):
+        mix = {block.name: form for block, form in zip((lstm, product_block), chosen, strict=True) if form is not None}
+        built = open_session(builder.build(mix), ONE_THREAD).run(list(model.outputs), feed)
+        for one, other in zip(switchable.run(mix, feed), built, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", [Recurrent(peepholes=True), Recurrent(units=16)])
+def test_an_lstm_without_the_kernel_stays_float(kind: Recurrent, tmp_path: Path) -> None:
+    _, graph, builder, _ = with_lstm(kind, tmp_path)
+    lstm = graph.blocks[1]
+    assert not lstm.has_choice
+    with pytest.raises(CannotQuantize, match="no int8-dynamic form: ONNX Runtime has no int8 LSTM"):
+        builder.build({lstm.name: UNCALIBRATED["dyn"]})
+
+
+def test_an_lstm_that_keeps_its_state_stays_float(tmp_path: Path) -> None:
+    model = loaded(Recurrent(states=True).model(), tmp_path)
+    lstm = graphs.build(model, states=(("hn", "h"), ("cn", "c"))).blocks[1]
+    assert not lstm.has_choice and "keeps a state" in lstm.refusal
+
+
+def test_pins_know_that_an_lstm_has_one_form(tmp_path: Path) -> None:
+    _, graph, _, _ = with_lstm(Recurrent(), tmp_path)
+    assert pinned(graph, 0.01, ["lstm*"], []).float_blocks == (graph.blocks[1].name,)
+    with pytest.raises(BadOption, match="its only form beside float32 is int8-dynamic"):
+        pinned(graph, 0.01, [], ["lstm*"])
 
 
 def test_a_scheme_names_its_forms() -> None:

@@ -22,7 +22,7 @@ from taglio.error.terms import design
 from taglio.model.graph import Graph
 from taglio.progress import Progress, reported
 from taglio.quantize.effective import effective
-from taglio.quantize.precision import Assignment, Precision
+from taglio.quantize.precision import Assignment, Precision, first_fit
 
 # Shares of the budget for forms other than the first, and for flows.
 _FORMS_SHARE = 0.3
@@ -76,8 +76,11 @@ def measure(
     (block, form) (None: estimated by FLOPs).
     """
     columns = design(graph, precisions)
-    first = next(each for each in precisions if each.form == "whole")
-    names = [name for name, form in columns.own if form == first.name]
+    forms = {each.name: each for each in precisions}
+    main: dict[str, Precision] = {}  # int8, or the only form of a block
+    for name, form in columns.own:
+        main.setdefault(name, forms[form])
+    names = list(main)
     start = time.perf_counter()
     singles: list[dict[str, Precision]] = []
     readings: list[Reading] = []
@@ -90,13 +93,13 @@ def measure(
 
     if names:
         began = time.perf_counter()
-        alone([{names[0]: first}], "each block alone")
+        alone([{names[0]: main[names[0]]}], "each block alone")
         each_s = time.perf_counter() - began
         group = max(1, round(each_s * len(names) / budget.alone_s))
         runs = [names[index : index + group] for index in range(1, len(names), group)]
-        alone([dict.fromkeys(run, first) for run in runs], "each block alone")
+        alone([{name: main[name] for name in run} for run in runs], "each block alone")
     each_s = (time.perf_counter() - start) / max(1, len(singles))
-    others = [{name: form} for form in precisions for name, p in columns.own if p == form.name != first.name]
+    others = [{name: forms[form]} for name, form in columns.own if forms[form] is not main[name]]
     if each_s * len(others) < _FORMS_SHARE * budget.seconds:
         alone(others, "each other form alone")
     wires = [flow for flow in dict.fromkeys(flow for flow, _ in columns.edge) if flow in meter.wires]
@@ -200,13 +203,13 @@ def random_subsets(graph: Graph, precisions: Sequence[Precision], count: int, se
         stay = 0.0 if index % 2 == 0 else 0.8
         assignment: dict[str, Precision] = {}
         current: Precision | None = None
-        for block in graph.candidates():
+        for block in graph.choices():
             if block.movement:
                 continue
             if rng.random() >= stay:
                 current = rng.choice(forms) if rng.random() < density else None
-            if current is not None:
-                assignment[block.name] = current if current.fits(block) else whole
+            if current is not None and (form := first_fit(block, (current, *forms))):
+                assignment[block.name] = form
         drawn = effective(graph, assignment, whole)
         if drawn:
             result.setdefault(_key(drawn), drawn)

@@ -70,11 +70,12 @@ class Design:
 
 
 def design(graph: Graph, precisions: Sequence[Precision], only: Collection[str] | None = None) -> Design:
-    """The columns of `graph` under `precisions`, for all candidates or those named in `only`."""
+    """The columns of `graph` under `precisions`, for all blocks that have a choice or those named in `only`."""
     moving = flows(graph)
-    blocks = {b.name: b for b in graph.candidates() if not b.movement and (only is None or b.name in only)}
+    blocks = {b.name: b for b in graph.choices() if not b.movement and (only is None or b.name in only)}
     own = [(name, p.name) for name, block in blocks.items() for p in precisions if p.form != "float" and p.fits(block)]
-    edge = dict.fromkeys((flow.name, reader) for flow in moving for _, reader in flow.readers if reader in blocks)
+    able = {name for name, block in blocks.items() if block.quantizable}
+    edge = dict.fromkeys((flow.name, reader) for flow in moving for _, reader in flow.readers if reader in able)
     return Design(tuple(own), tuple(edge), moving)
 
 

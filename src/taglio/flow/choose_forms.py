@@ -61,11 +61,11 @@ def try_forms(
     if not metric.smooth:
         metric, max_loss = metric.basis, STEPS_ERROR
     choices: dict[str, Assignment] = {
-        form.name: {block.name: form for block in work.graph.blocks if form.fits(block)}
+        form.name: {block.name: form for block in blocks}
         for form in UNCALIBRATED.values()
+        if (blocks := [block for block in work.graph.blocks if form.fits(block)])
     }
-    slow = work.setup.run_s * _RUNS * len(choices) > effort * _PATIENCE_S
-    if slow or not all(choices.values()):
+    if not choices or work.setup.run_s * _RUNS * len(choices) > effort * _PATIENCE_S:
         return ()
     timed = {place: _timed(work, scheme, place, choices, effort) for place in bases}
     floats = {place: found[FLOAT_RUN].wall.median_s for place, (found, _) in timed.items() if FLOAT_RUN in found}

@@ -32,7 +32,7 @@ def curve(
     """Predicted speed-ups at larger limits, in a place where the float model has the error `base` and is `ahead` times
     as fast as the float model that is compared with. Empty if the metric moves in steps: a multiple of a limit means
     nothing there."""
-    if limits.max_error is None or not limits.metric.smooth or not graph.candidates():
+    if limits.max_error is None or not limits.metric.smooth or not graph.choices():
         return ()
     float_s = predict(profile, graph, {}).total_s
     found = []

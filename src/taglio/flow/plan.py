@@ -350,7 +350,8 @@ def _rules(
 
     choices: dict[str, Mapping[str, Precision]] = {"int8": pinned, "weights": weighted}
     for form in (each for each in measured.precisions if each.uncalibrated and not limits.int8_blocks):
-        choices[form.name] = dict.fromkeys([name for name in weighted if form.fits(graph.block(name))], form)
+        fitting = [block.name for block in graph.choices() if form.fits(block)]
+        choices[form.name] = dict.fromkeys([name for name in fitting if name not in limits.float_blocks], form)
     if excluding:
         for name, start in [*choices.items()]:
             choices[f"{name}, worst excluded"] = holding(damage_first(model, start), start)

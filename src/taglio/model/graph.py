@@ -1,6 +1,6 @@
 """The blocks of a model and the tensors between them: what a plan may place. Knows no costs."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from graphlib import CycleError, TopologicalSorter
@@ -14,7 +14,7 @@ from taglio.model.captures import node_inputs
 from taglio.model.flops import operator_flops
 from taglio.model.load import Model
 from taglio.model.observe import Observed, tensor_shapes, tensor_types
-from taglio.model.operators import moves, quantized_already, refusal
+from taglio.model.operators import moves, quantized_already, refusal, standard
 from taglio.model.quantized import why_float
 from taglio.model.sequences import joined, not_tensors
 
@@ -28,6 +28,9 @@ GATES = frozenset({"Sigmoid", "HardSigmoid"})
 _FLOAT = onnx.TensorProto.FLOAT
 # Rows or columns that blockwise kernels need to be worth it: the size of one block of weights.
 _LEAST_MATRIX = 32
+_DYNAMIC_ALONE = "its only form beside float32 is int8-dynamic"
+# Which input of an LSTM holds peephole weights.
+_PEEPHOLES = 7
 _KEEPS = "it keeps a state from step to step"
 
 
@@ -70,7 +73,8 @@ class Block:
     are float initialisers. `refusal` says why the block has no int8 form ("" when it has one). `soft_tail` marks an
     anchor followed by an activation that is not free in int8, such as x·sigmoid(x): such a block also has the form
     `int8-anchor`. `matrix` marks a product with a constant matrix, which also has the forms of
-    `quantize/uncalibrated.py`. `state_bytes` is the size of the state that it keeps between steps.
+    `quantize/uncalibrated.py`; `recurrent` an LSTM that has `int8-dynamic`, and no int8 form. `state_bytes` is the size
+    of the state that it keeps between steps.
     """
 
     name: str
@@ -86,11 +90,17 @@ class Block:
     soft_tail: bool
     state_bytes: int = 0
     matrix: bool = False
+    recurrent: bool = False
 
     @property
     def quantizable(self) -> bool:
         """Whether the block has an int8 form."""
         return not self.refusal
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether the block has a form beside float32."""
+        return self.quantizable or self.recurrent
 
     @property
     def weight_float_bytes(self) -> int:
@@ -185,6 +195,10 @@ class Graph:
         """Blocks that have an int8 form."""
         return tuple(block for block in self.blocks if block.quantizable)
 
+    def choices(self) -> tuple[Block, ...]:
+        """Blocks that have a form beside float32."""
+        return tuple(block for block in self.blocks if block.has_choice)
+
 
 def build(model: Model, observed: Observed | None = None, states: tuple[tuple[str, str], ...] = ()) -> Graph:
     """Group the operators of `model` into blocks. Raises BadModel if the operators form a cycle or names repeat.
@@ -205,9 +219,11 @@ def build(model: Model, observed: Observed | None = None, states: tuple[tuple[st
     for group in groups:
         block = operators.block(group)
         why = model.no_int8 or next((reasons[node.name] for node in group if node.name in reasons), "")
-        block = replace(block, refusal=why or block.refusal)
-        if kept & {*block.inputs, *block.outputs}:
-            block = replace(block, refusal=_KEEPS, movement=False, soft_tail=False)
+        why = _KEEPS if kept & {*block.inputs, *block.outputs} else why
+        if why:
+            block = replace(block, refusal=why, recurrent=False)
+        if why == _KEEPS:
+            block = replace(block, movement=False, soft_tail=False)
         blocks.append(block)
     if len({block.name for block in blocks}) != len(blocks):
         raise BadModel(f"{model.name}: two blocks share a name: give its nodes unique names")
@@ -275,13 +291,15 @@ def select(graph: Graph, text: str) -> tuple[str, ...]:
     return match(graph, text.split(","))
 
 
-def match(graph: Graph, patterns: Iterable[str]) -> tuple[str, ...]:
-    """Candidate blocks whose name, or the name of one of their operators, matches a shell-style pattern. Raises
-    BadOption for a pattern that matches none."""
+def match(
+    graph: Graph, patterns: Iterable[str], able: Callable[[Block], bool] = lambda block: block.quantizable
+) -> tuple[str, ...]:
+    """Blocks that are `able` (default: candidates) and whose name, or the name of one of their operators, matches a
+    shell-style pattern. Raises BadOption for a pattern that matches none."""
     chosen: list[str] = []
     for pattern in patterns:
         hits = [block for block in graph.blocks if any(fnmatchcase(n, pattern) for n in (block.name, *block.operators))]
-        usable = [block.name for block in hits if block.quantizable]
+        usable = [block.name for block in hits if able(block)]
         if not hits:
             raise BadOption(
                 f'pattern "{pattern}" matches none of {len(graph.blocks)} blocks: taglio inspect lists them'
@@ -365,6 +383,7 @@ class _Operators:
         why = refusal(first, outputs, self.initializers, self.assumed, self.types)
         if not why and quantized_already(group, self.producers, self.consumers):
             why = "the model quantises it itself"
+        recurrent = _recurs(first, weights, self.shapes)
         return Block(
             name=first.name,
             kind="+".join(node.op_type for node in group),
@@ -374,10 +393,11 @@ class _Operators:
             weights=weights,
             weight_elements=sum(prod(self.shapes[name]) for name in weights),
             flops=sum(operator_flops(node, self.shapes) for node in group),
-            refusal=why,
+            refusal=_DYNAMIC_ALONE if recurrent else why,
             movement=moves(first),
             soft_tail=len(group) > 1 and group[-1].op_type not in ("Add", "Relu", "Clip"),
             matrix=_multiplies(first, weights, self.shapes),
+            recurrent=recurrent,
         )
 
 
@@ -405,3 +425,11 @@ def _multiplies(node: onnx.NodeProto, weights: Collection[str], shapes: Mapping[
     )
     matrix = shapes[node.input[1]]
     return plain and len(matrix) == 2 and min(matrix) >= _LEAST_MATRIX
+
+
+def _recurs(node: onnx.NodeProto, weights: Collection[str], shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether `node` is an LSTM with constant float matrices that both runtimes also take in int8: OpenVINO has no
+    peepholes."""
+    if node.op_type != "LSTM" or not standard(node) or any(node.input[_PEEPHOLES:]):
+        return False
+    return all(name in weights and min(shapes[name][1:], default=0) >= _LEAST_MATRIX for name in node.input[1:3])

@@ -119,7 +119,7 @@ class BlockTables:
         return table
 
     def _may(self, block: Block, form: Form, device: Device) -> bool:
-        if form.reads != Kind.FLOAT and not device.int8:
+        if form.name != FLOAT32.name and not device.int8:
             return False
         precision = self.precision.get(form.name)
         if self.carries(block):  # no form of products, though these read and write float too

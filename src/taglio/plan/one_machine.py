@@ -30,7 +30,8 @@ def pinned(graph: Graph, max_error: float | None, keep_float: Sequence[str], for
     """Limits from name patterns. Raises BadOption for a pattern that matches nothing or contradicts another."""
     names = match(graph, force_int8)
     computing = tuple(name for name in names if not graph.block(name).movement)
-    limits = Limits(max_error, match(graph, keep_float), computing or names)
+    floats = match(graph, keep_float, lambda block: block.has_choice)
+    limits = Limits(max_error, floats, computing or names)
     refuse_contradictions(graph, limits)
     return limits
 

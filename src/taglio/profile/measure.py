@@ -25,7 +25,7 @@ from taglio.profile.stopwatch import Effort, Feed, Timed, run_once, time_models
 from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
 from taglio.quantize.effective import effective
-from taglio.quantize.precision import Assignment, Precision, precisions
+from taglio.quantize.precision import Assignment, Precision, first_fit, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
@@ -174,7 +174,7 @@ def refine(
 
 def _closeness(graph: Graph, assignment: Assignment, near: Assignment) -> float:
     """The weight of a run: 1 for the same assignment as `near`, less for each block in another precision."""
-    blocks = [block.name for block in graph.candidates() if not block.movement]
+    blocks = [block.name for block in graph.choices() if not block.movement]
     different = sum(assignment.get(name) != near.get(name) for name in blocks) / max(1, len(blocks))
     return max(_FAR, exp(-different / _NEAR))
 
@@ -253,7 +253,7 @@ def pure_assignments(graph: Graph, choices: Sequence[Precision]) -> dict[str, As
         result["int8-anchor"] = {block.name: anchor if anchor.fits(block) else whole for block in candidates}
     for form in choices:
         if form.uncalibrated:
-            result[form.name] = {block.name: form for block in candidates if form.fits(block)}
+            result[form.name] = {block.name: form for block in graph.choices() if form.fits(block)}
     return {name: effective(graph, assignment, whole) for name, assignment in result.items()}
 
 
@@ -299,17 +299,18 @@ def random_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed: i
     densities from sparse to dense."""
     rng = random.Random(seed)
     whole = next(choice for choice in choices if choice.form == "whole")
+    forms = [choice for choice in choices if choice.form != "float"]
     mixes: dict[str, Assignment] = {}
     for index in range(count):
         density = (0.5, 0.2, 0.8)[index % 3]
         stay = 0.0 if index % 2 == 0 else 0.8
         assignment: dict[str, Precision] = {}
         current: Precision | None = None
-        for block in graph.candidates():
+        for block in graph.choices():
             if rng.random() >= stay:
-                current = rng.choice([choice for choice in choices if choice.form != "float"])
+                current = rng.choice(forms)
                 current = current if rng.random() < density else None
-            if current is not None:
-                assignment[block.name] = current if current.fits(block) else whole
+            if current is not None and (form := first_fit(block, (current, *forms))):
+                assignment[block.name] = form
         mixes[f"mix{index}"] = effective(graph, assignment, whole)
     return mixes

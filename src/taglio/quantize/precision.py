@@ -1,6 +1,6 @@
 """The precisions a block may take, and the assignment of one to each block."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,7 @@ class Precision:
 
     `whole`: all operators and the output in int8. `anchor`: the Conv, MatMul or Gemm in int8 and the activation after
     it in float, so the output is float. `weights8`, `dynamic`, `weights4`: a MatMul or Gemm with a quantised matrix and
-    float inputs and output (uncalibrated.py).
+    float inputs and output; `dynamic` also an LSTM (uncalibrated.py).
     """
 
     name: str
@@ -42,6 +42,8 @@ class Precision:
         """Whether `block` has this form."""
         if self.form == "float":
             return True
+        if block.recurrent:
+            return self.form == "dynamic"
         if self.uncalibrated:
             return block.quantizable and block.matrix
         return block.quantizable and (self.form == "whole" or block.soft_tail)
@@ -63,6 +65,11 @@ UNCALIBRATED: Mapping[Uncalibrated, Precision] = {
 
 # Block name -> precision; a block that is not named computes in float32.
 Assignment = Mapping[str, Precision]
+
+
+def first_fit(block: Block, forms: Iterable[Precision]) -> Precision | None:
+    """The first of `forms` that `block` has; None if it has none of them."""
+    return next((form for form in forms if form.fits(block)), None)
 
 
 def precisions(scheme: Scheme) -> tuple[Precision, ...]:

@@ -36,7 +36,7 @@ from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.same_range import range_roots, share_ranges
 from taglio.quantize.scheme import Scheme
-from taglio.quantize.uncalibrated import emit_product, quantize_matrix, transposed
+from taglio.quantize.uncalibrated import emit_lstm, emit_product, quantize_matrix, transposed
 
 # Activations that are free in int8 when the zero point is the type's minimum.
 _FREE_TAILS = frozenset({"Relu", "Clip"})
@@ -119,16 +119,25 @@ class QdqBuilder:
     def _emit_uncalibrated(self, emitter: Emitter, block: Block, precision: Precision) -> None:
         for position, name in enumerate(block.operators):
             node = deepcopy(self._nodes[name])
-            matrix = node.input[1] if position == 0 else ""
             self._read_float_inputs(emitter, node, block.name)
-            if not matrix:
+            if position:
                 emitter.nodes.append(node)
-                continue
-            values = self._array(matrix).T if transposed(node) else self._array(matrix)
-            key = (matrix, transposed(node), precision.name)
-            if key not in self._weights:
-                self._weights[key] = self._kept(quantize_matrix(values, precision))
-            emit_product(emitter, node, matrix, len(values), self._weights[key], precision)
+            elif block.recurrent:
+                weights = [self._quantized_matrix(matrix, True, precision) for matrix in node.input[1:3]]
+                emit_lstm(emitter, node, weights)
+            else:
+                matrix, turned = node.input[1], transposed(node)
+                weight = self._quantized_matrix(matrix, turned, precision)
+                emit_product(emitter, node, matrix, self._array(matrix).shape[turned], weight, precision)
+
+    def _quantized_matrix(self, matrix: str, turned: bool, precision: Precision) -> QuantizedWeight:
+        """`matrix` [..., rows, columns], if `turned` [..., columns, rows], for the kernel of `precision`."""
+        key = (matrix, turned, precision.name)
+        if key not in self._weights:
+            values = self._array(matrix)
+            values = values.swapaxes(-1, -2) if turned else values
+            self._weights[key] = self._kept(quantize_matrix(values, precision))
+        return self._weights[key]
 
     def parameters(self, tensor: str, scheme: Scheme) -> TensorParameters:
         """Scale and zero point of an activation under `scheme`; the source model's if it already quantises the tensor.

@@ -28,7 +28,7 @@ _LEGEND = (
     ("b-int8", "int8"),
     ("b-anchor", "int8 or int4 inside, float output"),
     ("b-float32", "float32"),
-    ("b-fixed", "no int8 form"),
+    ("b-fixed", "no other form"),
 )
 
 
@@ -103,7 +103,7 @@ def block_class(block: Block, assignment: Assignment) -> str:
     """CSS class of a block's precision."""
     if block.name in assignment:
         return _CLASSES.get(assignment[block.name].name, "b-int8")
-    return "b-float32" if block.quantizable else "b-fixed"
+    return "b-float32" if block.has_choice else "b-fixed"
 
 
 def short_name(name: str, kind: str = "", longest: int = _LONGEST) -> str:

@@ -84,7 +84,7 @@ def lede(material: Material) -> list[Part]:
         f"{outcome.plan.int8_blocks} of {outcome.blocks} blocks in int8; {_status(outcome.status, outcome.gap)}."
     )
     if not outcome.candidates:
-        text = f"None of the {outcome.blocks} blocks can be int8 (taglio inspect says why)."
+        text = f"None of the {outcome.blocks} blocks has the form int8 (taglio inspect says why)."
     if outcome.curve:
         reached = outcome.float32.latency.median_s / outcome.plan.latency.median_s if outcome.plan.int8_blocks else 1.0
         gains = [each for each in outcome.curve if each.speed_up >= _GAIN * reached]
