@@ -1,15 +1,20 @@
 """What is decided before anything is profiled: the places to plan in, the scheme, the forms. Plans nothing."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from taglio.error.loss import Metric
 from taglio.flow.choose_forms import FormResult, try_forms, with_forms
 from taglio.flow.choose_place import PROFILED, Places, float_everywhere, left_for_int8, one_of_each_runtime, rank
 from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads
 from taglio.flow.work import Work
+from taglio.model.graph import Graph
+from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.onnxruntime import NAME
 
+_DYNAMIC = UNCALIBRATED["dyn"]
 # In OpenVINO a scale per channel is as fast as one per tensor.
 _IN_OPENVINO = tuple(each for each in AUTO_SCHEMES if each.per_channel)
 
@@ -61,7 +66,29 @@ def settle(
         return usable.settled(places.scheme)
 
     forms = try_forms(settled(places), places.scheme, bases, max_loss, metric, effort=effort)
-    scores = {place: [each.score_s for each in forms if each.kept and each.runtime == place] for place in bases}
-    places = rank(found, by_place, None, {place: min(each) for place, each in scores.items() if each}, most)
+    int8_s = {
+        place: min((each.score_s for each in results if not each.dropped), default=inf)
+        for place, (_, results) in by_place.items()
+    }
+    places = rank(found, by_place, None, other_scores(forms, int8_s, _recurrent_share(work.graph)), most)
     chosen, forms = with_forms(places.scheme, places.planned, forms)
     return Settled(settled(places), chosen, places, forms)
+
+
+def other_scores(forms: Sequence[FormResult], int8_s: Mapping[str, float], recurrent: float) -> dict[str, float]:
+    """The best score by place of the forms that are kept, alone or beside int8, whose best scores are `int8_s`.
+
+    An LSTM has no int8 form. So the `recurrent` share of what int8-dynamic gains comes on top of what int8 gains.
+    """
+    best: dict[str, float] = {}
+    for each in forms:
+        if each.kept:
+            beside = recurrent * (each.float_s - each.score_s) if each.precision == _DYNAMIC.name else 0.0
+            best[each.runtime] = min(best.get(each.runtime, inf), each.score_s, int8_s[each.runtime] - beside)
+    return best
+
+
+def _recurrent_share(graph: Graph) -> float:
+    """The share of the operations in int8-dynamic that are an LSTM's."""
+    fitting = [block for block in graph.blocks if _DYNAMIC.fits(block)]
+    return sum(block.flops for block in fitting if block.recurrent) / max(1, sum(block.flops for block in fitting))

@@ -1,0 +1,21 @@
+"""What other forms add to the score of a place."""
+
+import pytest
+
+from taglio.flow.choose_forms import FormResult
+from taglio.flow.settle import other_scores
+
+
+def test_an_lstms_form_gains_beside_int8_and_a_products_form_instead_of_it() -> None:
+    form = FormResult("int8-dynamic", "onnxruntime", 2, float_s=10.0, latency_s=5.0, error=0.01, score_s=6.0, kept=True)
+    for recurrent, best_s in ((0.0, 6.0), (0.75, 5.0), (1.0, 4.0)):
+        assert other_scores([form], {"onnxruntime": 8.0}, recurrent) == pytest.approx({"onnxruntime": best_s})
+
+
+def test_forms_that_are_not_kept_or_need_no_lstm_have_their_own_score_alone() -> None:
+    weights = FormResult("int8-weights", "openvino", 2, float_s=10.0, latency_s=5.0, error=0.01, score_s=7.0, kept=True)
+    slow = FormResult(
+        "int8-dynamic", "onnxruntime", 2, float_s=10.0, latency_s=9.9, error=0.01, score_s=9.9, kept=False
+    )
+    int8_s = {"openvino": 8.0, "onnxruntime": 8.0}
+    assert other_scores([weights, slow], int8_s, 1.0) == {"openvino": 7.0}
