@@ -2,8 +2,10 @@
 
 One run on a quiet machine comes first, and tells how long half a run is. The others are disturbed from their start,
 from a quarter or from the middle on, in turn. Then float and all plans are timed side by side on the quiet machine
-again. A disturbed run passes if its plan is there at most 5 % slower than that of the quiet run and was predicted within
-5 % of its time there, or if the run said by how much its figures may be off; and if its plan is not slower than float.
+again. A disturbed run passes if its plan is there at most 5 % slower than that of the quiet run and was predicted
+within 5 % of its time there, or if the run said by how much its figures may be off; and if its plan is not slower than
+float.
+
     python benchmarks/busy.py [--case digits] [--runs 10] [--effort 0.3]
 """
 
