@@ -289,8 +289,8 @@ def _status(outcome: Outcome) -> str:
         return f"by the measured tables, no plan within the limit is faster{margin}"
     if status == "measured":
         though = f", though predicted {percent(gap)} slower than the solver's plan" if gap > 1e-6 else ""
-        noise = ", within the timing noise" if _seems_slower(outcome) else ""
-        return f"it was the fastest when timed{noise}{though}"
+        how = "none was faster side by side" if _seems_slower(outcome) else "it was the fastest when timed"
+        return f"{how}{though}"
     return f"solver status {status!r}, at most {percent(gap)} slower than the optimum"
 
 
