@@ -206,7 +206,7 @@ def _outcome(
 def _left_out(work: Work, found: Settled) -> tuple[str, ...]:
     """What was not compared because the model is slow."""
     able = any(form.fits(block) for form in UNCALIBRATED.values() for block in work.graph.blocks)
-    left = [] if found.places.schemes else ["schemes"]
+    left = [] if found.places.schemes or not work.graph.candidates() else ["schemes"]
     left += ["forms without calibration"] if able and not found.forms else []
     told = f"a run takes {work.setup.run_s:.2g} s: {' and '.join(left)} were not compared"
     return (f"{told}; a higher effort compares them",) if left else ()

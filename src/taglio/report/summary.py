@@ -148,13 +148,14 @@ def side_by_side(material: Material) -> list[Part]:
 
 
 def parts(material: Material) -> list[Part]:
-    """The error of every part of the outputs, if there are several or one lost its information."""
+    """The error of every part of the outputs, if any has one and there are several, or one lost its information."""
     outcome, metric = material.outcome, material.metric
     if outcome is None:
         return []
     variants = _variants(outcome).values()
     names = list(dict.fromkeys(each.name for variant in variants for each in variant.parts))
-    if (len(names) < 2 or not metric.smooth) and not any(variant.lost for variant in variants):
+    changed = any(each.loss > 0.0 for variant in variants for each in variant.parts)
+    if (len(names) < 2 or not metric.smooth or not changed) and not any(variant.lost for variant in variants):
         return []
     rows: list[list[object]] = []
     for name in names:
@@ -279,7 +280,7 @@ def _profiled(material: Material, label: str, name: str) -> _Column:
 def _seems_slower(outcome: Outcome) -> bool:
     """Whether a finalist that keeps the limit has a lower median than the plan, though it did not win side by side."""
     medians = [each.latency_s for each in outcome.places if each.holds and each.latency_s is not None]
-    return min(medians, default=inf) < outcome.plan.latency.median_s
+    return bool(outcome.candidates) and min(medians, default=inf) < outcome.plan.latency.median_s
 
 
 def _status(outcome: Outcome) -> str:
