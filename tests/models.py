@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx.parser
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio.data.dataset import Dataset
@@ -89,6 +89,19 @@ def conv_relu_chain() -> onnx.ModelProto:
     x = g.conv(x, 10, 12, bias=False)
     x = g.op("LeakyRelu", g.conv(x, 12, 4, 1), alpha=0.1)
     return g.model(g.rename(x, "y"))
+
+
+def branching() -> onnx.ModelProto:
+    """An If whose two bodies hold four floats each."""
+    return onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+        branching (float[1, 4] x) => (float[1, 4] y) <float zero = {0.0}> {
+            sum = ReduceSum <keepdims = 0> (x)
+            positive = Greater (sum, zero)
+            [if] y = If (positive) <
+                then_branch = larger () => (float[1, 4] a) <float[4] w = {1.0, 2.0, 3.0, 4.0}> { a = Mul (x, w) },
+                else_branch = smaller () => (float[1, 4] b) <float[4] v = {1.0, 2.0, 3.0, 4.0}> { b = Add (x, v) }
+            >
+        }""")
 
 
 def residual() -> onnx.ModelProto:

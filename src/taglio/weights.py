@@ -115,15 +115,16 @@ def tensors(proto: onnx.ModelProto) -> Iterator[TensorProto]:
     """Every tensor that a model holds or refers to, including those in attributes and subgraphs."""
     yield from _of_graph(proto.graph)
     for function in proto.functions:
-        yield from _of_nodes(function.node)
+        yield from of_nodes(function.node)
 
 
 def _of_graph(graph: onnx.GraphProto) -> Iterator[TensorProto]:
     yield from graph.initializer
-    yield from _of_nodes(graph.node)
+    yield from of_nodes(graph.node)
 
 
-def _of_nodes(nodes: Any) -> Iterator[TensorProto]:
+def of_nodes(nodes: Any) -> Iterator[TensorProto]:
+    """Every tensor in the attributes and bodies of operators."""
     for node in nodes:
         for attribute in node.attribute:
             if attribute.HasField("t"):
@@ -199,7 +200,12 @@ def chunks(tensor: TensorProto) -> Iterator[bytes]:
 
 def weight_bytes(proto: onnx.ModelProto) -> int:
     """Bytes of all tensors, in the model or in files."""
-    return sum(stored_bytes(each.data_type, each.dims) for each in tensors(proto))
+    return bytes_of(tensors(proto))
+
+
+def bytes_of(some: Iterable[TensorProto]) -> int:
+    """Bytes of these tensors, in the model or in files."""
+    return sum(stored_bytes(each.data_type, each.dims) for each in some)
 
 
 def size_bytes(proto: onnx.ModelProto) -> int:

@@ -129,7 +129,7 @@ def test_casts_that_keep_the_values(tmp_path: Path, source: str, target: str, va
         (np.zeros((2, 3, 4, 6)), x_of(1, 4, 6, 3), FIRST),
         (np.zeros((3, 4, 6)), IMAGE, r"\[3, 4, 6\].*no axis of samples, so save array\[None\]"),
         (np.zeros((2, 3, 5, 6)), IMAGE, r"\[2, 3, 5, 6\].*takes \[1, 3, 4, 6\]: save \[N, 3, 4, 6\]"),
-        (np.zeros(()), VECTOR, r"has \[\] for input 'x'"),
+        (np.zeros(()), VECTOR, r"has a single number for input 'x'"),
         (np.zeros((0, 5)), VECTOR, "has 0 samples"),
     ],
 )
@@ -368,3 +368,21 @@ def test_values_in_memory_give_the_samples_of_a_file(tmp_path: Path) -> None:
     for values in ({"x": x, "ids": ids, "label": np.arange(4)}, rows_of, (each for each in rows_of), loader):
         assert from_values(values, [VECTOR, IDS]).sha256 == wanted.sha256
     assert "left out 'text', not among the model's inputs" in from_values(rows_of, [VECTOR, IDS]).remarks[0]
+
+
+def test_inputs_of_a_single_number_are_given_in_every_form() -> None:
+    """A sampling rate beside a sound, whose length may differ from sample to sample."""
+    spec = [InputSpec("x", (1, "time"), "float32"), InputSpec("rate", (), "int64")]
+    sounds, rates = [rows(1, 4) for _ in range(3)], np.array([8, 16, 16])
+    items = [{"x": x, "rate": rate} for x, rate in zip(sounds, rates, strict=True)]
+    wanted = from_values({"x": np.stack(sounds), "rate": rates}, spec)
+    assert wanted.samples[1]["rate"].shape == ()
+    for values in (items, iter(items), [(each["x"], each["rate"]) for each in items]):
+        assert from_values(values, spec).sha256 == wanted.sha256
+    ragged = [*sounds[:2], rows(1, 5)]
+    assert from_values({"x": ragged, "rate": rates}, spec).samples[2]["x"].shape == (1, 5)
+    for rate in (16, np.array(16)):
+        with refused("'rate'. is a single"):
+            from_values({"x": ragged, "rate": rate}, spec)
+        with refused("has a single number for input 'rate'"):
+            from_values({"x": np.stack(sounds), "rate": rate}, spec)

@@ -122,6 +122,10 @@ def test_the_choice_keeps_its_share_of_the_limit(few: Model, monkeypatch: pytest
     # What is no faster is not worth it.
     monkeypatch.setattr(choose_bfloat16, "_relative", lambda *_: 0.99)
     assert choose_bfloat16.choose_bfloat16(few, samples, wanted, limit, RELATIVE, 0.05) is None
+    # Nor is float32 everywhere, which only noise makes faster than itself.
+    monkeypatch.setattr(choose_bfloat16, "_relative", lambda *_: 0.5)
+    monkeypatch.setattr(choose_bfloat16, "fastest", lambda seconds, *_: (0,) * len(seconds[0]))
+    assert choose_bfloat16.choose_bfloat16(few, samples, wanted, 1.0, RELATIVE, 0.05) is None
 
 
 @mixes

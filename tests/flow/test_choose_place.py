@@ -1,5 +1,6 @@
 """Where plans are made, from what float and all-int8 did in each place."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import onnx
@@ -129,12 +130,29 @@ def test_a_model_that_openvino_cannot_mark_is_planned_elsewhere(monkeypatch: pyt
     def fail(*_: object) -> None:
         raise RuntimeError("no such port")
 
-    timed = Timed(onnx.ModelProto(), WallTime(0.001, 0.001, 0.001, 0.001, 1, 0.001), {})
-    monkeypatch.setattr(choose_place, "refusal", lambda _: "")
-    monkeypatch.setattr(choose_place, "time_models", lambda models, *_, **__: dict.fromkeys(models, timed))
-    monkeypatch.setattr(choose_place, "base_errors", lambda *_: ({NAME: 0.0, BF16: 0.5}, {}))
-    monkeypatch.setattr(choose_place, "choose_bfloat16", fail)
+    timed_bfloat16(monkeypatch, 0.001, fail)
     found, bfloat16 = choose_place.float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric(), 1.0)
     assert bfloat16 is None
     assert [each.dropped for each in found if each.runtime == MIXED] == ["no such port"]
     assert {each.runtime for each in found if not each.dropped} == {ORT, NAME}
+
+
+def test_no_mix_is_tried_where_bfloat16_is_slower_than_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes longer than all else on a small model."""
+    timed_bfloat16(monkeypatch, 0.002, lambda *_: pytest.fail("was tried"))
+    found, bfloat16 = choose_place.float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric(), 1.0)
+    assert bfloat16 is None and MIXED not in {each.runtime for each in found}
+
+
+def timed_bfloat16(monkeypatch: pytest.MonkeyPatch, seconds: float, mix: Callable[..., None]) -> None:
+    """In bfloat16 the float model takes `seconds` and breaks the limit, elsewhere it takes a millisecond; `mix` chooses
+    what computes in it."""
+
+    def timed(place: str) -> Timed:
+        took = seconds if place == BF16 else 0.001
+        return Timed(onnx.ModelProto(), WallTime(took, took, took, took, 1, took), {})
+
+    monkeypatch.setattr(choose_place, "refusal", lambda _: "")
+    monkeypatch.setattr(choose_place, "time_models", lambda models, *_, **__: {name: timed(name) for name in models})
+    monkeypatch.setattr(choose_place, "base_errors", lambda *_: ({NAME: 0.0, BF16: 0.5}, {}))
+    monkeypatch.setattr(choose_place, "choose_bfloat16", mix)

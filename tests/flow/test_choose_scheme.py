@@ -31,6 +31,12 @@ def test_the_fastest_wins_and_among_equally_fast_ones_the_most_accurate() -> Non
     assert pick([slow]) == slow
 
 
+def test_no_schemes_are_compared_where_no_block_can_be_int8(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose_scheme, "time_models", lambda *_, **__: pytest.fail("was timed"))
+    floats = work.but(graph=work.graph.without_int8({block.name: "none" for block in work.graph.blocks}))
+    assert choose(floats, 1.0, Metric()) == (CHANNEL, ())
+
+
 @pytest.fixture(scope="module")
 def work(few_digits: Case) -> Work:
     return Model(few_digits.model, few_digits.data, threads=1)

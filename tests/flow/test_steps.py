@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import onnxruntime as ort
 import pytest
 
@@ -71,6 +72,25 @@ def test_pairs_are_suggested_by_name_and_shape() -> None:
     ]  # fmt: skip
     assert told("r1o r2o fgr", "src r1i r2i") == [("r1o", "r1i"), ("r2o", "r2i")]
     assert told("output scores", "input image") == []
+
+
+@pytest.mark.parametrize("read", ["Identity (h)", "Reshape (h, one)"])
+def test_a_batch_without_a_name_is_not_taken_for_a_dimension_that_grows(read: str) -> None:
+    """The first cell runs on a batch of 0 and leaves it so; the second refuses it. The cache does grow."""
+    proto = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17]>
+        unnamed (float[?, 16] x, float[1, ?, 16] h, float[1, ?, 16] past)
+        => (float[?, ?, 16] y, float[1, ?, 16] hn, float[1, ?, 16] present)
+        <int64[1] zero = {{0}}, int64[3] one = {{1, 1, 16}}> {{
+            row = Unsqueeze (x, zero)
+            before = {read}
+            hn = Add (row, before)
+            present = Concat <axis = 1> (past, row)
+            y = Add (present, hn)
+        }}""")
+    opened = taglio.Model(proto, {"x": inputs(4)}, threads=1, runtime="onnxruntime", state=["hn=h", "present=past"])
+    assert {name: value.shape for name, value in opened.first_states.items()} == {"h": (1, 1, 16), "past": (1, 0, 16)}
+    everything = [*opened.data.calibration.samples, *opened.data.held_out.samples]
+    assert sorted(each["past"].shape[1] for each in everything) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from taglio.model.load import load
 from tests.models import (
     TINY,
     Sketch,
+    branching,
     conv_relu_chain,
     conv_transpose,
     dense,
@@ -116,6 +117,16 @@ def test_weights_are_counted_in_bytes(tmp_path: Path) -> None:
         4 * elements,
         elements,
     )
+
+
+def test_weights_that_no_form_changes_are_counted_in_every_form(tmp_path: Path) -> None:
+    """Those in the bodies of an If, and those that are not float."""
+    block = graph_of(branching(), tmp_path).block("if")
+    assert (block.weight_float_bytes, block.weight_int8_bytes) == (32, 32)
+    g = Sketch()
+    quantised = g.op("DynamicQuantizeLinear", g.input("x", 1, 16), outputs=3)
+    g.op("Cast", g.op("MatMulInteger", quantised, g.constant(np.ones((16, 4), np.uint8))), to=onnx.TensorProto.FLOAT)
+    assert graph_of(g.model("cast2_out"), tmp_path).block("matmulinteger1").weight_bytes(32) == 16 * 4
 
 
 def test_refusals_say_why(tmp_path: Path) -> None:

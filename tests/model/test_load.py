@@ -14,7 +14,7 @@ from taglio.errors import BadData, BadModel
 from taglio.model.inputs import random_feed
 from taglio.model.load import Model, load
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
-from tests.models import TINY, Sketch, conv_relu_chain, loaded, messy, residual, saved, silu, two_in_two_out
+from tests.models import TINY, Sketch, branching, conv_relu_chain, loaded, messy, residual, saved, silu, two_in_two_out
 
 SHARED = Path(__file__).parents[2] / ".." / "shared"
 ULTRAFACE = SHARED / "models" / "ultraface-rfb-320.onnx"
@@ -66,6 +66,23 @@ def test_a_file_that_is_not_onnx(tmp_path: Path) -> None:
     path = tmp_path / "notes.onnx"
     path.write_text("a shopping list, not a model")
     assert "not an ONNX file" in refusal(path)
+
+
+def test_a_model_in_onnx_runtimes_own_format(tmp_path: Path) -> None:
+    """Which also holds what ONNX Runtime fused when it was saved."""
+    path = saved(conv_relu_chain(), tmp_path)
+    fused = tmp_path / "fused.ort"
+    extended = SessionOptions(1, Optimization.EXTENDED)
+    open_session(path, extended, save_optimized=fused)
+    model = load(fused)
+    assert model.name == "fused" and "FusedConv" in {node.op_type for node in model.proto.graph.node}
+    feed = random_feed(model.inputs, seed=3)
+    wanted, found = (open_session(each, SessionOptions(1)).run(None, feed) for each in (path, model.proto))
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-4, atol=1e-5)
+    open_session(branching(), extended, save_optimized=fused)
+    assert "If" in {node.op_type for node in load(fused).proto.graph.node}
+    fused.write_bytes(fused.read_bytes()[:400])
+    assert "ONNX Runtime" in refusal(fused)
 
 
 @pytest.mark.parametrize("part", [0.05, 0.3, 0.6, 0.95])

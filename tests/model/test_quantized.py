@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model, load
-from taglio.model.quantized import quantized_operators
+from taglio.model.quantized import already_quantized, quantized_operators
 from taglio.quantize.library import dynamic, qoperator
 from taglio.quantize.precision import Precision
 from taglio.quantize.qdq import QdqBuilder
@@ -47,6 +47,7 @@ def test_what_taglio_quantised_is_read_again_kept_and_built_on(tmp_path: Path) -
     half = in_int8(model, graph, ranges, names[: len(names) // 2])
     again, blocks, its_ranges, _ = prepared(half, tmp_path)
     assert quantized_operators(again.proto) == quantized_operators(half)
+    assert already_quantized(half) and not already_quantized(model.proto)
     reasons = {block.refusal for block in blocks.blocks}
     assert "already quantised" in reasons
     left = [block.name for block in blocks.candidates()]

@@ -15,9 +15,9 @@ import pytest
 from taglio import artifact
 from taglio.cli import main
 from taglio.embedded import digits_data
-from taglio.error.loss import Bound, Metric
+from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.error.model import ErrorModel
-from taglio.error.tally import OtherLoss, PartLoss
+from taglio.error.tally import RUINED, OtherLoss, PartLoss
 from taglio.errors import BadArtifact
 from taglio.flow.curve import Level
 from taglio.flow.outcome import InPlace, Outcome, Variant
@@ -25,7 +25,7 @@ from taglio.model.graph import build
 from taglio.model.load import Model, load
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
-from taglio.report import page, terminal
+from taglio.report import page, terminal, units
 from taglio.report.material import Absent, gather
 from taglio.report.written import offer
 from tests.models import digits_model
@@ -156,6 +156,7 @@ def test_a_model_without_int8_forms_is_not_compared_with_all_int8(
     told = capsys.readouterr().out
     assert f"None of the {made.blocks} blocks has the form int8 (taglio inspect says why)" in told
     assert "as fast as all-int8" not in told
+    assert "float plan latency measured" in " ".join(told.split())
 
 
 def test_a_float_plan_is_no_failure_of_int8_to_keep_the_limit(
@@ -168,6 +169,24 @@ def test_a_float_plan_is_no_failure_of_int8_to_keep_the_limit(
         told = " ".join(capsys.readouterr().out.split())
         assert "no int8 plan within the error limit 1\u00a0% is faster" in told.replace("1 %", "1\u00a0%")
         assert words in told
+
+
+def test_a_plan_that_did_not_win_side_by_side_is_not_called_slower(
+    complete: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = artifact.load(complete / "outcome.json", "outcome", Outcome)
+    kept = replace(made.float32, int8_blocks=0)
+    for factor, words in ((0.9, "Float is kept: no int8 plan within"), (1.1, "Float is the fastest")):
+        rows = [InPlace("plan 1", "onnxruntime", factor * kept.latency.median_s, 0.008, False, True)]
+        outcome = replace(made, plan=kept, places=tuple(rows), status="measured")
+        terminal.outcome(complete, replace(gather(complete), outcome=outcome))
+        told = " ".join(capsys.readouterr().out.split())
+        assert words in told and ("timing noise" in told) == (factor < 1.0)
+
+
+def test_answers_that_are_not_finite_are_not_called_an_error_of_100000_percent() -> None:
+    assert [units.shown(RELATIVE, loss) for loss in (RUINED, inf)] == ["NaN\u00a0or\u00a0∞"] * 2
+    assert units.shown(RELATIVE, 0.999 * RUINED).endswith("%")
 
 
 def test_a_larger_limit_gains_what_is_more_than_the_plan_has(

@@ -74,12 +74,38 @@ def padding(g: Sketch, source: str) -> str:
     return g.conv(g.op("Pad", g.op("Sqrt", g.op("Abs", source)), pads, mode="reflect"), 16, 16)
 
 
+def computed_padding(g: Sketch, source: str) -> str:
+    """A reflected border of a computed width, and a convolution."""
+    sign = g.op("Cast", g.op("Sign", g.op("Exp", source)), to=onnx.TensorProto.INT64)
+    one = g.op("Unsqueeze", g.op("ReduceMax", sign, keepdims=0), g.constant(np.array([0])))
+    pads = g.op("Mul", one, g.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1])))
+    return g.conv(g.op("Pad", g.op("Sqrt", g.op("Abs", source)), pads, mode="reflect"), 16, 16)
+
+
+def difference(g: Sketch, source: str) -> str:
+    """A product less another, and a product of that."""
+    flat = g.op("Reshape", source, g.constant(np.array([16, 144])))
+    one, other = (g.op("MatMul", flat, g.weight(144, 48)) for _ in range(2))
+    return g.op("MatMul", g.op("Sub", one, other), g.weight(48, 8))
+
+
+def moved(g: Sketch, source: str) -> str:
+    """Activations of what was moved, and numbers by which they are multiplied, one for each channel or for all."""
+    last = g.op("Transpose", g.op("Abs", source), perm=[0, 2, 3, 1])
+    values = g.op("MatMul", g.op("Gelu", g.op("Mul", last, g.weight(16))), g.weight(16, 8))
+    rows = g.op("Reshape", values, g.constant(np.array([9, 128])))
+    return g.op("Sqrt", g.op("Abs", g.op("Mul", rows, g.constant([[[0.3]]]))))
+
+
 KEPT = {
     "activation": then("Relu"),
     "hard activation": then("HardSwish"),
     "softmax": then("Softmax", axis=-1),
     "pool": then("MaxPool", kernel_shape=[2, 2], strides=[2, 2]),
     "padding": padding,
+    "computed padding": computed_padding,
+    "difference": difference,
+    "moved": moved,
     "swish": swish,
     "product": product,
 }

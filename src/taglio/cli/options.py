@@ -148,7 +148,7 @@ _RUNTIME = "runtime that runs the model; openvino-bf16 computes float parts in b
 # The variants of an option that has another meaning in some commands are in parser.py, with the command.
 OPTIONS: dict[str, Facts] = {
     "model": option(
-        "an .onnx, .keras, .h5, .tflite or .pt2 file, the directory of a SavedModel or of a Hugging Face model, "
+        "an .onnx, .ort, .keras, .h5, .tflite or .pt2 file, the directory of a SavedModel or of a Hugging Face model, "
         "or a PyTorch module:function",
         type=Path,
         metavar="MODEL",

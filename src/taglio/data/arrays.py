@@ -216,7 +216,8 @@ def _unfit(where: str, spec: InputSpec, shape: tuple[int, ...], fix: str) -> Bad
             fix = f"the channels are last, so save numpy.moveaxis(array, -1, {channels})"
         elif matches((dims[-1], *dims[1:-1]), shape[channels:]):
             fix = f"the channels are first, so save numpy.moveaxis(array, {channels}, -1)"
-    return BadData(f"{where} has {list(shape)} for input {spec.name!r}, which takes {shown(spec.shape)}: {fix}")
+    told = list(shape) if shape else "a single number"
+    return BadData(f"{where} has {told} for input {spec.name!r}, which takes {shown(spec.shape)}: {fix}")
 
 
 def one_sample(where: str, spec: InputSpec, array: Array, symbol: str | None) -> Array:

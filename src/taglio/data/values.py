@@ -132,7 +132,7 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
 def _taken_apart(inputs: Sequence[InputSpec], arrays: dict[str, Array]) -> Iterator[dict[str, Array]]:
     """The item itself, or its rows if it is a batch and the model's batch is 1."""
     fixed = all(spec.shape and spec.shape[0] == 1 for spec in inputs)
-    several = {len(arrays[spec.name]) for spec in inputs if arrays[spec.name].ndim == len(spec.shape or ())}
+    several = {len(each) for spec in inputs if (each := arrays[spec.name]).ndim == len(spec.shape or ()) > 0}
     if not fixed or len(several) != 1 or several == {1} or any(array.ndim == 0 for array in arrays.values()):
         yield arrays
         return
@@ -163,6 +163,11 @@ def _ragged(column: Any) -> bool:
 
 
 def _rows(columns: Mapping[Any, Any], source: str) -> list[dict[str, Any]]:
+    for key, column in columns.items():
+        if not hasattr(column, "__len__") or getattr(column, "ndim", 1) == 0:
+            raise BadData(
+                f"`{source}`[{key!r}] is a single {type(column).__name__}: give a list of one for each sample"
+            )
     counts = {str(key): len(column) for key, column in columns.items()}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name!r} {count}" for name, count in counts.items())

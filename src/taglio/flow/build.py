@@ -16,12 +16,11 @@ from taglio.components.cut import Component, Wires, cut
 from taglio.components.placed import placed
 from taglio.components.prove import Proof, prove
 from taglio.data.dataset import covering
-from taglio.data.spec import InputSpec
+from taglio.data.spec import InputSpec, dtype_name
 from taglio.data.values import one_feed
 from taglio.errors import BadData, TaglioError, one_line
 from taglio.flow.work import Work
 from taglio.model.inputs import input_specs
-from taglio.model.state import first_shape
 from taglio.plan.result import Plan
 from taglio.profile.machine import available_cores
 from taglio.progress import Progress
@@ -164,9 +163,9 @@ def assemble(work: Work, plan: Plan) -> Built:
     sha256, store = work.model.sha256, work.model.store
     runtimes = {part.device: plan.runtime_on(part.device) for part in parts}
     bfloat16 = work.setup.options(plan.runtime).bfloat16
-    specs = {spec.name: spec for spec in work.model.inputs}
+    first = work.first_states
     states = tuple(
-        files.State(present, past, specs[past].dtype, first_shape(specs[past], work.model.inputs))
+        files.State(present, past, dtype_name(first[past].dtype), first[past].shape)
         for present, past in work.graph.states
     )
     made_from = (sha256, plan.fingerprint(), inputs, work.model.outputs, tuple(parts), whole)

@@ -154,7 +154,8 @@ def _best(
             most**2 - fixed**2,
             partial(_left_over, fixed=fixed, limit=limit),
         )
-    kept = [each for each in measured.values() if each is not None and each.seconds <= _WORTH * float_s]
+    mixed = [each for each in measured.values() if each is not None and each.bfloat16]
+    kept = [each for each in mixed if each.seconds <= _WORTH * float_s]
     return min(kept, key=lambda each: with_int8(each.seconds, each.error, limit), default=None)
 
 

@@ -4,8 +4,8 @@ Plans nothing.
 A place gets a profile if its score is the best, or so close that its plans may win. The score is the one of
 choose_scheme.py: the estimated latency of a plan, from the latencies of float and all-int8 and the share of the limit
 that all-int8 uses. The error of a place's own arithmetic (bfloat16) adds to the error of int8 as squares, so int8 may
-use what is left of the limit. If bfloat16 everywhere breaks the limit, or leaves little of it, some blocks may still
-compute in it: that is one more place (choose_bfloat16.py).
+use what is left of the limit. If bfloat16 everywhere breaks the limit, or leaves little of it, but is about as fast as
+the fastest place or faster, some blocks may still compute in it: that is one more place (choose_bfloat16.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -162,7 +162,8 @@ def float_everywhere(
         if error > _LEFT * max_loss:
             dropped[name] = f"the float model alone has {metric.title} {metric.text(error, 2)} there"
     choice = None
-    if errors.get(BF16, 0.0) > _MUCH * max_loss and OPENVINO in errors and OPENVINO not in dropped:
+    reachable = float_s.get(BF16, inf) <= _REACH * min(each for name, each in float_s.items() if name not in dropped)
+    if errors.get(BF16, 0.0) > _MUCH * max_loss and OPENVINO in errors and OPENVINO not in dropped and reachable:
         try:
             require_here(MIXED, work.model.name)
             choice = choose_bfloat16(work, samples, wanted, max_loss, metric, float_s[OPENVINO])

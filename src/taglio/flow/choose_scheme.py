@@ -59,7 +59,8 @@ def choose(
 
     The score assumes that a limit of half the all-int8 error allows half of the time to be saved: a faster scheme with
     twice the error is not better under a tight limit. A scheme under which the model does not load is dropped; if all
-    are, see `float_where_none_loads`. For a slow model the first schemes are compared, or the first is taken untried.
+    are, see `float_where_none_loads`. For a slow model the first schemes are compared, or the first is taken untried;
+    so it is where no block can be int8.
     """
     if not schemes:
         raise BadOption("no scheme to choose from")
@@ -134,7 +135,9 @@ def choose(
 
 
 def _affordable(work: Work, schemes: Sequence[Scheme], effort: Effort) -> Sequence[Scheme]:
-    """The first of `schemes` that there is time to compare; none if that leaves no choice."""
+    """The first of `schemes` that there is time to compare; none if that leaves no choice, or no block can be int8."""
+    if not work.graph.candidates():
+        return ()
     count = work.affordable(0.5 * effort.patience_s, _RUNS * (1 + len(schemes))) // _RUNS - 1
     return schemes[:count] if count >= min(2, len(schemes)) else ()
 

@@ -176,6 +176,7 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
     work = Work(setup, source, network, graph, split_data, memory_bytes)
     if stepped is not None:
         work.kept.put(("steps",), stepped.steps)
+        work.kept.put(("first states",), stepped.first)
     return work
 
 

@@ -27,6 +27,7 @@ from taglio.flow.result import Result, result_of
 from taglio.flow.settle import Settled, settle
 from taglio.flow.work import Work
 from taglio.memory import peak_bytes
+from taglio.model.quantized import already_quantized
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Timed
@@ -113,7 +114,7 @@ def optimize(
     int8_blocks, chosen_error = len(decision.plan.assignment()), decision.answers[decision.winner].error
     step = nothing_changed(limits.metric, chosen_error, int8_blocks, len(set(settled.digests[1])))
     notes += ((step,) if step else ()) + _of_forms(decision.plan) + _of_bfloat16(settled, built)
-    notes += _left_out(work, found) if wanted is None else ()
+    notes += (_left_out(work, found) if wanted is None else ()) + already_quantized(work.model.proto)
     outcome = _outcome(settled, places.schemes, decision, built, notes, clock)
     outcome = replace(outcome, repairs=repairs, forms=found.forms, curve=levels, costly=costly(error))
     if work.setup.runtime == AUTO:
@@ -205,7 +206,7 @@ def _outcome(
 def _left_out(work: Work, found: Settled) -> tuple[str, ...]:
     """What was not compared because the model is slow."""
     able = any(form.fits(block) for form in UNCALIBRATED.values() for block in work.graph.blocks)
-    left = [] if found.places.schemes else ["schemes"]
+    left = [] if found.places.schemes or not work.graph.candidates() else ["schemes"]
     left += ["forms without calibration"] if able and not found.forms else []
     told = f"a run takes {work.setup.run_s:.2g} s: {' and '.join(left)} were not compared"
     return (f"{told}; a higher effort compares them",) if left else ()

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from taglio.data.dataset import DEFAULT_LIMIT, Dataset, Sample, Samples, assemble, evenly
-from taglio.data.spec import InputSpec
+from taglio.data.spec import Array, InputSpec
 from taglio.model.inputs import fix_shapes
 from taglio.model.read import IN_MEMORY, read
 from taglio.model.state import Pair, first_states, pairs
@@ -19,7 +19,8 @@ ALL_STEPS = 2**31
 
 
 class Stepped:
-    """A model whose `texts` (OUTPUT=INPUT) name its states. `steps` are the samples as given, in order."""
+    """A model whose `texts` (OUTPUT=INPUT) name its states. `steps` are the samples as given, in order; `first` are the
+    states before the first, by input."""
 
     def __init__(
         self, source: Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], texts: Sequence[str]
@@ -27,6 +28,7 @@ class Stepped:
         self._source, self._shapes, self._texts = source, shapes, texts
         self.pairs: tuple[Pair, ...] = ()
         self.steps: Sequence[Sample] = ()
+        self.first: Sample = {}
 
     def given(self, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
         """The inputs that the data must hold: those that are not states. Raises BadOption for a pair that does not
@@ -42,16 +44,24 @@ class Stepped:
         that the model cannot run one after another."""
         path, proto = self._proto()
         session = open_session(proto, SessionOptions(1), label=path.name)
+        presents = [present for present, _ in self.pairs]
+
+        def after(feed: Sample, row: int) -> dict[str, Array]:
+            values = run_session(session, presents, feed, f"{dataset.source}, step {row}")
+            return {past: np.array(value) for (_, past), value in zip(self.pairs, values, strict=True)}
+
         self.steps = self.steps or dataset.samples
-        states = first_states(self.pairs, inputs)
+        self.first = self.first or first_states(
+            self.pairs, inputs, lambda states: after({**dataset.samples[0], **states}, 0)
+        )
+        states = self.first
         rows = set(kept := evenly(len(dataset.samples), limit or DEFAULT_LIMIT))
         found = Samples([spec.name for spec in inputs], room_bytes)
         for row, step in enumerate(dataset.samples):
             feed = {**step, **states}
             if row in rows:
                 found.append(feed)
-            values = run_session(session, [present for present, _ in self.pairs], feed, f"{dataset.source}, step {row}")
-            states = {past: np.array(value) for (_, past), value in zip(self.pairs, values, strict=True)}
+            states = after(feed, row)
         labels = None if dataset.labels is None else dataset.labels[kept]
         names = [dataset.names[row] for row in kept]
         dropped = dataset.dropped + len(dataset.samples) - len(kept)

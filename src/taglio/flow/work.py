@@ -209,6 +209,11 @@ class Work:
         return cast("Sequence[Sample]", self.kept.once(("steps",), lambda: ()))
 
     @property
+    def first_states(self) -> Sample:
+        """The states before the first step of a session, by input; none for a model without states."""
+        return cast("Sample", self.kept.once(("first states",), dict))
+
+    @property
     def measured_shapes(self) -> tuple[dict[str, Shape], ...]:
         """The shapes of the timed inputs; empty if the model has no dynamic dimension."""
         return tuple(map(shapes_of, self.timed)) if any(spec.dynamic for spec in self.model.inputs) else ()

@@ -17,6 +17,7 @@ from taglio.model.observe import Observed, tensor_shapes, tensor_types
 from taglio.model.operators import moves, quantized_already, refusal, standard
 from taglio.model.quantized import why_float
 from taglio.model.sequences import joined, not_tensors
+from taglio.weights import bytes_of, of_nodes
 
 ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 ACTIVATIONS = frozenset(
@@ -74,7 +75,8 @@ class Block:
     anchor followed by an activation that is not free in int8, such as x·sigmoid(x): such a block also has the form
     `int8-anchor`. `matrix` marks a product with a constant matrix, which also has the forms of
     `quantize/uncalibrated.py`; `recurrent` an LSTM that has `int8-dynamic`, and no int8 form. `state_bytes` is the size
-    of the state that it keeps between steps.
+    of the state that it keeps between steps, `fixed_bytes` that of weights which no form changes: other types than
+    float32, and those in the bodies of an If, Loop or Scan.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Block:
     state_bytes: int = 0
     matrix: bool = False
     recurrent: bool = False
+    fixed_bytes: int = 0
 
     @property
     def quantizable(self) -> bool:
@@ -104,17 +107,17 @@ class Block:
 
     @property
     def weight_float_bytes(self) -> int:
-        """Bytes of the weights in float32."""
-        return 4 * self.weight_elements
+        """Bytes of the weights in float."""
+        return self.weight_bytes(32)
 
     @property
     def weight_int8_bytes(self) -> int:
         """Bytes of the weights in int8 (scales not counted)."""
-        return self.weight_elements
+        return self.weight_bytes(8)
 
     def weight_bytes(self, bits: int) -> int:
         """Bytes of the weights at `bits` each (scales not counted)."""
-        return self.weight_elements * bits // 8
+        return self.weight_elements * bits // 8 + self.fixed_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +325,7 @@ class _Operators:
             self.shapes[name] = seen.shape
             self.types[name] = onnx.helper.np_dtype_to_tensor_dtype(dtype_of(seen.dtype))
         self.initializers = {tensor.name for tensor in graph.initializer}
+        self.fixed = {each.name: bytes_of([each]) for each in graph.initializer if each.data_type != _FLOAT}
         self.biases = {tensor.name for tensor in graph.initializer if all(size == 1 for size in tensor.dims[:-1])}
         self.producers = {name: node for node in graph.node for name in node.output}
         self.consumers: dict[str, list[onnx.NodeProto]] = {}
@@ -398,6 +402,7 @@ class _Operators:
             soft_tail=len(group) > 1 and group[-1].op_type not in ("Add", "Relu", "Clip"),
             matrix=_multiplies(first, weights, self.shapes),
             recurrent=recurrent,
+            fixed_bytes=sum(self.fixed.get(name, 0) for name in reads) + bytes_of(of_nodes(group)),
         )
 
 

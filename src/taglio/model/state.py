@@ -1,13 +1,14 @@
-"""The states of a model: outputs that are inputs of the next step. Runs no model."""
+"""The states of a model: outputs that are inputs of the next step."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 
 import numpy as np
 import onnx
 
 from taglio.data.spec import Array, InputSpec, Shape, batch_symbol
-from taglio.errors import BadOption
+from taglio.errors import BadData, BadOption
 from taglio.model.inputs import spec_of
 
 # An output and the input that takes its value in the next step.
@@ -56,16 +57,45 @@ def suggested(specs: Sequence[InputSpec], values: Sequence[onnx.ValueInfoProto])
     return tuple(each for each in found if outputs.count(each[0]) == inputs.count(each[1]) == 1)
 
 
-def first_shape(spec: InputSpec, inputs: Sequence[InputSpec]) -> Shape:
-    """The shape of a state before the first step: 1 for a dynamic batch, 0 for a dimension that grows."""
-    symbol = batch_symbol(inputs)
-    return tuple(dim if isinstance(dim, int) else int(symbol is not None and dim == symbol) for dim in spec.shape or ())
+def first_states(
+    states: Iterable[Pair], inputs: Sequence[InputSpec], after: Callable[[Mapping[str, Array]], Mapping[str, Array]]
+) -> dict[str, Array]:
+    """The initial states of a session, by input: zeros. `after` runs the first step: the states before it, by input, ->
+    those after it. Raises what `after` does if the model does not run.
 
+    A dynamic dimension is the batch, 1, or one that grows, 0 before the first step. The batch may have no name, or
+    another one than that of the other inputs: so 0 is tried, and is right if the step makes it more. If the model does
+    not run on 0, the dimensions that grow are those that grow from 1.
+    """
+    symbol, specs = batch_symbol(inputs), {spec.name: spec for spec in inputs}
+    pasts = [(specs[past], specs[past].shape or ()) for _, past in states]
 
-def first_states(states: Iterable[Pair], inputs: Sequence[InputSpec]) -> dict[str, Array]:
-    """The initial states of a session, by input: zeros."""
-    specs = {spec.name: spec for spec in inputs}
-    return {past: np.zeros(first_shape(specs[past], inputs), specs[past].numpy_dtype()) for _, past in states}
+    def shapes(other: int) -> list[Shape]:
+        """1 for the batch and `other` for what may grow."""
+        return [
+            tuple(dim if isinstance(dim, int) else 1 if symbol is not None and dim == symbol else other for dim in dims)
+            for _, dims in pasts
+        ]
+
+    def zeros(sizes: Sequence[Shape]) -> dict[str, Array]:
+        return {spec.name: np.zeros(shape, spec.numpy_dtype()) for (spec, _), shape in zip(pasts, sizes, strict=True)}
+
+    before = shapes(0)
+    if all(map(prod, before)):
+        return zeros(before)
+    try:
+        left = after(zeros(before))
+    except BadData as error:
+        before = shapes(1)
+        try:
+            left = after(zeros(before))
+        except BadData:
+            raise error from None
+    kept: list[Shape] = []
+    for (spec, dims), old in zip(pasts, before, strict=True):
+        sizes = zip(dims, old, left[spec.name].shape, strict=False)
+        kept.append(tuple(dim if isinstance(dim, int) else int(was == now) for dim, was, now in sizes))
+    return zeros(kept)
 
 
 def _base(name: str, end: re.Pattern[str]) -> set[str]:

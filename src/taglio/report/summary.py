@@ -1,6 +1,7 @@
 """The top of the page: the result in one sentence, and float, all-int8 and the plan side by side."""
 
 from dataclasses import dataclass
+from math import inf
 
 from taglio.error.loss import Metric
 from taglio.flow.outcome import Outcome, Variant
@@ -49,6 +50,8 @@ def _headline(material: Material) -> str:
     moved = outcome is not None and outcome.plan.runtime != outcome.float32.runtime
     if outcome is not None and outcome.plan.int8_blocks == 0 and not moved:
         limit = f"{metric.title} {allowed(metric, outcome.max_error)}"
+        if _seems_slower(outcome):
+            return f"Float is kept: no int8 plan within the {limit} is faster by more than the timing noise"
         return f"Float is the fastest: no int8 plan within the {limit} is faster"
     if outcome is not None:
         gain = outcome.float32.latency.median_s / outcome.plan.latency.median_s
@@ -81,7 +84,7 @@ def lede(material: Material) -> list[Part]:
     text = (
         f"With all {outcome.int8.int8_blocks} candidate blocks in int8: {times(gain)} as fast as float, "
         f"{metric.title} {shown(metric, outcome.int8.error)}, {verdict} the limit. The plan has "
-        f"{outcome.plan.int8_blocks} of {outcome.blocks} blocks in int8; {_status(outcome.status, outcome.gap)}."
+        f"{outcome.plan.int8_blocks} of {outcome.blocks} blocks in int8; {_status(outcome)}."
     )
     if not outcome.candidates:
         text = f"None of the {outcome.blocks} blocks has the form int8 (taglio inspect says why)."
@@ -91,8 +94,8 @@ def lede(material: Material) -> list[Part]:
         told = ", ".join(f"{times(each.speed_up)} at {shown(metric, each.max_error)}" for each in gains)
         text += f" A larger limit is predicted to {f'give {told}' if gains else 'gain nothing'}."
     if outcome.costly and outcome.plan.int8_blocks < _FEW * outcome.candidates:
-        told = ", ".join(f"{each.block} {shown(metric.basis, each.error)}" for each in outcome.costly)
-        text += f" Most error comes from {told} (each alone in int8)."
+        told = ", ".join(f"{each.block} ({shown(metric.basis, each.error)})" for each in outcome.costly)
+        text += f" Most error, each alone in int8, comes from {told}."
     return [Text(text, "lede"), *(Text(f"Note: {note}", "note") for note in material.notes())]
 
 
@@ -145,13 +148,14 @@ def side_by_side(material: Material) -> list[Part]:
 
 
 def parts(material: Material) -> list[Part]:
-    """The error of every part of the outputs, if there are several or one lost its information."""
+    """The error of every part of the outputs, if any has one and there are several, or one lost its information."""
     outcome, metric = material.outcome, material.metric
     if outcome is None:
         return []
     variants = _variants(outcome).values()
     names = list(dict.fromkeys(each.name for variant in variants for each in variant.parts))
-    if (len(names) < 2 or not metric.smooth) and not any(variant.lost for variant in variants):
+    changed = any(each.loss > 0.0 for variant in variants for each in variant.parts)
+    if (len(names) < 2 or not metric.smooth or not changed) and not any(variant.lost for variant in variants):
         return []
     rows: list[list[object]] = []
     for name in names:
@@ -219,7 +223,9 @@ def _accuracy_title(outcome: Outcome) -> str:
 
 
 def _variants(outcome: Outcome) -> dict[str, Variant]:
-    return {"float": outcome.float32, "all int8": outcome.int8, "plan": outcome.plan}
+    """All int8 only where a block can be: otherwise it is the float model once more."""
+    int8 = {"all int8": outcome.int8} if outcome.candidates else {}
+    return {"float": outcome.float32, **int8, "plan": outcome.plan}
 
 
 def _intervals(outcome: Outcome) -> list[object]:
@@ -271,13 +277,21 @@ def _profiled(material: Material, label: str, name: str) -> _Column:
     return _Column(label, run.wall, predicted, int8_blocks=len(run.assignment))
 
 
-def _status(status: str, gap: float) -> str:
+def _seems_slower(outcome: Outcome) -> bool:
+    """Whether a finalist that keeps the limit has a lower median than the plan, though it did not win side by side."""
+    medians = [each.latency_s for each in outcome.places if each.holds and each.latency_s is not None]
+    return bool(outcome.candidates) and min(medians, default=inf) < outcome.plan.latency.median_s
+
+
+def _status(outcome: Outcome) -> str:
+    status, gap = outcome.status, outcome.gap
     if status == "optimal":
         margin = f" by more than {percent(gap)}" if gap > 1e-6 else ""
         return f"by the measured tables, no plan within the limit is faster{margin}"
     if status == "measured":
         though = f", though predicted {percent(gap)} slower than the solver's plan" if gap > 1e-6 else ""
-        return f"it was the fastest when timed{though}"
+        how = "none was faster side by side" if _seems_slower(outcome) else "it was the fastest when timed"
+        return f"{how}{though}"
     return f"solver status {status!r}, at most {percent(gap)} slower than the optimum"
 
 

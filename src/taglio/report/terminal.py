@@ -1,7 +1,6 @@
 """What each command prints, and the JSON objects that differ from the artifact. Arranges; computes nothing."""
 
 from collections.abc import Sequence
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,15 @@ import msgspec
 
 from taglio.components.build import Manifest
 from taglio.components.prove import Proof
+from taglio.data.spec import Dim
+from taglio.data.spec import shown as shown_dims
 from taglio.error.loss import RELATIVE, Metric, source_of
 from taglio.error.model import ErrorModel
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome, Quantized, Variant
 from taglio.flow.sensitivity import Sensitivity, ranks
 from taglio.model.graph import Graph
+from taglio.model.inputs import spec_of
 from taglio.model.load import Model
 from taglio.model.quantized import quantized_operators
 from taglio.plan.explain import Alternative, amount
@@ -28,6 +30,7 @@ from taglio.report.material import Material
 from taglio.report.parts import Table
 from taglio.report.units import MISSING, ms, percent, plural, shown, size
 from taglio.run.steps import StepsReport
+from taglio.weights import weight_bytes
 
 _WORST = 20
 _PLACES = 12
@@ -134,24 +137,26 @@ def inspect(model: Model, graph: Graph, chosen: set[str] | None, assumed: str = 
             rows.append([block.name, block.kind, f"{block.flops / 1e6:.2f}", *weights, *written, able])
     show([Table(head, rows, words=frozenset({1, 7}), first=_ROWS)])
     flops = sum(block.flops for block in graph.blocks)
-    used = {name for block in graph.blocks for name in block.weights}  # once, however many blocks share it
-    total = sum(4 * prod(each.dims) for name, each in model.initializers().items() if name in used)
     say(
         f"{model.name}: {len(graph.blocks)} blocks, {len(graph.candidates())} can be int8, {flops / 1e9:.3f} GFLOPs, "
-        f"{size(total)} of weights, opset {model.opset}"
+        f"{size(weight_bytes(model.proto))} of weights, opset {model.opset}"
     )
     if counts := quantized_operators(model.proto):
         told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
         say(f"already quantised: {told}; kept as they are (--requantize converts them to float)")
     for spec in model.inputs:
-        known = spec.shape is not None
-        dims = "x".join("?" if dim is None else str(dim) for dim in spec.shape or ()) if known else "of any shape"
-        say(f"input  {spec.name} {dims} {spec.dtype}")
-    for name in model.outputs:
-        shape = tensors[name].shape
-        say(f"output {name} {'?' if shape is None else 'x'.join(map(str, shape))} {tensors[name].dtype}")
+        say(f"input  {spec.name} {_dims(spec.shape)} {spec.dtype}")
+    for value in model.proto.graph.output:
+        known = tensors[value.name]
+        shape = spec_of(value).shape if known.shape is None else known.shape
+        say(f"output {value.name} {_dims(shape)} {known.dtype}")
     if assumed:
         say(assumed)
+
+
+def _dims(shape: Sequence[Dim] | None) -> str:
+    fixed = shape is not None and all(isinstance(dim, int) for dim in shape)
+    return "x".join(map(str, shape or ())) or "scalar" if fixed else shown_dims(shape)
 
 
 def profile(material: Material, layers: LayerTimes | None = None) -> None:

@@ -3,6 +3,7 @@
 from math import floor, inf, isfinite, log10
 
 from taglio.error.loss import RELATIVE_L2, Metric
+from taglio.error.tally import RUINED
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _NBSP = "\u00a0"
@@ -44,7 +45,9 @@ def limit(share: float | None) -> str:
 
 
 def shown(metric: Metric, loss: float | None) -> str:
-    """A loss in the metric's unit."""
+    """A loss in the metric's unit; words for answers that are not finite."""
+    if loss is not None and metric.name == RELATIVE_L2 and loss >= RUINED:
+        return f"NaN{_NBSP}or{_NBSP}∞"
     if loss is None or metric.name == RELATIVE_L2:
         return percent(loss)
     return metric.text(loss).replace(" ", _NBSP)

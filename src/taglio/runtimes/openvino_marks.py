@@ -23,6 +23,15 @@ _MARKS = (
 _UNCHANGED = {"type": "Clamp", "version": "opset1"}
 _ALL_VALUES = {"min": "-3.4028234663852886e+38", "max": "3.4028234663852886e+38"}
 _NOT_COMPUTED = ("Const", "Parameter", "Result")
+# Elementwise operators that the plugin computes before a movement which they read, and these movements.
+_ELEMENTWISE = frozenset(
+    {"Abs", "Add", "Ceiling", "Clamp", "Cos", "Divide", "Elu", "Erf", "Exp", "Floor", "Gelu", "HSigmoid", "HSwish",
+     "Log", "Maximum", "Minimum", "Mish", "Multiply", "Negative", "Power", "Relu", "Sigmoid", "Sign", "Sin",
+     "SoftPlus", "Sqrt", "Subtract", "Tanh"}
+)  # fmt: skip
+_MOVEMENT = frozenset(
+    {"Squeeze", "Unsqueeze", "Reshape", "Transpose", "DepthToSpace", "ReverseSequence", "Gather", "Broadcast"}
+)  # fmt: skip
 # Activations that the plugin replaces, whatever they are written as.
 _REPLACED = ("Swish", "PReLU")
 
@@ -36,6 +45,7 @@ class MarkedModel:
         model = core.read_model(str(path))
         importlib.import_module("openvino._offline_transformations").apply_moc_transformations(model, False)
         _replace(model)
+        _move_up(model)
         importlib.import_module("openvino").serialize(model, str(self._whole), str(self._weights))
 
     def read(self, bfloat16: Collection[str]) -> Any:
@@ -129,6 +139,37 @@ def _replace(model: Any) -> None:
                 reader.replace_source_output(by.output(0))
 
 
+def _move_up(model: Any) -> None:
+    """Let elementwise operators read what a movement reads, and the movement read them, as the plugin would."""
+    old = importlib.import_module("openvino.opset1")
+    for node in model.get_ordered_ops():
+        while (move := _movement_before(node)) is not None:
+            (reader,) = node.output(0).get_target_inputs()
+            for single in node.inputs()[1:]:
+                value = single.get_source_output().get_node().data
+                single.replace_source_output(old.constant(value.reshape(())).output(0))
+            node.input(0).replace_source_output(move.input_value(0))
+            reader.replace_source_output(move.output(0))
+            move.input(0).replace_source_output(node.output(0))
+            move.output(0).set_names(node.output(0).get_names())
+            node.output(0).set_names(set())
+    model.validate_nodes_and_infer_types()
+
+
+def _movement_before(node: Any) -> Any | None:
+    """The movement that an elementwise operator reads, if they can change places: nothing else reads either's values,
+    and what else the operator reads is a single number."""
+    if node.get_type_name() not in _ELEMENTWISE:
+        return None
+    (first, *others), (written,) = node.input_values(), node.outputs()
+    move, rank = first.get_node(), written.get_partial_shape().rank
+    alone = all(len(each.get_target_inputs()) == 1 for each in (first, written))
+    if move.get_type_name() not in _MOVEMENT or not alone or rank.is_dynamic or rank != first.get_partial_shape().rank:
+        return None
+    numbers = all(each.get_node().get_type_name() == "Constant" and each.get_node().data.size == 1 for each in others)
+    return move if numbers else None
+
+
 def _replacement(node: Any) -> Any | None:
     """What the plugin replaces an openvino.Node by; None if it does not, or not here."""
     old = importlib.import_module("openvino.opset1")
@@ -143,15 +184,20 @@ def _replacement(node: Any) -> Any | None:
     if kind == "MaxPool" and set(told.get("dilations", ())) == {1} and not node.output(1).get_target_inputs():
         names = ("strides", "pads_begin", "pads_end", "kernel", "rounding_type", "auto_pad")
         return old.max_pool(inputs[0], *(told[name] for name in names))
-    if kind == "Pad" and all(map(_adds, inputs[1:3])):
+    if kind == "Pad" and not any(map(_removes, inputs[1:3])):
         return old.pad(*inputs[:3], told["pad_mode"], *inputs[3:])
+    constant = kind == "Subtract" and inputs[1].get_node().get_type_name() in ("Constant", "Convert")
+    if kind == "Subtract" and not constant and node.get_output_element_type(0).is_real():
+        # a + b · (-1). What changes no finite value keeps the plugin from putting -1 into weights, and from undoing it.
+        minus, ends = old.constant(-1.0, node.get_output_element_type(0)), [*map(float, _ALL_VALUES.values())]
+        return old.add(inputs[0], old.clamp(old.multiply(old.clamp(inputs[1], *ends), minus), *ends))
     return None
 
 
-def _adds(pads: Any) -> bool:
-    """Whether the sizes of a padding are constant, and none is negative."""
+def _removes(pads: Any) -> bool:
+    """Whether a size of a padding is known to be negative."""
     node = pads.get_node()
-    return node.get_type_name() == "Constant" and bool((np.asarray(node.data) >= 0).all())
+    return node.get_type_name() == "Constant" and bool((np.asarray(node.data) < 0).any())
 
 
 def _names(layer: ET.Element) -> set[str]:

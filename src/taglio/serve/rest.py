@@ -108,7 +108,7 @@ def _error(code: int, text: str) -> Response:
 
 
 async def _no_path(request: Request, _: Exception) -> Response:
-    return _error(404, f"unknown path {request.method} {request.url.path[:200]}: the protocol's paths begin with /v2")
+    return _error(404, f"unknown path {request.method} {request.url.path[:200]}: GET / names the models")
 
 
 async def _failed(_: Request, __: Exception) -> Response:
