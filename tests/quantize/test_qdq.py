@@ -167,6 +167,14 @@ def test_int8_blocks_run_in_int8_and_float_blocks_in_float(
         assert 0 <= ran["MatMul"] - asked["MatMul"] <= len(products - set(assignment)), assignment
 
 
+@pytest.mark.parametrize("text", ["u8s8-asym-pc", "u8s8-restr-pc"])
+def test_a_residual_sum_and_its_relu_are_one_int8_kernel(benches: dict[str, Bench], text: str, tmp_path: Path) -> None:
+    case = benches["residual"]
+    ran = Counter(node.op_type for node in optimized(case.builder.build(whole(case.graph, exact(text))), tmp_path))
+    assert ran.pop("Transpose") == 2  # to channels last and back
+    assert ran == {"QuantizeLinear": 1, "QLinearConv": 5, "QLinearAdd": 2, "DequantizeLinear": 1}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_inputs_and_outputs_keep_names_types_and_shapes(benches: dict[str, Bench], name: str) -> None:
     case = benches[name]
@@ -230,7 +238,7 @@ def test_two_schemes_in_one_model_run_and_stay_close_to_float(benches: dict[str,
 def test_a_float_tensor_read_under_two_schemes_has_two_pairs(benches: dict[str, Bench]) -> None:
     case = benches["residual"]
     first, second = (forms(exact(text))[0] for text in ("u8s8-asym-pc", "u8s8-sym-pc"))
-    # relu6 has no int8 form; conv7 and add10 read it.
+    # conv7 and add10 read what add5 writes in float.
     mixed = {"conv7": first, "add10": second}
     assert distance(case.float_outputs, case.quantized(mixed)) < 0.1
 
