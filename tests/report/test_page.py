@@ -253,7 +253,7 @@ def test_a_profile_is_enough(copy: Path) -> None:
 
 def test_a_plan_that_was_not_timed_is_called_predicted(copy: Path) -> None:
     (copy / "outcome.json").unlink()
-    assert "Predicted 2." in seen(page.write(copy).path).sections["header"]
+    assert "Predicted 1.67×" in seen(page.write(copy).path).sections["header"]
 
 
 def test_drift_of_the_machine_is_told_from_a_wrong_prediction(copy: Path, model: Model) -> None:
