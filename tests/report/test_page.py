@@ -281,6 +281,15 @@ def test_drift_is_judged_where_the_profile_was_taken(copy: Path, model: Model) -
     assert gather(copy).drift() == pytest.approx(1.5)
 
 
+def test_all_int8_timed_elsewhere_than_the_plan_is_told_with_its_place(copy: Path, model: Model) -> None:
+    outcome = artifact.load(copy / "outcome.json", "outcome", Outcome)
+    told = f"All int8 ({outcome.int8.int8_blocks} blocks)"
+    assert f"{told}: " in seen(page.write(copy).path).sections["header"]
+    int8, plan = (replace(each, runtime=name) for each, name in ((outcome.int8, "onnxruntime"), (outcome.plan, "here")))
+    artifact.save(copy / "outcome.json", "outcome", model.sha256, replace(outcome, int8=int8, plan=plan))
+    assert f"{told} in onnxruntime: " in seen(page.write(copy).path).sections["header"]
+
+
 def test_artifacts_of_another_model_and_changed_components_are_refused(copy: Path) -> None:
     (copy / "components" / "0-camera.onnx").write_bytes(b"changed")
     with pytest.raises(BadArtifact, match="was changed"):
