@@ -175,6 +175,18 @@ def test_a_residual_sum_and_its_relu_are_one_int8_kernel(benches: dict[str, Benc
     assert ran == {"QuantizeLinear": 1, "QLinearConv": 5, "QLinearAdd": 2, "DequantizeLinear": 1}
 
 
+def test_a_pool_behind_a_float_operator_is_not_quantised(tmp_path: Path) -> None:
+    """Its int8 kernel would be many times slower than float's."""
+    g = Sketch()
+    x = g.op("Relu", g.conv(g.input("x", 1, 4, 12, 12), 4, 8))
+    x = g.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    of = bench(loaded(g.model(g.conv(x, 8, 8)), tmp_path))
+    assignment = {of.graph.blocks[-1].name: forms(exact())[0]}
+    ran = [node.op_type for node in optimized(of.builder.build(assignment), tmp_path)]
+    assert ran.index("MaxPool") < ran.index("QuantizeLinear")
+    assert distance(of.quantized(assignment), of.switchable(*forms(exact())).run(assignment, of.feed)) <= LAST_BITS
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_inputs_and_outputs_keep_names_types_and_shapes(benches: dict[str, Bench], name: str) -> None:
     case = benches[name]
