@@ -23,7 +23,7 @@ from taglio.plan.result import Plan
 from tests.conftest import Optimized, Staged
 from tests.end_to_end.command import SCHEME, SHARED, Case, Ran, quick, refused, taglio
 from tests.end_to_end.independent import DIGITS, SAME, difference, held_out, session
-from tests.models import digits_model, saved, two_in_two_out
+from tests.models import digits_model, saved, softmax_sandwich, two_in_two_out
 
 VARIANT = {"latency_s": float, "error": float, "size_bytes": int}
 PLAN = VARIANT | {
@@ -346,11 +346,12 @@ def test_a_seed_gives_the_same_split(tiny: Case, tmp_path: Path) -> None:
 # --- inspect and quickstart -------------------------------------------------------------------------------------------
 
 
-def test_inspect_in_words(digits: Case) -> None:
+def test_inspect_in_words(digits: Case, tmp_path: Path) -> None:
     ran = taglio("inspect", digits.model)
     assert (ran.code, ran.err) == (0, "")
-    for word in ("MFLOPs", "weights", "int8", "input  image 1x1x32x32 float32", "output logits 1x10", "no: "):
+    for word in ("MFLOPs", "weights", "int8", "input  image 1x1x32x32 float32", "output logits 1x10"):
         assert word in ran.out
+    assert "no: ONNX Runtime's int8 Softmax" in taglio("inspect", saved(softmax_sandwich(), tmp_path)).out
 
 
 def test_inspect_as_json(digits: Case) -> None:

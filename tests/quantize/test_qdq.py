@@ -167,6 +167,26 @@ def test_int8_blocks_run_in_int8_and_float_blocks_in_float(
         assert 0 <= ran["MatMul"] - asked["MatMul"] <= len(products - set(assignment)), assignment
 
 
+@pytest.mark.parametrize("text", ["u8s8-asym-pc", "u8s8-restr-pc"])
+def test_a_residual_sum_and_its_relu_are_one_int8_kernel(benches: dict[str, Bench], text: str, tmp_path: Path) -> None:
+    case = benches["residual"]
+    ran = Counter(node.op_type for node in optimized(case.builder.build(whole(case.graph, exact(text))), tmp_path))
+    assert ran.pop("Transpose") == 2  # to channels last and back
+    assert ran == {"QuantizeLinear": 1, "QLinearConv": 5, "QLinearAdd": 2, "DequantizeLinear": 1}
+
+
+def test_a_pool_behind_a_float_operator_is_not_quantised(tmp_path: Path) -> None:
+    """Its int8 kernel would be many times slower than float's."""
+    g = Sketch()
+    x = g.op("Relu", g.conv(g.input("x", 1, 4, 12, 12), 4, 8))
+    x = g.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    of = bench(loaded(g.model(g.conv(x, 8, 8)), tmp_path))
+    assignment = {of.graph.blocks[-1].name: forms(exact())[0]}
+    ran = [node.op_type for node in optimized(of.builder.build(assignment), tmp_path)]
+    assert ran.index("MaxPool") < ran.index("QuantizeLinear")
+    assert distance(of.quantized(assignment), of.switchable(*forms(exact())).run(assignment, of.feed)) <= LAST_BITS
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_inputs_and_outputs_keep_names_types_and_shapes(benches: dict[str, Bench], name: str) -> None:
     case = benches[name]
@@ -230,7 +250,7 @@ def test_two_schemes_in_one_model_run_and_stay_close_to_float(benches: dict[str,
 def test_a_float_tensor_read_under_two_schemes_has_two_pairs(benches: dict[str, Bench]) -> None:
     case = benches["residual"]
     first, second = (forms(exact(text))[0] for text in ("u8s8-asym-pc", "u8s8-sym-pc"))
-    # relu6 has no int8 form; conv7 and add10 read it.
+    # conv7 and add10 read what add5 writes in float.
     mixed = {"conv7": first, "add10": second}
     assert distance(case.float_outputs, case.quantized(mixed)) < 0.1
 

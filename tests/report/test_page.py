@@ -272,7 +272,7 @@ def test_a_profile_is_enough(copy: Path) -> None:
 
 def test_a_plan_that_was_not_timed_is_called_predicted(copy: Path) -> None:
     (copy / "outcome.json").unlink()
-    assert "Predicted 2." in seen(page.write(copy).path).sections["header"]
+    assert "Predicted 1.67×" in seen(page.write(copy).path).sections["header"]
 
 
 def test_drift_of_the_machine_is_told_from_a_wrong_prediction(copy: Path, model: Model) -> None:
@@ -298,6 +298,15 @@ def test_drift_is_judged_where_the_profile_was_taken(copy: Path, model: Model) -
     rows = (InPlace("float32", outcome.conditions.runtime, 1.5 * known.wall.median_s, 0.0, True, True),)
     artifact.save(copy / "outcome.json", "outcome", model.sha256, replace(outcome, float32=elsewhere, places=rows))
     assert gather(copy).drift() == pytest.approx(1.5)
+
+
+def test_all_int8_timed_elsewhere_than_the_plan_is_told_with_its_place(copy: Path, model: Model) -> None:
+    outcome = artifact.load(copy / "outcome.json", "outcome", Outcome)
+    told = f"All int8 ({outcome.int8.int8_blocks} blocks)"
+    assert f"{told}: " in seen(page.write(copy).path).sections["header"]
+    int8, plan = (replace(each, runtime=name) for each, name in ((outcome.int8, "onnxruntime"), (outcome.plan, "here")))
+    artifact.save(copy / "outcome.json", "outcome", model.sha256, replace(outcome, int8=int8, plan=plan))
+    assert f"{told} in onnxruntime: " in seen(page.write(copy).path).sections["header"]
 
 
 def test_artifacts_of_another_model_and_changed_components_are_refused(copy: Path) -> None:

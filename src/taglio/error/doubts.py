@@ -14,6 +14,7 @@ import numpy as np
 from taglio.error.compared import as_array
 from taglio.error.loss import Metric
 from taglio.error.tally import Tally
+from taglio.error.tasks.task import TOP1
 from taglio.model.graph import Graph
 from taglio.quantize.scheme import Scheme
 
@@ -154,10 +155,12 @@ def coarse_metric(metric: Metric, inputs: int) -> str:
     """A line if a metric that counts answers has too few inputs, or ""."""
     if metric.smooth or inputs >= _COUNTED:
         return ""
-    return (
-        f"{metric.name} on {inputs} held-out inputs: if it counts answers, one of them is {1 / inputs:.1%}; "
-        "give more data"
-    )
+    told = f"{metric.name} on {inputs} held-out inputs"
+    if metric.own or metric.name == TOP1:
+        return (
+            f"{told}: {'if it counts answers, ' if metric.own else ''}one of them is {1 / inputs:.1%}; give more data"
+        )
+    return f"{told}: on others it may differ; give {_COUNTED} or more"
 
 
 def unlike_calibration(

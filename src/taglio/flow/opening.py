@@ -82,7 +82,7 @@ class Model(Work):
     ...     images, labels = arrays["image"][:40], arrays["label"][:40]
     >>> model = taglio.Model(digits_model(), {"image": images}, labels=labels)
     >>> model.name, len(model.graph.blocks), model.outputs
-    ('digits', 42, ('logits',))
+    ('digits', 38, ('logits',))
     """
 
     def __init__(

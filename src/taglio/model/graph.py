@@ -334,12 +334,14 @@ class _Operators:
                 self.consumers.setdefault(name, []).append(node)
 
     def groups(self) -> list[list[onnx.NodeProto]]:
-        """Anchors with the bias addition and activation that a runtime fuses into them; every other operator alone."""
+        """Anchors with the bias addition and activation that a runtime fuses into them, sums with their Relu (the end
+        of a residual block); every other operator alone."""
         absorbed: set[str] = set()
         groups: list[list[onnx.NodeProto]] = []
         for node in self.nodes:
             if node.name not in absorbed:
-                groups.append([node, *(self._tail(node) if node.op_type in ANCHORS else ())])
+                tail = self._tail(node) if node.op_type in ANCHORS else self._relu(node)
+                groups.append([node, *tail])
                 absorbed |= {member.name for member in groups[-1]}
         return _in_order(groups)
 
@@ -359,6 +361,12 @@ class _Operators:
                 return [*tail, *self._gate(tensor, users)]
             tensor = users[0].output[0]
         return tail
+
+    def _relu(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """The Relu behind a sum: int8 clips at zero while it quantises, so it needs no kernel of its own."""
+        users = self.consumers.get(node.output[0], []) if node.op_type == "Add" else []
+        alone = len(users) == 1 and users[0].op_type == "Relu" and node.output[0] not in self.outputs
+        return users if alone else []
 
     def _gate(self, tensor: str, users: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
         gates = [user for user in users if user.op_type in GATES]

@@ -3,7 +3,7 @@
 1. A movement operator has its producer's type: int8 is moved as int8, float as float. Quantising before or after it
    counts as part of the boundary (ONNX Runtime moves pairs past movement operators by itself).
 2. A float operator without weights that reads only int8 and is read only as int8 runs in its int8 kernel: the pairs
-   around it are all that fusion needs, and its inputs and output are int8 already.
+   around it are all that fusion needs, and its inputs and output are int8 already. A Relu behind it is part of it.
 """
 
 from taglio.model.graph import Block, Graph, flows
@@ -12,7 +12,8 @@ from taglio.quantize.precision import Assignment, Precision
 
 def fuses_when_surrounded(block: Block) -> bool:
     """Whether rule 2 can apply to `block`."""
-    return block.quantizable and not block.movement and not block.weights and len(block.operators) == 1
+    tail = block.kind.partition("+")[2]
+    return block.quantizable and not block.movement and not block.weights and tail in ("", "Relu")
 
 
 def effective(graph: Graph, assignment: Assignment, int8: Precision) -> dict[str, Precision]:

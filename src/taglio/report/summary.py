@@ -12,7 +12,7 @@ from taglio.profile.wall_time import WallTime
 from taglio.report.material import Material
 from taglio.report.parts import Cell, Facts, Heading, Items, Part, Table, Text, Tiles
 from taglio.report.placement import measured_at
-from taglio.report.units import MISSING, allowed, ms, ms_decimals, percent, shown, size, times
+from taglio.report.units import MISSING, allowed, ms, ms_decimals, percent, plural, shown, size, times
 
 # A smaller drift counts as none.
 STEADY = 0.03
@@ -81,8 +81,9 @@ def lede(material: Material) -> list[Part]:
         return []
     gain = outcome.float32.latency.median_s / outcome.int8.latency.median_s
     verdict = "within" if outcome.int8.holds(outcome.max_error) else "beyond"
+    place = f" in {outcome.int8.runtime}" if outcome.int8.runtime != outcome.plan.runtime else ""
     text = (
-        f"With all {outcome.int8.int8_blocks} candidate blocks in int8: {times(gain)} as fast as float, "
+        f"All int8 ({plural(outcome.int8.int8_blocks, 'block')}){place}: {times(gain)} as fast as float, "
         f"{metric.title} {shown(metric, outcome.int8.error)}, {verdict} the limit. The plan has "
         f"{outcome.plan.int8_blocks} of {outcome.blocks} blocks in int8; {_status(outcome)}."
     )

@@ -1,6 +1,7 @@
 """Heads decoded from boxes that were encoded here, and agreement against hand counts."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -36,6 +37,10 @@ def yolo8_with_masks(boxes: Labelled) -> Outputs:
     return {"output0": np.concatenate([rows, coefficients], axis=1), "output1": np.ones((1, 8, 16, 24), np.float32)}
 
 
+def yolo8_with_a_map(boxes: Labelled) -> Outputs:
+    return yolo8(boxes) | {"map": np.ones((1, 1, *IMAGE), np.float32)}
+
+
 def yolo5(boxes: Labelled) -> Outputs:
     out = np.zeros((1, 3 * CELLS, 7), np.float32)
     out[..., :2] = 40.0
@@ -50,7 +55,7 @@ def cell_of(corners: tuple[float, ...], stride: int, used: set[int]) -> tuple[in
     columns = IMAGE[1] // stride
     x, y = int(centres(corners)[0] // stride), int(centres(corners)[1] // stride)
     while y * columns + x in used:
-        x += 1
+        y += 1
     used.add(y * columns + x)
     return y * columns + x, x, y
 
@@ -93,7 +98,42 @@ def by_stride(boxes: Labelled) -> Outputs:
     return out
 
 
-HEADS = [yolo8, yolo8_with_masks, yolo5, yolox, ssd, by_stride]
+def distances(boxes: Labelled, *, bins: int) -> Outputs:
+    """Outputs without a batch axis (SCRFD), two boxes a cell; or with distributions over `bins` cells (PicoDet), whose
+    strides reach beyond the image."""
+    strides, per_cell, origin = ((8, 16, 32, 64), 1, 0.5) if bins > 1 else ((8, 16, 32), 2, 0.0)
+    out: dict[str, np.ndarray] = {}
+    for stride in strides:
+        rows = -(-IMAGE[0] // stride) * -(-IMAGE[1] // stride) * per_cell
+        out |= {f"scores{stride}": np.zeros((rows, 2), np.float32), f"boxes{stride}": np.zeros((rows, 4), np.float32)}
+        out[f"points{stride}"] = np.ones((rows, 10), np.float32)
+    used: set[int] = set()
+    for corners, score, kind in boxes:
+        index, x, y = cell_of(corners, 16, used)
+        x1, y1, x2, y2 = (each / 16 for each in corners)
+        x0, y0 = x + origin, y + origin
+        out["boxes16"][per_cell * index] = [x0 - x1, y0 - y1, x2 - x0, y2 - y0]
+        out["scores16"][per_cell * index, kind] = score
+    if bins == 1:
+        return out
+    for stride in strides:
+        sides = out[f"boxes{stride}"][..., None]
+        shares = np.clip(1.0 - np.abs(sides - np.arange(bins)), 1e-9, None)  # of the two nearest whole numbers
+        out[f"boxes{stride}"] = np.log(shares).reshape(len(sides), -1)
+    return {name: each[None] for name, each in out.items()}
+
+
+HEADS = [
+    partial(distances, bins=1),
+    partial(distances, bins=8),
+    yolo8,
+    yolo8_with_masks,
+    yolo8_with_a_map,
+    yolo5,
+    yolox,
+    ssd,
+    by_stride,
+]
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -136,6 +176,16 @@ def test_a_sample_that_counts_twice_is_two_samples() -> None:
         assert weighed == pytest.approx(expected)
 
 
+def test_key_points_behind_the_classes_that_the_metadata_names_are_no_scores() -> None:
+    def pose(boxes: Labelled) -> Outputs:
+        out = yolo8(boxes)["output0"]
+        return {"output0": np.concatenate([out, np.full((1, 3, 40), 30.0, np.float32)], axis=1)}
+
+    known = {"names": "{0: 'person', 1: 'car'}"}
+    assert scored("detection", [pose(BOXES[:1])], [pose(BOXES)], image=IMAGE, metadata=known) == pytest.approx(2 / 3)
+    assert scored("detection", [yolo8(BOXES)], [yolo8(BOXES)], image=IMAGE, metadata={"names": "person"}) == 1.0
+
+
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
@@ -149,7 +199,14 @@ def test_labels_that_are_no_boxes_are_refused(labels: np.ndarray, message: str) 
         scored("detection", [ssd(BOXES)], [ssd(BOXES)], labels, image=IMAGE)
 
 
-def test_outputs_of_no_head_are_refused_with_their_shapes() -> None:
-    outputs = {"y": np.zeros((1, 10), np.float32)}
-    with pytest.raises(BadData, match=r"y \[1, 10\].*sample 0"):
-        scored("detection", [outputs], [outputs])
+@pytest.mark.parametrize(
+    ("outputs", "shown"),
+    [
+        ({"y": np.zeros((1, 10), np.float32)}, r"y \[1, 10\]"),
+        # Scores beside boxes in an unknown form are not boxes.
+        ({"y": np.zeros((1, 70, 10), np.float32), "z": np.zeros((1, 70, 20), np.float32)}, r"y \[1, 70, 10\]"),
+    ],
+)
+def test_outputs_of_no_head_are_refused_with_their_shapes(outputs: Outputs, shown: str) -> None:
+    with pytest.raises(BadData, match=f"{shown}.*sample 0"):
+        scored("detection", [outputs], [outputs], image=IMAGE)

@@ -28,6 +28,8 @@ def tensors(*shapes: tuple[int, ...], dtype: str = "float32", names: tuple[str, 
         (tensors((1, 640, 640, 3)), tensors((1, 8400, 85)), "detection"),
         (tensors(IMAGE), tensors((1, 116, 8400), (1, 32, 160, 160)), "detection"),
         (tensors((1, 3, 240, 320)), tensors((1, 4420, 2), (1, 4420, 4)), "detection"),
+        (tensors(IMAGE), tensors(*((1, 6400 >> 2 * i, n) for n in (10, 32) for i in range(3))), "detection"),
+        (tensors(IMAGE), tensors(*((12800 >> 2 * i, n) for n in (1, 4, 10) for i in range(3))), "detection"),
         (tensors(IMAGE), tensors((1, 21, 640, 640)), "segmentation"),
         (tensors(IMAGE), tensors((1, 640, 640), dtype="int64"), "segmentation"),
         (tensors(LINE), tensors((1, 40, 97)), "ctc"),
@@ -60,6 +62,14 @@ def test_shapes_tell_the_task(inputs: list[Tensor], outputs: list[Tensor], task:
 def test_characters_in_the_metadata_tell_a_recogniser() -> None:
     found = suggest(tensors(LINE), tensors((1, 40, 5)), {"character": "a\nb\nc"})
     assert found is not None and (found.metric, found.why) == ("ctc", "the metadata names 3 characters")
+    assert suggest(tensors(LINE), tensors((1, 64, 20, 20)), {"character": "text\ntable\nx"}) is None  # classes
+
+
+def test_the_task_in_ultralytics_metadata_is_taken() -> None:
+    unknown = tensors((1, 0, 0))  # no size of the image is fixed
+    found = suggest(tensors((0, 3, 0, 0)), unknown, {"task": "segment", "names": "{0: 'car'}"})
+    assert found is not None and (found.metric, found.why) == ("detection", 'the metadata names the task "segment"')
+    assert suggest(tensors((0, 3, 0, 0)), unknown, {"task": "segment"}) is None
 
 
 def test_pooled_states_are_an_embedding_and_scores_are_not(tmp_path: Path) -> None:

@@ -66,6 +66,14 @@ def test_r2_falls_from_one_with_the_squared_error() -> None:
     assert scored("r2", [{"y": off}], [{"y": truth}], off) == pytest.approx(1.0)
 
 
+def test_prototypes_of_masks_are_no_classes() -> None:
+    rows, maps = np.zeros((1, 14, 40), np.float32), np.zeros((1, 8, 16, 24), np.float32)
+    with pytest.raises(BadData, match=r"8 prototypes of masks in .* use detection"):
+        scored("segmentation", [{"y": rows, "z": maps}], [{"y": rows, "z": maps}], image=(64, 96))
+    whole = {"y": rows, "z": np.zeros((1, 8, 64, 96), np.float32)}
+    assert scored("segmentation", [whole], [whole], image=(64, 96)) == 1.0
+
+
 @pytest.mark.parametrize("name", ["tokens", "perplexity", "segmentation", "r2"])
 def test_labels_of_another_size_are_refused(name: str) -> None:
     outputs = [{"y": np.random.default_rng(0).normal(size=(1, 3, 4)).astype(np.float32)}]

@@ -2,22 +2,30 @@
 
 Heads are recognised by their shapes: YOLO v8 and later [1, 4 + classes, boxes]; YOLO v5 [1, boxes, 5 + classes] with an
 objectness; YOLOX the same, undecoded on its grid; SSD and similar: boxes [1, boxes, 4] beside scores [1, boxes,
-classes], with the background as the first class if scores sum to 1; anchor-free heads with outputs per stride (cls_8,
-obj_8, bbox_8, …). Anchors and priors are unknown: boxes that the graph leaves encoded are compared in that form, which
-is fair between two runs of one model.
+classes], with the background as the first class if scores sum to 1; anchor-free heads with outputs per stride: YuNet's
+by their names (cls_8, obj_8, bbox_8, …), others by the number of cells, with the distances from a cell to the four
+sides of its box (SCRFD), or their distributions (PicoDet). Anchors and priors are unknown: boxes that the graph leaves
+encoded are compared in that form, which is fair between two runs of one model.
+
+Distributions: Li et al., Generalized Focal Loss, NeurIPS 2020: a side is the expectation of a softmax over whole cells.
 """
 
+from ast import literal_eval
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from taglio.error.tasks.outputs import Outputs, Setting, shapes
+from taglio.error.tasks.outputs import Outputs, Setting, prototypes, shapes
 from taglio.errors import BadData
 
+CLASS_NAMES = "names"  # Ultralytics' metadata key
 # Score threshold for average precision, boxes kept per image, and the IoU of non-maximum suppression.
 _LOW_SCORE, _MOST_BOXES, _NMS_IOU = 0.001, 300, 0.65
 _STRIDES = (8, 16, 32)
+# Strides that a head may have outputs for, and the columns of its boxes: four distances, or four distributions over 8,
+# 16 or 17 cells. Cells have at most three boxes.
+_ANY_STRIDES, _BOX_COLUMNS, _PER_CELL = (8, 16, 32, 64, 128), (4, 32, 64, 68), 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +39,16 @@ class Boxes:
 
 def read_boxes(outputs: Outputs, setting: Setting) -> Boxes:
     """Boxes above the task's score threshold; with labels, all that count for an average precision."""
-    return decode(outputs, setting.image, _LOW_SCORE if setting.labelled else setting.parameters["score"])
+    score = _LOW_SCORE if setting.labelled else setting.parameters["score"]
+    return decode(outputs, setting.image, score, class_count(setting.metadata))
+
+
+def class_count(metadata: Mapping[str, str]) -> int | None:
+    """The number of classes that Ultralytics' metadata names, as "{0: 'person', 1: 'car'}"; None if it names none."""
+    try:
+        return len(literal_eval(metadata.get(CLASS_NAMES, ""))) or None
+    except (ValueError, SyntaxError, TypeError):
+        return None
 
 
 def box_label(label: np.ndarray) -> Boxes:
@@ -81,9 +98,11 @@ def _average_precision(evidence: Sequence[tuple[Boxes, np.ndarray, Boxes]], weig
     return float(np.mean(areas))
 
 
-def decode(outputs: Outputs, image: tuple[int, int] | None, score: float) -> Boxes:
-    """Boxes above `score` after non-maximum suppression within each class. Raises BadData if no known head fits."""
+def decode(outputs: Outputs, image: tuple[int, int] | None, score: float, count: int | None = None) -> Boxes:
+    """Boxes above `score` after non-maximum suppression within each class, of which there are `count` if it is known.
+    Raises BadData if no known head fits."""
     corners, scores = _candidates(outputs, image)
+    scores = scores[:, :count]  # key points or an angle may follow
     classes = scores.argmax(axis=1)
     best = scores[np.arange(len(scores)), classes]
     kept = best > score
@@ -95,6 +114,9 @@ def _candidates(outputs: Outputs, image: tuple[int, int] | None) -> tuple[np.nda
     arrays = {name: np.asarray(v, np.float64) for name, v in outputs.items() if np.asarray(v).dtype.kind == "f"}
     if found := _by_stride(arrays, image):
         return found
+    if image is not None and (heads := heads_by_stride({name: each.shape for name, each in arrays.items()}, image)):
+        corners = [_from_distances(_rows(arrays[boxes]), stride, image) for stride, _, boxes in heads]
+        return np.concatenate(corners), np.concatenate([_rows(arrays[scores]) for _, scores, _ in heads])
     flat = {name: array[0] for name, array in arrays.items() if array.ndim == 3 and array.shape[0] == 1}
     pairs = [
         (boxes, scores)
@@ -109,11 +131,10 @@ def _candidates(outputs: Outputs, image: tuple[int, int] | None) -> tuple[np.nda
         return boxes, scores[:, 1:] if background else scores
     for array in flat.values():
         if 5 <= array.shape[0] < array.shape[1]:  # YOLO v8 and later have no objectness
-            masks = next((a.shape[1] for a in arrays.values() if a.ndim == 4), 0)  # coefficients of prototypes
-            return _from_centres(array[:4].T), array[4 : len(array) - masks].T
+            return _from_centres(array[:4].T), array[4 : len(array) - prototypes(arrays, image)].T
         if array.shape[1] >= 6 and on_grid(len(array), image):
             return _from_cells(array[:, :4], image), array[:, 4:5] * array[:, 5:]
-        if array.shape[1] >= 5:
+        if array.shape[1] >= 5 and sum(len(other) == len(array) for other in flat.values()) == 1:
             return _from_centres(array[:, :4]), array[:, 4:]
     raise BadData(f"metric detection: no known head writes {shapes(outputs)}: give module:function as the metric")
 
@@ -139,6 +160,25 @@ def _by_stride(arrays: Mapping[str, np.ndarray], image: tuple[int, int] | None) 
     return np.concatenate(corners), np.concatenate(scores)
 
 
+def _rows(value: np.ndarray) -> np.ndarray:
+    return value.reshape(-1, value.shape[-1])
+
+
+def heads_by_stride(shapes: Mapping[str, tuple[int, ...]], image: tuple[int, int]) -> list[tuple[int, str, str]]:
+    """The strides that have a float output with scores and one with boxes, each with as many rows as it has cells, and
+    the names of both; none if there are fewer than two strides. Exporters write boxes behind scores."""
+    found: list[tuple[int, str, str]] = []
+    rows = {name: shape[-2] for name, shape in shapes.items() if len(shape) in (2, 3) and shape[:-2] in ((), (1,))}
+    for stride in _ANY_STRIDES:
+        cells = -(-image[0] // stride) * -(-image[1] // stride)
+        own = [name for name, count in rows.items() if count in [each * cells for each in range(1, _PER_CELL + 1)]]
+        boxes = [name for name in own if shapes[name][-1] in _BOX_COLUMNS]
+        if boxes and len(own) > 1:
+            found.append((stride, next(name for name in own if name != boxes[-1]), boxes[-1]))
+            rows = {name: count for name, count in rows.items() if name not in own}
+    return found if len(found) > 1 else []
+
+
 def on_grid(count: int, image: tuple[int, int] | None) -> bool:
     """Whether `count` is the number of boxes on the usual strides: one per cell, or three as in YOLO v5."""
     if image is None:
@@ -159,6 +199,20 @@ def _from_cells(rows: np.ndarray, image: tuple[int, int] | None) -> np.ndarray:
     origin = np.concatenate([np.stack([x, y], axis=1) for _, y, x in cells])
     sizes = np.exp(np.clip(rows[:, 2:], -20.0, 20.0)) * strides
     return _from_centres(np.concatenate([(rows[:, :2] + origin) * strides, sizes], axis=1))
+
+
+def _from_distances(rows: np.ndarray, stride: int, image: tuple[int, int]) -> np.ndarray:
+    """Corners of boxes given by the distances from their cell to the left, top, right and bottom: in cells, from its
+    corner (SCRFD); or distributions [rows, 4 × bins], from its middle (PicoDet)."""
+    columns, bins = -(-image[1] // stride), rows.shape[1] // 4
+    cells = -(-image[0] // stride) * columns
+    y, x = np.divmod(np.arange(len(rows)) // (len(rows) // cells), columns)
+    origin = np.stack([x, y], axis=1) + (0.5 if bins > 1 else 0.0)
+    if bins > 1:
+        sides = rows.reshape(-1, 4, bins)
+        shares = np.exp(sides - sides.max(axis=2, keepdims=True))
+        rows = shares @ np.arange(bins) / shares.sum(axis=2)
+    return np.concatenate([origin - rows[:, :2], origin + rows[:, 2:]], axis=1) * stride
 
 
 def _from_centres(rows: np.ndarray) -> np.ndarray:

@@ -35,6 +35,17 @@ def height_and_width(shape: tuple[int, ...]) -> tuple[int, int]:
     return (shape[1], shape[2]) if last else (shape[2], shape[3])
 
 
+def prototypes(outputs: Outputs, image: tuple[int, int] | None) -> int:
+    """The number of mask prototypes, as YOLO writes them for instances: channels of a map smaller than the image beside
+    rows of a box, a class and a coefficient for each; 0 if there are none."""
+    arrays = [np.asarray(value) for value in outputs.values()]
+    longest = max((min(each.shape[1:]) for each in arrays if each.ndim == 3), default=0)
+    for each in arrays:
+        if each.ndim == 4 and each.shape[2:] != image and each.shape[1] + 5 <= longest:
+            return int(each.shape[1])
+    return 0
+
+
 def scores_of(outputs: Outputs, what: str) -> np.ndarray:
     """The first float output that can hold classes: at least two dimensions, with two values in one besides the batch.
     Raises BadData if there is none."""

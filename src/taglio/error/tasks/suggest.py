@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from taglio.error.tasks.detection import on_grid
+from taglio.error.tasks.detection import CLASS_NAMES, heads_by_stride, on_grid
 from taglio.error.tasks.outputs import height_and_width
 from taglio.error.tasks.text import CHARACTERS
 from taglio.model.graph import Graph
@@ -15,6 +15,8 @@ Shape = tuple[int, ...]
 # Token classifiers have at most this many labels; wider outputs are hidden states, unless as wide as a vocabulary.
 _MOST_LABELS = 64
 _SMALLEST_EMBEDDING = 32
+# Ultralytics' metadata, which names classes too.
+_ULTRALYTICS = dict.fromkeys(("detect", "segment", "pose", "obb"), "detection") | {"classify": "top1"}
 _POOLING = ("ReduceMean", "ReduceMax", "AveragePool", "GlobalAveragePool", "LpNormalization")
 
 
@@ -100,8 +102,11 @@ def suggest(
     `vocabularies` are the numbers of rows of embedding tables, `pooled` the outputs written by pooling or by a
     normalisation to unit length.
     """
-    if names := metadata.get(CHARACTERS):
-        return Suggestion("ctc", f"the metadata names {len(names.splitlines())} characters")
+    names = metadata.get(CHARACTERS, "").splitlines()
+    if 2 * sum(len(name) == 1 for name in names) > len(names):  # some exporters keep names of classes under this key
+        return Suggestion("ctc", f"the metadata names {len(names)} characters")
+    if found := _ULTRALYTICS.get(metadata.get("task", "") if CLASS_NAMES in metadata else ""):
+        return Suggestion(found, f'the metadata names the task "{metadata["task"]}"')
     floats = [each for each in outputs if each.is_float]
     rows = {each.shape[0] for each in inputs if each.shape}
     # Of two or four integers, such as the size of the original image, none is a token.
@@ -128,6 +133,10 @@ def _of_image(image: tuple[int, int], floats: Sequence[Tensor], outputs: Sequenc
     names = {each.name for each in floats}
     if {f"{what}_{stride}" for what in ("cls", "bbox") for stride in (8, 16, 32)} <= names:
         return Suggestion("detection", "classes and boxes are outputs of the strides 8, 16 and 32")
+    if heads := heads_by_stride({each.name: each.shape for each in floats}, image):
+        strides = [str(stride) for stride, _, _ in heads]
+        told = f"{', '.join(strides[:-1])} and {strides[-1]}"
+        return Suggestion("detection", f"scores and boxes are outputs of the strides {told}")
     flat = [each for each in floats if len(each.shape) == 3]
     for boxes in flat:
         beside = [each for each in flat if each is not boxes and each.shape[1] == boxes.shape[1]]

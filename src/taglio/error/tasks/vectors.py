@@ -6,7 +6,16 @@ from typing import Any
 import numpy as np
 
 from taglio.error.information import rank_correlation
-from taglio.error.tasks.outputs import Outputs, Setting, class_axis, scores_of, vector_of, whole_numbers
+from taglio.error.tasks.outputs import (
+    Outputs,
+    Setting,
+    class_axis,
+    prototypes,
+    scores_of,
+    shapes,
+    vector_of,
+    whole_numbers,
+)
 from taglio.errors import BadData
 
 IGNORED = -100  # the label that PyTorch's cross entropy ignores
@@ -70,8 +79,12 @@ def perplexity(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) 
     return float(np.exp(min(lost / max(1.0, total), 700.0)))
 
 
-def read_map(outputs: Outputs, _: Setting) -> np.ndarray:
-    """The class of each pixel, flat; for a single channel, whether it is above one half."""
+def read_map(outputs: Outputs, setting: Setting) -> np.ndarray:
+    """The class of each pixel, flat; for a single channel, whether it is above one half. Raises BadData for prototypes
+    of masks, whose channels are no classes."""
+    if count := prototypes(outputs, setting.image):
+        told = f"the {count} prototypes of masks in {shapes(outputs)} are no classes"
+        raise BadData(f"metric segmentation: {told}: use detection")
     for value in outputs.values():
         array = np.asarray(value)
         if array.dtype.kind == "f" and array.ndim == 4:
