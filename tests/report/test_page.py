@@ -166,8 +166,11 @@ def test_a_float_plan_is_no_failure_of_int8_to_keep_the_limit(
         slow = replace(made, plan=replace(made.plan, int8_blocks=0), curve=(Level(0.03, speed_up, 0),))
         terminal.outcome(complete, replace(gather(complete), outcome=slow))
         told = " ".join(capsys.readouterr().out.split())
-        assert "no int8 plan within the error limit 1\u00a0% is faster" in told.replace("1 %", "1\u00a0%")
-        assert words in told
+        # A plan with a lower median may be listed: it did not win in enough rounds.
+        assert "Float stays: no int8 plan within the error limit 1\u00a0% is clearly faster" in told.replace(
+            "1 %", "1\u00a0%"
+        )
+        assert words in told and "fastest" not in told
 
 
 def test_a_larger_limit_gains_what_is_more_than_the_plan_has(

@@ -49,7 +49,7 @@ def _headline(material: Material) -> str:
     moved = outcome is not None and outcome.plan.runtime != outcome.float32.runtime
     if outcome is not None and outcome.plan.int8_blocks == 0 and not moved:
         limit = f"{metric.title} {allowed(metric, outcome.max_error)}"
-        return f"Float is the fastest: no int8 plan within the {limit} is faster"
+        return f"Float stays: no int8 plan within the {limit} is clearly faster"
     if outcome is not None:
         gain = outcome.float32.latency.median_s / outcome.plan.latency.median_s
         told = f"{metric.title} {shown(metric, outcome.plan.error)} ({allowed(metric, outcome.max_error)})"
@@ -277,7 +277,7 @@ def _status(status: str, gap: float) -> str:
         return f"by the measured tables, no plan within the limit is faster{margin}"
     if status == "measured":
         though = f", though predicted {percent(gap)} slower than the solver's plan" if gap > 1e-6 else ""
-        return f"it was the fastest when timed{though}"
+        return f"no other was clearly faster when timed{though}"
     return f"solver status {status!r}, at most {percent(gap)} slower than the optimum"
 
 

@@ -130,14 +130,18 @@ def inspect(model: Model, graph: Graph, chosen: set[str] | None, assumed: str = 
             outputs = [tensors[name] for name in block.outputs]
             weights = (size(block.weight_float_bytes), size(block.weight_int8_bytes))
             written = (size(sum(each.float_bytes for each in outputs)), size(sum(each.int8_bytes for each in outputs)))
+            flops = f"{block.flops / 1e6:.2f}"
+            if any(each.shape is None for each in outputs):
+                flops, written = MISSING, (MISSING, MISSING)
             able = "yes" if block.quantizable else f"no: {block.refusal}"
-            rows.append([block.name, block.kind, f"{block.flops / 1e6:.2f}", *weights, *written, able])
+            rows.append([block.name, block.kind, flops, *weights, *written, able])
     show([Table(head, rows, words=frozenset({1, 7}), first=_ROWS)])
-    flops = sum(block.flops for block in graph.blocks)
+    known = all(tensor.shape is not None for tensor in graph.tensors)
+    counted = f", {sum(block.flops for block in graph.blocks) / 1e9:.3f} GFLOPs" if known else ""
     used = {name for block in graph.blocks for name in block.weights}  # once, however many blocks share it
     total = sum(4 * prod(each.dims) for name, each in model.initializers().items() if name in used)
     say(
-        f"{model.name}: {len(graph.blocks)} blocks, {len(graph.candidates())} can be int8, {flops / 1e9:.3f} GFLOPs, "
+        f"{model.name}: {len(graph.blocks)} blocks, {len(graph.candidates())} can be int8{counted}, "
         f"{size(total)} of weights, opset {model.opset}"
     )
     if counts := quantized_operators(model.proto):
@@ -147,9 +151,11 @@ def inspect(model: Model, graph: Graph, chosen: set[str] | None, assumed: str = 
         known = spec.shape is not None
         dims = "x".join("?" if dim is None else str(dim) for dim in spec.shape or ()) if known else "of any shape"
         say(f"input  {spec.name} {dims} {spec.dtype}")
-    for name in model.outputs:
-        shape = tensors[name].shape
-        say(f"output {name} {'?' if shape is None else 'x'.join(map(str, shape))} {tensors[name].dtype}")
+    for value in model.proto.graph.output:
+        tensor, declared = tensors[value.name], value.type.tensor_type
+        shape = tensor.shape or [dim.dim_value or "?" for dim in declared.shape.dim]
+        dims = "x".join(map(str, shape)) if tensor.shape is not None or declared.HasField("shape") else "of any shape"
+        say(f"output {value.name} {dims} {tensor.dtype}")
     if assumed:
         say(assumed)
 
