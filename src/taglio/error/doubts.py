@@ -151,13 +151,10 @@ def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int)
 
 
 def coarse_metric(metric: Metric, inputs: int) -> str:
-    """A line if a metric that counts answers has too few inputs, or ""."""
+    """A line if a metric that counts answers, one or several per input, has too few inputs, or ""."""
     if metric.smooth or inputs >= _COUNTED:
         return ""
-    return (
-        f"{metric.name} on {inputs} held-out inputs: if it counts answers, one of them is {1 / inputs:.1%}; "
-        "give more data"
-    )
+    return f"{metric.name} on {inputs} held-out inputs, each {1 / inputs:.1%} of them: give more data"
 
 
 def unlike_calibration(
