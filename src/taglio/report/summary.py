@@ -49,7 +49,7 @@ def _headline(material: Material) -> str:
     moved = outcome is not None and outcome.plan.runtime != outcome.float32.runtime
     if outcome is not None and outcome.plan.int8_blocks == 0 and not moved:
         limit = f"{metric.title} {allowed(metric, outcome.max_error)}"
-        return f"Float stays: no int8 plan within the {limit} is clearly faster"
+        return f"Float stays: nothing within the {limit} is clearly faster"
     if outcome is not None:
         gain = outcome.float32.latency.median_s / outcome.plan.latency.median_s
         told = f"{metric.title} {shown(metric, outcome.plan.error)} ({allowed(metric, outcome.max_error)})"
