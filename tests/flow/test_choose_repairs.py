@@ -22,7 +22,7 @@ def outliers(folder: Path, weight_of_it: float) -> tuple[Path, Path]:
     g = Sketch(5)
     weight = g.rng.normal(0, 0.03, (WIDTH, 64))
     weight[0] = weight_of_it
-    model = saved(g.model(g.op("MatMul", g.input("x", 1, WIDTH), g.constant(weight))), folder)
+    model = saved(g.model(g.op("Gemm", g.input("x", 1, WIDTH), g.constant(weight), g.constant(np.ones(64)))), folder)
     x = g.rng.normal(0, 1, (24, WIDTH)).astype(np.float32)
     x[:, 0] = g.rng.uniform(200, 400, 24)
     np.savez(folder / "data.npz", x=x)
@@ -48,6 +48,11 @@ def test_optimize_tries_what_paid_on_trained_networks(tmp_path: Path) -> None:
     assert [each.repair for each in tried] == ["rounding", "bias"]
     assert all(each.kept == (each.factor < 0.98) for each in tried)
     assert chosen.repairs == tuple(each.repair for each in tried if each.kept)
+
+
+def test_a_repair_without_time_is_not_told_as_one_without_effect(tmp_path: Path) -> None:
+    _, tried = choose_repairs(opened(tmp_path, 0.3), exact(), Metric(), effort=0.003)
+    assert [each.repair for each in tried] == ["bias"]
 
 
 def test_quantize_repairs_what_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -318,3 +318,19 @@ def test_a_plan_that_more_room_does_not_change_is_solved_for_three_times() -> No
 
     assert len(search_by(make, lambda each: each.errors, [1.0])) == 1
     assert asked == [1.0, 4.0, 64.0]
+
+
+@pytest.mark.parametrize(("effort", "limit_s"), [(1.0, 10.0), (0.5, 5.0), (0.02, 2.0)])
+def test_a_solve_takes_as_long_as_the_effort_is_worth(
+    effort: float, limit_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, profile, error = chain()
+    limits_s = []
+
+    def limited(*args: object, **options: object) -> Plan:
+        limits_s.append(options["time_limit_s"])
+        return make_plan(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "make_plan", limited)
+    search(graph, profile, error, Limits(0.02), Hidden(graph, error, 1.0), effort=effort)
+    assert set(limits_s) == {limit_s}

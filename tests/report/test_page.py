@@ -167,21 +167,11 @@ def test_a_float_plan_is_no_failure_of_int8_to_keep_the_limit(
         slow = replace(made, plan=replace(made.plan, int8_blocks=0), curve=(Level(0.03, speed_up, 0),))
         terminal.outcome(complete, replace(gather(complete), outcome=slow))
         told = " ".join(capsys.readouterr().out.split())
-        assert "no int8 plan within the error limit 1\u00a0% is faster" in told.replace("1 %", "1\u00a0%")
-        assert words in told
-
-
-def test_a_plan_that_did_not_win_side_by_side_is_not_called_slower(
-    complete: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = artifact.load(complete / "outcome.json", "outcome", Outcome)
-    kept = replace(made.float32, int8_blocks=0)
-    for factor, words in ((0.9, "Float is kept: no int8 plan within"), (1.1, "Float is the fastest")):
-        rows = [InPlace("plan 1", "onnxruntime", factor * kept.latency.median_s, 0.008, False, True)]
-        outcome = replace(made, plan=kept, places=tuple(rows), status="measured")
-        terminal.outcome(complete, replace(gather(complete), outcome=outcome))
-        told = " ".join(capsys.readouterr().out.split())
-        assert words in told and ("timing noise" in told) == (factor < 1.0)
+        # A plan with a lower median may be listed: it did not win in enough rounds.
+        assert "Float stays: nothing within the error limit 1\u00a0% is clearly faster" in told.replace(
+            "1 %", "1\u00a0%"
+        )
+        assert words in told and "fastest" not in told
 
 
 def test_answers_that_are_not_finite_are_not_called_an_error_of_100000_percent() -> None:

@@ -4,9 +4,10 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -40,10 +41,15 @@ def product() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-def workspace(folder: Path, proto: onnx.ModelProto, states: Sequence[State] = ()) -> Path:
-    """`proto` as the built components of a workspace."""
+def workspace(
+    folder: Path,
+    proto: onnx.ModelProto,
+    states: Sequence[State] = (),
+    shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+) -> Path:
+    """`proto` as the built components of a workspace, planned for inputs of these `shapes`."""
     inputs, outputs = (tuple(value.name for value in values) for values in (proto.graph.input, proto.graph.output))
-    part = Component("0-local", "local", ("all",), proto, inputs, outputs)
+    part = Component("0-local", "local", ("all",), proto, inputs, outputs, shapes)
     write(folder / COMPONENTS, "0" * 64, inputs, outputs, [part], states=states)
     artifact.save(folder / f"{SETUP}.json", SETUP, "0" * 64, Setup("m.onnx", {}, "d.npz", "", 0, 1, False, "all"))
     return folder

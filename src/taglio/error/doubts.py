@@ -14,7 +14,6 @@ import numpy as np
 from taglio.error.compared import as_array
 from taglio.error.loss import Metric
 from taglio.error.tally import Tally
-from taglio.error.tasks.task import TOP1
 from taglio.model.graph import Graph
 from taglio.quantize.scheme import Scheme
 
@@ -152,15 +151,10 @@ def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int)
 
 
 def coarse_metric(metric: Metric, inputs: int) -> str:
-    """A line if a metric that counts answers has too few inputs, or ""."""
+    """A line if a metric that counts answers, one or several per input, has too few inputs, or ""."""
     if metric.smooth or inputs >= _COUNTED:
         return ""
-    told = f"{metric.name} on {inputs} held-out inputs"
-    if metric.own or metric.name == TOP1:
-        return (
-            f"{told}: {'if it counts answers, ' if metric.own else ''}one of them is {1 / inputs:.1%}; give more data"
-        )
-    return f"{told}: on others it may differ; give {_COUNTED} or more"
+    return f"{metric.name} on {inputs} held-out inputs, of which each counts for {1 / inputs:.1%}: give more data"
 
 
 def unlike_calibration(

@@ -1,6 +1,7 @@
 """Metrics that need more than sums per sample: a task (tasks/), or a user's function. Runs no model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from taglio.data.dataset import one_array
 from taglio.error.compared import as_array
 from taglio.error.loss import Metric, call_user
-from taglio.error.tasks.outputs import Outputs, Setting, image_size
+from taglio.error.tasks.outputs import Outputs, Setting, image_size, inputs_in, one_by_one
 from taglio.error.tasks.task import Task
 from taglio.errors import BadData
 
@@ -47,11 +48,12 @@ class TaskJudge:
         self.labelled = labels is not None and task.label is not None
         self._plain = Setting(task.parameters, self.labelled, None, metadata or {})
         self._images = [image_size(sample) for sample in samples]
-        self._truths: dict[int, Any] = {}
+        self._inputs = [inputs_in(sample) if task.one_by_one else 1 for sample in samples]
+        self._truths: dict[int, Sequence[Any]] = {}
         if labels is not None and task.label is not None:
             for index, label in enumerate(labels):
                 try:
-                    self._truths[index] = task.label(np.asarray(label))
+                    self._truths[index] = self._read_label(index, np.asarray(label), task.label)
                 except BadData as error:
                     raise BadData(f"metric {task.name}: the label of sample {self._called(index)} {error}") from None
 
@@ -61,21 +63,40 @@ class TaskJudge:
         return not self._task.of_pairs
 
     def evidence(self, index: int, reference: Sequence[Any], changed: Sequence[Any]) -> Any:
-        """What the task keeps of one sample. Raises BadData for outputs that the task cannot read."""
+        """What the task keeps of each input of one sample. Raises BadData for outputs that the task cannot read."""
         image = self._images[index] if index < len(self._images) else None
         setting = Setting(self._plain.parameters, self.labelled, image, self._plain.metadata)
+
+        def read(outputs: Sequence[Any]) -> list[Any]:
+            return [self._task.read(each, setting) for each in one_by_one(self._by_name(outputs), self._count(index))]
+
         try:
             if index not in self._truths:
-                self._truths[index] = self._task.read(self._by_name(reference), setting)
-            return self._task.match(self._task.read(self._by_name(changed), setting), self._truths[index], setting)
+                self._truths[index] = read(reference)
+            pairs = zip(read(changed), self._truths[index], strict=True)
+            return [self._task.match(found, truth, setting) for found, truth in pairs]
         except BadData as error:
             raise BadData(f"{error} (sample {self._called(index)})") from None
 
     def value(self, evidence: Sequence[Any], weights: np.ndarray | None = None) -> float:
-        """The task's score. Raises BadData for too few samples."""
-        if len(evidence) < self._task.fewest:
-            raise BadData(f"metric {self._task.name} needs at least {self._task.fewest} samples, got {len(evidence)}")
-        return self._task.score(evidence, np.ones(len(evidence)) if weights is None else weights, self._plain)
+        """The task's score. Raises BadData for too few inputs."""
+        inputs = [*chain.from_iterable(evidence)]
+        if len(inputs) < self._task.fewest:
+            raise BadData(f"metric {self._task.name} needs at least {self._task.fewest} samples, got {len(inputs)}")
+        counted = np.ones(len(evidence)) if weights is None else weights
+        return self._task.score(inputs, np.repeat(counted, [len(each) for each in evidence]), self._plain)
+
+    def _count(self, index: int) -> int:
+        """How many inputs a sample holds that are read one by one."""
+        return self._inputs[index] if index < len(self._inputs) else 1
+
+    def _read_label(self, index: int, label: np.ndarray, read: Callable[[np.ndarray], Any]) -> list[Any]:
+        count = self._count(index)
+        if count == 1:
+            return [read(label)]
+        if label.ndim == 0 or len(label) != count:
+            raise BadData(f"has the shape {list(label.shape)} for a batch of {count}: give one label per input")
+        return [read(np.asarray(each)) for each in label]
 
     def _called(self, index: int) -> str:
         return self._where[index] if index < len(self._where) else str(index)

@@ -20,12 +20,13 @@ from taglio.data.spec import InputSpec, dtype_name
 from taglio.data.values import one_feed
 from taglio.errors import BadData, TaglioError, one_line
 from taglio.flow.work import Work
+from taglio.model.derived import with_hard_swish
 from taglio.model.inputs import input_specs
 from taglio.plan.result import Plan
 from taglio.profile.machine import available_cores
 from taglio.progress import Progress
 from taglio.run.in_process import Executor
-from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.scratch import scratch
 
 # For several devices: the whole quantised model with the placement in its metadata, beside the components.
@@ -154,7 +155,10 @@ def assemble(work: Work, plan: Plan) -> Built:
     """Build the components of `plan`, without the proof."""
     quantized = work.builder(plan.scheme).build(plan.assignment(), plan.wire_only(work.graph))
     wires = Wires(plan.start, plan.copies()) if plan.crossings else None
-    parts = cut(work.model, work.graph, quantized, plan.devices(), wires, plan.stages())
+    parts = [
+        part if plan.runtime_on(part.device) == NAME else replace(part, proto=with_hard_swish(part.proto))
+        for part in cut(work.model, work.graph, quantized, plan.devices(), wires, plan.stages())
+    ]
     whole = None
     if len(parts) > 1:
         owner = {operator: block.name for block in work.graph.blocks for operator in block.operators}

@@ -68,6 +68,8 @@ def choose_repairs(
     results: list[RepairResult] = []
     for repair in reported(_TRIED, "repairs", work.progress):
         tried = replace(scheme, repairs=(*scheme.repairs, repair))
+        if work.ranges(tried, effort=effort) == work.ranges(scheme):  # nothing to change, or no time
+            continue
         errors = errors_of(tried)
         factor = exp(float(np.mean([log(one / other) for one, other in zip(errors, best, strict=True)])))
         kept = factor < _GAIN

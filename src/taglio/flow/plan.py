@@ -198,7 +198,8 @@ def decide(
     winner = proven(work, build, final, timed, answered, limits)
     if meter.samples < len(work.data.held_out.samples) and _none_but_plain(final, winner):
         place, best_there = next(iter(found.items()))
-        again = _searched(work, best_there.profile, best_there.error, _within(limits, bases[place]), full())
+        inner = _within(limits, bases[place])
+        again = _searched(work, best_there.profile, best_there.error, inner, full(), effort=effort)
         again = [_deployed(each, limits, bases[place]) for each in again]
         final, answered = everywhere({place: finalists(again, None)}, bases), {}
         timed = timed_finalists(work, build, final, budget_s)
@@ -236,7 +237,7 @@ def _explored(
     inner, (meter, full) = _within(limits, base), meters
     assert inner.max_error is not None, "decide needs a limit"
     study = model
-    tried = _searched(work, measured, model, inner, meter, full=full)
+    tried = _searched(work, measured, model, inner, meter, full=full, effort=effort)
     model = corrected(study, work.graph, tried, inner.max_error)
     known, leader = measured, None
     start = time.monotonic()
@@ -253,7 +254,8 @@ def _explored(
         runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
         known = refine(work.model, work.graph, known, runs, f" {index + 1}", near=leader.plan.assignment())
         rounds = min(_SOLVED_AGAIN, _solved(work, meter))
-        tried += search(work.graph, known, model, inner, meter.error, rounds=rounds, progress=work.progress)
+        told = work.progress
+        tried += search(work.graph, known, model, inner, meter.error, rounds=rounds, effort=effort, progress=told)
         model = corrected(study, work.graph, tried, inner.max_error)
         tried = predicted_by(known, model, work.graph, tried)
     leaders = predicted_by(known, model, work.graph, [leader] if leader else [])
@@ -304,14 +306,14 @@ def _searched(
     meter: ErrorMeter,
     *,
     full: Callable[[], ErrorMeter] | None = None,
+    effort: float,
 ) -> list[Tried]:
     """Float, all-int8, plans by simple rules and by the search, each with its measured error.
 
     If nothing holds on `meter`, `full` decides. Raises Infeasible if nothing holds there either.
     """
-    tried = search(
-        work.graph, measured, model, limits, meter.error, rounds=_solved(work, meter), progress=work.progress
-    )
+    rounds, told = _solved(work, meter), work.progress
+    tried = search(work.graph, measured, model, limits, meter.error, rounds=rounds, effort=effort, progress=told)
     kept = {name for name in limits.float_blocks if not work.graph.block(name).movement}
     patient = _EXCLUDED * _evaluation_s(work, meter) <= _PATIENCE_S
     for name, assignment in _rules(work.graph, measured, model, limits, meter, excluding=patient).items():
@@ -321,7 +323,7 @@ def _searched(
         tried.append(replace(candidate, holds=candidate.holds and not kept & set(assignment)))
     if not any(each.holds for each in tried):
         if full is not None and full() is not meter:
-            return _searched(work, measured, model, limits, full())
+            return _searched(work, measured, model, limits, full(), effort=effort)
         reached = min(each.error for each in tried)
         raise _infeasible(limits, reached)
     return tried

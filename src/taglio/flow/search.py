@@ -19,6 +19,8 @@ _CLOSE = 0.97
 _STEP = 0.98
 # A slack so large that a plan unchanged by it is not restricted by the bound.
 _FAR = 64.0
+# Seconds for a solve at effort 1, and the least. Tables measured on a busy machine can take minutes to prove.
+_SOLVE_S, _LEAST_S = 10.0, 2.0
 # Plans with an error within this factor of the bound correct the error model, if there are at least this many.
 _NEAR, _FEWEST = 3.0, 3
 
@@ -43,9 +45,10 @@ def search(
     measure: Callable[[Assignment], float],
     *,
     rounds: int = 10,
+    effort: float = 1.0,
     progress: Progress | None = None,
 ) -> list[Tried]:
-    """Plans with measured errors, in the order they were solved.
+    """Plans with measured errors, in the order they were solved; `effort` scales the time limit of each.
 
     Starts with the upper end of the predicted error at the bound. A plan that breaks the bound lowers the allowed noise
     below its own; one that leaves room raises it in proportion. Bisects between the loosest bound that held and the
@@ -54,8 +57,10 @@ def search(
     bound = limits.max_error
     assert bound is not None, "an unbounded plan needs no search"
 
+    limit_s = max(_LEAST_S, effort * _SOLVE_S)
+
     def make(slacks: Sequence[float]) -> Plan | None:
-        plan = make_plan(graph, profile, error, limits, slack=slacks[0])
+        plan = make_plan(graph, profile, error, limits, slack=slacks[0], time_limit_s=limit_s)
         return None if plan.status == "infeasible" else plan
 
     found = search_by(make, lambda plan: [measure(plan.assignment())], [bound], rounds=rounds, progress=progress)

@@ -1,9 +1,15 @@
-"""Models made from another: with more outputs, or empty. Changes no model in place."""
+"""Models made from another: with more outputs, with HardSwish, or empty. Changes no model in place."""
 
+from collections import Counter
 from collections.abc import Iterable
 from copy import deepcopy
 
 import onnx
+
+from taglio.model.captures import node_inputs
+
+# HardSwish is an operator from this opset on. Its HardSigmoid is max(0, min(1, x / 6 + 0.5)).
+_HARD_SWISH_OPSET, _SLOPE = 14, {"alpha": 1.0 / 6.0, "beta": 0.5}
 
 
 def with_outputs(proto: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
@@ -28,3 +34,27 @@ def empty_like(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
     result.functions.extend(proto.functions)
     result.graph.name = name
     return result
+
+
+def with_hard_swish(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of `proto` with one HardSwish for each x · HardSigmoid(x) that ONNX Runtime made of it. `proto` itself if
+    its opset has none. The copy answers the same, and OpenVINO is fast on it without runtimes/openvino_fusions.py."""
+    if all(entry.version < _HARD_SWISH_OPSET for entry in proto.opset_import if entry.domain in ("", "ai.onnx")):
+        return proto
+    result = deepcopy(proto)
+    nodes = result.graph.node
+    read = Counter([name for node in nodes for name in node_inputs(node)] + [each.name for each in result.graph.output])
+    hard = {node.output[0]: node for node in nodes if node.op_type == "HardSigmoid" and read[node.output[0]] == 1}
+    for node in [node for node in nodes if node.op_type == "Mul"]:
+        for gate, value in (node.input, [*node.input][::-1]):
+            if gate in hard and hard[gate].input[0] == value and _hard_swish(hard[gate]):
+                nodes.remove(hard[gate])
+                node.op_type, node.input[:] = "HardSwish", [value]
+                break
+    return result
+
+
+def _hard_swish(node: onnx.NodeProto) -> bool:
+    """Whether a HardSigmoid is that of HardSwish."""
+    given = {each.name: each.f for each in node.attribute}
+    return all(abs(given.get(name, 0.0) - value) < 1e-6 for name, value in _SLOPE.items())

@@ -1,7 +1,6 @@
 """The top of the page: the result in one sentence, and float, all-int8 and the plan side by side."""
 
 from dataclasses import dataclass
-from math import inf
 
 from taglio.error.loss import Metric
 from taglio.flow.outcome import Outcome, Variant
@@ -50,9 +49,7 @@ def _headline(material: Material) -> str:
     moved = outcome is not None and outcome.plan.runtime != outcome.float32.runtime
     if outcome is not None and outcome.plan.int8_blocks == 0 and not moved:
         limit = f"{metric.title} {allowed(metric, outcome.max_error)}"
-        if _seems_slower(outcome):
-            return f"Float is kept: no int8 plan within the {limit} is faster by more than the timing noise"
-        return f"Float is the fastest: no int8 plan within the {limit} is faster"
+        return f"Float stays: nothing within the {limit} is clearly faster"
     if outcome is not None:
         gain = outcome.float32.latency.median_s / outcome.plan.latency.median_s
         told = f"{metric.title} {shown(metric, outcome.plan.error)} ({allowed(metric, outcome.max_error)})"
@@ -278,12 +275,6 @@ def _profiled(material: Material, label: str, name: str) -> _Column:
     return _Column(label, run.wall, predicted, int8_blocks=len(run.assignment))
 
 
-def _seems_slower(outcome: Outcome) -> bool:
-    """Whether a finalist that keeps the limit has a lower median than the plan, though it did not win side by side."""
-    medians = [each.latency_s for each in outcome.places if each.holds and each.latency_s is not None]
-    return bool(outcome.candidates) and min(medians, default=inf) < outcome.plan.latency.median_s
-
-
 def _status(outcome: Outcome) -> str:
     status, gap = outcome.status, outcome.gap
     if status == "optimal":
@@ -291,8 +282,7 @@ def _status(outcome: Outcome) -> str:
         return f"by the measured tables, no plan within the limit is faster{margin}"
     if status == "measured":
         though = f", though predicted {percent(gap)} slower than the solver's plan" if gap > 1e-6 else ""
-        how = "none was faster side by side" if _seems_slower(outcome) else "it was the fastest when timed"
-        return f"{how}{though}"
+        return f"no other was clearly faster when timed{though}"
     return f"solver status {status!r}, at most {percent(gap)} slower than the optimum"
 
 

@@ -133,12 +133,16 @@ def inspect(model: Model, graph: Graph, chosen: set[str] | None, assumed: str = 
             outputs = [tensors[name] for name in block.outputs]
             weights = (size(block.weight_float_bytes), size(block.weight_int8_bytes))
             written = (size(sum(each.float_bytes for each in outputs)), size(sum(each.int8_bytes for each in outputs)))
+            flops = f"{block.flops / 1e6:.2f}"
+            if any(each.shape is None for each in outputs):
+                flops, written = MISSING, (MISSING, MISSING)
             able = "yes" if block.quantizable else f"no: {block.refusal}"
-            rows.append([block.name, block.kind, f"{block.flops / 1e6:.2f}", *weights, *written, able])
+            rows.append([block.name, block.kind, flops, *weights, *written, able])
     show([Table(head, rows, words=frozenset({1, 7}), first=_ROWS)])
-    flops = sum(block.flops for block in graph.blocks)
+    known = all(tensor.shape is not None for tensor in graph.tensors)
+    counted = f", {sum(block.flops for block in graph.blocks) / 1e9:.3f} GFLOPs" if known else ""
     say(
-        f"{model.name}: {len(graph.blocks)} blocks, {len(graph.candidates())} can be int8, {flops / 1e9:.3f} GFLOPs, "
+        f"{model.name}: {len(graph.blocks)} blocks, {len(graph.candidates())} can be int8{counted}, "
         f"{size(weight_bytes(model.proto))} of weights, opset {model.opset}"
     )
     if counts := quantized_operators(model.proto):
@@ -147,9 +151,9 @@ def inspect(model: Model, graph: Graph, chosen: set[str] | None, assumed: str = 
     for spec in model.inputs:
         say(f"input  {spec.name} {_dims(spec.shape)} {spec.dtype}")
     for value in model.proto.graph.output:
-        known = tensors[value.name]
-        shape = spec_of(value).shape if known.shape is None else known.shape
-        say(f"output {value.name} {_dims(shape)} {known.dtype}")
+        tensor = tensors[value.name]
+        shape = spec_of(value).shape if tensor.shape is None else tensor.shape
+        say(f"output {value.name} {_dims(shape)} {tensor.dtype}")
     if assumed:
         say(assumed)
 

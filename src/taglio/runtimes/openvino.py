@@ -14,6 +14,7 @@ import numpy as np
 
 from taglio.errors import BadModel, BadOption
 from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.openvino_fusions import read_fused
 from taglio.runtimes.openvino_marks import MarkedModel
 from taglio.runtimes.openvino_words import complaint, without_sources
 from taglio.scratch import scratch
@@ -96,7 +97,9 @@ def marked(path: Path, folder: Path) -> MarkedModel:
 def compiled(model: Any, options: SessionOptions, *, counters: bool = False) -> OpenVinoSession:
     """A session of an openvino.Model, or of the file at a path, in the place `options.runtime`."""
     settings = properties(options.runtime) | {"INFERENCE_NUM_THREADS": options.threads, "PERF_COUNT": counters}
-    return OpenVinoSession(_openvino().Core().compile_model(model, "CPU", settings))
+    core = _openvino().Core()
+    model = read_fused(core, model) if isinstance(model, str) else model
+    return OpenVinoSession(core.compile_model(model, "CPU", settings))
 
 
 def properties(place: str) -> dict[str, str]:

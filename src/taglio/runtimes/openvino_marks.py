@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from taglio.runtimes.openvino_fusions import read_fused, replace_by
+
 # The attribute in OpenVINO 2026.4, and in versions before.
 _MARKS = (
     {"name": "DisablePrecisionConversion", "version": "0", "value": "dynamic:f16"},
@@ -42,7 +44,7 @@ class MarkedModel:
     def __init__(self, core: Any, path: Path, folder: Path) -> None:
         self._core = core
         self._whole, self._marked, self._weights = (folder / f"whole{end}" for end in (".xml", ".marked.xml", ".bin"))
-        model = core.read_model(str(path))
+        model = read_fused(core, str(path))
         importlib.import_module("openvino._offline_transformations").apply_moc_transformations(model, False)
         _replace(model)
         _move_up(model)
@@ -133,10 +135,7 @@ def _replace(model: Any) -> None:
     for node in model.get_ordered_ops():
         by = _replacement(node)
         if by is not None:
-            by.set_friendly_name(node.get_friendly_name())
-            by.output(0).set_names(node.output(0).get_names())
-            for reader in node.output(0).get_target_inputs():
-                reader.replace_source_output(by.output(0))
+            replace_by(node, by)
 
 
 def _move_up(model: Any) -> None:

@@ -139,7 +139,7 @@ def _ready(
     inputs, outputs = _interface(folder / COMPONENTS, executor.manifest)
     shown, answered = tuple(map(spec_of, inputs)), tuple(map(spec_of, outputs))
     model = ServedModel(name, version, folder, shown, answered, executor, predicted_s, False)
-    return replace(model, batches=_warm_up(model, inputs))
+    return replace(model, batches=_warm_up(model, _sized(inputs, executor.manifest)))
 
 
 def _name(folder: Path) -> str:
@@ -185,6 +185,18 @@ def _interface(folder: Path, manifest: Manifest) -> tuple[list[InputSpec], list[
         outputs |= {value.name: declared(value) for value in graph.output}
     known = {**inputs, **outputs}
     return [inputs[name] for name in manifest.inputs], [known[name] for name in manifest.outputs]
+
+
+def _sized(inputs: Sequence[InputSpec], manifest: Manifest) -> list[InputSpec]:
+    """`inputs` with the sizes that the plan was made for, except the first, where dimensions are dynamic: few networks
+    run on images or texts of size 1."""
+    known = {port.name: port.shape for piece in manifest.pieces for port in piece.inputs}
+
+    def sized(spec: InputSpec) -> InputSpec:
+        first, sizes = (spec.shape or (None,))[0], [size or None for size in known[spec.name][1:]]
+        return replace(spec, shape=(first, *sizes)) if known[spec.name] else spec
+
+    return [*map(sized, inputs)]
 
 
 def _warm_up(model: ServedModel, inputs: Sequence[InputSpec]) -> bool:

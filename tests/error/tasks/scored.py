@@ -17,11 +17,13 @@ def scored(
     labels: Any = None,
     *,
     image: tuple[int, int] | None = None,
+    batches: Sequence[int] = (),
     metadata: Mapping[str, str] | None = None,
     weights: np.ndarray | None = None,
 ) -> float:
-    """What `task` says of `changed`; images have the size `image`."""
-    samples = [{"image": np.zeros((1, 3, *image), np.float32)} for _ in changed] if image else []
+    """What `task` says of `changed`; images have the size `image` and, by sample, a batch of `batches` (default 1)."""
+    counts = batches or [1] * len(changed)
+    samples = [{"image": np.zeros((count, 3, *image), np.float32)} for count in counts] if image else []
     judge = TaskJudge(parse_task(task), list(reference[0]), samples, labels, metadata)
     evidence = [
         judge.evidence(index, list(y.values()), list(z.values()))

@@ -52,6 +52,8 @@ def tensors(*shapes: tuple[int, ...], dtype: str = "float32", names: tuple[str, 
         ),
         ([*tensors(IMAGE), *tensors((1, 2), dtype="int64")], tensors((1, 300, 4), (1, 300, 80)), "detection"),
         (tensors((1, 1, 64, 0)), tensors((1, 0)), None),  # characters
+        (tensors((0, 3, 48, 0)), tensors((0, 0, 97)), "ctc"),  # lines of any width
+        (tensors((0, 3, 0, 0)), tensors((0, 0, 97)), None),
     ],
 )
 def test_shapes_tell_the_task(inputs: list[Tensor], outputs: list[Tensor], task: str | None) -> None:
@@ -70,6 +72,18 @@ def test_the_task_in_ultralytics_metadata_is_taken() -> None:
     found = suggest(tensors((0, 3, 0, 0)), unknown, {"task": "segment", "names": "{0: 'car'}"})
     assert found is not None and (found.metric, found.why) == ("detection", 'the metadata names the task "segment"')
     assert suggest(tensors((0, 3, 0, 0)), unknown, {"task": "segment"}) is None
+
+
+def test_names_of_classes_or_of_another_kind_tell_no_recogniser() -> None:
+    found = suggest(tensors((1, 3, 224, 224)), tensors((1, 4)), {"character": "0\n90\n180\n270"})
+    assert found is not None and found.metric == "top1"
+    found = suggest(tensors((1, 3, 0, 0)), tensors((0, 0, 97)), {"character": "<!DOCTYPE html>\n<html>"})
+    assert found is None
+
+
+def test_a_size_that_is_not_known_is_not_claimed() -> None:
+    found = suggest(tensors((0, 3, 0, 0)), tensors((0, 1, 0, 0)), {})
+    assert found is not None and found.why == "output t0 [?, 1, ?, ?] may be as large as the image"
 
 
 def test_pooled_states_are_an_embedding_and_scores_are_not(tmp_path: Path) -> None:

@@ -49,3 +49,21 @@ def test_labels_without_characters_are_refused() -> None:
         scored("ctc", outputs, outputs, np.array(["ab"]))
     with pytest.raises(BadData, match=r"the label of sample 0 must be one text, not int64 \[\]"):
         scored("ctc", outputs, outputs, np.array([3]), metadata={"character": CHARACTERS})
+
+
+@pytest.mark.parametrize("batch_second", [False, True])
+def test_lines_of_a_batch_are_read_one_by_one(batch_second: bool) -> None:
+    def batch(*lines: str) -> np.ndarray:
+        joined = np.concatenate([steps(line) for line in lines])
+        return joined.transpose(1, 0, 2) if batch_second else joined
+
+    outputs = [{"y": batch("a-b", "c-c")}, {"y": batch("abc")}]
+    changed = [{"y": batch("a-b", "c-b")}, {"y": batch("abb")}]
+    labels = np.empty(2, object)
+    labels[:] = [np.array(["ab", "cc"]), np.array(["abc"])]
+    for truth in (None, labels):
+        known = {"character": CHARACTERS}
+        found = scored("ctc", changed, outputs, truth, image=(8, 24), batches=[2, 1], metadata=known)
+        assert found == pytest.approx(1 - 2 / 7)
+    with pytest.raises(BadData, match=r"label of sample 0 has the shape \[1\] for a batch of 2"):
+        scored("ctc", changed, outputs, labels[::-1], image=(8, 24), batches=[2, 1])

@@ -52,6 +52,17 @@ def test_neighbours_and_ranks_of_embeddings() -> None:
         assert scored(name, other, same) < 0.7
 
 
+def test_embeddings_of_a_batch_are_samples_of_their_own() -> None:
+    rows, other = np.random.default_rng(0).normal(size=(2, 12, 16)).astype(np.float32)
+    batches = [4, 8]
+    for name in ("similarity", "recall:k=3"):
+        alone = scored(name, [{"y": row[None]} for row in other], [{"y": row[None]} for row in rows])
+        changed, same = ([{"y": each[:4]}, {"y": each[4:]}] for each in (other, rows))
+        assert scored(name, changed, same, image=(8, 8), batches=batches) == pytest.approx(alone)
+    with pytest.raises(BadData, match=r"no output of y \[1, 16\] has a batch of 4.*\(sample 0\)"):
+        scored("similarity", [{"y": rows[:1]}], [{"y": rows[:1]}], image=(8, 8), batches=[4])
+
+
 def test_spearman_is_of_ranks_with_ties_at_their_mean() -> None:
     assert spearman(np.array([1.0, 2.0, 9.0]), np.array([0.1, 0.2, 0.3])) == pytest.approx(1.0)
     assert spearman(np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])) == pytest.approx(-1.0)

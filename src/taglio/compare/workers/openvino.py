@@ -13,6 +13,7 @@ from taglio.compare.request import Known, Request, known_blocks
 from taglio.compare.row import NOT_ALONE, Layer, Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused
 from taglio.compare.workers.loop import distance
+from taglio.runtimes.openvino_fusions import read_fused
 from taglio.runtimes.openvino_words import complaint
 
 PACKAGES = ("openvino",)
@@ -92,7 +93,7 @@ class OpenVino:
             "INFERENCE_PRECISION_HINT": hint,
             "PERF_COUNT": counters,
         }
-        return self._core.compile_model(str(path), "CPU", options)
+        return self._core.compile_model(read_fused(self._core, str(path)), "CPU", options)
 
     def _outputs(self, path: Path) -> list[tuple[Array, ...]]:
         compiled = self._compile(path, "f32")

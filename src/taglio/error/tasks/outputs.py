@@ -1,6 +1,6 @@
 """Settings for reading one sample's outputs, and finding the output that a task needs. Decodes nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +27,31 @@ def image_size(sample: Mapping[str, np.ndarray]) -> tuple[int, int] | None:
         if value.ndim == 4:
             return height_and_width(value.shape)
     return None
+
+
+def inputs_in(sample: Mapping[str, np.ndarray]) -> int:
+    """How many inputs a sample holds: the batch of its images, or of its token ids; 1 where the batch is not sure."""
+    for value in sample.values():
+        if value.ndim == 4 or (value.ndim == 2 and value.dtype.kind in "iu"):
+            return int(value.shape[0])
+    return 1
+
+
+def one_by_one(outputs: Outputs, count: int) -> Sequence[Outputs]:
+    """The outputs of each of `count` inputs, with a batch of 1. The batch is the first axis, or the second as in
+    [steps, batch, classes]; outputs without it are the same for each. Raises BadData if none has it."""
+    if count == 1:
+        return [outputs]
+    found: list[dict[str, np.ndarray]] = [{} for _ in range(count)]
+    divided = False
+    for name, array in ((name, np.asarray(value)) for name, value in outputs.items()):
+        axis = array.shape.index(count) if count in array.shape[: 2 if array.ndim == 3 else 1] else None
+        divided |= axis is not None
+        for index, each in enumerate(found):
+            each[name] = array if axis is None else array.take([index], axis)
+    if not divided:
+        raise BadData(f"no output of {shapes(outputs)} has a batch of {count}, as the inputs do: give one input each")
+    return found
 
 
 def height_and_width(shape: tuple[int, ...]) -> tuple[int, int]:

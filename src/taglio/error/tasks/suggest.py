@@ -102,12 +102,11 @@ def suggest(
     `vocabularies` are the numbers of rows of embedding tables, `pooled` the outputs written by pooling or by a
     normalisation to unit length.
     """
-    names = metadata.get(CHARACTERS, "").splitlines()
-    if 2 * sum(len(name) == 1 for name in names) > len(names):  # some exporters keep names of classes under this key
-        return Suggestion("ctc", f"the metadata names {len(names)} characters")
     if found := _ULTRALYTICS.get(metadata.get("task", "") if CLASS_NAMES in metadata else ""):
         return Suggestion(found, f'the metadata names the task "{metadata["task"]}"')
     floats = [each for each in outputs if each.is_float]
+    if any(_reads_text(each, metadata.get(CHARACTERS, "")) for each in floats):
+        return Suggestion("ctc", f"the metadata names {len(metadata[CHARACTERS].splitlines())} characters")
     rows = {each.shape[0] for each in inputs if each.shape}
     # Of two or four integers, such as the size of the original image, none is a token.
     tokens = any(not each.is_float and len(each.shape) == 2 and each.shape[1] not in (2, 4) for each in inputs)
@@ -123,13 +122,20 @@ def suggest(
     return _of_vector(floats, pooled, rows)
 
 
+def _reads_text(each: Tensor, characters: str) -> bool:
+    """Whether an output has the classes of these characters for each of several steps. Classifiers name their classes
+    under the same key."""
+    more = each.shape[-1] - len(characters.split("\n")) if each.shape else -1  # a blank, and perhaps a space
+    return bool(characters) and len(each.shape) == 3 and (more in (0, 1, 2) or each.shape[-1] == 0)
+
+
 def _is_image(each: Tensor) -> bool:
     """Whether an input has the channels of an image."""
     return len(each.shape) == 4 and not {1, 3, 4}.isdisjoint((each.shape[1], each.shape[3]))
 
 
 def _of_image(image: tuple[int, int], floats: Sequence[Tensor], outputs: Sequence[Tensor]) -> Suggestion | None:
-    """The suggestion for a network that reads an image of this height and width, by its heads."""
+    """The suggestion for a network that reads an image of this height and width (0: unknown), by its heads."""
     names = {each.name for each in floats}
     if {f"{what}_{stride}" for what in ("cls", "bbox") for stride in (8, 16, 32)} <= names:
         return Suggestion("detection", "classes and boxes are outputs of the strides 8, 16 and 32")
@@ -152,10 +158,13 @@ def _of_image(image: tuple[int, int], floats: Sequence[Tensor], outputs: Sequenc
         if (rank == 4 and each.is_float and image in (each.shape[2:], each.shape[1:3])) or (
             rank in (3, 4) and not each.is_float and each.shape[-2:] == image
         ):
-            return Suggestion("segmentation", f"output {each} is as large as the image")
+            known = "is" if all(image) else "may be"
+            return Suggestion("segmentation", f"output {each} {known} as large as the image")
+    height, width = image
+    line = 2 * height <= width if width else height > 0  # lines of text have one height and any width
     for each in flat:
-        if 2 * image[0] <= image[1] and min(each.shape[:2]) == 1 and each.shape[2] > 1:
-            return Suggestion("ctc", f"output {each} has classes for steps along a line")
+        if line and min(each.shape[:2]) <= 1 and each.shape[2] > 1:
+            return Suggestion("ctc", f"output {each} {'has' if width else 'may have'} classes for steps along a line")
     return None
 
 

@@ -41,7 +41,8 @@ class Task:
 
     `read` decodes one sample's outputs, `label` its label; `match` compares the two and gives evidence, and `score`
     makes one number of the evidence and weights of all samples. At least `fewest` samples are needed. `of_pairs` means
-    that pairs of samples are scored, so a sample cannot have a weight.
+    that pairs of samples are scored, so a sample cannot have a weight; `one_by_one` that the inputs of a batch are read
+    and scored one at a time, as samples of their own.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Task:
     needs_labels: bool = False
     larger_is_better: bool = True
     of_pairs: bool = False
+    one_by_one: bool = False
 
     @property
     def fewest(self) -> int:
@@ -81,6 +83,7 @@ TASKS: dict[str, Task] = {
             box_agreement,
             box_label,
             {"iou": 0.5, "score": 0.25},
+            one_by_one=True,
         ),
         Task(
             "segmentation",
@@ -98,6 +101,7 @@ TASKS: dict[str, Task] = {
             character_accuracy,
             text_label,
             {"blank": 0},
+            one_by_one=True,
         ),
         Task(
             "similarity",
@@ -106,6 +110,7 @@ TASKS: dict[str, Task] = {
             pair,
             similarity_rank_correlation,
             of_pairs=True,
+            one_by_one=True,
         ),
         Task(
             "recall",
@@ -115,6 +120,7 @@ TASKS: dict[str, Task] = {
             neighbour_recall,
             parameters={"k": 10},
             of_pairs=True,
+            one_by_one=True,
         ),
         Task(
             "perplexity",

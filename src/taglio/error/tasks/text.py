@@ -48,9 +48,9 @@ def read_text(outputs: Outputs, setting: Setting) -> Sequence[object]:
 
 def text_label(label: np.ndarray) -> str:
     """A label as text. Raises BadData for anything but one text."""
-    if label.dtype.kind not in "UO" or label.ndim != 0:
+    if label.dtype.kind not in "UO" or label.size != 1:
         raise BadData(f"must be one text, not {label.dtype} {list(label.shape)}")
-    return str(label)
+    return str(label.item())
 
 
 def edits(found: Sequence[object], truth: Sequence[object], _: Setting) -> np.ndarray:

@@ -1,0 +1,50 @@
+"""HardSwish is one operator in OpenVINO, though ONNX Runtime splits it when a model is simplified."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from taglio.model.load import load
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.runtimes.openvino import MIXED, NAME, OpenVinoSession
+from taglio.runtimes.openvino import open_session as open_openvino
+from taglio.runtimes.places import refusal
+from tests.models import Sketch, saved
+
+pytest.importorskip("openvino", reason="taglio[openvino] is not installed")
+
+
+def opened(proto: onnx.ModelProto, folder: Path, place: str = NAME) -> OpenVinoSession:
+    """A session, whose answer is ONNX Runtime's."""
+    path = folder / "opened.onnx"
+    onnx.save(proto, path)
+    session = open_openvino(path, SessionOptions(1, runtime=place))
+    feed = {"x": np.random.default_rng(0).normal(0, 3, (1, 3, 8, 8)).astype(np.float32)}
+    (found,), (wanted,) = session.run(None, feed), open_session(proto, SessionOptions(1)).run(None, feed)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    return session
+
+
+@pytest.mark.parametrize("place", [NAME, MIXED])
+def test_a_split_hard_swish_is_fused_and_keeps_its_name(tmp_path: Path, place: str) -> None:
+    if refusal(place):
+        pytest.skip(refusal(place))
+    g = Sketch()
+    y = g.rename(g.op("HardSwish", g.conv(g.input("x", 1, 3, 8, 8), 3, 8)), "y")
+    proto = load(saved(g.model(y), tmp_path)).proto
+    assert [node.op_type for node in proto.graph.node] == ["Conv", "HardSigmoid", "Mul"]
+    parts = {part.kind: part.originals for part in opened(proto, tmp_path, place).parts()}
+    assert not {"Math", "Eltwise"} & set(parts)
+    assert "y" in parts["Convolution"]
+
+
+def test_another_gate_is_left(tmp_path: Path) -> None:
+    for slope, shared in ((0.2, False), (1 / 6, True)):
+        g = Sketch()
+        y = g.conv(g.input("x", 1, 3, 8, 8), 3, 8)
+        gate = g.op("HardSigmoid", y, alpha=slope, beta=0.5)
+        y = g.op("Mul", y, gate)
+        y = g.op("Add", y, gate) if shared else y
+        opened(g.model(y), tmp_path)
