@@ -155,7 +155,7 @@ def test_an_unknown_back_end_is_refused(tiny: Case, tmp_path: Path) -> None:
 def test_a_model_of_no_known_format_is_refused(tiny: Case, tmp_path: Path) -> None:
     model = tmp_path / "model.bin"
     model.write_bytes(b"?")
-    refused(taglio("compare", model, "--data", tiny.data, "-o", tmp_path / "out"), "give an .onnx, .keras")
+    refused(taglio("compare", model, "--data", tiny.data, "-o", tmp_path / "out"), "give an .onnx, .ort, .keras")
 
 
 def test_a_keras_model_without_its_environment_says_how_to_get_it(

@@ -34,4 +34,4 @@ def test_sizes_that_depend_on_the_data_are_left_open(tmp_path: Path, capsys: pyt
     told = " ".join(capsys.readouterr().out.split())
     assert "Conv+Relu – 896 B 224 B – – yes" in told
     assert "1 can be int8, 896 B of weights" in told and "GFLOPs" not in told
-    assert f"output {y} [?, 8, 48, ?] float32" in told
+    assert f"output {y} [batch, 8, 48, width] float32" in told
