@@ -8,7 +8,7 @@ import pytest
 
 from taglio.flow.workspace import reopen_profiled
 from taglio.profile import measure
-from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine_near
+from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine, refine_near
 from taglio.profile.result import Profile, WholeRun
 from taglio.profile.stopwatch import Effort, Timed, time_models
 from taglio.quantize.precision import Assignment
@@ -60,3 +60,13 @@ def test_of_a_plan_in_float_only_the_speed_is_new(tiny_staged: Staged, monkeypat
     found, seen = refined(tiny_staged, {}, monkeypatch)
     assert set(seen) == {FLOAT_RUN} and len(found.runs) == len(known.runs)
     assert whole(found, FLOAT_RUN).wall.median_s == pytest.approx(seen[FLOAT_RUN].wall.median_s)
+
+
+def test_runs_of_a_busy_machine_put_the_refined_profile_in_doubt(
+    tiny_staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, known = reopen_profiled(tiny_staged.folder)
+    timed = {FLOAT_RUN: replace(refined(tiny_staged, {}, monkeypatch)[1][FLOAT_RUN], others=0.4)}
+    runs: dict[str, tuple[Assignment, Timed]] = {name: ({}, each) for name, each in timed.items()}
+    again = refine(work.model, work.graph, known, runs, " 1", near={})
+    assert again.conditions.others == 0.4 and "other programs used 40%" in str(again.conditions.doubt())

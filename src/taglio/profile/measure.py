@@ -169,6 +169,8 @@ def refine(
     pairs = [(_run(known, run, then), run.wall.times(then)) for run in kept] + more
     weighted = [(replace(run, weight=_closeness(graph, run.assignment, near)), wall) for run, wall in pairs]
     conditions = known.conditions if present is None else present
+    busiest = max(result.others for result in results.values())  # plans are predicted by these runs above all
+    conditions = replace(conditions, others=max(conditions.others, busiest))
     return _assemble(known.model_sha256, graph, conditions, known.scheme, known.precisions, weighted)
 
 

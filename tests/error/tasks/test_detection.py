@@ -38,7 +38,7 @@ def yolo8_with_masks(boxes: Labelled) -> Outputs:
 
 
 def yolo8_with_a_map(boxes: Labelled) -> Outputs:
-    return yolo8(boxes) | {"map": np.ones((1, 1, *IMAGE), np.float32)}
+    return {**yolo8(boxes), "map": np.ones((1, 1, *IMAGE), np.float32)}
 
 
 def yolo5(boxes: Labelled) -> Outputs:
