@@ -66,7 +66,13 @@ def line(name: str, found: dict[str, Any]) -> list[str]:
         error = "" if best["error"] is None else f" ({best['error']:.2%})"
         return f"{best['latency_s'] * 1e3:.2f}{error}"
 
-    return [name, of(("onnxruntime",), "float32"), of(CPU), *(of((each,)) for each in cuda.PLACES), found["plan"]["runtime"]]
+    return [
+        name,
+        of(("onnxruntime",), "float32"),
+        of(CPU),
+        *(of((each,)) for each in cuda.PLACES),
+        found["plan"]["runtime"],
+    ]
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ computing them, so a session captures a CUDA graph for each combination of input
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -152,18 +152,20 @@ class _Bound:
             return None
         if not all(each.size for each in (*feed.values(), *outputs)):
             return None
-        make, binding = ort.OrtValue, session.io_binding()
-        given = {name: make.ortvalue_from_numpy(np.ascontiguousarray(each), device, 0) for name, each in feed.items()}
+
+        def room(values: Iterable[tuple[str, np.ndarray]]) -> dict[str, Any]:
+            make = ort.OrtValue.ortvalue_from_shape_and_type
+            return {name: make(each.shape, each.dtype.type, device, 0) for name, each in values}
+
+        binding, options = session.io_binding(), _in_graph(graph)
         names = [each.name for each in session.get_outputs()]
-        found = {
-            name: make.ortvalue_from_shape_and_type(each.shape, each.dtype.type, device, 0)
-            for name, each in zip(names, outputs, strict=True)
-        }
-        for name, value in given.items():
+        bound = cls(session, binding, options, room(feed.items()), room(zip(names, outputs, strict=True)))
+        for name, value in bound.given.items():
             binding.bind_ortvalue_input(name, value)
-        for name, value in found.items():
+        for name, value in bound.found.items():
             binding.bind_ortvalue_output(name, value)
-        return cls(session, binding, _in_graph(graph), given, found)
+        bound.put(feed)
+        return bound
 
     def put(self, feed: Mapping[str, np.ndarray]) -> None:
         """Copy a feed to the device."""
@@ -176,7 +178,7 @@ class _Bound:
 
     def outputs(self, names: Sequence[str] | None) -> list[np.ndarray]:
         """The outputs named (None: all), copied from the device."""
-        return [self.found[name].numpy() for name in names or self.found]
+        return [np.array(self.found[name].numpy()) for name in names or self.found]
 
 
 def properties(place: str) -> dict[str, str]:
