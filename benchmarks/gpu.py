@@ -9,6 +9,7 @@ share of copies and what the provider leaves to the CPU are from the same run. W
 """
 
 import argparse
+import subprocess
 import sys
 import time
 from dataclasses import asdict
@@ -88,6 +89,8 @@ def main() -> None:
     given = {name: (*paths(CASES[name]), CASES[name].preprocess) for name in asked.cases.split(",") if name}
     if asked.folder:
         given |= {each.stem: (each, each.with_suffix(".npz"), "") for each in sorted(asked.folder.glob("*.onnx"))}
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    told = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     figures: dict[str, Any] = {}
     for name, (model, data, preprocess) in given.items():
         try:
@@ -103,7 +106,10 @@ def main() -> None:
         table = markdown(head, [line(each, found) for each, found in figures.items()])
         notes = "\n".join(f"* {each}: {note}" for each, found in figures.items() for note in found["notes"])
         rows = "\n".join(f"* {each}: {row}" for each, found in figures.items() for row in found.get("compare", ()))
-    print("wrote", write("gpu", figures, "\n\n".join(part for part in (table, notes, rows) if part)))
+    print(
+        "wrote",
+        write("gpu", {"gpu": told, **figures}, "\n\n".join(part for part in (told, table, notes, rows) if part)),
+    )
 
 
 if __name__ == "__main__":

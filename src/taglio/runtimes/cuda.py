@@ -227,6 +227,13 @@ def _converted(path: Path) -> onnx.ModelProto:
         proto: onnx.ModelProto = converter.convert_float_to_float16(onnx.load(path), keep_io_types=True)
     except Exception as error:  # the converter fails in many ways
         raise BadModel(f"{path.name}: cannot be converted to float16: {one_line(error, 200)}") from None
+    made, kept = set[str](), []
+    for node in proto.graph.node:  # ONNX Runtime 1.31 casts a constant for each of its readers, always under one name
+        if not made.issuperset(node.output):
+            kept.append(node)
+        made.update(node.output)
+    del proto.graph.node[:]
+    proto.graph.node.extend(kept)
     return proto
 
 
