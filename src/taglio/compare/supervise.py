@@ -297,8 +297,8 @@ def apart() -> dict[str, str]:
 
 
 def _variables(threads: int, folder: Path) -> dict[str, str]:
-    """The worker's environment: equal threads for all libraries, no other Python's packages, quiet TensorFlow, and a GPU
-    if the back end has rows for one."""
+    """The worker's environment: equal threads for all libraries, no other Python's packages, quiet TensorFlow, and
+    a GPU only if the back end has rows for one."""
     count = str(threads)
     return {
         **apart(),
