@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from cases import CACHE, CASES, end_once, markdown, paths, write
+from cases import CACHE, CASES, end_once, markdown, open_case, paths, write
 from taglio import artifact
 from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster
@@ -143,7 +143,8 @@ def prepare(made: Emulation, file: Path, name: str, effort: float) -> Path:
     home = CACHE / "cluster" / name
     given = ["--data", data, "--preprocess", CASES[name].preprocess, "--scheme", SCHEME]
     done = home / "prepared.json"
-    key = {"cluster": file.read_text(), "effort": effort, "tools": artifact.tools()}
+    blocks = [block.name for block in open_case(name).graph.blocks]  # other code may group operators otherwise
+    key = {"cluster": file.read_text(), "effort": effort, "tools": artifact.tools(), "blocks": blocks}
     if done.exists() and json.loads(done.read_text()) == key:
         return home / "work"
     shutil.rmtree(home, ignore_errors=True)

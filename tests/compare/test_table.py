@@ -35,7 +35,9 @@ def rows(backend: str, **wanted: object) -> list[Wanted]:
 
 def test_onnx_runtime_has_what_the_notes_weigh() -> None:
     assert {row.engine for row in rows("onnxruntime", method=FLOAT)} == {
-        f"CPU {x}" for x in ("none", "basic", "extended", "all")
+        *(f"CPU {x}" for x in ("none", "basic", "extended", "all")),
+        "onnxruntime-cuda",
+        "onnxruntime-cuda-tf32",
     }
     assert {row.blocks for row in rows("onnxruntime", method="mixed")} == {
         "top-flops:10",
@@ -47,7 +49,7 @@ def test_onnx_runtime_has_what_the_notes_weigh() -> None:
 
 
 def test_a_form_that_could_not_be_written_is_a_row_with_the_reason() -> None:
-    (row,) = rows("onnxruntime", method="float16")
+    (row,) = rows("onnxruntime", method="float16", engine="CPU all")
     assert (row.file, row.refusal) == ("", "a weight is too large")
 
 

@@ -88,7 +88,7 @@ def test_rounding_is_allowed_by_precision() -> None:
 
 
 def test_every_place_has_a_package_and_its_own_hint() -> None:
-    assert {package(name) for name in RUNTIMES} == {"onnxruntime", "openvino"}
+    assert {package(name) for name in RUNTIMES} == {"onnxruntime", "onnxruntime-gpu", "openvino"}
     assert openvino.properties(BF16)["INFERENCE_PRECISION_HINT"] == "bf16"
     assert openvino.properties(NAME)["INFERENCE_PRECISION_HINT"] == "f32"
     assert places.AUTO not in RUNTIMES

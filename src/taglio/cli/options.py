@@ -143,6 +143,7 @@ def option(text: str, **how: Any) -> Facts:
 _FLAG = {"action": "store_true"}
 _LIST: Facts = {"action": "append", "default": []}
 _PLACES = ("onnxruntime", "openvino", "openvino-bf16")
+_ON_GPU = ("onnxruntime-cuda", "onnxruntime-cuda-tf32", "onnxruntime-cuda-f16")
 _RUNTIME = "runtime that runs the model; openvino-bf16 computes float parts in bfloat16 (default {})"
 
 # The variants of an option that has another meaning in some commands are in parser.py, with the command.
@@ -235,7 +236,7 @@ OPTIONS: dict[str, Facts] = {
         default="auto",
         choices=("auto", *_PLACES),
     ),
-    "--runtime of components": option(_RUNTIME.format("as built"), choices=_PLACES),
+    "--runtime of components": option(_RUNTIME.format("as built"), choices=(*_PLACES, *_ON_GPU)),
     "--effort": option("scale the time spent measuring (default 1)", type=positive_float, default=1.0),
     "--memory-limit": option(
         "memory that this process may use, such as 8GB (default: half of the free memory)",

@@ -50,8 +50,7 @@ from typing import Any
 
 from taglio.cluster.devices import Cluster, Device, Link, nearest
 from taglio.errors import BadOption
-from taglio.runtimes.openvino import MIXED
-from taglio.runtimes.session import RUNTIMES
+from taglio.runtimes.session import RUNTIMES, WHOLE
 
 _MEGA = 1e6
 _BITS = 8.0
@@ -169,7 +168,7 @@ class _Reader:
 
     def runtime(self, path: _Path, value: Any) -> str:
         runtime = self.text(path, value)
-        known = [name for name in RUNTIMES if name != MIXED]  # a choice for a whole model, not for a device
+        known = [name for name in RUNTIMES if name not in WHOLE]
         if runtime not in known:
             raise self.fail(path, f'{_dotted(path)} = "{runtime}" is not known{nearest(runtime, known)}')
         return runtime

@@ -25,6 +25,7 @@ from taglio.progress import Progress
 
 MAIN = Path(__file__).parent / "workers" / "__main__.py"
 _POLL_S = 0.2
+_ON_GPU = ("onnxruntime", "pytorch")
 _STATM = Path("/proc/self/statm")
 Keep = Callable[[Row], None]
 Reference = Callable[[], list[float]]
@@ -296,7 +297,8 @@ def apart() -> dict[str, str]:
 
 
 def _variables(threads: int, folder: Path) -> dict[str, str]:
-    """The worker's environment: equal threads for all libraries, no other Python's packages, quiet TensorFlow."""
+    """The worker's environment: equal threads for all libraries, no other Python's packages, quiet TensorFlow, and
+    a GPU only if the back end has rows for one."""
     count = str(threads)
     return {
         **apart(),
@@ -306,7 +308,7 @@ def _variables(threads: int, folder: Path) -> dict[str, str]:
         "TF_NUM_INTEROP_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_USE_LEGACY_KERAS": "1" if folder.name == "qkeras" else "0",
-        "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        **({} if folder.name in _ON_GPU else {"CUDA_VISIBLE_DEVICES": ""}),
         "TMPDIR": tempfile.gettempdir(),
         "PYTHONDONTWRITEBYTECODE": "1",
     }

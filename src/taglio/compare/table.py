@@ -11,6 +11,7 @@ from typing import Any
 
 from taglio.compare.row import Wanted
 from taglio.quantize.scheme import ActivationType, Format, Scheme, Symmetry
+from taglio.runtimes import cuda
 
 FLOAT = "float32"
 FASTER = "speed-up > 1"
@@ -120,7 +121,7 @@ def _row(backend: str, key: str, method: str, form: str, types: str, engine: str
 
 
 def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
-    """ONNX Runtime's CPU provider."""
+    """ONNX Runtime's CPU provider, and float on its CUDA provider."""
     row = partial(_onnx_row, "onnxruntime", files=files, refusals=refusals)
     plain = partial(_row, "onnxruntime", form="onnx", types="f32", file=files[FLOAT])
     first, *others = [row(form, "CPU all") for form in forms()]
@@ -134,7 +135,12 @@ def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple
         if form.key in ("qdq-u8s8-sym-pc", "qoperator-u8s8-sym-pc")
         for level in ("basic", "extended")
     ]
-    return (first, *levels, *others, *at, *impossible)
+    gpu = [
+        plain("float32 cuda", FLOAT, engine=cuda.NAME),
+        plain("float32 cuda tf32", FLOAT, engine=cuda.TF32),
+        _row("onnxruntime", "float16 cuda", "float16", "onnx", "f16", cuda.F16, file=files[FLOAT]),
+    ]
+    return (first, *levels, *others, *at, *impossible, *gpu)
 
 
 def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:

@@ -14,9 +14,8 @@ from taglio.artifact import require
 from taglio.components.cut import Component
 from taglio.data.spec import dtype_name, dtype_of
 from taglio.errors import BadArtifact
-from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import NAME
-from taglio.runtimes.session import RUNTIMES, package
+from taglio.runtimes.session import RUNTIMES, package, properties
 
 MANIFEST = "manifest.json"
 
@@ -137,7 +136,7 @@ def write(
     pieces = []
     for part in parts:
         runtime = (runtimes or {}).get(part.device, NAME)
-        version, told = artifact.version_of(package(runtime)), {} if runtime == NAME else openvino.properties(runtime)
+        version, told = artifact.version_of(package(runtime)), properties(runtime)
         # Device names may contain characters that file names may not.
         file = re.sub(r"[^A-Za-z0-9._-]", "_", f"{part.name}.onnx") if len(parts) > 1 else "model.onnx"
         sha256s = artifact.write_model(folder / file, part.proto)

@@ -26,6 +26,7 @@ from taglio.flow.work import Work
 from taglio.memory import make_room
 from taglio.profile.stopwatch import Effort, Timed, time_models
 from taglio.quantize.scheme import Scheme
+from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.openvino import BF16, MIXED
 from taglio.runtimes.openvino import NAME as OPENVINO
@@ -133,7 +134,7 @@ def float_everywhere(
     tensors that the mixed one computes in bfloat16, if there is one."""
     if work.setup.runtime != AUTO:
         return [PlaceResult(work.setup.runtime, 0.0, 0.0, 0.0, True)], None
-    everywhere = [name for name in RUNTIMES if name != MIXED]
+    everywhere = [name for name in RUNTIMES if name != MIXED and (cuda.offered() or name not in cuda.PLACES)]
     dropped = {name: reason for name in everywhere if (reason := refusal(name))}
     names = [name for name in everywhere if name not in dropped]
     timed = dict[str, Timed]()
@@ -209,9 +210,10 @@ def base_errors(
 
 
 def one_of_each_runtime(found: Sequence[PlaceResult], limit: float) -> list[PlaceResult]:
-    """For each package, the usable place that is expected to have the fastest plan, by its float model."""
+    """For each package, the usable place that is expected to have the fastest plan, by its float model. Places on a GPU
+    cannot be profiled, and are not among them."""
     best: dict[str, PlaceResult] = {}
     for each in sorted(found, key=lambda each: with_int8(each.float_s, each.error, limit)):
-        if not each.dropped:
+        if not each.dropped and each.runtime not in cuda.PLACES:
             best.setdefault(package(each.runtime), each)
     return list(best.values())

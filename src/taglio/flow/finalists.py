@@ -22,6 +22,7 @@ from taglio.profile.busy import faster
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Effort, Timed, time_models
 from taglio.quantize.precision import Assignment
+from taglio.runtimes import cuda
 
 Build = Callable[[Assignment], onnx.ModelProto]
 # The most solved plans that are timed beside float, all-int8 and the plans by simple rules.
@@ -59,15 +60,16 @@ def finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
 
 def everywhere(by_place: Mapping[str, Mapping[str, Tried]], bases: Mapping[str, float]) -> dict[str, Tried]:
     """The finalists of all places: for places that were planned in, their own; for the others float, all-int8 and the
-    best plan of the first. `bases` is the error of the float model in each place; finalists of the first place keep
-    their names."""
+    best plan of the first. Only float is tried with faster products on a GPU, where int8 has none. `bases` is the error
+    of the float model in each place; finalists of the first place keep their names."""
     lender, home = next(iter(by_place.items()))
     first = next(iter(bases))
     found: dict[str, Tried] = {}
     for place, base in bases.items():
         known = by_place.get(place)
         if known is None:
-            visiting = [*PLAIN, *[name for name in home if name not in PLAIN][:1]]
+            plan = [name for name in home if name not in PLAIN][:1]
+            visiting = [FLOAT_RUN] if place in cuda.PLACES[1:] else [*PLAIN, *plan]
             known = {name: moved(home[name], place, bases[lender], base) for name in visiting if name in home}
         suffix = "" if place == first else f", {place}"
         found |= {name + suffix: each for name, each in known.items()}

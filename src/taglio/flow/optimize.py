@@ -19,6 +19,7 @@ from taglio.flow.choose_scheme import SchemeResult
 from taglio.flow.curve import costly, curve
 from taglio.flow.error import error_model
 from taglio.flow.finalists import in_places, same_assignment
+from taglio.flow.gpu import on_gpus
 from taglio.flow.opening import Model
 from taglio.flow.outcome import Outcome, Point, Variant
 from taglio.flow.plan import Bounds, Decision, decide, limits_for, steered
@@ -114,7 +115,7 @@ def optimize(
     int8_blocks, chosen_error = len(decision.plan.assignment()), decision.answers[decision.winner].error
     step = nothing_changed(limits.metric, chosen_error, int8_blocks, len(set(settled.digests[1])))
     notes += ((step,) if step else ()) + _of_forms(decision.plan) + _of_bfloat16(settled, built)
-    notes += (_left_out(work, found) if wanted is None else ()) + already_quantized(work.model.proto)
+    notes += on_gpus(settled, [*places.usable]) + _left_out(work, found, wanted) + already_quantized(work.model.proto)
     outcome = _outcome(settled, places.schemes, decision, built, notes, clock)
     outcome = replace(outcome, repairs=repairs, forms=found.forms, curve=levels, costly=costly(error))
     if work.setup.runtime == AUTO:
@@ -203,8 +204,10 @@ def _outcome(
     )
 
 
-def _left_out(work: Work, found: Settled) -> tuple[str, ...]:
-    """What was not compared because the model is slow."""
+def _left_out(work: Work, found: Settled, wanted: Scheme | None) -> tuple[str, ...]:
+    """What was not compared because the model is slow, if no scheme was `wanted`."""
+    if wanted is not None:
+        return ()
     able = any(form.fits(block) for form in UNCALIBRATED.values() for block in work.graph.blocks)
     left = [] if found.places.schemes or not work.graph.candidates() else ["schemes"]
     left += ["forms without calibration"] if able and not found.forms else []

@@ -55,7 +55,7 @@ from taglio.runtimes.onnxruntime import (
 )
 from taglio.runtimes.openvino import MIXED
 from taglio.runtimes.places import AUTO
-from taglio.runtimes.session import RUNTIMES
+from taglio.runtimes.session import RUNTIMES, WHOLE
 
 # A timed run takes no longer than this if it covers several shapes.
 _TIMED_S = 8.0
@@ -103,8 +103,8 @@ class Setup:
         known = (AUTO, *RUNTIMES)
         require(self.runtime in known, f"unknown runtime {self.runtime}: use {' or '.join(known)}")
         require(
-            self.runtime != MIXED or self.bfloat16 is not None,
-            f"runtime {MIXED} cannot be requested: use `runtime` auto, which chooses it where it pays",
+            self.runtime not in WHOLE or (self.runtime == MIXED and self.bfloat16 is not None),
+            f"runtime {self.runtime} runs only whole models: use `runtime` auto, which chooses it where it pays",
         )
         require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}, but is {self.threads}")
         require(self.seed >= 0, f"seed must not be negative, but is {self.seed}")

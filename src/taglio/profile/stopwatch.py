@@ -27,6 +27,7 @@ from taglio.profile.kernels import kernel_seconds
 from taglio.profile.quota import quota
 from taglio.profile.wall_time import STRETCH_S, WallTime, scatter, summarize
 from taglio.progress import Progress, reported
+from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions, open_session
 from taglio.runtimes.session import Session, opener
 from taglio.scratch import scratch
@@ -42,6 +43,9 @@ _PATIENCE = 6.0
 _OFTEN = 3
 # Runs before a timed one, to fill the caches: at most so many, within so many seconds.
 _REFILLS, _REFILL_S = 3, 0.04
+# After so long without work a GPU is slow at first (an H100: 15 % in the first run, and up to three times in the first
+# ten after models that kept all processors busy): a model then runs for this long before it is timed.
+_ASLEEP_S, _AWAKE_S = 0.05, 0.3
 # A served model gets a new input each time, which no cache holds: with a single input, times were 5 % too short.
 FEEDS = 4
 
@@ -285,7 +289,8 @@ class _Timing:
         begun, before = time.perf_counter(), time.process_time()
         watch = Watch()
         told = self._told("timing", rounds)
-        samples = _interleave(sessions, feeds, rounds, told, least_s, often, watch=watch, refills=plan.refills)
+        idle = [name for name in names if self.options[name].runtime in cuda.PLACES]
+        samples = _interleave(sessions, feeds, rounds, told, least_s, often, idle, watch=watch, refills=plan.refills)
         busy = (time.process_time() - before) / (time.perf_counter() - begun)
         sessions.clear()
         make_room(self.limit_bytes)  # of a large model, one session fits at a time
@@ -380,23 +385,28 @@ def _interleave(
     tell: Callable[[int], object],
     least_s: float = 0.0,
     often: Collection[str] = (),
+    idle: Collection[str] = (),
     *,
     watch: Watch | None = None,
     refills: Mapping[str, int] | None = None,
 ) -> dict[str, list[float]]:
     """Wall seconds by session of `rounds` rounds, each running every session in a new order (those in `often` several
-    times). A sample is one run after `refills` that do not count, or the mean of runs for `least_s` seconds. With a
-    `watch`, rounds are added if other programs disturbed some."""
+    times). A sample is one run after `refills` that do not count, or the mean of runs for `least_s` seconds. Those that
+    leave a device `idle` in the turns of others first run until it is awake. With a `watch`, rounds are added if other
+    programs disturbed some."""
     samples: dict[str, list[float]] = {name: [] for name in sessions}
     order, given = [*sessions, *(_OFTEN - 1) * [*often]], cycle(feeds)
     shuffle = random.Random(0)
-    done = 0
+    done, awake_s = 0, 0.0
     while done < rounds or (watch is not None and not enough(watch.windows, rounds)):
         shuffle.shuffle(order)
         for name in order:
+            if name in idle and time.perf_counter() - awake_s > _ASLEEP_S:
+                run_for(_AWAKE_S, name, sessions[name], given)
             for _ in range(refills[name] if refills else 0):
                 run_once(name, sessions[name], next(given))
             samples[name].append(float(np.mean(run_for(least_s, name, sessions[name], given))))
+            awake_s = time.perf_counter() if name in idle else awake_s
         done += 1
         if watch is not None:
             watch.look(done, last=done >= rounds)

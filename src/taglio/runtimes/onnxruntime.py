@@ -42,15 +42,16 @@ class SessionOptions:
     """How a session is opened.
 
     `spinning` lets idle threads busy-wait: faster on a dedicated machine, very slow on a shared one. `providers` are
-    ONNX Runtime's; an operator goes to the first that can run it. `runtime` names the place for callers that choose one
-    (see session.py); this module always opens ONNX Runtime. `bfloat16` names the tensors that are computed in bfloat16
-    where a place mixes it with float32.
+    ONNX Runtime's; an operator goes to the first that can run it, whose settings are `provider`. `runtime` names the
+    place for callers that choose one (see session.py); this module always opens ONNX Runtime. `bfloat16` names the
+    tensors that are computed in bfloat16 where a place mixes it with float32.
     """
 
     threads: int
     optimization: Optimization = Optimization.ALL
     spinning: bool = False
     providers: tuple[str, ...] = PROVIDERS
+    provider: tuple[tuple[str, str], ...] = ()
     runtime: str = NAME
     bfloat16: tuple[str, ...] = ()
 
@@ -113,6 +114,8 @@ def open_session(
     config.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     config.log_severity_level = 4
     config.add_session_config_entry("session.intra_op.allow_spinning", "1" if options.spinning else "0")
+    if options.providers != PROVIDERS:
+        config.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if save_optimized is not None:
         config.optimized_model_filepath = str(save_optimized)
     if profile_prefix is not None:
@@ -128,8 +131,9 @@ def open_session(
         config.add_session_config_entry(f"{prefix}min_size_in_bytes", str(weights.LEAST_BYTES))
     elif folder is not None and save_optimized is not None and isinstance(model, onnx.ModelProto):
         weights.link_beside(model, save_optimized)
+    providers = [(options.providers[0], dict(options.provider)), *options.providers[1:]]
     try:
-        return ort.InferenceSession(source, config, providers=list(options.providers), enable_fallback=0)
+        return ort.InferenceSession(source, config, providers=providers, enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions share no useful base class
         raise BadModel(f"{label}: ONNX Runtime {version()} cannot load it: {one_line(error, 500)}") from None
 

@@ -3,7 +3,8 @@
 A place is named after its runtime: `onnxruntime`, `openvino` (float32) and `openvino-bf16`. `openvino-mixed` combines
 the last two in one model. Each place is tried on a small network once per process: it must open the network, compute in
 the precision of its name (the mix in float32, since nothing is chosen for bfloat16), and answer as ONNX Runtime does in
-float32, apart from rounding.
+float32, apart from rounding. So are the places on a GPU: `onnxruntime-cuda`, `onnxruntime-cuda-tf32` and
+`onnxruntime-cuda-f16`.
 """
 
 from functools import cache
@@ -13,21 +14,21 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio.errors import BadOption, TaglioError, one_line
-from taglio.runtimes import onnxruntime, openvino
+from taglio.runtimes import cuda, onnxruntime, openvino
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.runtimes.openvino import BF16, MIXED
-from taglio.runtimes.session import RUNTIMES, opener
+from taglio.runtimes.session import RUNTIMES, WHOLE, opener, runtime_version
 from taglio.scratch import scratch
 
 AUTO = "auto"
-# The relative L2 distance from float32 that rounding explains; bfloat16 has eight significant bits.
-_ROUNDING = {BF16: 0.02}
+# The relative L2 distance from float32 that rounding explains: bfloat16 has 8 significant bits, the others 11.
+_ROUNDING = {BF16: 0.02, cuda.TF32: 0.003, cuda.F16: 0.003}
 _LEAST_ROUNDING = 1e-4
 
 
 def here() -> tuple[str, ...]:
-    """The places of this machine that work for any model, ONNX Runtime first."""
-    return tuple(name for name in RUNTIMES if name != MIXED and not refusal(name))
+    """The places of this machine that can be profiled for any model, ONNX Runtime first."""
+    return tuple(name for name in RUNTIMES if name not in WHOLE and not refusal(name))
 
 
 @cache
@@ -36,6 +37,8 @@ def refusal(place: str) -> str:
     if place == onnxruntime.NAME:
         return ""
     if place == MIXED and (reason := refusal(openvino.NAME) or refusal(BF16)):
+        return reason
+    if place in cuda.PLACES and (reason := cuda.refusal()):
         return reason
     try:
         if place == BF16 and "BF16" not in openvino.capabilities():
@@ -51,8 +54,8 @@ def refusal(place: str) -> str:
         (wanted,) = run_session(open_session(_trial(), SessionOptions(1)), ["y"], feed, "a trial")
     except TaglioError as error:
         return one_line(error)
-    except Exception as error:  # another version of OpenVINO may fail in any way
-        return f"{place} {openvino.version()} failed on a small network: {one_line(error, 200)}"
+    except Exception as error:  # another version of a runtime may fail in any way
+        return f"{place} {runtime_version(place)} failed on a small network: {one_line(error, 200)}"
     return misfit(place, found, wanted)
 
 

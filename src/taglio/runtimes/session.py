@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from taglio.errors import BadOption
-from taglio.runtimes import onnxruntime, openvino
+from taglio.runtimes import cuda, onnxruntime, openvino
 from taglio.runtimes.onnxruntime import SessionOptions
 
 
@@ -32,13 +32,20 @@ def _open_openvino(place: str, path: Path, options: SessionOptions) -> Session:
     return openvino.open_session(path, replace(options, runtime=place))
 
 
+def _open_cuda(place: str, path: Path, options: SessionOptions) -> Session:
+    return cuda.open_session(path, replace(options, runtime=place))
+
+
 # Place -> how it opens a model. A place is a runtime, with the precision of its float parts if not float32.
 RUNTIMES: dict[str, Open] = {
     onnxruntime.NAME: _open_onnxruntime,
     openvino.NAME: partial(_open_openvino, openvino.NAME),
     openvino.BF16: partial(_open_openvino, openvino.BF16),
     openvino.MIXED: partial(_open_openvino, openvino.MIXED),
+    **{place: partial(_open_cuda, place) for place in cuda.PLACES},
 }
+# Places of whole models: a mix is chosen for one model, and on a GPU ONNX Runtime reports no seconds by operator.
+WHOLE = frozenset({openvino.MIXED, *cuda.PLACES})
 
 
 def opener(runtime: str) -> Open:
@@ -48,12 +55,21 @@ def opener(runtime: str) -> Open:
     return RUNTIMES[runtime]
 
 
+def properties(place: str) -> dict[str, str]:
+    """The runtime's own settings that `place` fixes, by name."""
+    if place in cuda.PLACES:
+        return cuda.properties(place)
+    return {} if place == onnxruntime.NAME else openvino.properties(place)
+
+
 def package(runtime: str) -> str:
     """The name of the package that provides `runtime`."""
+    if runtime in cuda.PLACES:
+        return "onnxruntime-gpu"
     return openvino.NAME if runtime.startswith(openvino.NAME) else runtime
 
 
 def runtime_version(runtime: str) -> str:
     """The version of a runtime. Raises BadOption if it is unknown or not installed."""
     opener(runtime)
-    return onnxruntime.version() if runtime == onnxruntime.NAME else openvino.version()
+    return openvino.version() if package(runtime) == openvino.NAME else onnxruntime.version()

@@ -1,4 +1,4 @@
-"""ONNX Runtime's CPU provider: open the row's ONNX file, and report which kernels ran."""
+"""ONNX Runtime's CPU and CUDA providers: open the row's ONNX file, and report which kernels ran."""
 
 import json
 import tempfile
@@ -11,7 +11,10 @@ import onnxruntime as ort
 
 from taglio.compare.request import Request
 from taglio.compare.row import Wanted
-from taglio.compare.workers.contract import Array, Data, Opened
+from taglio.compare.workers.contract import Array, Data, Opened, Refused
+from taglio.runtimes import cuda
+from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.places import refusal
 
 _LEVELS = {
     "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -39,6 +42,8 @@ class OnnxRuntime:
     def open(self, wanted: Wanted) -> Opened:
         """A session on `wanted.file` at the optimisation level in `wanted.engine`."""
         path = Path(wanted.file)
+        if wanted.engine in cuda.PLACES:
+            return self._on_gpu(path, wanted.engine)
         level = wanted.engine.rpartition(" ")[2]
         session = self.session(path, level)
         counts, int8 = self._kernels(path, level)
@@ -49,6 +54,19 @@ class OnnxRuntime:
             return outputs
 
         return Opened(run, path.stat().st_size, counts, int8, file=wanted.file)
+
+    def _on_gpu(self, path: Path, place: str) -> Opened:
+        """A session in one of the places on a GPU."""
+        if reason := refusal(place):
+            raise Refused(reason)
+        session = cuda.open_session(path, SessionOptions(self._request.threads, runtime=place))
+        names = session.inputs
+
+        def run(sample: Sequence[Array]) -> list[Array]:
+            return session.run(None, dict(zip(names, sample, strict=True)))
+
+        told = [f"{count} {kind} on the CPU" for kind, count in session.on_cpu().most_common()]
+        return Opened(run, path.stat().st_size, notes=tuple(told), file=str(path))
 
     def session(self, path: Path, level: str, profile: Path | None = None) -> ort.InferenceSession:
         """Open `path` with the options of every timed session."""

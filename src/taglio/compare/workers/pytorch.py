@@ -1,5 +1,6 @@
 """PyTorch: eager and compiled float, and all its quantisation methods, as they run on this machine."""
 
+import copy
 import inspect
 import io
 import shutil
@@ -133,7 +134,7 @@ class PyTorch:
 
     def _float(self, wanted: Wanted, device: str, compiled: bool) -> Opened:
         kind = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(wanted.method)
-        model = self._model.to(device)
+        model = self._model if device == "cpu" else copy.deepcopy(self._model).to(device)  # rows share the model
         size = _size(model) // (2 if kind else 1)
         if compiled:
             model = _compiled(model)
@@ -149,9 +150,6 @@ class PyTorch:
             with torch.no_grad(), watch:
                 model(*tensors(self._sample))
             operators = dict(watch.operators)
-        if device != "cpu":
-            run(self._sample)
-            self._model.to("cpu")
         return Opened(run, size, operators)
 
     def _exported(self, module: Any, size: int, compiled: bool) -> Opened:

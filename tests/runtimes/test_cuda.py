@@ -1,0 +1,163 @@
+"""Sessions on a GPU: bound memory, graphs by shape and what makes them give up, tried with the CPU as the device."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from taglio.errors import BadModel
+from taglio.runtimes import cuda
+from taglio.runtimes.cuda import CudaSession
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+
+SUMS = ("Add", "Relu")
+
+
+def model_of(*kinds: str) -> onnx.ModelProto:
+    """Adds a constant to an input of any length, then other operators."""
+    nodes = [helper.make_node(kinds[0], ["x", "one"], ["t0"])]
+    nodes += [helper.make_node(kind, [f"t{index}"], [f"t{index + 1}"]) for index, kind in enumerate(kinds[1:])]
+    last = nodes[-1].output[0]
+    kind = TensorProto.INT64 if "NonZero" in kinds else TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "sums",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
+        [
+            helper.make_tensor_value_info("t0", TensorProto.FLOAT, ["n"]),
+            helper.make_tensor_value_info(last, kind, None),
+        ],
+        [helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def opens(proto: onnx.ModelProto, asked: list[bool]) -> Callable[[bool], ort.InferenceSession]:
+    def opened(captures: bool) -> ort.InferenceSession:
+        asked.append(captures)
+        return open_session(proto, SessionOptions(1))
+
+    return opened
+
+
+def feed(*values: float) -> dict[str, np.ndarray]:
+    return {"x": np.array(values, np.float32)}
+
+
+def test_every_run_follows_its_input_also_when_it_replays() -> None:
+    asked: list[bool] = []
+    session = CudaSession(opens(model_of(*SUMS), asked), "cpu")
+    for index in range(8):
+        first, second = session.run(None, feed(index, -index))
+        assert first.tolist() == [1 + index, 1 - index] and second.tolist() == [1 + index, max(0, 1 - index)]
+    assert session.captures and asked == [True]
+
+
+def test_shapes_have_buffers_of_their_own() -> None:
+    session = CudaSession(opens(model_of(*SUMS), []), "cpu")
+    for index in range(12):
+        values = [float(index)] * (1 + index % 3)
+        assert session.run(["t1"], feed(*values))[0].tolist() == [index + 1.0] * len(values)
+    assert session.captures
+
+
+def test_outputs_whose_shape_follows_the_values_are_run_kernel_by_kernel() -> None:
+    asked: list[bool] = []
+    session = CudaSession(opens(model_of("Add", "NonZero"), asked), "cpu")
+    for values in ([0.0, -1.0], [-1.0, 2.0], [3.0, 4.0], [-1.0, 5.0], [6.0, 7.0]):
+        found = session.run(["t1"], feed(*values))[0]
+        assert found.tolist() == [np.flatnonzero(np.array(values) + 1.0).tolist()]
+    assert not session.captures and asked == [True, False]
+
+
+class Stale:
+    """A session whose replays keep the input that it was captured with, as one with an input read on the CPU."""
+
+    def __init__(self, session: ort.InferenceSession) -> None:
+        self._session, self._done = session, False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._session, name)
+
+    def io_binding(self) -> ort.IOBinding:
+        return self._session.io_binding()
+
+    def run_with_iobinding(self, binding: ort.IOBinding, options: ort.RunOptions) -> None:
+        if not self._done:
+            self._session.run_with_iobinding(binding, options)
+        self._done = True
+
+
+def test_a_replay_that_does_not_follow_its_input_is_found_out() -> None:
+    def opened(captures: bool) -> ort.InferenceSession:
+        plain = open_session(model_of(*SUMS), SessionOptions(1))
+        return Stale(plain) if captures else plain
+
+    session = CudaSession(opened, "cpu")
+    for index in range(6):
+        assert session.run(["t0"], feed(index))[0].tolist() == [index + 1.0]
+    assert not session.captures
+
+
+def test_an_input_that_is_read_elsewhere_is_not_captured() -> None:
+    asked: list[bool] = []
+    session = CudaSession(opens(model_of(*SUMS), asked), "elsewhere")
+    assert not session.captures and asked == [True, False]
+    assert session.run(["t0"], feed(1.0))[0].tolist() == [2.0]
+
+
+def test_a_model_that_cannot_be_captured_is_opened_without() -> None:
+    def opened(captures: bool) -> ort.InferenceSession:
+        if captures:
+            raise BadModel("not all nodes are on the GPU")
+        return open_session(model_of(*SUMS), SessionOptions(1))
+
+    session = CudaSession(opened, "cpu")
+    assert not session.captures and session.run(["t0"], feed(1.0))[0].tolist() == [2.0]
+    session.resident(feed(3.0))()
+
+
+def test_float16_keeps_the_interface(tmp_path: Path) -> None:
+    path = tmp_path / "sums.onnx"
+    onnx.save(model_of(*SUMS), path)
+    lower = cuda._converted(path)
+    assert [each.type.tensor_type.elem_type for each in (*lower.graph.input, *lower.graph.output)] == [1, 1, 1]
+    found = open_session(lower, SessionOptions(1)).run(["t0"], feed(0.1))[0]
+    np.testing.assert_allclose(found, [1.1], rtol=1e-3)
+    assert found.dtype == np.float32 and {each.op_type for each in lower.graph.node} >= {"Cast", "Add"}
+
+
+def test_a_constant_that_was_cast_twice_under_one_name_is_cast_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the converter of ONNX Runtime 1.31 does for an operator that stays in float32."""
+    path = tmp_path / "sums.onnx"
+    proto = model_of("Add", "Relu")
+    onnx.save(proto, path)
+    cast = helper.make_node("Cast", ["one"], ["one_cast"], "one_cast_node", to=1)
+    proto.graph.node[0].input[1] = "one_cast"
+    nodes = [cast, cast, *proto.graph.node]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    monkeypatch.setattr("onnxruntime.transformers.float16.convert_float_to_float16", lambda *_, **__: proto)
+    assert open_session(cuda._converted(path), SessionOptions(1)).run(["t0"], feed(1.0))[0].tolist() == [2.0]
+
+
+@pytest.mark.skipif(cuda.offered(), reason="this ONNX Runtime has CUDA")
+def test_without_cuda_one_line_says_what_to_install() -> None:
+    assert "onnxruntime-gpu[cuda,cudnn]" in cuda.refusal()
+
+
+@pytest.mark.skipif(not cuda.offered(), reason="needs ONNX Runtime with CUDA and a GPU")
+@pytest.mark.parametrize("place", cuda.PLACES)
+def test_on_a_gpu_small_models_replay_and_answer_as_the_cpu_does(tmp_path: Path, place: str) -> None:
+    path = tmp_path / "sums.onnx"
+    onnx.save(model_of(*SUMS), path)
+    session = cuda.open_session(path, SessionOptions(1, runtime=place))
+    for index in range(6):
+        np.testing.assert_allclose(session.run(["t1"], feed(index))[0], [index + 1.0], rtol=1e-3)
+    assert session.captures and not session.on_cpu()
