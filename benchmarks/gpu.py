@@ -29,15 +29,16 @@ CPU = ("onnxruntime", "openvino", "openvino-bf16")
 def optimized(model: Path, data: Path, preprocess: str, limit: float, effort: float) -> dict[str, Any]:
     start = time.perf_counter()
     result = taglio.optimize(model, data, max_error=limit, effort=effort, preprocess=preprocess)
-    rows = [asdict(row) for row in result.table.places]
+    table = result.table
+    assert table is not None, "a measured result has a table"
     return {
         "seconds": time.perf_counter() - start,
         "plan": {"runtime": result.plan.runtime, "int8": len(result.plan.assignment())},
-        "plan_s": result.table.plan.latency.median_s,
-        "error": result.table.plan.error,
-        "places": rows,
-        "notes": [note for note in result.table.notes if note.startswith(cuda.NAME)],
-        "doubt": result.table.doubt,
+        "plan_s": table.plan.latency.median_s,
+        "error": table.plan.error,
+        "places": [asdict(row) for row in table.places],
+        "notes": [note for note in table.notes if note.startswith(cuda.NAME)],
+        "doubt": table.doubt,
     }
 
 
