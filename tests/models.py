@@ -225,9 +225,15 @@ def saved(proto: onnx.ModelProto, folder: Path, name: str = "tiny") -> Path:
     return path
 
 
+_LOADED: dict[bytes, Model] = {}
+
+
 def loaded(proto: onnx.ModelProto, folder: Path) -> Model:
-    """`proto` through taglio's own reading, checks and simplification."""
-    return load(saved(proto, folder))
+    """`proto` through taglio's own reading, checks and simplification: once, since a model is never modified."""
+    path, content = saved(proto, folder), proto.SerializeToString()
+    if content not in _LOADED:
+        _LOADED[content] = load(path)
+    return _LOADED[content]
 
 
 def feeds(model: Model, count: int, seed: int = 0) -> Dataset:

@@ -12,7 +12,7 @@ from taglio.plan.costs import KINDS, Costs, evaluate
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values, switching
 from taglio.plan.relaxation import EdgeRelaxation, Relaxation, States, Tables, split, tightest
 from taglio.plan.solve import solve
-from tests.examples import examples
+from tests.examples import examples, tries
 from tests.plan.reference import broken_edges, brute_force
 from tests.plan.small_problems import fan, made, problems
 
@@ -284,7 +284,7 @@ def test_the_order_of_the_devices_changes_nothing(problem: Problem, rng: "object
 
 def test_a_warm_start_gives_the_same_answer() -> None:
     rng = np.random.default_rng(3)
-    for _ in range(20):
+    for _ in range(tries(20)):
         problem = made(rng, limits=True)
         cold = solve(problem, gap=1e-6)
         warm = solve(problem, gap=1e-6, incumbent=cold.labels or None)

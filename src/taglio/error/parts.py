@@ -134,10 +134,15 @@ def fitting(known: Labels, shape: tuple[int, ...]) -> np.ndarray | None:
     None."""
     if shape in known:
         return known[shape]
-    first, *others = known.values()
-    alike = all(np.array_equal(first, each) for each in others)
+    first = next(iter(known.values()))
     suits = first.ndim == len(shape) and all(a in (1, b) for a, b in zip(first.shape, shape, strict=True))
-    return first if alike and suits else None
+    return first if suits and alike(known) else None
+
+
+def alike(known: Labels) -> bool:
+    """Whether the labels do not depend on the shape."""
+    first, *others = known.values()
+    return all(np.array_equal(first, each) for each in others)
 
 
 def box(chosen: np.ndarray) -> tuple[slice, ...] | None:

@@ -10,7 +10,7 @@ import onnx
 
 from taglio.data.spec import dtype_name, dtype_of
 from taglio.errors import BadModel, BadOption
-from taglio.model.captures import node_inputs
+from taglio.model.captures import node_inputs, readers, writers
 from taglio.model.flops import operator_flops
 from taglio.model.load import Model
 from taglio.model.observe import Observed, tensor_shapes, tensor_types
@@ -327,11 +327,7 @@ class _Operators:
         self.initializers = {tensor.name for tensor in graph.initializer}
         self.fixed = {each.name: bytes_of([each]) for each in graph.initializer if each.data_type != _FLOAT}
         self.biases = {tensor.name for tensor in graph.initializer if all(size == 1 for size in tensor.dims[:-1])}
-        self.producers = {name: node for node in graph.node for name in node.output}
-        self.consumers: dict[str, list[onnx.NodeProto]] = {}
-        for node in graph.node:
-            for name in node_inputs(node):
-                self.consumers.setdefault(name, []).append(node)
+        self.producers, self.consumers = writers(graph.node), readers(graph.node)
 
     def groups(self) -> list[list[onnx.NodeProto]]:
         """Anchors with the bias addition and activation that a runtime fuses into them, sums with their Relu (the end

@@ -6,7 +6,7 @@ from copy import deepcopy
 from functools import cache
 
 import onnx
-from onnx import TensorProto, helper
+from onnx.parser import parse_model
 
 from taglio import weights
 from taglio.errors import BadModel
@@ -81,17 +81,13 @@ def newest_quantizable(opset: int) -> int:
 
 
 def _pair(opset: int) -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
-    ]
-    constants = [
-        helper.make_tensor("scale", TensorProto.FLOAT, [], [1.0]),
-        helper.make_tensor("zero", TensorProto.UINT8, [], [0]),
-    ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph(nodes, "pair", ends[:1], ends[1:], constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return parse_model(
+        f"""<ir_version: 8, opset_import: ["" : {opset}]>
+        pair (float[1] x) => (float[1] y) <float scale = {{1.0}}, uint8 zero = {{0}}> {{
+            q = QuantizeLinear (x, scale, zero)
+            y = DequantizeLinear (q, scale, zero)
+        }}"""
+    )
 
 
 def _unchanged_since(proto: onnx.ModelProto, older: int, newer: int) -> bool:

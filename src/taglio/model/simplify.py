@@ -60,7 +60,7 @@ def _prepared(proto: onnx.ModelProto, known: set[str]) -> onnx.ModelProto:
     _make_dense(proto.graph)
     with contextlib.suppress(Exception):  # bare RuntimeErrors from C++; ONNX Runtime's shapes stay then
         proto = shape_inference.infer_shapes(proto, data_prop=True)
-    _drop_unused_initializers(proto.graph)
+    drop_unused_initializers(proto.graph)
     _name_nodes(proto.graph)
     _rename_tensors(proto.graph, known)
     return proto
@@ -84,7 +84,8 @@ def _make_dense(graph: onnx.GraphProto) -> None:
     del graph.sparse_initializer[:]
 
 
-def _drop_unused_initializers(graph: onnx.GraphProto) -> None:
+def drop_unused_initializers(graph: onnx.GraphProto) -> None:
+    """Remove, in place, the initialisers that nothing reads."""
     used = {value.name for each in graphs(graph) for value in each.output}
     used |= {name for each in graphs(graph) for node in each.node for name in node.input}
     for index in range(len(graph.initializer) - 1, -1, -1):

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from taglio import weights
 from taglio.errors import BadOption, CannotQuantize
-from taglio.model.captures import node_inputs, rename_inputs
+from taglio.model.captures import node_inputs, rename_inputs, writers
 from taglio.model.derived import empty_like
 from taglio.model.graph import Block, Graph
 from taglio.model.load import Model
@@ -64,7 +64,7 @@ class QdqBuilder:
         self._without = {name: each.without for name, each in ranges.items()}
         self._shapes = tensor_shapes(model.proto)
         self._own = own_parameters(model.proto, self._initializers)
-        self._producers = {name: node for node in model.proto.graph.node for name in node.output}
+        self._producers = writers(model.proto.graph.node)
 
     def build(self, assignment: Assignment, wire: Mapping[tuple[str, str], Scheme] | None = None) -> onnx.ModelProto:
         """The model with each block in its assigned precision. Raises CannotQuantize for a form that a block does not

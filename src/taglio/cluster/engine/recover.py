@@ -240,7 +240,7 @@ class Recovery:
                 factors |= dict.fromkeys(machines, now / planned_s)
                 said.append(f"{name} takes {now / before:.2f} times as long as at first")
         for index, message in enumerate(self.deployment.wiring.messages):
-            ends = (message.source_device or cluster.start, message.device or cluster.start)
+            ends = message.ends(cluster.start)
             link = cluster.link(*ends)
             if link is None or ends[0] == ends[1]:
                 continue

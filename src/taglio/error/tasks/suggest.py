@@ -8,6 +8,7 @@ import onnx
 from taglio.error.tasks.detection import CLASS_NAMES, heads_by_stride, on_grid
 from taglio.error.tasks.outputs import height_and_width
 from taglio.error.tasks.text import CHARACTERS
+from taglio.model.captures import writers
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 
@@ -56,7 +57,7 @@ def suggest_for(model: Model, graph: Graph) -> Suggestion | None:
 
     rows = {name: each.dims[0] for name, each in model.initializers().items() if len(each.dims) == 2}
     nodes = model.proto.graph.node
-    writer = {name: node for node in nodes for name in node.output}
+    writer = writers(nodes)
     return suggest(
         [Tensor(each.name, each.sizes(0), each.dtype) for each in model.inputs],
         [tensor(name) for name in model.outputs if name in known],
