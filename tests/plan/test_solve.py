@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taglio.plan.branch_and_bound import cheapest_copies
 from taglio.plan.costs import KINDS, Costs, evaluate
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values, switching
-from taglio.plan.relaxation import EdgeRelaxation, Relaxation, States, Tables, split, tightest
-from taglio.plan.solve import solve
+from taglio.plan.relaxation import CellCosts, EdgeRelaxation, Relaxation, States, split, tightest
+from taglio.plan.solve import cheapest_copies, solve
 from tests.examples import examples
 from tests.plan.reference import broken_edges, brute_force
 from tests.plan.small_problems import fan, made, problems
@@ -116,11 +115,11 @@ def test_tables_that_are_kept_between_prices_equal_new_ones(problem: Problem, se
     kind, source, *readers, part = np.indices((KINDS, costs.devices, *ends, len(chosen))).reshape(3 + len(ends), -1)
     states = States(part, kind, source, np.array(readers[1::2]), np.array(readers[::2]) == 1)
     parts = parts.take(chosen)
-    kept, objective = Tables(costs, parts, states), 1.0
+    kept, objective = CellCosts(costs, parts, states), 1.0
     for turn in range(4):
         objective = objective if turn == 1 else float(rng.uniform())
         priced = costs.price(rng.exponential(5.0, len(costs.rows)), objective)
-        np.testing.assert_array_equal(kept.at(priced), Tables(costs, parts, states).at(priced))
+        np.testing.assert_array_equal(kept.at(priced), CellCosts(costs, parts, states).at(priced))
 
 
 @slowly

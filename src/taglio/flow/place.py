@@ -21,9 +21,10 @@ from taglio.flow.work import Work
 from taglio.flow.workspace import PROFILE
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import noise_limits
-from taglio.plan.place import GAP, Answer, Running
-from taglio.plan.replicas import place as solve
+from taglio.plan.place import Answer, Running
+from taglio.plan.place import place as solve
 from taglio.plan.result import Limits, Plan
+from taglio.plan.solve import GAP
 from taglio.plan.workload import Objective, Workload, parse_objective
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, in_components, scaled

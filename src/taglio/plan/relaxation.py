@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from taglio.plan.costs import BIG, KINDS, Account, Costs, Priced, ramp, ways
-from taglio.plan.cutting_planes import Answer
+from taglio.plan.cutting_planes import Plane
 from taglio.plan.elimination import LARGEST_TABLE, TooWide, schedule
 from taglio.plan.problem import Kind
 
@@ -63,7 +63,7 @@ class States(NamedTuple):
     int8: np.ndarray
 
 
-class Tables:
+class CellCosts:
     """Costs of the cells of `parts`, all with the same number of edges.
 
     Readers on one device are served together: their cost depends on their device, the producer's and kind, and which of
@@ -216,13 +216,13 @@ class Relaxation:
         self.base, self.total = float(base), total
         return total + self.base, labels
 
-    def answer(self, prices: np.ndarray, alive: np.ndarray | None = None) -> tuple[Answer, Account]:
+    def answer(self, prices: np.ndarray, alive: np.ndarray | None = None) -> tuple[Plane, Account]:
         """The bound at these prices and its slope; and the labels that attain it, with their cheapest copies."""
         priced = self.costs.price(prices)
         value, labels = self.run(priced, alive)
         account = self.costs.account(priced, labels)
         slope = account.rows - self.costs.uppers
-        return Answer(value, value - float(prices @ slope), slope), account
+        return Plane(value, value - float(prices @ slope), slope), account
 
     def marginals(self) -> np.ndarray:
         """After `run`: a lower bound on the priced cost under each label (nodes, labels); infinite for labels that a
@@ -249,7 +249,7 @@ class Relaxation:
                 scope, factor = plan.scopes[factor], factor + 1
             at = tuple(scope.index(each) if each >= 0 else -1 for each in row[: 1 + count])
             alike.setdefault((count, tuple(plan.sizes[each] for each in scope), at), []).append((part, factor - 1))
-        self.tables: list[Tables] = []
+        self.tables: list[CellCosts] = []
         self.positions: list[np.ndarray] = []
         self.broken = 0.0  # by strict readers between fixed ends
         forbidden = [np.zeros(0, dtype=np.intp)]
@@ -270,7 +270,7 @@ class Relaxation:
             taken = self.parts.take(np.concatenate(parts))
             taken = Parts(taken.value, taken.edges[:, :arity], taken.count, taken.share)
             cells = States(*(np.concatenate(each, axis=-1) for each in zip(*states, strict=True)))
-            self.tables.append(Tables(self.costs, taken, cells))
+            self.tables.append(CellCosts(self.costs, taken, cells))
             self.positions.append(np.concatenate(positions))
         self.forbidden = np.concatenate(forbidden)
 
@@ -342,7 +342,7 @@ class EdgeRelaxation:
         self.writes = costs.label_writes * devices + costs.label_device
         self.reads = costs.label_device * 2 + (costs.label_reads == Kind.INT8)
         kind, source, target, int8, part = np.indices((KINDS, devices, devices, 2, len(chosen))).reshape(5, -1)
-        self.tables = Tables(costs, parts.take(chosen), States(part, kind, source, target[None], int8[None] == 1))
+        self.tables = CellCosts(costs, parts.take(chosen), States(part, kind, source, target[None], int8[None] == 1))
         self.prices = np.zeros((len(chosen), 2 * devices))
         # States that no label has are left out: their sums and prices mean nothing.
         self.possible = np.zeros_like(self.prices, dtype=bool)
