@@ -113,14 +113,6 @@ class Costs:
         self.sums = self._tables()
         columns = np.array([0, *(row.column for row in self.rows)])
         self.limited = self.sums.columns(columns, np.array([1.0, *(row.unit for row in self.rows)]))
-        self.width = len(columns)
-        moving = ("send_float", "send_int8", "quantize", "dequantize")
-        # Sums that copies and changes of type contribute to: prices of other sums do not change their tables.
-        self.moving = np.flatnonzero(
-            [any(np.any(getattr(self.limited, name)[..., k]) for name in moving) for k in range(self.width)]
-        )
-        self.moved_tables = [np.ascontiguousarray(getattr(self.limited, name)[..., self.moving]) for name in moving]
-        self.moved_at, self.moved = np.full(len(self.moving), np.nan), list[np.ndarray]()
         self.saved = self._saved()
         self.barred = {
             Copies.FLOAT: self._alone(self.limited.send_float),
@@ -235,16 +227,10 @@ class Costs:
     def price(self, multipliers: np.ndarray, objective: float = 1.0) -> Priced:
         """Costs with each row at its multiplier (in units of the objective per whole limit)."""
         weights = np.concatenate([[objective], multipliers])
-        # Reuse the same arrays if no relevant price changed, so that results derived from them can be cached.
-        if not (self.moved and np.array_equal(weights[self.moving], self.moved_at)):
-            self.moved_at = weights[self.moving]
-            self.moved = [table @ self.moved_at for table in self.moved_tables]
-            self.moved[0] += BIG * self.barred[Copies.FLOAT]
-            self.moved[1] += BIG * self.barred[Copies.INT8]
-        unary, edge, wire = (table @ weights for table in (self.limited.unary, self.limited.edge, self.limited.wire))
-        constant = objective * self.problem.constant - float(multipliers @ self.uppers)
-        send_float, send_int8, quantize, dequantize = self.moved
-        return Priced(unary, send_float, send_int8, quantize, dequantize, edge, wire, constant)
+        priced = {name: getattr(self.limited, name) @ weights for name in Tables.__slots__}
+        priced["send_float"] += BIG * self.barred[Copies.FLOAT]
+        priced["send_int8"] += BIG * self.barred[Copies.INT8]
+        return Priced(**priced, constant=objective * self.problem.constant - float(multipliers @ self.uppers))
 
     def ends(self, labels: np.ndarray, value: np.ndarray | None = None) -> Ends:
         """All values, or the listed ones, with their edges under a labelling."""

@@ -67,8 +67,7 @@ class CellCosts:
     """Costs of the cells of `parts`, all with the same number of edges.
 
     Readers on one device are served together: their cost depends on their device, the producer's and kind, and which of
-    them read int8, and many cells share such a group. Prices of noise change from call to call, those of resources
-    rarely: results that depend only on the latter are cached.
+    them read int8, and many cells share such a group.
     """
 
     def __init__(self, costs: Costs, parts: Parts, states: States) -> None:
@@ -79,7 +78,6 @@ class CellCosts:
         if costs.problem.wire_only:
             used |= (states.target != states.source).any(axis=0)
         self.made = np.stack([states.part, np.minimum(states.kind, 1), states.source, used, states.kind != Kind.INT8])
-        self.settled_at: np.ndarray | None = None
 
     def _group(self, edges: np.ndarray, states: States) -> None:
         """Number the groups of readers that occur: `groups` (arity, cells) holds a group's number at its first slot,
@@ -111,24 +109,6 @@ class CellCosts:
 
     def at(self, priced: Priced) -> np.ndarray:
         """Costs by cell at these prices."""
-        if priced.send_float is not self.settled_at:
-            self._settle(priced)
-        if self.costs.problem.wire_only:
-            wired = np.append(priced.wire, 0.0).take(self.wired).sum(axis=0)
-        else:
-            wired = BIG * (self.floats * ~self.whole)
-        noise = np.append(priced.edge, 0.0).take(self.noisy).sum(axis=0)
-        # Without an int8 copy made on the producer's device, and with one, where each other device takes its cheapest
-        # option: both are summed over the groups at once, as the two parts of complex numbers.
-        self.ways.real[:-1] = self.alone + noise
-        self.ways.imag[:-1] = np.minimum(self.by_float, self.by_int8 + wired) + noise
-        total = self.ways.take(self.groups[0], mode="clip")
-        for groups in self.groups[1:]:
-            total += self.ways.take(groups, mode="clip")
-        return np.asarray(np.minimum(total.real, total.imag + self.paid))
-
-    def _settle(self, priced: Priced) -> None:
-        """Compute everything that depends only on the prices of resources."""
         value, share, source, target = self.value[self.part], self.share[self.part], self.source, self.target
         home, whole = source == target, self.whole
         sent = [each[value, source, target] * share for each in (priced.send_float, priced.send_int8)]
@@ -136,16 +116,25 @@ class CellCosts:
         again = np.where(again > 0.0, again * share, again)
         restored = priced.dequantize[value, target]
         by_float, by_int8 = ways(sent[0], sent[1], again, restored, self.ints, self.floats)
-        # Where it was written, a float value serves all but int8 readers, and these once it is quantised.
-        self.by_int8 = np.where(home & ~whole, 0.0, by_int8)
-        self.alone = np.where(whole, by_int8, np.where(home, np.where(self.ints > 0, BIG, 0.0), by_float))
-        self.by_float = np.where(whole, by_int8, np.where(home, 0.0, by_float))
+        if self.costs.problem.wire_only:
+            wired = np.append(priced.wire, 0.0).take(self.wired).sum(axis=0)
+        else:
+            wired = BIG * (self.floats * ~whole)
+        noise = np.append(priced.edge, 0.0).take(self.noisy).sum(axis=0)
+        # Without an int8 copy made on the producer's device, and with one, where each other device takes its cheapest
+        # option. Where it was written, a float value serves all but int8 readers, and these once it is quantised.
+        bare = np.where(whole, by_int8, np.where(home, BIG * (self.ints > 0), by_float))
+        made = np.where(whole, by_int8, np.where(home, 0.0, np.minimum(by_float, by_int8 + wired)))
+        # Both are summed over the groups at once, as the two parts of complex numbers.
+        options = np.append(bare + noise + 1j * (made + noise), 0.0)
+        total = options.take(self.groups[0], mode="clip")
+        for groups in self.groups[1:]:
+            total += options.take(groups, mode="clip")
         part, kind, place, used, written_float = self.made
         paid = priced.quantize[self.value[part], kind, place] * written_float
         # Time saved by quantising counts fully in every part, but not if no reader can use an int8 copy.
-        self.paid = np.where(paid > 0.0, paid * self.share[part], paid * used)
-        self.ways = np.zeros(len(value) + 1, dtype=complex)
-        self.settled_at = priced.send_float
+        paid = np.where(paid > 0.0, paid * self.share[part], paid * used)
+        return np.asarray(np.minimum(total.real, total.imag + paid))
 
 
 class Relaxation:
