@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from cases import markdown, write
 from plan_networks import workload
 from taglio.cluster.devices import Cluster
@@ -54,21 +56,23 @@ def simulated_rate(answer: Answer, machines: Mapping[str, Sequence[str]], reques
     one, *_ = pipelines(answer.assembled, answer.totals)
     tasks, transfers = list[Task](), list[Transfer]()
     for turn in range(requests):
-        first, at = len(tasks), {device: names[turn % len(names)] for device, names in machines.items()}
-        tasks += [replace(each, device=at[each.device]) for each in one.tasks]
+        first = len(tasks)
+        tasks += [replace(each, device=_at_turn(machines, each.device, turn)) for each in one.tasks]
         for sent in one.transfers:
-            source = None if sent.source is None else first + sent.source
-            link = at[sent.link[0]], at[sent.link[1]]
-            targets = tuple(first + target for target in sent.targets)
-            transfers.append(replace(sent, source=source, targets=targets, link=link))
+            source, target = (_at_turn(machines, end, turn) for end in sent.link)
+            made_by = None if sent.source is None else first + sent.source
+            targets = tuple(first + each for each in sent.targets)
+            transfers.append(replace(sent, source=made_by, targets=targets, link=(source, target)))
     ends_s = simulate(Pipeline(tuple(tasks), tuple(transfers), one.processors)).ends_s
-    ran, arrived = ends_s[: len(tasks)], ends_s[len(tasks) :]
-    ends = sorted(
-        max(ran[turn * len(one.tasks) :][: len(one.tasks)] + arrived[turn * len(one.transfers) :][: len(one.transfers)])
-        for turn in range(requests)
-    )
-    half = requests // 2
-    return half / (ends[-1] - ends[-1 - half])
+    ran = np.array(ends_s[: len(tasks)]).reshape(requests, -1).max(axis=1)
+    arrived = np.array(ends_s[len(tasks) :]).reshape(requests, -1).max(axis=1, initial=0.0)
+    ends, half = np.sort(np.maximum(ran, arrived)), requests // 2
+    return float(half / (ends[-1] - ends[-1 - half]))
+
+
+def _at_turn(machines: Mapping[str, Sequence[str]], device: str, turn: int) -> str:
+    names = machines.get(device, (device,))
+    return names[turn % len(names)]
 
 
 def row(name: str, devices: int, way: str, time_limit_s: float) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def fastest_stream(
 ) -> tuple[Totals, float, float] | None:
     """A placement, its period and a lower bound on any: busy seconds of the busiest device or link per request of the
     mix of all models, with component overheads. None if no placement was found that keeps the limits."""
-    search = _Search(assembled, gap, time_limit_s)
+    search = StreamSearch(assembled, gap, time_limit_s)
     if start is not None:
         search.offer(evaluate(assembled.problem, start))
     if search.within(inf, 10 * gap, _FIRST_SHARE) == inf:
@@ -58,7 +58,7 @@ def fastest_stream(
     return search.totals, search.period, min(search.low, search.period)
 
 
-class _Search:
+class StreamSearch:
     """The best plan (its totals and period) and the bound so far."""
 
     def __init__(self, assembled: Assembled, gap: float, time_limit_s: float) -> None:
