@@ -224,13 +224,13 @@ class Costs:
         pairs = np.unique(np.concatenate([written, taken]), axis=0).reshape(-1, 2)
         return pairs[:, 1], np.searchsorted(pairs[:, 0], np.arange(self.nodes + 1))
 
-    def price(self, multipliers: np.ndarray, objective: float = 1.0) -> Priced:
+    def price(self, multipliers: np.ndarray) -> Priced:
         """Costs with each row at its multiplier (in units of the objective per whole limit)."""
-        weights = np.concatenate([[objective], multipliers])
+        weights = np.concatenate([[1.0], multipliers])
         priced = {name: getattr(self.limited, name) @ weights for name in Tables.__slots__}
         priced["send_float"] += BIG * self.barred[Copies.FLOAT]
         priced["send_int8"] += BIG * self.barred[Copies.INT8]
-        return Priced(**priced, constant=objective * self.problem.constant - float(multipliers @ self.uppers))
+        return Priced(**priced, constant=self.problem.constant - float(multipliers @ self.uppers))
 
     def ends(self, labels: np.ndarray, value: np.ndarray | None = None) -> Ends:
         """All values, or the listed ones, with their edges under a labelling."""

@@ -388,10 +388,9 @@ class EdgeRelaxation:
 def _cut(costs: Costs, alive: np.ndarray, narrow: float) -> tuple[np.ndarray, Relaxation]:
     """Edges to cut so that the rest is narrow: keep a spanning forest, then whatever fits, expensive edges first."""
     values = costs.problem.values
-    priced = costs.price(np.zeros(len(costs.rows)))
     producer = values.producer[costs.edge_value]
     inner = (producer >= 0) & (values.readers >= 0)
-    cost = priced.send_float.mean(axis=(1, 2))[costs.edge_value] + 1e9 * values.strict
+    cost = costs.plain.send_float.mean(axis=(1, 2))[costs.edge_value] + 1e9 * values.strict
     tree, cut = np.arange(costs.nodes), np.zeros(len(inner), dtype=bool)
     for edge in sorted(np.flatnonzero(inner).tolist(), key=lambda each: -cost[each]):
         one, other = tree[producer[edge]], tree[values.readers[edge]]
