@@ -1,23 +1,25 @@
 """The Open Inference Protocol over gRPC. All decisions shared with REST are in service.py."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
 import grpc
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from taglio.artifact import version_of
 from taglio.serve.refusals import BadRequest, Overloaded, Refusal
 from taglio.serve.rest import allowed
 from taglio.serve.served import ServedModel
-from taglio.serve.service import EXTENSIONS, NAME, Service, step_of
+from taglio.serve.service import EXTENSIONS, NAME, Service, offered, step_of
 from taglio.serve.tensors import BYTES, check_shape, datatype_of, from_bytes, from_json, given_for, to_bytes
 
+_LOG = logging.getLogger(__name__)
 _SERVICE = "inference.GRPCInferenceService"
 # The message field of a tensor that is not sent as raw bytes, by its datatype. FP16 has no such field.
 _CONTENTS = {
@@ -63,18 +65,28 @@ def server(service: Service) -> "grpc.aio.Server":
             ("grpc.keepalive_time_ms", 10_000),
             ("grpc.keepalive_timeout_ms", int(service.settings.patience_s * 1e3)),
             ("grpc.so_reuseport", 0),
+            # By default a message comes in frames of 16 kB, each of which costs both sides time.
+            ("grpc.http2.max_frame_size", 2**24 - 1),
         ]
     )
     handlers: dict[str, Any] = {
         name: grpc.unary_unary_rpc_method_handler(
             _guarded(service, name),
-            request_deserializer=message(f"{name}Request").FromString,
+            request_deserializer=partial(_parsed, message(f"{name}Request")),
             response_serializer=lambda response: response.SerializeToString(),
         )
         for name in ("ModelInfer", *_SHOWN)
     }
     found.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
     return found
+
+
+def _parsed(kind: type[Message], raw: bytes) -> Message | None:
+    """The message in `raw`, or None if there is none, which gRPC would tell the client in words of Python."""
+    try:
+        return kind.FromString(raw)
+    except DecodeError:
+        return None
 
 
 def _model_ready(service: Service, asked: Any) -> dict[str, Any]:
@@ -89,6 +101,8 @@ _SHOWN: dict[str, Callable[[Service, Any], Mapping[str, Any]]] = {
     "ModelReady": _model_ready,
     "ServerMetadata": lambda _, __: {"name": NAME, "version": version_of("taglio"), "extensions": EXTENSIONS},
     "ModelMetadata": lambda service, asked: service.metadata(asked.name, asked.version),
+    "ModelConfig": lambda service, asked: {"config": service.config(asked.name, asked.version)},
+    "ModelStatistics": lambda service, asked: service.statistics(asked.name, asked.version),
     "RepositoryIndex": lambda service, asked: {"models": service.index() if service.ready or not asked.ready else []},
 }
 
@@ -102,6 +116,8 @@ def _guarded(service: Service, name: str) -> Callable[[Any, Any], Awaitable[Mess
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, "give the server's token as authorization: Bearer TOKEN"
             )
+        if request is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message is no {name}Request")
         try:
             if name == "ModelInfer":
                 return await _infer(service, request, context)
@@ -115,6 +131,7 @@ def _guarded(service: Service, name: str) -> Callable[[Any, Any], Awaitable[Mess
         except asyncio.CancelledError:
             raise
         except Exception:
+            _LOG.exception("%s failed", name)
             await context.abort(grpc.StatusCode.INTERNAL, "the server failed; see its log")
         raise AssertionError("abort raises")
 
@@ -123,6 +140,8 @@ def _guarded(service: Service, name: str) -> Callable[[Any, Any], Awaitable[Mess
 
 async def _infer(service: Service, request: Any, context: Any) -> Message:
     queue = service.queue(request.model_name, request.model_version)
+    for tensor in (*request.inputs, *request.outputs):
+        offered(tensor.parameters)
     feed = _feed(queue.model, request, service.settings.request_bytes)
     timeout = request.parameters["timeout"].int64_param if "timeout" in request.parameters else 0
     left = context.time_remaining()
