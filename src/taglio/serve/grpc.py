@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
 from typing import Any
@@ -18,6 +18,7 @@ from taglio.serve.rest import allowed
 from taglio.serve.served import ServedModel
 from taglio.serve.service import EXTENSIONS, NAME, Service, offered, step_of
 from taglio.serve.tensors import BYTES, check_shape, datatype_of, from_bytes, from_json, given_for, to_bytes
+from taglio.serve.wire import without_tensors
 
 _LOG = logging.getLogger(__name__)
 _SERVICE = "inference.GRPCInferenceService"
@@ -81,11 +82,13 @@ def server(service: Service) -> "grpc.aio.Server":
     return found
 
 
-def _parsed(kind: type[Message], raw: bytes) -> Message | None:
-    """The message in `raw`, or None if there is none, which gRPC would tell the client in words of Python."""
+def _parsed(kind: type[Message], serialised: bytes) -> tuple[Message, list[memoryview]] | None:
+    """A message and the tensors that it holds as bytes. None if it is none: gRPC would tell the client in Python's
+    words."""
     try:
-        return kind.FromString(raw)
-    except DecodeError:
+        rest, tensors = without_tensors(serialised)
+        return kind.FromString(rest), tensors
+    except (DecodeError, ValueError):
         return None
 
 
@@ -110,17 +113,20 @@ _SHOWN: dict[str, Callable[[Service, Any], Mapping[str, Any]]] = {
 def _guarded(service: Service, name: str) -> Callable[[Any, Any], Awaitable[Message]]:
     open_to_all = name.endswith(("Live", "Ready"))
 
-    async def answer(request: Any, context: "grpc.aio.ServicerContext[Any, Any]") -> Message:
+    async def answer(
+        received: tuple[Any, list[memoryview]] | None, context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> Message:
         shown = dict(context.invocation_metadata() or ()).get("authorization", "")
         if not open_to_all and not allowed(service.settings.token, str(shown)):
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, "give the server's token as authorization: Bearer TOKEN"
             )
-        if request is None:
+        if received is None:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message is no {name}Request")
+        request, tensors = received
         try:
             if name == "ModelInfer":
-                return await _infer(service, request, context)
+                return await _infer(service, request, tensors, context)
             return message(f"{name}Response")(**_SHOWN[name](service, request))
         except Refusal as error:
             model, version = getattr(request, "model_name", ""), getattr(request, "model_version", "")
@@ -138,11 +144,11 @@ def _guarded(service: Service, name: str) -> Callable[[Any, Any], Awaitable[Mess
     return answer
 
 
-async def _infer(service: Service, request: Any, context: Any) -> Message:
+async def _infer(service: Service, request: Any, tensors: Sequence[memoryview], context: Any) -> Message:
     queue = service.queue(request.model_name, request.model_version)
     for tensor in (*request.inputs, *request.outputs):
         offered(tensor.parameters)
-    feed = _feed(queue.model, request, service.settings.request_bytes)
+    feed = _feed(queue.model, request, tensors, service.settings.request_bytes)
     timeout = request.parameters["timeout"].int64_param if "timeout" in request.parameters else 0
     left = context.time_remaining()
     limits = [each for each in (timeout * 1e-6 if timeout > 0 else None, left) if each is not None]
@@ -157,9 +163,8 @@ def _value(parameter: Any) -> Any:
     return getattr(parameter, parameter.WhichOneof("parameter_choice") or "int64_param")
 
 
-def _feed(model: ServedModel, request: Any, limit_bytes: int) -> dict[str, np.ndarray]:
+def _feed(model: ServedModel, request: Any, raw: Sequence[memoryview], limit_bytes: int) -> dict[str, np.ndarray]:
     specs = {spec.name: spec for spec in model.inputs}
-    raw = list(request.raw_input_contents)
     if raw and len(raw) != len(request.inputs):
         raise BadRequest(f"{len(raw)} raw_input_contents for {len(request.inputs)} inputs")
     feed: dict[str, np.ndarray] = {}
