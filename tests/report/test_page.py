@@ -447,6 +447,15 @@ def test_parts_and_doubts_of_the_outcome_are_shown(copy: Path) -> None:
         assert words in found.sections["header"]
 
 
+def test_an_interval_ascends_where_larger_is_better(copy: Path) -> None:
+    known = gather(copy)
+    assert known.outcome is not None
+    plan = replace(known.outcome.plan, interval=(0.01, 0.05))
+    outcome = replace(known.outcome, metric=Metric("ctc", larger_is_better=True), plan=plan)
+    text, _ = page.render(replace(known, outcome=outcome))
+    assert "95.00%\u00a0agree … 99.00%\u00a0agree" in text
+
+
 def test_a_browser_draws_every_chart(complete: Path, tmp_path: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
