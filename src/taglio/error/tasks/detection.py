@@ -39,6 +39,10 @@ class Boxes:
     scores: np.ndarray
     classes: np.ndarray
 
+    def __len__(self) -> int:
+        """The number of boxes."""
+        return len(self.scores)
+
 
 def read_boxes(outputs: Outputs, setting: Setting) -> Boxes:
     """Boxes above the task's score threshold; with labels, all that count for an average precision."""

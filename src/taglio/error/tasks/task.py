@@ -42,7 +42,7 @@ class Task:
     `read` decodes one sample's outputs, `label` its label; `match` compares the two and gives evidence, and `score`
     makes one number of the evidence and weights of all samples. At least `fewest` samples are needed. `of_pairs` means
     that pairs of samples are scored, so a sample cannot have a weight; `one_by_one` that the inputs of a batch are read
-    and scored one at a time, as samples of their own.
+    and scored one at a time, as samples of their own. `size` counts what was read, if that may be nothing.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Task:
     larger_is_better: bool = True
     of_pairs: bool = False
     one_by_one: bool = False
+    size: Callable[[Any], int] | None = None
 
     @property
     def fewest(self) -> int:
@@ -84,6 +85,7 @@ TASKS: dict[str, Task] = {
             box_label,
             {"iou": 0.5, "score": 0.25},
             one_by_one=True,
+            size=len,
         ),
         Task(
             "segmentation",
@@ -102,6 +104,7 @@ TASKS: dict[str, Task] = {
             text_label,
             {"blank": 0},
             one_by_one=True,
+            size=len,
         ),
         Task(
             "similarity",
