@@ -86,6 +86,12 @@ class TaskJudge:
         counted = np.ones(len(evidence)) if weights is None else weights
         return self._task.score(inputs, np.repeat(counted, [len(each) for each in evidence]), self._plain)
 
+    def doubt(self) -> str:
+        """The task's line about the labels, or else the float model's answers read so far, or ""."""
+        if self._task.doubt is None:
+            return ""
+        return self._task.doubt([*chain.from_iterable(self._truths.values())], self._plain)
+
     def refuse_nothing(self) -> None:
         """Raises BadData if the labels, or else the float model's answers read so far, hold nothing."""
         size, truths = self._task.size, [*chain.from_iterable(self._truths.values())]

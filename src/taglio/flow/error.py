@@ -124,6 +124,7 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> 
         no_numbers(meter.references, outputs),
         too_few_inputs(squares, references, meter.names, len(work.data.held_out.samples)),
         coarse_metric(meter.metric, len(work.data.held_out.samples)),
+        meter.measure.judge.doubt() if isinstance(meter.measure.judge, TaskJudge) else "",
         exchanged_rows(meter.metric, [outputs[index] for index in sorted(work.parts.ranked)]),
         unlike_calibration(work.ranges(replace(scheme, repairs=())).low_high, _held_out_ranges(work), work.graph),
         constant_outputs(meter.references, outputs),

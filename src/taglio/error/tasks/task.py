@@ -8,7 +8,7 @@ import numpy as np
 
 from taglio.error.tasks.detection import box_agreement, box_label, matched, read_boxes
 from taglio.error.tasks.outputs import Outputs, Setting, whole_numbers
-from taglio.error.tasks.text import character_accuracy, edits, read_text, text_label
+from taglio.error.tasks.text import another_blank, character_accuracy, edits, read_text, text_label
 from taglio.error.tasks.vectors import (
     likelihood,
     map_label,
@@ -42,7 +42,8 @@ class Task:
     `read` decodes one sample's outputs, `label` its label; `match` compares the two and gives evidence, and `score`
     makes one number of the evidence and weights of all samples. At least `fewest` samples are needed. `of_pairs` means
     that pairs of samples are scored, so a sample cannot have a weight; `one_by_one` that the inputs of a batch are read
-    and scored one at a time, as samples of their own. `size` counts what was read, if that may be nothing.
+    and scored one at a time, as samples of their own. `size` counts what was read, if that may be nothing; `doubt` is a
+    line for the user about all that was read, or "".
     """
 
     name: str
@@ -57,6 +58,7 @@ class Task:
     of_pairs: bool = False
     one_by_one: bool = False
     size: Callable[[Any], int] | None = None
+    doubt: Callable[[Sequence[Any], Setting], str] | None = None
 
     @property
     def fewest(self) -> int:
@@ -105,6 +107,7 @@ TASKS: dict[str, Task] = {
             {"blank": 0},
             one_by_one=True,
             size=len,
+            doubt=another_blank,
         ),
         Task(
             "similarity",
