@@ -190,6 +190,18 @@ def test_a_larger_limit_gains_what_is_more_than_the_plan_has(
         assert words in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_larger_limit_is_not_said_to_gain_nothing_where_all_int8_is_faster(
+    complete: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = artifact.load(complete / "outcome.json", "outcome", Outcome)
+    plan = replace(made.plan, latency=made.float32.latency.times(0.9), int8_blocks=3)
+    for error, said in ((2.0 * made.max_error, False), (0.5 * made.max_error, True)):
+        int8 = replace(made.int8, latency=made.float32.latency.times(0.7), error=error)
+        known = replace(made, plan=plan, int8=int8, curve=(Level(0.1, 1.0, 5),))
+        terminal.outcome(complete, replace(gather(complete), outcome=known))
+        assert ("gain nothing" in " ".join(capsys.readouterr().out.split())) == said
+
+
 def test_tags_close_in_order(whole: Seen) -> None:
     assert (whole.wrong, whole.open) == ([], [])
 

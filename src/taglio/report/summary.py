@@ -90,7 +90,9 @@ def lede(material: Material) -> list[Part]:
         reached = outcome.float32.latency.median_s / outcome.plan.latency.median_s if outcome.plan.int8_blocks else 1.0
         gains = [each for each in outcome.curve if each.speed_up >= _GAIN * reached]
         told = ", ".join(f"{times(each.speed_up)} at {shown(metric, each.max_error)}" for each in gains)
-        text += f" A larger limit is predicted to {f'give {told}' if gains else 'gain nothing'}."
+        measured = verdict == "beyond" and outcome.plan.latency.median_s >= _GAIN * outcome.int8.latency.median_s
+        if gains or not measured:  # else all int8 shows that a larger limit gains
+            text += f" A larger limit is predicted to {f'give {told}' if gains else 'gain nothing'}."
     if outcome.costly and outcome.plan.int8_blocks < _FEW * outcome.candidates:
         told = ", ".join(f"{each.block} ({shown(metric.basis, each.error)})" for each in outcome.costly)
         text += f" Most error, each alone in int8, comes from {told}."
