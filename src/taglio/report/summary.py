@@ -230,11 +230,8 @@ def _variants(outcome: Outcome) -> dict[str, Variant]:
 
 def _intervals(outcome: Outcome) -> list[object]:
     metric = outcome.metric
-    falls = metric.larger_is_better and not metric.labelled  # the value, as the loss rises
     texts = [
-        MISSING
-        if each.interval is None
-        else " … ".join(shown(metric, end) for end in sorted(each.interval, reverse=falls))
+        MISSING if each.interval is None else " … ".join(shown(metric, end) for end in metric.ascending(each.interval))
         for each in _variants(outcome).values()
     ]
     return [f"{metric.title}, 90\u00a0% interval", *texts]
