@@ -226,6 +226,18 @@ def test_rare_channels_are_not_small_ones() -> None:
     assert list(groups_by_scale([np.concatenate([rng.normal(0, 1, (2, 1000)), small])])) == [0, 0, 1, 1, 1]
 
 
+def test_ranks_are_no_channels(tmp_path: Path) -> None:
+    """The best of many scores are far from the last, wherever they come from."""
+    g = Sketch()
+    scores = g.op("Sigmoid", g.op("Mul", g.input("x", 1, 60), g.constant(np.array(12.0))))
+    best = g.rename(g.op("TopK", scores, g.constant(np.array([60])), outputs=2), "best")
+    rows = g.rename(g.op("Gather", scores, "topk2_out1", axis=1), "rows")
+    model = loaded(g.model(best, rows), tmp_path)
+    parts = find_parts(model, [{"x": g.rng.normal(-1, 1, (1, 60)).astype(np.float32)} for _ in range(4)])
+    assert parts.names == ("best", "rows")
+    assert parts.ranked == {1}
+
+
 def test_only_float_outputs_are_taken_apart() -> None:
     x = helper.make_tensor_value_info("x", TensorProto.INT64, [1, 3])
     y = helper.make_tensor_value_info("y", TensorProto.INT64, [1, 6])

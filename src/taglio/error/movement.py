@@ -12,7 +12,7 @@ An output is one part if its shape is not known in advance or its movement does 
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, inf, log
 
@@ -23,6 +23,7 @@ from onnx import helper
 from taglio.data.dataset import one_of_each
 from taglio.error.compared import as_array
 from taglio.error.parts import Parts, alike, labelled, reduced, whole
+from taglio.error.ranking import ranked_outputs
 from taglio.error.scales import channel_axes, groups_by_scale
 from taglio.errors import TaglioError
 from taglio.model.captures import writers
@@ -106,7 +107,8 @@ def find_parts(model: Model, samples: Sequence[Values]) -> Parts:
         for label, scale in scales.items()
     }
     masks = {label: scale.mask for label, scale in scales.items() if scale.mask is not None}
-    return labelled(model.outputs, labels, sources, masks)
+    ranked = frozenset(map(model.outputs.index, ranked_outputs(model.proto.graph)))
+    return replace(labelled(model.outputs, labels, sources, masks), ranked=ranked)
 
 
 class _Movement:
@@ -194,6 +196,8 @@ class _Movement:
         """The axis along which `name` has channels of different scale, and the group of each channel; or None."""
         found = [np.asarray(sample[name]) for sample in values]
         if found[0].dtype.kind != "f" or len({each.ndim for each in found}) > 1:
+            return None
+        if self._producers[name].op_type == "TopK":  # sorted values: ranks are no channels
             return None
         scale = _Scale(name)
         for each in found:

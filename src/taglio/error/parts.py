@@ -23,13 +23,14 @@ class Parts:
 
     `labels` gives, by output index and then by the shape of the output, the label of every value. Axes along which
     labels do not change have length 1. `masks` gives, by part index, a value that masks others out, such as -999: it is
-    no part of the norm.
+    no part of the norm. `ranked` are the outputs whose rows computed scores put in order (ranking.py).
     """
 
     outputs: tuple[str, ...]
     parts: tuple[Part, ...]
     labels: Mapping[int, Labels] = field(default_factory=dict)
     masks: Mapping[int, float] = field(default_factory=dict)
+    ranked: frozenset[int] = frozenset()
     _chosen: dict[tuple[int, tuple[int, ...]], tuple[slice, ...] | np.ndarray] = field(default_factory=dict)
 
     @property

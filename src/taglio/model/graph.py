@@ -17,7 +17,7 @@ from taglio.model.observe import Observed, tensor_shapes, tensor_types
 from taglio.model.operators import moves, quantized_already, refusal, standard
 from taglio.model.quantized import why_float
 from taglio.model.sequences import joined, not_tensors
-from taglio.weights import bytes_of, of_nodes
+from taglio.weights import bytes_of, listed_bytes, of_nodes
 
 ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 ACTIVATIONS = frozenset(
@@ -406,7 +406,9 @@ class _Operators:
             soft_tail=len(group) > 1 and group[-1].op_type not in ("Add", "Relu", "Clip"),
             matrix=_multiplies(first, weights, self.shapes),
             recurrent=recurrent,
-            fixed_bytes=sum(self.fixed.get(name, 0) for name in reads) + bytes_of(of_nodes(group)),
+            fixed_bytes=sum(self.fixed.get(name, 0) for name in reads)
+            + bytes_of(of_nodes(group))
+            + listed_bytes(group),
         )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from taglio.error.tasks import detection, vectors
 from taglio.error.tasks.outputs import Outputs, Setting, whole_numbers
-from taglio.error.tasks.text import character_accuracy, edits, read_text, text_label
+from taglio.error.tasks.text import another_blank, character_accuracy, edits, read_text, text_label
 from taglio.errors import BadOption
 
 TOP1 = "top1"
@@ -21,7 +21,8 @@ class Task:
     `read` decodes one sample's outputs, `label` its label; `match` compares the two and gives evidence, and `score`
     makes one number of the evidence and weights of all samples. At least `fewest` samples are needed. `of_pairs` means
     that pairs of samples are scored, so a sample cannot have a weight; `one_by_one` that the inputs of a batch are read
-    and scored one at a time, as samples of their own.
+    and scored one at a time, as samples of their own. `size` counts what was read, if that may be nothing; `doubt` is a
+    line for the user about all that was read, or "".
     """
 
     name: str
@@ -35,6 +36,8 @@ class Task:
     larger_is_better: bool = True
     of_pairs: bool = False
     one_by_one: bool = False
+    size: Callable[[Any], int] | None = None
+    doubt: Callable[[Sequence[Any], Setting], str] | None = None
 
     @property
     def fewest(self) -> int:
@@ -63,6 +66,7 @@ TASKS: dict[str, Task] = {
             detection.box_label,
             {"iou": 0.5, "score": 0.25},
             one_by_one=True,
+            size=len,
         ),
         Task(
             "segmentation",
@@ -81,6 +85,8 @@ TASKS: dict[str, Task] = {
             text_label,
             {"blank": 0},
             one_by_one=True,
+            size=len,
+            doubt=another_blank,
         ),
         Task(
             "similarity",
