@@ -167,7 +167,7 @@ def float_everywhere(
     if errors.get(BF16, 0.0) > _MUCH * max_loss and OPENVINO in errors and OPENVINO not in dropped and reachable:
         try:
             require_here(MIXED, work.model.name)
-            choice = choose_bfloat16(work, samples, wanted, max_loss, metric, float_s[OPENVINO])
+            choice = choose_bfloat16(work, samples, wanted, max_loss, metric, float_s[OPENVINO], effort)
         except Exception as error:  # as in base_errors
             dropped[MIXED] = one_line(error, 200)
     results = [
