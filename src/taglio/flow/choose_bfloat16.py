@@ -28,8 +28,8 @@ from taglio.progress import reported
 from taglio.runtimes.openvino import BF16, MIXED, NAME, compiled, marked
 from taglio.scratch import scratch
 
-# Groups, as many as can be tried in _BUDGET_S seconds at effort 1, or at _LEAST if less was asked for. Choices of groups
-# may take as long again.
+# Groups, as many as can be tried in _BUDGET_S seconds at effort 1; lower efforts than _LEAST count as that. Choices of
+# groups may take as long again.
 _MOST, _FEWEST, _BUDGET_S, _LEAST = 24, 4, 20.0, 0.2
 # Inputs for the error of a group alone; a choice is measured on all that are given.
 _FEW = 4
