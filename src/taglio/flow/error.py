@@ -62,10 +62,10 @@ def error_model(
 ) -> ErrorModel:
     """Measure how blocks in int8 change the output of `work`, and fit a model of any subset of them.
 
-    The scheme is that of `profile`. The model is most accurate `near` the limit of plans, given as a loss (for relative
-    L2 the error itself), unless the metric moves in steps. `provider` is the execution provider that measures ("cpu",
-    "cuda" or "auto"), `confidence` the share of plans whose error stays below the model's upper end; `effort` scales
-    the time given to measuring.
+    The scheme is that of `profile`, and blocks in int8 are as built for the place of `work`. The model is most accurate
+    `near` the limit of plans, given as a loss (for relative L2 the error itself), unless the metric moves in steps.
+    `provider` is the execution provider that measures ("cpu", "cuda" or "auto"), `confidence` the share of plans whose
+    error stays below the model's upper end; `effort` scales the time given to measuring.
 
     >>> error = taglio.error_model(model, profile, effort=0.02)
     >>> error.predict(model.graph, {})

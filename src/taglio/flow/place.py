@@ -329,8 +329,9 @@ class _Meter:
     running the built model."""
 
     def __init__(self, each: Candidate) -> None:
-        self._work, self._build = each.work, each.work.builder(each.measured.scheme).build
-        self._meter, self._limits = meters(each.work, each.measured, each.limits)[1](), each.limits
+        self._work = each.work.in_place(NAME)  # as assembled for several devices, whatever their runtimes
+        self._build = self._work.builder(each.measured.scheme).build
+        self._meter, self._limits = meters(self._work, each.measured, each.limits)[1](), each.limits
         self._base = each.base
         self._known: dict[str, float] = {}
 
@@ -344,7 +345,7 @@ class _Meter:
             wires = plan.wire_only(self._work.graph)
             if wires:
                 built = partial(self._build, plan.assignment(), wires)
-                self._known[key] = answers(self._work.in_place(NAME), {"plan": built}, self._limits)["plan"].judged
+                self._known[key] = answers(self._work, {"plan": built}, self._limits)["plan"].judged
             else:
                 self._known[key] = self._meter.error(plan.assignment())
         return self._known[key]

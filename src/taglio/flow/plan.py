@@ -7,6 +7,8 @@ from functools import cache, partial
 from math import inf
 from typing import Any
 
+import onnx
+
 from taglio.arguments import number, patterns, positive
 from taglio.error.judge import fewest_samples
 from taglio.error.loss import Bound, parse_metric
@@ -15,7 +17,7 @@ from taglio.error.model import ErrorModel
 from taglio.errors import BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
 from taglio.flow.answers import Answers
 from taglio.flow.by_hand import place_by_hand
-from taglio.flow.choose_place import left_for_int8, together
+from taglio.flow.choose_place import left_for_int8, studied, together
 from taglio.flow.error import loss_limits
 from taglio.flow.finalists import (
     PLAIN,
@@ -178,8 +180,11 @@ def decide(
     bases = bases or dict.fromkeys(measured, 0.0)
     first = next(iter(measured.values()))
     work = work.settled(first.scheme).in_place(next(iter(bases)))
-    build = work.builder(first.scheme).build
-    meter, full = meters(work, first, limits, effort)
+    meter, full = meters(work.in_place(studied(measured)), first, limits, effort)
+
+    def build(assignment: Assignment, place: str) -> onnx.ModelProto:
+        return work.in_place(place).builder(first.scheme).build(assignment)
+
     found: dict[str, Explored] = {}
     refusals: list[TaglioError] = []
     for place, profile in measured.items():
@@ -430,7 +435,7 @@ def _time(
     assignments |= {_label(name): each.plan.assignment() for name, each in chosen.items()}
     refused: dict[str, str] = {}
     timed = time_models(
-        {name: partial(build, assignment) for name, assignment in assignments.items()},
+        {name: partial(build, assignment, work.setup.runtime) for name, assignment in assignments.items()},
         work.timed,
         work.setup.options(),
         Effort(budget_s=budget_s),

@@ -30,6 +30,7 @@ from taglio.plan.result import Plan
 from taglio.plan.workload import parse_objective
 from taglio.profile.result import Profile
 from taglio.progress import Progress
+from taglio.runtimes.onnxruntime import NAME
 from taglio.transaction import changing
 
 # Requests of the final run: at least this many, for at least this many seconds, and at most; predictions are for the
@@ -101,7 +102,7 @@ def optimize_on_cluster(
                 chosen, _ = with_forms(chosen, [runtime], forms)
             profiles = profile_devices(connection, settled, cluster, chosen, effort)
         own = profiles.get(cluster.start) or next(iter(profiles.values()))
-        error = error_model(settled, own, effort=effort)
+        error = error_model(settled.in_place(NAME), own, effort=effort)
 
         def placed(profiles: dict[str, Profile], own: Profile, time_limit_s: float) -> Plan:
             limits = {"max_error": max_error, "keep_float": keep_float, "force_int8": force_int8}
