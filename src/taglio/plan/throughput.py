@@ -1,43 +1,40 @@
 """The plan with the shortest period (busy seconds of the busiest device or link), and a lower bound on any plan's.
 
-1. The plan of fewest seconds among those with a period up to an aim is an ordinary problem (solve.py): it has a plan,
-   or is proven to have none. Aims between the bound and the best plan are bisected, on a scale of ratios.
-2. OR-Tools CP-SAT (`PeriodProgram`) improves the best plan and raises the bound. Copies and labels that alone take
-   longer than the best plan's period are left out.
-3. Of the plans with the period found, the one of fewest seconds is taken.
+1. Priced, the busy seconds of all devices and links add up: with prices λ ≥ 0 a plan's period T is at least
+   min (Σ λ load + min(0, (1 − Σ λ) · aim)) over all plans with a period up to `aim`. This is eliminated as in solve.py.
+   Copies and labels that alone take longer than `aim` are left out, so a lower aim gives a higher bound; labels whose
+   min-marginal is above the aim are in no such plan.
+2. Answers at prices near the best are improved by local search, towards aims between the bound and the best plan.
+3. CP-SAT (cp_sat.py) improves the best plan among the labels of plans at least as good, and raises the bound.
 
 CP-SAT includes a lower bound of the components' overhead. Plans are compared by simulated busy time, which includes all
 of it.
 """
 
-import importlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf, sqrt
-from typing import Any
+from math import inf
 
 import numpy as np
 
-from taglio.errors import BadOption
 from taglio.plan.assemble import Assembled, busy_times, request_shares
 from taglio.plan.costs import Costs, evaluate
+from taglio.plan.cp_sat import PeriodProgram
+from taglio.plan.cutting_planes import Plane, maximise
 from taglio.plan.describe import loads
-from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Resource, Totals
-from taglio.plan.solve import solve
+from taglio.plan.elimination import TooWide
+from taglio.plan.problem import Resource, Totals
+from taglio.plan.relaxation import WIDEST, Relaxation
+from taglio.plan.solve import improve, solve
 
-# Shares of the time: for the first plan; for bisection; kept for a plan of fewer seconds with the same period.
-_FIRST_SHARE, _BISECTING_SHARE, _SPARING_SHARE = 0.1, 0.2, 0.1
-# Bisection ends where bound and best plan are this near. Any plan within an aim will do: the gap of its seconds.
-_NEAR, _ANY = 0.02, 0.5
-# Units in a whole limit, and in the longest period.
-_LIMIT_UNITS, _PERIOD_UNITS = 10**9, 10**7
-# If a component's overhead is a smaller share of the longest period, each device and model counts one component at
-# most.
-_COUNTED = 1e-3
-# CP-SAT's searches complement each other: with fewer workers it leaves some out, however few cores there are.
-_WORKERS = 8
-_FLOATS = (Kind.FLOAT, Kind.ANCHOR)
+# Shares of the time: for the first plan; for improving answers; kept for a plan of fewer seconds with the same period.
+_FIRST_SHARE, _DESCENT_SHARE, _SPARING_SHARE = 0.1, 0.15, 0.1
+# Answers tried for an aim, and the spread of their prices around the best ones.
+_ANSWERS, _STRAYING = 16, 0.6
+# Times that a descent is repeated with doubled penalties on the limits that it broke.
+_DEARER = 4
+_PERIOD = "period"
 
 
 def fastest_stream(
@@ -45,86 +42,81 @@ def fastest_stream(
 ) -> tuple[Totals, float, float] | None:
     """A placement, its period and a lower bound on any: busy seconds of the busiest device or link per request of the
     mix of all models, with component overheads. None if no placement was found that keeps the limits."""
-    search = StreamSearch(assembled, gap, time_limit_s)
-    if start is not None:
-        search.offer(evaluate(assembled.problem, start))
-    if search.within(inf, 10 * gap, _FIRST_SHARE) == inf:
-        return None
-    search.bisect()
-    search.improve()
-    if search.totals is None:
-        return None
-    search.spare()
-    return search.totals, search.period, min(search.low, search.period)
+    return _Search(assembled, start, gap, time_limit_s).run()
 
 
-class StreamSearch:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Core:
+    """The problem restricted to periods up to an aim: its costs, their period rows, the labels left (nodes, labels),
+    and the bound as a share of the aim; also prices and tables, unless the graph is too wide for them."""
+
+    costs: Costs
+    periods: np.ndarray
+    alive: np.ndarray
+    bound: float
+    prices: np.ndarray | None = None
+    relaxation: Relaxation | None = None
+
+
+class _Search:
     """The best plan (its totals and period) and the bound so far."""
 
-    def __init__(self, assembled: Assembled, gap: float, time_limit_s: float) -> None:
-        self.assembled, self.gap, self.time_limit_s, self.begun = assembled, gap, time_limit_s, time.perf_counter()
+    def __init__(self, assembled: Assembled, start: Sequence[int] | None, gap: float, time_limit_s: float) -> None:
+        begun = time.perf_counter()
+        self.assembled, self.start, self.gap, self.time_limit_s = assembled, start, gap, time_limit_s
+        self.deadline = begun + (1.0 - _SPARING_SHARE) * time_limit_s
         self.shares = request_shares(assembled.workloads)
         self.totals: Totals | None = None
         self.period, self.low = inf, 0.0
 
-    def offer(self, totals: Totals | None) -> None:
-        """Keep a placement if it is within the limits and its simulated period is the shortest so far; of two with the
-        same period, the one of fewer seconds."""
-        if totals is None or totals.broken:
+    def run(self) -> tuple[Totals, float, float] | None:
+        """The answer."""
+        problem, share = self.assembled.problem, _FIRST_SHARE * self.time_limit_s
+        if self.start is not None:
+            self._offer(evaluate(problem, self.start))
+        placed = solve(problem, gap=10 * self.gap, time_limit_s=share, incumbent=self.start)
+        if placed.status == "infeasible":
+            return None
+        if placed.labels:
+            self._offer(evaluate(problem, placed.labels, placed.copies))
+        if not self._done():
+            self._improve()
+        if self.totals is None:
+            return None
+        self._fewer_seconds()
+        return self.totals, self.period, min(self.low, self.period)
+
+    def _done(self) -> bool:
+        return self.low >= (1.0 - self.gap) * self.period
+
+    def _offer(self, totals: Totals) -> None:
+        """Keep a placement if it is within the limits and its simulated period is the shortest so far."""
+        if totals.broken:
             return
         period = max(loads(self.assembled, totals, list(self.shares)).values(), default=0.0)
-        same, known = period <= self.period * (1.0 + 1e-3 * self.gap), self.totals
-        if known is None or period < self.period or (same and totals.objective < known.objective):
+        if period < self.period:
             self.totals, self.period = totals, period
 
-    def within(self, upper: float, gap: float, share: float) -> float:
-        """Offer the plan of fewest seconds among those with a period up to `upper`; the least period that the search
-        leaves possible."""
-        problem = self.assembled.problem
-        limited = replace(problem, resources=(*problem.resources, *self._periods(upper)))
-        known = None if self.totals is None else self.totals.labels
-        placed = solve(limited, gap=gap, time_limit_s=share * self.time_limit_s, incumbent=known)
-        if placed.labels:
-            self.offer(evaluate(problem, placed.labels, placed.copies))
-        return upper if placed.status == "infeasible" else 0.0
-
-    def bisect(self) -> None:
-        """Look for plans within aims between the bound and the best plan; where none is found, only within longer
-        ones."""
-        floor, until = 1e-3 * self.period, self.begun + _BISECTING_SHARE * self.time_limit_s
-        while floor < (1.0 - _NEAR) * self.period < inf and time.perf_counter() < until:
-            aim, before = sqrt(floor * self.period), self.period
-            self.low = max(self.low, self.within(aim, _ANY, _BISECTING_SHARE / 4))
-            floor = max(self.low, floor if self.period < before * (1.0 - self.gap) else aim)
-
-    def improve(self) -> None:
-        """Improve the best plan and the bound by CP-SAT."""
-        if self.low >= (1.0 - self.gap) * self.period:
+    def _improve(self) -> None:
+        """Improve the best plan: by descent, then by CP-SAT."""
+        core, until, better = self._core(self._aim()), time.perf_counter() + _DESCENT_SHARE * self.time_limit_s, True
+        while better and core.bound <= 1.0 and time.perf_counter() < until and not self._done():
+            before = self.period
+            self._descend(core, until)
+            better = self.period < before * (1.0 - self.gap)
+            core = self._core(float(np.sqrt(max(self.low, 1e-3 * self._aim()) * self._aim())))
+        aim = self._aim()
+        core = self._core(aim)
+        if self._done() or core.bound > 1.0:
             return
-        problem, aim = self.assembled.problem, self._aim()
-        held = tuple(replace(each, weight=0.0) for each in problem.resources)
-        costs = Costs(replace(problem, resources=(*held, *self._periods(aim)), extra=None, constant=0.0))
-        periods = np.array([len(held) < row.column <= len(costs.problem.resources) for row in costs.rows])
-        alive = costs.possible()
-        if not alive.any(axis=1).all():  # Plans with other labels have longer periods than the aim.
-            self.low = aim
-            return
-        program = PeriodProgram(costs, alive, periods, self.assembled.overhead_s, self.low, aim)
+        # Plans with other labels than those left have longer periods than the aim.
+        program = PeriodProgram(core.costs, core.alive, core.periods, self.assembled.overhead_s, self.low, aim)
         if self.totals is not None:
             program.hint(self.totals.labels, self.totals.copies)
-        left = self.begun + (1.0 - _SPARING_SHARE) * self.time_limit_s - time.perf_counter()
-        found = program.solve(gap=0.5 * self.gap, time_limit_s=left)
+        found = program.solve(gap=0.5 * self.gap, time_limit_s=self.deadline - time.perf_counter())
         self.low = max(self.low, min(found.bound, aim))
         if found.labels is not None:
-            self.offer(evaluate(problem, found.labels.tolist(), found.copies))
-
-    def spare(self) -> None:
-        """Look for a plan with the same period that takes fewer seconds per request."""
-        assert self.totals is not None
-        # Components take the rest, and more of them would take more.
-        counted = replace(self.assembled.problem, resources=self._periods(inf))
-        busiest = float(evaluate(counted, self.totals.labels, self.totals.copies).resources.max())
-        self.within(busiest * (1.0 + 1e-6), self.gap, _SPARING_SHARE)
+            self._offer(evaluate(self.assembled.problem, found.labels.tolist(), found.copies))
 
     def _aim(self) -> float:
         """The period of the best plan; without one, more than any plan's."""
@@ -135,351 +127,89 @@ class StreamSearch:
         return float(costs.most()[1 : 1 + len(costs.problem.resources)].max()) + overhead_s
 
     def _periods(self, upper: float) -> tuple[Resource, ...]:
-        return busy_times(self.assembled.workloads, self.assembled.cluster, self.shares, upper, "period")
+        return busy_times(self.assembled.workloads, self.assembled.cluster, self.shares, upper, _PERIOD)
 
+    def _core(self, aim: float) -> _Core:
+        """What is left below an aim; its bound counts for the search."""
+        core = self._restricted(aim)
+        self.low = max(self.low, min(core.bound, 1.0) * aim)
+        return core
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stream:
-    """The labels and copies (value, device) found (None: none), and a bound on any placement's period: infinite if none
-    has a period up to the longest one allowed."""
+    def _restricted(self, aim: float) -> _Core:
+        problem = self.assembled.problem
+        held = tuple(replace(each, weight=0.0) for each in problem.resources)
+        costs = Costs(replace(problem, resources=(*held, *self._periods(aim)), extra=None, constant=0.0))
+        first = 1 + len(held)
+        periods = np.array(
+            [first <= row.column < first + len(costs.problem.resources) - len(held) for row in costs.rows]
+        )
+        busy = np.array([costs.limited.unary[..., 1 + row].any() for row in range(len(costs.rows))])
+        alive = costs.possible()
+        if not alive.any(axis=1).all():
+            return _Core(costs, periods, alive, inf)
+        try:
+            relaxation = Relaxation(costs, alive, arity=1, limit=WIDEST)
+        except TooWide:
+            return _Core(costs, periods, alive, 0.0)
 
-    labels: np.ndarray | None
-    copies: np.ndarray | None
-    bound: float
+        def value(prices: np.ndarray, least: float) -> tuple[float, float]:
+            """The bound in shares of the aim, and the period (0 or 1) that is best at these prices."""
+            paid = float(prices[periods].sum())
+            return least + paid + min(0.0, 1.0 - paid), float(paid > 1.0)
 
+        def oracle(prices: np.ndarray) -> Plane:
+            priced = costs.price(prices)
+            least, labels = relaxation.run(priced)
+            bound, period = value(prices, least)
+            slope = costs.account(priced, labels).rows - np.where(periods, period, costs.uppers)
+            return Plane(bound, bound - float(prices @ slope), slope)
 
-def library() -> Any:
-    """OR-Tools' CP-SAT. Raises BadOption if it is not installed."""
-    try:
-        return importlib.import_module("ortools.sat.python.cp_model")
-    except ImportError:
-        raise BadOption(
-            "plans for throughput need OR-Tools, which is not installed here: pip install 'taglio[cluster]'"
-        ) from None
+        best = maximise(
+            oracle,
+            np.where(periods & busy, 1.0 / max(1, (periods & busy).sum()), 0.0),
+            tolerance=0.1 * self.gap,
+            calls=80,
+            reach=0.5,
+            stop=lambda bound: bound > 1.0 or time.perf_counter() > self.deadline,
+        )
+        least, _ = relaxation.run(costs.price(best.multipliers))
+        shift = value(best.multipliers, least)[0] - least
+        kept = alive & (relaxation.marginals() + shift <= 1.0 + 1e-9)
+        bound = best.bound if kept.any(axis=1).all() else max(best.bound, 1.0 + 1e-9)
+        return _Core(costs, periods, kept, bound, best.multipliers, relaxation)
 
+    def _descend(self, core: _Core, until: float) -> None:
+        """Improve answers at prices around the core's towards its aim."""
+        if core.prices is None or core.relaxation is None:
+            return
+        costs, rng = core.costs, np.random.default_rng(0)
+        for _ in range(_ANSWERS):
+            priced = costs.price((core.prices + 0.01) * rng.lognormal(0.0, _STRAYING, len(core.prices)))
+            _, labels = core.relaxation.run(priced)
+            penalty = core.prices + 0.02
+            for _ in range(_DEARER):
+                _, labels = improve(costs, priced, penalty, labels, core.alive, inf)
+                account = costs.account(priced, labels)
+                if (account.rows[~core.periods] <= 1.0 + 1e-9).all():
+                    self._offer(evaluate(self.assembled.problem, labels.tolist(), account.copies))
+                broken = account.rows > 1.0 + 1e-9
+                if not broken.any() or time.perf_counter() > until:
+                    return
+                penalty[broken] *= 2.0
 
-class PeriodProgram:
-    """Minimises the largest of the rows `periods` (a mask) of `costs`, which lies between `low` and `high`. Each
-    component takes `overhead_s` (model, device) beyond its blocks; nodes take labels that are `alive` (nodes, labels).
-
-    x is the label of each node; other literals are derived from it: whether a node is on a device, reads int8, writes
-    float there. An option (a, d, copies) of a value says which copy goes from device a to d: exactly one if d has
-    readers and the value is written elsewhere. The effect of a copy at its readers is that of `serve` in costs.py:
-
-        d quantises once                 any reader in int8 there ∧ a float copy
-        a float reader dequantises       the reader ∧ an int8 copy
-        the writer's place quantises     written in float there ∧ (a reader in int8 there ∨ an int8 copy goes out)
-
-    Costs are integers. The terms of the period are rounded down, so that the bound holds for the real costs; the units
-    of limits are so small that rounding breaks none. Live activations are limited only after a solution breaks their
-    limit; the program is then solved again.
-
-    Components: a device has at least as many components of a model as lie on any path through it, separated by blocks
-    elsewhere: e(n) ≥ e(p) + on(n, d) − on(p, d) for node n behind node p. The start device has one more if it quantises
-    inputs for other devices, and one more if it dequantises outputs from them.
-    """
-
-    def __init__(
-        self, costs: Costs, alive: np.ndarray, periods: np.ndarray, overhead_s: np.ndarray, low: float, high: float
-    ) -> None:
-        self.cp, self.costs, self.tables = library(), costs, costs.limited
-        self.model = self.cp.CpModel()
-        self.unit = high / _PERIOD_UNITS
-        self.true, self.false = self.model.new_constant(1), self.model.new_constant(0)
-        # Literals with a cost, and what each adds to every row.
-        self.literals: list[Any] = []
-        self.amounts: list[np.ndarray] = []
-        self.known: dict[tuple[int, bytes], Any] = {}
-        self.options: dict[tuple[int, int, int, Copies], Any] = {}
-        # Literals that imply an int8 copy of a float value on a device, by value.
-        self.made: dict[tuple[int, int], list[Any]] = {}
-        # Whether a model has a component of no blocks on a device: False quantises inputs, True dequantises outputs.
-        self.bare: dict[tuple[int, int, bool], Any] = {}
-        self.labels = [np.flatnonzero(row) for row in alive]
-        self.x = [[self._new() for _ in each] if len(each) > 1 else [self.true] for each in self.labels]
-        for node, (labels, columns) in enumerate(zip(self.labels, self.x, strict=True)):
-            if len(columns) > 1:
-                self.model.add_exactly_one(columns)
-            for label, column in zip(labels, columns, strict=True):
-                self._pay(column, self.tables.unary[node, label])
-        for value in range(len(costs.problem.values)):
-            self._value(value)
-        for each in costs.problem.implications:
-            ends = [(each.node, each.labels), *each.neighbours]
-            self.model.add_bool_or([~self._some(node, mask) for node, mask in ends])
-        self.period = self.model.new_int_var(int(np.floor(low / self.unit)), _PERIOD_UNITS, "period")
-        self._rows(periods, overhead_s)
-        self.model.minimize(self.period)
-
-    def _new(self) -> Any:
-        return self.model.new_bool_var("")
-
-    def _pay(self, literal: Any, amounts: np.ndarray) -> None:
-        if literal is not self.false and amounts[1:].any():
-            self.literals.append(literal)
-            self.amounts.append(amounts[1:])
-
-    def _some(self, node: int, mask: np.ndarray) -> Any:
-        """Whether a node has one of the labels of a mask."""
-        key = node, mask.tobytes()
-        if key not in self.known:
-            columns = [column for column, label in zip(self.x[node], self.labels[node], strict=True) if mask[label]]
-            if not columns or len(columns) == len(self.x[node]):
-                self.known[key] = self.true if columns else self.false
-            elif len(columns) == 1:
-                self.known[key] = columns[0]
-            else:
-                self.known[key] = self._new()
-                self.model.add(sum(columns) == self.known[key])
-        return self.known[key]
-
-    def _writes(self, value: int, device: int | None, kinds: Sequence[Kind]) -> Any:
-        """Whether a value is written in one of the kinds, on a device or anywhere."""
-        producer, home = int(self.costs.producer[value]), int(self.costs.problem.values.home[value])
-        if producer == SOURCE:
-            return self.true if Kind.FLOAT in kinds and device in (None, home) else self.false
-        mask = np.isin(self.costs.label_writes, [int(kind) for kind in kinds])
-        return self._some(producer, mask if device is None else mask & (self.costs.label_device == device))
-
-    def _reads(self, edge: int, device: int | None, *, int8: bool) -> Any:
-        """Whether an edge's reader reads in int8 (else in float), on a device or anywhere."""
-        reader, home = int(self.costs.readers[edge]), int(self.costs.problem.values.home[self.costs.edge_value[edge]])
-        if reader == CALLER:
-            return self.true if not int8 and device in (None, home) else self.false
-        mask = (self.costs.label_reads == Kind.INT8) == int8
-        return self._some(reader, mask if device is None else mask & (self.costs.label_device == device))
-
-    def _both(self, some: Sequence[Any], others: Sequence[Any], amounts: np.ndarray, *, needed: bool = False) -> Any:
-        """A literal, with its cost, that holds if any of `some` and any of `others` do; it may also hold otherwise if
-        that saves nothing. The constant false if it costs nothing, unless it is `needed`."""
-        some, others = ([each for each in literals if each is not self.false] for literals in (some, others))
-        if not some or not others or not (needed or amounts[1:].any()):
-            return self.false
-        if len(some) == len(others) == 1 and self.true in (some[0], others[0]):
-            both = others[0] if some[0] is self.true else some[0]
-        else:
-            both = self._new()
-            for one in some:
-                for other in others:
-                    self.model.add_bool_or([~one, ~other, both])
-            if (amounts < 0.0).any():
-                self.model.add_bool_or([*some, ~both])
-                self.model.add_bool_or([*others, ~both])
-        self._pay(both, amounts)
-        return both
-
-    def _value(self, value: int) -> None:
-        costs, tables = self.costs, self.tables
-        values, devices = costs.problem.values, range(costs.devices)
-        edges = range(int(values.start[value]), int(values.start[value + 1]))
-        uses: list[list[Any]] = [[] for _ in devices]  # of an int8 copy, by where it is made
-        for d in devices:
-            ints = [each for e in edges if (each := self._reads(e, d, int8=True)) is not self.false]
-            floats = [(e, each) for e in edges if (each := self._reads(e, d, int8=False)) is not self.false]
-            uses[d] += ints
-            if ints or floats:
-                self._deliver(value, d, ints, floats, uses)
-            whole = self._writes(value, d, (Kind.INT8,))
-            for _, each in floats:
-                self._both([whole], [each], tables.dequantize[value, d])
-        for d in devices:
-            for kind in _FLOATS:
-                written = self._writes(value, d, (kind,))
-                self._both([written], uses[d], tables.quantize[value, int(kind), d])
-            self.made.setdefault((value, d), []).extend(uses[d])
-        for e in edges:
-            self._both([self._writes(value, None, _FLOATS)], [self._reads(e, None, int8=True)], tables.edge[e])
-            if values.strict[e]:
-                for kind in Kind:
-                    read = self._some(int(costs.readers[e]), costs.label_reads == int(kind))
-                    self.model.add(self._writes(value, None, (kind,)) == read)
-
-    def _deliver(
-        self, value: int, d: int, ints: Sequence[Any], floats: Sequence[tuple[int, Any]], uses: Sequence[list[Any]]
-    ) -> None:
-        """The copies of a value written elsewhere that device d gets for its readers in int8 and in float."""
-        costs, tables, model = self.costs, self.tables, self.model
-        readers = [*ints, *(each for _, each in floats)]
-        by_copies: dict[Copies, list[Any]] = {Copies.FLOAT: [], Copies.INT8: []}
-        for a in (each for each in range(costs.devices) if each != d):
-            for copies, options in by_copies.items():
-                kinds, sent = (
-                    (_FLOATS, tables.send_float) if copies == Copies.FLOAT else (tuple(Kind), tables.send_int8)
-                )
-                written = self._writes(value, a, kinds)
-                if written is self.false or costs.barred[copies][value, a, d]:
-                    continue
-                options.append(self._new())
-                self.options[value, a, d, copies] = options[-1]
-                model.add_implication(options[-1], written)
-                self._pay(options[-1], sent[value, a, d])
-                if copies == Copies.INT8:
-                    uses[a].append(options[-1])
-                    if costs.producer[value] == SOURCE:
-                        model.add_implication(options[-1], self._bare(value, outputs=False))
-        every = [each for options in by_copies.values() for each in options]
-        here = self._writes(value, d, tuple(Kind))
-        model.add_at_most_one(every)
-        for each in readers:
-            model.add_bool_or([here, *every, ~each])
-        for each in every:
-            model.add_bool_or([*readers, ~each])
-        again = self._both(ints, by_copies[Copies.FLOAT], tables.quantize[value, 0, d], needed=True)
-        self.made.setdefault((value, d), []).append(again)
-        for edge, reader in floats if by_copies[Copies.INT8] else ():
-            self._restore(value, d, edge, reader, by_copies[Copies.INT8])
-
-    def _restore(self, value: int, d: int, edge: int, reader: Any, options: Sequence[Any]) -> None:
-        """A float reader that gets only an int8 copy dequantises it, which adds noise if the value is written in
-        float."""
-        tables, float_written = self.tables, self._writes(value, None, _FLOATS)
-        self._both([reader], options, tables.dequantize[value, d])
-        bare = self._bare(value, outputs=True) if self.costs.readers[edge] == CALLER else self.true
-        for each in options:
-            self.model.add_bool_or([~reader, ~each, bare])
-            if not self.costs.problem.wire_only:
-                self.model.add_bool_or([~reader, ~each, ~float_written])
-        if self.costs.problem.wire_only and tables.wire[edge][1:].any():
-            restored = self._both([reader], options, np.zeros(1), needed=True)
-            self._both([restored], [float_written], tables.wire[edge])
-
-    def _bare(self, value: int, *, outputs: bool) -> Any:
-        values = self.costs.problem.values
-        key = int(values.model[value]), int(values.home[value]), outputs
-        if key not in self.bare:
-            self.bare[key] = self._new()
-        return self.bare[key]
-
-    def _rows(self, periods: np.ndarray, overhead_s: np.ndarray) -> None:
-        table = np.array(self.amounts).reshape(len(self.literals), len(self.costs.rows))
-        for index, row in enumerate(self.costs.rows):
-            used = np.flatnonzero(table[:, index])
-            literals = [self.literals[each] for each in used]
-            if periods[index]:
-                amounts = np.floor(table[used, index] * (row.unit / self.unit)).astype(np.int64)
-                total = self.cp.LinearExpr.weighted_sum(literals, amounts.tolist())
-                self.model.add(total + self._components(row.column - 1, overhead_s) <= self.period)
-            else:
-                # Amounts are cut where they break the limit whatever is saved elsewhere.
-                most = row.upper + float(self.costs.saved[index]) + 1.0
-                amounts = np.rint(np.minimum(table[used, index], most) * _LIMIT_UNITS).astype(np.int64)
-                total = self.cp.LinearExpr.weighted_sum(literals, amounts.tolist())
-                # As much room as the check leaves for rounding (costs.over).
-                self.model.add(total <= int((row.upper + 5e-7) * _LIMIT_UNITS))
-
-    def _components(self, resource: int, overhead_s: np.ndarray) -> Any:
-        """Overhead of components on a resource, rounded down."""
-        each, total = self.costs.problem.resources[resource], 0
-        for model, device in zip(*np.nonzero(each.models[:, None] * each.device * overhead_s), strict=True):
-            taken_s = float(each.models[model] * each.device[device] * overhead_s[model, device])
-            bare = [each for key, each in self.bare.items() if key[:2] == (model, device)]
-            count = self._count(int(model), int(device), taken_s) + sum(bare)
-            total = total + int(np.floor(taken_s / self.unit)) * count
-        return total
-
-    def _count(self, model: int, device: int, taken_s: float) -> Any:
-        """A lower bound on the number of components with blocks of a model on a device."""
-        nodes = np.flatnonzero(self.costs.problem.model == model).tolist()
-        on = {node: self._some(node, self.costs.label_device == device) for node in nodes}
-        if taken_s < _COUNTED * self.unit * _PERIOD_UNITS:
-            used = self._new()
-            for each in on.values():
-                self.model.add_implication(each, used)
-            return used
-        values = self.costs.problem.values
-        count = self.model.new_int_var(0, len(nodes), "")
-        paths = {node: self.model.new_int_var(0, len(nodes), "") for node in nodes}
-        for node in nodes:
-            self.model.add(paths[node] >= on[node])
-            self.model.add(count >= paths[node])
-        made = values.producer[self.costs.edge_value]
-        for source, reader in {(int(a), int(b)) for a, b in zip(made, values.readers, strict=True)}:
-            if source != SOURCE and reader in paths:
-                self.model.add(paths[reader] >= paths[source])
-                self.model.add(paths[reader] >= paths[source] + on[reader] - on[source])
-        return count
-
-    def hint(self, labels: Sequence[int], copies: np.ndarray) -> None:
-        """Start the search near a placement."""
-        given = np.asarray(labels, dtype=np.intp)
-        for node, (alive, columns) in enumerate(zip(self.labels, self.x, strict=True)):
-            for label, column in zip(alive, columns, strict=True):
-                if column is not self.true:
-                    self.model.add_hint(column, int(label == given[node]))
-        place = self.costs.ends(given).place
-        for (value, source, target, sent), column in self.options.items():
-            self.model.add_hint(column, int(place[value] == source and copies[value, target] == sent))
-
-    def solve(self, *, gap: float, time_limit_s: float) -> Stream:
-        """The placement with the shortest period found."""
-        solver = self.cp.CpSolver()
-        solver.parameters.num_workers = _WORKERS
-        solver.parameters.relative_gap_limit = gap
-        # Probing and symmetry take most of presolve here and find nothing.
-        solver.parameters.cp_model_probing_level = 0
-        solver.parameters.symmetry_level = 0
-        deadline = time.perf_counter() + time_limit_s
-        while True:
-            solver.parameters.max_time_in_seconds = max(0.01, deadline - time.perf_counter())
-            status = solver.solve(self.model)
-            if status == self.cp.INFEASIBLE:
-                return Stream(None, None, np.inf)
-            bound = float(solver.best_objective_bound) * self.unit
-            if status not in (self.cp.OPTIMAL, self.cp.FEASIBLE):
-                return Stream(None, None, bound)
-            labels, copies = self._read(solver)
-            full = self.costs.full(labels, copies)
-            if not full:
-                return Stream(labels, copies, bound)
-            for device, node in full:
-                self._limit_live(device, node)
-
-    def _read(self, solver: Any) -> tuple[np.ndarray, np.ndarray]:
-        chosen = [[bool(solver.value(column)) for column in columns].index(True) for columns in self.x]
-        labels = np.array([alive[index] for alive, index in zip(self.labels, chosen, strict=True)], dtype=np.intp)
-        copies = np.zeros((len(self.costs.problem.values), self.costs.devices), dtype=np.intp)
-        for (value, _, target, sent), column in self.options.items():
-            if solver.value(column):
-                copies[value, target] = int(sent)
-        return labels, copies
-
-    def _limit_live(self, device: int, node: int) -> None:
-        """Limit a device's weights and the activations live there while `node` runs to its memory."""
-        memory, values = self.costs.problem.memory, self.costs.problem.values
-        assert memory is not None
-        terms: list[tuple[Any, float]] = []
-        places = np.flatnonzero(memory.used()[:, device]).tolist()
-        for each, (labels, columns) in enumerate(zip(self.labels, self.x, strict=True)):
-            for label, column in zip(labels, columns, strict=True):
-                place, form = self.costs.problem.split(int(label))
-                if place in places:
-                    terms.append((column, float(memory.weights[each, form])))
-        for value in np.flatnonzero(values.producer <= node).tolist():
-            for place in places:
-                terms += self._live(value, place, node)
-        unit = float(memory.capacity[device]) / _LIMIT_UNITS
-        amounts = [int(min(size / unit, 2.0 * _LIMIT_UNITS)) for _, size in terms]
-        total = self.cp.LinearExpr.weighted_sum([literal for literal, _ in terms], amounts)
-        self.model.add(total <= _LIMIT_UNITS)
-
-    def _live(self, value: int, place: int, node: int) -> list[tuple[Any, float]]:
-        """Whether a value's float and int8 copies are live on a device while `node` runs, and their bytes."""
-        values = self.costs.problem.values
-        later = [
-            self._reads(edge, place, int8=int8)
-            for edge in range(int(values.start[value]), int(values.start[value + 1]))
-            if self.costs.readers[edge] == CALLER or self.costs.readers[edge] >= node
-            for int8 in (False, True)
-        ]
-        written = max(0, int(values.producer[value])) == node
-        got = [(copies, each) for (v, _, d, copies), each in self.options.items() if (v, d) == (value, place)]
-        found = []
-        for copy, kinds, size, made in (
-            (Copies.FLOAT, _FLOATS, values.float_bytes[value], []),
-            (Copies.INT8, (Kind.INT8,), values.int8_bytes[value], self.made.get((value, place), [])),
-        ):
-            sent = [each for copies, each in got if copies & copy]
-            held = [self._writes(value, place, kinds), *sent, *made]
-            live = self._both(held, [self.true] if written else later, np.zeros(1), needed=True)
-            found.append((live, float(size)))
-        return found
+    def _fewer_seconds(self) -> None:
+        """Look for a plan with the same period that takes fewer seconds per request."""
+        assert self.totals is not None
+        problem, known = self.assembled.problem, self.totals
+        counted = evaluate(replace(problem, resources=self._periods(inf)), known.labels, known.copies)
+        # Components take the rest, and more of them would take more.
+        upper = float(counted.resources.max()) * (1.0 + 1e-6)
+        limited = replace(problem, resources=(*problem.resources, *self._periods(upper)))
+        share = _SPARING_SHARE * self.time_limit_s
+        placed = solve(limited, gap=self.gap, time_limit_s=share, incumbent=known.labels)
+        if not placed.labels:
+            return
+        found = evaluate(problem, placed.labels, placed.copies)
+        period = max(loads(self.assembled, found, list(self.shares)).values(), default=0.0)
+        if not found.broken and period <= self.period * (1.0 + 1e-3 * self.gap) and found.objective < known.objective:
+            self.totals, self.period = found, period

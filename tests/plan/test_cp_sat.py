@@ -1,4 +1,4 @@
-"""CP-SAT's least period against all labellings and copies of small random problems; bisection in front of it."""
+"""CP-SAT's least period against all labellings and copies of small random problems."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,17 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from taglio.cluster.file import parse
-from taglio.plan.assemble import assemble
 from taglio.plan.costs import Costs, evaluate
+from taglio.plan.cp_sat import PeriodProgram
 from taglio.plan.problem import Problem, Resource, Totals
-from taglio.plan.result import Limits
-from taglio.plan.throughput import PeriodProgram, StreamSearch
-from taglio.plan.workload import Objective, Workload
 from tests.examples import examples
 from tests.plan.reference import array_of, broken_edges, choices
 from tests.plan.small_problems import made, problems
-from tests.plan.test_assemble import PAIR, chain
 
 pytest.importorskip("ortools", reason="OR-Tools is not installed")
 # Above every period of the small problems, and what rounding each cost to 1e-7 of it can make of their sum.
@@ -89,16 +84,3 @@ def test_the_least_period_equals_brute_force(problem: Problem, seed: int) -> Non
     totals = evaluate(problem, found.labels.tolist(), found.copies)
     assert not totals.broken
     assert best - 1e-9 <= period(totals) <= best + TOLERANCE
-
-
-def test_bisection_divides_a_chain_that_takes_fewest_seconds_on_one_device() -> None:
-    """Both devices are as fast, so what is sent only adds seconds."""
-    graph, profiles = chain()
-    cluster = parse(PAIR.replace("bandwidth_mbit_s = 8", "bandwidth_mbit_s = 8000"))
-    work = Workload("m", graph, dict.fromkeys(profiles, profiles["near"]), None, Limits(None))
-    search = StreamSearch(assemble([work], cluster, Objective()), 1e-3, 10.0)
-    assert search.within(np.inf, 1e-3, 1.0) == 0.0
-    whole = search.period
-    search.bisect()
-    assert 0.5 * whole < search.period < 0.75 * whole
-    assert 0.0 < search.low <= search.period
