@@ -169,9 +169,9 @@ def test_clients_get_no_source_file_of_a_runtime_and_the_log_has_all(tmp_path: P
     running = start(f"halves={workspace(tmp_path, halves(), shapes={'x': (1, 6)})}")
     given = {"name": "x", "datatype": "FP32", "shape": [1, 5], "data": [1, 2, 3, 4, 5]}
     code, answer = ask(running, "/v2/models/halves/infer", json.dumps({"inputs": [given]}).encode())
+    exit_code, logged = stop(running)
     assert code == 400
     assert answer["error"].startswith("the model cannot run these inputs: Reshape halves: The input tensor cannot be")
-    exit_code, logged = stop(running)
     (line,) = map(json.loads, logged.splitlines())
     assert exit_code == 0 and line["level"] == "warning" and "reshape_helper.h" in line["message"]
 
