@@ -1,5 +1,6 @@
 """The loop on a back end of three lines: order, errors, groups, failures."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -155,7 +156,7 @@ def test_a_row_fills_the_caches_before_the_run_that_counts(
     monkeypatch: pytest.MonkeyPatch, run_s: tuple[float, ...], counted: float
 ) -> None:
     now_s, runs = [0.0], iter(run_s)
-    monkeypatch.setattr(loop.time, "perf_counter", lambda: now_s[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
 
     def run() -> None:
         now_s[0] += next(runs)

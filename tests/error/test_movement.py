@@ -168,7 +168,7 @@ def test_a_cache_is_parted_at_every_length_of_the_data() -> None:
     past, new = g.input("past", 1, "length", 3), g.input("new", 1, 1, 3)
     y = g.rename(g.op("Concat", past, g.op("Exp", new), axis=1), "present")
     proto = g.model(y)
-    model = Model("cache", "", 17, (), ("present",), proto, 0)
+    model = Model("cache", "", 17, (), ("present",), proto)
     feeds = [{"past": np.ones((1, n, 3), np.float32), "new": np.zeros((1, 1, 3), np.float32)} for n in (0, 4, 2)]
     parts = find_parts(model, feeds)
     assert len(parts.names) == 2
@@ -243,7 +243,7 @@ def test_only_float_outputs_are_taken_apart() -> None:
     y = helper.make_tensor_value_info("y", TensorProto.INT64, [1, 6])
     node = helper.make_node("Concat", ["x", "x"], ["y"], name="join", axis=1)
     proto = helper.make_model(helper.make_graph([node], "ints", [x], [y]), opset_imports=[helper.make_opsetid("", 17)])
-    model = Model("ints", "", 17, (), ("y",), proto, 0)
+    model = Model("ints", "", 17, (), ("y",), proto)
     assert find_parts(model, [{"x": np.ones((1, 3), np.int64)}]).names == ("y",)
 
 

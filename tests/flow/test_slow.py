@@ -80,8 +80,8 @@ def test_a_metric_that_takes_10_s_is_read_seldom(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(time, clock, lambda real=real: real() + 10.0 * len(readings))
     monkeypatch.setitem(sys.modules, "slow_metric", SimpleNamespace(reading=reading))
     model, data = slow()
-    settings = {"metric": "slow_metric:reading", "runtime": "onnxruntime", "threads": 1}
-    result = taglio.optimize(model, data, max_error=1.0, effort=0.1, **settings)
+    metric = "slow_metric:reading"
+    result = taglio.optimize(model, data, max_error=1.0, effort=0.1, metric=metric, runtime="onnxruntime", threads=1)
     assert result.table is not None
     assert result.table.stage_seconds["plan"] < 140.0
 

@@ -159,8 +159,10 @@ def test_what_other_servers_extensions_ask_for_is_refused_over_grpc(server: Serv
 
 
 def test_what_is_no_message_is_refused_in_words(server: Server) -> None:
-    with grpc.insecure_channel(server.grpc) as channel, pytest.raises(grpc.RpcError) as refused:
-        channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(b"\xff", timeout=30)
+    with grpc.insecure_channel(server.grpc) as channel:
+        ask: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError) as refused:
+            ask(b"\xff", timeout=30)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert refused.value.details() == "the message is no ModelInferRequest"
 

@@ -28,7 +28,8 @@ def test_tensors_and_the_rest_are_those_of_protobuf() -> None:
 
 def test_fields_that_the_protocol_lacks_stay() -> None:
     unknown = b"\xa0\x06\x05" + b"\xa9\x06" + bytes(8) + b"\xb5\x06" + bytes(4)  # a number, 8 and 4 bytes
-    assert without_tensors(unknown + b"\x3a\x01x") == (unknown, [b"x"])
+    rest, tensors = without_tensors(unknown + b"\x3a\x01x")
+    assert (rest, [bytes(each) for each in tensors]) == (unknown, [b"x"])
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"\x3a\x05abc", b"\x3a", b"\x0b", b"\x09abc", b"\xff" * 30])
