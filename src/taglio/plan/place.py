@@ -75,10 +75,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Running plans, and the cost of moving one block or changing its precision, in units of the objective."""
+    """Running plans, and the cost of moving one block or changing its precision, in units of the objective. If
+    `precisions_stay`, only devices are chosen anew."""
 
     plans: tuple[Plan, ...]
     switching_cost: float
+    precisions_stay: bool = False
 
 
 def place(
@@ -131,6 +133,9 @@ def _place(
     if start is not None and running is not None:
         costs = np.full(len(assembled.problem.nodes), running.switching_cost)
         problem = replace(assembled.problem, extra=switching(assembled.problem, start, costs))
+        if running.precisions_stay:
+            kept = np.array(start)[:, None] % len(problem.forms) == np.arange(len(problem.forms))
+            problem = replace(problem, allowed=problem.allowed & kept[:, None])
         assembled = replace(assembled, problem=problem)
     answer = _one(assembled, objective, start, gap, time_limit_s)
     for later in objective.then:
