@@ -82,10 +82,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Running plans, and the cost of moving one block or changing its precision, in units of the objective."""
+    """Running plans, and the cost of moving one block or changing its precision, in units of the objective. If
+    `precisions_stay`, only devices are chosen anew."""
 
     plans: tuple[Plan, ...]
     switching_cost: float
+    precisions_stay: bool = False
 
 
 def place(
@@ -180,6 +182,10 @@ class _Asked:
         if start is not None and self.running is not None:
             costs = np.full(len(assembled.problem.nodes), self.running.switching_cost)
             assembled = assembled.with_problem(extra=switching(assembled.problem, start, costs))
+            if self.running.precisions_stay:
+                forms = len(assembled.problem.forms)
+                kept = np.array(start)[:, None] % forms == np.arange(forms)
+                assembled = assembled.with_problem(allowed=assembled.problem.allowed & kept[:, None])
         answer = self._by(objective, assembled, start)
         for later in objective.then:
             if answer is None:
