@@ -22,7 +22,8 @@ quickstart: core ## install taglio in .venv and run its demonstration
 	@$(VENV)/bin/taglio quickstart $(ARGS)
 
 # Two at a time (ARGS="-n 0": one). What tests of several files share is made once for both (tests/conftest.py).
-TESTS := $(PY) -m pytest -n 2 --dist worksteal
+# Tests start hundreds of interpreters: byte code is kept even where the environment (a container's) forbids it.
+TESTS := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 --dist worksteal
 test: dev ## run the tests that every change must pass (ARGS="tests/plan -x" for some)
 	@$(TESTS) -m 'not slow' $(ARGS)
 

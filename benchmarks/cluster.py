@@ -37,13 +37,16 @@ from taglio.cluster.emulate.devices import start_devices
 from taglio.cluster.emulate.emulation import Emulation
 from taglio.cluster.engine.connect import connect
 from taglio.cluster.engine.load import FULL
+from taglio.cluster.engine.optimize import Profiles, timed_plan
 from taglio.cluster.engine.remote_profile import refine_devices
 from taglio.cluster.engine.run import run_on_cluster
 from taglio.errors import Infeasible, TaglioError
 from taglio.flow import stages
-from taglio.flow.placing import place
-from taglio.flow.workspace import GRAPH, PLAN, PROFILE, reopen_profiled
+from taglio.flow.place import place
+from taglio.flow.placing import CLUSTER, opened, reopened
+from taglio.flow.workspace import GRAPH, PLAN, PROFILE, keep_plan, reopen_profiled
 from taglio.model.graph import Graph
+from taglio.plan.place import Answer, Running
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 
@@ -196,36 +199,57 @@ def variants(network: str) -> Iterator[Variant]:
     yield Variant("three-slow", "field", (("camera", 0.3), ("gateway", 0.7), ("server", 1.0)), 0.05)
 
 
-def make(made: Emulation, work: Path, file: Path, variant: Variant, effort: float, *, timed: bool = True) -> Path:
+def make(made: Emulation, work: Path, file: Path, variant: Variant, *, timed: bool = True) -> Path:
     """Plan and build a variant in a folder of its own, for the links as they were measured; what is not `timed` is as
     the profiles have it."""
     folder = work.parent / "plans" / f"{variant.name.replace('|', '-')}-{variant.scenario}-{variant.objective}"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(work, folder, symlinks=True)
-    for last in (False, True) if timed else (True,):
-        place(folder, file, objective=variant.objective, time_limit_s=3.0, **limits(folder, variant))
-        words = [sys.executable, __file__, "--again", str(file), str(folder), str(effort)]
-        if not last and made.start("camera", words).wait() != 0:
+    cluster, used = opened(file, None)
+
+    def placed(profiles: Profiles, running: Running | None, _: float) -> Answer:
+        keep(folder, profiles)
+        there = reopened(folder, cluster, **limits(folder, variant))
+        return place(there, cluster, objective=variant.objective, running=running, time_limit_s=3.0)
+
+    def refined(_: Profiles, plan: Plan) -> Profiles:
+        keep_plan(folder, plan)
+        words = [sys.executable, __file__, "--again", str(file), str(folder)]
+        if made.start("camera", words).wait() != 0:
             raise RuntimeError(f"{folder}: its plan was not timed")
+        return known(folder)
+
+    profiles = known(folder)
+    if timed:
+        plan, profiles = timed_plan(placed, refined, profiles)
+        keep(folder, profiles)
+    else:
+        plan = placed(profiles, None, 3.0).plans[0]
+    keep_plan(folder, plan)
+    artifact.save(folder / f"{CLUSTER}.json", CLUSTER, plan.model_sha256, used)
     stages.build(folder)
     return folder
 
 
 def again(words: list[str]) -> int:
     """On the start device: have a plan's precisions timed on every device."""
-    file, name, effort = words
+    file, name = words
     folder, cluster = Path(name), cluster_file.load(Path(file))
     work, _ = reopen_profiled(folder)
-    known = {
-        each: artifact.load(folder / "profiles" / f"{each}.json", PROFILE, Profile, model_sha256=work.model.sha256)
-        for each in DEVICES
-    }
     plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan)
     with connect(cluster.start) as connection:
-        found = refine_devices(connection, work, cluster, known, plan, float(effort))
-    for each, profile in found.items():
-        artifact.save(folder / "profiles" / f"{each}.json", PROFILE, work.model.sha256, profile)
+        keep(folder, refine_devices(connection, work, cluster, known(folder), plan))
     return 0
+
+
+def known(folder: Path) -> Profiles:
+    """The profiles in a workspace, by device."""
+    return {each: artifact.load(folder / "profiles" / f"{each}.json", PROFILE, Profile) for each in DEVICES}
+
+
+def keep(folder: Path, profiles: Profiles) -> None:
+    for each, profile in profiles.items():
+        artifact.save(folder / "profiles" / f"{each}.json", PROFILE, profile.model_sha256, profile)
 
 
 def inside(words: list[str]) -> int:
@@ -281,7 +305,7 @@ def study(made: Emulation, file: Path, name: str, options: argparse.Namespace, r
     for variant in variants(name):
         made.become(scenario(file, "lan"))  # models and inputs are sent
         try:
-            folder = make(made, work, links[variant.scenario], variant, options.effort)
+            folder = make(made, work, links[variant.scenario], variant)
         except Infeasible as error:
             print(f"{name} {variant.name}: {error}")
             continue

@@ -106,7 +106,7 @@ def main() -> int:
                 start_devices(made)
                 work = study.prepare(made, file, options.case, options.effort)
                 links = study.probed(made, file, "lan")
-                folder = study.make(made, work, links, THREE, options.effort)
+                folder = study.make(made, work, links, THREE)
                 made.become(made.cluster)
                 row = one(made, links, folder, fault, options.runs, options.limit_s)
             rows.append(row)

@@ -134,7 +134,7 @@ def one(made: Emulation, name: str, variant: study.Variant, options: argparse.Na
     file = CACHE / "cluster" / "cluster.toml"
     work = study.prepare(made, file, name, options.effort)
     links = study.probed(made, file, variant.scenario)
-    folder = study.make(made, work, links, variant, options.effort)
+    folder = study.make(made, work, links, variant)
     given = study.scenario(file, variant.scenario)
     made.become(given)
     ours = study.measured(made, links, options.runs, False, [folder])[str(folder)]

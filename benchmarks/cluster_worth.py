@@ -44,7 +44,7 @@ def input_sent(folder: Path) -> str:
     return " ".join(sorted({each.precision for each in plan.crossings if each.tensor in inputs}))
 
 
-def plans(made: Emulation, work: Path, links: Path, chosen: str, effort: float) -> dict[str, Path]:
+def plans(made: Emulation, work: Path, links: Path, chosen: str) -> dict[str, Path]:
     """A built plan for each strategy."""
     server = (("server", 1.0),)
     asked = {
@@ -54,13 +54,13 @@ def plans(made: Emulation, work: Path, links: Path, chosen: str, effort: float) 
         "server, int8 input": study.Variant("server", chosen, server, BOUND),
         "float anywhere": study.Variant("float", chosen, (), 0.0),
     }
-    found = {name: study.make(made, work, links, variant, effort) for name, variant in asked.items()}
+    found = {name: study.make(made, work, links, variant) for name, variant in asked.items()}
     cuts = [
         study.Variant(f"cut-{number}", chosen, (("camera", number / CUTS), ("server", 1.0)), 0.0)
         for number in range(CUTS + 1)
     ]
-    cut = min(cuts, key=lambda each: predicted_s(study.make(made, work, links, each, effort, timed=False)))
-    return {**found, "Neurosurgeon": study.make(made, work, links, cut, effort)}
+    cut = min(cuts, key=lambda each: predicted_s(study.make(made, work, links, each, timed=False)))
+    return {**found, "Neurosurgeon": study.make(made, work, links, cut)}
 
 
 def main() -> int:
@@ -83,7 +83,7 @@ def main() -> int:
             for speed in speeds:
                 chosen = f"at{speed}"
                 links = study.probed(made, file, chosen)
-                ready = plans(made, work, links, chosen, options.effort)
+                ready = plans(made, work, links, chosen)
                 made.become(replace(load(file, chosen), scenario=chosen))
                 told = study.measured(made, links, options.runs, False, list(dict.fromkeys(ready.values())))
                 for name, folder in ready.items():

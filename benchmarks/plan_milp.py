@@ -76,7 +76,7 @@ class Program:
     def __init__(self, costs: Costs, alive: np.ndarray) -> None:
         self.costs, self.alive = costs, [np.flatnonzero(row) for row in alive]
         tables = costs.limited
-        self.width, self.unary = costs.width, tables.unary
+        self.width, self.unary = tables.unary.shape[-1], tables.unary
         self.send = {Copies.FLOAT: tables.send_float, Copies.INT8: tables.send_int8}
         self.quantize, self.dequantize = tables.quantize, tables.dequantize
         self.edge, self.wire = tables.edge, tables.wire

@@ -2,20 +2,24 @@
 
 Overhead: a request of 600 kB by tritonclient over HTTP and gRPC, with binary tensors, minus `session.run` of the same
 model in the client, before and after the client tells its C library to keep memory. All take turns; with --triton
-PYTHON (an environment with nvidia-pytriton and onnxruntime) so does Triton. Throughput: 16 clients at once, beside the
-rate of `session.run` alone. Restart: requests of clients that retry while the server is ended and started again.
+PYTHON (an environment with nvidia-pytriton and onnxruntime) so does Triton. Then the same requests by perf_analyzer,
+the load generator that comes with tritonclient, whose own share is small (where it runs: it needs libb64 and
+libcudart). Throughput: 16 clients at once, threads of Python and perf_analyzer's, beside the rate of `session.run`
+alone. Restart: requests of clients that retry while the server is ended and started again.
 Faults: what clients do wrong, with the server's answer and its memory.
 
     python benchmarks/serve.py [--parts overhead,throughput,restart,faults] [--triton PYTHON]      (.[dev,serve])
 """
 
 import argparse
+import csv
 import http.client
 import json
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -169,6 +173,27 @@ def client(door: str, port: int) -> Callable[[np.ndarray], np.ndarray]:
     return ask
 
 
+def analyzer() -> Path | None:
+    """perf_analyzer, if it runs here."""
+    found = Path(sys.executable).with_name("perf_analyzer")
+    with suppress(OSError):
+        if subprocess.run([found, "--version"], check=False, capture_output=True).returncode == 0:
+            return found
+    print("without perf_analyzer: it is not installed, or lacks a library", flush=True)
+    return None
+
+
+def analyzed(tool: Path, name: str, door: str, port: int, clients: int, seconds: float) -> tuple[float, float, float]:
+    """Median and 99 % quantile of a request's seconds, and requests per second, of so many clients of perf_analyzer."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.csv"
+        command = [tool, "-m", name, "-i", door, "-u", f"127.0.0.1:{port}", "-f", out, "--percentile", "50"]
+        command += ["--concurrency-range", str(clients), "-p", str(int(seconds * 1e3)), "-r", "3", "-s", "1000000"]
+        subprocess.run(command, check=True, capture_output=True)
+        (row,) = csv.DictReader(out.read_text().strip().splitlines())
+    return float(row["p50 latency"]) / 1e6, float(row["p99 latency"]) / 1e6, float(row["Inferences/Second"])
+
+
 def overhead(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     folder = workspace("probe", probe(echo=False), available_cores())
     model = next((folder / COMPONENTS).glob("*.onnx"))
@@ -203,6 +228,11 @@ def overhead(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         found = measured()
         keep_memory()  # the client's: without it glibc maps new pages for every copy of 600 kB
         found |= {f"{way}, memory kept": each for way, each in measured().items()}
+        if tool := analyzer():
+            for way, port in doors.items():
+                found[f"{way} by perf_analyzer, memory kept"] = [
+                    *analyzed(tool, "probe", way.split()[1], port, 1, options.seconds)[:2]
+                ]
     rows = []
     for way, (middle, late) in found.items():
         alone = found[f"session.run{', memory kept' if 'kept' in way else ''}"][0]
@@ -231,6 +261,7 @@ def post(connection: http.client.HTTPConnection, name: str, body: bytes, headers
 
 def throughput(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     figures, rows = {}, []
+    tool = analyzer()
     for name in options.cases.split(","):
         work = open_case(name)
         feed = dict(work.data.held_out.samples[0])
@@ -238,31 +269,47 @@ def throughput(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         session = open_session(next((folder / COMPONENTS).glob("*.onnx")), SessionOptions(available_cores()))
         alone = partial(session.run, None, feed)
         body, headers = raw(feed)
-        rates: dict[str, list[float]] = {"alone": [], "served": []}
+        rates: dict[str, list[float]] = {"alone": [], "Python": []} | ({"perf_analyzer": []} if tool else {})
         with served(folder) as server:
             for _ in range(options.rounds):
                 rates["alone"].append(rate(alone, 1, options.seconds))
-                rates["served"].append(rate(sender(server, name, body, headers), options.clients, options.seconds))
+                rates["Python"].append(rate(sender(server, name, body, headers), options.clients, options.seconds))
+                if tool:
+                    ways = tool, name, "http", server.http, options.clients, options.seconds
+                    rates["perf_analyzer"].append(analyzed(*ways)[2])
         found = {key: median(each) for key, each in rates.items()}
         figures[name] = rates
         size = sum(value.nbytes for value in feed.values())
-        cells = [f"{found['alone']:.1f}", f"{found['served']:.1f}", f"{found['served'] / found['alone']:.3f}"]
-        rows.append([name, f"{size / 1e3:.0f}", *cells])
-        print(rows[-1], flush=True)
-    header = ["network", "request kB", "session.run per s", f"{options.clients} clients per s", "ratio"]
+        for key in list(rates)[1:]:
+            cells = [f"{found['alone']:.1f}", key, f"{found[key]:.1f}", f"{found[key] / found['alone']:.3f}"]
+            rows.append([name, f"{size / 1e3:.0f}", *cells])
+            print(rows[-1], flush=True)
+    header = ["network", "request kB", "session.run per s", f"{options.clients} clients in", "per s", "ratio"]
     return figures, markdown(header, rows)
 
 
 def sender(server: Server, name: str, body: bytes, headers: dict[str, str]) -> Callable[[], object]:
-    """Sends one request, over a connection per thread."""
+    """Sends one request, over a connection per thread: with as few copies and calls as a client can do with, because
+    the clients' share of the processor is not the server's."""
     own = threading.local()
+    told = {**headers, "Host": "x", "Content-Length": str(len(body))}
+    head = "".join(f"{key}: {value}\r\n" for key, value in told.items())
+    raw = f"POST /v2/models/{name}/infer HTTP/1.1\r\n{head}\r\n".encode() + body
 
     def send() -> None:
         if not hasattr(own, "connection"):
-            own.connection = http.client.HTTPConnection("127.0.0.1", server.http, timeout=60)
-        status, answer = post(own.connection, name, body, headers)
-        if status != 200:
-            raise RuntimeError(answer)
+            own.connection = socket.create_connection(("127.0.0.1", server.http), timeout=60)
+            own.memory = memoryview(bytearray(2**24))
+        own.connection.sendall(raw)
+        size, end = 0, len(own.memory)
+        while size < end:
+            size += (more := own.connection.recv_into(own.memory[size:]))
+            before, found, _ = bytes(own.memory[: min(size, 1000)]).partition(b"\r\n\r\n")
+            if not more or not before.startswith(b"HTTP/1.1 200"):
+                raise RuntimeError(before)
+            if found:
+                length = before.lower().partition(b"\r\ncontent-length: ")[2].partition(b"\r\n")[0]
+                end = len(before) + len(found) + int(length)
 
     return send
 

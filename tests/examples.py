@@ -7,8 +7,12 @@ from hypothesis import HealthCheck, settings
 FAST = bool(os.environ.get("TAGLIO_TEST_FAST"))  # set by make test-fast
 
 
+def tries(count: int) -> int:
+    """`count`, or a tenth of it in `make test-fast`."""
+    return max(3, count // 10) if FAST else count
+
+
 def examples(count: int, *, steady: bool = True) -> settings:
-    """`count` examples, or a tenth of them in `make test-fast`; the same in every run if `steady`."""
-    most = max(3, count // 10) if FAST else count
-    calm = settings(max_examples=most, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    """`tries(count)` examples; the same in every run if `steady`."""
+    calm = settings(max_examples=tries(count), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     return settings(calm, derandomize=True, database=None) if steady else calm

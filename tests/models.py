@@ -114,6 +114,16 @@ def residual() -> onnx.ModelProto:
     return g.model(g.rename(g.op("Add", y, x), "y"))
 
 
+def stage(size: int = 9) -> onnx.ModelProto:
+    """A residual block behind which two 1×1 convolutions with strides read every other row and column."""
+    g = Sketch(9)
+    x = g.op("Relu", g.conv(g.input("x", 1, 3, size, size), 3, 8))
+    y = g.op("Relu", g.conv(g.op("Relu", g.conv(x, 8, 6, 1)), 6, 6))
+    x = g.op("Relu", g.op("Add", g.conv(y, 6, 8, 1), x))
+    left, right = (g.op("Conv", x, g.weight(12, 8, 1, 1), strides=[2, 2]) for _ in range(2))
+    return g.model(g.rename(g.op("Add", g.conv(g.op("Relu", left), 12, 12), right), "y"))
+
+
 def silu(opset: int = 17) -> onnx.ModelProto:
     """x·sigmoid(x) behind two convolutions, the second feeding a residual Add and a squeeze-and-excite product."""
     g = Sketch(3, opset)
@@ -212,8 +222,8 @@ def messy() -> onnx.ModelProto:
 TINY = {
     builder.__name__: builder
     for builder in (
-        conv_relu_chain, residual, silu, depthwise, pyramid, dense, conv_transpose, softmax_sandwich, two_in_two_out,
-        messy,
+        conv_relu_chain, residual, stage, silu, depthwise, pyramid, dense, conv_transpose, softmax_sandwich,
+        two_in_two_out, messy,
     )
 }  # fmt: skip
 
@@ -225,9 +235,15 @@ def saved(proto: onnx.ModelProto, folder: Path, name: str = "tiny") -> Path:
     return path
 
 
+_LOADED: dict[bytes, Model] = {}
+
+
 def loaded(proto: onnx.ModelProto, folder: Path) -> Model:
-    """`proto` through taglio's own reading, checks and simplification."""
-    return load(saved(proto, folder))
+    """`proto` through taglio's own reading, checks and simplification: once, since a model is never modified."""
+    path, content = saved(proto, folder), proto.SerializeToString()
+    if content not in _LOADED:
+        _LOADED[content] = load(path)
+    return _LOADED[content]
 
 
 def feeds(model: Model, count: int, seed: int = 0) -> Dataset:

@@ -46,7 +46,13 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-TREES = {name_of(path): ast.parse(path.read_bytes(), str(path)) for path in FILES}
+MODULES = {name_of(path): path for path in FILES}
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    """The syntax tree of each module."""
+    return {name: ast.parse(path.read_bytes(), str(path)) for name, path in MODULES.items()}
 
 
 def room_of(module: str) -> str:
@@ -65,7 +71,7 @@ def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
             start = "." * node.level + (node.module or "")
             for alias in node.names:
                 inner = f"{start}.{alias.name}"
-                yield node.lineno, inner if inner in TREES else start
+                yield node.lineno, inner if inner in MODULES else start
 
 
 def own_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -90,9 +96,11 @@ def wrong_imports(module: str, tree: ast.AST) -> list[str]:
     return wrong
 
 
-def test_imports_run_one_way() -> None:
-    assert {room_of(module) for module in TREES} - {"", "cluster", *RANK} == set(), "give these their places in LAYERS"
-    assert [line for module, tree in TREES.items() for line in wrong_imports(module, tree)] == []
+def test_imports_run_one_way(trees: dict[str, ast.Module]) -> None:
+    assert {room_of(module) for module in MODULES} - {"", "cluster", *RANK} == set(), (
+        "give these their places in LAYERS"
+    )
+    assert [line for module, tree in trees.items() for line in wrong_imports(module, tree)] == []
 
 
 @pytest.mark.parametrize(
@@ -127,31 +135,31 @@ def test_a_forward_import_passes(module: str, line: str) -> None:
     assert wrong_imports(module, ast.parse(line)) == []
 
 
-def test_no_import_cycle() -> None:
-    depends = {module: {name for _, name in own_imports(tree)} for module, tree in TREES.items()}
+def test_no_import_cycle(trees: dict[str, ast.Module]) -> None:
+    depends = {module: {name for _, name in own_imports(tree)} for module, tree in trees.items()}
     tuple(TopologicalSorter(depends).static_order())
 
 
-def test_the_checker_never_meets_the_solver() -> None:
+def test_the_checker_never_meets_the_solver(trees: dict[str, ast.Module]) -> None:
     seen: set[str] = set()
     todo = ["taglio.plan.check"]
     while todo:
         module = todo.pop()
         if module not in seen:
             seen.add(module)
-            todo += [name for _, name in imported(TREES[module]) if name in TREES] if module in TREES else []
-    reached = seen | {name for module in seen & TREES.keys() for _, name in imported(TREES[module])}
-    plan = {name for name in TREES if name.startswith("taglio.plan.")}
+            todo += [name for _, name in imported(trees[module]) if name in trees] if module in trees else []
+    reached = seen | {name for module in seen & trees.keys() for _, name in imported(trees[module])}
+    plan = {name for name in MODULES if name.startswith("taglio.plan.")}
     allowed = {f"taglio.plan.{name}" for name in ("check", "facts", "result", "simulate")}
     assert "taglio.plan.result" in reached
     assert not {name for name in reached & plan if name.rpartition(".")[0] == "taglio.plan"} - allowed
     assert not [name for name in reached if name.split(".")[0] in ("highspy", "scipy")]
 
 
-def test_imports_stand_at_the_top() -> None:
+def test_imports_stand_at_the_top(trees: dict[str, ast.Module]) -> None:
     assert [
         f"{module}:{line}"
-        for module, tree in TREES.items()
+        for module, tree in trees.items()
         if room_of(module) != "cli"  # a command imports what it runs
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -159,8 +167,8 @@ def test_imports_stand_at_the_top() -> None:
     ] == []
 
 
-def test_a_docstring_says_what_a_module_is() -> None:
-    assert [module for module, tree in TREES.items() if not ast.get_docstring(tree)] == []
+def test_a_docstring_says_what_a_module_is(trees: dict[str, ast.Module]) -> None:
+    assert [module for module, tree in trees.items() if not ast.get_docstring(tree)] == []
 
 
 def test_files_are_short_and_named_after_a_concept() -> None:
@@ -209,7 +217,9 @@ def python(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProc
 
 def test_nothing_happens_on_import(tmp_path: Path) -> None:
     # Workers import back ends that this environment lacks; what they share with core is imported by others.
-    ours = (name for name in TREES if not name.endswith("__main__") and not name.startswith("taglio.compare.workers."))
+    ours = (
+        name for name in MODULES if not name.endswith("__main__") and not name.startswith("taglio.compare.workers.")
+    )
     done = python(WATCH, tmp_path, *ours)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []

@@ -25,6 +25,13 @@ def positive(name: str, value: Any) -> float:
     return found
 
 
+def not_negative(name: str, value: Any) -> float:
+    """`value` as a finite number of at least 0. Raises BadOption."""
+    if (found := number(name, value)) < 0.0:
+        raise BadOption(f"`{name}` is {value}: give a number of at least 0")
+    return found
+
+
 def patterns(name: str, value: Any) -> tuple[str, ...]:
     """`value` as a tuple of patterns; a single string becomes a tuple of one. Raises BadOption."""
     found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence | set) else None

@@ -48,10 +48,13 @@ def free_bytes() -> int:
 
 def used_bytes() -> int:
     """Memory of this process now, including pages of mapped files that it has read."""
-    for line in _lines("/proc/self/status"):
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    return peak_bytes()
+    return resident_bytes(os.getpid()) or peak_bytes()
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Memory of a process now; None if it has ended, or this system does not say."""
+    lines = (line.split() for line in _lines(f"/proc/{pid}/status"))
+    return next((int(words[1]) * 1024 for words in lines if words[:1] == ["VmRSS:"]), None)
 
 
 def peak_bytes() -> int:

@@ -208,6 +208,17 @@ def bytes_of(some: Iterable[TensorProto]) -> int:
     return sum(stored_bytes(each.data_type, each.dims) for each in some)
 
 
+def listed_bytes(nodes: Iterable[onnx.NodeProto]) -> int:
+    """Bytes of the parameters that operators of ai.onnx.ml, such as trees, list in their attributes."""
+    return sum(
+        attribute.ByteSize()
+        for node in nodes
+        if node.domain == "ai.onnx.ml"
+        for attribute in node.attribute
+        if not attribute.HasField("t")
+    )
+
+
 def size_bytes(proto: onnx.ModelProto) -> int:
     """Bytes of a model and of the tensors that it refers to."""
     return int(proto.ByteSize()) + sum(place(each)[2] for each in tensors(proto) if in_file(each))

@@ -1,8 +1,6 @@
 """A sample of the suite; that the suite sees what it is for. All of it: make test-suite."""
 
-import os
 import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from tests.backend_suite.check import CRASH, EXCEPTION, PASSED, REFUSED, SKIPPED
 from tests.backend_suite.compose import compose
 from tests.backend_suite.drive import all_cases, outcomes, sample
 from tests.backend_suite.known import EXPECTED_FILE, FAULTS_FILE, Entry, judge, load, save, sort
+from tests.backend_suite.misbehave import misbehave
 from tests.backend_suite.pool import Died, run_all
 from tests.models import conv_relu_chain
 
@@ -101,14 +100,6 @@ def test_a_seed_is_one_graph() -> None:
     assert compose(7) is not compose(7)
     assert compose(7).model == compose(7).model
     assert len({compose(seed).model for seed in range(50)}) == 50
-
-
-def misbehave(item: str) -> str:
-    if item == "hang":
-        time.sleep(60)
-    if item == "die":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    return item.upper()
 
 
 def test_a_crash_or_a_hang_costs_its_item_alone() -> None:

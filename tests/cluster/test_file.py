@@ -8,7 +8,7 @@ import pytest
 
 from taglio.cluster.changes import changed
 from taglio.cluster.devices import Cluster, Link, local
-from taglio.cluster.file import BadCluster, load, parse, scenarios, written
+from taglio.cluster.file import BadCluster, load, parse, written
 from taglio.errors import BadOption
 
 FILE = """\
@@ -130,7 +130,6 @@ def test_files_are_read_whole(tmp_path: Path) -> None:
     path.write_text(FILE)
     assert load(path) == parse(FILE)
     assert load(path, "congested").scenario == "congested"
-    assert scenarios(path) == ("congested", "alone")
     with pytest.raises(BadCluster, match="cannot be read"):
         load(tmp_path / "nothing.toml")
     path.write_bytes(b"\xff\xfe")

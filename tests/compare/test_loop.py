@@ -1,5 +1,6 @@
 """The loop on a back end of three lines: order, errors, groups, failures."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -97,7 +98,7 @@ def test_a_row_that_cannot_run_costs_itself(tmp_path: Path, key: str, status: st
 def test_rows_take_turns(tmp_path: Path) -> None:
     _, backend = events(tmp_path, "float32", "shifted")
     turns = backend.runs[2 * len(SAMPLES) :]
-    pairs = [turns[i : i + 3] for i in range(0, len(turns), 3)]
+    pairs = [turns[i : i + 4] for i in range(0, len(turns), 4)]  # three runs that fill the caches, and one that counts
     assert all(len(set(turn)) == 1 for turn in pairs)
     rounds = [{turn[0] for turn in pairs[i : i + 2]} for i in range(0, len(pairs), 2)]
     assert all(each == {"float32", "shifted"} for each in rounds)
@@ -150,10 +151,15 @@ def test_a_small_part_of_an_output_is_not_hidden_by_a_large_one() -> None:
     assert from_arrays(("y",), to_arrays(whole(["y"]))).parts == whole(["y"]).parts
 
 
-def test_a_long_run_is_alone_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[int] = []
-    assert len(loop.timed(lambda: runs.append(0))) == 2
-    assert len(runs) == 3
-    monkeypatch.setattr(loop, "LONG_S", -1.0)
-    assert len(loop.timed(lambda: runs.append(0))) == 1
-    assert len(runs) == 4
+@pytest.mark.parametrize(("run_s", "counted"), [((9e-3, 2e-3, 2e-3, 1e-3), 1e-3), ((30e-3, 8e-3), 8e-3), ((1.0,), 1.0)])
+def test_a_row_fills_the_caches_before_the_run_that_counts(
+    monkeypatch: pytest.MonkeyPatch, run_s: tuple[float, ...], counted: float
+) -> None:
+    now_s, runs = [0.0], iter(run_s)
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
+
+    def run() -> None:
+        now_s[0] += next(runs)
+
+    assert loop.timed(run) == pytest.approx(counted)
+    assert next(runs, None) is None  # it ran as often as its first run allows

@@ -136,7 +136,7 @@ def test_a_row_that_hangs_is_stopped_with_all_it_started(worker: Path, tmp_path:
     assert state.stdout.strip()[:1] in ("", "Z")  # flags follow: of a session, of nice
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_a_row_that_takes_too_much_memory_is_stopped(worker: Path, tmp_path: Path) -> None:
     rows = ran(worker, tmp_path, "a", "opening memory", limits=Limits(60.0, 200 * 2**20))
     assert rows["a"].status == "measured"
@@ -147,7 +147,7 @@ def test_a_row_that_takes_too_much_memory_is_stopped(worker: Path, tmp_path: Pat
 def test_a_system_that_does_not_say_what_a_process_holds_limits_nothing(
     worker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervise, "_STATM", tmp_path / "proc" / "self" / "statm")
+    monkeypatch.setattr(supervise, "resident_bytes", lambda _: None)
     assert not supervise.limits_memory()
     rows = ran(worker, tmp_path, "a", limits=Limits(60.0, 1))
     assert rows["a"].status == "measured"
@@ -163,7 +163,7 @@ def test_the_reference_runs_between_rounds_and_rows_are_kept_at_once(worker: Pat
         PATIENT,
         main=worker,
         keep=lambda row: kept.append((row.wanted.id, row.status)),
-        reference=lambda: [next(turns)],
+        reference=lambda: next(turns),
     )
     assert kept[0] == (rows[1].id, "crashed")
     assert set(kept[1:]) == {(rows[0].id, "measured"), (rows[2].id, "measured")}
@@ -172,7 +172,7 @@ def test_the_reference_runs_between_rounds_and_rows_are_kept_at_once(worker: Pat
 
 
 def test_what_interrupts_leaves_no_worker(worker: Path, tmp_path: Path) -> None:
-    def interrupt() -> list[float]:
+    def interrupt() -> float:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

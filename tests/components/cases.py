@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,7 @@ def outputs(proto: onnx.ModelProto, sample: Mapping[str, np.ndarray], names: tup
     return found
 
 
+@cache
 def digits() -> Case:
     """The embedded model."""
     model = load_model(digits_model())
@@ -61,7 +63,11 @@ def digits() -> Case:
 
 def tiny(proto: onnx.ModelProto, folder: Path) -> Case:
     """A model of tests/models.py, with random samples."""
-    model = loaded(proto, folder)
+    return _tiny(loaded(proto, folder))
+
+
+@cache  # models are equal where they are the same object
+def _tiny(model: Model) -> Case:
     return _case(model, feeds(model, 4), feeds(model, 3, seed=1))
 
 

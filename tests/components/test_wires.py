@@ -90,7 +90,8 @@ def sent(case: Case, parts: list[Component], plan: Plan) -> dict[tuple[str, str]
     for part in parts:
         for name in part.inputs:
             if home[name] != part.device:
-                found.setdefault((name.removesuffix("/int8"), part.device), set()).add(kind(part.proto, name))
+                tensor = name.removesuffix("/int8").removesuffix("/kept")  # a copy that keeps a pool in float
+                found.setdefault((tensor, part.device), set()).add(kind(part.proto, name))
         home |= dict.fromkeys(part.outputs, part.device)
     for name in case.model.outputs:
         if home[name] != plan.start:

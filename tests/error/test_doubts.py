@@ -7,6 +7,7 @@ from taglio.error.doubts import (
     constant_inputs,
     constant_outputs,
     digests,
+    exchanged_rows,
     few_inputs,
     no_numbers,
     not_float,
@@ -57,6 +58,11 @@ def test_a_metric_that_counts_answers_needs_many() -> None:
     told = "on 8 held-out inputs, of which each counts for 12.5%: give more data"
     for name in (TOP1, "ctc"):  # an input of ctc has several answers
         assert coarse_metric(Metric(name, True), 8) == f"{name} {told}"
+
+
+def test_rows_that_may_change_places_call_for_a_task() -> None:
+    assert exchanged_rows(RELATIVE, ["boxes"]).startswith("rows of boxes are in the order of scores")
+    assert exchanged_rows(RELATIVE, []) == exchanged_rows(Metric("detection", True), ["boxes"]) == ""
 
 
 def test_an_error_of_nothing_at_all_is_doubted() -> None:

@@ -168,7 +168,7 @@ def test_a_cache_is_parted_at_every_length_of_the_data() -> None:
     past, new = g.input("past", 1, "length", 3), g.input("new", 1, 1, 3)
     y = g.rename(g.op("Concat", past, g.op("Exp", new), axis=1), "present")
     proto = g.model(y)
-    model = Model("cache", "", 17, (), ("present",), proto, 0)
+    model = Model("cache", "", 17, (), ("present",), proto)
     feeds = [{"past": np.ones((1, n, 3), np.float32), "new": np.zeros((1, 1, 3), np.float32)} for n in (0, 4, 2)]
     parts = find_parts(model, feeds)
     assert len(parts.names) == 2
@@ -226,12 +226,24 @@ def test_rare_channels_are_not_small_ones() -> None:
     assert list(groups_by_scale([np.concatenate([rng.normal(0, 1, (2, 1000)), small])])) == [0, 0, 1, 1, 1]
 
 
+def test_ranks_are_no_channels(tmp_path: Path) -> None:
+    """The best of many scores are far from the last, wherever they come from."""
+    g = Sketch()
+    scores = g.op("Sigmoid", g.op("Mul", g.input("x", 1, 60), g.constant(np.array(12.0))))
+    best = g.rename(g.op("TopK", scores, g.constant(np.array([60])), outputs=2), "best")
+    rows = g.rename(g.op("Gather", scores, "topk2_out1", axis=1), "rows")
+    model = loaded(g.model(best, rows), tmp_path)
+    parts = find_parts(model, [{"x": g.rng.normal(-1, 1, (1, 60)).astype(np.float32)} for _ in range(4)])
+    assert parts.names == ("best", "rows")
+    assert parts.ranked == {1}
+
+
 def test_only_float_outputs_are_taken_apart() -> None:
     x = helper.make_tensor_value_info("x", TensorProto.INT64, [1, 3])
     y = helper.make_tensor_value_info("y", TensorProto.INT64, [1, 6])
     node = helper.make_node("Concat", ["x", "x"], ["y"], name="join", axis=1)
     proto = helper.make_model(helper.make_graph([node], "ints", [x], [y]), opset_imports=[helper.make_opsetid("", 17)])
-    model = Model("ints", "", 17, (), ("y",), proto, 0)
+    model = Model("ints", "", 17, (), ("y",), proto)
     assert find_parts(model, [{"x": np.ones((1, 3), np.int64)}]).names == ("y",)
 
 

@@ -38,7 +38,7 @@ def fitted(case: Case, meter: ErrorMeter, known: Measured) -> ErrorModel:
     return fit_model(case.model, DEFAULT_SCHEME, known, meter=meter, held_out=case.held_out, confidence=0.9)
 
 
-def studied(case: Case, meter: ErrorMeter, budget: Budget = BUDGET) -> ErrorModel:
+def studied(case: Case, meter: ErrorMeter, budget: Budget) -> ErrorModel:
     return fitted(case, meter, measure(case.graph, CHOICES, meter, budget))
 
 
@@ -53,8 +53,13 @@ def meter(network: Case) -> ErrorMeter:
 
 
 @pytest.fixture(scope="module")
-def model(network: Case, meter: ErrorMeter) -> ErrorModel:
-    return studied(network, meter)
+def known(network: Case, meter: ErrorMeter) -> Measured:
+    return measure(network.graph, CHOICES, meter, BUDGET)
+
+
+@pytest.fixture(scope="module")
+def model(network: Case, meter: ErrorMeter, known: Measured) -> ErrorModel:
+    return fitted(network, meter, known)
 
 
 @pytest.fixture(scope="module")
@@ -173,10 +178,10 @@ def test_a_model_without_candidates_has_no_error(tmp_path: Path) -> None:
     assert model.outputs == () and model.predict(case.graph, {}) == 0.0
 
 
-def test_the_upper_end_covers_what_a_planner_picks(network: Case, meter: ErrorMeter) -> None:
+def test_the_upper_end_covers_what_a_planner_picks(
+    network: Case, meter: ErrorMeter, known: Measured, model: ErrorModel
+) -> None:
     """Picks of other bounds and times saved than the study's own; with random subsets alone it covers fewer."""
-    model = studied(network, meter)
-    known = measure(network.graph, CHOICES, meter, BUDGET)
     seen = {tuple(each.assignment) for each in model.subsets}
     picks = [each for each in picked_subsets(network.graph, known, 40, seed=99) if tuple(each) not in seen]
     assert len(picks) >= 20

@@ -1,10 +1,12 @@
 """The error that is accumulated sample by sample is NumPy's on all samples at once."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from taglio.error.parts import whole
 from taglio.error.tally import RUINED, PartLoss, Tally
 
 Samples = list[list[np.ndarray]]
@@ -97,6 +99,18 @@ def test_a_scalar_and_a_map_are_outputs_like_others() -> None:
     after: list[Any] = [np.float32(2.0), [{"dog": 4.0, "cat": 3.5}]]
     total.add(before, after)
     assert list(total.l2()) == pytest.approx([0.0, 0.1])
+
+
+def test_rows_in_the_order_of_scores_may_change_places_without_being_lost() -> None:
+    rng = np.random.default_rng(0)
+    for ranked, lost in ((frozenset[int](), "another order"), (frozenset({0}), "")):
+        tally = Tally(replace(whole(["y"]), ranked=ranked), watched=True)
+        for _ in range(6):
+            rows = rng.normal(0, 1, (1, 40, 4))
+            tally.add([rows], [rng.permutation(rows, axis=1)])
+        assert lost in tally.lost() and bool(lost) == bool(tally.lost())
+        tally.add([rows], [np.full_like(rows, np.nan)])
+        assert "NaN" in tally.lost()
 
 
 def test_of_lengths_that_differ_what_is_missing_counts_as_zero() -> None:

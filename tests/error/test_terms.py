@@ -11,12 +11,11 @@ from tests.plan.made_up import ANCHOR, INT8, Sketch
 CHOICES = (INT8, ANCHOR)
 
 
-def chain() -> tuple[object, Design]:
+def chain() -> Design:
     """x → conv0 → conv1."""
     sketch = Sketch()
     sketch.conv(sketch.conv(sketch.input("x")))
-    graph = sketch.graph()
-    return graph, design(graph, CHOICES)
+    return design(sketch.graph(), CHOICES)
 
 
 def total(columns: Design, start: np.ndarray, assignment: Mapping[str, object]) -> float:
@@ -24,7 +23,7 @@ def total(columns: Design, start: np.ndarray, assignment: Mapping[str, object]) 
 
 
 def test_a_block_alone_starts_from_what_it_does_alone() -> None:
-    _, columns = chain()
+    columns = chain()
     alone = {("conv0", "int8"): np.array([3.0, 0.0]), ("conv1", "int8"): np.array([0.0, 2.0])}
     for flows in ({}, {"x": np.array([1.0, 0.0]), "conv0.0": np.array([0.0, 1.0])}):
         start = starting_noises(columns, CHOICES, alone, flows)
@@ -35,7 +34,7 @@ def test_a_block_alone_starts_from_what_it_does_alone() -> None:
 
 def test_two_blocks_that_share_a_tensor_quantise_it_once() -> None:
     """conv0 alone is its weights a and its output t; conv1 alone is t and its weights b; together a + t + b."""
-    _, columns = chain()
+    columns = chain()
     x, t, a, b = np.zeros(3), np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.0, 0.0]), np.array([0.0, 0.5, 1.0])
     alone = {("conv0", "int8"): a + t, ("conv1", "int8"): t + b}
     start = starting_noises(columns, CHOICES, alone, {"x": x, "conv0.0": t})
@@ -45,15 +44,8 @@ def test_two_blocks_that_share_a_tensor_quantise_it_once() -> None:
 
 
 def test_blocks_that_cancel_start_above_nothing() -> None:
-    _, columns = chain()
+    columns = chain()
     one = np.array([1.0, 0.0])
     alone = {("conv0", "int8"): one, ("conv1", "int8"): -one}
     start = starting_noises(columns, CHOICES, alone, {"x": 0 * one, "conv0.0": 0 * one})
     assert 0.0 < total(columns, start, {"conv0": INT8, "conv1": INT8}) < 1.1
-
-
-def test_only_the_blocks_that_are_asked_for_have_columns() -> None:
-    graph, _ = chain()
-    columns = design(graph, CHOICES, {"conv1"})  # type: ignore[arg-type]
-    assert columns.own == (("conv1", "int8"),)
-    assert columns.edge == (("conv0.0", "conv1"),)

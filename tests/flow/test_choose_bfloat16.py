@@ -152,3 +152,12 @@ def test_a_profile_by_itself_is_not_of_a_mix(tiny: Case, monkeypatch: pytest.Mon
     only = PlaceResult(MIXED, 0.001, 0.0, 0.001, False)
     monkeypatch.setattr(settle, "float_everywhere", lambda *_: ([only], work.graph.blocks[3].outputs))
     assert taglio.profile(work, scheme="qdq-u8s8-asym-pc", effort=0.01).conditions.runtime == NAME
+
+
+def test_effort_scales_the_time_for_trying(few: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose_bfloat16, "marked", lambda *_: pytest.fail("was tried", pytrace=False))
+    samples = few.data.held_out.samples[:4]
+    # The fewest groups take 8 s: too long for a fifth of 20 s, the least.
+    assert choose_bfloat16.choose_bfloat16(few, samples, [], 0.01, RELATIVE, 0.5, effort=0.05) is None
+    with pytest.raises(pytest.fail.Exception):
+        choose_bfloat16.choose_bfloat16(few, samples, [], 0.01, RELATIVE, 0.5, effort=0.5)

@@ -65,6 +65,20 @@ def runtimes(candidate: Candidate, where: Cluster) -> dict[str, str]:
     return {name: each.conditions.runtime for name, each in candidate.device_profiles(where).items()}
 
 
+@pytest.mark.parametrize(
+    ("argument", "value"), [("gap", -0.1), ("gap", "small"), ("time_limit_s", 0.0), ("time_limit_s", float("inf"))]
+)
+def test_a_search_that_could_not_end_is_refused(embedded: Candidate, argument: str, value: object) -> None:
+    with pytest.raises(BadOption, match=f"`{argument}` is .*: give a"):
+        place.place(embedded, cluster(), **{argument: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("argument", ["rate_per_s", "max_latency_s", "max_energy_j", "min_rate_per_s", "max_steps"])
+def test_a_limit_that_nothing_can_keep_is_refused(embedded: Candidate, argument: str) -> None:
+    with pytest.raises(BadOption, match=f"`{argument}` is -1: give a number above 0"):
+        place.candidate(embedded.work, embedded.measured, embedded.error, **{argument: -1})  # type: ignore[arg-type]
+
+
 def test_a_device_runs_what_its_profile_was_taken_in(embedded: Candidate) -> None:
     there = taken_in(embedded, "openvino")
     assert runtimes(embedded, cluster()) == {"camera": "onnxruntime", "server": "onnxruntime"}

@@ -1,8 +1,11 @@
 """A model that takes 20 s a run ends in minutes: on a clock that advances by 20 s with every run of it."""
 
+import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -62,6 +65,25 @@ def test_a_slow_model_is_optimised_in_few_runs(runs: Counter[str]) -> None:
     told = " ".join(table.notes)
     assert "a run takes 20 s: 3 of 12 samples calibrate, and errors are measured on 3 of 12" in told
     assert "a run takes 20 s: schemes were not compared" in told
+
+
+def test_a_metric_that_takes_10_s_is_read_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planning stage read it 19 times, as if it took as long as a run of the model."""
+    readings: list[float] = []
+
+    def reading(outputs: Mapping[str, np.ndarray], _labels: object) -> float:
+        readings.append(1.0 + float(outputs["y"].mean()))
+        return readings[-1]
+
+    for clock in ("perf_counter", "monotonic"):
+        real = getattr(time, clock)
+        monkeypatch.setattr(time, clock, lambda real=real: real() + 10.0 * len(readings))
+    monkeypatch.setitem(sys.modules, "slow_metric", SimpleNamespace(reading=reading))
+    model, data = slow()
+    metric = "slow_metric:reading"
+    result = taglio.optimize(model, data, max_error=1.0, effort=0.1, metric=metric, runtime="onnxruntime", threads=1)
+    assert result.table is not None
+    assert result.table.stage_seconds["plan"] < 140.0
 
 
 def test_a_later_stage_uses_the_samples_of_the_first() -> None:

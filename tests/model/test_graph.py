@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from taglio.errors import BadOption
 from taglio.model import graph as graphs
@@ -127,6 +128,17 @@ def test_weights_that_no_form_changes_are_counted_in_every_form(tmp_path: Path) 
     quantised = g.op("DynamicQuantizeLinear", g.input("x", 1, 16), outputs=3)
     g.op("Cast", g.op("MatMulInteger", quantised, g.constant(np.ones((16, 4), np.uint8))), to=onnx.TensorProto.FLOAT)
     assert graph_of(g.model("cast2_out"), tmp_path).block("matmulinteger1").weight_bytes(32) == 16 * 4
+
+
+def test_parameters_in_attributes_are_weights(tmp_path: Path) -> None:
+    """As those of a tree ensemble are."""
+    x, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, size)) for name, size in (("x", 40), ("y", 1))
+    )
+    trees = helper.make_node("LinearRegressor", ["x"], ["y"], "trees", domain="ai.onnx.ml", coefficients=[0.5] * 40)
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    proto = helper.make_model(helper.make_graph([trees], "g", [x], [y]), opset_imports=domains, ir_version=8)
+    assert 40 * 4 < graph_of(proto, tmp_path).block("trees").weight_int8_bytes < 40 * 4 + 100
 
 
 def test_refusals_say_why(tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.plan.assemble import Assembled, assemble, labels_of
 from taglio.plan.costs import evaluate
-from taglio.plan.critical_path import Pool, path_bound
+from taglio.plan.critical_path import Pool, Search, path_bound
 from taglio.plan.describe import latencies
 from taglio.plan.place import place
-from taglio.plan.placements import Search
 from taglio.plan.problem import NoiseBound
 from taglio.plan.replay import Timetable
 from taglio.plan.result import Limits

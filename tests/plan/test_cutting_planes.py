@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from taglio.plan.cutting_planes import Answer, Quiet, SolverFailed, maximise
+from taglio.plan.cutting_planes import Plane, Quiet, SolverFailed, maximise
 
 # What two answers cost, and by how much each breaks the one limit: the best price is 1, where both give 2.
 CHEAP, DEAR = (1.0, 1.0), (3.0, -1.0)
 
 
-def oracle(point: np.ndarray) -> Answer:
+def oracle(point: np.ndarray) -> Plane:
     """The cheaper of the two at a price."""
     cost, over = min((cost + float(point[0]) * over, (cost, over)) for cost, over in (CHEAP, DEAR))[1]
-    return Answer(cost + float(point[0]) * over, cost, np.array([over]))
+    return Plane(cost + float(point[0]) * over, cost, np.array([over]))
 
 
 def test_the_best_price_is_found_with_the_shares_that_keep_the_limit() -> None:
@@ -25,7 +25,7 @@ def test_the_best_price_is_found_with_the_shares_that_keep_the_limit() -> None:
 def test_shares_keep_the_limit_though_the_search_ends_far_from_the_best_price() -> None:
     seen = []
 
-    def watched(point: np.ndarray) -> Answer:
+    def watched(point: np.ndarray) -> Plane:
         answer = oracle(point)
         seen.append(float(answer.slope[0]))
         return answer

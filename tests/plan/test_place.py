@@ -385,6 +385,11 @@ def test_a_running_plan_stays_unless_moving_pays() -> None:
     assert stays.plans[0].placements == first.plans[0].placements
     goes = place([work], slow, SUM, running=Running(first.plans, 1e-9))
     assert goes.plans[0].placements == moved.plans[0].placements
+    there = tuple(replace(each, device="near", precision="float32") for each in first.plans[0].placements)
+    floats = Running((replace(first.plans[0], placements=there),), 0.0, precisions_stay=True)
+    again = place([work], quick, SUM, running=floats).plans[0]
+    assert first.plans[0].assignment() and not again.assignment()
+    assert set(again.devices().values()) == {"far"}
     lost = slow.without("far")
     alone = place([replace(work, profiles={"near": profiles["near"]})], lost, SUM, running=Running(first.plans, 1.0))
     assert set(alone.plans[0].devices().values()) == {"near"}

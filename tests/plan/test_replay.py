@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.costs import evaluate
-from taglio.plan.critical_path import Pool, evolve, together
-from taglio.plan.placements import Search
+from taglio.plan.critical_path import Pool, Search, evolve, together
 from taglio.plan.replay import Replay, Timetable
 from taglio.plan.result import Limits
 from taglio.plan.workload import Objective, Workload

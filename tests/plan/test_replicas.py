@@ -8,15 +8,16 @@ from hypothesis import given
 from taglio.cluster.devices import Cluster
 from taglio.cluster.file import parse
 from taglio.errors import Infeasible
-from taglio.plan import place as single
 from taglio.plan.check import PlanIsWrong, check_turns
-from taglio.plan.place import Answer
-from taglio.plan.replicas import alike, place, simulated_rate
+from taglio.plan.place import Answer, alike, place
 from taglio.plan.result import Limits, Plan
+from taglio.plan.schedule import pipelines
+from taglio.plan.simulate import Pipeline
 from taglio.plan.workload import Workload, parse_objective
 from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import Problem
+from tests.plan.streams import stream
 from tests.plan.test_assemble import PAIR, chain
 
 pytest.importorskip("ortools", reason="OR-Tools is not installed")
@@ -47,7 +48,20 @@ def rate(plan: Plan) -> float:
 
 
 def simulated(answer: Answer) -> float:
-    return simulated_rate(answer, answer.plans[0].machines())
+    """Requests per second of 200 in the steady state, where the machines of a device take turns."""
+    (one,), machines = pipelines(answer.assembled, answer.totals), answer.plans[0].machines()
+
+    def at_turn(turn: int) -> Pipeline:
+        def at(device: str) -> str:
+            names = machines.get(device, (device,))
+            return names[turn % len(names)]
+
+        tasks = tuple(replace(each, device=at(each.device)) for each in one.tasks)
+        sent = tuple(replace(each, link=(at(each.link[0]), at(each.link[1]))) for each in one.transfers)
+        return replace(one, tasks=tasks, transfers=sent)
+
+    ends_s = sorted(stream([at_turn(turn) for turn in range(200)]))
+    return 100 / (ends_s[-1] - ends_s[-101])
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -72,14 +86,16 @@ def test_taking_turns_is_never_slower_than_a_device_for_each_component(problem: 
     cluster = several(2)
     profiles = {each.name: problem.profile for each in cluster.devices}
     bare = Workload("m", problem.graph, profiles, problem.error, Limits(None))
-    apart, turns = (solve([bare], cluster, STREAM, gap=1e-3, time_limit_s=2.0) for solve in (single.place, place))
+    apart, turns = (place([bare], cluster, STREAM, gap=1e-3, time_limit_s=2.0, replicas=each) for each in (False, True))
     assert turns.value <= apart.value * (1.0 + 2e-3) + 1e-9
     assert simulated(turns) >= 0.9 * rate(turns.plans[0])
 
 
 def test_devices_without_memory_for_all_of_it_have_a_part_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block's weights are what one of them can hold."""
-    monkeypatch.setattr(single, "conflict", lambda *_: pytest.fail("why no replica fits is nobody's question"))
+    monkeypatch.setattr(
+        "taglio.plan.place.conflict", lambda *_: pytest.fail("why no replica fits is nobody's question")
+    )
     graph = work(several(1)).graph
     blocks = tuple(replace(each, weight_elements=1_000_000) for each in graph.blocks)
     small = several(2, FAST.replace(".far]", ".far]\nmemory_mb = 1.1"))

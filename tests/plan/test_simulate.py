@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taglio.plan.simulate import Pipeline, Span, Task, Transfer, simulate, stream, together
+from taglio.plan.simulate import Pipeline, Span, Task, Transfer, simulate
 from tests.examples import examples
+from tests.plan.streams import stream, together
 
 CAMERA, SERVER = "camera", "server"
 UP, DOWN = (CAMERA, SERVER), (SERVER, CAMERA)

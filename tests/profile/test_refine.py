@@ -17,8 +17,11 @@ from tests.conftest import Staged
 _SLOWER = 3.0
 
 
-def refined(staged: Staged, near: Assignment, patch: pytest.MonkeyPatch) -> tuple[Profile, Mapping[str, Timed]]:
-    """Refined on a machine that is said to be a few times slower by now, and what was timed."""
+def refined(
+    staged: Staged, near: Assignment, patch: pytest.MonkeyPatch, before: Profile | None = None
+) -> tuple[Profile, Mapping[str, Timed]]:
+    """The profile, or one refined `before`, refined on a machine that is said to be a few times slower by now, and what
+    was timed."""
     work, known = reopen_profiled(staged.folder)
     seen: dict[str, Timed] = {}
 
@@ -33,7 +36,7 @@ def refined(staged: Staged, near: Assignment, patch: pytest.MonkeyPatch) -> tupl
     patch.setattr(measure, "time_models", later)
     builder, feeds = work.builder(known.scheme), work.data.held_out.samples[:2]
     found = refine_near(
-        work.model, work.graph, builder, known, feeds, work.setup.options(), Effort(budget_s=0.1), near=near
+        work.model, work.graph, builder, before or known, feeds, work.setup.options(), Effort(budget_s=0.1), near=near
     )
     return found, seen
 
@@ -48,11 +51,15 @@ def test_a_plan_that_was_timed_is_among_runs_of_the_present_speed(
     work, known = reopen_profiled(tiny_staged.folder)
     near = pure_assignments(work.graph, known.precisions)["int8"]
     found, seen = refined(tiny_staged, near, monkeypatch)
-    assert {each.name for each in found.runs} == {each.name for each in known.runs} | {"near", "near too"}
+    assert {each.name for each in found.runs} == {each.name for each in known.runs} | {"near 1", "near too 1"}
     assert whole(found, FLOAT_RUN).wall.median_s == pytest.approx(seen[FLOAT_RUN].wall.median_s)
     for each in known.runs:
         assert whole(found, each.name).wall.steady_s == pytest.approx(_SLOWER * each.wall.steady_s)
     assert found.conditions.reference_s != known.conditions.reference_s
+    fewer = dict([*near.items()][:1])
+    again, _ = refined(tiny_staged, fewer, monkeypatch, found)
+    assert whole(again, "near 1").assignment == whole(found, "near 1").assignment
+    assert whole(again, "near 2").assignment == {block: each.name for block, each in fewer.items()}
 
 
 def test_of_a_plan_in_float_only_the_speed_is_new(tiny_staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,9 @@ class Bench:
     def float_outputs(self) -> list[np.ndarray]:
         return run(self.model.proto, self.feed)
 
+    def nodes(self, block: Block) -> list[onnx.NodeProto]:
+        return [node for node in self.model.proto.graph.node if node.name in block.operators]
+
     def quantized(self, assignment: Assignment) -> list[np.ndarray]:
         return run(self.builder.build(assignment), self.feed)
 
@@ -173,6 +176,26 @@ def test_a_residual_sum_and_its_relu_are_one_int8_kernel(benches: dict[str, Benc
     ran = Counter(node.op_type for node in optimized(case.builder.build(whole(case.graph, exact(text))), tmp_path))
     assert ran.pop("Transpose") == 2  # to channels last and back
     assert ran == {"QuantizeLinear": 1, "QLinearConv": 5, "QLinearAdd": 2, "DequantizeLinear": 1}
+
+
+@pytest.mark.parametrize("name", ["silu", "conv_relu_chain"])
+def test_no_pair_stands_before_an_activation_that_the_runtime_fuses(benches: dict[str, Bench], name: str) -> None:
+    case, scheme = benches[name], exact()
+    builder = case.builder.fusing()
+    switchable = Switchable(case.model, case.graph, builder, forms(scheme), ONE_THREAD)
+    soft = [block for block in case.graph.candidates() if block.soft_tail]
+    assert soft
+    for assignment in subsets(case.graph, scheme):
+        built = builder.build(assignment)
+        names = {node.name for node in built.graph.node}
+        for block in soft:
+            between = {name for node in case.nodes(block)[:-1] for name in node.output}
+            assert not {f"{tensor}/quantize" for tensor in between} & names
+        quantized = run(built, case.feed)
+        assert distance(quantized, switchable.run(assignment, case.feed)) <= LAST_BITS, assignment
+    everything = whole(case.graph, scheme)
+    fused = distance(case.float_outputs, run(builder.build(everything), case.feed))
+    assert fused < 1.2 * distance(case.float_outputs, case.quantized(everything))
 
 
 def test_a_pool_behind_a_float_operator_is_not_quantised(tmp_path: Path) -> None:

@@ -35,3 +35,4 @@ def test_sizes_that_depend_on_the_data_are_left_open(tmp_path: Path, capsys: pyt
     assert "Conv+Relu – 896 B 224 B – – yes" in told
     assert "1 can be int8, 896 B of weights" in told and "GFLOPs" not in told
     assert f"output {y} [batch, 8, 48, width] float32" in told
+    assert "batch, width are not known here: tensors of such sizes are not counted; set sizes with --shape" in told

@@ -152,9 +152,9 @@ def test_a_model_without_int8_forms_is_not_compared_with_all_int8(
     complete: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = artifact.load(complete / "outcome.json", "outcome", Outcome)
-    terminal.outcome(complete, replace(gather(complete), outcome=replace(made, candidates=0)))
+    terminal.outcome(complete, replace(gather(complete), outcome=replace(made, int8=replace(made.int8, int8_blocks=0))))
     told = capsys.readouterr().out
-    assert f"None of the {made.blocks} blocks has the form int8 (taglio inspect says why)" in told
+    assert f"None of the {made.blocks} blocks computes in int8 (taglio inspect says why)" in told
     assert "as fast as all-int8" not in told
     assert "float plan latency measured" in " ".join(told.split())
 
@@ -188,6 +188,18 @@ def test_a_larger_limit_gains_what_is_more_than_the_plan_has(
     for curve, words in ((levels[:1], "is predicted to gain nothing."), (levels, "is predicted to give 2.50× at 10.0")):
         terminal.outcome(complete, replace(gather(complete), outcome=replace(made, plan=twice, curve=curve)))
         assert words in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_larger_limit_is_not_said_to_gain_nothing_where_all_int8_is_faster(
+    complete: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = artifact.load(complete / "outcome.json", "outcome", Outcome)
+    plan = replace(made.plan, latency=made.float32.latency.times(0.9), int8_blocks=3)
+    for error, said in ((2.0 * made.max_error, False), (0.5 * made.max_error, True)):
+        int8 = replace(made.int8, latency=made.float32.latency.times(0.7), error=error)
+        known = replace(made, plan=plan, int8=int8, curve=(Level(0.1, 1.0, 5),))
+        terminal.outcome(complete, replace(gather(complete), outcome=known))
+        assert ("gain nothing" in " ".join(capsys.readouterr().out.split())) == said
 
 
 def test_tags_close_in_order(whole: Seen) -> None:
@@ -445,6 +457,15 @@ def test_parts_and_doubts_of_the_outcome_are_shown(copy: Path) -> None:
     found.feed(text)
     for words in ("scores <b>", "is constant", "busy", "few & far", "0.700\u00a0% … 2.00\u00a0%"):
         assert words in found.sections["header"]
+
+
+def test_an_interval_ascends_where_larger_is_better(copy: Path) -> None:
+    known = gather(copy)
+    assert known.outcome is not None
+    plan = replace(known.outcome.plan, interval=(0.01, 0.05))
+    outcome = replace(known.outcome, metric=Metric("ctc", larger_is_better=True), plan=plan)
+    text, _ = page.render(replace(known, outcome=outcome))
+    assert "95.00%\u00a0agree … 99.00%\u00a0agree" in text
 
 
 def test_a_browser_draws_every_chart(complete: Path, tmp_path: Path) -> None:

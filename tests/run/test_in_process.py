@@ -19,7 +19,7 @@ from taglio.run.in_process import WARMUP, Executor, RunReport, time_plan
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.places import refusal
 from tests.components.cases import Case, digits, tiny
-from tests.models import two_in_two_out
+from tests.models import Sketch, two_in_two_out
 
 ONE = SessionOptions(1)
 
@@ -165,6 +165,19 @@ def test_a_machine_at_half_speed_shows_as_drift_not_as_a_wrong_prediction(
     assert (report.plan.median_s, report.float32.median_s) == pytest.approx((7e-3, 1e-3))
     assert [each.wall.median_s for each in report.components] == pytest.approx([1e-3] * 3)
     assert (report.ratio, report.drift, report.steady_ratio) == pytest.approx((0.5, 2.0, 1.0))
+
+
+def test_inferences_are_counted_where_one_of_each_shape_is_timed_together(tmp_path: Path) -> None:
+    g = Sketch()
+    case = tiny(g.model(g.op("Relu", g.conv(g.input("x", "N", 3, 8, 8), 3, 4))), tmp_path)
+    devices = {block.name: "here" for block in case.graph.blocks}
+    parts = cut(case.model, case.graph, case.model.proto, devices)
+    manifest = write(tmp_path, case.model.sha256, ["x"], case.model.outputs, parts)
+    onnx.save(case.model.proto, tmp_path / "float.onnx")
+    several = [{"x": np.ones((count, 3, 8, 8), np.float32)} for count in (1, 2, 3)]
+    executor = Executor(tmp_path, manifest, ONE)
+    report = time_plan(executor, tmp_path / "float.onnx", several, ONE, runs=7, predicted_s=1.0, profiled_float_s=None)
+    assert report.plan.runs == report.float32.runs == report.components[0].wall.runs == 9  # three of each shape
 
 
 def test_a_feed_that_does_not_fit_is_one_line(folder: Path, manifest: Manifest, float_model: Path) -> None:

@@ -24,11 +24,13 @@ class Model:
         self.free = threading.Event()
         self.running = threading.Event()
         self.batches: list[int] = []
+        self.threads: list[int] = []
 
     def run(self, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         self.running.set()
         self.free.wait(10)
         self.batches.append(len(feed["x"]))
+        self.threads.append(threading.get_ident())
         if (feed["x"] < 0).any():
             raise ValueError("negative")
         return [2 * feed["x"]]
@@ -117,6 +119,20 @@ def test_a_request_that_cannot_run_costs_no_other_answer() -> None:
     assert (futures[0].result(10)["y"] == 2.0).all() and (futures[2].result(10)["y"] == 2.0).all()
     with pytest.raises(InferenceFailed, match="negative"):
         futures[1].result(10)
+
+
+def test_an_idle_model_whose_runs_are_short_runs_in_the_callers_thread() -> None:
+    model = Model()
+    model.free.set()
+    queue = queue_of(model, Limits())
+    for _ in range(3):
+        queue.submit(rows(1)).result(10)
+    with pytest.raises(InferenceFailed, match="negative"):
+        queue.submit(rows(1, -1.0)).result(0)
+    assert model.threads[0] != threading.get_ident() and set(model.threads[1:]) == {threading.get_ident()}
+    waiting = queue_of(model, Limits(wait_s=0.1))
+    waiting.submit(rows(1)).result(10)
+    assert not waiting.submit(rows(1)).done()  # it waits for others
 
 
 def test_closing_answers_what_was_taken_and_takes_no_more() -> None:

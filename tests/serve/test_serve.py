@@ -5,8 +5,11 @@ import ctypes
 import http.client
 import json
 import select
+import shutil
 import socket
+import ssl
 import struct
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -14,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -21,7 +25,8 @@ from taglio.serve import server as serving
 from taglio.serve.refusals import Overloaded
 from taglio.serve.service import Held, Service, Settings
 from tests.end_to_end.command import refused, taglio
-from tests.serve.conftest import SCALE, Server, product, workspace
+from tests.serve.conftest import SCALE, Server, product, start, stop, workspace
+from tests.serve.test_served import halves
 
 ROWS = np.array([[1, -2, 3, 4], [9, 1, 1, 1]], np.float32)
 
@@ -74,6 +79,12 @@ def test_tritonclient_reads_metadata_and_infers(server: Server, protocol: str) -
     assert answer.as_numpy("index").tolist() == (ROWS * SCALE).argmax(axis=1).tolist()
     told = answer.get_response()
     assert (told["id"] if protocol == "http" else told.id) == "7"
+    options = {"as_json": True} if protocol == "grpc" else {}
+    config = client.get_model_config("product", **options)
+    config = config.get("config", config)
+    assert config["input"][0]["data_type"] == "TYPE_FP32" and config["output"][1]["data_type"] == "TYPE_INT64"
+    statistics = client.get_inference_statistics("product", **options)
+    assert int(statistics["model_stats"][0]["inference_count"]) > 0
     index = client.get_model_repository_index()
     name = index[0]["name"] if protocol == "http" else index.models[0].name
     assert name == "product"
@@ -110,6 +121,8 @@ def test_plain_json_as_curl_sends_it(server: Server) -> None:
         (request(parameters={"binary_data_size": 32}), "0 bytes are left"),
         ({**request(), "outputs": [{"name": "q"}]}, "no output 'q'"),
         ({**request(), "parameters": {"timeout": -1}}, "microseconds"),
+        (request(parameters={"shared_memory_region": "r"}), "shared_memory_region is not offered"),
+        ({**request(), "outputs": [{"name": "y", "parameters": {"classification": 1}}]}, "classification is not"),
     ],
 )
 def test_a_wrong_request_is_refused_in_words(server: Server, body: object, said: str) -> None:
@@ -124,11 +137,45 @@ def test_no_json_is_refused(server: Server, raw: bytes) -> None:
     assert code == 400 and "JSON" in answer["error"]
 
 
-@pytest.mark.parametrize("length", ["x", "-1", "100000", "3"])
+@pytest.mark.parametrize("length", ["x", "-1", "100000", "3", "\xb2"])
 def test_a_wrong_header_length_is_refused(server: Server, length: str) -> None:
     body = json.dumps(request()).encode()
     code, _ = ask(server, "/v2/models/product/infer", body, {"Inference-Header-Content-Length": length})
     assert code == 400
+
+
+def test_a_compressed_request_is_refused(server: Server) -> None:
+    code, answer = ask(server, "/v2/models/product/infer", b"x", {"Content-Encoding": "gzip"})
+    assert code == 400 and "compressed" in answer["error"]
+
+
+def test_what_other_servers_extensions_ask_for_is_refused_over_grpc(server: Server) -> None:
+    client_module = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
+    given = client_module.InferInput("x", [2, 4], "FP32")
+    given.set_data_from_numpy(ROWS)
+    asked = [client_module.InferRequestedOutput("y", class_count=2)]
+    with pytest.raises(client_module.InferenceServerException, match="classification is not offered"):
+        client_module.InferenceServerClient(server.grpc).infer("product", [given], outputs=asked)
+
+
+def test_what_is_no_message_is_refused_in_words(server: Server) -> None:
+    with grpc.insecure_channel(server.grpc) as channel:
+        ask: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError) as refused:
+            ask(b"\xff", timeout=30)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.value.details() == "the message is no ModelInferRequest"
+
+
+def test_clients_get_no_source_file_of_a_runtime_and_the_log_has_all(tmp_path: Path) -> None:
+    running = start(f"halves={workspace(tmp_path, halves(), shapes={'x': (1, 6)})}")
+    given = {"name": "x", "datatype": "FP32", "shape": [1, 5], "data": [1, 2, 3, 4, 5]}
+    code, answer = ask(running, "/v2/models/halves/infer", json.dumps({"inputs": [given]}).encode())
+    exit_code, logged = stop(running)
+    assert code == 400
+    assert answer["error"].startswith("the model cannot run these inputs: Reshape halves: The input tensor cannot be")
+    (line,) = map(json.loads, logged.splitlines())
+    assert exit_code == 0 and line["level"] == "warning" and "reshape_helper.h" in line["message"]
 
 
 def test_a_nan_is_answered_in_binary_and_refused_in_json(server: Server) -> None:
@@ -283,6 +330,23 @@ def test_a_token_is_asked_for_by_both_protocols(serving: Callable[..., Server], 
     assert client.get_server_metadata(headers={"authorization": "Bearer secret"}).name == "taglio"
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed: no certificate can be made")
+def test_both_protocols_over_tls(serving: Callable[..., Server], tmp_path: Path) -> None:
+    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    made = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run(
+        ["openssl", *made.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=60
+    )
+    running = serving(f"product={workspace(tmp_path / 'w', product())}", "--tls", str(certificate), str(key))
+    rows = np.ones((60_000, 4), np.float32)
+    asked = urllib.request.Request(f"{running.http}/v2/models/product/infer", *binary(rows))
+    with urllib.request.urlopen(asked, timeout=30, context=ssl.create_default_context(cafile=certificate)) as answer:
+        assert (rows * SCALE).tobytes() in answer.read()
+    client_module = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
+    client = client_module.InferenceServerClient(running.grpc, ssl=True, root_certificates=str(certificate))
+    assert client.is_server_ready()
+
+
 def test_a_directory_of_workspaces_serves_names_and_versions(serving: Callable[..., Server], tmp_path: Path) -> None:
     for name in ("a/1", "a/10", "b"):
         workspace(tmp_path / name, product())
@@ -296,16 +360,22 @@ def test_a_directory_of_workspaces_serves_names_and_versions(serving: Callable[.
 
 
 def test_what_cannot_be_served_is_refused_in_one_line(tmp_path: Path, server: Server) -> None:
-    folder = workspace(tmp_path / "w", product())
+    folder, token = workspace(tmp_path / "w", product()), tmp_path / "token"
+    token.write_text("secret")
     port = server.http.rpartition(":")[2]
     for arguments, said in (
         ([str(tmp_path / "nothing")], "holds no built model"),
         ([str(folder), str(folder)], "a second model"),
         ([str(folder), "--http-port", port], "cannot listen on 127.0.0.1"),
-        ([str(folder), "--http-port", "0", "--grpc-port", port], "already in use"),
+        ([str(folder), "--http-port", "0", "--grpc-port", port], "choose another port, or stop what uses it"),
         ([str(folder), "--http-port", "65536"], "must be at most 65535"),
+        ([str(folder), "--http-port", "8123", "--grpc-port", "8123"], "cannot share port 8123"),
+        ([str(folder), "--host", "nowhere.invalid", "--token-file", str(token)], "give an address of this machine"),
+        ([str(folder), "--batch-wait-ms", "nan"], "must be a number of at least 0"),
+        (["product="], "names no directory"),
         ([str(folder), "--host", "0.0.0.0"], "give a token"),
         ([str(folder), "--tls", str(tmp_path / "c"), str(tmp_path / "k")], "no such file"),
+        ([str(folder), "--tls", str(folder / "setup.json"), str(folder / "setup.json")], "cannot be used"),
         ([str(folder), "--token-file", str(tmp_path / "t")], "cannot be read"),
     ):
         refused(taglio("serve", *arguments), said)

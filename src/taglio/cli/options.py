@@ -71,6 +71,14 @@ def positive_float(text: str) -> float:
     return value
 
 
+def waiting_time(text: str) -> float:
+    """Parse milliseconds, a finite number of at least 0; returns seconds."""
+    value = _number(text)
+    if not 0.0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} must be a number of at least 0")
+    return value / 1e3
+
+
 def milliseconds(text: str) -> float:
     """Parse milliseconds above 0; returns seconds."""
     return positive_float(text) / 1e3

@@ -9,7 +9,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from taglio.cli.options import OPTIONS, Facts, any_port, fraction, names, option, port, positive, positive_float
+from taglio.cli.options import (
+    OPTIONS,
+    Facts,
+    any_port,
+    fraction,
+    names,
+    option,
+    port,
+    positive,
+    positive_float,
+    waiting_time,
+)
 from taglio.cli.output import execute
 from taglio.errors import BadOption
 
@@ -252,7 +263,9 @@ COMMANDS = (
             "--batch": option(
                 "largest batch, for models with a dynamic batch dimension (default 8)", type=positive, default=8
             ),
-            "--batch-wait-ms": option("longest wait for a batch to fill (default 2)", type=float, default=2.0),
+            "--batch-wait-ms": option(
+                "how long a request waits for others to join its batch (default 0)", type=waiting_time, default=0.0
+            ),
             "--max-request-mb": option("limit on request size (default 64)", type=positive_float, default=64.0),
             "--drain-s": option(
                 "grace period for running requests at SIGTERM (default 30)", type=positive_float, default=30.0

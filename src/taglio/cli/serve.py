@@ -26,7 +26,7 @@ def serve(options: argparse.Namespace) -> int:
     for path in filter(None, (certificate, key)):
         if not path.is_file():
             raise BadOption(f"--tls {path}: no such file")
-    limits = Limits(options.queue, options.batch, options.batch_wait_ms / 1e3)
+    limits = Limits(options.queue, options.batch, options.batch_wait_ms)
     settings = Settings(
         int(options.max_request_mb * 1e6), _token(options.token_file), options.drain_s, limits, options.traces
     )

@@ -24,7 +24,7 @@ class Device:
     not run. `processor` names the device whose processor and memory it shares, if it is another runtime there (a
     place): the two run one at a time and exchange tensors by a copy, over their link. `like` names the device that it
     was declared to equal. `replicas` are devices that take
-    turns at its requests, itself among them (plan/replicas.py); empty: itself alone.
+    turns at its requests, itself among them (plan/place.py); empty: itself alone.
     """
 
     name: str

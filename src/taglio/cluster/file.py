@@ -71,12 +71,6 @@ def load(path: Path, scenario: str | None = None) -> Cluster:
     return parse(text, str(path), scenario)
 
 
-def scenarios(path: Path) -> tuple[str, ...]:
-    """Names of the scenarios in a file."""
-    load(path)
-    return tuple(tomllib.loads(path.read_text(encoding="utf-8")).get("scenario", {}))
-
-
 def parse(text: str, file: str = "cluster", scenario: str | None = None) -> Cluster:
     """The cluster in a file's `text`; checks every scenario, applies `scenario`. Raises BadCluster."""
     try:

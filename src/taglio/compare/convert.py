@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from platformdirs import user_cache_path
 
-from taglio import artifact
+from taglio import artifact, weights
 from taglio.compare import environments, supervise
 from taglio.compare.request import KINDS, Request
 from taglio.compare.supervise import Limits
@@ -127,7 +127,7 @@ def as_onnx(
             raise BadModel(f"{model}: cannot be converted to ONNX: {reason}")
         made = Path(answer["path"])
         if kept is None:
-            kept = folder / hashlib.sha256(made.read_bytes()).hexdigest()[:32] / f"{stem}.onnx"
+            kept = folder / weights.sha256(made)[:32] / f"{stem}.onnx"
         with artifact.replacing(kept) as temporary:
             shutil.copyfile(made, temporary)
     artifact.write_bytes(kept.with_suffix(".json"), json.dumps({"tool": answer["tool"]}).encode())
@@ -213,8 +213,7 @@ def _digest(model: Path, form: str, shapes: Mapping[str, tuple[int, ...]], versi
     digest = hashlib.sha256(json.dumps([form, sorted(shapes.items()), sorted(versions.items())]).encode())
     for path in [model] if model.is_file() else sorted(each for each in model.rglob("*") if each.is_file()):
         digest.update(f"{path.relative_to(model)} {path.stat().st_size}\n".encode())
-        with path.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
+        digest.update(bytes.fromhex(weights.sha256(path)))
     return digest.hexdigest()[:32]
 
 

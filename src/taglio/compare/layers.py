@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 
 from taglio.compare.request import Known
-from taglio.compare.row import NOT_ALONE, Layer
+from taglio.compare.row import MOST_ALONE, NOT_ALONE, Layer
 from taglio.compare.variants import Source, int8
 from taglio.error.measure import ErrorMeter
 from taglio.error.switchable import Switchable
@@ -23,9 +23,7 @@ from taglio.runtimes.onnxruntime import SessionOptions
 
 SCHEME = Scheme(activation_symmetry="symmetric")
 _MOST_SAMPLES = 4
-# The number of largest blocks (by operations) for which files with only that block in int8 are written, and whose error
-# is always measured; and the seconds for the errors of all other blocks.
-MOST_ALONE = 24
+# Seconds for the errors of all but the largest blocks.
 _ERRORS_S = 120.0
 
 

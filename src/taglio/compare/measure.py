@@ -1,6 +1,5 @@
 """Run a comparison: read model and data, write back ends' files, run each back end in its own process, collect rows."""
 
-import hashlib
 import os
 import shutil
 import time
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from taglio import artifact
+from taglio import artifact, weights
 from taglio.arguments import number, positive
 from taglio.compare import convert, environments, supervise, table, variants
 from taglio.compare.bench import Bench
@@ -116,7 +115,7 @@ def compare(
         distance = _write_arrays(request, source, limits)
         identity: dict[str, object] = {  # all that stored rows depend on besides the model and back ends' versions
             "machine": str(describe()),
-            "samples": hashlib.sha256(Path(request.arrays).read_bytes()).hexdigest(),
+            "samples": weights.sha256(Path(request.arrays)),
             "threads": options.threads,
             "seed": seed,
             "effort": effort,
@@ -172,7 +171,7 @@ def compare(
     return result
 
 
-def _reference(source: Source) -> Callable[[], list[float]]:
+def _reference(source: Source) -> Callable[[], float]:
     """Runs and times the float model in this process like a row, between the rounds of every back end."""
     session = open_session(source.model.proto, source.options, label="the reference")
     names, feed = list(source.model.outputs), dict(source.data.held_out.samples[0])

@@ -19,7 +19,8 @@ Status = Literal[
 ]
 
 
-# Note on a layer whose error would take too long to measure.
+# How many of the largest layers (by operations) have their error alone in int8 measured; and the note on the others.
+MOST_ALONE = 24
 NOT_ALONE = "its error was not measured: it is not one of the largest layers"
 
 

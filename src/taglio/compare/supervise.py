@@ -21,14 +21,14 @@ from typing import Any
 from taglio.compare.request import Request
 from taglio.compare.row import Checked, Latency, Row, Status, Wanted
 from taglio.compare.workers.marker import Marker
+from taglio.memory import resident_bytes
 from taglio.progress import Progress
 
 MAIN = Path(__file__).parent / "workers" / "__main__.py"
 _POLL_S = 0.2
 _ON_GPU = ("onnxruntime", "pytorch")
-_STATM = Path("/proc/self/statm")
 Keep = Callable[[Row], None]
-Reference = Callable[[], list[float]]
+Reference = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class _Collected:
             event["notes"] = tuple(event["notes"])
             self.checked[row] = Checked(**event)
         elif kind == "round" and self._reference is not None:
-            self._reference_s = ([] if event["first"] else self._reference_s) + self._reference()
+            self._reference_s = [*([] if event["first"] else self._reference_s), self._reference()]
         elif kind == "timed":
             beside = median(self._reference_s) if self._reference_s else None
             self.timed[row] = Latency(**(event | {"reference_s": beside}))
@@ -212,7 +212,7 @@ def _listen(
             _, count = marker.read()
             if count != seen:
                 seen, quiet_s = count, 0.0
-            if (held := _resident_bytes(process.pid)) > limits.memory_bytes:
+            if (held := resident_bytes(process.pid) or 0) > limits.memory_bytes:
                 return Ended(
                     "out of memory", f"held {held / 2**30:.1f} GiB, the limit is {limits.memory_bytes / 2**30:.1f}"
                 )
@@ -280,14 +280,7 @@ def _kernel_kills() -> int:
 
 def limits_memory() -> bool:
     """Whether this system reports the memory of a process; if not, `memory_bytes` has no effect."""
-    return _STATM.exists()
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        return int((_STATM.parents[1] / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return 0
+    return resident_bytes(os.getpid()) is not None
 
 
 def apart() -> dict[str, str]:

@@ -14,7 +14,7 @@ from onnx import helper, shape_inference
 
 from taglio.data.spec import dtype_of
 from taglio.errors import BadOption
-from taglio.model.captures import node_inputs
+from taglio.model.captures import node_inputs, writers
 from taglio.model.derived import empty_like
 from taglio.model.graph import Graph
 from taglio.model.load import Model
@@ -87,7 +87,7 @@ def cut(
     initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
     shapes = tensor_shapes(model.proto)
     floats = {node.name for node in model.proto.graph.node}
-    producer = {name: node for node in quantized.graph.node for name in node.output if name}
+    producer = writers(quantized.graph.node)
     first = [component for name, component in ends.items() if name not in last]
     order = list(dict.fromkeys([*first, *names.values(), *last.values()]))
     known = set(graph.tensor_map())

@@ -86,10 +86,7 @@ class Split:
 
 
 def split(
-    dataset: Dataset,
-    seed: int = 0,
-    max_calibration: int = MAX_CALIBRATION,
-    max_held_out: int | None = None,
+    dataset: Dataset, seed: int = 0, max_calibration: int = MAX_CALIBRATION, max_held_out: int | None = None
 ) -> Split:
     """Draw disjoint, non-empty calibration and held-out parts, the same for the same seed.
 

@@ -150,6 +150,16 @@ def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int)
     )
 
 
+def exchanged_rows(metric: Metric, ranked: Sequence[str]) -> str:
+    """A line if the rows of outputs are `ranked` by scores and the metric compares them place by place, or ""."""
+    if not metric.smooth or not ranked:
+        return ""
+    return (
+        f"rows of {', '.join(ranked)} are in the order of scores (TopK or NonMaxSuppression): two that change places "
+        f"count as wrong in {metric.name}; limit a task, such as detection, instead"
+    )
+
+
 def coarse_metric(metric: Metric, inputs: int) -> str:
     """A line if a metric that counts answers, one or several per input, has too few inputs, or ""."""
     if metric.smooth or inputs >= _COUNTED:

@@ -44,13 +44,13 @@ class Watch:
         self._drawn.append((reference[places], changed[places]))
         self._peaks.append((reference[peaks], changed[peaks]))
 
-    def lost(self) -> str:
-        """What was lost, as words that follow "output y", or ""."""
+    def lost(self, *, ordered: bool = True) -> str:
+        """What was lost, as words that follow "output y", or ""; not the order of values that have none (`ordered`)."""
         kept = [*self._drawn, *self._peaks]
         if not kept:
             return ""
         a, b = (np.concatenate(each)[:: 1 + sum(map(len, each)) // _JUDGED] for each in zip(*kept, strict=True))
-        return _values_lost(a, b) or self._change_lost()
+        return _values_lost(a, b, ordered) or (self._change_lost() if ordered else "")
 
     def _change_lost(self) -> str:
         if len(self._drawn) < _FEWEST_INPUTS or len({len(a) for a, _ in self._drawn}) > 1:
@@ -69,7 +69,7 @@ class Watch:
         return "" if kept else "no longer follows the input"
 
 
-def _values_lost(a: np.ndarray, b: np.ndarray) -> str:
+def _values_lost(a: np.ndarray, b: np.ndarray, ordered: bool) -> str:
     if _alike(a):
         return ""
     telling = _telling(a)
@@ -83,7 +83,7 @@ def _values_lost(a: np.ndarray, b: np.ndarray) -> str:
         return f"is {value:.4g} in {share:.0%} of its values"
     if (b == b[0]).all():
         return f"is {b[0]:.4g} everywhere"
-    return "" if _keeps_order(a, b, telling) else "has its values in another order"
+    return "" if not ordered or _keeps_order(a, b, telling) else "has its values in another order"
 
 
 def _keeps_order(a: np.ndarray, b: np.ndarray, telling: np.ndarray) -> bool:

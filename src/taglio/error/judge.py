@@ -86,6 +86,24 @@ class TaskJudge:
         counted = np.ones(len(evidence)) if weights is None else weights
         return self._task.score(inputs, np.repeat(counted, [len(each) for each in evidence]), self._plain)
 
+    def doubt(self) -> str:
+        """The task's line about the labels, or else the float model's answers read so far, or ""."""
+        if self._task.doubt is None:
+            return ""
+        return self._task.doubt([*chain.from_iterable(self._truths.values())], self._plain)
+
+    def refuse_nothing(self) -> None:
+        """Raises BadData if the labels, or else the float model's answers read so far, hold nothing."""
+        size, truths = self._task.size, [*chain.from_iterable(self._truths.values())]
+        if size is None or not truths or any(map(size, truths)):
+            return
+        whose = "the labels hold" if self.labelled else "the float model finds"
+        known = ", ".join(f"{key}={value:g}" for key, value in self._task.parameters.items())
+        raise BadData(
+            f"metric {self._task.name}: {whose} nothing in any of {len(truths)} held-out inputs, so any model would "
+            f"agree: check the data, their preprocessing, and the metric's parameters ({known})"
+        )
+
     def _count(self, index: int) -> int:
         """How many inputs a sample holds that are read one by one."""
         return self._inputs[index] if index < len(self._inputs) else 1

@@ -1,5 +1,6 @@
 """Measure the output error of assignments on the switchable graph. Fits nothing."""
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -30,7 +31,10 @@ class Reading:
 
 
 class ErrorMeter:
-    """Losses against the float model on a fixed set of samples; the float outputs are computed once and kept."""
+    """Losses against the float model on a fixed set of samples; the float outputs are computed once and kept.
+
+    `evaluation_s` is about how long an evaluation takes: running every sample, and reading its outputs.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class ErrorMeter:
         """`parts` are those of the outputs, or the outputs' names; `measure` is relative L2 if None, and `limit` the
         limit on its metric. Float outputs beyond `room_bytes` (None: no limit) are kept in a file. Raises BadData for
         an output of the float model that is all NaN or infinite."""
+        start = time.perf_counter()
         self._switchable = switchable
         self._samples = samples
         self._parts = parts if isinstance(parts, Parts) else whole(parts)
@@ -54,6 +59,7 @@ class ErrorMeter:
         for index, name in enumerate(self._parts.outputs):
             refuse_missing(name, (outputs[index] for outputs in self._reference))
         self.measure = anchored(measure or Measure(Metric()), lambda: self._reference)
+        self.evaluation_s = time.perf_counter() - start
         same = Tally(self._parts)
         self._sketcher = Sketcher([[len(each) for each in same.add(outputs, outputs)] for outputs in self._reference])
 

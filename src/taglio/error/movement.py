@@ -12,7 +12,7 @@ An output is one part if its shape is not known in advance or its movement does 
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, inf, log
 
@@ -20,10 +20,13 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from taglio.data.dataset import one_of_each
 from taglio.error.compared import as_array
-from taglio.error.parts import Parts, labelled, reduced, whole
+from taglio.error.parts import Parts, alike, labelled, reduced, whole
+from taglio.error.ranking import ranked_outputs
 from taglio.error.scales import channel_axes, groups_by_scale
 from taglio.errors import TaglioError
+from taglio.model.captures import writers
 from taglio.model.derived import empty_like
 from taglio.model.load import Model
 from taglio.model.observe import tensor_values
@@ -104,7 +107,8 @@ def find_parts(model: Model, samples: Sequence[Values]) -> Parts:
         for label, scale in scales.items()
     }
     masks = {label: scale.mask for label, scale in scales.items() if scale.mask is not None}
-    return labelled(model.outputs, labels, sources, masks)
+    ranked = frozenset(map(model.outputs.index, ranked_outputs(model.proto.graph)))
+    return replace(labelled(model.outputs, labels, sources, masks), ranked=ranked)
 
 
 class _Movement:
@@ -114,7 +118,7 @@ class _Movement:
     def __init__(self, model: Model) -> None:
         self._model = model
         graph = model.proto.graph
-        self._producers = {name: node for node in graph.node for name in node.output if name}
+        self._producers = writers(graph.node)
         self._constants = {tensor.name: tensor for tensor in graph.initializer}
         self._outputs = [
             value.name
@@ -169,7 +173,7 @@ class _Movement:
             for name in self._outputs:
                 self._learn(name, sample[name], marks[name], labels, scales)
         if not complete:  # only labels that do not depend on the shape are sure to fit unseen shapes
-            labels = {output: known for output, known in labels.items() if _alike([*known.values()])}
+            labels = {output: known for output, known in labels.items() if alike(known)}
         return labels, scales
 
     def _values(self, samples: Sequence[Values]) -> list[dict[str, np.ndarray]]:
@@ -178,7 +182,7 @@ class _Movement:
         wanted = [
             name for name in dict.fromkeys([*self._outputs, *self._sources, *self._read]) if name in self._producers
         ]
-        needed = len({_shapes(each) for each in samples})
+        needed = len(one_of_each(samples))
         result: list[dict[str, np.ndarray]] = []
         start, held = time.perf_counter(), 0
         for sample, found in zip(samples, tensor_values(self._model, wanted, samples, "the data"), strict=False):
@@ -192,6 +196,8 @@ class _Movement:
         """The axis along which `name` has channels of different scale, and the group of each channel; or None."""
         found = [np.asarray(sample[name]) for sample in values]
         if found[0].dtype.kind != "f" or len({each.ndim for each in found}) > 1:
+            return None
+        if self._producers[name].op_type == "TopK":  # sorted values: ranks are no channels
             return None
         scale = _Scale(name)
         for each in found:
@@ -224,12 +230,7 @@ class _Movement:
         return result
 
     def _learn(
-        self,
-        name: str,
-        value: np.ndarray,
-        moved: np.ndarray,
-        labels: dict[int, _ByShape],
-        scales: dict[int, _Scale],
+        self, name: str, value: np.ndarray, moved: np.ndarray, labels: dict[int, _ByShape], scales: dict[int, _Scale]
     ) -> None:
         if moved.shape != value.shape:
             return
@@ -306,22 +307,12 @@ def _unmasked(rows: Sequence[np.ndarray], mask: float) -> Sequence[np.ndarray]:
     return [np.where(place, 0.0, each) for place, each in zip(places, rows, strict=True)] if mixed else rows
 
 
-def _alike(arrays: Sequence[np.ndarray]) -> bool:
-    return all(np.array_equal(arrays[0], each) for each in arrays)
-
-
 def _few(samples: Sequence[Values]) -> tuple[list[int], bool]:
     """Indices of a few samples, one of each shape first; and whether they include every shape."""
-    firsts: dict[object, int] = {}
-    for index, sample in enumerate(samples):
-        firsts.setdefault(_shapes(sample), index)
-    chosen = [*firsts.values()][:_SHAPES]
+    firsts = one_of_each(samples)
+    chosen = firsts[:_SHAPES]
     others = [index for index in range(len(samples)) if index not in chosen]
     return chosen + others[: max(0, _INPUTS - len(chosen))], len(firsts) <= _SHAPES
-
-
-def _shapes(sample: Values) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((name, np.shape(value)) for name, value in sorted(sample.items()))
 
 
 def _moved_inputs(node: onnx.NodeProto) -> list[str]:

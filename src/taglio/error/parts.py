@@ -23,13 +23,14 @@ class Parts:
 
     `labels` gives, by output index and then by the shape of the output, the label of every value. Axes along which
     labels do not change have length 1. `masks` gives, by part index, a value that masks others out, such as -999: it is
-    no part of the norm.
+    no part of the norm. `ranked` are the outputs whose rows computed scores put in order (ranking.py).
     """
 
     outputs: tuple[str, ...]
     parts: tuple[Part, ...]
     labels: Mapping[int, Labels] = field(default_factory=dict)
     masks: Mapping[int, float] = field(default_factory=dict)
+    ranked: frozenset[int] = frozenset()
     _chosen: dict[tuple[int, tuple[int, ...]], tuple[slice, ...] | np.ndarray] = field(default_factory=dict)
 
     @property
@@ -134,10 +135,15 @@ def fitting(known: Labels, shape: tuple[int, ...]) -> np.ndarray | None:
     None."""
     if shape in known:
         return known[shape]
-    first, *others = known.values()
-    alike = all(np.array_equal(first, each) for each in others)
+    first = next(iter(known.values()))
     suits = first.ndim == len(shape) and all(a in (1, b) for a, b in zip(first.shape, shape, strict=True))
-    return first if alike and suits else None
+    return first if suits and alike(known) else None
+
+
+def alike(known: Labels) -> bool:
+    """Whether the labels do not depend on the shape."""
+    first, *others = known.values()
+    return all(np.array_equal(first, each) for each in others)
 
 
 def box(chosen: np.ndarray) -> tuple[slice, ...] | None:

@@ -226,11 +226,7 @@ def _branch(
 
 
 def _int8_branch(
-    block: Block,
-    emitter: Emitter,
-    builder: QdqBuilder,
-    initializers: Mapping[str, onnx.TensorProto],
-    tag: str,
+    block: Block, emitter: Emitter, builder: QdqBuilder, initializers: Mapping[str, onnx.TensorProto], tag: str
 ) -> onnx.GraphProto:
     outputs = [builder.read_float(emitter, name) for name in block.outputs]
     used = {name for node in emitter.nodes for name in node.input}

@@ -232,7 +232,7 @@ class Tally:
             return "is NaN or infinite"
         if reference == 0.0 and difference > 0.0:
             return "" if self._metric.name == L2_PER_SIZE else "is not 0, as it is in float for every input"
-        return self._watches[index].lost()
+        return self._watches[index].lost(ordered=self._parts.parts[index].output not in self._parts.ranked)
 
     def unchanged(self) -> dict[str, float]:
         """Share of unchanged values by output that is not float."""

@@ -17,7 +17,8 @@ two choices as an edge, so it needs no separate variable:
 so that a block alone, and a block behind int8 producers, get exactly the errors of the vectors.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -49,10 +50,10 @@ class Design:
 
     @cached_property
     def reading(self) -> dict[str, list[int]]:
-        """Columns of the edges that a block reads, by block."""
+        """Indices in `edge` of the edges that a block reads, by block."""
         found: dict[str, list[int]] = {}
-        for column, (_, reader) in enumerate(self.edge):
-            found.setdefault(reader, []).append(len(self.own) + column)
+        for index, (_, reader) in enumerate(self.edge):
+            found.setdefault(reader, []).append(index)
         return found
 
     def row(self, assignment: Assignment) -> np.ndarray:
@@ -69,10 +70,10 @@ class Design:
         return row
 
 
-def design(graph: Graph, precisions: Sequence[Precision], only: Collection[str] | None = None) -> Design:
-    """The columns of `graph` under `precisions`, for all blocks that have a choice or those named in `only`."""
+def design(graph: Graph, precisions: Sequence[Precision]) -> Design:
+    """The columns of `graph` under `precisions`, for all blocks that have a choice."""
     moving = flows(graph)
-    blocks = {b.name: b for b in graph.choices() if not b.movement and (only is None or b.name in only)}
+    blocks = {block.name: block for block in graph.choices() if not block.movement}
     own = [(name, p.name) for name, block in blocks.items() for p in precisions if p.form != "float" and p.fits(block)]
     able = {name for name, block in blocks.items() if block.quantizable}
     edge = dict.fromkeys((flow.name, reader) for flow in moving for _, reader in flow.readers if reader in able)
@@ -93,24 +94,24 @@ def starting_noises(
     """
     whole = next(each.name for each in precisions if each.form == "whole")
     forms = {each.name: each for each in precisions}
-    readers: dict[str, int] = {}
-    for flow, _ in columns.edge:
-        readers[flow] = readers.get(flow, 0) + 1
-    edge = [flows_alone[flow] / readers[flow] if flow in flows_alone else None for flow, _ in columns.edge]
-    own: dict[tuple[str, str], np.ndarray] = {}
-    for (block, name), sketch in blocks_alone.items():
-        reading = columns.reading.get(block, []) if forms[name].scheme is not None else []
-        vectors = [edge[column - len(columns.own)] for column in reading]
-        own[block, name] = sketch - sum((each for each in vectors if each is not None), np.zeros_like(sketch))
+    readers = Counter(flow for flow, _ in columns.edge)
+    edge = [flows_alone.get(flow, np.zeros(())) / readers[flow] for flow, _ in columns.edge]
+
+    def reading(block: str, name: str) -> list[int]:
+        return columns.reading.get(block, []) if forms[name].scheme is not None else []
+
+    own = {
+        key: sketch - sum((edge[each] for each in reading(*key)), np.zeros_like(sketch))
+        for key, sketch in blocks_alone.items()
+    }
     start = np.zeros(len(columns.own) + len(columns.edge))
     producers = {flow.name: flow.producer for flow in columns.flows}
     for column, (block, name) in enumerate(columns.own):
         key = (block, name) if (block, name) in own else (block, whole)
         share = 1.0 if key == (block, name) else _ANCHOR_SHARE
         alone = float(np.dot(blocks_alone[key], blocks_alone[key]))
-        reading = columns.reading.get(block, []) if forms[name].scheme is not None else []
-        flows_read = [columns.edge[each - len(columns.own)][0] for each in reading]
-        if reading and not all(flow in flows_alone for flow in flows_read):
+        flows_read = [columns.edge[each][0] for each in reading(block, name)]
+        if not all(flow in flows_alone for flow in flows_read):
             start[column] = share * alone * (1.0 - _EDGE_SHARE)
             continue
         square = float(np.dot(own[key], own[key]))
@@ -119,12 +120,11 @@ def starting_noises(
             if producer in own:
                 square += 2.0 * float(np.dot(own[key], own[producer]))
         start[column] = share * max(square, _LEAST_OWN * alone)
-    for column, (_, reader) in enumerate(columns.edge, len(columns.own)):
+    squares = [float(np.dot(vector, vector)) for vector in edge]
+    for index, (_, reader) in enumerate(columns.edge):
         alone = float(np.dot(blocks_alone[reader, whole], blocks_alone[reader, whole]))
         together = columns.reading[reader]
-        vectors = [edge[each - len(columns.own)] for each in together]
-        squares = [0.0 if vector is None else float(np.dot(vector, vector)) for vector in vectors]
-        total = sum(squares)
-        part = squares[together.index(column)] / total if total > 0.0 else 1.0 / len(together)
-        start[column] = max(0.0, alone - start[columns.index[reader, whole]]) * part
+        total = sum(squares[each] for each in together)
+        part = squares[index] / total if total > 0.0 else 1.0 / len(together)
+        start[len(columns.own) + index] = max(0.0, alone - start[columns.index[reader, whole]]) * part
     return start

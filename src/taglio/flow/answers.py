@@ -129,7 +129,7 @@ def of_answers(answered: Mapping[str, Answers], winner: str, limits: Limits) -> 
         f"output {name} is not float: {share:.2%} of its values agree" for name, share in chosen.unchanged.items()
     ]
     if chosen.interval and limits.max_error is not None and chosen.error <= limits.max_error < chosen.interval[1]:
-        low, high = (metric.text(each, 2) for each in chosen.interval)
+        low, high = (metric.text(each, 2) for each in metric.ascending(chosen.interval))
         lines.append(f"the limit holds on these inputs; on similar inputs expect {metric.title} from {low} to {high}")
     everything = answered.get("int8")
     if everything is not None:

@@ -144,8 +144,7 @@ def build(work: Work, plan: Plan, *, progress: Progress | None = None) -> Built:
     (['0-local'], 8)
     """
     work = work.telling(progress)
-    result = assemble(work, plan)
-    whole = work.builder(plan.scheme).build(plan.assignment(), plan.wire_only(work.graph))
+    result, whole = assemble(work, plan), _quantized(work, plan)
     with scratch() as folder:
         proof = prove(folder, result.write(folder), whole, covering(work.data.held_out.samples)[:_PROVEN])
     return replace(result, proof=proof)
@@ -153,7 +152,7 @@ def build(work: Work, plan: Plan, *, progress: Progress | None = None) -> Built:
 
 def assemble(work: Work, plan: Plan) -> Built:
     """Build the components of `plan`, without the proof."""
-    quantized = work.builder(plan.scheme).build(plan.assignment(), plan.wire_only(work.graph))
+    quantized = _quantized(work, plan)
     wires = Wires(plan.start, plan.copies()) if plan.crossings else None
     parts = [
         part if plan.runtime_on(part.device) == NAME else replace(part, proto=with_hard_swish(part.proto))
@@ -174,6 +173,11 @@ def assemble(work: Work, plan: Plan) -> Built:
     )
     made_from = (sha256, plan.fingerprint(), inputs, work.model.outputs, tuple(parts), whole)
     return Built(*made_from, store=store, runtimes=runtimes, bfloat16=bfloat16, states=states)
+
+
+def _quantized(work: Work, plan: Plan) -> onnx.ModelProto:
+    builder = work.in_place(plan.runtime).builder(plan.scheme)
+    return builder.build(plan.assignment(), plan.wire_only(work.graph))
 
 
 def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manifest]:

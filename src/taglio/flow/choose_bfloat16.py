@@ -28,8 +28,9 @@ from taglio.progress import reported
 from taglio.runtimes.openvino import BF16, MIXED, NAME, compiled, marked
 from taglio.scratch import scratch
 
-# Groups, as many as can be tried in _BUDGET_S seconds. Choices of groups may take as long again.
-_MOST, _FEWEST, _BUDGET_S = 24, 4, 20.0
+# Groups, as many as can be tried in _BUDGET_S seconds at effort 1; lower efforts than _LEAST count as that. Choices of
+# groups may take as long again.
+_MOST, _FEWEST, _BUDGET_S, _LEAST = 24, 4, 20.0, 0.2
 # Inputs for the error of a group alone; a choice is measured on all that are given.
 _FEW = 4
 # The share of the limit that a choice may use: on other inputs its error differs.
@@ -64,14 +65,16 @@ def choose_bfloat16(
     limit: float,
     metric: Metric,
     float_s: float,
+    effort: float = 1.0,
 ) -> Choice | None:
     """The choice that leads to the fastest plan and keeps a share of `limit` on `samples`, whose float outputs are
-    `wanted`. None if none is clearly faster than `float_s`, OpenVINO's time in float32, if the model is too slow to try
-    that often, or if memory does not hold the weights often enough."""
+    `wanted`; `effort` scales the time for it. None if none is clearly faster than `float_s`, OpenVINO's time in
+    float32, if the model is too slow to try that often, or if memory does not hold the weights often enough."""
+    budget_s = max(_LEAST, effort) * _BUDGET_S
     weight_bytes = sum(block.weight_float_bytes for block in work.graph.blocks)
     if work.memory_bytes is not None and _COPIES * weight_bytes > work.memory_bytes:
         return None
-    if _FEWEST * min(_FEW, len(samples)) * float_s > _BUDGET_S:
+    if _FEWEST * min(_FEW, len(samples)) * float_s > budget_s:
         return None
     with scratch() as folder:
         path = folder / "float32.onnx"
@@ -87,14 +90,14 @@ def choose_bfloat16(
 
         begun = time.perf_counter()
         fixed = error((), _FEW)
-        affordable = int(_BUDGET_S / (time.perf_counter() - begun))
+        affordable = int(budget_s / (time.perf_counter() - begun))
         if affordable < _FEWEST:
             return None
         groups = grouped(work.graph, min(_MOST, affordable))
         alone = [error(_tensors(work, group), _FEW) for group in reported(groups, "trying bfloat16", work.progress)]
         squares = np.maximum(np.square(alone) - fixed**2, 0.0)
         seconds = [_seconds(work, place, groups) for place in (MIXED, BF16)]
-        return _best(work, _Groups(groups, seconds, squares, fixed), error, limit, float_s)
+        return _best(work, _Groups(groups, seconds, squares, fixed), error, limit, float_s, budget_s)
 
 
 def with_int8(seconds: float, error: float, limit: float) -> float:
@@ -119,16 +122,22 @@ class _Groups:
 
 
 def _best(
-    work: Work, groups: _Groups, error: Callable[[Sequence[str]], float], limit: float, float_s: float
+    work: Work,
+    groups: _Groups,
+    error: Callable[[Sequence[str]], float],
+    limit: float,
+    float_s: float,
+    budget_s: float,
 ) -> Choice | None:
-    """Measure what is expected to be best, correct the expectations, and repeat while they promise a gain."""
+    """Measure what is expected to be best, correct the expectations, and repeat while they promise a gain,
+    for `budget_s` seconds."""
     most = _SHARE * limit
     crossing_bytes, saved_s = crossing(work.graph, groups.blocks), np.subtract(groups.seconds[0], groups.seconds[1])
     choice = (0,) * len(groups.blocks)
     fixed, squares = groups.fixed, groups.squares.copy()
     measured = dict[tuple[int, ...], Choice | None]()
     byte_s, switched, excess_s = 0.0, list[float](), list[float]()
-    deadline = time.perf_counter() + _BUDGET_S
+    deadline = time.perf_counter() + budget_s
     while choice not in measured and len(measured) < _TRIED and time.perf_counter() < deadline:
         bfloat16 = _tensors(work, [*chain.from_iterable(compress(groups.blocks, choice))])
         measured[choice], found = None, error(bfloat16)

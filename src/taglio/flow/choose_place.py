@@ -8,7 +8,7 @@ use what is left of the limit. If bfloat16 everywhere breaks the limit, or leave
 the fastest place or faster, some blocks may still compute in it: that is one more place (choose_bfloat16.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, sqrt
 from types import MappingProxyType
@@ -80,6 +80,12 @@ def left_for_int8(limit: float, base: float) -> float:
 def together(error: float, base: float) -> float:
     """The expected error of int8 with the error `error` in a place where the float model has the error `base`."""
     return sqrt(error**2 + base**2) if base else error
+
+
+def studied(planned: Collection[str]) -> str:
+    """The one of the `planned` places as built for which errors are studied: ONNX Runtime if it is among them, since
+    its models have more pairs."""
+    return NAME if NAME in planned else next(iter(planned))
 
 
 def rank(
@@ -167,7 +173,7 @@ def float_everywhere(
     if errors.get(BF16, 0.0) > _MUCH * max_loss and OPENVINO in errors and OPENVINO not in dropped and reachable:
         try:
             require_here(MIXED, work.model.name)
-            choice = choose_bfloat16(work, samples, wanted, max_loss, metric, float_s[OPENVINO])
+            choice = choose_bfloat16(work, samples, wanted, max_loss, metric, float_s[OPENVINO], effort)
         except Exception as error:  # as in base_errors
             dropped[MIXED] = one_line(error, 200)
     results = [

@@ -13,6 +13,7 @@ from taglio.error.doubts import (
     coarse_metric,
     constant_inputs,
     constant_outputs,
+    exchanged_rows,
     few_inputs,
     no_numbers,
     not_float,
@@ -20,7 +21,7 @@ from taglio.error.doubts import (
     too_few_inputs,
     unlike_calibration,
 )
-from taglio.error.judge import fewest_samples
+from taglio.error.judge import TaskJudge, fewest_samples
 from taglio.error.loss import Bound, parse_metric
 from taglio.error.measure import ErrorMeter, anchored
 from taglio.error.model import ErrorModel
@@ -61,10 +62,10 @@ def error_model(
 ) -> ErrorModel:
     """Measure how blocks in int8 change the output of `work`, and fit a model of any subset of them.
 
-    The scheme is that of `profile`. The model is most accurate `near` the limit of plans, given as a loss (for relative
-    L2 the error itself), unless the metric moves in steps. `provider` is the execution provider that measures ("cpu",
-    "cuda" or "auto"), `confidence` the share of plans whose error stays below the model's upper end; `effort` scales
-    the time given to measuring.
+    The scheme is that of `profile`, and blocks in int8 are as built for the place of `work`. The model is most accurate
+    `near` the limit of plans, given as a loss (for relative L2 the error itself), unless the metric moves in steps.
+    `provider` is the execution provider that measures ("cpu", "cuda" or "auto"), `confidence` the share of plans whose
+    error stays below the model's upper end; `effort` scales the time given to measuring.
 
     >>> error = taglio.error_model(model, profile, effort=0.02)
     >>> error.predict(model.graph, {})
@@ -123,6 +124,8 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> 
         no_numbers(meter.references, outputs),
         too_few_inputs(squares, references, meter.names, len(work.data.held_out.samples)),
         coarse_metric(meter.metric, len(work.data.held_out.samples)),
+        meter.measure.judge.doubt() if isinstance(meter.measure.judge, TaskJudge) else "",
+        exchanged_rows(meter.metric, [outputs[index] for index in sorted(work.parts.ranked)]),
         unlike_calibration(work.ranges(replace(scheme, repairs=())).low_high, _held_out_ranges(work), work.graph),
         constant_outputs(meter.references, outputs),
         saturating_sums(scheme, sums_saturate()),
@@ -154,6 +157,9 @@ def loss_limits(work: Work, limits: Limits) -> Limits:
             few = f"{len(held_out.samples)} held-out inputs are too few"
             raise BadData(f"metric {each.name}: {few}: it needs at least {fewest_samples(each)} samples, add more")
     measure = anchored(measure, work.float_answers)
+    for judge in (measure.judge, *(judge for _, judge in measure.others)):
+        if isinstance(judge, TaskJudge):
+            judge.refuse_nothing()
     assert limits.max_error is not None, "the set-up's metric has a limit"
     also = tuple(Bound(each.metric, each.metric.bound(each.max_error)) for each, _ in measure.others)
     return replace(limits, max_error=measure.metric.bound(limits.max_error), metric=measure.metric, also=also)

@@ -24,7 +24,8 @@ from taglio.profile.stopwatch import Effort, Timed, time_models
 from taglio.quantize.precision import Assignment
 from taglio.runtimes import cuda
 
-Build = Callable[[Assignment], onnx.ModelProto]
+# The model of an assignment, as it is built for a place.
+Build = Callable[[Assignment, str], onnx.ModelProto]
 # The most solved plans that are timed beside float, all-int8 and the plans by simple rules.
 FINALISTS = 3
 # Medians closer than this factor do not show which is faster, even on an idle machine.
@@ -101,8 +102,8 @@ def timed_finalists(work: Work, build: Build, final: dict[str, Tried], budget_s:
     """The times of every finalist in its place, all in one interleaved run, with the float model in the first place as
     FLOAT_RUN. A finalist that does not run there is marked in `final` as not holding."""
     home = next(iter(final.values())).plan.runtime
-    models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: partial(build, {})}
-    models |= {name: partial(build, each.plan.assignment()) for name, each in final.items()}
+    models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: partial(build, {}, home)}
+    models |= {name: partial(build, each.plan.assignment(), each.plan.runtime) for name, each in final.items()}
     places = {FLOAT_RUN: work.setup.options(home)}
     places |= {name: work.setup.options(each.plan.runtime) for name, each in final.items()}
     refused: dict[str, str] = {}
@@ -173,8 +174,8 @@ def _answer(
     """Add the answers of the `asked` finalists to `answered`; one that cannot run outside ONNX Runtime is rejected."""
     if not asked:
         return
-    models = {name: partial(build, final[name].plan.assignment()) for name in asked}
     places = {name: final[name].plan.runtime for name in asked}
+    models = {name: partial(build, final[name].plan.assignment(), place) for name, place in places.items()}
     try:
         answered |= answers(work, models, limits, places)
     except (BadData, BadModel) as error:

@@ -14,7 +14,7 @@ from taglio.memory import used_bytes
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.profile.measure import MIXES
-from taglio.weights import weight_bytes
+from taglio.weights import listed_bytes, weight_bytes
 
 # Sessions timed side by side if memory allows: those of a profile.
 _SESSIONS = MIXES + 3
@@ -46,7 +46,8 @@ class Needs:
 
 def memory_needs(model: Model, graph: Graph, data: Split) -> Needs:
     """The memory that a run on `data` needs, from the sizes of weights, tensors and samples."""
-    weights, between = weight_bytes(model.proto), activation_bytes(graph)
+    weights = weight_bytes(model.proto) + listed_bytes(model.proto.graph.node)
+    between = activation_bytes(graph)
     tensors = graph.tensor_map()
     outputs = sum(tensors[name].float_bytes for name in graph.outputs)
     inputs = sum(tensors[name].float_bytes for name in graph.inputs)

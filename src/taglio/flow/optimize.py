@@ -13,7 +13,7 @@ from taglio.error.doubts import nothing_changed
 from taglio.errors import BadOption
 from taglio.flow.answers import Answers, of_answers
 from taglio.flow.build import Built, assemble
-from taglio.flow.choose_place import left_for_int8
+from taglio.flow.choose_place import left_for_int8, studied
 from taglio.flow.choose_repairs import RepairResult, choose_repairs
 from taglio.flow.choose_scheme import SchemeResult
 from taglio.flow.curve import costly, curve
@@ -88,7 +88,9 @@ def optimize(
         clock.lap("scheme")
     chosen, repairs = found.scheme, tuple[RepairResult, ...]()
     if any(each.scheme == places.scheme and each.error > limits.max_error for each in places.schemes):
-        chosen, repairs = choose_repairs(settled, chosen, limits.metric, effort=effort)
+        chosen, repairs = choose_repairs(
+            settled.in_place(studied(places.planned)), chosen, limits.metric, effort=effort
+        )
         settled.kept.forget("builder", but=chosen)  # each holds a copy of the weights
         clock.lap("repair")
     settled.builder(chosen)
@@ -97,7 +99,7 @@ def optimize(
     clock.lap("profile")
     best, home = next(iter(measured.items()))
     inner = left_for_int8(limits.max_error, places.usable.get(best, 0.0))
-    error = error_model(settled, home, near=inner, confidence=confidence, effort=effort)
+    error = error_model(settled.in_place(studied(measured)), home, near=inner, confidence=confidence, effort=effort)
     clock.lap("error")
     decision = decide(settled, measured, error, limits, bases=places.usable, effort=effort)
     levels = curve(

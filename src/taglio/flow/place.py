@@ -7,6 +7,7 @@ from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 
+from taglio.arguments import not_negative, positive
 from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster, Device
 from taglio.error.model import ErrorModel
@@ -21,9 +22,10 @@ from taglio.flow.work import Work
 from taglio.flow.workspace import PROFILE
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import noise_limits
-from taglio.plan.place import GAP, Answer, Running
-from taglio.plan.replicas import place as solve
+from taglio.plan.place import Answer, Running
+from taglio.plan.place import place as solve
 from taglio.plan.result import Limits, Plan
+from taglio.plan.solve import GAP
 from taglio.plan.workload import Objective, Workload, parse_objective
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, in_components, scaled
@@ -160,6 +162,16 @@ def candidate(
     `profile` is of this machine, `profiles` those of other devices by name. `pins` and `keep_off` are DEVICE=PATTERN.
     Raises BadOption.
     """
+    amounts = {
+        "rate_per_s": rate_per_s,
+        "max_latency_s": max_latency_s,
+        "max_energy_j": max_energy_j,
+        "min_rate_per_s": min_rate_per_s,
+        "max_steps": max_steps,
+    }
+    for argument, value in amounts.items():
+        if value is not None:
+            positive(argument, value)
     work = work.settled(profile.scheme)
     limits = replace(
         limits_for(work, max_error, keep_float, force_int8),
@@ -212,6 +224,8 @@ def place(
     >>> answer.plans[0].start
     'camera'
     """
+    not_negative("gap", gap)
+    positive("time_limit_s", time_limit_s)
     candidates = [candidates] if isinstance(candidates, Candidate) else list(candidates)
     if not isinstance(cluster, Cluster):
         cluster = cluster_file.load(Path(cluster))
@@ -292,6 +306,9 @@ def pareto(
     progress: Progress | None = None,
 ) -> Front:
     """Plans of all models that trade latency for error, energy or throughput; `time_limit_s` is per placement."""
+    not_negative("gap", gap)
+    for argument, value in (("points", points), ("time_limit_s", time_limit_s)):
+        positive(argument, value)
 
     def plan(works: Sequence[Workload], objective: Objective) -> Answer:
         return solve(works, cluster, objective, gap=gap, time_limit_s=time_limit_s)
@@ -312,8 +329,9 @@ class _Meter:
     running the built model."""
 
     def __init__(self, each: Candidate) -> None:
-        self._work, self._build = each.work, each.work.builder(each.measured.scheme).build
-        self._meter, self._limits = meters(each.work, each.measured, each.limits)[1](), each.limits
+        self._work = each.work.in_place(NAME)  # as assembled for several devices, whatever their runtimes
+        self._build = self._work.builder(each.measured.scheme).build
+        self._meter, self._limits = meters(self._work, each.measured, each.limits)[1](), each.limits
         self._base = each.base
         self._known: dict[str, float] = {}
 
@@ -327,7 +345,7 @@ class _Meter:
             wires = plan.wire_only(self._work.graph)
             if wires:
                 built = partial(self._build, plan.assignment(), wires)
-                self._known[key] = answers(self._work.in_place(NAME), {"plan": built}, self._limits)["plan"].judged
+                self._known[key] = answers(self._work, {"plan": built}, self._limits)["plan"].judged
             else:
                 self._known[key] = self._meter.error(plan.assignment())
         return self._known[key]

@@ -16,8 +16,9 @@ from taglio.flow.place import Candidate, candidate, moving_from, source
 from taglio.flow.workspace import PLAN, PROFILE, keep_plan, read_error, reopen_profiled
 from taglio.model.graph import Graph
 from taglio.plan.explain import Alternative, again, limits_cost, runner_up, what_if
-from taglio.plan.place import GAP, Answer
+from taglio.plan.place import Answer
 from taglio.plan.result import Plan
+from taglio.plan.solve import GAP
 from taglio.plan.workload import Objective, parse_objective
 from taglio.profile.result import Profile
 from taglio.progress import Progress

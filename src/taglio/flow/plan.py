@@ -7,6 +7,8 @@ from functools import cache, partial
 from math import inf
 from typing import Any
 
+import onnx
+
 from taglio.arguments import number, patterns, positive
 from taglio.error.judge import fewest_samples
 from taglio.error.loss import Bound, parse_metric
@@ -15,7 +17,7 @@ from taglio.error.model import ErrorModel
 from taglio.errors import BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
 from taglio.flow.answers import Answers
 from taglio.flow.by_hand import place_by_hand
-from taglio.flow.choose_place import left_for_int8, together
+from taglio.flow.choose_place import left_for_int8, studied, together
 from taglio.flow.error import loss_limits
 from taglio.flow.finalists import (
     PLAIN,
@@ -47,11 +49,13 @@ from taglio.quantize.precision import Assignment, Precision
 # One limit on the metric, or limits by metric name.
 Bounds = float | Mapping[str, float]
 # How often timings of plans refine the tables, and how many plans are measured: solved ones, from _FEWEST to _SOLVED,
-# and those of rules that exclude block after block. Each is cut where it would take longer than _PATIENCE_S.
+# and those of rules that exclude block after block. Each is cut where it would take longer than _PATIENCE_S, and one
+# measurement at _VERIFY_S, at effort 1; a small effort counts as _LEAST.
 _ROUNDS = 2
 _PATIENCE_S = 60.0
 _SOLVED, _FEWEST, _SOLVED_AGAIN, _EXCLUDED = 10, 3, 6, 30
 _VERIFY_SAMPLES, _VERIFY_S = 32, 8.0
+_LEAST = 0.2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,8 +180,11 @@ def decide(
     bases = bases or dict.fromkeys(measured, 0.0)
     first = next(iter(measured.values()))
     work = work.settled(first.scheme).in_place(next(iter(bases)))
-    build = work.builder(first.scheme).build
-    meter, full = meters(work, first, limits)
+    meter, full = meters(work.in_place(studied(measured)), first, limits, effort)
+
+    def build(assignment: Assignment, place: str) -> onnx.ModelProto:
+        return work.in_place(place).builder(first.scheme).build(assignment)
+
     found: dict[str, Explored] = {}
     refusals: list[TaglioError] = []
     for place, profile in measured.items():
@@ -243,7 +250,7 @@ def _explored(
     start = time.monotonic()
     for index in range(_ROUNDS):
         chosen = finalists(tried, leader)
-        if time.monotonic() - start + len(chosen) * work.setup.run_s > _PATIENCE_S:
+        if time.monotonic() - start + len(chosen) * work.setup.run_s > _patience_s(effort):
             break
         timed, refused = _time(work, build, chosen, 6.0 * effort)
         failed = [each for name, each in chosen.items() if _label(name) in refused]
@@ -253,7 +260,7 @@ def _explored(
         runs = {_label(name): (each.plan.assignment(), timed[_label(name)]) for name, each in chosen.items()}
         runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
         known = refine(work.model, work.graph, known, runs, f" {index + 1}", near=leader.plan.assignment())
-        rounds = min(_SOLVED_AGAIN, _solved(work, meter))
+        rounds = min(_SOLVED_AGAIN, _solved(meter, effort))
         told = work.progress
         tried += search(work.graph, known, model, inner, meter.error, rounds=rounds, effort=effort, progress=told)
         model = corrected(study, work.graph, tried, inner.max_error)
@@ -312,10 +319,10 @@ def _searched(
 
     If nothing holds on `meter`, `full` decides. Raises Infeasible if nothing holds there either.
     """
-    rounds, told = _solved(work, meter), work.progress
+    rounds, told = _solved(meter, effort), work.progress
     tried = search(work.graph, measured, model, limits, meter.error, rounds=rounds, effort=effort, progress=told)
     kept = {name for name in limits.float_blocks if not work.graph.block(name).movement}
-    patient = _EXCLUDED * _evaluation_s(work, meter) <= _PATIENCE_S
+    patient = _EXCLUDED * meter.evaluation_s <= _patience_s(effort)
     for name, assignment in _rules(work.graph, measured, model, limits, meter, excluding=patient).items():
         value = meter.error(assignment) if assignment else 0.0
         candidate = unsolved(name, work.graph, measured, model, limits, assignment, value)
@@ -368,29 +375,33 @@ def _rules(
     return result
 
 
-def meters(work: Work, profile: Profile, limits: Limits) -> tuple[ErrorMeter, Callable[[], ErrorMeter]]:
+def meters(
+    work: Work, profile: Profile, limits: Limits, effort: float = 1.0
+) -> tuple[ErrorMeter, Callable[[], ErrorMeter]]:
     """Two meters of a plan's error: one for searching, on the first _VERIFY_SAMPLES held-out inputs, or fewer if those
     take longer than _VERIFY_S, but as many as the metrics need; and what makes the one on all inputs (the same meter if
     those are all)."""
     work = work.settled(profile.scheme)
     switchable = work.switchable(profile.scheme)
     limit = inf if limits.max_error is None else limits.max_error
-    metrics = [parse_metric(work.setup.metric), *(each.metric for each in limits.also)]
-    count = max(work.affordable(_VERIFY_S, _VERIFY_SAMPLES), *map(fewest_samples, metrics))
-    first = work.meter(switchable, count, limits.also, limit)
+    fewest = max(map(fewest_samples, [parse_metric(work.setup.metric), *(each.metric for each in limits.also)]))
+    verify_s = max(_LEAST, effort) * _VERIFY_S
+    first = work.meter(switchable, max(work.affordable(verify_s, _VERIFY_SAMPLES), fewest), limits.also, limit)
+    if first.evaluation_s > 2.0 * verify_s:  # reading the outputs takes long
+        each_s = first.evaluation_s / first.samples
+        first = work.meter(switchable, affordable(each_s, verify_s, first.samples, fewest), limits.also, limit)
     if first.samples == len(work.data.held_out.samples):
         return first, lambda: first
     return first, cache(lambda: work.meter(switchable, None, limits.also, limit))
 
 
-def _evaluation_s(work: Work, meter: ErrorMeter) -> float:
-    """About the seconds in which `meter` measures an error."""
-    return work.setup.run_s * meter.samples
+def _patience_s(effort: float) -> float:
+    return max(_LEAST, effort) * _PATIENCE_S
 
 
-def _solved(work: Work, meter: ErrorMeter) -> int:
+def _solved(meter: ErrorMeter, effort: float) -> int:
     """How many solved plans to measure with `meter`."""
-    return affordable(_evaluation_s(work, meter), _PATIENCE_S, _SOLVED, _FEWEST)
+    return affordable(meter.evaluation_s, _patience_s(effort), _SOLVED, _FEWEST)
 
 
 def _infeasible(limits: Limits, reached: float) -> Infeasible:
@@ -424,7 +435,7 @@ def _time(
     assignments |= {_label(name): each.plan.assignment() for name, each in chosen.items()}
     refused: dict[str, str] = {}
     timed = time_models(
-        {name: partial(build, assignment) for name, assignment in assignments.items()},
+        {name: partial(build, assignment, work.setup.runtime) for name, assignment in assignments.items()},
         work.timed,
         work.setup.options(),
         Effort(budget_s=budget_s),

@@ -50,6 +50,7 @@ from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.run.in_process import RunReport
 from taglio.run.steps import StepsReport
+from taglio.runtimes.onnxruntime import NAME
 from taglio.transaction import changing, drop, held
 
 
@@ -99,11 +100,12 @@ def error(
             parse_metric(metric)
             work = work.but(setup=replace(work.setup, metric=metric))
             artifact.save(staged / f"{SETUP}.json", SETUP, sha256, work.setup)
-        result = error_model(work, measured, provider=provider, effort=effort, progress=progress)
+        there = work.in_place(NAME)  # with all pairs: plans may be for several devices
+        result = error_model(there, measured, provider=provider, effort=effort, progress=progress)
         drop(staged, *MADE_FROM[ERROR])
         keep_found(staged, sha256, found(work))
         artifact.save(staged / f"{ERROR}.json", ERROR, sha256, result)
-    return work.graph, result, work.switchable(measured.scheme, provider).provider
+    return work.graph, result, there.switchable(measured.scheme, provider).provider
 
 
 def sensitivities(folder: Path) -> tuple[tuple[Sensitivity, ...], ErrorModel]:

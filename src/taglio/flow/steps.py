@@ -69,6 +69,6 @@ class Stepped:
 
     def _proto(self) -> tuple[Path, onnx.ModelProto]:
         path = self._source if isinstance(self._source, Path) else IN_MEMORY
-        proto, _, _ = read(self._source)
+        proto, _ = read(self._source)
         fix_shapes(path, proto, self._shapes)
         return path, proto

@@ -54,8 +54,9 @@ from taglio.runtimes.onnxruntime import (
     run_session,
 )
 from taglio.runtimes.openvino import MIXED
+from taglio.runtimes.openvino import NAME as OPENVINO
 from taglio.runtimes.places import AUTO
-from taglio.runtimes.session import RUNTIMES, WHOLE
+from taglio.runtimes.session import RUNTIMES, WHOLE, package
 
 # A timed run takes no longer than this if it covers several shapes.
 _TIMED_S = 8.0
@@ -295,16 +296,22 @@ class Work:
         return ErrorMeter(switchable, samples, self.parts, measure, limit, room_bytes=self.outputs_bytes)
 
     def builder(self, scheme: Scheme) -> QdqBuilder:
-        """The builder of quantised models under `scheme`."""
+        """The builder of quantised models under `scheme`, for the place of the set-up."""
         ranges = self.ranges(scheme)
-        return self.kept.once(
+        builder: QdqBuilder = self.kept.once(
             ("builder", scheme), lambda: QdqBuilder(self.model, self.graph, {scheme.calibrated: ranges})
         )
+        return builder.fusing() if self._fuses else builder
+
+    @property
+    def _fuses(self) -> bool:
+        return package(self.setup.runtime) == OPENVINO
 
     def switchable(self, scheme: Scheme, provider: str = "cpu") -> Switchable:
-        """The switchable graph of the blocks that can be int8 under `scheme`."""
-        able = tuple(block.name for block in self.graph.candidates())
-        return self.kept.once(("switchable", scheme, provider, able), lambda: self._switchable(scheme, provider))
+        """The switchable graph of the blocks that can be int8 under `scheme`, as they are built for the place of the
+        set-up."""
+        key = ("switchable", scheme, provider, tuple(block.name for block in self.graph.candidates()))
+        return self.kept.once((*key, self._fuses), lambda: self._switchable(scheme, provider))
 
     def _switchable(self, scheme: Scheme, provider: str) -> Switchable:
         setup = self.setup

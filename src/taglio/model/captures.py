@@ -1,10 +1,10 @@
-"""The outer tensors that an operator reads, directly or in its subgraphs, and renaming them. Builds no blocks.
+"""What operators read, directly or in their subgraphs, and which operator writes it; renaming it. Builds no blocks.
 
 The body of an If, Loop or Scan reads tensors of the graphs around it by name. A name that a body defines itself (an
 input, a weight, an operator's output) shadows an outer tensor of the same name.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import onnx
 
@@ -17,6 +17,20 @@ def node_inputs(node: onnx.NodeProto) -> list[str]:
         reads = [name for sub in graph.node for name in node_inputs(sub)] + [value.name for value in graph.output]
         names += [name for name in reads if name not in own]
     return names
+
+
+def readers(nodes: Iterable[onnx.NodeProto]) -> dict[str, list[onnx.NodeProto]]:
+    """The nodes that read each tensor, also in their subgraphs; a node is there as often as it reads the tensor."""
+    found: dict[str, list[onnx.NodeProto]] = {}
+    for node in nodes:
+        for name in node_inputs(node):
+            found.setdefault(name, []).append(node)
+    return found
+
+
+def writers(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
+    """The node that writes each tensor."""
+    return {name: node for node in nodes for name in node.output if name}
 
 
 def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:

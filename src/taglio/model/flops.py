@@ -9,6 +9,8 @@ from math import prod
 
 import onnx
 
+from taglio.model.operators import integer, text
+
 Shapes = Mapping[str, tuple[int, ...]]
 
 # Operations per output element; a transcendental function counts as one, as is common.
@@ -38,14 +40,14 @@ def operator_flops(node: onnx.NodeProto, shapes: Shapes) -> int:
             source, weight = shapes.get(node.input[0], ()), shapes.get(node.input[1], ())
             return 2 * prod(source) * prod(weight[1:]) + size * _has_bias(node)
         case "MatMul" | "FusedMatMul" | "MatMulInteger" | "MatMulNBits" | "QLinearMatMul":
-            return 2 * size * shapes.get(node.input[0], (0, 0))[-2 if _attribute(node, "transA", 0) else -1]
+            return 2 * size * shapes.get(node.input[0], (0, 0))[-2 if integer(node, "transA") else -1]
         case "Einsum":
             return 2 * _einsum_size(node, shapes) if len(node.input) == 2 else 0
         case "Attention" | "MultiHeadAttention" | "GroupQueryAttention":
             return _attention(node, shapes, size)
         case "Gemm":
             left = shapes.get(node.input[0], (0, 0))
-            inner = left[0] if _attribute(node, "transA", 0) else left[1]
+            inner = left[0] if integer(node, "transA") else left[1]
             return size * (2 * inner + _has_bias(node))
         case "LSTM" | "GRU" | "RNN":  # both matrices at every step; elementwise work in the gates is not counted
             weights = sum(prod(shapes.get(name, ())) for name in node.input[1:3] if shapes.get(name))
@@ -57,8 +59,7 @@ def operator_flops(node: onnx.NodeProto, shapes: Shapes) -> int:
         case "GlobalAveragePool" | "GlobalMaxPool" | "ReduceMean" | "ReduceSum" | "ReduceMax" | "ReduceMin":
             return prod(shapes.get(node.input[0], (0,)))
         case "Resize":
-            mode = next((a.s.decode() for a in node.attribute if a.name == "mode"), "nearest")
-            return 0 if mode == "nearest" else 7 * size
+            return 0 if text(node, "mode", "nearest") == "nearest" else 7 * size
         case other:
             return _PER_ELEMENT.get(other, 0) * size
 
@@ -76,8 +77,7 @@ def _attention(node: onnx.NodeProto, shapes: Shapes, size: int) -> int:
 
 def _einsum_size(node: onnx.NodeProto, shapes: Shapes) -> int:
     """The product of the sizes of all indices; 0 if an ellipsis hides some."""
-    equation = next((a.s.decode() for a in node.attribute if a.name == "equation"), "")
-    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    terms = text(node, "equation", "").replace(" ", "").partition("->")[0].split(",")
     sizes: dict[str, int] = {}
     for term, name in zip(terms, node.input, strict=False):
         if len(term) != len(shapes.get(name, ())) or "." in term:
@@ -89,7 +89,3 @@ def _einsum_size(node: onnx.NodeProto, shapes: Shapes) -> int:
 def _has_bias(node: onnx.NodeProto) -> int:
     bias = {"QLinearConv": 8, "ConvInteger": 9}.get(node.op_type, 2)
     return int(len(node.input) > bias and node.input[bias] != "")
-
-
-def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((a.i for a in node.attribute if a.name == name), default)

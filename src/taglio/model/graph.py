@@ -10,14 +10,14 @@ import onnx
 
 from taglio.data.spec import dtype_name, dtype_of
 from taglio.errors import BadModel, BadOption
-from taglio.model.captures import node_inputs
+from taglio.model.captures import node_inputs, readers, writers
 from taglio.model.flops import operator_flops
 from taglio.model.load import Model
 from taglio.model.observe import Observed, tensor_shapes, tensor_types
 from taglio.model.operators import moves, quantized_already, refusal, standard
 from taglio.model.quantized import why_float
 from taglio.model.sequences import joined, not_tensors
-from taglio.weights import bytes_of, of_nodes
+from taglio.weights import bytes_of, listed_bytes, of_nodes
 
 ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 ACTIVATIONS = frozenset(
@@ -327,11 +327,7 @@ class _Operators:
         self.initializers = {tensor.name for tensor in graph.initializer}
         self.fixed = {each.name: bytes_of([each]) for each in graph.initializer if each.data_type != _FLOAT}
         self.biases = {tensor.name for tensor in graph.initializer if all(size == 1 for size in tensor.dims[:-1])}
-        self.producers = {name: node for node in graph.node for name in node.output}
-        self.consumers: dict[str, list[onnx.NodeProto]] = {}
-        for node in graph.node:
-            for name in node_inputs(node):
-                self.consumers.setdefault(name, []).append(node)
+        self.producers, self.consumers = writers(graph.node), readers(graph.node)
 
     def groups(self) -> list[list[onnx.NodeProto]]:
         """Anchors with the bias addition and activation that a runtime fuses into them, sums with their Relu (the end
@@ -410,7 +406,9 @@ class _Operators:
             soft_tail=len(group) > 1 and group[-1].op_type not in ("Add", "Relu", "Clip"),
             matrix=_multiplies(first, weights, self.shapes),
             recurrent=recurrent,
-            fixed_bytes=sum(self.fixed.get(name, 0) for name in reads) + bytes_of(of_nodes(group)),
+            fixed_bytes=sum(self.fixed.get(name, 0) for name in reads)
+            + bytes_of(of_nodes(group))
+            + listed_bytes(group),
         )
 
 

@@ -34,7 +34,6 @@ class Model:
     inputs: tuple[InputSpec, ...]
     outputs: tuple[str, ...]
     proto: onnx.ModelProto
-    source_bytes: int
     no_int8: str = ""
     store: weights.Store | None = None
     random: str = ""
@@ -62,7 +61,7 @@ def load(
     Raises BadModel, in one line, for: a missing, truncated or non-ONNX file; operators that ONNX Runtime does not
     know; NaN or Inf among the weights of a convolution or matrix product; an input that is not a tensor.
     """
-    proto, digest, source_bytes = read(source)
+    proto, digest = read(source)
     path = source if isinstance(source, Path) else IN_MEMORY
     refuse_damage(path, proto)
     refuse_bad_weights(path, proto)
@@ -86,7 +85,7 @@ def load(
     name = path.stem if isinstance(source, Path) else proto.graph.name or path.stem
     opset, refusal = declared_opset(simple), no_int8(simple)
     found = (refusal, store, reference.random, reference.run_s)
-    return Model(name, digest.hexdigest(), opset, inputs, outputs, simple, source_bytes, *found)
+    return Model(name, digest.hexdigest(), opset, inputs, outputs, simple, *found)
 
 
 def _simplified(

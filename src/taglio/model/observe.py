@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from taglio.data.spec import Shape, dtype_name, shown
+from taglio.data.spec import Shape, dtype_name
 from taglio.errors import BadData, BadModel
 from taglio.model.derived import with_outputs
 from taglio.model.inputs import Feed, random_feeds
@@ -76,13 +76,12 @@ def observe_random(model: Model) -> tuple[dict[str, Seen] | None, str]:
         observed = observe(model, feeds[0], model.name) if feeds else None
     except (BadData, BadModel):
         observed = None
+    open_ = dict.fromkeys(dim or "?" for spec in dynamic for dim in spec.shape or (None,) if not isinstance(dim, int))
+    told = f"{', '.join(open_)} {'are' if len(open_) > 1 else 'is'}"
+    line = f"{told} taken as 1 here; set another size with `shapes`"
     if observed is None:
-        told = ", ".join(f"{spec.name} {shown(spec.shape)}" for spec in dynamic)
-        line = f"{told}: tensors with dynamic dimensions are not counted here; set sizes with `shapes`"
-        return None, line if dynamic else ""
-    open_ = dict.fromkeys(dim or "?" for spec in dynamic for dim in spec.shape or () if not isinstance(dim, int))
-    taken = f"{', '.join(open_)} {'are' if len(open_) > 1 else 'is'} taken as 1 here; set another size with `shapes`"
-    return observed, taken if dynamic else ""
+        line = f"{told} not known here: tensors of such sizes are not counted; set sizes with `shapes`"
+    return observed, line if dynamic else ""
 
 
 def _has_shape(kind: int) -> bool:

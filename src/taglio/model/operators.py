@@ -49,6 +49,11 @@ def text(node: onnx.NodeProto, name: str, default: str) -> str:
     return next((attribute.s.decode() for attribute in node.attribute if attribute.name == name), default)
 
 
+def integer(node: onnx.NodeProto, name: str, default: int = 0) -> int:
+    """The value of an integer attribute, or `default`."""
+    return next((attribute.i for attribute in node.attribute if attribute.name == name), default)
+
+
 def quantized_already(
     group: Sequence[onnx.NodeProto],
     producers: Mapping[str, onnx.NodeProto],

@@ -6,12 +6,12 @@ from copy import deepcopy
 from functools import cache
 
 import onnx
-from onnx import TensorProto, helper
+from onnx.parser import parse_model
 
 from taglio import weights
 from taglio.errors import BadModel
 from taglio.model.captures import graphs
-from taglio.model.operators import standard
+from taglio.model.operators import MOVEMENT, standard
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, version
 from taglio.scratch import scratch
 
@@ -35,7 +35,8 @@ def declared_opset(proto: onnx.ModelProto) -> int:
 def with_quantizable_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
     """`proto` at an opset with int8 forms, or unchanged if it cannot be converted.
 
-    1. Older than 13: converted by onnx, in a separate process.
+    1. Older than 13: converted by onnx, in a separate process; not if only operators of other domains compute, such as
+       trees: they have no int8 form, and may be large.
     2. Newer than ONNX Runtime's QuantizeLinear: declared as the newest opset that has it, if no operator that the
        model uses has changed since then.
     """
@@ -43,7 +44,7 @@ def with_quantizable_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not opset:
         return proto
     if opset < MINIMUM_OPSET:
-        return _raised(proto) or proto
+        return (_raised(proto) or proto) if _computes(proto) else proto
     if opset > newest_quantizable(opset) and _unchanged_since(proto, newest_quantizable(opset), opset):
         lowered = deepcopy(proto)
         for entry in lowered.opset_import:
@@ -59,12 +60,18 @@ def no_int8(proto: onnx.ModelProto) -> str:
     if opset < MINIMUM_OPSET:
         return (
             f"int8 needs opset {MINIMUM_OPSET}, and the model's opset {opset} cannot be converted"
-            if opset
-            else "no operator of ONNX's own domain"
+            if _computes(proto)
+            else "no operator of ONNX's own domain computes"
         )
     if opset > newest_quantizable(opset):
         return f"ONNX Runtime {version()} has no QuantizeLinear of opset {opset}"
     return ""
+
+
+def _computes(proto: onnx.ModelProto) -> bool:
+    """Whether an operator of ONNX's own domain, or a function, does more than move or convert values."""
+    nodes = (node for graph in graphs(proto.graph) for node in graph.node)
+    return bool(proto.functions) or any(standard(node) and node.op_type not in MOVEMENT | {"Cast"} for node in nodes)
 
 
 @cache
@@ -81,17 +88,13 @@ def newest_quantizable(opset: int) -> int:
 
 
 def _pair(opset: int) -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
-    ]
-    constants = [
-        helper.make_tensor("scale", TensorProto.FLOAT, [], [1.0]),
-        helper.make_tensor("zero", TensorProto.UINT8, [], [0]),
-    ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph(nodes, "pair", ends[:1], ends[1:], constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return parse_model(
+        f"""<ir_version: 8, opset_import: ["" : {opset}]>
+        pair (float[1] x) => (float[1] y) <float scale = {{1.0}}, uint8 zero = {{0}}> {{
+            q = QuantizeLinear (x, scale, zero)
+            y = DequantizeLinear (q, scale, zero)
+        }}"""
+    )
 
 
 def _unchanged_since(proto: onnx.ModelProto, older: int, newer: int) -> bool:

@@ -9,8 +9,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio import weights
-from taglio.model.captures import node_inputs, rename_inputs
-from taglio.model.operators import MOVEMENT
+from taglio.model.captures import node_inputs, readers, rename_inputs, writers
+from taglio.model.operators import MOVEMENT, integer
+from taglio.model.simplify import drop_unused_initializers
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
@@ -57,17 +58,13 @@ def kept_nodes(proto: onnx.ModelProto) -> frozenset[str]:
     nodes = list(proto.graph.node)
     if not any(is_quantized(node.op_type) for node in nodes):
         return frozenset()
-    producer = {name: node for node in nodes for name in node.output}
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in nodes:
-        for name in node_inputs(node):
-            readers.setdefault(name, []).append(node)
+    producer, users = writers(nodes), readers(nodes)
     kept = {node.name for node in nodes if is_quantized(node.op_type)}
 
     def behind(node: onnx.NodeProto, through: Collection[str]) -> None:
         waiting = [node]
         while waiting:
-            for user in (user for name in waiting.pop().output for user in readers.get(name, ())):
+            for user in (user for name in waiting.pop().output for user in users.get(name, ())):
                 if user.name not in kept and user.op_type in through:
                     waiting.append(user)
                 kept.add(user.name)
@@ -119,7 +116,7 @@ def fold_weights(proto: onnx.ModelProto, store: weights.Store | None = None) -> 
         if node.op_type == "DequantizeLinear"
         and all(name in constants for name in node.input if name)
         and constants[node.input[0]] in _WIDE
-        and not any(each.name == "block_size" and each.i for each in node.attribute)
+        and not integer(node, "block_size")
     ]
     constant = {node.output[0] for node in chosen}
     for node in proto.graph.node:
@@ -140,17 +137,12 @@ def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], store: weights.St
         names = [node.output[0] for node in several]
         for name, value in zip(names, _computed(proto, several, names), strict=True):
             made.append(numpy_helper.from_array(value, name) if store is None else store.tensor(value, name))
-    read = {name for node in nodes for name in node.input}
     done = {node.name for node in nodes}
     left = [node for node in proto.graph.node if node.name not in done]
     del proto.graph.node[:]
     proto.graph.node.extend(left)
     proto.graph.initializer.extend(made)
-    used = {name for node in left for name in node_inputs(node)} | {value.name for value in proto.graph.output}
-    for index in range(len(proto.graph.initializer) - 1, -1, -1):
-        name = proto.graph.initializer[index].name
-        if name in read and name not in used:
-            del proto.graph.initializer[index]
+    drop_unused_initializers(proto.graph)
     return True
 
 
@@ -202,10 +194,9 @@ def _name(nodes: Collection[onnx.NodeProto]) -> None:
 def _float_twin(node: onnx.NodeProto, proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """`node` itself, or DequantizeLinear, the float operator and QuantizeLinear for a QLinear operator."""
     kind, out, given = node.op_type, node.output[0], list(node.input)
-    channels_last = any(each.name == "channels_last" and each.i for each in node.attribute)
     if kind == "QLinearConcat":
         reads, (scale, zero), given = (len(given) - 2) // 3, given[:2], given[2:]
-    elif kind in _TWINS and not channels_last:
+    elif kind in _TWINS and not integer(node, "channels_last"):
         reads = _TWINS[kind]
         scale, zero = (*given[3 * reads : 3 * reads + 2], "")[:2]
     else:
@@ -268,7 +259,7 @@ def _dynamic_to_float(
 def _drop_pairs(proto: onnx.ModelProto) -> None:
     """Remove QuantizeLinear … DequantizeLinear pairs, in place; movement operators between them run in float."""
     arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
-    producer = {name: node for node in proto.graph.node for name in node.output}
+    producer = writers(proto.graph.node)
     in_float: dict[str, str] = {}
     renamed: dict[str, str] = {}
     nodes: list[onnx.NodeProto] = []

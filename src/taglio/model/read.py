@@ -21,9 +21,9 @@ _PICKLED = (".pt", ".pth", ".bin")
 IN_MEMORY = Path("model")
 
 
-def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Hash", int]:
-    """The model, a hash of all its bytes, and their number. Large external weights stay in their files (weights.py).
-    Raises BadModel for anything but a complete ONNX file."""
+def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Hash"]:
+    """The model and a hash of all its bytes. Large external weights stay in their files (weights.py). Raises BadModel
+    for anything but a complete ONNX file."""
     path = source if isinstance(source, Path) else IN_MEMORY
     try:
         data = source.read_bytes() if isinstance(source, Path) else source.SerializeToString()
@@ -51,13 +51,12 @@ def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Has
             _find(path, tensor)
             for chunk in weights.chunks(tensor):
                 digest.update(chunk)
-        taken = sum(weights.place(tensor)[2] for tensor in external)
         if weights.weight_bytes(proto) < weights.IN_FILES_BYTES:
             for tensor in external:
                 weights.hold(tensor)
     except (OSError, ValueError, KeyError, OverflowError) as error:
         raise BadModel(f"{path}: external weights cannot be read ({one_line(error)}): put them beside it") from None
-    return proto, digest, len(data) + taken
+    return proto, digest
 
 
 def _find(path: Path, tensor: TensorProto) -> None:

@@ -1,4 +1,5 @@
-"""Simplify a model: ONNX Runtime's basic rewrites, inferred shapes, unique names. Does not compare answers."""
+"""Simplify a model: ONNX Runtime's basic rewrites, strides where they spare work, inferred shapes, unique names. Does
+not compare answers."""
 
 import contextlib
 import os
@@ -16,6 +17,7 @@ from onnxruntime import InferenceSession
 
 from taglio import weights
 from taglio.model.captures import graphs
+from taglio.model.strides import move_strides
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from taglio.scratch import scratch
 
@@ -30,8 +32,8 @@ _RESERVED = ("taglio/", "wire/")
 def simplify(
     path: Path, proto: onnx.ModelProto, store: weights.Store | None = None
 ) -> tuple[InferenceSession, onnx.ModelProto]:
-    """A session of `proto`, and `proto` simplified: constants and BatchNorm folded, dead nodes dropped, shapes
-    inferred, every node and tensor with a unique name.
+    """A session of `proto`, and `proto` simplified: constants and BatchNorm folded, dead nodes dropped, strides
+    moved up (strides.py), shapes inferred, every node and tensor with a unique name.
 
     With a `store` the weights are in its files. Raises BadModel if ONNX Runtime cannot load `proto`.
 
@@ -43,6 +45,7 @@ def simplify(
         basic = SessionOptions(threads=os.cpu_count() or 1, optimization=Optimization.BASIC)
         session = open_session(proto, basic, save_optimized=target, save_weights=store is not None, label=str(path))
         simple = weights.load(target)
+    move_strides(simple.graph)
     return session, _prepared(simple, set(_defined(proto.graph)))
 
 
@@ -60,7 +63,7 @@ def _prepared(proto: onnx.ModelProto, known: set[str]) -> onnx.ModelProto:
     _make_dense(proto.graph)
     with contextlib.suppress(Exception):  # bare RuntimeErrors from C++; ONNX Runtime's shapes stay then
         proto = shape_inference.infer_shapes(proto, data_prop=True)
-    _drop_unused_initializers(proto.graph)
+    drop_unused_initializers(proto.graph)
     _name_nodes(proto.graph)
     _rename_tensors(proto.graph, known)
     return proto
@@ -84,7 +87,8 @@ def _make_dense(graph: onnx.GraphProto) -> None:
     del graph.sparse_initializer[:]
 
 
-def _drop_unused_initializers(graph: onnx.GraphProto) -> None:
+def drop_unused_initializers(graph: onnx.GraphProto) -> None:
+    """Remove, in place, the initialisers that nothing reads."""
     used = {value.name for each in graphs(graph) for value in each.output}
     used |= {name for each in graphs(graph) for node in each.node for name in node.input}
     for index in range(len(graph.initializer) - 1, -1, -1):

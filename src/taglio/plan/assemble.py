@@ -6,10 +6,11 @@ if nothing moves it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import accumulate
 from math import inf, isfinite
+from typing import Any
 
 import numpy as np
 
@@ -299,6 +300,10 @@ class Assembled:
     def nodes(self, model: int) -> range:
         """Node numbers of a model, in the order of its graph's blocks."""
         return range(self.first_node[model], self.first_node[model] + len(self.workloads[model].graph.blocks))
+
+    def with_problem(self, **changes: Any) -> "Assembled":
+        """A copy whose problem differs in these fields."""
+        return replace(self, problem=replace(self.problem, **changes))
 
 
 def assemble(workloads: Sequence[Workload], cluster: Cluster, objective: Objective) -> Assembled:

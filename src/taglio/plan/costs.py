@@ -113,14 +113,6 @@ class Costs:
         self.sums = self._tables()
         columns = np.array([0, *(row.column for row in self.rows)])
         self.limited = self.sums.columns(columns, np.array([1.0, *(row.unit for row in self.rows)]))
-        self.width = len(columns)
-        moving = ("send_float", "send_int8", "quantize", "dequantize")
-        # Sums that copies and changes of type contribute to: prices of other sums do not change their tables.
-        self.moving = np.flatnonzero(
-            [any(np.any(getattr(self.limited, name)[..., k]) for name in moving) for k in range(self.width)]
-        )
-        self.moved_tables = [np.ascontiguousarray(getattr(self.limited, name)[..., self.moving]) for name in moving]
-        self.moved_at, self.moved = np.full(len(self.moving), np.nan), list[np.ndarray]()
         self.saved = self._saved()
         self.barred = {
             Copies.FLOAT: self._alone(self.limited.send_float),
@@ -143,45 +135,43 @@ class Costs:
 
     def _tables(self) -> Tables:
         """Tables of every sum: the objective, resources, noises, weights by device."""
-        problem, values = self.problem, self.problem.values
-        resources, noises, devices = problem.resources, problem.noises, self.devices
-        off_diagonal = ~np.eye(devices, dtype=bool)
+        problem, values, devices, memory = self.problem, self.problem.values, self.devices, self.problem.memory
+        resources, noises, apart = problem.resources, problem.noises, 1.0 - np.eye(devices)
+        noise = slice(1 + len(resources), 1 + len(resources) + len(noises))
         models = np.array([each.models for each in resources]).reshape(len(resources), -1)
-        rate = models[:, :, None] * np.array([each.device for each in resources]).reshape(-1, 1, devices)
-        square = (len(resources), 1, devices, devices)
-        link = models[:, :, None, None] * np.array([each.link for each in resources]).reshape(square) * off_diagonal
-        byte = models[:, :, None, None] * np.array([each.byte for each in resources]).reshape(square) * off_diagonal
+        by_node, by_value = models[:, problem.model].T, models[:, values.model].T
+        device = np.array([each.device for each in resources]).reshape(-1, devices)
+        link = np.array([each.link * apart for each in resources]).reshape(-1, devices, devices)
+        byte = np.array([each.byte * apart for each in resources]).reshape(-1, devices, devices)
         weight = np.array([each.weight for each in resources])
-        rates, links, bytes_ = (np.moveaxis(each[:, values.model], 0, -1) for each in (rate, link, byte))
-        taken = problem.seconds[..., None] * np.moveaxis(rate[:, problem.model], 0, -1)[:, :, None]
-        extra = np.zeros(problem.seconds.shape) if problem.extra is None else problem.extra
-        own = np.broadcast_to(
-            np.stack([each.own for each in noises], axis=-1)[:, None] if noises else np.zeros((1, 1, 1, 0)),
-            (*problem.seconds.shape, len(noises)),
-        )
-        held = np.zeros((*problem.seconds.shape, devices))
-        if problem.memory is not None:
-            held += problem.memory.weights[:, None, :, None] * problem.memory.used()[:, None]
-        unary = np.concatenate([(taken @ weight + extra)[..., None], taken, own, held], axis=-1)
 
         def whole(table: np.ndarray) -> np.ndarray:
+            """A table of resources with the objective before it, and room for noises and weights behind it."""
             none = np.zeros((*table.shape[:-1], len(noises) + devices))
             return np.concatenate([(table @ weight)[..., None], table, none], axis=-1)
 
-        def by_edge(which: str) -> np.ndarray:
-            table = np.zeros((len(values.readers), 1 + len(resources) + len(noises) + devices))
-            for index, each in enumerate(noises):
-                table[:, 1 + len(resources) + index] = getattr(each, which)
-            return table
+        def sent(sizes: np.ndarray) -> np.ndarray:
+            bytes_ = by_value * sizes[:, None]
+            return whole(np.einsum("vr,rab->vabr", by_value, link) + np.einsum("vr,rab->vabr", bytes_, byte))
 
+        unary = whole(np.einsum("ndf,nr,rd->ndfr", problem.seconds, by_node, device))
+        edge, wire = (np.zeros((len(values.readers), unary.shape[-1])) for _ in range(2))
+        if problem.extra is not None:
+            unary[..., 0] += problem.extra
+        if noises:
+            unary[..., noise] = np.stack([each.own for each in noises], axis=-1)[:, None]
+            edge[:, noise] = np.stack([each.edge for each in noises], axis=-1)
+            wire[:, noise] = np.stack([each.wire for each in noises], axis=-1)
+        if memory is not None:
+            unary[..., noise.stop :] = memory.weights[:, None, :, None] * memory.used()[:, None]
         return Tables(
             unary.reshape(self.nodes, self.labels, -1),
-            whole(links + bytes_ * values.float_bytes[:, None, None, None]),
-            whole(links + bytes_ * values.int8_bytes[:, None, None, None]),
-            whole(values.quantize_s[..., None] * rates[:, None]),
-            whole(values.dequantize_s[..., None] * rates),
-            by_edge("edge"),
-            by_edge("wire"),
+            sent(values.float_bytes),
+            sent(values.int8_bytes),
+            whole(np.einsum("vkd,vr,rd->vkdr", values.quantize_s, by_value, device)),
+            whole(np.einsum("vd,vr,rd->vdr", values.dequantize_s, by_value, device)),
+            edge,
+            wire,
         )
 
     def _saved(self) -> np.ndarray:
@@ -234,19 +224,13 @@ class Costs:
         pairs = np.unique(np.concatenate([written, taken]), axis=0).reshape(-1, 2)
         return pairs[:, 1], np.searchsorted(pairs[:, 0], np.arange(self.nodes + 1))
 
-    def price(self, multipliers: np.ndarray, objective: float = 1.0) -> Priced:
+    def price(self, multipliers: np.ndarray) -> Priced:
         """Costs with each row at its multiplier (in units of the objective per whole limit)."""
-        weights = np.concatenate([[objective], multipliers])
-        # Reuse the same arrays if no relevant price changed, so that results derived from them can be cached.
-        if not (self.moved and np.array_equal(weights[self.moving], self.moved_at)):
-            self.moved_at = weights[self.moving]
-            self.moved = [table @ self.moved_at for table in self.moved_tables]
-            self.moved[0] += BIG * self.barred[Copies.FLOAT]
-            self.moved[1] += BIG * self.barred[Copies.INT8]
-        unary, edge, wire = (table @ weights for table in (self.limited.unary, self.limited.edge, self.limited.wire))
-        constant = objective * self.problem.constant - float(multipliers @ self.uppers)
-        send_float, send_int8, quantize, dequantize = self.moved
-        return Priced(unary, send_float, send_int8, quantize, dequantize, edge, wire, constant)
+        weights = np.concatenate([[1.0], multipliers])
+        priced = {name: getattr(self.limited, name) @ weights for name in Tables.__slots__}
+        priced["send_float"] += BIG * self.barred[Copies.FLOAT]
+        priced["send_int8"] += BIG * self.barred[Copies.INT8]
+        return Priced(**priced, constant=self.problem.constant - float(multipliers @ self.uppers))
 
     def ends(self, labels: np.ndarray, value: np.ndarray | None = None) -> Ends:
         """All values, or the listed ones, with their edges under a labelling."""

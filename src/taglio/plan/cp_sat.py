@@ -41,13 +41,12 @@ _FLOATS = (Kind.FLOAT, Kind.ANCHOR)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """The labels and copies (value, device) found (None: none), and a bound on any placement's period; infeasible if
-    none has a period up to the longest one allowed."""
+    """The labels and copies (value, device) found (None: none), and a bound on any placement's period: infinite if none
+    has a period up to the longest one allowed."""
 
     labels: np.ndarray | None
     copies: np.ndarray | None
     bound: float
-    infeasible: bool
 
 
 def library() -> Any:
@@ -309,14 +308,14 @@ class PeriodProgram:
             solver.parameters.max_time_in_seconds = max(0.01, deadline - time.perf_counter())
             status = solver.solve(self.model)
             if status == self.cp.INFEASIBLE:
-                return Stream(None, None, np.inf, True)
+                return Stream(None, None, np.inf)
             bound = float(solver.best_objective_bound) * self.unit
             if status not in (self.cp.OPTIMAL, self.cp.FEASIBLE):
-                return Stream(None, None, bound, False)
+                return Stream(None, None, bound)
             labels, copies = self._read(solver)
             full = self.costs.full(labels, copies)
             if not full:
-                return Stream(labels, copies, bound, False)
+                return Stream(labels, copies, bound)
             for device, node in full:
                 self._limit_live(device, node)
 

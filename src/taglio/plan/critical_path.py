@@ -5,7 +5,7 @@ improved by many small changes. A change gives another device or precision to al
 block, a branch, a run of blocks, or one block, or copies such a part from another placement of the pool; and the
 ancestors of a block may run earlier. All changed placements are replayed block by block (replay.py), the best of them
 are simulated, and the best of those stay, no two with nearly the same value. Each component and crossing must gain a
-minimum: smaller gains are below the accuracy of predictions. Components of the best are merged (placements.py).
+minimum: smaller gains are below the accuracy of predictions. Components of the best are merged.
 
 The bound: a request takes at least as long as any path of blocks and transfers, whatever else happens. With the noise
 limits priced at λ ≥ 0, the length of a path is its seconds plus λ times its noise; the longest path under its best
@@ -20,10 +20,13 @@ from math import inf
 
 import numpy as np
 
-from taglio.plan.assemble import Assembled
-from taglio.plan.placements import Search
-from taglio.plan.problem import Totals
+from taglio.plan.assemble import Assembled, request_shares
+from taglio.plan.costs import TOLERANCE, Costs
+from taglio.plan.describe import beyond_blocks
+from taglio.plan.problem import LATENCY, Totals
 from taglio.plan.replay import BYTES, DELAY, NEVER, Replay, Timetable, Way
+from taglio.plan.schedule import Scheduler
+from taglio.plan.simulate import simulate
 from taglio.plan.workload import Objective
 
 # Placements kept in the pool, the least relative difference between two of them, and the batch size: per block, and
@@ -42,6 +45,8 @@ _RUN, _CHANGES = 8.0, 3
 _PATIENCE, _FRUITLESS, _OFFERED = 60, 4, 4
 # Share of the time for the evolutionary search; the rest is for merging components.
 _EVOLVING = 0.95
+# Largest value, relative to the best placement's, at which merging components is tried.
+_MERGE_UP_TO = 1.3
 # Most pairs of labels at the two ends of an edge, summed over edges: more take too much memory (0.2 kB each).
 _MOST_PAIRS = 3_000_000
 # Prices tried for a limit, as shares of the request's cost.
@@ -63,6 +68,80 @@ def shorten(
         evolve(search, tables, begun + _EVOLVING * time_limit_s, good_enough=bound / (1.0 - gap))
     assert search.best is not None, "give at least one placement"
     return search.best, search.value, min(bound, search.value)
+
+
+class Search:
+    """Keeps the best placement by simulation, as weighed by an objective."""
+
+    def __init__(self, assembled: Assembled, objective: Objective) -> None:
+        self.assembled, self.objective = assembled, objective
+        problem = self.problem = assembled.problem
+        self.costs = Costs(problem)
+        self.shares = request_shares(assembled.workloads)
+        self.schedulers = [Scheduler(assembled, model) for model in range(len(assembled.workloads))]
+        self.latencies = {each.name for each in problem.resources if each.kind == LATENCY}
+        # The weights of summed seconds in the objective: the simulated latency counts instead.
+        self.summed = np.array([each.weight if each.kind == LATENCY else 0.0 for each in problem.resources])
+        # Allowed usage of the limits that component overheads count towards: more if the first placement exceeds it.
+        self.limited = [i for i, r in enumerate(problem.resources) if r.upper < inf and r.kind != LATENCY]
+        self.uppers = np.array([problem.resources[i].upper for i in self.limited])
+        self.best: Totals | None = None
+        self.value = inf
+
+    def worth(self, totals: Totals) -> float:
+        """Cost of a simulated placement as weighed by the objective: latency, joules, and changes to a running plan."""
+        ends_s = [simulate(each.placed(totals)).end_s for each in self.schedulers]
+        rest = totals.objective - self.problem.constant - float(self.summed @ totals.resources)
+        return self.objective.latency * float(self.shares @ ends_s) + rest
+
+    def of_labels(self) -> tuple[np.ndarray, np.ndarray]:
+        """What labels alone add to the value except latency, and to the limits except those on latency (node, label,
+        1 + limits); and what a placement within the limits adds to each of the latter at most."""
+        costs, rows = self.costs, np.flatnonzero([row.name not in self.latencies for row in self.costs.rows])
+        unary = costs.sums.unary
+        rest = unary[..., 0] - unary[..., 1 : 1 + len(self.summed)] @ self.summed
+        own = np.concatenate([rest[..., None], costs.limited.unary[..., 1 + rows]], axis=2)
+        return own, (costs.uppers + costs.saved + TOLERANCE)[rows]
+
+    def kept(self, totals: Totals) -> bool:
+        """Whether a placement keeps all limits except those on latency, which apply to the simulated latency rather
+        than to the sum of seconds."""
+        return self.latencies.issuperset(totals.broken) and self._has_room(totals)
+
+    def _has_room(self, totals: Totals) -> bool:
+        """Whether there is room for the overheads of its components, or at least as much as in the first placement."""
+        if not self.limited:
+            return True
+        amounts = (totals.resources + beyond_blocks(self.assembled, [each.placed(totals) for each in self.schedulers]))[
+            self.limited
+        ]
+        if self.best is None:
+            self.uppers = np.maximum(self.uppers, amounts)
+        return bool((amounts <= self.uppers * (1.0 + 1e-9)).all())
+
+    def offer(self, totals: Totals) -> None:
+        """Keep a placement if it is within the limits and, once its components are merged, the best so far."""
+        if self.kept(totals) and (value := self.worth(totals)) <= _MERGE_UP_TO * self.value:
+            totals, value = self._merged(totals, value)
+            if value < self.value:
+                self.best, self.value = totals, value
+
+    def _merged(self, totals: Totals, value: float) -> tuple[Totals, float]:
+        """The placement with components that follow one another on a device merged where that costs nothing."""
+        problem = self.problem
+        device = np.array(totals.labels) // len(problem.forms)
+        for model, place in np.unique(np.column_stack([problem.model, device]), axis=0) if totals.stages else ():
+            mine = (problem.model == model) & (device == place)
+            kept, *others = np.unique(np.array(totals.stages)[mine])
+            for stage in others:
+                stages = np.array(totals.stages)
+                stages[mine & (stages == stage)] = kept
+                tried = replace(totals, stages=tuple(stages.tolist()))
+                if (worth := self.worth(tried)) <= value and self._has_room(tried):
+                    totals, value = tried, worth
+                else:
+                    kept = stage
+        return totals, value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -314,10 +393,9 @@ class _Paths:
         table = self.table
         entered = np.zeros(1) if answers else table.overhead_s[table.device]
         begun = np.where(way.far | (way.producer is None), entered, 0.0)
-        floats, ints = (np.maximum(each[..., :BYTES], 0.0).sum(axis=-1) for each in (way.floats, way.ints))
-        path = np.minimum(floats, ints) + begun
-        never = np.minimum(way.floats[..., DELAY], way.ints[..., DELAY]) >= NEVER
-        return np.where(never, NEVER, path), way.noise
+        path = np.maximum(way.seconds[..., :BYTES], 0.0).sum(axis=-1).min(axis=0) + begun
+        never = way.seconds[..., DELAY].min(axis=0) >= NEVER
+        return np.where(never, NEVER, path), way.noise.min(axis=0)
 
     def _spared(self) -> np.ndarray:
         """Most seconds that changes of type at a node's inputs and outputs can save (node, label)."""

@@ -20,7 +20,7 @@ _FARTHEST = 100.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class Plane:
     """One oracle call: a proven lower bound, and the plane objective + slope · prices above the function."""
 
     bound: float
@@ -39,7 +39,7 @@ class Prices:
 
 
 def maximise(
-    oracle: Callable[[np.ndarray], Answer],
+    oracle: Callable[[np.ndarray], Plane],
     start: np.ndarray,
     *,
     tolerance: float,

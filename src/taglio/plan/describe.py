@@ -70,7 +70,7 @@ def beyond_blocks(assembled: Assembled, of_models: Sequence[Pipeline]) -> np.nda
 def _plan(
     assembled: Assembled, model: int, pipeline: Pipeline, totals: Totals, status: Status, gap: float, objective: str
 ) -> Plan:
-    work, cluster = assembled.workloads[model], assembled.cluster
+    work, cluster, names = assembled.workloads[model], assembled.cluster, assembled.problem.values.names
     timeline = simulate(pipeline)
     places = placements_of(assembled, model, totals.labels, totals.stages)
     width = max(work.profiles[name].interval_ratio for name in {each.device for each in places})
@@ -98,7 +98,10 @@ def _plan(
         objective=objective,
         start=cluster.start,
         scenario=cluster.scenario,
-        crossings=_crossings(assembled, pipeline),
+        crossings=tuple(
+            Crossing(names[t.value], *t.link, "int8" if t.int8 else "float32", t.bytes, t.busy_s + t.delay_s)
+            for t in pipeline.transfers
+        ),
         pieces=tuple(PlannedPiece(each.name, each.device, len(each.nodes), each.seconds) for each in pipeline.tasks),
         usage=usage,
         summed_s=sum(task.seconds for task in pipeline.tasks) + sum(s.busy_s + s.delay_s for s in pipeline.transfers),
@@ -180,16 +183,6 @@ def _joules(assembled: Assembled, pipeline: Pipeline) -> float:
         link = cluster.link(*each.link)
         total += each.bytes * link.joules_per_byte if link is not None else 0.0
     return total
-
-
-def _crossings(assembled: Assembled, pipeline: Pipeline) -> tuple[Crossing, ...]:
-    names = assembled.problem.values.names
-    return tuple(
-        Crossing(
-            names[each.value], *each.link, "int8" if each.int8 else "float32", each.bytes, each.busy_s + each.delay_s
-        )
-        for each in pipeline.transfers
-    )
 
 
 def _usage(

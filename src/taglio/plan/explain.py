@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from taglio.cluster.changes import changed
 from taglio.cluster.devices import Cluster
 from taglio.errors import BadOption, Infeasible
-from taglio.plan.place import Answer
-from taglio.plan.replicas import place
+from taglio.plan.place import Answer, place
 from taglio.plan.result import Plan
 from taglio.plan.workload import Objective, Workload, limits_of
 

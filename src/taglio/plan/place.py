@@ -1,4 +1,12 @@
-"""Place models on a cluster: from an objective and limits to checked plans. Measures nothing."""
+"""Place models on a cluster: from an objective and limits to checked plans. Measures nothing.
+
+To reach a request rate, several identical devices may run the same components, a request each in turn (replicas). A
+group of k identical devices is planned as one device that is busy 1/k of the time, as are its links. No plan with
+different components on the devices of a group has a shorter period: if every device ran all of them, a request each in
+turn, each would be busy for the mean of what the devices were, and no tensors would be sent between them. But every
+device then needs memory for all components; if memory is limited, plans without replicas are made too. Only as many
+devices of a group take turns as the period needs.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -7,21 +15,20 @@ from math import inf, isfinite
 
 import numpy as np
 
-from taglio.cluster.devices import Cluster
+from taglio.cluster.devices import Cluster, Device
 from taglio.errors import BadOption, Infeasible
 from taglio.plan.assemble import Assembled, assemble, busy_times, labels_of, request_shares, resources
-from taglio.plan.check import check
+from taglio.plan.check import check, check_turns
 from taglio.plan.costs import evaluate
 from taglio.plan.critical_path import shorten
 from taglio.plan.describe import beyond_blocks, describe, latencies, loads
-from taglio.plan.problem import ENERGY, LATENCY, Totals, switching
+from taglio.plan.problem import ENERGY, LATENCY, Problem, Totals, switching
 from taglio.plan.result import Plan, Status
 from taglio.plan.schedule import pipelines
-from taglio.plan.solve import solve
-from taglio.plan.throughput import fastest_stream, totals_of
+from taglio.plan.solve import GAP, Placed, solve
+from taglio.plan.throughput import fastest_stream
 from taglio.plan.workload import Case, Limit, Objective, Workload, limits_of
 
-GAP = 5e-3
 # Relative loss of an earlier objective allowed to a later one, so that rounding does not forbid all but one plan.
 _GIVE = 1e-3
 _ROUNDS = 6
@@ -33,8 +40,8 @@ _TOO_CLOSE = (
 )
 # Share of the time for a critical path that is spent on the plan with the least sum, where the search starts.
 _STARTING_SHARE = 0.15
-# Usage of a limit that still counts as kept, because of rounding.
-_FULL = 1.0 + 1e-6
+# Usage of a limit that still counts as kept, and a period that still counts as the same, because of rounding.
+_FULL, _SAME = 1.0 + 1e-6, 1.0 + 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,10 +82,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Running plans, and the cost of moving one block or changing its precision, in units of the objective."""
+    """Running plans, and the cost of moving one block or changing its precision, in units of the objective. If
+    `precisions_stay`, only devices are chosen anew."""
 
     plans: tuple[Plan, ...]
     switching_cost: float
+    precisions_stay: bool = False
 
 
 def place(
@@ -89,131 +98,177 @@ def place(
     running: Running | None = None,
     gap: float = GAP,
     time_limit_s: float = 20.0,
-    why: bool = True,
+    replicas: bool = True,
 ) -> Answer:
-    """The best plans found within `gap` or `time_limit_s`, checked. Raises Infeasible with limits that contradict
-    each other (unless `why` is False: finding them takes as long again), or if no plan was found that keeps limits on
-    energy or rates including the overhead of components."""
-    wanted = {each.name: each.upper for each in resources(workloads, cluster, objective)}
-    uppers = dict(wanted)
-    for number in range(_ROUNDS):
-        found = _place(workloads, cluster, objective, running, gap, time_limit_s, uppers)
-        if found is None:
-            raise Infeasible(_why(workloads, cluster) if why and number == 0 else _TOO_CLOSE)
-        # The overhead of components is known only for a finished plan, so the limits on blocks are tightened: at first
-        # by hardly more than needed, since plans that spend more on blocks may have fewer components, then by more.
-        beyond, kept = beyond_blocks(found.assembled, pipelines(found.assembled, found.totals)), True
-        for each, blocks, more in zip(found.assembled.problem.resources, found.totals.resources, beyond, strict=True):
-            if each.kind != LATENCY and blocks + more > wanted.get(each.name, inf) * _FULL:
-                uppers[each.name], kept = float(blocks) * max(0.0, 1.0 - 1e-3 * 4.0**number), False
-        if kept:
-            break
-    else:
-        raise Infeasible(_TOO_CLOSE)
-    for workload, plan in zip(workloads, found.plans, strict=True):
-        check(workload.graph, workload.profiles, workload.error, cluster, plan, max_noise=workload.noise_limits)
-    return found
+    """The best plans found within `gap` or `time_limit_s`, checked. If the objective is throughput or a required rate
+    cannot be reached without them, there may be `replicas`. Raises Infeasible with limits that contradict each other,
+    or if no plan was found that keeps limits on energy or rates including the overhead of components."""
+    asked, streamed = _Asked(workloads, cluster, objective, running, gap, time_limit_s), objective.kind == "throughput"
+    wanted = replicas and (streamed or any(each.needed_per_s for each in workloads))
+    groups = alike(workloads, cluster) if wanted else ()
+    if not groups:
+        return asked.answer(why=True)
+    shared = cluster
+    for first, *others in groups:
+        shared = _taking_turns(shared, first, (first, *others))
+        for name in others:
+            shared = shared.without(name)
+    limited = any(isfinite(cluster.device(name).memory_bytes) for group in groups for name in group)
+    apart = replace(asked, time_limit_s=time_limit_s / 2) if limited or not streamed else asked
+
+    def without(*, why: bool) -> Answer:
+        return apart.answer(why=why)
+
+    def with_replicas(*, why: bool) -> Answer:
+        return _fewest(replace(apart, cluster=shared).answer(why=why), workloads, cluster, streamed=streamed)
+
+    one, two = (with_replicas, without) if streamed else (without, with_replicas)
+    try:
+        found = one(why=False)
+    except Infeasible:
+        return two(why=True)
+    if not (streamed and limited):
+        return found
+    try:
+        other = two(why=False)
+    except Infeasible:
+        return found
+    best = min(found, other, key=lambda each: each.value)
+    return replace(best, bound=min(found.bound, other.bound))
 
 
-def _place(
-    workloads: Sequence[Workload],
-    cluster: Cluster,
-    objective: Objective,
-    running: Running | None,
-    gap: float,
-    time_limit_s: float,
-    uppers: Mapping[str, float],
-) -> Answer | None:
-    assembled = assemble(workloads, cluster, objective)
-    held = tuple(replace(each, upper=uppers[each.name]) for each in assembled.problem.resources)
-    assembled = replace(assembled, problem=replace(assembled.problem, resources=held))
-    start = None if running is None else _labels(assembled, running.plans)
-    if start is not None and running is not None:
-        costs = np.full(len(assembled.problem.nodes), running.switching_cost)
-        problem = replace(assembled.problem, extra=switching(assembled.problem, start, costs))
-        assembled = replace(assembled, problem=problem)
-    answer = _one(assembled, objective, start, gap, time_limit_s)
-    for later in objective.then:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """What `place` is asked, of devices that run their own components each."""
+
+    workloads: Sequence[Workload]
+    cluster: Cluster
+    objective: Objective
+    running: Running | None
+    gap: float
+    time_limit_s: float
+
+    def answer(self, *, why: bool) -> Answer:
+        """The best plans found. Raises Infeasible; without `why` the limits that contradict each other are not looked
+        for, which takes as long again."""
+        wanted = {each.name: each.upper for each in resources(self.workloads, self.cluster, self.objective)}
+        uppers = dict(wanted)
+        for number in range(_ROUNDS):
+            found = self.under(uppers)
+            if found is None:
+                raise Infeasible(_why(self.workloads, self.cluster) if why and number == 0 else _TOO_CLOSE)
+            # The overhead of components is known only for a finished plan, so the limits on blocks are tightened: at
+            # first by hardly more than needed, since plans that spend more on blocks may have fewer components.
+            beyond, kept = beyond_blocks(found.assembled, pipelines(found.assembled, found.totals)), True
+            held = found.assembled.problem.resources
+            for each, blocks, more in zip(held, found.totals.resources, beyond, strict=True):
+                if each.kind != LATENCY and blocks + more > wanted.get(each.name, inf) * _FULL:
+                    uppers[each.name], kept = float(blocks) * max(0.0, 1.0 - 1e-3 * 4.0**number), False
+            if kept:
+                break
+        else:
+            raise Infeasible(_TOO_CLOSE)
+        for work, plan in zip(self.workloads, found.plans, strict=True):
+            check(work.graph, work.profiles, work.error, self.cluster, plan, max_noise=work.noise_limits)
+        return found
+
+    def under(self, uppers: Mapping[str, float]) -> Answer | None:
+        """The best plans found whose blocks and messages keep these limits on the resources, by name."""
+        objective, cluster = self.objective, self.cluster
+        assembled = assemble(self.workloads, cluster, objective)
+        held = tuple(replace(each, upper=uppers[each.name]) for each in assembled.problem.resources)
+        assembled = assembled.with_problem(resources=held)
+        start = None if self.running is None else _labels(assembled, self.running.plans)
+        if start is not None and self.running is not None:
+            costs = np.full(len(assembled.problem.nodes), self.running.switching_cost)
+            assembled = assembled.with_problem(extra=switching(assembled.problem, start, costs))
+            if self.running.precisions_stay:
+                forms = len(assembled.problem.forms)
+                kept = np.array(start)[:, None] % forms == np.arange(forms)
+                assembled = assembled.with_problem(allowed=assembled.problem.allowed & kept[:, None])
+        answer = self._by(objective, assembled, start)
+        for later in objective.then:
+            if answer is None:
+                return None
+            answer = self._better(answer, later)
         if answer is None:
             return None
-        answer = _better(answer, objective, later, gap, time_limit_s)
-    if answer is None:
-        return None
-    # The start device's fixed cost per request is part of the latency; no choice changes it.
-    more = objective.last.latency * cluster.device(cluster.start).request_s if objective.last.simulated else 0.0
-    answer = replace(answer, value=float(answer.value) + more, bound=float(answer.bound) + more)
-    status: Status = "optimal" if answer.gap <= gap else "time limit"
-    plans = describe(answer.assembled, answer.totals, status=status, gap=answer.gap, objective=str(objective))
-    return replace(answer, plans=plans)
+        # The start device's fixed cost per request is part of the latency; no choice changes it.
+        more = objective.last.latency * cluster.device(cluster.start).request_s if objective.last.simulated else 0.0
+        answer = replace(answer, value=float(answer.value) + more, bound=float(answer.bound) + more)
+        status: Status = "optimal" if answer.gap <= self.gap else "time limit"
+        plans = describe(answer.assembled, answer.totals, status=status, gap=answer.gap, objective=str(objective))
+        return replace(answer, plans=plans)
 
-
-def _one(
-    assembled: Assembled, objective: Objective, start: list[int] | None, gap: float, time_limit_s: float
-) -> Answer | None:
-    """The best answer by one objective, without its plans."""
-    if objective.kind == "throughput":
-        streams = fastest_stream(assembled, start, gap, time_limit_s)
-        return None if streams is None else Answer((), assembled, *streams)
-    if not objective.simulated:
-        placed = solve(assembled.problem, gap=gap, time_limit_s=time_limit_s, incumbent=start)
-        totals = totals_of(assembled.problem, placed)
-        if totals is not None:
-            return Answer((), assembled, totals, totals.objective, placed.bound)
-        if not any(isfinite(each.limits.max_latency_s or inf) for each in assembled.workloads):
+    def _by(self, objective: Objective, assembled: Assembled, start: list[int] | None) -> Answer | None:
+        """The best answer by one objective, without its plans."""
+        gap, time_limit_s = self.gap, self.time_limit_s
+        if objective.kind == "throughput":
+            streams = fastest_stream(assembled, start, gap, time_limit_s)
+            return None if streams is None else Answer((), assembled, *streams)
+        free_of, begun = _free(assembled), time.perf_counter()
+        if not objective.simulated:
+            placed = solve(assembled.problem, gap=gap, time_limit_s=time_limit_s, incumbent=start)
+            totals = _totals(assembled.problem, placed)
+            if totals is not None:
+                return Answer((), assembled, totals, totals.objective, placed.bound)
+            if not any(isfinite(each.limits.max_latency_s or inf) for each in assembled.workloads):
+                return None
+            # It may keep the latency limit by its critical path even if its summed seconds do not.
+            shortest = self._by(Objective(), assembled, start)
+            if shortest is None:
+                return None
+            bound = solve(free_of.problem, gap=gap, time_limit_s=time_limit_s).bound
+            value = evaluate(assembled.problem, shortest.totals.labels, shortest.totals.copies).objective
+            return replace(shortest, value=value, bound=bound)
+        # The sum of seconds does not bound the critical path: only `shorten` has such a bound and checks latency
+        # limits.
+        placed = solve(free_of.problem, gap=gap, time_limit_s=_STARTING_SHARE * time_limit_s, incumbent=start)
+        totals = _totals(free_of.problem, placed)
+        if totals is None:
             return None
-        # It may keep the latency limit by its critical path even if its summed seconds do not.
-        shortest = _one(assembled, Objective(), start, gap, time_limit_s)
-        if shortest is None:
-            return None
-        free = solve(_free(assembled).problem, gap=gap, time_limit_s=time_limit_s)
-        value = evaluate(assembled.problem, shortest.totals.labels, shortest.totals.copies).objective
-        return replace(shortest, value=value, bound=free.bound)
-    # The sum of seconds does not bound the critical path: only `shorten` has such a bound and checks latency limits.
-    free_of, begun = _free(assembled), time.perf_counter()
-    placed = solve(free_of.problem, gap=gap, time_limit_s=_STARTING_SHARE * time_limit_s, incumbent=start)
-    totals = totals_of(free_of.problem, placed)
-    if totals is None:
-        return None
-    begin = [totals] if start is None else [totals, evaluate(free_of.problem, start)]
-    left = time_limit_s - (time.perf_counter() - begun)
-    found = Answer((), free_of, *shorten(free_of, objective, begin, gap=gap, time_limit_s=left))
-    taken = latencies(free_of, found.totals)
-    limits = [each.limits.max_latency_s for each in assembled.workloads]
-    kept = all(limit is None or each <= limit * (1.0 + 1e-6) for each, limit in zip(taken, limits, strict=True))
-    return found if kept else None
+        begin = [totals] if start is None else [totals, evaluate(free_of.problem, start)]
+        left = time_limit_s - (time.perf_counter() - begun)
+        found = Answer((), free_of, *shorten(free_of, objective, begin, gap=gap, time_limit_s=left))
+        taken = latencies(free_of, found.totals)
+        limits = [each.limits.max_latency_s for each in assembled.workloads]
+        kept = all(limit is None or each <= limit * (1.0 + 1e-6) for each, limit in zip(taken, limits, strict=True))
+        return found if kept else None
+
+    def _better(self, answer: Answer, later: Objective) -> Answer:
+        """The best answer by `later` among those that lose nothing of the first objective; `answer` itself if none is
+        better."""
+        first, assembled, room = self.objective, answer.assembled, 1.0 + _GIVE
+        shares = request_shares(assembled.workloads)
+        limited = {"throughput": "", "energy": ENERGY}.get(first.kind, LATENCY)
+        weights = {LATENCY: later.latency, ENERGY: later.energy}
+        held = [
+            replace(
+                each,
+                weight=weights[each.kind] * float(shares @ each.models) if each.kind else each.weight,
+                upper=min(each.upper, float(used) * room) if limited and each.kind == limited else each.upper,
+            )
+            for each, used in zip(assembled.problem.resources, answer.totals.resources, strict=True)
+        ]
+        if first.kind == "throughput":
+            held += busy_times(assembled.workloads, assembled.cluster, shares, answer.value * room, "period")
+        found = self._by(later, assembled.with_problem(resources=tuple(held)), list(answer.totals.labels))
+        if found is None:
+            return answer
+        before, after = (sum(latencies(assembled, each.totals)) for each in (answer, found))
+        return answer if first.simulated and after > before * room else found
 
 
-def _better(answer: Answer, first: Objective, later: Objective, gap: float, time_limit_s: float) -> Answer | None:
-    """The best answer by `later` among those that lose nothing of `first`; `answer` itself if none is better."""
-    assembled, room = answer.assembled, 1.0 + _GIVE
-    held = list(assembled.problem.resources)
-    if first.kind == "throughput":
-        works = assembled.workloads
-        held += busy_times(works, assembled.cluster, request_shares(works), answer.value * room, "period")
-    held_kind = ENERGY if first.kind == "energy" else LATENCY
-    for index, each in enumerate(assembled.problem.resources):
-        if first.kind != "throughput" and each.kind == held_kind:
-            used = float(answer.totals.resources[index]) * room
-            held[index] = replace(each, upper=min(each.upper, used))
-    shares = request_shares(assembled.workloads)
-    for index, each in enumerate(held):
-        for kind, weight in ((LATENCY, later.latency), (ENERGY, later.energy)):
-            if each.kind == kind:
-                held[index] = replace(held[index], weight=weight * float(shares @ each.models))
-    stage = replace(assembled, problem=replace(assembled.problem, resources=tuple(held)))
-    found = _one(stage, later, list(answer.totals.labels), gap, time_limit_s)
-    if found is None:
-        return answer
-    before, after = (sum(latencies(assembled, each.totals)) for each in (answer, found))
-    if first.simulated and after > before * room:
-        return answer
-    return found
+def _totals(problem: Problem, placed: Placed) -> Totals | None:
+    return evaluate(problem, placed.labels, placed.copies) if placed.labels else None
 
 
 def _free(assembled: Assembled) -> Assembled:
     """The problem without limits on latency."""
-    kept = tuple(replace(each, upper=inf) if each.kind == LATENCY else each for each in assembled.problem.resources)
-    return replace(assembled, problem=replace(assembled.problem, resources=kept))
+    held = assembled.problem.resources
+    return assembled.with_problem(
+        resources=tuple(replace(each, upper=inf) if each.kind == LATENCY else each for each in held)
+    )
 
 
 def _labels(assembled: Assembled, plans: Sequence[Plan]) -> list[int] | None:
@@ -242,7 +297,7 @@ def conflict(workloads: Sequence[Workload], cluster: Cluster) -> tuple[Limit, ..
         left = max(0.5, deadline - time.perf_counter())
         try:
             uppers = {each.name: each.upper for each in resources(*case, Objective("sum"))}
-            return _place(*case, Objective("sum"), None, 0.5, left, uppers) is not None
+            return _Asked(*case, Objective("sum"), None, 0.5, left).under(uppers) is not None
         except BadOption:
             return False
 
@@ -262,3 +317,74 @@ def _why(workloads: Sequence[Workload], cluster: Cluster) -> str:
     if len(limits) == 1:
         return f"no plan keeps {limits[0]}: loosen it, or add a device or a link"
     return f"no plan keeps {', '.join(limits[:-1])} and {limits[-1]} together: loosen one of them"
+
+
+def alike(workloads: Sequence[Workload], cluster: Cluster) -> tuple[tuple[str, ...], ...]:
+    """Groups of identical devices (times, limits and links), in file order, without the start device and devices that
+    share a processor. None for a model with states, which stay on one device."""
+    if any(block.state_bytes for each in workloads for block in each.graph.blocks):
+        return ()
+    shared = {name for each in cluster.devices if each.processor for name in (each.name, each.processor)}
+    groups: list[list[str]] = []
+    for device in cluster.devices:
+        if device.name == cluster.start or device.name in shared:
+            continue
+        group = next((each for each in groups if _same(workloads, cluster, each[0], device.name)), None)
+        if group is None:
+            groups.append([device.name])
+        else:
+            group.append(device.name)
+    return tuple(tuple(each) for each in groups if len(each) > 1)
+
+
+def _same(workloads: Sequence[Workload], cluster: Cluster, one: str, other: str) -> bool:
+    def device(name: str) -> Device:
+        return replace(cluster.device(name), name="", profile=None, scale_of=None, scale_factor=1.0, like="")
+
+    def links(name: str) -> list[object]:
+        rest = [each.name for each in cluster.devices if each.name not in (one, other)]
+        found = [link for each in rest for link in (cluster.link(name, each), cluster.link(each, name))]
+        return [None if link is None else replace(link, source="", target="") for link in found]
+
+    def limits(name: str, work: Workload) -> list[list[str]]:
+        pairs = (work.limits.device_pins, work.limits.device_exclusions)
+        return [sorted(block for block, where in each if where == name) for each in pairs]
+
+    return (
+        device(one) == device(other)
+        and links(one) == links(other)
+        and all(
+            work.profiles[one] == work.profiles[other]
+            and limits(one, work) == limits(other, work)
+            and not limits(one, work)[0]
+            for work in workloads
+        )
+    )
+
+
+def _fewest(answer: Answer, workloads: Sequence[Workload], cluster: Cluster, *, streamed: bool) -> Answer:
+    """The answer with the fewest replicas that keep its period, or the required rates if it is not `streamed`,
+    described and checked again. `cluster` has all devices."""
+    assembled, totals = answer.assembled, answer.totals
+    rates = list(request_shares(workloads)) if streamed else [each.needed_per_s for each in workloads]
+
+    def busiest(shared: Cluster) -> float:
+        return max(loads(replace(assembled, cluster=shared), totals, rates).values(), default=0.0)
+
+    used = {name for plan in answer.plans for name in plan.devices().values()}
+    shared = assembled.cluster
+    most = _SAME * (busiest(shared) if streamed else 1.0)
+    for device in assembled.cluster.devices:
+        counts = range(len(device.replicas)) if device.name in used else (0,)
+        fewer = (_taking_turns(shared, device.name, device.replicas[: count + 1]) for count in counts)
+        shared = next((each for each in fewer if busiest(each) <= most), shared)
+    assembled, first = replace(assembled, cluster=shared), answer.plans[0]
+    plans = describe(assembled, totals, status=first.status, gap=first.gap, objective=first.objective)
+    for workload, plan in zip(workloads, plans, strict=True):
+        check_turns(workload.graph, workload.profiles, workload.error, cluster, plan)
+    return replace(answer, plans=plans, assembled=assembled)
+
+
+def _taking_turns(cluster: Cluster, name: str, replicas: tuple[str, ...]) -> Cluster:
+    """`cluster` with `replicas` in the place of a device."""
+    return cluster.with_device(name, replicas=replicas if len(replicas) > 1 else ())

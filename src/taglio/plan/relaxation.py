@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from taglio.plan.costs import BIG, KINDS, Account, Costs, Priced, ramp, ways
-from taglio.plan.cutting_planes import Answer
+from taglio.plan.cutting_planes import Plane
 from taglio.plan.elimination import LARGEST_TABLE, TooWide, schedule
 from taglio.plan.problem import Kind
 
@@ -63,12 +63,11 @@ class States(NamedTuple):
     int8: np.ndarray
 
 
-class Tables:
+class CellCosts:
     """Costs of the cells of `parts`, all with the same number of edges.
 
     Readers on one device are served together: their cost depends on their device, the producer's and kind, and which of
-    them read int8, and many cells share such a group. Prices of noise change from call to call, those of resources
-    rarely: results that depend only on the latter are cached.
+    them read int8, and many cells share such a group.
     """
 
     def __init__(self, costs: Costs, parts: Parts, states: States) -> None:
@@ -79,7 +78,6 @@ class Tables:
         if costs.problem.wire_only:
             used |= (states.target != states.source).any(axis=0)
         self.made = np.stack([states.part, np.minimum(states.kind, 1), states.source, used, states.kind != Kind.INT8])
-        self.settled_at: np.ndarray | None = None
 
     def _group(self, edges: np.ndarray, states: States) -> None:
         """Number the groups of readers that occur: `groups` (arity, cells) holds a group's number at its first slot,
@@ -111,24 +109,6 @@ class Tables:
 
     def at(self, priced: Priced) -> np.ndarray:
         """Costs by cell at these prices."""
-        if priced.send_float is not self.settled_at:
-            self._settle(priced)
-        if self.costs.problem.wire_only:
-            wired = np.append(priced.wire, 0.0).take(self.wired).sum(axis=0)
-        else:
-            wired = BIG * (self.floats * ~self.whole)
-        noise = np.append(priced.edge, 0.0).take(self.noisy).sum(axis=0)
-        # Without an int8 copy made on the producer's device, and with one, where each other device takes its cheapest
-        # option: both are summed over the groups at once, as the two parts of complex numbers.
-        self.ways.real[:-1] = self.alone + noise
-        self.ways.imag[:-1] = np.minimum(self.by_float, self.by_int8 + wired) + noise
-        total = self.ways.take(self.groups[0], mode="clip")
-        for groups in self.groups[1:]:
-            total += self.ways.take(groups, mode="clip")
-        return np.asarray(np.minimum(total.real, total.imag + self.paid))
-
-    def _settle(self, priced: Priced) -> None:
-        """Compute everything that depends only on the prices of resources."""
         value, share, source, target = self.value[self.part], self.share[self.part], self.source, self.target
         home, whole = source == target, self.whole
         sent = [each[value, source, target] * share for each in (priced.send_float, priced.send_int8)]
@@ -136,16 +116,25 @@ class Tables:
         again = np.where(again > 0.0, again * share, again)
         restored = priced.dequantize[value, target]
         by_float, by_int8 = ways(sent[0], sent[1], again, restored, self.ints, self.floats)
-        # Where it was written, a float value serves all but int8 readers, and these once it is quantised.
-        self.by_int8 = np.where(home & ~whole, 0.0, by_int8)
-        self.alone = np.where(whole, by_int8, np.where(home, np.where(self.ints > 0, BIG, 0.0), by_float))
-        self.by_float = np.where(whole, by_int8, np.where(home, 0.0, by_float))
+        if self.costs.problem.wire_only:
+            wired = np.append(priced.wire, 0.0).take(self.wired).sum(axis=0)
+        else:
+            wired = BIG * (self.floats * ~whole)
+        noise = np.append(priced.edge, 0.0).take(self.noisy).sum(axis=0)
+        # Without an int8 copy made on the producer's device, and with one, where each other device takes its cheapest
+        # option. Where it was written, a float value serves all but int8 readers, and these once it is quantised.
+        bare = np.where(whole, by_int8, np.where(home, BIG * (self.ints > 0), by_float))
+        made = np.where(whole, by_int8, np.where(home, 0.0, np.minimum(by_float, by_int8 + wired)))
+        # Both are summed over the groups at once, as the two parts of complex numbers.
+        options = np.append(bare + noise + 1j * (made + noise), 0.0)
+        total = options.take(self.groups[0], mode="clip")
+        for groups in self.groups[1:]:
+            total += options.take(groups, mode="clip")
         part, kind, place, used, written_float = self.made
         paid = priced.quantize[self.value[part], kind, place] * written_float
         # Time saved by quantising counts fully in every part, but not if no reader can use an int8 copy.
-        self.paid = np.where(paid > 0.0, paid * self.share[part], paid * used)
-        self.ways = np.zeros(len(value) + 1, dtype=complex)
-        self.settled_at = priced.send_float
+        paid = np.where(paid > 0.0, paid * self.share[part], paid * used)
+        return np.asarray(np.minimum(total.real, total.imag + paid))
 
 
 class Relaxation:
@@ -216,13 +205,13 @@ class Relaxation:
         self.base, self.total = float(base), total
         return total + self.base, labels
 
-    def answer(self, prices: np.ndarray, alive: np.ndarray | None = None) -> tuple[Answer, Account]:
+    def answer(self, prices: np.ndarray, alive: np.ndarray | None = None) -> tuple[Plane, Account]:
         """The bound at these prices and its slope; and the labels that attain it, with their cheapest copies."""
         priced = self.costs.price(prices)
         value, labels = self.run(priced, alive)
         account = self.costs.account(priced, labels)
         slope = account.rows - self.costs.uppers
-        return Answer(value, value - float(prices @ slope), slope), account
+        return Plane(value, value - float(prices @ slope), slope), account
 
     def marginals(self) -> np.ndarray:
         """After `run`: a lower bound on the priced cost under each label (nodes, labels); infinite for labels that a
@@ -249,7 +238,7 @@ class Relaxation:
                 scope, factor = plan.scopes[factor], factor + 1
             at = tuple(scope.index(each) if each >= 0 else -1 for each in row[: 1 + count])
             alike.setdefault((count, tuple(plan.sizes[each] for each in scope), at), []).append((part, factor - 1))
-        self.tables: list[Tables] = []
+        self.tables: list[CellCosts] = []
         self.positions: list[np.ndarray] = []
         self.broken = 0.0  # by strict readers between fixed ends
         forbidden = [np.zeros(0, dtype=np.intp)]
@@ -270,7 +259,7 @@ class Relaxation:
             taken = self.parts.take(np.concatenate(parts))
             taken = Parts(taken.value, taken.edges[:, :arity], taken.count, taken.share)
             cells = States(*(np.concatenate(each, axis=-1) for each in zip(*states, strict=True)))
-            self.tables.append(Tables(self.costs, taken, cells))
+            self.tables.append(CellCosts(self.costs, taken, cells))
             self.positions.append(np.concatenate(positions))
         self.forbidden = np.concatenate(forbidden)
 
@@ -342,7 +331,7 @@ class EdgeRelaxation:
         self.writes = costs.label_writes * devices + costs.label_device
         self.reads = costs.label_device * 2 + (costs.label_reads == Kind.INT8)
         kind, source, target, int8, part = np.indices((KINDS, devices, devices, 2, len(chosen))).reshape(5, -1)
-        self.tables = Tables(costs, parts.take(chosen), States(part, kind, source, target[None], int8[None] == 1))
+        self.tables = CellCosts(costs, parts.take(chosen), States(part, kind, source, target[None], int8[None] == 1))
         self.prices = np.zeros((len(chosen), 2 * devices))
         # States that no label has are left out: their sums and prices mean nothing.
         self.possible = np.zeros_like(self.prices, dtype=bool)
@@ -399,10 +388,9 @@ class EdgeRelaxation:
 def _cut(costs: Costs, alive: np.ndarray, narrow: float) -> tuple[np.ndarray, Relaxation]:
     """Edges to cut so that the rest is narrow: keep a spanning forest, then whatever fits, expensive edges first."""
     values = costs.problem.values
-    priced = costs.price(np.zeros(len(costs.rows)))
     producer = values.producer[costs.edge_value]
     inner = (producer >= 0) & (values.readers >= 0)
-    cost = priced.send_float.mean(axis=(1, 2))[costs.edge_value] + 1e9 * values.strict
+    cost = costs.plain.send_float.mean(axis=(1, 2))[costs.edge_value] + 1e9 * values.strict
     tree, cut = np.arange(costs.nodes), np.zeros(len(inner), dtype=bool)
     for edge in sorted(np.flatnonzero(inner).tolist(), key=lambda each: -cost[each]):
         one, other = tree[producer[edge]], tree[values.readers[edge]]

@@ -27,18 +27,15 @@ PARTS = BEFORE, BUSY, DELAY, AFTER, BYTES = range(5)
 @dataclass(frozen=True, slots=True, eq=False)
 class Way:
     """An edge: `producer` among the model's nodes, None for an input. Arrays are over (producer's label, reader's
-    label), with one row for an input and one column for the caller: `floats` and `ints` have the five numbers as last
-    axis, `far` tells whether it leaves the device, `noise` is what an int8 read of a float value adds to each bound. If
-    it `restores`, a float reader of a float value may get an int8 copy, which adds `wire` (bounds)."""
+    label), with one row for an input and one column for the caller: `far` tells whether it leaves the device; by a
+    float and by an int8 copy (first axis), `seconds` are the five numbers and `noise` is what is added to each bound
+    (last axes)."""
 
     value: int
     producer: int | None
     far: np.ndarray
-    floats: np.ndarray
-    ints: np.ndarray
+    seconds: np.ndarray
     noise: np.ndarray
-    restores: np.ndarray
-    wire: np.ndarray
 
 
 class Timetable:
@@ -116,7 +113,8 @@ class Timetable:
         ints = sent(Copies.INT8, values.int8_bytes[value], unwanted)
         change = np.array([bound.edge[edge] for bound in problem.noises])
         noise = np.where((read8 & ~written8)[..., None], change, 0.0)
-        return Way(value, producer, far, floats, ints, noise, restores, wire)
+        wired = noise + np.where(restores[..., None], wire, 0.0)
+        return Way(value, producer, far, np.stack([floats, ints]), np.stack([noise, wired]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,14 +155,15 @@ class Replay:
 
     def _edge(self, way: Way) -> _Edge:
         int8 = self._as_int8(way)
-        seconds = np.where(int8[..., None], way.ints, way.floats)
-        noise = way.noise + np.where((int8 & way.restores)[..., None], way.wire, 0.0)
-        seconds, noise = seconds.reshape(-1, len(PARTS)), noise.reshape(int8.size, len(way.wire))
+        seconds, noise = (
+            np.where(int8[..., None], ints, floats).reshape(int8.size, floats.shape[-1])
+            for floats, ints in (way.seconds, way.noise)
+        )
         return _Edge(way.producer, seconds, noise, bool(noise.any()), bool((seconds[:, DELAY] >= NEVER).any()))
 
     def _as_int8(self, way: Way) -> np.ndarray:
-        hurt = np.where(way.restores, self.price * way.wire.sum(), 0.0)
-        return np.asarray(way.ints[..., :BYTES].sum(axis=-1) + hurt <= way.floats[..., :BYTES].sum(axis=-1))
+        floats, ints = way.seconds[..., :BYTES].sum(axis=-1) + self.price * way.noise.sum(axis=-1)
+        return np.asarray(ints <= floats)
 
     def order(self, random: np.random.Generator) -> list[int]:
         """The nodes in a random valid order, branch by branch."""

@@ -8,8 +8,8 @@ it has handed all outputs to the network. While a device receives (the last part
 pauses. Equal inputs give equal timelines.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -59,25 +59,6 @@ class Pipeline:
     processors: tuple[tuple[str, str], ...] = ()
 
 
-def together(pipelines: Sequence[Pipeline]) -> Pipeline:
-    """Several requests as one, the oldest first."""
-    tasks, transfers = list[Task](), list[Transfer]()
-    for each in pipelines:
-        first = len(tasks)
-        tasks += each.tasks
-        transfers += [
-            replace(
-                sent,
-                source=None if sent.source is None else first + sent.source,
-                targets=tuple(first + target for target in sent.targets),
-            )
-            for sent in each.transfers
-        ]
-    return Pipeline(
-        tuple(tasks), tuple(transfers), tuple(dict.fromkeys(p for each in pipelines for p in each.processors))
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Span:
     """One busy span of a device or link: `on` is a device, or "a -> b"; the end of a transfer includes its delay."""
@@ -107,13 +88,6 @@ class Timeline:
 def simulate(pipeline: Pipeline) -> Timeline:
     """The timeline of a request. Raises ValueError if tasks wait for each other in a cycle."""
     return _Run(pipeline).timeline()
-
-
-def stream(pipelines: Sequence[Pipeline]) -> list[float]:
-    """When each of several requests ends, if all wait from the beginning and older ones go first."""
-    ends_s = iter(simulate(together(pipelines)).ends_s)
-    ran = [[next(ends_s) for _ in each.tasks] for each in pipelines]
-    return [max([*ended, *(next(ends_s) for _ in each.transfers)]) for each, ended in zip(pipelines, ran, strict=True)]
 
 
 def link_name(link: tuple[str, str]) -> str:

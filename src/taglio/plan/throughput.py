@@ -19,15 +19,14 @@ from math import inf
 import numpy as np
 
 from taglio.plan.assemble import Assembled, busy_times, request_shares
-from taglio.plan.branch_and_bound import improve
 from taglio.plan.costs import Costs, evaluate
 from taglio.plan.cp_sat import PeriodProgram
-from taglio.plan.cutting_planes import Answer, maximise
+from taglio.plan.cutting_planes import Plane, maximise
 from taglio.plan.describe import loads
 from taglio.plan.elimination import TooWide
-from taglio.plan.problem import Problem, Resource, Totals
+from taglio.plan.problem import Resource, Totals
 from taglio.plan.relaxation import WIDEST, Relaxation
-from taglio.plan.solve import Placed, solve
+from taglio.plan.solve import improve, solve
 
 # Shares of the time: for the first plan; for improving answers; kept for a plan of fewer seconds with the same period.
 _FIRST_SHARE, _DESCENT_SHARE, _SPARING_SHARE = 0.1, 0.15, 0.1
@@ -44,11 +43,6 @@ def fastest_stream(
     """A placement, its period and a lower bound on any: busy seconds of the busiest device or link per request of the
     mix of all models, with component overheads. None if no placement was found that keeps the limits."""
     return _Search(assembled, start, gap, time_limit_s).run()
-
-
-def totals_of(problem: Problem, placed: Placed) -> Totals | None:
-    """The cost of a placement; None if there is none."""
-    return evaluate(problem, placed.labels, placed.copies) if placed.labels else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +77,8 @@ class _Search:
         placed = solve(problem, gap=10 * self.gap, time_limit_s=share, incumbent=self.start)
         if placed.status == "infeasible":
             return None
-        self._offer(totals_of(problem, placed))
+        if placed.labels:
+            self._offer(evaluate(problem, placed.labels, placed.copies))
         if not self._done():
             self._improve()
         if self.totals is None:
@@ -94,9 +89,9 @@ class _Search:
     def _done(self) -> bool:
         return self.low >= (1.0 - self.gap) * self.period
 
-    def _offer(self, totals: Totals | None) -> None:
+    def _offer(self, totals: Totals) -> None:
         """Keep a placement if it is within the limits and its simulated period is the shortest so far."""
-        if totals is None or totals.broken:
+        if totals.broken:
             return
         period = max(loads(self.assembled, totals, list(self.shares)).values(), default=0.0)
         if period < self.period:
@@ -162,12 +157,12 @@ class _Search:
             paid = float(prices[periods].sum())
             return least + paid + min(0.0, 1.0 - paid), float(paid > 1.0)
 
-        def oracle(prices: np.ndarray) -> Answer:
+        def oracle(prices: np.ndarray) -> Plane:
             priced = costs.price(prices)
             least, labels = relaxation.run(priced)
             bound, period = value(prices, least)
             slope = costs.account(priced, labels).rows - np.where(periods, period, costs.uppers)
-            return Answer(bound, bound - float(prices @ slope), slope)
+            return Plane(bound, bound - float(prices @ slope), slope)
 
         best = maximise(
             oracle,
@@ -211,10 +206,10 @@ class _Search:
         upper = float(counted.resources.max()) * (1.0 + 1e-6)
         limited = replace(problem, resources=(*problem.resources, *self._periods(upper)))
         share = _SPARING_SHARE * self.time_limit_s
-        found = totals_of(limited, solve(limited, gap=self.gap, time_limit_s=share, incumbent=known.labels))
-        if found is None:
+        placed = solve(limited, gap=self.gap, time_limit_s=share, incumbent=known.labels)
+        if not placed.labels:
             return
-        found = evaluate(problem, found.labels, found.copies)
+        found = evaluate(problem, placed.labels, placed.copies)
         period = max(loads(self.assembled, found, list(self.shares)).values(), default=0.0)
         if not found.broken and period <= self.period * (1.0 + 1e-3 * self.gap) and found.objective < known.objective:
             self.totals, self.period = found, period

@@ -124,8 +124,10 @@ def refine_near(
 ) -> Profile:
     """`known` refined for assignments like `near`, by timing `near` beside float, at the machine's present speed.
 
-    `near` is timed as two runs, so that a leave-one-out fit in calibrate.py still has the other.
+    `near` is timed as two runs, so that a leave-one-out fit in calibrate.py still has the other; runs of an earlier
+    `near` stay.
     """
+    earlier = sum(run.name.startswith("near too") for run in known.runs)
     assignments: dict[str, Assignment] = {FLOAT_RUN: {}, **({"near": near, "near too": near} if near else {})}
     speeds = Speeds(options.threads, min(REFERENCE_S, _REFERENCE_SHARE * effort.budget_s))
     timed = time_models(
@@ -139,7 +141,7 @@ def refine_near(
     seen_s = speeds.told()
     present = replace(known.conditions, reference_s=median(seen_s), reference_half_s=middle_half(seen_s))
     runs = {name: (assignment, timed[name]) for name, assignment in assignments.items()}
-    return refine(model, graph, known, runs, "", near=near, present=present)
+    return refine(model, graph, known, runs, f" {earlier + 1}", near=near, present=present)
 
 
 def refine(

@@ -25,6 +25,7 @@ from taglio.profile import openvino_clock
 from taglio.profile.busy import Watch, enough, kept, others_in
 from taglio.profile.kernels import kernel_seconds
 from taglio.profile.quota import quota
+from taglio.profile.refills import refills
 from taglio.profile.wall_time import STRETCH_S, WallTime, scatter, summarize
 from taglio.progress import Progress, reported
 from taglio.runtimes import cuda
@@ -41,8 +42,6 @@ _STARVED, _USED_UP, _UNPAUSED, _OVERRUN = 0.8, 0.9, 30, 1.2
 _PATIENCE = 6.0
 # Runs per round of models that are run often.
 _OFTEN = 3
-# Runs before a timed one, to fill the caches: at most so many, within so many seconds.
-_REFILLS, _REFILL_S = 3, 0.04
 # After so long without work a GPU is slow at first (an H100: 15 % in the first run, and up to three times in the first
 # ten after models that kept all processors busy): a model then runs for this long before it is timed.
 _ASLEEP_S, _AWAKE_S = 0.05, 0.3
@@ -478,8 +477,8 @@ def _rounds(
     for _ in range(effort.warmup + 1):  # the last one counts
         once = {name: run_once(name, session, feeds[0]) for name, session in sessions.items()}
     alone = len(sessions) == 1 or least_s > 0.0
-    refills = {name: 0 if alone else min(_REFILLS, int(_REFILL_S / max(each, 1e-9))) for name, each in once.items()}
-    visits_s = {name: (1 + refills[name]) * each for name, each in once.items()}
+    fills = {name: 0 if alone else refills(each) for name, each in once.items()}
+    visits_s = {name: (1 + fills[name]) * each for name, each in once.items()}
 
     def within_budget(round_s: float) -> int:
         return max(effort.minimum, min(effort.maximum, int(effort.budget_s / max(round_s, 1e-9))))
@@ -488,4 +487,4 @@ def _rounds(
     round_s = sum(visits_s.values())
     again = max(effort.minimum, within_budget(round_s) // 2)
     paused = max(again, min(_UNPAUSED, int(2.0 * effort.budget_s / max(round_s, 1e-9))))
-    return _Rounds(walls, effort.warmup + again, effort.warmup + paused, refills)
+    return _Rounds(walls, effort.warmup + again, effort.warmup + paused, fills)

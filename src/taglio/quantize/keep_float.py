@@ -28,7 +28,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from taglio import weights
-from taglio.model.captures import node_inputs
+from taglio.model.captures import readers, writers
 from taglio.model.operators import MOVEMENT
 
 MICROSOFT = "com.microsoft"
@@ -50,12 +50,7 @@ def keep_float(
 ) -> None:
     """Rewrite the patterns in place. `shapes` are the static shapes of the float model's tensors, `own` the names of
     its operators: what stands between two of the model's own pairs is left alone. `outputs` are the file's."""
-    producer = {name: node for node in nodes for name in node.output}
-    consumers: dict[str, list[onnx.NodeProto]] = {}
-    for node in nodes:
-        if node.op_type not in _FOLDED:
-            for name in node_inputs(node):
-                consumers.setdefault(name, []).append(node)
+    producer, consumers = writers(nodes), readers(node for node in nodes if node.op_type not in _FOLDED)
     before: dict[str, list[onnx.NodeProto]] = {}
     behind: dict[str, list[onnx.NodeProto]] = {}
     spread: dict[str, onnx.NodeProto | None] = {}

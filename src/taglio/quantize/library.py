@@ -35,6 +35,7 @@ from taglio.model.captures import node_inputs
 from taglio.model.graph import Block, Graph, flows
 from taglio.model.load import Model
 from taglio.model.observe import tensor_shapes
+from taglio.model.simplify import drop_unused_initializers
 from taglio.quantize.casts import in_float16, tidy_casts
 from taglio.quantize.keep_float import import_domains, keep_float
 from taglio.quantize.parameters import TensorParameters, activation_parameters
@@ -216,11 +217,7 @@ def _own_weights(proto: onnx.ModelProto, operators: Collection[str]) -> onnx.Mod
                 own = copy.graph.initializer.add()
                 own.CopyFrom(floats[name])
                 own.name = node.input[index] = f"{name}/{node.name}/{index}"
-    used = {name for node in copy.graph.node for name in node_inputs(node)} | {v.name for v in copy.graph.output}
-    unused = [name for name in floats if uses[name] > 1 and name not in used]
-    kept = [tensor for tensor in copy.graph.initializer if tensor.name not in unused]
-    del copy.graph.initializer[:]
-    copy.graph.initializer.extend(kept)
+    drop_unused_initializers(copy.graph)
     return copy
 
 

@@ -67,6 +67,11 @@ UNCALIBRATED: Mapping[Uncalibrated, Precision] = {
 Assignment = Mapping[str, Precision]
 
 
+def form_of(assignment: Assignment, block: str) -> str:
+    """The name of the precision of a block."""
+    return assignment.get(block, FLOAT32).name
+
+
 def first_fit(block: Block, forms: Iterable[Precision]) -> Precision | None:
     """The first of `forms` that `block` has; None if it has none of them."""
     return next((form for form in forms if form.fits(block)), None)

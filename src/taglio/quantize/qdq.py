@@ -4,10 +4,13 @@ A block in int8 reads its activations through a pair and, in its whole form, als
 written by a float block is quantised for its int8 readers only: float readers get the original. A tensor written by an
 int8 block is quantised for all readers. Movement operators keep the scale of what they move, so every tensor takes its
 range from the tensor that first held its values.
+
+OpenVINO fuses any activation into the int8 kernel before it. A pair between the two would keep it from that: the kernel
+would write int8, and other kernels convert, shift and compute. So `fusing` builders put none there.
 """
 
 from collections.abc import Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +19,7 @@ from onnx import TensorProto, helper
 
 from taglio import weights
 from taglio.errors import BadOption, CannotQuantize
-from taglio.model.captures import node_inputs, rename_inputs
+from taglio.model.captures import node_inputs, rename_inputs, writers
 from taglio.model.derived import empty_like
 from taglio.model.graph import Block, Graph
 from taglio.model.load import Model
@@ -64,7 +67,15 @@ class QdqBuilder:
         self._without = {name: each.without for name, each in ranges.items()}
         self._shapes = tensor_shapes(model.proto)
         self._own = own_parameters(model.proto, self._initializers)
-        self._producers = {name: node for node in model.proto.graph.node for name in node.output}
+        self._producers = writers(model.proto.graph.node)
+        self.fuses = False
+
+    def fusing(self) -> "QdqBuilder":
+        """A builder of the same models, without pairs between an anchor and an activation that is not free in int8, for
+        runtimes that fuse the two."""
+        other = copy(self)
+        other.fuses = True
+        return other
 
     def build(self, assignment: Assignment, wire: Mapping[tuple[str, str], Scheme] | None = None) -> onnx.ModelProto:
         """The model with each block in its assigned precision. Raises CannotQuantize for a form that a block does not
@@ -96,25 +107,22 @@ class QdqBuilder:
         if precision is not None and precision.uncalibrated:
             self._emit_uncalibrated(emitter, block, precision)
             return
+        whole, last = precision is not None and precision.form == "whole", len(block.operators) - 1
+        fused = self.fuses and block.soft_tail
         for position, name in enumerate(block.operators):
             source = self._nodes[name]
             node = deepcopy(source)
-            in_int8 = scheme is not None and precision is not None and (precision.form == "whole" or position == 0)
-            if scheme is None or not in_int8:
+            if scheme is None or (position > 0 and not whole):
                 self._read_float_inputs(emitter, node, block.name)
                 emitter.nodes.append(node)
                 continue
-            fused_tail = position > 0 and self._free(block, position, scheme)
-            if not fused_tail:
+            if position == 0 or not (fused or self._free(block, position, scheme)):
                 self._read_int8_inputs(emitter, source, node, scheme, block.name)
             elif node.op_type == "Add":
                 self._correct_sum(emitter, node, self._shift(block.operators[0], scheme))
             emitter.nodes.append(node)
-            if position + 1 < len(block.operators) and self._free(block, position + 1, scheme):
-                continue
-            for tensor in source.output:
-                if tensor:
-                    emitter.written[tensor] = scheme
+            if position == last or not (fused or self._free(block, position + 1, scheme)):
+                emitter.written |= dict.fromkeys(filter(None, source.output), scheme)
 
     def _emit_uncalibrated(self, emitter: Emitter, block: Block, precision: Precision) -> None:
         for position, name in enumerate(block.operators):

@@ -8,7 +8,7 @@ from taglio.flow import workspace
 from taglio.flow.sensitivity import Sensitivity
 from taglio.flow.sensitivity import sensitivity as sensitivities
 from taglio.model.graph import Block
-from taglio.quantize.precision import Assignment
+from taglio.quantize.precision import Assignment, form_of
 from taglio.report.material import Material
 from taglio.report.network import block_class
 from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, Part, Table, Text
@@ -106,7 +106,7 @@ def _written(
 ) -> list[Cell]:
     block, chosen, sample = row.block, MISSING, ""
     if assignment is not None:
-        chosen = assignment[block.name].name if block.name in assignment else "float32"
+        chosen = form_of(assignment, block.name)
         sample = block_class(block, assignment)
     about = " + ".join(block.kind.split("+")) + (f"; {block.refusal}" if block.refusal else "")
     worth = None if row.worth is None else row.worth * 1e3 / basis.axis[1]  # ms for 1 % where losses are drawn in %

@@ -11,7 +11,7 @@ from math import ceil, isfinite, sqrt
 
 from taglio.model.graph import ANCHORS, Block
 from taglio.profile.result import reads, writes
-from taglio.quantize.precision import Assignment
+from taglio.quantize.precision import Assignment, form_of
 from taglio.report.layers import Arc, Box, Layout, layout
 from taglio.report.material import Material
 from taglio.report.parts import Legend, Node, Part, Picture
@@ -59,8 +59,7 @@ def network(material: Material) -> list[Part]:
         boxes.append(_box(f"input {name}", _PORT, short_name(name)))
     labels = {block.name: _label(block, places, devices) for block in graph.blocks}
     for block in graph.blocks:
-        precision = assignment[block.name].name if block.name in assignment else "float32"
-        seconds = min(longest, times.get((block.name, precision), 0.0))
+        seconds = min(longest, times.get((block.name, form_of(assignment, block.name)), 0.0))
         widths[block.name] = max(_NARROWEST, _WIDEST * sqrt(seconds / longest)) if seconds > 0.0 else _NARROWEST
         boxes.append(_box(block.name, widths[block.name], labels[block.name]))
     for tensor in graph.tensors:
@@ -90,7 +89,7 @@ def network(material: Material) -> list[Part]:
 
     nodes = []
     for block in graph.blocks:
-        title = _title(material, block, devices.get(block.name, "") if len(places) > 1 else "")
+        title = _title(material, block, times, assignment, devices.get(block.name, "") if len(places) > 1 else "")
         nodes.append(node(block.name, widths[block.name], classes[block.name], labels[block.name], title))
     for key, name in ports.items():
         nodes.append(node(key, _PORT, "b-port", short_name(name), f"{key.partition(' ')[0]} of the model: {name}"))
@@ -189,12 +188,12 @@ def _curve(x0: float, y0: float, x1: float, y1: float) -> str:
     return f"M{x0:.1f} {y0:.1f}{bend}"
 
 
-def _title(material: Material, block: Block, device: str) -> str:
-    times = material.profile.block_times()
+def _title(
+    material: Material, block: Block, times: Mapping[tuple[str, str], float], assignment: Assignment, device: str
+) -> str:
     lines = [block.name, " + ".join(block.kind.split("+"))]
     if material.plan is not None:
-        chosen = next((each.precision for each in material.plan.placements if each.block == block.name), "float32")
-        lines.append(f"planned in {chosen}" + (f" on {device}" if device else ""))
+        lines.append(f"planned in {form_of(assignment, block.name)}" + (f" on {device}" if device else ""))
     if block.movement:
         lines.append("only moves values; its time is counted with its flow")
     else:

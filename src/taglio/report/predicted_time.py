@@ -8,7 +8,7 @@ from taglio.flow import workspace
 from taglio.model.graph import flows
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Breakdown, Profile, changes, flow_seconds, predict, writes
-from taglio.quantize.precision import Assignment
+from taglio.quantize.precision import Assignment, form_of
 from taglio.report.material import Material
 from taglio.report.network import short_name
 from taglio.report.parts import Axis, Bar, Bars, Chart, Columns, Mark, Part, Table, Text, curve, spread
@@ -176,5 +176,4 @@ def _changing(material: Material, assignment: Assignment) -> float:
 
 
 def _look(assignment: Assignment, name: str) -> str:
-    precision = assignment[name].name if name in assignment else "float32"
-    return {"float32": "float", "int8-anchor": "anchor"}.get(precision, "int8")
+    return {"float32": "float", "int8-anchor": "anchor"}.get(form_of(assignment, name), "int8")

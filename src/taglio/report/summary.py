@@ -84,13 +84,15 @@ def lede(material: Material) -> list[Part]:
         f"{metric.title} {shown(metric, outcome.int8.error)}, {verdict} the limit. The plan has "
         f"{outcome.plan.int8_blocks} of {outcome.blocks} blocks in int8; {_status(outcome)}."
     )
-    if not outcome.candidates:
-        text = f"None of the {outcome.blocks} blocks has the form int8 (taglio inspect says why)."
+    if not outcome.int8.int8_blocks:
+        text = f"None of the {outcome.blocks} blocks computes in int8 (taglio inspect says why)."
     if outcome.curve:
         reached = outcome.float32.latency.median_s / outcome.plan.latency.median_s if outcome.plan.int8_blocks else 1.0
         gains = [each for each in outcome.curve if each.speed_up >= _GAIN * reached]
         told = ", ".join(f"{times(each.speed_up)} at {shown(metric, each.max_error)}" for each in gains)
-        text += f" A larger limit is predicted to {f'give {told}' if gains else 'gain nothing'}."
+        measured = verdict == "beyond" and outcome.plan.latency.median_s >= _GAIN * outcome.int8.latency.median_s
+        if gains or not measured:  # else all int8 shows that a larger limit gains
+            text += f" A larger limit is predicted to {f'give {told}' if gains else 'gain nothing'}."
     if outcome.costly and outcome.plan.int8_blocks < _FEW * outcome.candidates:
         told = ", ".join(f"{each.block} ({shown(metric.basis, each.error)})" for each in outcome.costly)
         text += f" Most error, each alone in int8, comes from {told}."
@@ -180,7 +182,7 @@ def places(material: Material, most: int | None = None) -> list[Part]:
             out.setdefault(each.reason, []).append(
                 each.runtime if each.name == FLOAT_RUN else f"{each.name} in {each.runtime}"
             )
-        elif outcome.candidates or each.name != "int8":  # without candidates the float model once more
+        elif outcome.int8.int8_blocks or each.name != "int8":  # else the float model once more
             error = _judged(metric, each.error, outcome.max_error)
             how = "measured" if each.judged else "expected" if each.error is not None else ""
             verdict = each.reason or ("" if each.holds else "exceeds the limit")
@@ -221,15 +223,15 @@ def _accuracy_title(outcome: Outcome) -> str:
 
 
 def _variants(outcome: Outcome) -> dict[str, Variant]:
-    """All int8 only where a block can be: otherwise it is the float model once more."""
-    int8 = {"all int8": outcome.int8} if outcome.candidates else {}
+    """All int8 only where a block computes in it: otherwise it is the float model once more."""
+    int8 = {"all int8": outcome.int8} if outcome.int8.int8_blocks else {}
     return {"float": outcome.float32, **int8, "plan": outcome.plan}
 
 
 def _intervals(outcome: Outcome) -> list[object]:
     metric = outcome.metric
     texts = [
-        MISSING if each.interval is None else " … ".join(shown(metric, end) for end in each.interval)
+        MISSING if each.interval is None else " … ".join(shown(metric, end) for end in metric.ascending(each.interval))
         for each in _variants(outcome).values()
     ]
     return [f"{metric.title}, 90\u00a0% interval", *texts]

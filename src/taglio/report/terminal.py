@@ -30,7 +30,7 @@ from taglio.report.material import Material
 from taglio.report.parts import Table
 from taglio.report.units import MISSING, ms, percent, plural, shown, size
 from taglio.run.steps import StepsReport
-from taglio.weights import weight_bytes
+from taglio.weights import listed_bytes, weight_bytes
 
 _WORST = 20
 _PLACES = 12
@@ -143,7 +143,7 @@ def inspect(model: Model, graph: Graph, chosen: set[str] | None, assumed: str = 
     counted = f", {sum(block.flops for block in graph.blocks) / 1e9:.3f} GFLOPs" if known else ""
     say(
         f"{model.name}: {len(graph.blocks)} blocks, {len(graph.candidates())} can be int8{counted}, "
-        f"{size(weight_bytes(model.proto))} of weights, opset {model.opset}"
+        f"{size(weight_bytes(model.proto) + listed_bytes(model.proto.graph.node))} of weights, opset {model.opset}"
     )
     if counts := quantized_operators(model.proto):
         told = ", ".join(f"{count} {kind}" for kind, count in counts.items())

@@ -110,7 +110,7 @@ def time_plan(
     progress: Progress | None = None,
 ) -> RunReport:
     """Time about `runs` inferences of the plan and of the float model alternately over `feeds`. If the feeds differ in
-    shape, a run is one of each, and the time of an inference is their mean."""
+    shape, one of each is timed together, and the time of an inference is their mean."""
     bfloat16 = executor.pieces()[0].bfloat16
     reference = opener(executor.runtime)(float_model, replace(options, bfloat16=bfloat16))
     plan_s: list[float] = []
@@ -118,8 +118,8 @@ def time_plan(
     parts: dict[str, list[float]] = {}
     order = random.Random(0)
     at_once = Run.of(feeds).at_once
-    runs = -(-runs // at_once)
-    for index in reported(range(runs + WARMUP), "running", progress):
+    rounds = -(-runs // at_once)
+    for index in reported(range(rounds + WARMUP), "running", progress):
         given = feeds if at_once > 1 else [feeds[index % len(feeds)]]
         for which in order.sample(("plan", "float"), 2):
             seconds: dict[str, float] = {}
@@ -139,10 +139,14 @@ def time_plan(
                 (plan_s if which == "plan" else float_s).append(took)
                 for name, value in seconds.items():
                     parts.setdefault(name, []).append(value / at_once)
+
+    def wall(samples: Sequence[float], apart: Sequence[float] | None = None) -> WallTime:
+        return replace(summarize(samples, apart), runs=len(samples) * at_once)
+
     both = [sum(each) for each in zip(plan_s, float_s, strict=True)]
-    plan, reference_time = summarize(plan_s, both), summarize(float_s, both)
+    plan, reference_time = wall(plan_s, both), wall(float_s, both)
     drift = reference_time.steady_s / profiled_float_s if profiled_float_s else 1.0
-    times = tuple(PieceTime(piece.name, piece.device, summarize(parts[piece.name])) for piece in executor.pieces())
+    times = tuple(PieceTime(piece.name, piece.device, wall(parts[piece.name])) for piece in executor.pieces())
     ratio = predicted_s / plan.steady_s
     made_from = executor.manifest.plan_sha256
     return RunReport(plan, reference_time, times, predicted_s, drift, ratio, ratio * drift, made_from, executor.runtime)

@@ -30,6 +30,6 @@ def complaint(error: Exception) -> str:
     return ""
 
 
-def without_sources(error: Exception) -> str:
+def without_sources(error: object) -> str:
     """The message on one line, without source files and checks."""
     return " ".join(_NOISE.sub(" ", str(error)).split())

@@ -36,7 +36,9 @@ class Metrics:
         )
         self._queue = Gauge("taglio_queue_requests", "Waiting requests", _LABELS, **own)
         self._predicted = Gauge("taglio_predicted_seconds", "Latency predicted by the plan", _LABELS, **own)
-        self._measured = Gauge("taglio_measured_seconds", f"Median of the last {_RECENT} runs", _LABELS, **own)
+        self._measured = Gauge(
+            "taglio_measured_seconds", f"Median of the last {_RECENT} runs of one request", _LABELS, **own
+        )
         self._recent: dict[tuple[str, str], deque[float]] = {}
         self.started_s = time.time()
 
@@ -51,9 +53,10 @@ class Metrics:
         def told(ran: Ran) -> None:
             for came_s in ran.came_s:
                 wait.observe(ran.began_s - came_s)
-            recent.append(ran.ended_s - ran.began_s)
-            compute.observe(recent[-1])
+            compute.observe(took_s := ran.ended_s - ran.began_s)
             batch.observe(len(ran.came_s))
+            if len(ran.came_s) == 1:  # as the plan's prediction is
+                recent.append(took_s)
 
         return told
 
@@ -77,7 +80,7 @@ class Metrics:
         return generate_latest(self._registry)
 
     def recent_s(self, model: ServedModel) -> list[float]:
-        """Seconds of the latest batches in the runtime."""
+        """Seconds in the runtime of the latest requests that shared their run with no other."""
         return list(self._recent[model.name, model.version])
 
     def statistics(self, model: ServedModel) -> dict[str, Any]:
@@ -102,6 +105,8 @@ class Metrics:
                 "success": spent(requests, wait, compute),
                 "fail": spent("taglio_errors_total"),
                 "queue": spent(requests, wait),
+                "compute_input": spent(requests),  # part of compute_infer
                 "compute_infer": spent("taglio_batch_requests_count", compute),
+                "compute_output": spent(requests),
             },
         }

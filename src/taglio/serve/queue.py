@@ -3,19 +3,24 @@
 Independent of protocols.
 """
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
 from taglio.errors import BadDevice, one_line
-from taglio.serve.refusals import BadRequest, Draining, InferenceFailed, Overloaded, TooLate, Unavailable
+from taglio.serve.refusals import BadRequest, Draining, InferenceFailed, Overloaded, TooLate, Unavailable, shown
 from taglio.serve.served import ServedModel, Step
 
+_LOG = logging.getLogger(__name__)
+# To hand a run to another thread takes a share of this.
+_SHORT_S = 0.001
 Answer = dict[str, np.ndarray]
 
 
@@ -26,7 +31,7 @@ class Limits:
 
     queue: int = 64
     batch: int = 8
-    wait_s: float = 0.002
+    wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,8 @@ class ModelQueue:
         self._told = told
         self._waiting: deque[_Waiting] = deque()
         self._running: set[int | str | None] = set()  # sequences, of which one step runs at a time
+        self._busy = 0  # runs in progress
+        self._took_s = inf  # of the latest run
         self._changed = threading.Condition()
         self._closed = False
         self._threads = [
@@ -88,7 +95,8 @@ class ModelQueue:
         self, feed: Mapping[str, np.ndarray], deadline_s: float | None = None, step: Step | None = None
     ) -> "Future[Answer]":
         """A future answer; cancelling it removes the request unless it is running. `deadline_s` is a
-        `time.perf_counter` value. Steps of a sequence run in order of arrival. Raises Overloaded and Draining."""
+        `time.perf_counter` value. Steps of a sequence run in order of arrival. An idle model whose runs are short runs
+        in the caller's thread. Raises Overloaded and Draining."""
         request = _Waiting(feed, deadline_s, step)
         with self._changed:
             if self._closed:
@@ -96,7 +104,14 @@ class ModelQueue:
             if len(self._waiting) >= self._limits.queue:
                 raise Overloaded(f"{len(self._waiting)} requests wait for {self.model.name}: try again later")
             self._waiting.append(request)
-            self._changed.notify()
+            here = self._took_s < _SHORT_S and step is None and not self._busy and len(self._waiting) == 1
+            if not here or self._limits.wait_s > 0.0:
+                self._changed.notify()
+                return request.future
+            if not self._take(request):
+                return request.future
+            self._busy += 1
+        self._answer([request])
         return request.future
 
     def close(self, patience_s: float) -> int:
@@ -111,31 +126,37 @@ class ModelQueue:
 
     def _work(self) -> None:
         while batch := self._next():
-            began = time.perf_counter()
-            try:
-                answers = self._run([each.feed for each in batch], batch[0].step)
-            except Exception as error:  # the runtimes' exceptions share no useful base class
-                self._failed(batch, error)
-                continue
-            finally:
-                self._free(batch[0].sequence)
-            ended = time.perf_counter()
-            if self._told:
-                self._told(Ran(tuple(each.came_s for each in batch), began, ended))
-            for each, answer in zip(batch, answers, strict=True):
-                each.future.set_result(answer)
+            self._answer(batch)
+
+    def _answer(self, batch: list[_Waiting]) -> None:
+        began = time.perf_counter()
+        try:
+            answers = self._run([each.feed for each in batch], batch[0].step)
+        except Exception as error:  # the runtimes' exceptions share no useful base class
+            self._failed(batch, error)
+            return
+        finally:
+            self._free(batch[0].sequence)
+        ended = time.perf_counter()
+        self._took_s = ended - began
+        for each, answer in zip(batch, answers, strict=True):
+            each.future.set_result(answer)
+        if self._told:
+            self._told(Ran(tuple(each.came_s for each in batch), began, ended))
 
     def _free(self, sequence: int | str | None) -> None:
-        if sequence is not None:
-            with self._changed:
-                self._running.discard(sequence)
+        with self._changed:
+            self._busy -= 1
+            self._running.discard(sequence)
+            if self._waiting:
                 self._changed.notify_all()
 
     def _next(self) -> list[_Waiting]:
         """The next batch; empty once the queue is closed and empty."""
         with self._changed:
             while True:
-                first = next((each for each in self._waiting if each.sequence not in self._running), None)
+                free = self._waiting if self._busy < self.model.lanes else ()
+                first = next((each for each in free if each.sequence not in self._running), None)
                 if first is None and self._closed and not self._waiting:
                     return []
                 if first is None:
@@ -143,6 +164,7 @@ class ModelQueue:
                 elif self._take(first):
                     break
             batch = [first]
+            self._busy += 1
             if first.step is not None:
                 self._running.add(first.sequence)
             if not self.model.batches or first.step is not None:
@@ -183,11 +205,12 @@ class ModelQueue:
     def _failed(self, batch: list[_Waiting], error: Exception) -> None:
         """Run the requests of a failed batch one by one, so that bad inputs fail only their own request."""
         if len(batch) == 1:
-            wrong: Exception = InferenceFailed(f"the model cannot run these inputs: {one_line(error, 300)}")
-            if isinstance(error, BadRequest):  # the sequence ended while the request waited
-                wrong = error
-            elif isinstance(error, BadDevice):
-                wrong = Unavailable(str(error))
+            wrong: Exception = error  # BadRequest: the sequence ended while the request waited
+            if not isinstance(error, BadRequest):
+                wrong = InferenceFailed(f"the model cannot run these inputs: {shown(error)}")
+                if isinstance(error, BadDevice):
+                    wrong = Unavailable(shown(error))
+                _LOG.warning("%s version %s: %s", self.model.name, self.model.version, one_line(error, 2000))
             batch[0].future.set_exception(wrong)
             return
         for each in batch:

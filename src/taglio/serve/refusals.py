@@ -1,6 +1,17 @@
 """Why a request gets no answer, and how each protocol says so."""
 
-from taglio.errors import TaglioError
+import re
+
+from taglio.errors import TaglioError, one_line
+from taglio.runtimes import onnxruntime_words, openvino_words
+
+_SOURCE_FILE = re.compile(r"\.(?:cc|cpp|cu|h|hpp|py)\b")
+
+
+def shown(error: Exception) -> str:
+    """What a client is told of a runtime's error: one line without source files and checks."""
+    text = openvino_words.without_sources(onnxruntime_words.without_sources(error))
+    return "the server's log says why" if _SOURCE_FILE.search(text) else one_line(text, 300)
 
 
 class Refusal(TaglioError):

@@ -6,7 +6,10 @@ tensors' bytes in the order of the inputs with `binary_data_size`.
 
 import asyncio
 import hmac
+import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from statistics import median
 from typing import Any
@@ -17,35 +20,35 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taglio.artifact import version_of
 from taglio.errors import one_line
+from taglio.serve.http import BODY, Body
+from taglio.serve.lingering import lingering
 from taglio.serve.refusals import BadRequest, Refusal, TooLarge
 from taglio.serve.served import ServedModel
-from taglio.serve.service import EXTENSIONS, NAME, Held, Service, step_of
+from taglio.serve.service import EXTENSIONS, NAME, Held, Service, offered, step_of
 from taglio.serve.tensors import check_shape, datatype_of, from_bytes, from_json, given_for, to_bytes, to_json
 
+_LOG = logging.getLogger(__name__)
 HEADER_LENGTH = "inference-header-content-length"
-# A client that leaves within this time is noticed when the answer is sent: to watch for it costs more than it saves.
-_SOON_S = 0.02
-Handler = Callable[[Request], Awaitable[Response]]
+# What is asked for often is not looked up in Starlette's routes, which would take a tenth of a short request's time.
+_INFER = re.compile("/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
+# A smaller answer is copied into one part, which takes less time than parts do.
+_SMALL_BYTES = 16384
+Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
-def application(service: Service) -> Starlette:
+def application(service: Service) -> ASGIApp:
     """The ASGI application of a service."""
     page = (files("taglio.serve") / "status.html").read_text(encoding="utf-8")
 
-    def infer(request: Request) -> Awaitable[Response]:
-        return _infer(service, request)
+    infer = _guarded(service, partial(_infer, service))
 
     def ready(name: str = "", version: str = "") -> Response:
         model = {"name": service.queue(name, version).model.name} if name else {}
         return JSONResponse({**model, "ready": service.ready}, 200 if service.ready else 503)
-
-    def statistics(**model: str) -> dict[str, Any]:
-        queues = [service.queue(**model)] if model else service.queues
-        return {"model_stats": [service.metrics.statistics(queue.model) for queue in queues]}
 
     def metrics() -> Response:
         return Response(service.metrics.text(service.queues), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -56,20 +59,31 @@ def application(service: Service) -> Starlette:
         ("/v2/health/live", "GET", lambda: {"live": True}),
         ("/v2/health/ready", "GET", ready),
         ("/v2/repository/index", "POST", service.index),
-        ("/v2/models/stats", "GET", statistics),
+        ("/v2/models/stats", "GET", service.statistics),
         ("/metrics", "GET", metrics),
         ("/", "GET", lambda: HTMLResponse(page)),
         ("/status", "GET", lambda: _status(service)),
     ]
     paths = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
-    views = ("", service.metadata), ("/ready", ready), ("/stats", statistics)
+    views = ("", service.metadata), ("/config", service.config), ("/ready", ready), ("/stats", service.statistics)
     table += [(f"{path}{view}", "GET", what) for path in paths for view, what in views]
-    # Requests first, because the first match answers. Health is shown to everybody.
-    routes = [Route(f"{path}/infer", _guarded(service, infer), methods=["POST"]) for path in paths]
-    for path, verb, what in table:
+    routes = []
+    for path, verb, what in table:  # health is shown to everybody
         handler = _guarded(service, _shown(what), open_to_all=path.endswith(("/live", "/ready")))
         routes.append(Route(path, handler, methods=[verb]))
-    return Starlette(routes=routes, exception_handlers={404: _no_path, 405: _no_path, Exception: _failed})
+    routed = Starlette(routes=routes, exception_handlers={404: _no_path, 405: _no_path})
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        asked = _INFER.fullmatch(scope["path"]) if scope["method"] == "POST" else None
+        if asked is None:
+            await routed(scope, receive, send)
+            return
+        scope["path_params"] = asked.groupdict("")
+        found = await infer(Request(scope, receive, send))
+        await found(scope, receive, send)
+
+    # Of a request that is a little too large the rest is read, so that its client learns why.
+    return lingering(answer, 2 * service.settings.request_bytes, service.settings.patience_s)
 
 
 def _shown(what: Callable[..., Any]) -> Handler:
@@ -81,7 +95,7 @@ def _shown(what: Callable[..., Any]) -> Handler:
 
 
 def _guarded(service: Service, handler: Handler, *, open_to_all: bool = False) -> Handler:
-    async def answer(request: Request) -> Response:
+    async def answer(request: Request) -> ASGIApp:
         if not open_to_all and not allowed(service.settings.token, request.headers.get("authorization", "")):
             return _error(401, "give the server's token as Authorization: Bearer TOKEN")
         try:
@@ -92,8 +106,11 @@ def _guarded(service: Service, handler: Handler, *, open_to_all: bool = False) -
             if error.status in (429, 503):
                 response.headers["Retry-After"] = "1"
             return response
-        except ClientDisconnect:
+        except (ClientDisconnect, ConnectionResetError):
             return Response(status_code=499)
+        except Exception:
+            _LOG.exception("%s failed", request.url.path)
+            return _error(500, "the server failed; see its log")
 
     return answer
 
@@ -109,10 +126,6 @@ def _error(code: int, text: str) -> Response:
 
 async def _no_path(request: Request, _: Exception) -> Response:
     return _error(404, f"unknown path {request.method} {request.url.path[:200]}: GET / names the models")
-
-
-async def _failed(_: Request, __: Exception) -> Response:
-    return _error(500, "the server failed; see its log")
 
 
 def _status(service: Service) -> dict[str, Any]:
@@ -142,8 +155,10 @@ def _status(service: Service) -> dict[str, Any]:
     return {"ready": service.ready, "since_s": service.metrics.started_s, "models": rows}
 
 
-async def _infer(service: Service, request: Request) -> Response:
+async def _infer(service: Service, request: Request) -> ASGIApp:
     queue = service.queue(**request.path_params)
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise BadRequest("a compressed request is not offered: leave Content-Encoding out")
     most, length = service.settings.request_bytes, request.headers.get("content-length", "")
     held = Held(service, min(int(length), most) if length.isdigit() else most)
     try:
@@ -152,54 +167,57 @@ async def _infer(service: Service, request: Request) -> Response:
         feed = _feed(queue.model, header, rest, most)
         wanted, binary = _wanted(header)
         step, caller = step_of(_parameters(header)), request.headers.get("traceparent", "")
-        answer = asyncio.ensure_future(service.infer(queue, feed, list(wanted), _timeout_s(header), caller, step=step))
-        await asyncio.wait({answer}, timeout=_SOON_S)
-        if not answer.done():
-            gone = asyncio.ensure_future(_gone(request))
-            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-            gone.cancel()
-        if not answer.done():
-            answer.cancel()
-            raise ClientDisconnect
-        return _Answer(*_response(queue.model, header, answer.result(), wanted, binary), held)
+        waits = partial(_gone, request)
+        answer = await service.infer(queue, feed, list(wanted), _timeout_s(header), caller, step=step, gone=waits)
+        return _Answer(*_response(queue.model, header, answer, wanted, binary), held)
     except BaseException:
         held.hold(0)
         raise
 
 
-class _Answer(Response):
+class _Answer:
     """An answer in parts, held until the client has read most of it: meanwhile its connection's next request waits."""
 
     def __init__(self, head: bytes, blobs: Sequence[bytes], held: Held) -> None:
-        super().__init__(media_type="application/octet-stream" if blobs else "application/json")
-        self._parts, self._held = [head, *blobs], held
-        self.headers["Content-Length"] = str(sum(map(len, self._parts)))
+        size = sum(map(len, blobs))
+        # Behind a large part is an empty one, which is sent when there is room.
+        self._parts = [head, *blobs, b""] if size > _SMALL_BYTES else [b"".join((head, *blobs))]
+        self._held = held
+        kind = "octet-stream" if blobs else "json"
+        told = {"content-type": f"application/{kind}", "content-length": len(head) + size}
         if blobs:
-            self.headers[HEADER_LENGTH] = str(len(head))
-        held.hold(sum(map(len, blobs)))
+            told[HEADER_LENGTH] = len(head)
+        self._headers = [(name.encode(), str(value).encode()) for name, value in told.items()]
+        held.hold(size)
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            for part in self._parts:
+            await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+            for part in self._parts[:-1]:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
-            await send({"type": "http.response.body"})
+            await send({"type": "http.response.body", "body": self._parts[-1]})
         finally:
             self._held.hold(0)
 
 
 async def _gone(request: Request) -> None:
-    """Returns when the client closed its connection."""
+    """Returns when the client has closed its connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _body(request: Request, limit_bytes: int, silence_s: float) -> bytes:
+async def _body(request: Request, limit_bytes: int, silence_s: float) -> bytes | memoryview:
     """The request's body. Raises TooLarge before buffering more than `limit_bytes`, BadRequest for a client that stops
     sending for `silence_s`."""
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > limit_bytes:
         raise TooLarge(f"the request has {int(announced):,} bytes, the limit is {limit_bytes:,}")
+    body: Body | None = request.scope.get("extensions", {}).get(BODY)
+    if body is not None:
+        try:
+            return await body.read(silence_s)
+        except TimeoutError as error:
+            raise BadRequest(f"the request {error} for {silence_s:g} s") from None
     parts: list[bytes] = []
     size = 0
     clock = asyncio.get_running_loop().time
@@ -217,10 +235,10 @@ async def _body(request: Request, limit_bytes: int, silence_s: float) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _header(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], memoryview]:
+def _header(headers: Mapping[str, str], body: bytes | memoryview) -> tuple[dict[str, Any], memoryview]:
     """The JSON object of a request, and the bytes after it."""
     text = headers.get(HEADER_LENGTH)
-    if text is not None and not (text.isdigit() and int(text) <= len(body)):
+    if text is not None and not (text.isdecimal() and int(text) <= len(body)):
         raise BadRequest(f"{HEADER_LENGTH} is {text[:20]!r}, and the body has {len(body):,} bytes")
     length = int(text) if text is not None else len(body)
     view = memoryview(body)
@@ -268,7 +286,7 @@ def _wanted(header: Mapping[str, Any]) -> tuple[dict[str, bool], bool]:
 
 def _parameters(each: Mapping[str, Any]) -> Mapping[str, Any]:
     parameters = each.get("parameters")
-    return parameters if isinstance(parameters, dict) else {}
+    return offered(parameters) if isinstance(parameters, dict) else {}
 
 
 def _timeout_s(header: Mapping[str, Any]) -> float | None:

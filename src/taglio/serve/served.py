@@ -106,6 +106,8 @@ def opened(
     found: list[tuple[str, str, Path]] = []
     for text in places:
         name, _, rest = text.rpartition("=")
+        if not rest:
+            raise BadOption(f"{text!r} names no directory: give OUT or NAME=OUT")
         found += [(name or _name(folder), version, folder) for name, version, folder in _workspaces(Path(rest), name)]
     seen: set[tuple[str, str]] = set()
     for name, version, folder in found:

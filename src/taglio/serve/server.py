@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import importlib
 import ipaddress
-import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -17,7 +19,9 @@ import uvicorn
 
 from taglio.errors import BadOption
 from taglio.memory import keep_memory, trim
+from taglio.serve import log
 from taglio.serve.grpc import server as grpc_server
+from taglio.serve.http import Http
 from taglio.serve.rest import application
 from taglio.serve.served import ServedModel
 from taglio.serve.service import Service, Settings
@@ -53,15 +57,6 @@ class _Http(uvicorn.Server):
         yield
 
 
-class _Gone(logging.Filter):
-    """Drops uvicorn's trace of a client that has gone before it took its answer, but had sent the next request."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to log a record."""
-        error = record.exc_info[1] if record.exc_info else None
-        return not (isinstance(error, RuntimeError) and "is closed" in str(error))
-
-
 def serve(
     models: Sequence[ServedModel], settings: Settings, listen: Listen, told: Callable[[Started], None] | None = None
 ) -> int:
@@ -69,7 +64,8 @@ def serve(
 
     Raises BadOption for a port in use, and for an address other than loopback without a token or TLS.
     """
-    _refuse_open(listen, settings)
+    _check(listen, settings)
+    log.to_stderr()
     gc.freeze()  # what is there to stay is not looked through again
     keep_memory()  # new pages for each copy of 600 kB would take longer than all else
     with asyncio.Runner(loop_factory=_loop) as runner:
@@ -99,8 +95,10 @@ async def _serve(service: Service, listen: Listen, told: Callable[[Started], Non
         raise
     config = uvicorn.Config(
         application(service),
-        log_level="error",
+        http=partial(Http, service.settings.patience_s),  # type: ignore[arg-type]  # is called as a class would be
+        log_config=None,
         access_log=False,
+        ws="none",
         lifespan="off",
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(service.settings.patience_s) + 1,
@@ -108,7 +106,6 @@ async def _serve(service: Service, listen: Listen, told: Callable[[Started], Non
         ssl_keyfile=str(listen.key) if listen.key else None,
         server_header=False,
     )
-    logging.getLogger("uvicorn.error").addFilter(_Gone())
     http, rpc = _Http(config), grpc_server(service)
     try:
         port = _add_port(rpc, listen)
@@ -145,7 +142,9 @@ async def _trim(service: Service) -> None:
             await asyncio.to_thread(trim)
 
 
-def _refuse_open(listen: Listen, settings: Settings) -> None:
+def _check(listen: Listen, settings: Settings) -> None:
+    if listen.http_port == listen.grpc_port != 0:
+        raise BadOption(f"HTTP and gRPC cannot share port {listen.http_port}: give two ports")
     try:
         loopback = ipaddress.ip_address(listen.host).is_loopback
     except ValueError:
@@ -156,13 +155,22 @@ def _refuse_open(listen: Listen, settings: Settings) -> None:
         )
     if (listen.certificate is None) != (listen.key is None):
         raise BadOption("a TLS certificate and its key belong together: give both")
+    if listen.certificate and listen.key:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(listen.certificate, listen.key, "")
+        except OSError as error:
+            why = getattr(error, "reason", None) or error.strerror
+            raise BadOption(
+                f"TLS certificate {listen.certificate} and key {listen.key} cannot be used ({why}): give a certificate "
+                "and its key without a passphrase, in PEM files"
+            ) from None
 
 
 def _socket(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     except OSError as error:
-        raise _taken(host, port, error.strerror or str(error)) from None
+        raise _refused(host, port, error) from None
     # The protocol is explicitly TCP: otherwise asyncio does not set TCP_NODELAY.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -170,7 +178,7 @@ def _socket(host: str, port: int) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        raise _taken(host, port, error.strerror or str(error)) from None
+        raise _refused(host, port, error) from None
     return bound
 
 
@@ -182,8 +190,14 @@ def _add_port(rpc: "grpc.aio.Server", listen: Listen) -> int:
             return int(rpc.add_secure_port(address, grpc.ssl_server_credentials([pair])))
         return int(rpc.add_insecure_port(address))
     except RuntimeError:
-        raise _taken(listen.host, listen.grpc_port, "already in use, or not an address of this machine") from None
+        in_use = OSError(errno.EADDRINUSE, "Address already in use")
+        raise _refused(listen.host, listen.grpc_port, in_use) from None
 
 
-def _taken(host: str, port: int, why: str) -> BadOption:
-    return BadOption(f"cannot listen on {host} port {port} ({why}): choose another port, or stop what uses it")
+def _refused(host: str, port: int, error: OSError) -> BadOption:
+    fixes = {
+        errno.EADDRINUSE: "choose another port, or stop what uses it",
+        errno.EACCES: "choose a port above 1023",
+    }
+    fix = fixes.get(error.errno or 0, "give an address of this machine")
+    return BadOption(f"cannot listen on {host} port {port} ({error.strerror or error}): {fix}")

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -10,15 +10,23 @@ from typing import Any
 import numpy as np
 
 from taglio.serve.metrics import Metrics
-from taglio.serve.queue import Limits, ModelQueue
+from taglio.serve.queue import Answer, Limits, ModelQueue
 from taglio.serve.refusals import BadRequest, Overloaded, UnknownModel
 from taglio.serve.served import ServedModel, Step
+from taglio.serve.tensors import BYTES
 from taglio.serve.tracing import Tracing
 
+# Returns when a client has closed its connection.
+Gone = Callable[[], Coroutine[Any, Any, None]]
 NAME = "taglio"
+PLATFORM = "onnx_onnxv1"
+# A client that leaves within this time is noticed when the answer is sent: to watch for it costs more than it saves.
+_SOON_S = 0.02
 # All requests over HTTP may hold this many times the largest.
 _HELD = 16
-EXTENSIONS = ("binary_tensor_data", "model_repository", "sequence", "statistics")
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "sequence", "statistics")
+# Parameters of tensors by which other servers' extensions change what an answer is.
+_NOT_OFFERED = ("classification", "shared_memory_region")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +79,32 @@ class Service:
         return {
             "name": model.name,
             "versions": self.versions(model.name),
-            "platform": "onnx_onnxv1",
+            "platform": PLATFORM,
             "inputs": [asdict(spec) for spec in model.inputs],
             "outputs": [asdict(spec) for spec in model.outputs],
         }
+
+    def config(self, name: str, version: str = "") -> dict[str, Any]:
+        """A model's configuration in Triton's format, in which its load generator asks for it. Raises UnknownModel."""
+        model = self.queue(name, version).model
+        inputs, outputs = (
+            [
+                {
+                    "name": spec.name,
+                    "data_type": "TYPE_STRING" if spec.datatype == BYTES else f"TYPE_{spec.datatype}",
+                    "dims": list(spec.shape),
+                }
+                for spec in specs
+            ]
+            for specs in (model.inputs, model.outputs)
+        )
+        # The sizes of tensors include the batch.
+        return {"name": model.name, "platform": PLATFORM, "max_batch_size": 0, "input": inputs, "output": outputs}
+
+    def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
+        """The protocol's statistics of a model, or of all. Raises UnknownModel."""
+        queues = [self.queue(name, version)] if name else self.queues
+        return {"model_stats": [self.metrics.statistics(queue.model) for queue in queues]}
 
     def index(self) -> list[dict[str, str]]:
         """The protocol's list of models."""
@@ -91,10 +121,12 @@ class Service:
         traceparent: str = "",
         *,
         step: Step | None = None,
+        gone: Gone | None = None,
     ) -> dict[str, np.ndarray]:
         """The outputs named `wanted` (empty: all), for a `step` if the request belongs to a sequence. Raises BadRequest
-        for missing or unknown inputs or outputs, and the queue's errors. Cancelling removes the request from the queue.
-        `traceparent` is the caller's span in W3C trace context format."""
+        for missing or unknown inputs or outputs, and the queue's errors. Cancelling removes the request from the queue,
+        as does a client that is `gone`, for which ConnectionResetError is raised. `traceparent` is the caller's span in
+        W3C trace context format."""
         model = queue.model
         with self._tracing.request(model.name, model.version, traceparent) if self._tracing else nullcontext():
             began = time.perf_counter()
@@ -102,8 +134,9 @@ class Service:
             _check_names("input", list(feed), inputs, complete=True)
             _check_names("output", wanted, outputs, complete=False)
             future = queue.submit(feed, began + timeout_s if timeout_s is not None else None, step)
-            found = await asyncio.wrap_future(future)
-            self.metrics.answered(model, time.perf_counter() - began)
+            found = future.result() if future.done() else await _waited(asyncio.wrap_future(future), gone)
+            # Counted when the answer is on its way.
+            asyncio.get_running_loop().call_soon(self.metrics.answered, model, time.perf_counter() - began)
             return {name: found[name] for name in wanted or outputs}
 
     def close(self) -> int:
@@ -114,6 +147,21 @@ class Service:
         if self._tracing:
             self._tracing.close()
         return left
+
+
+async def _waited(answer: "asyncio.Future[Answer]", gone: Gone | None) -> Answer:
+    """The answer. Raises ConnectionResetError if the client is `gone` first."""
+    try:
+        await asyncio.wait((answer,), timeout=_SOON_S if gone else None)
+        if gone and not answer.done():
+            leaving = asyncio.ensure_future(gone())
+            await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
+            leaving.cancel()
+            if not answer.done():
+                raise ConnectionResetError("the client has left")
+        return answer.result()
+    finally:
+        answer.cancel()
 
 
 class Held:
@@ -145,6 +193,14 @@ def step_of(told: Mapping[str, Any]) -> Step | None:
     if type(sequence) not in (int, str) or type(start) is not bool or type(end) is not bool:
         raise BadRequest("sequence_id must be a number or text, sequence_start and sequence_end true or false")
     return Step(sequence, start, end)
+
+
+def offered(told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The parameters `told` of a request or tensor. Raises BadRequest for those of extensions that we lack."""
+    for name in _NOT_OFFERED:
+        if name in told:
+            raise BadRequest(f"{name} is not offered: extensions are {', '.join(EXTENSIONS)}")
+    return told
 
 
 def _check_names(what: str, given: Sequence[str], known: Sequence[str], *, complete: bool) -> None:

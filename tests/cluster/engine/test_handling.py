@@ -1,6 +1,7 @@
 """What the probe measures messages with: pipelines of as many messages as they say, and lost devices that are named."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,22 @@ def test_a_working_component_works() -> None:
     session = open_session(part.proto, SessionOptions(1))
     values = [1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     (found,) = session.run(None, {"x": np.array(values, np.float32)})
-    # Every row of the matrix repeats the input 50 times, so that its square holds 50 · 3 times the input's numbers.
-    assert found.tolist() == pytest.approx([each + 50 * 3 * 2.0 for each in values])
+    # The layers hold 3 times the input, and every row of the matrix repeats that 50 times: its square holds
+    # 3 · 3 · 50 · 3 times the input's numbers.
+    assert found.tolist() == pytest.approx([each + 3 * 2.0 + 3 * 3 * 50 * 3 * 2.0 for each in values])
+
+
+def test_a_request_costs_what_it_takes_longer_than_the_run_of_its_component(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests_s = iter([0.5, 0.012, 0.011, 0.031])  # the first ones warm up; the machine was busy during the last
+    closed: list[bool] = []
+    pipeline = SimpleNamespace(close=lambda: closed.append(True))
+    deployment = SimpleNamespace(hosts=lambda: {"camera": SimpleNamespace(alone=lambda *_: 0.010)})
+    monkeypatch.setattr(handling, "_opened", lambda *_, **__: (deployment, pipeline))
+    monkeypatch.setattr(handling, "_each_s", lambda *_: next(requests_s))
+    monkeypatch.setattr(handling, "_TURNS", 3)
+    nothing: Any = None
+    assert handling._request_s(nothing, parse(CLUSTER), nothing) == pytest.approx(0.002)
+    assert closed == [True]
 
 
 def test_how_much_of_a_device_is_free_at_the_time_is_taken_out_after_the_differences(

@@ -12,7 +12,7 @@ from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.file import parse
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
-from taglio.plan.replicas import place
+from taglio.plan.place import place
 from taglio.plan.result import Limits, Plan
 from tests.plan.test_check import THREE
 from tests.plan.test_replicas import STREAM, rate, several, work

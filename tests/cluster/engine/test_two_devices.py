@@ -80,13 +80,13 @@ def test_the_whole_flow_times_the_plan_on_every_device(running: Bench, few_digit
     cluster = tmp_path / "cluster.toml"
     cluster.write_text(CLUSTER.replace('profile = "profile.json"', ""))
     asked = ("--cluster", cluster, "--max-error", "5%", "--effort", 0.02, "-o", tmp_path / "out", "--json")
-    hurried = {"cluster.engine.optimize._FIRST_S": 0.5, "cluster.engine.optimize._LAST_S": 0.5}
+    hurried = {f"cluster.engine.optimize.{each}": 0.5 for each in ("_FIRST_S", "_LAST_S", "_TIMED_S")}
     done = running.command("optimize", *few_digits.arguments(), "--scheme", SCHEME, *asked, hurried=hurried).json()
     plan, ran = done["plan"], done["run"]
     assert plan["measured_error"] <= 0.05 and ran["identical"] == ran["requests"] >= 30
     for device in ("camera", "server"):
         kept = json.loads((tmp_path / "out" / "profiles" / f"{device}.json").read_text())["body"]
-        assert {"near", "near too"} <= {each["name"] for each in kept["runs"]}
+        assert {"near 1", "near too 1"} <= {each["name"] for each in kept["runs"]}
     own = json.loads((tmp_path / "out" / "profile.json").read_text())["body"]
     assert own == json.loads((tmp_path / "out" / "profiles" / "camera.json").read_text())["body"]
 
@@ -109,7 +109,7 @@ def test_a_changed_component_is_logged_and_sent_again(running: Bench, placed: Pa
 def test_links_are_measured_in_the_form_of_a_cluster_file(running: Bench, cluster: Path, tmp_path: Path) -> None:
     path = tmp_path / "measured.toml"
     hurried = {"cluster.engine.probe._BUDGET_S": 1.0, "cluster.engine.handling._LEAST_S": 0.7}
-    hurried["cluster.engine.handling._SHARE_S"] = 0.3
+    hurried |= {"cluster.engine.handling._SHARE_S": 0.3, "cluster.engine.handling._TURN_S": 0.1}
     found = running.command("cluster", "probe", cluster, "--write", path, "--json", hurried=hurried).json()
     ends = {(each["source"], each["target"]) for each in found["links"]}
     assert ends == {(a, b) for a in ("camera", "server") for b in ("camera", "server")}

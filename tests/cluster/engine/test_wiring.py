@@ -43,7 +43,7 @@ def test_a_tensor_crosses_once_for_each_device_that_reads_it() -> None:
         ("3", CALLER, ("y",)),
     ]
     assert wiring.reads == {"0": (0,), "1": (1, 2), "2": (2,), "3": (3, 4, 6)}
-    assert [wiring.messages[index].names for index in wiring.answers()] == [("z",), ("y",)]
+    assert [wiring.messages[index].ends("camera") for index in (0, 1)] == [("camera", "camera"), ("camera", "server")]
     both = replace(THERE_AND_BACK, pieces=(*THERE_AND_BACK.pieces[:2], *THERE_AND_BACK.pieces[3:]))
     together = wire(replace(both, pieces=(*both.pieces[:2], piece("3", "camera", "c b", "y"))))
     assert [each.names for each in together.messages][1] == ("a", "b") and together.messages[1].bytes == 8

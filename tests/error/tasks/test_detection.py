@@ -123,9 +123,38 @@ def distances(boxes: Labelled, *, bins: int) -> Outputs:
     return {name: each[None] for name, each in out.items()}
 
 
+def one_output(boxes: Labelled, *, bins: int) -> Outputs:
+    """NanoDet: scores and distributions side by side, the strides one after another."""
+    apart = distances(boxes, bins=bins)
+    rows = [np.concatenate([apart[f"scores{s}"], apart[f"boxes{s}"] + 20.0], axis=2) for s in (8, 16, 32, 64)]
+    return {"output": np.concatenate(rows, axis=1)}
+
+
+def selected(boxes: Labelled) -> Outputs:
+    """What the graph chose itself: corners, score and class, best first."""
+    out = np.zeros((1, 20, 6), np.float32)
+    for index, (corners, score, kind) in enumerate(boxes):
+        out[0, index] = [*corners, score, kind]
+    return {"output0": out}
+
+
+def listed(boxes: Labelled, *, apart: bool) -> Outputs:
+    """What the graph chose itself, in several outputs (TensorFlow, TensorRT), or in two (MMDetection)."""
+    rows = selected(boxes)["output0"]
+    if not apart:
+        return {"labels": rows[..., 5].astype(np.int64), "dets": rows[..., :5]}
+    scores, classes = rows[..., 4], rows[..., 5]
+    return {"detection_classes": classes, "detection_scores": scores, "detection_boxes": rows[..., :4]}
+
+
 HEADS = [
+    partial(listed, apart=True),
+    partial(listed, apart=False),
     partial(distances, bins=1),
     partial(distances, bins=8),
+    partial(one_output, bins=8),
+    partial(one_output, bins=17),
+    selected,
     yolo8,
     yolo8_with_masks,
     yolo8_with_a_map,
@@ -151,6 +180,11 @@ def test_agreement_counts_boxes_matched_within_a_class(head: type) -> None:
     assert scored("detection:iou=0.9", [head(moved)], [head(BOXES)], image=IMAGE) == 0.0
     assert scored("detection", [head([])], [head([])], image=IMAGE) == 1.0
     assert scored("detection", [head([])], [head(BOXES)], image=IMAGE) == 0.0
+
+
+def test_rows_that_change_places_are_the_same_boxes() -> None:
+    swapped = [BOXES[1], BOXES[0]]
+    assert scored("detection", [selected(swapped)], [selected(BOXES)], image=IMAGE) == 1.0
 
 
 def test_average_precision_is_the_area_counted_by_hand() -> None:

@@ -8,6 +8,7 @@ import onnxruntime as ort
 import pytest
 from PIL import Image
 
+from taglio.error.judge import TaskJudge
 from taglio.error.tasks.detection import decode
 from taglio.error.tasks.task import TASKS, names_task, parse_task, task_text
 from taglio.errors import BadData, BadOption
@@ -82,6 +83,25 @@ def test_labels_are_asked_for_and_refused_by_sample() -> None:
         scored("tokens", outputs, outputs, np.array(["a", "b"]))
     with pytest.raises(BadData, match=r"2 labels for 1 positions \(sample 0\)"):
         scored("tokens", outputs, outputs, np.zeros((2, 2), np.int64))
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_where_nothing_is_found_every_model_agrees(labelled: bool) -> None:
+    """Blanks alone in every text: an accuracy of 1 would say nothing."""
+    blanks, letter = np.zeros((1, 5, 3), np.float32), np.zeros((1, 5, 3), np.float32)
+    blanks[..., 0] = letter[..., 0] = 1.0
+    letter[0, 2, 1] = 2.0
+    labels = np.array(["", ""]) if labelled else None
+    judge = TaskJudge(parse_task("ctc"), ["y"], labels=labels, metadata={"character": "a\nb"})
+    judge.evidence(0, [blanks], [letter])
+    with pytest.raises(BadData, match=r"(labels hold|float model finds) nothing in any of \d held-out .*\(blank=0\)"):
+        judge.refuse_nothing()
+    judge = TaskJudge(
+        parse_task("ctc"), ["y"], labels=np.array(["", "a"]) if labelled else None, metadata={"character": "a\nb"}
+    )
+    judge.evidence(0, [blanks], [blanks])
+    judge.evidence(1, [letter], [blanks])
+    judge.refuse_nothing()
 
 
 def test_pairs_need_samples() -> None:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from taglio.error.tasks.text import best_path, edit_distance
+from taglio.error.tasks.outputs import Setting
+from taglio.error.tasks.text import another_blank, best_path, edit_distance
 from taglio.errors import BadData
 from tests.error.tasks.scored import scored
 
@@ -35,6 +36,12 @@ def test_one_letter_of_four_changes(batch_second: bool) -> None:
     if batch_second:
         before, after = before.transpose(1, 0, 2), after.transpose(1, 0, 2)
     assert scored("ctc", [{"y": after}], [{"y": before}]) == pytest.approx(0.75)
+
+
+def test_a_class_between_all_characters_may_be_the_blank() -> None:
+    texts, setting = [[9, 1, 9, 2, 9], [9, 3, 9]], Setting({"blank": 0.0})
+    assert another_blank(texts, setting).startswith("class 9 is 62% of the characters read with ctc:blank=0")
+    assert another_blank([[1, 2, 3], [1, 4, 5]], setting) == another_blank([[], [1, 1]], setting) == ""
 
 
 def test_labels_are_characters_of_the_metadata_with_a_space_last() -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from taglio.error.tasks.outputs import Outputs
-from taglio.error.tasks.vectors import spearman
+from taglio.error.tasks.outputs import Outputs, Setting
+from taglio.error.tasks.vectors import read_map, spearman
 from taglio.errors import BadData
 from tests.error.tasks.scored import scored
 
@@ -40,6 +40,17 @@ def test_mean_iou_of_a_shifted_edge(channels_first: bool) -> None:
     expected = (16 / 20 + 12 / 16) / 2
     assert scored("segmentation", [output(moved)], [output(left)]) == pytest.approx(expected)
     assert scored("segmentation", [output(moved)], [output(moved)], left[None]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("image", "large"), [((4, 8), 1), ((8, 8), 1), ((30, 62), 8)])
+@pytest.mark.parametrize("classes", [1, 3])
+def test_classes_may_be_the_last_axis_of_a_map(image: tuple[int, int], large: int, classes: int) -> None:
+    size = (-(-image[0] // large), -(-image[1] // large))
+    rows = np.random.default_rng(0).integers(0, 2, size)
+    first = (one_hot(rows, classes) if classes > 1 else rows[..., None]).transpose(2, 0, 1)[None].astype(np.float32)
+    last = np.moveaxis(first, 1, 3)
+    read = [read_map({"y": each}, Setting(image=image)) for each in (first, last)]
+    assert read[0].tolist() == read[1].tolist() == rows.ravel().tolist()
 
 
 def test_neighbours_and_ranks_of_embeddings() -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 from taglio import artifact
 from taglio.cluster.engine import local
-from taglio.cluster.engine.device import LOOPBACK, RESOURCE, split
+from taglio.cluster.engine.device import LOOPBACK, split
 from taglio.cluster.engine.library import part, ray
 from taglio.cluster.engine.listen import hold_to
 from taglio.cluster.engine.local import LocalDevice
-from taglio.cluster.engine.members import devices
+from taglio.cluster.engine.members import RESOURCE, devices
 from taglio.cluster.engine.resident import Facts, facts
 from taglio.errors import BadDevice, TaglioError, one_line
 from taglio.memory import keep_memory

@@ -15,10 +15,10 @@ from taglio.cluster.engine import keeper, listen, local
 from taglio.cluster.engine.library import HEAD, INLINE, installed
 from taglio.cluster.engine.local import LocalDevice
 from taglio.cluster.engine.lock import Lock, make_token
+from taglio.cluster.engine.members import RESOURCE
 from taglio.errors import BadDevice, BadOption
 from taglio.progress import Progress
 
-RESOURCE = "taglio:"
 LOOPBACK = "127.0.0.1"
 PORT = 6379
 DEVICE, THREADS, STORE = "TAGLIO_DEVICE", "TAGLIO_THREADS", "TAGLIO_COMPONENTS"

@@ -5,7 +5,8 @@ Uses pipelines of components that do almost nothing: one component on the start 
 another device and the start device again, with one message each way; the same with extra messages sent at once; and
 with many bytes there, or back. Their differences give the cost of a message and of its bytes on sender and receiver,
 including handling, threads and processes. The cost of a request besides its component is higher if the component has
-filled the processor's caches: it is measured with a component that multiplies matrices.
+filled the processor's caches, and the component is slower if the request has: both are measured with a component that
+works like a network, beside its runs without requests.
 """
 
 import time
@@ -34,10 +35,15 @@ _MORE = 2
 # A message of "many bytes" occupies the link for this long, within these sizes.
 _LONG_S, _FEWEST_BYTES, _MOST_BYTES = 0.2, 100_000, 1_000_000
 _LEAST_S, _FEWEST, _FEWEST_LONG, _PATIENCE_S = 2.0, 50, 16, 60.0
+# Requests and runs without requests take turns.
+_TURNS, _TURN_S = 12, 0.3
 _SHARE_S = 0.5
 # A device that used this share of its quota was limited only by the quota.
 _SATURATED = 0.8
-_FEW, _WIDE, _FLOAT_BYTES = 8, 400, 4
+_FEW, _FLOAT_BYTES = 8, 4
+# A working component's tensors, 6 MB each: with smaller ones a request seems to cost a quarter of what it does with a
+# network.
+_WIDE, _LONG = 400, 4000
 _INPUT, _OUTPUT = "x", "y"
 
 
@@ -116,18 +122,27 @@ def _many(cluster: Cluster, source: str, target: str) -> int:
 
 
 def _request_s(connection: Connection, cluster: Cluster, folder: Path) -> float:
-    """Mean seconds per request outside its component, for requests one after another."""
+    """Seconds by which requests one after another take longer than runs of their component one after another."""
     parts = [_part("working", cluster.start, [_INPUT], {_OUTPUT: _FEW}, working=True)]
-    pipeline = _opened(connection, cluster, folder, parts)[1]
+    deployment, pipeline = _opened(connection, cluster, folder, parts, lanes=1)
+    host, more_s = deployment.hosts()[cluster.start], list[float]()
     try:
-        _stream(pipeline, LANES, 0.0)
-        begun = time.monotonic()
-        answers = _stream(pipeline, _FEWEST, _LEAST_S)
-        took_s = time.monotonic() - begun
+        _each_s(pipeline, _TURN_S)
+        for _ in range(_TURNS):
+            run_s = host.alone(parts[0].name, _TURN_S)
+            more_s.append(_each_s(pipeline, _TURN_S) - run_s)
     finally:
         pipeline.close()
-    working_s = sum(step.end_s - step.start_s for answer in answers for step in answer.steps)
-    return max(took_s - working_s, 0.0) / len(answers)
+    return max(0.0, float(np.median(more_s)))
+
+
+def _each_s(pipeline: Pipeline, least_s: float) -> float:
+    """Mean seconds of a request, of those sent one after another for `least_s`."""
+    begun, took_s, count = time.monotonic(), 0.0, 0
+    while took_s < least_s:
+        pipeline.wait(pipeline.send(_feed()), _PATIENCE_S)
+        took_s, count = time.monotonic() - begun, count + 1
+    return took_s / count
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,24 +190,28 @@ def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[fl
 
 
 def _opened(
-    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component]
+    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], lanes: int = LANES
 ) -> tuple[Deployment, Pipeline]:
     folder.mkdir()
     runtimes = {each.name: each.runtime or NAME for each in cluster.devices}
     manifest = write(folder, "0" * 64, [_INPUT], [_OUTPUT], parts, runtimes=runtimes)
     deployment = open_components(connection, manifest, folder, cluster)
-    return deployment, Pipeline(deployment, LANES, cluster.start)
+    return deployment, Pipeline(deployment, lanes, cluster.start)
 
 
 def _stream(pipeline: Pipeline, fewest: int, least_s: float) -> list[Answer]:
     """Answers to as many requests in flight as fit: at least `fewest`, for at least `least_s`."""
-    feed, begun = {_INPUT: np.zeros(_FEW, np.float32)}, time.monotonic()
+    begun = time.monotonic()
     flying, answers = deque[int](), list[Answer]()
     while flying or not answers:
         while pipeline.room() and (len(answers) + len(flying) < fewest or time.monotonic() - begun < least_s):
-            flying.append(pipeline.send(feed))
+            flying.append(pipeline.send(_feed()))
         answers.append(pipeline.wait(flying.popleft(), _PATIENCE_S))
     return answers
+
+
+def _feed() -> dict[str, np.ndarray]:
+    return {_INPUT: np.zeros(_FEW, np.float32)}
 
 
 def _parts(start: str, other: str | None = None, more: int = 0, *, there: int = 0, back: int = 0) -> list[Component]:
@@ -221,15 +240,19 @@ def _part(
     working: bool = False,
 ) -> Component:
     """A component that writes the sum of the first numbers of its inputs, padded with zeros to the size of each output;
-    input sizes are `given` unless they are the smallest. A working component first multiplies matrices of its input."""
+    input sizes are `given` unless they are the smallest. A working component first fills megabytes from its input, adds
+    them up and multiplies a part of them, as the layers of a network do."""
     sizes = dict.fromkeys(reads, _FEW) | {each: size for each, size in (given or {}).items() if each in reads}
     integers = {"begin": [0], "end": [_FEW]} | {f"{each}_behind": [0, size - _FEW] for each, size in writes.items()}
     nodes = [f"{each}_first = Slice ({each}, begin, end)" for each in reads]
     summed = [f"{each}_first" for each in reads]
     if working:
-        integers |= {"row": [1, _FEW], "rows": [_WIDE, _WIDE // _FEW]}
-        nodes += [f"flat = Reshape ({reads[0]}, row)", "matrix = Tile (flat, rows)"]
-        nodes += ["product = MatMul (matrix, matrix)", "most = ReduceMax <keepdims = 0> (product)"]
+        integers |= {"row": [1, _FEW], "rows": [_WIDE, _LONG // _FEW], "first": [0, 0], "square": [_WIDE, _WIDE]}
+        nodes += [f"flat = Reshape ({reads[0]}, row)", "filled = Tile (flat, rows)", "once = Relu (filled)"]
+        nodes += ["more = Add (once, filled)", "twice = Relu (more)", "layers = Add (twice, filled)"]
+        nodes += ["matrix = Slice (layers, first, square)", "product = MatMul (matrix, matrix)"]
+        nodes += [f"{each}_most = ReduceMax <keepdims = 0> ({each})" for each in ("layers", "product")]
+        nodes.append("most = Add (layers_most, product_most)")
         summed.append("most")
     nodes.append(f"sum = Sum ({', '.join(summed)})")
     nodes += [f"{each} = Pad (sum, {each}_behind)" for each in writes]

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from queue import PriorityQueue
+from statistics import fmean
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +26,7 @@ from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Piece, State
 from taglio.errors import BadDevice, TaglioError, with_kind
 from taglio.memory import peak_bytes, used_bytes
+from taglio.profile.stopwatch import run_for
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, opener, package
 
@@ -101,6 +104,11 @@ class Host(Resident):
         """What a function returns on this device."""
         return function(*given)
 
+    def alone(self, component: str, least_s: float) -> float:
+        """Mean seconds of runs of a component, on zeros, one after another for `least_s`."""
+        session, piece = self._sessions[component], self._jobs[component].piece
+        return fmean(run_for(least_s, component, session, repeat(_zeros(piece))))
+
     def load(self, jobs: list[Job], threads: int, peers: dict[str, list[Any]]) -> list[Loaded]:
         """Open the components of `jobs`, each in its runtime, and run each once on zeros; `peers` are the hosts that
         messages are sent to, by device; several take turns, as this one may for the device that `jobs` name.
@@ -111,8 +119,7 @@ class Host(Resident):
         for job in jobs:
             piece, begun = job.piece, time.monotonic()
             session = opener(piece.runtime)(self.named(piece.files), SessionOptions(threads))
-            zeros = {port.name: np.zeros(port.shape, port.dtype) for port in piece.inputs}
-            session.run([port.name for port in piece.outputs], zeros)
+            session.run([port.name for port in piece.outputs], _zeros(piece))
             self.named(piece.files)  # the session read the files again: it read the hashed bytes
             self._sessions[piece.name], self._jobs[piece.name] = session, job
             took = time.monotonic() - begun
@@ -211,6 +218,10 @@ class Made:
     steps: tuple[Step, ...]
     hops: tuple[Hop, ...]
     error: TaglioError | None
+
+
+def _zeros(piece: Piece) -> dict[str, np.ndarray]:
+    return {port.name: np.zeros(port.shape, port.dtype) for port in piece.inputs}
 
 
 def at_turn(replicas: Sequence[T], request: int) -> T:

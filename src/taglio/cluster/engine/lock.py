@@ -49,15 +49,14 @@ def default_token(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(given) if given else Path.home() / ".ray" / "auth_token"
 
 
-def make_token(path: Path) -> bool:
-    """Write a new token, readable only by its owner, unless there is one. Returns whether it was written."""
+def make_token(path: Path) -> None:
+    """Write a new token, readable only by its owner, unless there is one."""
     if path.exists():
-        return False
+        return
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w") as file:
         file.write(secrets.token_hex(32))
-    return True
 
 
 def _token(path: Path) -> Path:

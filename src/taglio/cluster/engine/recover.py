@@ -2,25 +2,24 @@
 
 After a loss, requests in flight are sent again, through the same plan if all its devices are alive (a component's
 process had died) or the lost one has replicas, otherwise through a plan without the lost device. When the device
-returns, its plan is deployed beside the running one, which first answers its requests. Drift compares the last answers
-with the first ones of the running plan: a prediction that was wrong from the start is reported, not corrected. A new
-plan is made in a separate process and used if it beats the running one by more than the switching cost.
+returns, its plan is deployed beside the running one, which first answers its requests. When a device or link changes
+speed (drift.py), a new plan is made in a separate process and used if it beats the running one by more than the
+switching cost.
 """
 
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from taglio.cluster.devices import Cluster, Link
+from taglio.cluster.devices import Cluster
 from taglio.cluster.engine.connect import Connection, HeadLost, on
 from taglio.cluster.engine.deploy import Calls, Deployment, deploy
+from taglio.cluster.engine.drift import Windows, drifted
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.pipeline import Answer, Pipeline
 from taglio.cluster.engine.replan import Planned, replan, replan_quietly
@@ -30,12 +29,6 @@ from taglio.plan.result import Limits
 
 _ANSWER_S = 5.0
 _LOOK_S = 2.0
-_WINDOW = 15
-# A device or link has drifted if the median of the window is off by this factor, by this many seconds, and by this
-# share of a request, so that another plan could pay.
-_DRIFT = 1.5
-_DRIFT_S = 0.002
-_SHARE = 0.2
 _REST_S = 10.0
 _SWITCHING_S = 1e-4
 _CLOSING_S = 10.0
@@ -62,8 +55,7 @@ class Recovery:
         self.running = wanted
         self.deployment: Deployment | None = None
         self.switches: list[Switch] = []
-        self._answers: deque[Answer] = deque(maxlen=_WINDOW)
-        self._first: list[Answer] = []
+        self._windows = Windows()
         self._looked_s = 0.0
         self._rest_until_s = 0.0
         self._preparing: threading.Thread | None = None
@@ -110,10 +102,7 @@ class Recovery:
 
     def watch(self, answer: Answer) -> None:
         """Check an answer, and at intervals the cluster; prepare another plan if that may pay."""
-        self._answers.append(answer)
-        if len(self._first) < _WINDOW:
-            self._first.append(answer)
-            return
+        self._windows.add(answer)
         now = time.monotonic()
         if now - self._looked_s < _LOOK_S or self._preparing is not None or self._prepared is not None:
             return
@@ -122,8 +111,10 @@ class Recovery:
             self._connection.alive().get(name) for name in self._devices(self._wanted)
         ):
             self._prepare(lambda: self._wanted, "its devices are back")
-        elif now > self._rest_until_s:
-            cluster, factors, said = self._drifted()
+        elif now > self._rest_until_s and self._windows.full():
+            assert self.deployment is not None
+            plan, messages = self.running.plan, self.deployment.wiring.messages
+            cluster, factors, said = drifted(self._windows, plan, self.running.cluster, messages)
             before, self._drifting = self._drifting, said
             if said and before:  # seen twice, seconds apart
                 self._rest_until_s = now + _REST_S
@@ -171,8 +162,7 @@ class Recovery:
 
     def _use(self, planned: Planned, deployment: Deployment, pipeline: Pipeline) -> Pipeline:
         self.running, self.deployment = planned, deployment
-        self._answers.clear()
-        self._first.clear()
+        self._windows = Windows()
         return pipeline
 
     def _deployed(self, planned: Planned) -> tuple[Deployment, Pipeline]:
@@ -225,31 +215,6 @@ class Recovery:
                 return True
         return False
 
-    def _drifted(self) -> tuple[Cluster, dict[str, float], str]:
-        """The cluster as measured by the last answers, factors on devices' times, and a description ("": no drift)."""
-        assert self.deployment is not None
-        planned, said = self.running, []
-        cluster = planned.cluster
-        factors: dict[str, float] = {}
-        matters_s = max(_DRIFT_S, _SHARE * median(each.latency_s for each in self._first))
-        for name, machines in planned.plan.machines().items():
-            pieces = {each.component: each.predicted_s for each in planned.plan.pieces if each.device == name}
-            planned_s = sum(pieces.values())
-            before, now = (median(_busy_s(each, pieces) for each in window) for window in (self._first, self._answers))
-            if planned_s > 0.0 and _off(now, before, matters_s):
-                factors |= dict.fromkeys(machines, now / planned_s)
-                said.append(f"{name} takes {now / before:.2f} times as long as at first")
-        for index, message in enumerate(self.deployment.wiring.messages):
-            ends = (message.source_device or cluster.start, message.device or cluster.start)
-            link = cluster.link(*ends)
-            if link is None or ends[0] == ends[1]:
-                continue
-            before, now = (median(_hop_s(each, index) for each in window) for window in (self._first, self._answers))
-            if _off(now, before, matters_s):
-                cluster = cluster.with_link(_fitted(link, message.bytes, now))
-                said.append(f"{ends[0]} to {ends[1]} takes {now / before:.2f} times as long as at first")
-        return cluster, factors, "; ".join(said)
-
 
 def lost(gone: Sequence[str], living: Sequence[str], limits: Limits, error: TaglioError) -> str:
     """The error message if devices are lost and no plan is possible without them: devices, and pins at fault."""
@@ -268,24 +233,3 @@ def lost(gone: Sequence[str], living: Sequence[str], limits: Limits, error: Tagl
         f"device {names} is lost, and pins forbid block {blocks} on every other ({rest}): start it again, or plan with "
         "fewer `keep_off`"
     )
-
-
-def _busy_s(answer: Answer, components: Container[str]) -> float:
-    return sum(step.end_s - step.start_s for step in answer.steps if step.component in components)
-
-
-def _hop_s(answer: Answer, message: int) -> float:
-    return max((hop.read_s - hop.sent_s for hop in answer.hops if hop.message == message), default=0.0)
-
-
-def _off(now_s: float, before_s: float, matters_s: float) -> bool:
-    ratio = max(now_s, 1e-9) / max(before_s, 1e-9)
-    return max(ratio, 1.0 / ratio) > _DRIFT and abs(now_s - before_s) > matters_s
-
-
-def _fitted(link: Link, count_bytes: int, found_s: float) -> Link:
-    """The link with the bandwidth that explains a message's time, or the latency if bytes hardly matter."""
-    rest = found_s - link.latency_s
-    if rest <= 0.0 or count_bytes < 1500:
-        return replace(link, latency_s=found_s, gap_s=min(link.gap_s, found_s))
-    return replace(link, bandwidth_bytes_per_s=count_bytes / rest)

@@ -111,12 +111,7 @@ def profile_devices(
 
 
 def refine_devices(
-    connection: Connection,
-    work: Work,
-    cluster: Cluster,
-    known: Mapping[str, Profile],
-    plan: Plan,
-    effort: float = 1.0,
+    connection: Connection, work: Work, cluster: Cluster, known: Mapping[str, Profile], plan: Plan, effort: float = 1.0
 ) -> dict[str, Profile]:
     """`known` refined by timing the precisions of `plan` on every device at its current speed: a plan is far from a
     profile's random mixes, and kernel times depend on their neighbours. Raises as above."""

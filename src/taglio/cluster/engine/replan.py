@@ -14,8 +14,7 @@ from taglio.errors import BadArtifact
 from taglio.flow.build import assemble
 from taglio.flow.placing import reopened
 from taglio.flow.workspace import COMPONENTS, PLAN
-from taglio.plan.place import Running
-from taglio.plan.replicas import place
+from taglio.plan.place import Running, place
 from taglio.plan.result import Limits, Plan
 from taglio.plan.workload import parse_objective
 from taglio.profile.result import scaled

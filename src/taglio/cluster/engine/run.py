@@ -284,11 +284,11 @@ class _Run:
         cluster, clocks, found = self.planned.cluster, self.deployment.clocks, []
         hops = [hop for each in self._good() for hop in each.hops]
         for index, message in enumerate(self.deployment.wiring.messages):
-            source, target = message.source_device or cluster.start, message.device or cluster.start
+            ends = message.ends(cluster.start)
             times = [hop.read_s - hop.sent_s for hop in hops if hop.message == index]
             if not times:  # within one process
                 continue
-            ends, predicted = (source, target), way_s(self.planned.plan.timeline, message, cluster.link(source, target))
+            predicted = way_s(self.planned.plan.timeline, message, cluster.link(*ends))
             ours = {message.source_device, message.device} & clocks.keys()
             uncertain = sum(clocks[name].uncertain_s for name in ours)
             found.append(CrossingTime(*ends, message.names, message.bytes, predicted, summarize(times), uncertain))
@@ -305,8 +305,8 @@ class _Run:
             waited_s = max(0.0, len(machines) * took_s / requests - busy_s)
             sent = 0.0
             for message in self.deployment.wiring.messages:
-                link = cluster.link(message.source_device or cluster.start, message.device or cluster.start)
-                if (message.source_device or cluster.start) == name and link is not None:
+                source, target = message.ends(cluster.start)
+                if source == name and (link := cluster.link(source, target)) is not None:
                     sent += message.bytes * link.joules_per_byte
             seen = [joules.get(each) for each in machines]
             share = None if None in seen else sum(each or 0.0 for each in seen) / requests

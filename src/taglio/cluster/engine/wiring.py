@@ -33,6 +33,10 @@ class Message:
         """Names of its tensors."""
         return tuple(port.name for port in self.ports)
 
+    def ends(self, start: str) -> tuple[str, str]:
+        """The devices that it goes from and to; the caller is on the device `start`."""
+        return self.source_device or start, self.device or start
+
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
@@ -44,10 +48,6 @@ class Wiring:
     def sends(self, component: str) -> tuple[tuple[int, Message], ...]:
         """The messages that a component sends, in order, each with its index."""
         return tuple((index, each) for index, each in enumerate(self.messages) if each.source == component)
-
-    def answers(self) -> list[int]:
-        """Indices of the messages to the caller."""
-        return [index for index, each in enumerate(self.messages) if each.device == CALLER]
 
 
 def wire(manifest: Manifest) -> Wiring:

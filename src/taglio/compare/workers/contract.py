@@ -95,10 +95,10 @@ def write_reference(request: Request, run: Run) -> dict[str, str]:
     return {"path": str(path)}
 
 
-def median_s(run: Callable[[], object], runs: int = 10) -> float:
-    """Median seconds of `runs` runs, after one that does not count."""
+def median_s(run: Callable[[], object]) -> float:
+    """Median seconds of ten runs, after one that does not count."""
     taken = []
-    for _ in range(runs + 1):
+    for _ in range(11):
         start = perf_counter()
         run()
         taken.append(perf_counter() - start)

@@ -11,7 +11,7 @@ from ai_edge_litert.compiled_model import CompiledModel, HardwareAccelerator
 from ai_edge_litert.interpreter import Interpreter, OpResolverType, load_delegate
 
 from taglio.compare.request import Request
-from taglio.compare.row import NOT_ALONE, Layer, Wanted
+from taglio.compare.row import MOST_ALONE, NOT_ALONE, Layer, Wanted
 from taglio.compare.workers.binding import arrange
 from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, median_s
 from taglio.compare.workers.loop import distance
@@ -27,7 +27,6 @@ _RESOLVERS = {
 }
 _ACCELERATORS = {"CPU": HardwareAccelerator.CPU, "GPU": HardwareAccelerator.GPU, "NPU": HardwareAccelerator.NPU}
 _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE", "CAST", "DENSIFY"})
-MOST_ALONE = 24
 
 
 class LiteRt:

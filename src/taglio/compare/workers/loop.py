@@ -21,13 +21,11 @@ from taglio.error.parts import Parts, whole
 from taglio.error.tally import Tally
 from taglio.errors import one_line, with_kind
 from taglio.memory import used_bytes
+from taglio.profile.refills import refills
 
 Tell = Callable[..., None]
 Wait = Callable[[bool], None]
 WARMUP = 1
-COUNTED = 2
-# A run longer than this is the only one in its turn: cache misses caused by other rows are negligible.
-LONG_S = 1.0
 MOST_ROUNDS = 60
 # Most rows open at once, which are lost if a comparison is stopped.
 MOST_OPEN = 16
@@ -145,7 +143,7 @@ class _Bench:
                     self._tell("run", row=name)
                 begun = time.perf_counter()
                 try:
-                    taken = timed(partial(self.group[name].run, sample))
+                    taken_s = timed(partial(self.group[name].run, sample))
                 except Exception as error:
                     self._tell("refused", row=name, **describe(error))
                     names = [each for each in names if each != name]
@@ -153,19 +151,19 @@ class _Bench:
                     continue
                 total += time.perf_counter() - begun
                 if done >= WARMUP:
-                    seconds[name] += taken
+                    seconds[name].append(taken_s)
             done += 1
             if done == WARMUP:
                 affordable = int(request.budget_s * len(names) / max(1, len(request.rows)) / max(total, 1e-9))
                 rounds = WARMUP + max(request.minimum_rounds, min(MOST_ROUNDS, affordable))
         self._marker.set(-1)
         middle = median(seconds[self._baseline]) if self._baseline in seconds else None
-        for name, taken_s in seconds.items():
+        for name, samples in seconds.items():
             if name == self._baseline and self._again:
                 continue  # reported with the first group; in later groups only compared with
-            centre = median(taken_s)
-            spread = median(abs(each - centre) for each in taken_s)
-            latency = Latency(centre, spread, float(np.percentile(taken_s, 95)), len(taken_s), middle)
+            centre = median(samples)
+            spread = median(abs(each - centre) for each in samples)
+            latency = Latency(centre, spread, float(np.percentile(samples, 95)), len(samples), middle)
             self._tell("timed", row=name, **asdict(latency))
         self.group = {name: opened for name, opened in self.group.items() if name == self._baseline}
         self._again = True
@@ -192,14 +190,16 @@ def _accuracy(outputs: Sequence[Sequence[Array]], data: Data) -> float | None:
     return float(np.mean(guesses == labels)) if labels.shape == guesses.shape else None
 
 
-def timed(run: Callable[[], object]) -> list[float]:
-    """Seconds of the runs that count: the last two of three, since in the first, other rows have evicted weights and
-    code from the caches, unlike for a served model; a long run counts alone."""
-    taken = []
-    for _ in range(1 + COUNTED):
-        start = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - start)
-        if taken[0] > LONG_S:
-            return taken
-    return taken[1:]
+def timed(run: Callable[[], object]) -> float:
+    """Seconds of one run after those that fill the caches: other rows have evicted its weights and code, unlike those
+    of a served model. A run too long to be repeated counts itself."""
+    taken_s = _once(run)
+    for _ in range(refills(taken_s)):
+        taken_s = _once(run)
+    return taken_s
+
+
+def _once(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from taglio.compare.request import Request
-from taglio.compare.row import NOT_ALONE, Layer, Support, Wanted
+from taglio.compare.row import MOST_ALONE, NOT_ALONE, Layer, Support, Wanted
 from taglio.compare.workers import torch_model, torch_support
 from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, write_reference
 from taglio.compare.workers.loop import distance
@@ -24,7 +24,6 @@ from taglio.compare.workers.torch_model import flat, tensors
 
 PACKAGES = ("torch",)
 _RUNS = 10
-MOST_ALONE = 24
 
 
 def convert(request: Request) -> dict[str, str]:

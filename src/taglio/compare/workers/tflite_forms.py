@@ -18,7 +18,7 @@ from taglio.compare.workers.contract import Array, Data, Refused, one
 from taglio.compare.workers.keras_file import load_keras
 from taglio.compare.workers.tflite_graph import TfliteGraph
 
-CONVERTER, QUANTIZER = "TFLite converter", "ai-edge-quantizer"
+QUANTIZER = "ai-edge-quantizer"
 _OPERATIONS = qtyping.TFLOperationName
 
 

@@ -1,11 +1,13 @@
 """Decode the boxes of common detection heads, and compare two sets of boxes.
 
 Heads are recognised by their shapes: YOLO v8 and later [1, 4 + classes, boxes]; YOLO v5 [1, boxes, 5 + classes] with an
-objectness; YOLOX the same, undecoded on its grid; SSD and similar: boxes [1, boxes, 4] beside scores [1, boxes,
-classes], with the background as the first class if scores sum to 1; anchor-free heads with outputs per stride: YuNet's
-by their names (cls_8, obj_8, bbox_8, …), others by the number of cells, with the distances from a cell to the four
-sides of its box (SCRFD), or their distributions (PicoDet). Anchors and priors are unknown: boxes that the graph leaves
-encoded are compared in that form, which is fair between two runs of one model.
+objectness; YOLOX the same, undecoded on its grid; boxes that the graph selected, [1, boxes, 6 or more] with corners,
+score and class (YOLO v10), or [1, boxes, 4] beside scores and classes [1, boxes], by name; SSD and similar: boxes
+[1, boxes, 4] beside scores [1, boxes, classes], with the background as the first class if scores sum to 1; anchor-free
+heads with outputs per stride: YuNet's by their names (cls_8, obj_8, bbox_8, …), others by the number of cells, with the
+distances from a cell to the four sides of its box (SCRFD), or their distributions (PicoDet; NanoDet, with the scores
+and all strides in one output). Anchors and priors are unknown: boxes that the graph leaves encoded are compared in that
+form, which is fair between two runs of one model.
 
 Distributions: Li et al., Generalized Focal Loss, NeurIPS 2020: a side is the expectation of a softmax over whole cells.
 """
@@ -26,6 +28,7 @@ _STRIDES = (8, 16, 32)
 # Strides that a head may have outputs for, and the columns of its boxes: four distances, or four distributions over 8,
 # 16 or 17 cells. Cells have at most three boxes.
 _ANY_STRIDES, _BOX_COLUMNS, _PER_CELL = (8, 16, 32, 64, 128), (4, 32, 64, 68), 3
+_MOST_CLASSES = 9999  # of a class that quantising may have spoiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,10 @@ class Boxes:
     corners: np.ndarray
     scores: np.ndarray
     classes: np.ndarray
+
+    def __len__(self) -> int:
+        """The number of boxes."""
+        return len(self.scores)
 
 
 def read_boxes(outputs: Outputs, setting: Setting) -> Boxes:
@@ -117,6 +124,8 @@ def _candidates(outputs: Outputs, image: tuple[int, int] | None) -> tuple[np.nda
     if image is not None and (heads := heads_by_stride({name: each.shape for name, each in arrays.items()}, image)):
         corners = [_from_distances(_rows(arrays[boxes]), stride, image) for stride, _, boxes in heads]
         return np.concatenate(corners), np.concatenate([_rows(arrays[scores]) for _, scores, _ in heads])
+    if found := _listed(outputs):
+        return found
     flat = {name: array[0] for name, array in arrays.items() if array.ndim == 3 and array.shape[0] == 1}
     pairs = [
         (boxes, scores)
@@ -132,6 +141,10 @@ def _candidates(outputs: Outputs, image: tuple[int, int] | None) -> tuple[np.nda
     for array in flat.values():
         if 5 <= array.shape[0] < array.shape[1]:  # YOLO v8 and later have no objectness
             return _from_centres(array[:4].T), array[4 : len(array) - prototypes(arrays, image)].T
+        if bins := _bins(array, image):
+            return _from_distributions(array, bins, image)
+        if array.shape[1] >= 6 and not on_grid(len(array), image) and _has_corners(array):
+            return array[:, :4], _one_hot(array[:, 4], array[:, 5])
         if array.shape[1] >= 6 and on_grid(len(array), image):
             return _from_cells(array[:, :4], image), array[:, 4:5] * array[:, 5:]
         if array.shape[1] >= 5 and sum(len(other) == len(array) for other in flat.values()) == 1:
@@ -170,7 +183,7 @@ def heads_by_stride(shapes: Mapping[str, tuple[int, ...]], image: tuple[int, int
     found: list[tuple[int, str, str]] = []
     rows = {name: shape[-2] for name, shape in shapes.items() if len(shape) in (2, 3) and shape[:-2] in ((), (1,))}
     for stride in _ANY_STRIDES:
-        cells = -(-image[0] // stride) * -(-image[1] // stride)
+        cells = _cells(image, stride)
         own = [name for name, count in rows.items() if count in [each * cells for each in range(1, _PER_CELL + 1)]]
         boxes = [name for name in own if shapes[name][-1] in _BOX_COLUMNS]
         if boxes and len(own) > 1:
@@ -181,18 +194,81 @@ def heads_by_stride(shapes: Mapping[str, tuple[int, ...]], image: tuple[int, int
 
 def on_grid(count: int, image: tuple[int, int] | None) -> bool:
     """Whether `count` is the number of boxes on the usual strides: one per cell, or three as in YOLO v5."""
-    if image is None:
-        return False
-    cells = sum((image[0] // stride) * (image[1] // stride) for stride in _STRIDES)
-    return count in (cells, 3 * cells)
+    return image is not None and bool(_levels(count, image) or _levels(count / 3, image))
+
+
+def _cells(image: tuple[int, int], stride: int) -> int:
+    return -(-image[0] // stride) * -(-image[1] // stride)
+
+
+def _levels(count: float, image: tuple[int, int]) -> tuple[int, ...]:
+    """The usual strides that together have `count` cells, if any have."""
+    usual = (_STRIDES, (*_STRIDES, 64))
+    return next((strides for strides in usual if sum(_cells(image, each) for each in strides) == count), ())
+
+
+def _bins(array: np.ndarray, image: tuple[int, int] | None) -> int:
+    """How many cells the distributions at the end of each row reach, if scores of classes stand before them; else 0.
+    YOLO's rows of this size begin with a box."""
+    if image is not None and _levels(len(array), image):
+        for columns in _BOX_COLUMNS[1:]:
+            scores = array[:, :-columns]
+            if scores.size and scores.min() > -0.1 and scores.max() < 1.1 and array[:, -columns:].max() > 1.1:
+                return columns // 4
+    return 0
+
+
+def _from_distributions(rows: np.ndarray, bins: int, image: tuple[int, int] | None) -> tuple[np.ndarray, np.ndarray]:
+    """Corners and scores of rows with classes and four distributions for the cells of every stride, one after
+    another."""
+    assert image is not None, "cells are counted by the image's size"
+    strides = _levels(len(rows), image)
+    ends = np.cumsum([_cells(image, stride) for stride in strides])[:-1]
+    sides = np.split(rows[:, -4 * bins :], ends)
+    corners = [_from_distances(each, stride, image) for each, stride in zip(sides, strides, strict=True)]
+    return np.concatenate(corners), rows[:, : -4 * bins]
+
+
+def _listed(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
+    """Boxes [1, boxes, 4] beside a score and a class for each, or [1, boxes, 5] with the score beside a class."""
+    arrays = {name: np.asarray(value) for name, value in outputs.items()}
+    for boxes in arrays.values():
+        if boxes.ndim != 3 or boxes.shape[0] != 1 or boxes.shape[2] not in (4, 5):
+            continue
+        own = {name: each[0] for name, each in arrays.items() if each.shape == boxes.shape[:2]}
+        classes = next((each for name, each in own.items() if names_classes(name)), None)
+        last = boxes[0, :, 4] if boxes.shape[2] == 5 else None
+        scores = next((each for name, each in own.items() if "score" in name.lower()), last)
+        if classes is not None and scores is not None:
+            return boxes[0, :, :4].astype(np.float64), _one_hot(scores, classes)
+    return None
+
+
+def names_classes(output: str) -> bool:
+    """Whether an output is called as one class for each of several boxes is."""
+    return any(word in output.lower() for word in ("class", "label"))
+
+
+def _has_corners(rows: np.ndarray) -> bool:
+    """Whether rows that are not empty begin with two corners: of a centre and a size, few have a size larger than the
+    centre."""
+    used = rows[rows[:, :4].any(axis=1)]
+    return len(used) > 0 and bool(np.mean((used[:, 2:4] > used[:, :2]).all(axis=1)) > 0.5)
+
+
+def _one_hot(scores: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Scores [n, classes] of boxes that have one class each."""
+    kinds = np.clip(np.rint(classes), 0, _MOST_CLASSES).astype(np.int64)
+    result = np.zeros((len(scores), int(kinds.max(initial=0)) + 1))
+    result[np.arange(len(scores)), kinds] = scores
+    return result
 
 
 def _from_cells(rows: np.ndarray, image: tuple[int, int] | None) -> np.ndarray:
     """Corners of YOLO v5's decoded boxes, or of YOLOX's, which are offsets in cells and logarithms of sizes. The two
     are distinguished by magnitude."""
     assert image is not None, "cells are counted by the image's size"
-    cells = [(stride, *divmod(np.arange((image[0] // stride) * (image[1] // stride)), image[1] // stride)) for stride in
-             _STRIDES]  # fmt: skip
+    cells = [(stride, *divmod(np.arange(_cells(image, stride)), -(-image[1] // stride))) for stride in _STRIDES]
     strides = np.concatenate([np.full((len(y), 1), stride) for stride, y, _ in cells])
     if len(strides) != len(rows) or float(np.median(np.abs(rows[:, :2]))) > min(_STRIDES):
         return _from_centres(rows)
@@ -205,8 +281,7 @@ def _from_distances(rows: np.ndarray, stride: int, image: tuple[int, int]) -> np
     """Corners of boxes given by the distances from their cell to the left, top, right and bottom: in cells, from its
     corner (SCRFD); or distributions [rows, 4 × bins], from its middle (PicoDet)."""
     columns, bins = -(-image[1] // stride), rows.shape[1] // 4
-    cells = -(-image[0] // stride) * columns
-    y, x = np.divmod(np.arange(len(rows)) // (len(rows) // cells), columns)
+    y, x = np.divmod(np.arange(len(rows)) // (len(rows) // _cells(image, stride)), columns)
     origin = np.stack([x, y], axis=1) + (0.5 if bins > 1 else 0.0)
     if bins > 1:
         sides = rows.reshape(-1, 4, bins)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import onnx
 
-from taglio.error.tasks.detection import CLASS_NAMES, heads_by_stride, on_grid
+from taglio.error.tasks.detection import CLASS_NAMES, heads_by_stride, names_classes, on_grid
 from taglio.error.tasks.outputs import height_and_width
 from taglio.error.tasks.text import CHARACTERS
+from taglio.model.captures import writers
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 
@@ -56,7 +57,7 @@ def suggest_for(model: Model, graph: Graph) -> Suggestion | None:
 
     rows = {name: each.dims[0] for name, each in model.initializers().items() if len(each.dims) == 2}
     nodes = model.proto.graph.node
-    writer = {name: node for node in nodes for name in node.output}
+    writer = writers(nodes)
     return suggest(
         [Tensor(each.name, each.sizes(0), each.dtype) for each in model.inputs],
         [tensor(name) for name in model.outputs if name in known],
@@ -149,10 +150,15 @@ def _of_image(image: tuple[int, int], floats: Sequence[Tensor], outputs: Sequenc
         if boxes.shape[2] == 4 and beside:
             told = f"{boxes} beside {beside[0]}"
             return Suggestion("detection", f"{told} are boxes and scores")
+        classes = [each for each in outputs if each.shape == boxes.shape[:2] and names_classes(each.name)]
+        if boxes.shape[2] in (4, 5) and classes:
+            return Suggestion("detection", f"{boxes} beside {classes[0]} are boxes and their classes")
     for each in flat:
         _, first, second = each.shape
         if first >= 5 and second >= 5 and (on_grid(first, image) or on_grid(second, image)):
             return Suggestion("detection", f"output {each} has a row for each cell of the image")
+        if second == 6 and first > second:
+            return Suggestion("detection", f"output {each} may be boxes, each with a score and a class")
     for each in outputs:
         rank = len(each.shape)
         if (rank == 4 and each.is_float and image in (each.shape[2:], each.shape[1:3])) or (

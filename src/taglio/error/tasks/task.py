@@ -6,30 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from taglio.error.tasks.detection import box_agreement, box_label, matched, read_boxes
+from taglio.error.tasks import detection, vectors
 from taglio.error.tasks.outputs import Outputs, Setting, whole_numbers
-from taglio.error.tasks.text import character_accuracy, edits, read_text, text_label
-from taglio.error.tasks.vectors import (
-    likelihood,
-    map_label,
-    mean_iou,
-    neighbour_recall,
-    number_label,
-    overlaps,
-    pair,
-    perplexity,
-    r_squared,
-    read_map,
-    read_numbers,
-    read_scores,
-    read_tokens,
-    read_top1,
-    read_vector,
-    residuals,
-    right,
-    share,
-    similarity_rank_correlation,
-)
+from taglio.error.tasks.text import another_blank, character_accuracy, edits, read_text, text_label
 from taglio.errors import BadOption
 
 TOP1 = "top1"
@@ -42,7 +21,8 @@ class Task:
     `read` decodes one sample's outputs, `label` its label; `match` compares the two and gives evidence, and `score`
     makes one number of the evidence and weights of all samples. At least `fewest` samples are needed. `of_pairs` means
     that pairs of samples are scored, so a sample cannot have a weight; `one_by_one` that the inputs of a batch are read
-    and scored one at a time, as samples of their own.
+    and scored one at a time, as samples of their own. `size` counts what was read, if that may be nothing; `doubt` is a
+    line for the user about all that was read, or "".
     """
 
     name: str
@@ -56,6 +36,8 @@ class Task:
     larger_is_better: bool = True
     of_pairs: bool = False
     one_by_one: bool = False
+    size: Callable[[Any], int] | None = None
+    doubt: Callable[[Sequence[Any], Setting], str] | None = None
 
     @property
     def fewest(self) -> int:
@@ -66,32 +48,33 @@ class Task:
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        Task(TOP1, "share of inputs whose top class is unchanged", read_top1, right, share),
+        Task(TOP1, "share of inputs whose top class is unchanged", vectors.read_top1, vectors.right, vectors.share),
         Task(
             "tokens",
             "share of positions whose likeliest class is unchanged (with labels: correct)",
-            read_tokens,
-            right,
-            share,
+            vectors.read_tokens,
+            vectors.right,
+            vectors.share,
             whole_numbers,
         ),
         Task(
             "detection",
             "F1 of boxes against the float model's (with labels: mAP)",
-            read_boxes,
-            matched,
-            box_agreement,
-            box_label,
+            detection.read_boxes,
+            detection.matched,
+            detection.box_agreement,
+            detection.box_label,
             {"iou": 0.5, "score": 0.25},
             one_by_one=True,
+            size=len,
         ),
         Task(
             "segmentation",
             "mean intersection over union of the classes of all pixels",
-            read_map,
-            overlaps,
-            mean_iou,
-            map_label,
+            vectors.read_map,
+            vectors.overlaps,
+            vectors.mean_iou,
+            vectors.map_label,
         ),
         Task(
             "ctc",
@@ -102,22 +85,24 @@ TASKS: dict[str, Task] = {
             text_label,
             {"blank": 0},
             one_by_one=True,
+            size=len,
+            doubt=another_blank,
         ),
         Task(
             "similarity",
             "embeddings: rank correlation of all pairs' similarities",
-            read_vector,
-            pair,
-            similarity_rank_correlation,
+            vectors.read_vector,
+            vectors.pair,
+            vectors.similarity_rank_correlation,
             of_pairs=True,
             one_by_one=True,
         ),
         Task(
             "recall",
             "embeddings: share of each sample's k nearest neighbours that are unchanged",
-            read_vector,
-            pair,
-            neighbour_recall,
+            vectors.read_vector,
+            vectors.pair,
+            vectors.neighbour_recall,
             parameters={"k": 10},
             of_pairs=True,
             one_by_one=True,
@@ -125,14 +110,21 @@ TASKS: dict[str, Task] = {
         Task(
             "perplexity",
             "exp of the mean negative log likelihood of the labels",
-            read_scores,
-            likelihood,
-            perplexity,
+            vectors.read_scores,
+            vectors.likelihood,
+            vectors.perplexity,
             whole_numbers,
             needs_labels=True,
             larger_is_better=False,
         ),
-        Task("r2", "regression: coefficient of determination", read_numbers, residuals, r_squared, number_label),
+        Task(
+            "r2",
+            "regression: coefficient of determination",
+            vectors.read_numbers,
+            vectors.residuals,
+            vectors.r_squared,
+            vectors.number_label,
+        ),
     )
 }
 # Parameters that must be whole numbers of at least this, and shares.

@@ -4,7 +4,9 @@ Graves et al., Connectionist Temporal Classification, ICML 2006: the best path t
 merges repeats and drops the blank.
 """
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -12,6 +14,8 @@ from taglio.error.tasks.outputs import Outputs, Setting, scores_of
 from taglio.errors import BadData
 
 CHARACTERS = "character"  # metadata key of a recogniser's characters, one per line
+# Blanks stand between characters: read as one, the blank is about half of them, and no character is so frequent.
+_BLANKS = 0.4
 
 
 def best_path(scores: np.ndarray, blank: int) -> list[int]:
@@ -66,6 +70,18 @@ def character_accuracy(evidence: Sequence[np.ndarray], weights: np.ndarray, _: S
     return max(0.0, 1.0 - float(wrong / length))
 
 
+def another_blank(texts: Sequence[Sequence[object]], setting: Setting) -> str:
+    """A line if another class than `blank` seems to be the blank of `texts`, given as classes, or ""."""
+    counts = Counter(chain.from_iterable(texts))
+    often = [(kind, count / counts.total()) for kind, count in counts.most_common(1) if len(counts) > 1]
+    if setting.labelled or not often or often[0][1] < _BLANKS:
+        return ""
+    (kind, share), blank = often[0], setting.parameters["blank"]
+    return (
+        f"class {kind} is {share:.0%} of the characters read with ctc:blank={blank:g}: if it is the blank, give {kind}"
+    )
+
+
 def _steps(outputs: Outputs) -> np.ndarray:
     """Scores [steps, classes] of one sample, from [1, steps, classes] or [steps, 1, classes]."""
     scores = scores_of(outputs, "ctc")
@@ -86,6 +102,7 @@ def _alphabet(characters: str, blank: int, classes: int) -> list[str]:
     if len(letters) != classes:
         raise BadData(
             f"metric ctc: labels are text, and the model's metadata names {max(0, len(letters) - 1)} characters "
-            f'under "{CHARACTERS}" for its {classes} classes: leave the labels out to compare with the float model'
+            f'under "{CHARACTERS}" for its {classes} classes: to compare with the float model, leave the labels out (a '
+            ".txt next to the data counts as labels)"
         )
     return letters

@@ -21,6 +21,7 @@ from taglio.errors import BadData
 IGNORED = -100  # the label that PyTorch's cross entropy ignores
 _VOID = 255  # the class of pixels to leave out of a labelled map
 _FLAT = -2.0  # below any cosine: a sample is not its own neighbour
+_ODD_SIZES = 0.05  # by which rounding may change the proportions of a map
 
 
 def read_top1(outputs: Outputs, _: Setting) -> np.ndarray:
@@ -88,12 +89,23 @@ def read_map(outputs: Outputs, setting: Setting) -> np.ndarray:
     for value in outputs.values():
         array = np.asarray(value)
         if array.dtype.kind == "f" and array.ndim == 4:
+            if _channels_last(array.shape, setting.image):
+                array = np.moveaxis(array, 3, 1)
             several = array.shape[1] > 1
             return np.asarray(array.argmax(axis=1) if several else array[:, 0] > 0.5, np.int64).ravel()
         if array.dtype.kind in "iu" and array.ndim >= 2:
             return array.astype(np.int64).ravel()
     scores = scores_of(outputs, "segmentation")
     return np.asarray(scores.argmax(axis=class_axis(scores)), np.int64).ravel()
+
+
+def _channels_last(shape: tuple[int, ...], image: tuple[int, int] | None) -> bool:
+    """Whether the image's proportions are those of [N, H, W, C] and not of [N, C, H, W]."""
+
+    def alike(height: int, width: int) -> bool:
+        return image is not None and abs(height * image[1] / (width * image[0]) - 1.0) < _ODD_SIZES
+
+    return alike(shape[1], shape[2]) and not alike(shape[2], shape[3])
 
 
 def map_label(label: np.ndarray) -> np.ndarray:

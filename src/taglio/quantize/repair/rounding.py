@@ -31,7 +31,7 @@ from taglio.memory import groups_within
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.model.observe import tensor_values
-from taglio.model.operators import text
+from taglio.model.operators import integer, text
 from taglio.progress import Progress
 from taglio.quantize.parameters import QuantizedWeight, weight_limits
 from taglio.quantize.qdq import QdqBuilder
@@ -142,7 +142,7 @@ def _products(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> Ite
             continue
         values = weights.values(constants[node.input[1]])
         matrix = values if _outputs_first(node) else values.T
-        groups = next((each.i for each in node.attribute if each.name == "group"), 1)
+        groups = integer(node, "group", 1)
         yield _Product(node, matrix.reshape(groups, matrix.shape[0] // groups, -1), values.shape, weight, step)
 
 

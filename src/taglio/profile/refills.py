@@ -1,0 +1,12 @@
+"""How often a model runs before it is timed, to fill the processor's caches. Times nothing.
+
+Standard library only: the workers of `compare` import it too, in environments without taglio's packages.
+"""
+
+# At most so many runs, within so many seconds.
+_MOST, _SECONDS = 3, 0.04
+
+
+def refills(run_s: float) -> int:
+    """How many runs go before one that is timed, of a model that takes `run_s` seconds and comes after others."""
+    return min(_MOST, int(_SECONDS / max(run_s, 1e-9)))

@@ -1,0 +1,44 @@
+"""Take the tensors out of a serialised ModelInferRequest without copying them. Knows no other field of it.
+
+The format is that of protobuf: a key (field number and wire type), then a value, for each field of a message.
+"""
+
+# The key of raw_input_contents: field 7, of wire type 2 (a length and so many bytes).
+_TENSOR = 7 << 3 | 2
+_FIXED_BYTES = {1: 8, 5: 4}
+
+
+def without_tensors(message: bytes) -> tuple[bytes, list[memoryview]]:
+    """The message without its tensors, and these in order. Raises ValueError for what is no message."""
+    view = memoryview(message)
+    rest: list[memoryview] = []
+    tensors: list[memoryview] = []
+    at = 0
+    try:
+        while at < len(message):
+            key, start = _varint(message, at)
+            kind = key & 7
+            if kind == 2:
+                length, start = _varint(message, start)
+                end = start + length
+            else:
+                end = _varint(message, start)[1] if kind == 0 else start + _FIXED_BYTES[kind]
+            if key == _TENSOR:
+                tensors.append(view[start:end])
+            else:
+                rest.append(view[at:end])
+            at = end
+    except (IndexError, KeyError):
+        at = -1
+    if at != len(message):
+        raise ValueError("is cut off, or holds an unknown kind of field")
+    return b"".join(rest), tensors
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """The number at `at`, seven bits per byte, lowest first, and where it ends. Raises IndexError if it does not."""
+    value = shift = 0
+    while message[at] > 127:
+        value |= (message[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+    return value | message[at] << shift, at + 1

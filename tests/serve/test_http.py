@@ -1,0 +1,108 @@
+"""Large bodies arrive whole, however they are cut on the way."""
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pytest
+
+from tests.serve.conftest import SCALE, Server, start, stop, workspace
+from tests.serve.conftest import product as product_model
+
+Connection = tuple[socket.socket, BinaryIO]
+
+
+def request(rows: np.ndarray, *headers: str) -> bytes:
+    """A request for the product of `rows`, with binary tensors."""
+    given = {"name": "x", "datatype": "FP32", "shape": rows.shape, "parameters": {"binary_data_size": rows.nbytes}}
+    wanted = {"name": "y", "parameters": {"binary_data": True}}
+    told = json.dumps({"inputs": [given], "outputs": [wanted]}).encode()
+    body = told + rows.tobytes()
+    lengths = f"Inference-Header-Content-Length: {len(told)}", f"Content-Length: {len(body)}"
+    return (
+        "\r\n".join(("POST /v2/models/product/infer HTTP/1.1", "Host: x", *lengths, *headers, "", "")).encode() + body
+    )
+
+
+def product(answers: BinaryIO) -> np.ndarray:
+    """The next answer of a connection."""
+    assert answers.readline() == b"HTTP/1.1 200 OK\r\n"
+    lengths = {}
+    while (line := answers.readline()) != b"\r\n":
+        name, _, value = line.decode().partition(":")
+        lengths[name.lower()] = value
+    body = answers.read(int(lengths["content-length"]))
+    return np.frombuffer(body[int(lengths["inference-header-content-length"]) :], np.float32).reshape(-1, 4)
+
+
+@pytest.fixture
+def connection(server: Server) -> Iterator[tuple[socket.socket, BinaryIO]]:
+    """A connection, and the answers that come over it."""
+    host, _, port = server.http.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as made, made.makefile("rb") as answers:
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield made, answers
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v2/models/product/infer HTTP/1.1\r\nHost: x\r\n"])
+def test_half_a_head_ends_the_connection(serving: Callable[..., Server], tmp_path: Path, sent: bytes) -> None:
+    running = serving(f"product={workspace(tmp_path, product_model())}", "--drain-s", "1")
+    host, _, port = running.http.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as made:
+        made.sendall(sent)
+        assert made.recv(100) == b""
+
+
+def test_half_a_request_does_not_hold_the_end_up(tmp_path: Path) -> None:
+    running = start(f"product={workspace(tmp_path, product_model())}", "--drain-s", "1")
+    host, _, port = running.http.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as made:
+        made.sendall(request(np.ones((9_000, 4), np.float32))[:1000])
+        time.sleep(0.2)
+        code, logged = stop(running)
+    assert code == 0 and "Traceback" not in logged
+
+
+def test_a_client_that_stops_is_told_so_in_time(serving: Callable[..., Server], tmp_path: Path) -> None:
+    running = serving(f"product={workspace(tmp_path, product_model())}", "--drain-s", "2")
+    host, _, port = running.http.removeprefix("http://").rpartition(":")
+    raw = request(np.ones((9_000, 4), np.float32))
+    with socket.create_connection((host, int(port)), timeout=10) as made:
+        made.sendall(raw[:1_000])
+        time.sleep(0.2)
+        made.sendall(raw[1_000:100_000])
+        began = time.monotonic()
+        assert b"400 Bad Request" in made.recv(100)
+        assert time.monotonic() - began < 3.5
+
+
+@pytest.mark.parametrize("piece", [1_000, 65_536, 10**6])
+def test_a_request_in_pieces(connection: Connection, piece: int) -> None:
+    made, answers = connection
+    rows = np.random.default_rng(0).standard_normal((30_000, 4)).astype(np.float32)
+    raw = request(rows)
+    for at in range(0, len(raw), piece):
+        made.sendall(raw[at : at + piece])
+    assert (product(answers) == rows * SCALE).all()
+
+
+def test_requests_that_do_not_wait_for_answers_are_answered_in_order(connection: Connection) -> None:
+    made, answers = connection
+    every = [np.full((rows, 4), rows, np.float32) for rows in (1, 9_000, 2, 10_000, 3)]
+    made.sendall(b"".join(map(request, every)))
+    for rows in every:
+        assert (product(answers) == rows * SCALE).all()
+
+
+def test_a_client_that_waits_for_a_go_ahead_gets_it(connection: Connection) -> None:
+    made, answers = connection
+    rows = np.ones((9_000, 4), np.float32)
+    head, _, body = request(rows, "Expect: 100-continue").partition(b"\r\n\r\n")
+    made.sendall(head + b"\r\n\r\n")
+    assert answers.readline() + answers.readline() == b"HTTP/1.1 100 Continue\r\n\r\n"
+    made.sendall(body)
+    assert (product(answers) == rows * SCALE).all()
