@@ -85,7 +85,7 @@ def study(name: str, views: int) -> dict[str, Any]:
             "test": asdict(score(predict(rows[TRAIN:]), unseen)),
         }
         predictions[f"{label}, {TRAIN}"] = predict(rows[TRAIN:])
-    columns = design(graph, (FLOAT32, INT8), names)
+    columns = design(graph, (FLOAT32, INT8))
     measured, count = ours(network, columns, assignments[:TRAIN], known)
     terms = fit_outputs(measured, unseen=False).terms.values()
     design_rows = np.array([columns.row(each) for each in assignments])

@@ -187,7 +187,7 @@ def analyzed(tool: Path, name: str, door: str, port: int, clients: int, seconds:
     """Median and 99 % quantile of a request's seconds, and requests per second, of so many clients of perf_analyzer."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.csv"
-        command = [tool, "-m", name, "-i", door, "-u", f"127.0.0.1:{port}", "-f", out, "--percentile", "50"]
+        command = [str(tool), "-m", name, "-i", door, "-u", f"127.0.0.1:{port}", "-f", str(out), "--percentile", "50"]
         command += ["--concurrency-range", str(clients), "-p", str(int(seconds * 1e3)), "-r", "3", "-s", "1000000"]
         subprocess.run(command, check=True, capture_output=True)
         (row,) = csv.DictReader(out.read_text().strip().splitlines())
@@ -269,7 +269,7 @@ def throughput(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         session = open_session(next((folder / COMPONENTS).glob("*.onnx")), SessionOptions(available_cores()))
         alone = partial(session.run, None, feed)
         body, headers = raw(feed)
-        rates: dict[str, list[float]] = {"alone": [], "Python": []} | ({"perf_analyzer": []} if tool else {})
+        rates: dict[str, list[float]] = {way: [] for way in ("alone", "Python", *(["perf_analyzer"] if tool else []))}
         with served(folder) as server:
             for _ in range(options.rounds):
                 rates["alone"].append(rate(alone, 1, options.seconds))
