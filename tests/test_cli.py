@@ -14,7 +14,7 @@ import pytest
 from taglio.cli import models
 from taglio.cli.parser import COMMANDS, Command, build_parser
 from taglio.cli.words import as_flags
-from taglio.errors import BadModel, Infeasible, TaglioError
+from taglio.errors import BadModel, BadOption, Infeasible, TaglioError
 from tests.end_to_end.command import ENVIRONMENT, Ran, refused, taglio
 
 
@@ -188,3 +188,8 @@ def printed(code: str) -> str:
 )
 def test_arguments_of_the_library_are_shown_as_flags(said: str, shown: str) -> None:
     assert as_flags(said) == shown
+
+
+def test_an_option_of_another_command_is_reported_with_the_help_of_this_one() -> None:
+    with pytest.raises(BadOption, match="^taglio inspect does not know --data x: see taglio inspect --help"):
+        build_parser().parse_args(["inspect", "model.onnx", "--data", "x"])

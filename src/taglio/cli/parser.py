@@ -330,6 +330,14 @@ class _Parser(argparse.ArgumentParser):
         # -1% and -1GB are values too, which their options refuse.
         self._negative_number_matcher = re.compile(r"-\.?\d")
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, but what a command does not know is reported with the command's own help."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            command = f"{self.prog} {found.command.words}"
+            raise BadOption(f"{command} does not know {' '.join(unknown)}: see {command} --help")
+        return found
+
     def error(self, message: str) -> NoReturn:
         raise BadOption(f"{message}: see {self.prog} --help")
 
