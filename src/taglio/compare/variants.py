@@ -103,7 +103,7 @@ def _build(source: Source, builder: QdqBuilder, form: Form) -> tuple[onnx.ModelP
     if scheme is None:
         return model.proto, ""
     if form.method == "dynamic":
-        anchors = [block.name for block in graph.candidates() if block.kind.split("+")[0] in DYNAMIC]
+        anchors = [block.name for block in graph.candidates() if block.anchor in DYNAMIC]
         return _most(graph, lambda chosen: dynamic(model, graph, chosen, scheme), anchors)
     names = _faster(source, builder, scheme) if form.blocks == FASTER else select(graph, form.blocks)
     if not names:

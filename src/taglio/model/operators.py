@@ -54,6 +54,16 @@ def integer(node: onnx.NodeProto, name: str, default: int = 0) -> int:
     return next((attribute.i for attribute in node.attribute if attribute.name == name), default)
 
 
+def integers(node: onnx.NodeProto, name: str) -> tuple[int, ...]:
+    """The value of an attribute that lists integers; () if the node does not have it."""
+    return next((tuple(attribute.ints) for attribute in node.attribute if attribute.name == name), ())
+
+
+def scales(gemm: onnx.NodeProto) -> bool:
+    """Whether a Gemm has an alpha or beta other than 1."""
+    return any(attribute.name in ("alpha", "beta") and attribute.f != 1.0 for attribute in gemm.attribute)
+
+
 def quantized_already(
     group: Sequence[onnx.NodeProto],
     producers: Mapping[str, onnx.NodeProto],
@@ -106,15 +116,14 @@ def _without_kernel(node: onnx.NodeProto, initializers: Collection[str], shapes:
     weighted = kind in ("Conv", "ConvTranspose", "Gemm")
     if weighted and any(name and name not in initializers for name in node.input[1:]):
         return "its weights are computed while running"
-    if kind == "Gemm" and any(a.name in ("alpha", "beta") and a.f != 1.0 for a in node.attribute):
+    if kind == "Gemm" and scales(node):
         return "Gemm with alpha or beta other than 1 has no int8 kernel"
     if kind == "MatMul" and node.input[0] in initializers:
         return "MatMul with a constant first factor has no int8 form"
     if kind == "AveragePool":
-        given = {a.name for a in node.attribute if a.i}
-        if {"ceil_mode", "count_include_pad"} <= given:
+        if integer(node, "ceil_mode") and integer(node, "count_include_pad"):
             return "ONNX Runtime's int8 AveragePool divides partial windows wrongly"
-        if any(a.name == "dilations" and any(step != 1 for step in a.ints) for a in node.attribute):
+        if any(step != 1 for step in integers(node, "dilations")):
             return "ONNX Runtime's int8 AveragePool ignores dilations"
     if kind == "Conv" and len(shapes.get(node.input[1], ())) not in (3, 4):
         return "only 1-D and 2-D convolutions have an int8 kernel"

@@ -108,7 +108,7 @@ def _written(
     if assignment is not None:
         chosen = form_of(assignment, block.name)
         sample = block_class(block, assignment)
-    about = " + ".join(block.kind.split("+")) + (f"; {block.refusal}" if block.refusal else "")
+    about = block.kind.replace("+", " + ") + (f"; {block.refusal}" if block.refusal else "")
     worth = None if row.worth is None else row.worth * 1e3 / basis.axis[1]  # ms for 1 % where losses are drawn in %
     return [
         Cell(block.name, note=about, sort=block.name),

@@ -191,7 +191,7 @@ def _curve(x0: float, y0: float, x1: float, y1: float) -> str:
 def _title(
     material: Material, block: Block, times: Mapping[tuple[str, str], float], assignment: Assignment, device: str
 ) -> str:
-    lines = [block.name, " + ".join(block.kind.split("+"))]
+    lines = [block.name, block.kind.replace("+", " + ")]
     if material.plan is not None:
         lines.append(f"planned in {form_of(assignment, block.name)}" + (f" on {device}" if device else ""))
     if block.movement:
