@@ -48,7 +48,7 @@ def show(result: Comparison, page: Path | None) -> None:
         console.show([Heading(_fastest(result)), *_standings(result)])
     console.say(f"\n{result.recommendation}")
     if result.emitted:
-        console.say(f"the model of the row is in {result.emitted}")
+        console.say(f"wrote the model of this row to {result.emitted}")
     wrote = f"; wrote {page} and {page.with_suffix('.json')}" if page else ""
     console.say(f"took {result.wall_s:.0f} s{wrote}")
 
@@ -61,7 +61,7 @@ def _conditions(result: Comparison) -> Items:
     samples = f"{result.calibration_samples} samples for calibration, {result.held_out_samples} held out"
     lines = [
         str(result.machine),
-        f"{plural(result.threads, 'thread')}; rows of one back end ran in turns after a warm-up; medians",
+        f"{plural(result.threads, 'thread')}; rows of one back end are interleaved, after a warm-up; times are medians",
         f"timeout per row {result.silence_s:.0f} s; {memory}",
         f"{result.data}: {samples}",
     ]
@@ -113,7 +113,7 @@ def _plots(result: Comparison) -> list[Part]:
             legend.append((f"c{index % _COLORS}", f"{backend}: {count} of {len(own)}"))
     if chosen is not None:
         legend.append(("ring", f"recommended: {chosen.wanted.id}"))
-    note = Text(f"Point at a mark for its row. Errors below {_NOTHING:g} % are drawn at 0.", "small")
+    note = Text(f"Hover over a point to see its row. Errors below {_NOTHING:g} % are drawn at 0.", "small")
     latency, disk = scatter("latency per inference, ms", milliseconds), scatter("size of the model, MB", megabytes)
     return [Legend(legend), note, Columns([[latency], [disk]])]
 
