@@ -129,7 +129,7 @@ class Model(Work):
         assert opened.memory_bytes is not None, "open_work sets it"
         needs = memory_needs(opened.model, opened.graph, opened.data)
         if memory_limit is not None or needs.like > min(opened.memory_bytes, _WORTH_SAYING_BYTES):
-            _LOG.info(needs.told(opened.memory_bytes))
+            _LOG.info(needs.summary(opened.memory_bytes))
         self.__dict__.update(vars(opened))
 
 

@@ -90,9 +90,9 @@ def refusal(
     """Why a block that begins with `node` and writes `outputs` has no int8 form, or ""."""
     kind = node.op_type
     if kind == "Softmax":
-        return "ONNX Runtime's int8 Softmax answers wrongly for some scales"
+        return "ONNX Runtime's int8 Softmax gives wrong results for some scales"
     if kind in MOVEMENT and standard(node) and not moves(node):
-        return f"this {kind} leaves the range of its input, which int8 would clip"
+        return f"this {kind} writes values outside its input's range, which int8 would clip"
     if (kind not in INT8_COMPUTE and kind not in MOVEMENT) or not standard(node):
         return f"ONNX Runtime has no int8 {kind} on the CPU"
     activations = [name for name in node.input if name and name not in initializers]
@@ -104,7 +104,7 @@ def refusal(
         if types.get(name, _FLOAT) != _FLOAT:
             return f"tensor {name} is not float32"
         if name not in shapes:
-            return f"the shape of {name} is not known before running"
+            return f"the shape of {name} is known only at run time"
         if not shapes[name] or 0 in shapes[name]:
             return f"tensor {name} is {'empty' if shapes[name] else 'a single number'}"
     return _without_kernel(node, initializers, shapes)
@@ -115,7 +115,7 @@ def _without_kernel(node: onnx.NodeProto, initializers: Collection[str], shapes:
     kind = node.op_type
     weighted = kind in ("Conv", "ConvTranspose", "Gemm")
     if weighted and any(name and name not in initializers for name in node.input[1:]):
-        return "its weights are computed while running"
+        return "its weights are computed at run time"
     if kind == "Gemm" and scales(node):
         return "Gemm with alpha or beta other than 1 has no int8 kernel"
     if kind == "MatMul" and node.input[0] in initializers:

@@ -94,7 +94,7 @@ def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme,
 
 
 def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -> onnx.ModelProto:
-    """`model` with the Conv, MatMul or Gemm of each of `blocks` on int8 weights and scales computed while running.
+    """`model` with the Conv, MatMul or Gemm of each of `blocks` on int8 weights and scales computed at run time.
 
     The calibration and format of `scheme` do not apply. Raises BadOption for activations other than u8 asymmetric, the
     only kind that ONNX Runtime computes; CannotQuantize for a block without such an operator, or with an unsupported
@@ -345,7 +345,7 @@ def _dynamic_refusal(node: onnx.NodeProto, initializers: Mapping[str, onnx.Tenso
     if node.op_type not in DYNAMIC:
         return f"ONNX Runtime does {', '.join(sorted(DYNAMIC))}, this is {node.op_type}"
     if node.input[1] not in initializers:
-        return "its weights are computed while running"
+        return "its weights are computed at run time"
     if node.op_type == "Gemm" and scales(node):
         return "a Gemm with alpha or beta other than 1"
     if node.op_type == "Gemm" and integer(node, "transA"):

@@ -157,7 +157,7 @@ class QdqBuilder:
                 return self._own[root]
             ranges = self._ranges[scheme.calibrated]
             if root not in ranges:
-                reason = self._without[scheme.calibrated].get(root, "is unknown to the calibration: calibrate again")
+                reason = self._without[scheme.calibrated].get(root, "was not calibrated: calibrate again")
                 raise CannotQuantize(f"tensor {root} has no calibrated range: it {reason}")
             self._parameters[key] = activation_parameters(*ranges[root], scheme)
         return self._parameters[key]

@@ -149,7 +149,7 @@ def _backend(result: Comparison, backend: str, *, brief: bool = False) -> list[P
     if support and not brief:
         cells = [(each.way, each.operator, "yes" if each.works else "no", each.reason) for each in support]
         head = ("way", "operator", "works", "why not")
-        parts.append(Table(head, cells, "Operators, found by trying", words=frozenset({1, 2, 3})))
+        parts.append(Table(head, cells, "Quantisable operators, tried one by one", words=frozenset({1, 2, 3})))
     if layers:
         slowest = sorted(layers, key=lambda each: -(each.float_s or 0.0))
         parts += [_layers(slowest, _LAYERS)] if brief else [_speedups(slowest), _layers(layers)]
@@ -159,7 +159,7 @@ def _backend(result: Comparison, backend: str, *, brief: bool = False) -> list[P
 
 
 def _rows(rows: Sequence[Row]) -> Table:
-    head = ["row", "latency", "spread", "× float", "× ORT", "error against its float", "against the original", "top-1"]
+    head = ["row", "latency", "spread", "× float", "× ORT", "error against float", "against the original", "top-1"]
     head += ["size", "in int8", "types", "symmetric", "per channel", "engine", "operators in int8"]
     labelled = any(row.checked is not None and row.checked.accuracy is not None for row in rows)
     kept = [index for index, name in enumerate(head) if labelled or name != "top-1"]
@@ -187,8 +187,8 @@ def _reasons(rows: Sequence[Row], *, brief: bool) -> list[Part]:
     """Why rows were not measured, and notes on measured ones: each once, with its rows."""
     found: dict[str, list[str]] = {}
     for row in rows:
-        said = (f"{row.status}: {row.reason}",) if row.reason else row.checked.notes if row.checked else ()
-        for each in said:
+        texts = (f"{row.status}: {row.reason}",) if row.reason else row.checked.notes if row.checked else ()
+        for each in texts:
             found.setdefault(each, []).append(_short(row))
     items = []
     for text, names in found.items():

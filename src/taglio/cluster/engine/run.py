@@ -207,7 +207,7 @@ def too_short(runs: int, took_s: float, ratio: float) -> str | None:
         return None
     return (
         f"{runs} requests took {took_s:.2g} s in all, too short to compare with the steady-state prediction: under a "
-        "quota of processor time so few run at full speed or meet one pause; "
+        "CPU quota, so few run at full speed or in a single pause; "
         f"{math.ceil(1.5 * runs * _SUSTAINED_S / took_s)} runs take longer than a second"
     )
 
