@@ -48,8 +48,8 @@ def test_a_row_that_cannot_be_emitted_costs_no_measurement(
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ("onnxruntime/float", "is no row of this comparison: it has onnxruntime/float32"),
-        ("nonsense", "it has onnxruntime/"),
+        ("onnxruntime/float", "is not a row of this comparison, which has onnxruntime/float32"),
+        ("nonsense", "which has onnxruntime/"),
     ],
 )
 def test_an_unknown_row_is_refused_before_anything_is_measured(tiny: Case, row: str, said: str, tmp_path: Path) -> None:

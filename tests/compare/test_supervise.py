@@ -13,7 +13,7 @@ from taglio.compare.row import Row
 from taglio.compare.supervise import Limits, measure_rows
 from tests.compare.made_up import request, wanted
 
-PATIENT = Limits(silence_s=60.0, memory_bytes=2**40)
+PATIENT = Limits(timeout_s=60.0, memory_bytes=2**40)
 
 # Speaks the protocol; what a row is called is what happens at it.
 WORKER = """

@@ -169,7 +169,7 @@ def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
     with refused("nothing does not exist: give a folder"):
         load(tmp_path / "nothing", [VECTOR])
     (tmp_path / "a.mat").write_text("1")
-    with refused("a.mat is not a kind of data that taglio reads: give a folder of images, wav files or .npz"):
+    with refused("a.mat: taglio cannot read this kind of data: give a folder of images, wav files or .npz"):
         load(tmp_path / "a.mat", [VECTOR])
 
 

@@ -44,7 +44,7 @@ def test_saturated_values_and_those_in_another_order_are_lost() -> None:
     assert saturated.startswith("is -0.2 in ")
     others = drawn(3000, seed=1)
     assert lost([(1000 + y, 1000 + z) for y, z in zip(drawn(3000), others, strict=True)]) == (
-        "has its values in another order"
+        "ranks its values in a different order"
     )
 
 
@@ -53,7 +53,7 @@ def test_what_no_longer_follows_the_input_is_lost_behind_a_fixed_pattern() -> No
     assert lost([(grid + 10 * y, grid) for y in drawn(400)]) == "is the same for every input"
     noise = drawn(400, seed=1)
     pairs = [(grid + 10 * y, grid + 10 * z) for y, z in zip(drawn(400), noise, strict=True)]
-    assert lost(pairs) == "no longer follows the input"
+    assert lost(pairs) == "no longer depends on the input"
 
 
 def test_the_noise_floor_of_scores_need_not_follow_the_input() -> None:
@@ -105,7 +105,7 @@ def test_a_mask_is_lost_only_where_its_places_are(size: int) -> None:
     assert lost([(mask, mask * (1.0 - 1e-6 * rng.random(size))) for mask in masks]) == ""
     assert lost([(mask * (1.0 - 1e-6 * rng.random(size)), mask) for mask in masks]) == ""
     assert lost([(mask, np.zeros(size)) for mask in masks]) == "is 0 everywhere"
-    assert lost([(mask, mask[::-1]) for mask in masks]) == "has its values in another order"
+    assert lost([(mask, mask[::-1]) for mask in masks]) == "ranks its values in a different order"
 
 
 def test_rank_correlation_is_spearmans() -> None:

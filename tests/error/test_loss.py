@@ -157,7 +157,7 @@ def test_with_labels_a_task_is_held_against_what_the_float_model_reaches() -> No
     tally = Tally(["y"], measure)
     for y, z in zip(float_scores, changed, strict=True):
         tally.add([y], [z])
-    assert tally.value() == pytest.approx(0.25) and tally.told() == pytest.approx(0.5)
+    assert tally.value() == pytest.approx(0.25) and tally.score() == pytest.approx(0.5)
     assert (metric.title, metric.text(0.25), metric.limit(0.25)) == ("tokens loss", "25.00%", "at most 25.00%")
     assert metric.value(0.25) == pytest.approx(0.5) and metric.bound(0.7) == pytest.approx(0.05)
     with pytest.raises(BadOption, match=r"the float model itself has tokens = 0.75: give a bound that is below"):
@@ -170,7 +170,7 @@ def test_perplexity_is_worse_by_a_share_of_the_float_models() -> None:
     metric = Metric("perplexity", False, 20.0, labelled=True)
     assert metric.loss(21.0) == pytest.approx(0.05) == metric.bound(21.0)
     assert metric.bound(0.01) == 0.01 and metric.value(0.01) == pytest.approx(20.2)
-    assert metric.loss(19.0) == 0.0 and metric.told(20.2) == "20.2"
+    assert metric.loss(19.0) == 0.0 and metric.score_text(20.2) == "20.2"
 
 
 def test_no_number_is_the_worst_loss() -> None:

@@ -103,7 +103,7 @@ def test_a_scalar_and_a_map_are_outputs_like_others() -> None:
 
 def test_rows_in_the_order_of_scores_may_change_places_without_being_lost() -> None:
     rng = np.random.default_rng(0)
-    for ranked, lost in ((frozenset[int](), "another order"), (frozenset({0}), "")):
+    for ranked, lost in ((frozenset[int](), "a different order"), (frozenset({0}), "")):
         tally = Tally(replace(whole(["y"]), ranked=ranked), watched=True)
         for _ in range(6):
             rows = rng.normal(0, 1, (1, 40, 4))

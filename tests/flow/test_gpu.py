@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import taglio
@@ -16,7 +17,16 @@ from taglio.flow.workspace import COMPONENTS
 from taglio.runtimes import cuda, places
 from taglio.runtimes.cuda import CudaSession
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from tests.models import digits_model
+from tests.models import Sketch, digits_model
+
+
+def network() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Three convolutions that take a processor longer than looking an answer up, and 24 samples."""
+    g = Sketch(4)
+    x = g.input("x", 1, 16, 24, 24)
+    for _ in range(3):
+        x = g.op("Relu", g.conv(x, 16, 16))
+    return g.model(g.rename(x, "y")), {"x": g.rng.normal(0, 1, (24, 16, 24, 24)).astype(np.float32)}
 
 
 class Prompt(CudaSession):
@@ -40,7 +50,7 @@ class Prompt(CudaSession):
 
 @pytest.fixture
 def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = taglio.Model(digits_model(), digits_data())
+    work = taglio.Model(*network())
     session, known = open_session(work.model.proto, SessionOptions(1)), places.refusal
     samples = [*work.data.calibration.samples, *work.data.held_out.samples]
     answers = {next(iter(each.values())).tobytes(): session.run(None, dict(each)) for each in samples}
@@ -49,9 +59,10 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taglio.flow.choose_place.refusal", lambda name: "" if name in cuda.PLACES else known(name))
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("with_gpu")
 def test_the_fastest_place_wins_with_its_copies_and_what_it_leaves_to_the_cpu(tmp_path: Path) -> None:
-    result = taglio.optimize(digits_model(), digits_data(), max_error=0.01, effort=0.02, threads=1)
+    result = taglio.optimize(*network(), max_error=0.01, effort=0.02, threads=1)
     assert result.table and result.plan.runtime == cuda.NAME and not result.plan.assignment()
     rows = {(row.runtime, row.name): row for row in result.table.places}
     assert rows[cuda.TF32, "float32"].holds and rows[cuda.NAME, "float32"].judged

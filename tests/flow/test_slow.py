@@ -55,6 +55,7 @@ def slow(samples: int = 24) -> tuple[Any, dict[str, np.ndarray]]:
     return g.model(g.rename(y, "y")), {INPUT: g.rng.normal(0, 1, (samples, 8, 12, 12)).astype(np.float32)}
 
 
+@pytest.mark.whole
 def test_a_slow_model_is_optimised_in_few_runs(runs: Counter[str]) -> None:
     model, data = slow()
     result = taglio.optimize(model, data, max_error=0.05, threads=1)
@@ -67,6 +68,7 @@ def test_a_slow_model_is_optimised_in_few_runs(runs: Counter[str]) -> None:
     assert "a run takes 20 s: schemes were not compared" in told
 
 
+@pytest.mark.whole
 def test_a_metric_that_takes_10_s_is_read_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planning stage read it 19 times, as if it took as long as a run of the model."""
     readings: list[float] = []

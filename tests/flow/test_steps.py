@@ -133,6 +133,7 @@ def test_one_block_keeps_a_state_and_a_planner_sees_no_crossing(opened: Work) ->
     assert alone.placeable(7) is alone
 
 
+@pytest.mark.whole
 def test_a_state_stays_on_its_device_and_the_session_answers_as_one_process(
     opened: Work, staged: tuple[Any, Any], tmp_path: Path
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_state_stays_on_its_device_and_the_session_answers_as_one_process(
     assert (report.steps, report.error) == (30, 0.0) and report.state_bytes == 4 * WIDE * 31
 
 
+@pytest.mark.whole
 def test_steps_are_timed_and_a_model_without_state_is_told(
     opened: Work, staged: tuple[Any, Any], tmp_path: Path
 ) -> None:

@@ -143,7 +143,7 @@ def test_parameters_in_attributes_are_weights(tmp_path: Path) -> None:
 
 def test_refusals_say_why(tmp_path: Path) -> None:
     assert not graph_of(conv_transpose(), tmp_path).block("convtranspose2").refusal  # pairs around it
-    assert "Softmax answers wrongly" in graph_of(softmax_sandwich(), tmp_path).block("softmax5").refusal
+    assert "Softmax gives wrong results" in graph_of(softmax_sandwich(), tmp_path).block("softmax5").refusal
     g = Sketch(42)
     assert "no int8 Relu" in graph_of(g.model(g.op("Relu", g.input("x", 2, 8))), tmp_path).blocks[0].refusal
     g = Sketch(43)
@@ -154,7 +154,7 @@ def test_refusals_say_why(tmp_path: Path) -> None:
     assert "1-D and 2-D" in graph_of(g.model(x), tmp_path).blocks[0].refusal
     g = Sketch(45)
     x = g.op("Conv", g.input("x", 1, 2, 5, 5), g.input("w", 4, 2, 3, 3))
-    assert "computed while running" in graph_of(g.model(x), tmp_path).blocks[0].refusal
+    assert "computed at run time" in graph_of(g.model(x), tmp_path).blocks[0].refusal
 
 
 def test_candidates_have_no_refusal(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_measurement_that_is_disturbed(until: int, rounds: int, said: bool, mo
 def test_what_is_said() -> None:
     assert doubt(QUIET) is None
     assert doubt(0.0, (1.0, 1.2)) is None
-    assert "50% of its processors): seconds may be off by up to 100%" in (doubt(0.5) or "")
+    assert "50% of its processors): times may be off by up to 100%" in (doubt(0.5) or "")
     assert "varied by 50%" in (doubt(0.0, (1.0, 1.5)) or "")
 
 

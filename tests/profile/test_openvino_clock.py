@@ -6,7 +6,7 @@ from onnx import helper
 
 from taglio.errors import MeasurementFailed
 from taglio.profile.openvino_clock import join
-from taglio.runtimes.openvino import Part
+from taglio.runtimes.openvino_parts import Part
 
 
 def graph() -> onnx.ModelProto:

@@ -231,7 +231,7 @@ def test_looks_at_the_machines_speed_take_what_they_may(monkeypatch: pytest.Monk
         return 1.0
 
     monkeypatch.setattr(speed, "reference_seconds", look)
-    assert Speeds(1, 0.01).told() == (1.0, 1.0)
+    assert Speeds(1, 0.01).finish() == (1.0, 1.0)
     assert asked == [0.01, 0.01]
 
 

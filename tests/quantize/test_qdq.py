@@ -311,7 +311,7 @@ def same_in_both(graph: Graph, assignment: Assignment, scheme: Scheme) -> list[s
 def test_forms_that_a_block_lacks_are_refused(benches: dict[str, Bench]) -> None:
     case = benches["softmax_sandwich"]
     int8, anchor = forms(exact())
-    with pytest.raises(CannotQuantize, match=r"block softmax5 has no .*: ONNX Runtime's int8 Softmax answers wrongly"):
+    with pytest.raises(CannotQuantize, match=r"block softmax5 has no .*: ONNX Runtime's int8 Softmax gives wrong"):
         case.builder.build({"softmax5": int8})
     with pytest.raises(CannotQuantize, match=r"block matmul0 has no .* no soft tail"):
         case.builder.build({"matmul0": anchor})

@@ -168,7 +168,7 @@ def test_a_float_plan_is_no_failure_of_int8_to_keep_the_limit(
         terminal.outcome(complete, replace(gather(complete), outcome=slow))
         told = " ".join(capsys.readouterr().out.split())
         # A plan with a lower median may be listed: it did not win in enough rounds.
-        assert "Float stays: nothing within the error limit 1\u00a0% is clearly faster" in told.replace(
+        assert "Keep float: nothing within the error limit 1\u00a0% is clearly faster" in told.replace(
             "1 %", "1\u00a0%"
         )
         assert words in told and "fastest" not in told

@@ -28,7 +28,7 @@ def show(options: argparse.Namespace) -> Shown:
         console.show([Table(head, rows, words=frozenset({1, 2, 4}))])
         say(f"in {environments.folder()}; install one with: taglio backends add NAME")
         used, most = size(environments.bytes_below(convert.cache())), size(convert.CACHE_BYTES)
-        say(f"converted models: {used} in {convert.cache()}, at most {most}")
+        say(f"converted models: {used} in {convert.cache()} (limit {most})")
 
     return Shown(found, tables)
 

@@ -56,15 +56,13 @@ def links(found: Sequence[LinkProbe], handled: Mapping[str, Handling]) -> list[P
 
 def watts(found: Watts) -> list[Part]:
     """Measured power beside the fitted line, and the keys for the cluster file."""
-    line = (
-        f"line of least squares, {found.residual_watts:.2g} W from the measurements (root mean square); for the cluster"
-    )
+    fit = f"least-squares line, residual {found.residual_watts:.2g} W (root mean square)"
     rows = [
         [f"{each.busy:.0%}", f"{each.watts:.2f}", f"{found.at(each.busy):.2f}"]
         for each in sorted(found.measured, key=lambda each: each.busy)
     ]
     texts = [
-        f"{line} file, in this device's table:",
+        f"{fit}; for this device's table in the cluster file:",
         f"idle_watts = {found.idle_watts:.4g}",
         f"active_watts = {found.active_watts:.4g}",
     ]
@@ -144,5 +142,5 @@ def _proof(run: ClusterRun) -> list[str]:
         lines.append(f"request {broke.request} failed ({broke.reason}): {resent}")
     for switch in run.switches:
         predicted = f"predicted {ms(switch.before_s)} before, {ms(switch.after_s)} after"
-        lines.append(f"another plan from request {switch.request} on ({switch.reason}): {predicted}")
+        lines.append(f"new plan from request {switch.request} on ({switch.reason}): {predicted}")
     return lines

@@ -39,10 +39,10 @@ def plan(options: argparse.Namespace) -> Shown:
         "plans": answer.plans,
         "moves": answer.moves(),
         "loads": answer.loads(),
-        "alternatives": found.told,
+        "alternatives": found.alternatives,
     }
     lacks = offer(lambda: page.write(options.folder))
-    return Shown(value, lambda: terminal.plans(answer, found.names, found.objective, found.told), lacks)
+    return Shown(value, lambda: terminal.plans(answer, found.names, found.objective, found.alternatives), lacks)
 
 
 def pareto(options: argparse.Namespace) -> Shown:

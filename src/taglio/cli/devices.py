@@ -33,5 +33,5 @@ def stop(options: argparse.Namespace) -> Shown:
     devices = [local.one(options.name)] if options.name else local.known()
     local.stop(devices)
     names = [each.name for each in devices]
-    told = f"stopped {', '.join(names)}" if names else "no device runs on this machine"
-    return Shown({"stopped": names}, lambda: say(told))
+    line = f"stopped {', '.join(names)}" if names else "no device runs on this machine"
+    return Shown({"stopped": names}, lambda: say(line))

@@ -34,7 +34,7 @@ def serve(options: argparse.Namespace) -> int:
     cluster = cluster_file.load(options.cluster, options.scenario) if options.cluster is not None else None
     with opened(options.models, options.threads, cluster) as models:
 
-        def told(started: Started) -> None:
+        def announce(started: Started) -> None:
             if options.json:
                 names = [{"name": model.name, "version": model.version} for model in models]
                 emit({"http": started.http, "grpc": started.grpc, "models": names})
@@ -45,7 +45,7 @@ def serve(options: argparse.Namespace) -> int:
                 sys.stdout.write(f"REST and status page on {started.http}, gRPC on {started.grpc}; Ctrl-C ends\n")
             sys.stdout.flush()
 
-        left = answer(models, settings, listen, told)
+        left = answer(models, settings, listen, announce)
     if left:
         sys.stderr.write(f"taglio: {left} requests were not answered within {options.drain_s:g} s\n")
     return int(left > 0)

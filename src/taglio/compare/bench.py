@@ -1,4 +1,4 @@
-"""Measure one back end's rows, layers and supported operators, except those kept from earlier."""
+"""Measure the rows, layers and supported operators of one back end, except those that a stopped run left."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from taglio.compare.variants import Source, Written
 from taglio.progress import Progress
 
 _REFERENCE = "onnxruntime"  # its float row is the reference model itself and runs in every round already
-_NOTHING = "none of its rows could be measured"
+_NOTHING = "no row of this back end could be measured"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,10 +29,10 @@ class Bench:
     checkpoint: Checkpoint
     reference: Reference
     layers: bool
-    tell: Progress | None
+    progress: Progress | None
 
     def measure(self, backend: str, asked: Sequence[Wanted]) -> None:
-        """Measure the rows that are not kept. Impossible rows, and rows of missing back ends, never reach a worker."""
+        """Measure the rows that no earlier run left. Impossible rows and those of missing back ends reach no worker."""
         place = environments.find(backend)
         part = self.checkpoint.part(backend, place.versions)
         for each in asked:
@@ -78,9 +78,11 @@ class Bench:
             self.checkpoint.save()
 
         reference = None if job.backend == _REFERENCE else self.reference
-        rows, told = supervise.measure_rows(interpreter, job, self.limits, self.tell, keep=keep, reference=reference)
+        rows, reported = supervise.measure_rows(
+            interpreter, job, self.limits, self.progress, keep=keep, reference=reference
+        )
         part.rows |= {row.wanted.id: self._annotated(row) for row in rows}
-        part.told = told or part.told
+        part.reported = reported or part.reported
 
     def _annotated(self, row: Row) -> Row:
         """The row with notes on what its ONNX form left out; ONNX Runtime's baseline is also its reference."""
@@ -100,10 +102,10 @@ class Bench:
             supported, _ = supervise.collect(interpreter, replace(job, task="support"), self.limits, "support")
             part.support = tuple(Support(**each) for each in supported)
         if job.backend == "onnxruntime":
-            part.layers = onnxruntime_layers(self.source, self.tell)
+            part.layers = onnxruntime_layers(self.source, self.progress)
             return
-        tell, what = self.tell or (lambda *_: None), f"layers of {job.backend}"
-        tell(what, 0, 1)
+        progress, what = self.progress or (lambda *_: None), f"layers of {job.backend}"
+        progress(what, 0, 1)
         found, part.absent = supervise.collect(interpreter, replace(job, task="layers"), self.limits, "layer")
         part.layers = tuple(Layer(**each) for each in found)
-        tell(what, 1, 1)
+        progress(what, 1, 1)

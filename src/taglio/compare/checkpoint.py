@@ -18,11 +18,11 @@ _LASTING = frozenset({"measured", "impossible", "failed", "crashed", "out of mem
 
 @dataclass(slots=True)
 class Part:
-    """The finished part of one back end. `versions` are those of its environment when the rows were measured, `told`
-    those reported by the back end itself; `layers` is None until requested and finished."""
+    """The finished part of one back end. `versions` are those of its environment when the rows were measured,
+    `reported` those that the back end itself reported; `layers` is None until requested and finished."""
 
     versions: dict[str, str]
-    told: dict[str, str] = field(default_factory=dict)
+    reported: dict[str, str] = field(default_factory=dict)
     conversion: Conversion | None = None
     rows: dict[str, Row] = field(default_factory=dict)
     layers: tuple[Layer, ...] | None = None

@@ -16,7 +16,7 @@ def known(row: str, asked: Collection[Sequence[Wanted]]) -> None:
     wanted = {each.id: each for some in asked for each in some}
     if row not in wanted:
         near = [each for each in wanted if each.partition("/")[0] == row.partition("/")[0]] or [*wanted]
-        raise BadOption(f'`emit` "{row}" is no row of this comparison: it has {", ".join(near)}')
+        raise BadOption(f'`emit` "{row}" is not a row of this comparison, which has {", ".join(near)}')
     if wanted[row].refusal:
         raise BadOption(f'`emit` "{row}": {wanted[row].refusal}')
 
@@ -27,7 +27,7 @@ def emit(row: str, rows: Sequence[Row], out: Path) -> Path:
     if each.checked is None:
         raise BadOption(f'`emit` "{row}": it was not measured ({each.status}): {each.reason}')
     if not each.checked.file:
-        raise BadOption(f'`emit` "{row}": {each.wanted.backend} makes this form in memory and keeps no file of it')
+        raise BadOption(f'`emit` "{row}": {each.wanted.backend} makes this form in memory and writes no file')
     source = Path(each.checked.file)
     target = out / FOLDER / (re.sub(r"[^\w.+-]+", "-", row) + source.suffix)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -180,7 +180,7 @@ def _commands(place: Path) -> list[list[str]]:
 def _run(words: list[str], show: bool) -> None:
     """Run one step; its output goes to standard error, or is kept for the error's reason."""
     out, err = (sys.stderr, None) if show else (subprocess.PIPE, subprocess.STDOUT)
-    done = subprocess.run(words, stdout=out, stderr=err, env=supervise.apart(), text=True, check=False)
+    done = subprocess.run(words, stdout=out, stderr=err, env=supervise.clean_environment(), text=True, check=False)
     if done.returncode:
         raise BadEnvironment(f"{Path(words[0]).name} failed, see above" if show else _reason(done.stdout))
 

@@ -53,19 +53,21 @@ def _bytes(block: Block, tensors: Mapping[str, Tensor]) -> tuple[int, int | None
     return sum(tensor.float_bytes for tensor in outputs), int8_bytes
 
 
-def onnxruntime_layers(source: Source, tell: Progress | None = None) -> tuple[Layer, ...]:
+def onnxruntime_layers(source: Source, progress: Progress | None = None) -> tuple[Layer, ...]:
     """Every block: its time as a separate model in float32 and in int8 under SCHEME, and the model's error with only
     this block in int8, on at most four held-out samples; for a slow model only of the largest blocks."""
     model, graph = source.model, source.graph
     builder = QdqBuilder(model, graph, {source.ranges.method: source.ranges})
     precision, sample = int8(SCHEME), source.data.held_out.samples[0]
-    times = layer_times(model, graph, builder, (FLOAT32, precision), source.options, sample, progress=tell).seconds()
+    times = layer_times(
+        model, graph, builder, (FLOAT32, precision), source.options, sample, progress=progress
+    ).seconds()
     switchable = Switchable(model, graph, builder, (precision,), SessionOptions(source.options.threads, spinning=True))
     meter = ErrorMeter(switchable, source.data.held_out.samples[:_MOST_SAMPLES], model.outputs)
     errors: dict[str, float] = {}
     asked = sorted((block for block in graph.blocks if block.quantizable), key=lambda each: -each.flops)
     begun = time.perf_counter()
-    for index, block in enumerate(reported(asked, "each block alone in int8", tell)):
+    for index, block in enumerate(reported(asked, "each block alone in int8", progress)):
         if index >= MOST_ALONE and time.perf_counter() - begun > _ERRORS_S:
             break
         errors[block.name] = float(meter.read({block.name: precision}, sketch=False).loss.max())

@@ -113,62 +113,88 @@ def compare(
             alone = bool(READS_ONNX - {"onnxruntime"} & set(backends))
             write_blocks(source, Path(request.blocks), alone=alone)
         distance = _write_arrays(request, source, limits)
-        identity: dict[str, object] = {  # all that stored rows depend on besides the model and back ends' versions
-            "machine": str(describe()),
-            "samples": weights.sha256(Path(request.arrays)),
-            "threads": options.threads,
-            "seed": seed,
-            "effort": effort,
-            "taglio": artifact.tools(),
-        }
+        identity = _identity(request, effort)
         written = _write(backends, rows, source, work / _MODELS, str(identity), progress)
-        asked = {backend: _asked(backend, written, rows, options.threads) for backend in backends}
+        wanted = {backend: _wanted(backend, written, rows, options.threads) for backend in backends}
         if emit:
-            known(emit, asked.values())
+            known(emit, wanted.values())
         checkpoint = Checkpoint(folder, network.sha256, identity)
         bench = Bench(request, source, written, limits, checkpoint, _reference(source), layers, progress)
-        stopped = False
-        try:
-            for backend in backends:
-                bench.measure(backend, asked[backend])
-        except KeyboardInterrupt:
-            stopped = True
-            checkpoint.save()  # the last row may be only in memory
-        parts = {backend: checkpoint.parts[backend] for backend in backends if backend in checkpoint.parts}
-        conversions = [Conversion(made.kind, "onnx", made.tool, distance, str(made.path))] if made.tool else []
-        conversions += [part.conversion for part in parts.values() if part.conversion]
-        found = tuple(_row(parts.get(each.backend), each) for backend in backends for each in asked[backend])
-        result = Comparison(
-            model_path.name,
-            network.sha256,
-            made.kind,
-            describe(),
-            options.threads,
-            str(data_path),
-            len(samples.calibration.samples),
-            len(samples.held_out.samples),
-            max_error,
-            row_limit_s,
-            limits.memory_bytes if supervise.limits_memory() else None,
-            tuple(backends),
-            {"taglio": {"onnxruntime": version()}} | {backend: part.told for backend, part in parts.items()},
-            tuple(conversions),
-            found,
-            tuple(layer for part in parts.values() for layer in part.layers or ()),
-            {backend: part.absent for backend, part in parts.items() if part.absent},
-            tuple(each for part in parts.values() for each in part.support),
-            drift(found),
-            recommend(found, max_error),
-            checkpoint.found,
-            stopped,
-            time.perf_counter() - start,
-        )
+        stopped = _stopped(bench, wanted)
+        result = _comparison(bench, wanted, made, distance, str(data_path), max_error, stopped=stopped)
+        result = replace(result, wall_s=time.perf_counter() - start)
         if not stopped:
             if emit:
-                result = replace(result, emitted=str(emitted(emit, found, folder)))
+                result = replace(result, emitted=str(emitted(emit, result.rows, folder)))
             artifact.save(folder / f"{COMPARISON}.json", COMPARISON, result.model_sha256, result)
             (folder / FILE).unlink(missing_ok=True)  # finished: the next such call measures anew
     return result
+
+
+def _identity(request: Request, effort: float) -> dict[str, object]:
+    """All that stored rows depend on besides the model and back ends' versions."""
+    return {
+        "machine": str(describe()),
+        "samples": weights.sha256(Path(request.arrays)),
+        "threads": request.threads,
+        "seed": request.seed,
+        "effort": effort,
+        "taglio": artifact.tools(),
+    }
+
+
+def _stopped(bench: Bench, wanted: Mapping[str, Sequence[Wanted]]) -> bool:
+    """Measure the rows of every back end; whether Ctrl-C ended that early."""
+    try:
+        for backend, rows in wanted.items():
+            bench.measure(backend, rows)
+    except KeyboardInterrupt:
+        bench.checkpoint.save()  # the last row may be only in memory
+        return True
+    return False
+
+
+def _comparison(
+    bench: Bench,
+    wanted: Mapping[str, Sequence[Wanted]],
+    made: convert.Converted,
+    distance: float | None,
+    data: str,
+    max_error: float,
+    *,
+    stopped: bool,
+) -> Comparison:
+    """What was measured so far."""
+    request, source, limits, checkpoint = bench.request, bench.source, bench.limits, bench.checkpoint
+    parts = {backend: checkpoint.parts[backend] for backend in wanted if backend in checkpoint.parts}
+    conversions = [Conversion(made.kind, "onnx", made.tool, distance, str(made.path))] if made.tool else []
+    conversions += [part.conversion for part in parts.values() if part.conversion]
+    rows = tuple(_row(parts.get(each.backend), each) for some in wanted.values() for each in some)
+    return Comparison(
+        model=Path(request.model).name,
+        model_sha256=source.model.sha256,
+        kind=made.kind,
+        machine=describe(),
+        threads=request.threads,
+        data=data,
+        calibration_samples=len(source.data.calibration.samples),
+        held_out_samples=len(source.data.held_out.samples),
+        max_error=max_error,
+        silence_s=limits.timeout_s,
+        memory_limit_bytes=limits.memory_bytes if supervise.limits_memory() else None,
+        backends=tuple(wanted),
+        versions={"taglio": {"onnxruntime": version()}} | {name: part.reported for name, part in parts.items()},
+        conversions=tuple(conversions),
+        rows=rows,
+        layers=tuple(layer for part in parts.values() for layer in part.layers or ()),
+        absent={backend: part.absent for backend, part in parts.items() if part.absent},
+        support=tuple(each for part in parts.values() for each in part.support),
+        drift=drift(rows),
+        recommendation=recommend(rows, max_error),
+        kept=checkpoint.found,
+        stopped=stopped,
+        wall_s=0.0,
+    )
 
 
 def _reference(source: Source) -> Callable[[], float]:
@@ -233,7 +259,7 @@ def _row(known: Part | None, wanted: Wanted) -> Row:
     return stopped if known is None else known.rows.get(wanted.id, stopped)
 
 
-def _asked(backend: str, written: Written, chosen: Sequence[str], threads: int) -> tuple[Wanted, ...]:
+def _wanted(backend: str, written: Written, chosen: Sequence[str], threads: int) -> tuple[Wanted, ...]:
     every = table.rows_of(backend, written.files, written.refusals, threads)
     return tuple(each for each in every if not chosen or each.baseline or each.id.partition("/")[2] in chosen)
 
@@ -288,10 +314,10 @@ def _write_arrays(request: Request, source: Source, limits: Limits) -> float | N
 
 
 def _write(
-    backends: Sequence[str], rows: Sequence[str], source: Source, folder: Path, identity: str, tell: Progress | None
+    backends: Sequence[str], rows: Sequence[str], source: Source, folder: Path, identity: str, progress: Progress | None
 ) -> Written:
     if not READS_ONNX & set(backends):
         return Written()
     keys = {name.partition(" ")[0] for name in rows}
     forms = tuple(each for each in table.forms() if not keys or each.key in keys or each.key == table.FLOAT)
-    return variants.write(source, forms, folder, identity, tell)
+    return variants.write(source, forms, folder, identity, progress)

@@ -33,9 +33,9 @@ Reference = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`silence_s`: longest time without an event from a worker on a row. `memory_bytes`: its largest memory."""
+    """`timeout_s`: longest time without an event from a worker on a row. `memory_bytes`: its largest memory."""
 
-    silence_s: float
+    timeout_s: float
     memory_bytes: int
 
 
@@ -51,7 +51,7 @@ def measure_rows(
     interpreter: Path,
     request: Request,
     limits: Limits,
-    tell: Progress | None = None,
+    progress: Progress | None = None,
     main: Path = MAIN,
     *,
     keep: Keep | None = None,
@@ -62,13 +62,13 @@ def measure_rows(
     After a row that ended the worker, it is restarted without that row; rows checked by then keep their results. `keep`
     gets every row as soon as it is finished; `reference` runs between the rounds and returns its seconds.
     """
-    collected = _Collected(request, tell, keep, reference)
+    collected = _Collected(request, progress, keep, reference)
     waiting = list(request.rows)
     while waiting:
         known = tuple(wanted.id for wanted in waiting if wanted.id in collected.checked)
         job = replace(request, rows=tuple(waiting), known=known)
         collected.current = ""
-        ended = run_worker(interpreter, job, limits, collected.hear, main)
+        ended = run_worker(interpreter, job, limits, collected.handle, main)
         left = [wanted for wanted in waiting if wanted.id not in collected.refused and wanted.id not in collected.timed]
         if not ended.status or not left:
             break
@@ -86,17 +86,17 @@ def measure_rows(
 def collect(interpreter: Path, request: Request, limits: Limits, kind: str) -> tuple[list[dict[str, Any]], str]:
     """The events of a `kind` that a worker reported, and the reason if it stopped early."""
     found: list[dict[str, Any]] = []
-    told: list[str] = []
+    failures: list[str] = []
 
-    def hear(event: dict[str, Any]) -> None:
+    def handle(event: dict[str, Any]) -> None:
         name = event.pop("event")
         if name == kind:
             found.append(event)
         elif name == "failed":
-            told.append(event["reason"])
+            failures.append(event["reason"])
 
-    ended = run_worker(interpreter, request, limits, hear)
-    return found, "; ".join([*told, *([f"{ended.status}: {ended.reason}"] if ended.status else [])])
+    ended = run_worker(interpreter, request, limits, handle)
+    return found, "; ".join([*failures, *([f"{ended.status}: {ended.reason}"] if ended.status else [])])
 
 
 def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[str, Any], str]:
@@ -108,16 +108,18 @@ def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[s
 class _Collected:
     """Events of a back end's workers so far."""
 
-    def __init__(self, request: Request, tell: Progress | None, keep: Keep | None, reference: Reference | None) -> None:
+    def __init__(
+        self, request: Request, progress: Progress | None, keep: Keep | None, reference: Reference | None
+    ) -> None:
         self.checked: dict[str, Checked] = {}
         self.timed: dict[str, Latency] = {}
         self.refused: dict[str, tuple[str, str]] = {}
         self.versions: dict[str, str] = {}
         self.current = ""
-        self._request, self._tell, self._keep, self._reference = request, tell, keep, reference
+        self._request, self._progress, self._keep, self._reference = request, progress, keep, reference
         self._reference_s: list[float] = []
 
-    def hear(self, event: dict[str, Any]) -> None:
+    def handle(self, event: dict[str, Any]) -> None:
         """Process one event."""
         kind, row = event.pop("event"), event.pop("row", "")
         if kind == "versions":
@@ -138,9 +140,9 @@ class _Collected:
         elif kind == "failed":
             for wanted in self._request.rows:
                 self.refused.setdefault(wanted.id, (event["status"], event["reason"]))
-        if self._tell and kind in ("checked", "timed", "refused"):
+        if self._progress and kind in ("checked", "timed", "refused"):
             done = len(self.checked.keys() | self.refused.keys()) + len(self.timed)
-            self._tell(self._request.backend, min(done, 2 * len(self._request.rows)), 2 * len(self._request.rows))
+            self._progress(self._request.backend, min(done, 2 * len(self._request.rows)), 2 * len(self._request.rows))
 
     def refuse(self, row: str, status: str, reason: str) -> None:
         """Record that a row will not be measured."""
@@ -161,15 +163,15 @@ class _Collected:
 
 
 def run_worker(
-    interpreter: Path, request: Request, limits: Limits, hear: Callable[[dict[str, Any]], None], main: Path = MAIN
+    interpreter: Path, request: Request, limits: Limits, handle: Callable[[dict[str, Any]], None], main: Path = MAIN
 ) -> Ended:
-    """Start a worker, pass its events to `hear`, and return how it ended. Its process group has ended by then."""
+    """Start a worker, pass its events to `handle`, and return how it ended. Its process group has ended by then."""
     folder = Path(request.folder)
     folder.mkdir(parents=True, exist_ok=True)
     Marker(folder / "marker").set(-1)
     path, log = folder / "request.json", folder / "log.txt"
     path.write_text(json.dumps(asdict(request)))
-    before = _kernel_kills()
+    before = _oom_kills()
     with log.open("w") as errors:
         process = subprocess.Popen(
             [str(interpreter), "-P", str(main), str(path)],
@@ -182,7 +184,7 @@ def run_worker(
             text=True,
         )
         try:
-            ended = _listen(process, folder, limits, hear)
+            ended = _listen(process, folder, limits, handle)
             if ended is None or not ended.status:  # it is about to end by itself
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=1.0)
@@ -194,13 +196,13 @@ def run_worker(
 
 
 def _listen(
-    process: "subprocess.Popen[str]", folder: Path, limits: Limits, hear: Callable[[dict[str, Any]], None]
+    process: "subprocess.Popen[str]", folder: Path, limits: Limits, handle: Callable[[dict[str, Any]], None]
 ) -> Ended | None:
     """Process a worker's events until it is done; None if its standard output ended earlier."""
     assert process.stdin is not None
     assert process.stdout is not None
     lines: queue.Queue[str | None] = queue.Queue()
-    threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
+    threading.Thread(target=_forward, args=(process.stdout, lines), daemon=True).start()
     marker, seen, quiet_s = Marker(folder / "marker"), -1, 0.0
     while True:
         asked = time.monotonic()
@@ -216,8 +218,8 @@ def _listen(
                 return Ended(
                     "out of memory", f"held {held / 2**30:.1f} GiB, the limit is {limits.memory_bytes / 2**30:.1f}"
                 )
-            if quiet_s > limits.silence_s:
-                return Ended("stuck", f"no response for {limits.silence_s:.0f} s: it was stopped")
+            if quiet_s > limits.timeout_s:
+                return Ended("stuck", f"no response for {limits.timeout_s:.0f} s: it was stopped")
             continue
         if line is None:
             return None
@@ -229,14 +231,14 @@ def _listen(
         if event.get("event") == "done":
             return Ended("", "")
         waits = event.get("event") == "round"
-        hear(event)
+        handle(event)
         if waits:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write("\n")
                 process.stdin.flush()
 
 
-def _pump(stream: Any, lines: "queue.Queue[str | None]") -> None:
+def _forward(stream: Any, lines: "queue.Queue[str | None]") -> None:
     for line in stream:
         lines.put(line)
     lines.put(None)
@@ -258,7 +260,7 @@ def _post_mortem(code: int, log: Path, kills_before: int) -> Ended:
     last = next((line.strip() for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), "")
     said = f"; last output: {last[:200]}" if last else ""
     if code == -signal.SIGKILL:
-        if _kernel_kills() > kills_before:
+        if _oom_kills() > kills_before:
             return Ended("out of memory", f"the system killed it because memory ran out{said}")
         return Ended("killed", f"its process was killed (signal 9){said}")
     if code < 0:
@@ -270,7 +272,7 @@ def _post_mortem(code: int, log: Path, kills_before: int) -> Ended:
     return Ended("crashed", f"its process ended with exit code {code}{said}")
 
 
-def _kernel_kills() -> int:
+def _oom_kills() -> int:
     """Number of processes that the system has killed for lack of memory; 0 if it does not count them."""
     path = Path("/proc/vmstat")
     if not path.exists():
@@ -283,7 +285,7 @@ def limits_memory() -> bool:
     return resident_bytes(os.getpid()) is not None
 
 
-def apart() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """The environment without the variables that would mix another Python's packages into a process."""
     dropped = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     return {name: value for name, value in os.environ.items() if name not in dropped}
@@ -294,7 +296,7 @@ def _variables(threads: int, folder: Path) -> dict[str, str]:
     a GPU only if the back end has rows for one."""
     count = str(threads)
     return {
-        **apart(),
+        **clean_environment(),
         "OMP_NUM_THREADS": count,
         "OMP_WAIT_POLICY": "PASSIVE",
         "TF_NUM_INTRAOP_THREADS": count,

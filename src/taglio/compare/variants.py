@@ -46,7 +46,7 @@ class Source:
 
 @dataclass(slots=True)
 class Written:
-    """Files, or reasons for their absence, by the form's key. `notes` tell what a form left out. If ONNX Runtime's
+    """Files, or reasons for their absence, by the form's key. `notes` say what a form left out. If ONNX Runtime's
     OpenVINO provider needs a different file, its key ends in PROVIDER. `key` identifies what they were written from."""
 
     key: str = ""
@@ -56,7 +56,7 @@ class Written:
 
 
 def write(
-    source: Source, forms: tuple[Form, ...], folder: Path, identity: str = "", tell: Progress | None = None
+    source: Source, forms: tuple[Form, ...], folder: Path, identity: str = "", progress: Progress | None = None
 ) -> Written:
     """Write every form below `folder`; existing files are kept if they are these forms of this model and `identity`
     (data, machine, versions)."""
@@ -71,7 +71,7 @@ def write(
     folder.mkdir(parents=True)
     builder = QdqBuilder(source.model, source.graph, {source.ranges.method: source.ranges})
     done = Written(key)
-    for form in reported(forms, "writing models", tell):
+    for form in reported(forms, "writing models", progress):
         try:
             proto, note = _build(source, builder, form)
         except TaglioError as refusal:
@@ -103,7 +103,7 @@ def _build(source: Source, builder: QdqBuilder, form: Form) -> tuple[onnx.ModelP
     if scheme is None:
         return model.proto, ""
     if form.method == "dynamic":
-        anchors = [block.name for block in graph.candidates() if block.kind.split("+")[0] in DYNAMIC]
+        anchors = [block.name for block in graph.candidates() if block.anchor in DYNAMIC]
         return _most(graph, lambda chosen: dynamic(model, graph, chosen, scheme), anchors)
     names = _faster(source, builder, scheme) if form.blocks == FASTER else select(graph, form.blocks)
     if not names:

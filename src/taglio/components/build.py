@@ -136,7 +136,7 @@ def write(
     pieces = []
     for part in parts:
         runtime = (runtimes or {}).get(part.device, NAME)
-        version, told = artifact.version_of(package(runtime)), properties(runtime)
+        version, settings = artifact.version_of(package(runtime)), properties(runtime)
         # Device names may contain characters that file names may not.
         file = re.sub(r"[^A-Za-z0-9._-]", "_", f"{part.name}.onnx") if len(parts) > 1 else "model.onnx"
         sha256s = artifact.write_model(folder / file, part.proto)
@@ -154,7 +154,7 @@ def write(
                 "".join(sha256s[1:]),
                 runtime,
                 version,
-                told,
+                settings,
                 bfloat16,
             )
         )

@@ -158,8 +158,8 @@ def from_columns(asked: Asked, found: Mapping[str, Column]) -> Dataset:
     fits = {spec.name: fit(source, spec, named.arrays[spec.name].shape, symbol) for spec in inputs}
     lengths = {spec.name: named.arrays[spec.name].shape[0] for spec in inputs}
     if len({Fraction(lengths[name], each.rows) for name, each in fits.items()}) > 1:
-        told = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
-        raise BadData(f"{source} has different numbers of samples ({told}): save the same number for each")
+        listed = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
+        raise BadData(f"{source} has different numbers of samples ({listed}): save the same number for each")
     # Labels, names and dropped rows are counted in rows of the input that takes most rows per sample.
     first, batch = max(((name, each.rows) for name, each in fits.items()), key=lambda item: item[1])
     rows, count = lengths[first], lengths[first] // batch
@@ -216,8 +216,8 @@ def _unfit(where: str, spec: InputSpec, shape: tuple[int, ...], fix: str) -> Bad
             fix = f"the channels are last, so save numpy.moveaxis(array, -1, {channels})"
         elif matches((dims[-1], *dims[1:-1]), shape[channels:]):
             fix = f"the channels are first, so save numpy.moveaxis(array, {channels}, -1)"
-    told = list(shape) if shape else "a single number"
-    return BadData(f"{where} has {told} for input {spec.name!r}, which takes {shown(spec.shape)}: {fix}")
+    has = list(shape) if shape else "a single number"
+    return BadData(f"{where} has {has} for input {spec.name!r}, which takes {shown(spec.shape)}: {fix}")
 
 
 def one_sample(where: str, spec: InputSpec, array: Array, symbol: str | None) -> Array:

@@ -59,15 +59,15 @@ def load(
         if items is None and not files:
             others = sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
             kinds = ", ".join(sorted({file.suffix or file.name for file in others})[:5])
-            told = f"has no images and no arrays, only {len(others)} other files ({kinds})" if others else "is empty"
-            raise BadData(f"{path} {told}: {_GIVE}")
+            content = f"has no images and no arrays, only {len(others)} other files ({kinds})" if others else "is empty"
+            raise BadData(f"{path} {content}: {_GIVE}")
         if items is None:
             items = Items([file.name for file in files], files)
         sounds = any(str(name).lower().endswith(SOUND_SUFFIXES) for name in items.names)
         return from_media(asked, items, sounds=sounds)
     suffix = path.suffix.lower()
     if suffix not in (*_ARRAYS, *TEXT_SUFFIXES) or not path.is_file():
-        raise BadData(f"{path} is not a kind of data that taglio reads: {_GIVE}")
+        raise BadData(f"{path}: taglio cannot read this kind of data: {_GIVE}")
     if suffix in TEXT_SUFFIXES:
         return from_texts(asked, read_texts(path))
     asked.unprocessed("arrays")
@@ -82,8 +82,8 @@ def _files(path: Path) -> tuple[str, list[Path]]:
     found = {kind: [file for file in files if file.suffix.lower() in each] for kind, each in _KINDS.items()}
     several = {kind: each for kind, each in found.items() if each}
     if len(several) > 1:
-        told = " and ".join(f"{len(each)} {kind}" for kind, each in several.items())
-        raise BadData(f"{path} has {told}: give a folder of one kind")
+        content = " and ".join(f"{len(each)} {kind}" for kind, each in several.items())
+        raise BadData(f"{path} has {content}: give a folder of one kind")
     return next(iter(several.items()), ("", []))
 
 
@@ -97,12 +97,12 @@ def _in_classes(path: Path, near: Beside) -> Items | None:
     if len(kinds) > 1:
         raise BadData(f"the subfolders of {path} have {' and '.join(sorted(kinds))}: give a folder of one kind")
     classes = [folder.name for folder in folders]
-    numbers, told = class_numbers(classes, near)
+    numbers, source = class_numbers(classes, near)
     labels = [number for number, (_, files) in zip(numbers, contents, strict=True) for _ in files]
     values = [file for _, files in contents for file in files]
     shown = ", ".join(f"{name} {number}" for name, number in [*zip(classes, numbers, strict=True)][:_CLASSES_SHOWN])
     more = ", ..." if len(classes) > _CLASSES_SHOWN else ""
-    remark = f"labels are the {len(classes)} subfolders, numbered by {told}: {shown}{more}"
+    remark = f"labels are the {len(classes)} subfolders, numbered by {source}: {shown}{more}"
     names = [f"{file.parent.name}/{file.name}" for file in values]
     return Items(names, values, np.array(labels), (remark,))
 

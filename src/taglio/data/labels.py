@@ -60,8 +60,8 @@ def beside(dataset: Dataset, path: Path) -> Dataset:
         labelled = with_labels(dataset, lines)
     except BadData as error:
         return replace(dataset, remarks=(*dataset.remarks, f"not used as labels: {error}"))
-    told = f"labels are the {len(dataset.samples) + dataset.dropped} lines of {lines.name}, next to the data"
-    return replace(labelled, remarks=(*dataset.remarks, told))
+    remark = f"labels are the {len(dataset.samples) + dataset.dropped} lines of {lines.name}, next to the data"
+    return replace(labelled, remarks=(*dataset.remarks, remark))
 
 
 def _read(path: Path) -> Sequence[Array] | Mapping[str, Array]:

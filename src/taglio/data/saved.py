@@ -70,9 +70,9 @@ def from_media(asked: Asked, items: Items, *, sounds: bool) -> Dataset:
     """Samples from images or sounds, preprocessed as asked, or by the file next to the model, or else by the
     defaults."""
     if asked.preprocess is None:
-        told, remark = preprocess_of(asked.near, sounds=sounds)
-        if told is not None:
-            asked = replace(asked, preprocess=told if sounds else in_layout(told, asked.inputs))
+        preprocess, remark = preprocess_of(asked.near, sounds=sounds)
+        if preprocess is not None:
+            asked = replace(asked, preprocess=preprocess if sounds else in_layout(preprocess, asked.inputs))
             items = replace(items, remarks=(*items.remarks, remark))
     return (from_sounds if sounds else from_images)(asked, items)
 
@@ -95,8 +95,8 @@ def _labels(values: Any, feature: Any, near: Beside) -> Array:
     """Labels, with classes renumbered as in the model's config.json if it has numbers for them."""
     labels = one_array([np.asarray(value) for value in values])
     if _kind(feature) == "ClassLabel" and near.find("config.json"):
-        numbers, told = class_numbers(feature.names, near)
-        if told == "config.json":
+        numbers, source = class_numbers(feature.names, near)
+        if source == "config.json":
             return np.asarray(np.array(numbers)[labels])
     return labels
 

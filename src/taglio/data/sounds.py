@@ -61,10 +61,11 @@ def from_sounds(asked: Asked, items: Items) -> Dataset:
         return {spec.name: np.ascontiguousarray(whole, spec.numpy_dtype())}
 
     dataset = from_items(asked, items, "sounds", make)
-    told = [] if how is not None and how.rate else [f"sounds have {rate} samples per second; no rate to check against"]
+    checked = how is not None and how.rate
+    remarks = [] if checked else [f"sounds have {rate} samples per second; no rate to check against"]
     if any(changed):
-        told.append(f"{changed[0]} sounds were padded with zeros and {changed[1]} cut to the length of the input")
-    return replace(dataset, remarks=(*dataset.remarks, *told))
+        remarks.append(f"{changed[0]} sounds were padded with zeros and {changed[1]} cut to the length of the input")
+    return replace(dataset, remarks=(*dataset.remarks, *remarks))
 
 
 def read_wav(name: str, content: Path | bytes) -> tuple[Array, int]:

@@ -84,11 +84,11 @@ def from_texts(asked: Asked, items: Items) -> Dataset:
         return {spec.name: _array(spec, found) for spec in inputs}
 
     dataset = from_items(asked, items, "texts", make)
-    told = f"texts were tokenized by {TOKENIZER} next to the model"
+    remark = f"texts were tokenized by {TOKENIZER} next to the model"
     if cut:
         count = len(dataset.samples) * inputs[0].sizes()[0]
-        told += f"; {cut} of {count} were cut to {tokenizer.truncation['max_length']} tokens"
-    return replace(dataset, remarks=(*dataset.remarks, told))
+        remark += f"; {cut} of {count} were cut to {tokenizer.truncation['max_length']} tokens"
+    return replace(dataset, remarks=(*dataset.remarks, remark))
 
 
 def _array(spec: InputSpec, found: Sequence[Any]) -> Array:

@@ -120,8 +120,8 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
     if not several:
         return by_input(where, {"": Column(_array(item, where))}, inputs)
     if len(item) not in (len(inputs), len(inputs) + 1):
-        told = ", ".join(spec.name for spec in inputs)
-        raise BadData(f"{where} has {len(item)} values; the model takes {told}: give those, and optionally a label")
+        names = ", ".join(spec.name for spec in inputs)
+        raise BadData(f"{where} has {len(item)} values; the model takes {names}: give those, and optionally a label")
     arrays = {
         spec.name: Column(_array(each, f"{where}: {spec.name}")) for spec, each in zip(inputs, item, strict=False)
     }
@@ -170,8 +170,8 @@ def _rows(columns: Mapping[Any, Any], source: str) -> list[dict[str, Any]]:
             )
     counts = {str(key): len(column) for key, column in columns.items()}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name!r} {count}" for name, count in counts.items())
-        raise BadData(f"`{source}` has different numbers of samples ({told}): give the same number for each")
+        listed = ", ".join(f"{name!r} {count}" for name, count in counts.items())
+        raise BadData(f"`{source}` has different numbers of samples ({listed}): give the same number for each")
     return [dict(zip(counts, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 

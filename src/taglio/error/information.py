@@ -66,7 +66,7 @@ class Watch:
         if _root(changed) == 0.0:
             return "is the same for every input"
         kept = _keeps_order(change.ravel()[::step], changed.ravel()[::step], telling)
-        return "" if kept else "no longer follows the input"
+        return "" if kept else "no longer depends on the input"
 
 
 def _values_lost(a: np.ndarray, b: np.ndarray, ordered: bool) -> str:
@@ -83,7 +83,7 @@ def _values_lost(a: np.ndarray, b: np.ndarray, ordered: bool) -> str:
         return f"is {value:.4g} in {share:.0%} of its values"
     if (b == b[0]).all():
         return f"is {b[0]:.4g} everywhere"
-    return "" if not ordered or _keeps_order(a, b, telling) else "has its values in another order"
+    return "" if not ordered or _keeps_order(a, b, telling) else "ranks its values in a different order"
 
 
 def _keeps_order(a: np.ndarray, b: np.ndarray, telling: np.ndarray) -> bool:

@@ -147,7 +147,7 @@ class Metric:
         scale = self.axis[1]
         return f"{loss * scale:.3g}{'%' if scale == 100.0 else ''}"
 
-    def told(self, value: float) -> str:
+    def score_text(self, value: float) -> str:
         """A value of a task scored against labels, as text."""
         return f"{value:.5g}" if self._relative else f"{value:.2%}"
 

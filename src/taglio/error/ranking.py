@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import onnx
 
+from taglio.model.captures import writers
+
 _RANKS = frozenset({"TopK", "NonMaxSuppression"})
 _CHOOSES = frozenset({"Gather", "GatherElements", "GatherND"})
 # These keep the rows of what they read, or move them in ways that do not depend on values.
@@ -18,23 +20,23 @@ _KEEPS = _CHOOSES | frozenset(
 
 def ranked_outputs(graph: onnx.GraphProto) -> list[str]:
     """The outputs that hold rows chosen by TopK or non-maximum suppression."""
-    writers = {name: node for node in graph.node for name in node.output if name}
-    return [value.name for value in graph.output if _chosen(value.name, writers)]
+    producers = writers(graph.node)
+    return [value.name for value in graph.output if _chosen(value.name, producers)]
 
 
-def _chosen(output: str, writers: Mapping[str, onnx.NodeProto]) -> bool:
-    kept = [node for node in _behind(output, writers, _KEEPS) if node.op_type in _CHOOSES]
-    return any(each.op_type in _RANKS for node in kept for each in _behind(node.input[1], writers))
+def _chosen(output: str, producers: Mapping[str, onnx.NodeProto]) -> bool:
+    kept = [node for node in _behind(output, producers, _KEEPS) if node.op_type in _CHOOSES]
+    return any(each.op_type in _RANKS for node in kept for each in _behind(node.input[1], producers))
 
 
 def _behind(
-    name: str, writers: Mapping[str, onnx.NodeProto], through: frozenset[str] | None = None
+    name: str, producers: Mapping[str, onnx.NodeProto], through: frozenset[str] | None = None
 ) -> list[onnx.NodeProto]:
     """The nodes that `name` depends on, by way of operators in `through` (None: any)."""
     found: dict[str, onnx.NodeProto] = {}
     waiting = [name]
     while waiting:
-        node = writers.get(waiting.pop())
+        node = producers.get(waiting.pop())
         if node is not None and node.output[0] not in found and (through is None or node.op_type in through):
             found[node.output[0]] = node
             waiting += node.input

@@ -125,7 +125,7 @@ def switchable_graph(
     model: Model, graph: Graph, builder: QdqBuilder, switches: Sequence[Switch], wires: Sequence[WireSwitch] = ()
 ) -> onnx.ModelProto:
     """The ONNX model behind `Switchable`: the original inputs and one bool vector with a flag per switch and wire."""
-    nodes = {node.name: node for node in model.proto.graph.node}
+    nodes = model.nodes()
     initializers = model.initializers()
     by_block: dict[str, list[int]] = {}
     for index, switch in enumerate(switches):

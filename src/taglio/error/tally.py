@@ -183,7 +183,7 @@ class Tally:
         """The largest loss over parts."""
         return float(self.losses().max())
 
-    def told(self) -> float | None:
+    def score(self) -> float | None:
         """The value of a task scored against labels, which may be better than the float model's; None for other
         metrics."""
         return self._judge.value(self._evidence[0]) if self._judge is not None and self._metric.labelled else None

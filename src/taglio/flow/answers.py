@@ -74,11 +74,11 @@ def answers(
 
 
 def _answers(tally: Tally, top1: float | None, groups: Sequence[int], limits: Limits) -> Answers:
-    parts, told = tally.parts(), tally.told()
+    parts, score = tally.parts(), tally.score()
     return Answers(
         max(each.loss for each in parts),
         tally.judged(inf if limits.max_error is None else limits.max_error),
-        top1 if told is None else told,
+        top1 if score is None else score,
         parts,
         tally.interval(groups),
         tally.unchanged(),

@@ -102,7 +102,7 @@ def _errors(
 def _assignments(work: Work, scheme: Scheme) -> list[Assignment]:
     """All blocks in int8, and eighths of those with weights, which plans consist of; fewer subsets for few blocks."""
     everything = pure_assignments(work.graph, precisions(scheme))["int8"]
-    names = [block.name for block in work.graph.candidates() if block.kind.split("+")[0] in ANCHORS]
+    names = [block.name for block in work.graph.candidates() if block.anchor in ANCHORS]
     random.Random(work.setup.seed).shuffle(names)
     whole = precisions(scheme)[1]
     some = (effective(work.graph, dict.fromkeys(names[first::_SOME], whole), whole) for first in range(_SOME))

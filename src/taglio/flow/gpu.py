@@ -29,21 +29,21 @@ def on_gpus(work: Work, places: Sequence[str]) -> tuple[str, ...]:
         for place in asked:
             try:
                 session = cuda.open_session(path, work.setup.options(place))
-                found.append(f"{place}: {', '.join(_told(session, work))}")
+                found.append(f"{place}: {', '.join(_remarks(session, work))}")
             except TaglioError:  # the finals say why
                 continue
     return tuple(found)
 
 
-def _told(session: CudaSession, work: Work) -> list[str]:
+def _remarks(session: CudaSession, work: Work) -> list[str]:
     feed = work.timed[0]
     resident = session.resident(feed)
     whole_s, inside_s = _median_s(lambda: session.run(None, feed)), _median_s(resident)
-    told = [f"copying between host and GPU takes {max(0.0, whole_s - inside_s) * 1e3:.2f} of {whole_s * 1e3:.2f} ms"]
+    remarks = [f"copying between host and GPU takes {max(0.0, whole_s - inside_s) * 1e3:.2f} of {whole_s * 1e3:.2f} ms"]
     if not session.captures:
-        told.append("kernels are launched one by one, because ONNX Runtime captures no CUDA graph of this model")
+        remarks.append("kernels are launched one by one, because ONNX Runtime captures no CUDA graph of this model")
     left = session.on_cpu()
-    return told + ([f"{left.total()} operators run on the CPU ({_most(left)})"] if left else [])
+    return remarks + ([f"{left.total()} operators run on the CPU ({_most(left)})"] if left else [])
 
 
 def _median_s(run: Callable[[], object]) -> float:

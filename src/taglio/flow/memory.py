@@ -27,7 +27,7 @@ class Needs:
     least: int
     like: int
 
-    def told(self, limit_bytes: int) -> str:
+    def summary(self, limit_bytes: int) -> str:
         """One line for the user."""
         held = "" if self.like <= limit_bytes else "; samples and outputs go to files, sessions open in groups"
         return (

@@ -129,7 +129,7 @@ class Model(Work):
         assert opened.memory_bytes is not None, "open_work sets it"
         needs = memory_needs(opened.model, opened.graph, opened.data)
         if memory_limit is not None or needs.like > min(opened.memory_bytes, _WORTH_SAYING_BYTES):
-            _LOG.info(needs.told(opened.memory_bytes))
+            _LOG.info(needs.summary(opened.memory_bytes))
         self.__dict__.update(vars(opened))
 
 
@@ -168,8 +168,8 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
     held_out = split_data.held_out
     feed = held_out.samples[typical(held_out.samples)[0]]
     if made is not None:
-        told = _like_the_original(setup, made, network, held_out)
-        split_data = replace(split_data, held_out=replace(held_out, remarks=(told, *held_out.remarks)))
+        remark = _like_the_original(setup, made, network, held_out)
+        split_data = replace(split_data, held_out=replace(held_out, remarks=(remark, *held_out.remarks)))
     states = () if stepped is None else stepped.pairs
     graph = build(network, observe(network, feed, held_out.source), states)
     memory_needs(network, graph, split_data).refuse(network.name, memory_bytes)
@@ -190,13 +190,13 @@ def _shortened(data: Split, setup: Setup) -> Split:
     ]
     if counts == [len(calibration.samples), len(held_out.samples)]:
         return data
-    told = (
+    remark = (
         f"a run takes {setup.run_s:.2g} s: {counts[0]} of {len(calibration.samples)} samples calibrate, and errors are "
         f"measured on {counts[1]} of {len(held_out.samples)}"
     )
     first, second = (
         replace(short := part(each, covering_rows(each.samples)[:count]), remarks=(*short.remarks, *remarks))
-        for each, count, remarks in ((calibration, counts[0], ()), (held_out, counts[1], (told,)))
+        for each, count, remarks in ((calibration, counts[0], ()), (held_out, counts[1], (remark,)))
     )
     return Split(first, second, data.seed)
 

@@ -213,15 +213,15 @@ def _left_out(work: Work, found: Settled, wanted: Scheme | None) -> tuple[str, .
     able = any(form.fits(block) for form in UNCALIBRATED.values() for block in work.graph.blocks)
     left = [] if found.places.schemes or not work.graph.candidates() else ["schemes"]
     left += ["forms without calibration"] if able and not found.forms else []
-    told = f"a run takes {work.setup.run_s:.2g} s: {' and '.join(left)} were not compared"
-    return (f"{told}; a higher effort compares them",) if left else ()
+    line = f"a run takes {work.setup.run_s:.2g} s: {' and '.join(left)} were not compared"
+    return (f"{line}; a higher effort compares them",) if left else ()
 
 
 def _of_forms(plan: Plan) -> tuple[str, ...]:
     """How many blocks of a plan are in each form without calibration, if any is."""
     used = Counter(each.name for each in plan.assignment().values() if each.uncalibrated)
-    told = [f"{count} of the plan's blocks in {name}" for name, count in used.items()]
-    return (f"{', '.join(told)}: float in and out, no calibrated range",) if told else ()
+    counts = [f"{count} of the plan's blocks in {name}" for name, count in used.items()]
+    return (f"{', '.join(counts)}: float in and out, no calibrated range",) if counts else ()
 
 
 def _of_bfloat16(work: Work, built: Built) -> tuple[str, ...]:

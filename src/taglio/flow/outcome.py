@@ -111,7 +111,7 @@ class Outcome:
 
     def accuracy_text(self, value: float) -> str:
         """An accuracy formatted for the user."""
-        return self.metric.told(value) if self.metric.labelled else f"{value:.2%}"
+        return self.metric.score_text(value) if self.metric.labelled else f"{value:.2%}"
 
     def __str__(self) -> str:
         columns = ["", "latency", self.metric.title, "accuracy", "size", "int8 blocks"]

@@ -289,7 +289,7 @@ def with_error(workload: Workload, max_error: float | None, slack: float = 1.0) 
     """A workload with another error limit, of which int8 gets what the devices' runtimes leave."""
     if max_error is None:
         return workload
-    assert workload.error is not None, "models come here with an error model"
+    assert workload.error is not None, "a model is placed with its error model"
     left = left_for_int8(max_error, max(workload.bases.values(), default=0.0))
     bounds = noise_limits(workload.error, left, slack)
     return replace(workload, noise_limits=bounds).with_limits(max_error=max_error)

@@ -55,7 +55,7 @@ class Placed:
     answer: Answer
     names: tuple[str, ...]
     objective: Objective
-    told: tuple[Alternative, ...]
+    alternatives: tuple[Alternative, ...]
 
 
 def opened(path: Path, scenario: str | None) -> tuple[Cluster, ClusterFile]:
@@ -132,15 +132,16 @@ def place(
             keep_plan(where, plan)
             artifact.save(where / f"{CLUSTER}.json", CLUSTER, plan.model_sha256, used)
         quickly = again(aim, min(_QUICK_S, limit_s))
-        told = []
+        alternatives = []
         if explain:
             held = answer.assembled.workloads
-            told += list(limits_cost(held, cluster, aim, quickly))
+            alternatives += list(limits_cost(held, cluster, aim, quickly))
             second = runner_up(held, cluster, aim, quickly, answer.plans)
-            told += [second] if second is not None else []
+            alternatives += [second] if second is not None else []
         for text in changes:
-            told.append(what_if(text, lambda c: [each.workload(c) for each in candidates], cluster, aim, quickly))
-    return Placed(answer, tuple(each.work.name for each in candidates), aim, tuple(told))
+            changed = what_if(text, lambda c: [each.workload(c) for each in candidates], cluster, aim, quickly)
+            alternatives.append(changed)
+    return Placed(answer, tuple(each.work.name for each in candidates), aim, tuple(alternatives))
 
 
 def pareto(

@@ -349,7 +349,7 @@ def _rules(
     weighted = {
         name: precision
         for name, precision in pinned.items()
-        if graph.block(name).kind.split("+")[0] in ANCHORS or name in limits.int8_blocks
+        if graph.block(name).anchor in ANCHORS or name in limits.int8_blocks
     }
     result: dict[str, Assignment] = {} if limits.int8_blocks else {FLOAT_RUN: {}}
     result["int8"] = effective(graph, pinned, whole)

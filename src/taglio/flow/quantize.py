@@ -79,7 +79,7 @@ def quantize(
 def _fits(method: str) -> Callable[[Block], bool]:
     """Whether a block has the form that a method gives."""
     if method == "dynamic":
-        return lambda block: block.kind.split("+")[0] in DYNAMIC
+        return lambda block: block.anchor in DYNAMIC
     return _UNCALIBRATED[method].fits if method in _UNCALIBRATED else lambda _: True
 
 

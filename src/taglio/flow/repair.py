@@ -50,7 +50,7 @@ def repaired(
             chosen = choose(model, graph, found, scheme, samples, differences, budget_s=left_s, progress=progress)
             return replace(found, low_high=found.low_high | chosen)
         case "rounding":
-            rounded = rounding.integers(
+            rounded = rounding.rounded_weights(
                 model,
                 graph,
                 found,

@@ -56,8 +56,8 @@ class Result:
 
     def __repr__(self) -> str:
         """The table: all fields together are megabytes."""
-        told = f"Result: {len(self.plan.assignment())} of {len(self.graph.blocks)} blocks quantised"
-        return told if self.table is None else f"{told}\n{self.table}"
+        line = f"Result: {len(self.plan.assignment())} of {len(self.graph.blocks)} blocks quantised"
+        return line if self.table is None else f"{line}\n{self.table}"
 
     @property
     def model(self) -> onnx.ModelProto:

@@ -110,8 +110,8 @@ def reopen(folder: Path) -> Work:
     except (BadModel, BadData):
         for what, given in (("model", setup.model), ("data", setup.data)):
             if not Path(given).exists():
-                told = f"its {what} {given} is no longer there"
-                raise BadArtifact(f"{path}: {told}: put it back, or run taglio profile again") from None
+                problem = f"its {what} {given} is no longer there"
+                raise BadArtifact(f"{path}: {problem}: put it back, or run taglio profile again") from None
         raise
     artifact.load(path, SETUP, Setup, model_sha256=work.model.sha256)
     known = read_found(folder, work.model.sha256, work.data.calibration.sha256)

@@ -9,7 +9,7 @@ from math import prod
 
 import onnx
 
-from taglio.model.operators import integer, text
+from taglio.model.operators import integer, integers, text
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -54,8 +54,7 @@ def operator_flops(node: onnx.NodeProto, shapes: Shapes) -> int:
             steps = prod(shapes.get(node.input[0], (0,))[:2])
             return steps * (2 * weights + prod(shapes.get(node.input[3], (0,)) if len(node.input) > 3 else (0,)))
         case "MaxPool" | "AveragePool":
-            kernel = next((tuple(a.ints) for a in node.attribute if a.name == "kernel_shape"), ())
-            return size * prod(kernel)
+            return size * prod(integers(node, "kernel_shape"))
         case "GlobalAveragePool" | "GlobalMaxPool" | "ReduceMean" | "ReduceSum" | "ReduceMax" | "ReduceMin":
             return prod(shapes.get(node.input[0], (0,)))
         case "Resize":

@@ -14,7 +14,7 @@ from taglio.model.captures import node_inputs, readers, writers
 from taglio.model.flops import operator_flops
 from taglio.model.load import Model
 from taglio.model.observe import Observed, tensor_shapes, tensor_types
-from taglio.model.operators import moves, quantized_already, refusal, standard
+from taglio.model.operators import integer, moves, quantized_already, refusal, scales, standard
 from taglio.model.quantized import why_float
 from taglio.model.sequences import joined, not_tensors
 from taglio.weights import bytes_of, listed_bytes, of_nodes
@@ -94,6 +94,11 @@ class Block:
     matrix: bool = False
     recurrent: bool = False
     fixed_bytes: int = 0
+
+    @property
+    def anchor(self) -> str:
+        """The type of the operator that the block is named after."""
+        return self.kind.partition("+")[0]
 
     @property
     def quantizable(self) -> bool:
@@ -430,11 +435,7 @@ def _multiplies(node: onnx.NodeProto, weights: Collection[str], shapes: Mapping[
     """Whether `node` is x·W, or x·W + c, with a constant float matrix W that is large enough for a blockwise kernel."""
     if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in weights:
         return False
-    plain = all(
-        each.f == 1.0 if each.name in ("alpha", "beta") else each.name != "transA" or not each.i
-        for each in node.attribute
-    )
-    matrix = shapes[node.input[1]]
+    matrix, plain = shapes[node.input[1]], not scales(node) and not integer(node, "transA")
     return plain and len(matrix) == 2 and min(matrix) >= _LEAST_MATRIX
 
 

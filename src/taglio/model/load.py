@@ -39,6 +39,10 @@ class Model:
     random: str = ""
     run_s: float = 0.0
 
+    def nodes(self) -> dict[str, onnx.NodeProto]:
+        """Operators by name."""
+        return {node.name: node for node in self.proto.graph.node}
+
     def initializers(self) -> dict[str, onnx.TensorProto]:
         """Initialisers by name."""
         return {tensor.name: tensor for tensor in self.proto.graph.initializer}

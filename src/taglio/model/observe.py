@@ -1,6 +1,6 @@
 """The shape and type of every tensor, observed by running the model once.
 
-Static shape inference stops at operators outside ONNX and at sizes computed while running; a run does not. Only
+Static shape inference stops at operators outside ONNX and at sizes computed at run time; a run does not. Only
 shapes are fetched, so it takes no more memory than any other run.
 """
 
@@ -77,10 +77,10 @@ def observe_random(model: Model) -> tuple[dict[str, Seen] | None, str]:
     except (BadData, BadModel):
         observed = None
     open_ = dict.fromkeys(dim or "?" for spec in dynamic for dim in spec.shape or (None,) if not isinstance(dim, int))
-    told = f"{', '.join(open_)} {'are' if len(open_) > 1 else 'is'}"
-    line = f"{told} taken as 1 here; set another size with `shapes`"
+    which = f"{', '.join(open_)} {'are' if len(open_) > 1 else 'is'}"
+    line = f"{which} taken as 1 here; set another size with `shapes`"
     if observed is None:
-        line = f"{told} not known here: tensors of such sizes are not counted; set sizes with `shapes`"
+        line = f"{which} not known here: tensors of such sizes are not counted; set sizes with `shapes`"
     return observed, line if dynamic else ""
 
 

@@ -54,6 +54,16 @@ def integer(node: onnx.NodeProto, name: str, default: int = 0) -> int:
     return next((attribute.i for attribute in node.attribute if attribute.name == name), default)
 
 
+def integers(node: onnx.NodeProto, name: str) -> tuple[int, ...]:
+    """The value of an attribute that lists integers; () if the node does not have it."""
+    return next((tuple(attribute.ints) for attribute in node.attribute if attribute.name == name), ())
+
+
+def scales(gemm: onnx.NodeProto) -> bool:
+    """Whether a Gemm has an alpha or beta other than 1."""
+    return any(attribute.name in ("alpha", "beta") and attribute.f != 1.0 for attribute in gemm.attribute)
+
+
 def quantized_already(
     group: Sequence[onnx.NodeProto],
     producers: Mapping[str, onnx.NodeProto],
@@ -80,9 +90,9 @@ def refusal(
     """Why a block that begins with `node` and writes `outputs` has no int8 form, or ""."""
     kind = node.op_type
     if kind == "Softmax":
-        return "ONNX Runtime's int8 Softmax answers wrongly for some scales"
+        return "ONNX Runtime's int8 Softmax gives wrong results for some scales"
     if kind in MOVEMENT and standard(node) and not moves(node):
-        return f"this {kind} leaves the range of its input, which int8 would clip"
+        return f"this {kind} writes values outside its input's range, which int8 would clip"
     if (kind not in INT8_COMPUTE and kind not in MOVEMENT) or not standard(node):
         return f"ONNX Runtime has no int8 {kind} on the CPU"
     activations = [name for name in node.input if name and name not in initializers]
@@ -94,7 +104,7 @@ def refusal(
         if types.get(name, _FLOAT) != _FLOAT:
             return f"tensor {name} is not float32"
         if name not in shapes:
-            return f"the shape of {name} is not known before running"
+            return f"the shape of {name} is known only at run time"
         if not shapes[name] or 0 in shapes[name]:
             return f"tensor {name} is {'empty' if shapes[name] else 'a single number'}"
     return _without_kernel(node, initializers, shapes)
@@ -105,16 +115,15 @@ def _without_kernel(node: onnx.NodeProto, initializers: Collection[str], shapes:
     kind = node.op_type
     weighted = kind in ("Conv", "ConvTranspose", "Gemm")
     if weighted and any(name and name not in initializers for name in node.input[1:]):
-        return "its weights are computed while running"
-    if kind == "Gemm" and any(a.name in ("alpha", "beta") and a.f != 1.0 for a in node.attribute):
+        return "its weights are computed at run time"
+    if kind == "Gemm" and scales(node):
         return "Gemm with alpha or beta other than 1 has no int8 kernel"
     if kind == "MatMul" and node.input[0] in initializers:
         return "MatMul with a constant first factor has no int8 form"
     if kind == "AveragePool":
-        given = {a.name for a in node.attribute if a.i}
-        if {"ceil_mode", "count_include_pad"} <= given:
+        if integer(node, "ceil_mode") and integer(node, "count_include_pad"):
             return "ONNX Runtime's int8 AveragePool divides partial windows wrongly"
-        if any(a.name == "dilations" and any(step != 1 for step in a.ints) for a in node.attribute):
+        if any(step != 1 for step in integers(node, "dilations")):
             return "ONNX Runtime's int8 AveragePool ignores dilations"
     if kind == "Conv" and len(shapes.get(node.input[1], ())) not in (3, 4):
         return "only 1-D and 2-D convolutions have an int8 kernel"

@@ -46,8 +46,8 @@ def quantized_operators(proto: onnx.ModelProto) -> dict[str, int]:
 
 def already_quantized(proto: onnx.ModelProto) -> tuple[str, ...]:
     """A line on what figures mean for a model that is quantised already, if it is."""
-    told = "the model is quantised already: float32 stands for it as it is, and other runtimes round it differently"
-    return (f"{told}; to plan from float instead, requantize",) if quantized_operators(proto) else ()
+    what = "the model is quantised already: float32 stands for it as it is, and other runtimes round it differently"
+    return (f"{what}; to plan from float instead, requantize",) if quantized_operators(proto) else ()
 
 
 def kept_nodes(proto: onnx.ModelProto) -> frozenset[str]:

@@ -21,7 +21,7 @@ import onnx
 from onnx import helper
 
 from taglio.model.captures import node_inputs
-from taglio.model.operators import standard, text
+from taglio.model.operators import integers, standard, text
 
 _ELEMENTWISE = frozenset(
     {"Add", "Sub", "Mul", "Relu", "Clip", "LeakyRelu", "PRelu", "Elu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh"}
@@ -84,7 +84,7 @@ class _Moving:
         node, axes = self._producers[tensor], len(strides)
         self.smaller.add(tensor)
         if node.op_type == "Conv":
-            own = _ints(node, "strides") or (1,) * axes
+            own = integers(node, "strides") or (1,) * axes
             _set_strides(node, tuple(a * b for a, b in zip(own, strides, strict=True)))
             return
         for index, name in enumerate(node.input):
@@ -99,10 +99,10 @@ class _Moving:
 
     def _free(self, node: onnx.NodeProto, tensor: str) -> tuple[int, ...]:
         """The strides of a 1×1 convolution of `tensor` without padding; () for other readers."""
-        if node.op_type != "Conv" or not standard(node) or tensor in node.input[1:] or any(_ints(node, "pads")):
+        if node.op_type != "Conv" or not standard(node) or tensor in node.input[1:] or any(integers(node, "pads")):
             return ()
         kernel = self._constants.get(node.input[1], (0, 0, 0))[2:]
-        return _ints(node, "strides") if set(kernel) == {1} else ()
+        return integers(node, "strides") if set(kernel) == {1} else ()
 
     def _passes_on(self, tensor: str, axes: int) -> bool:
         """Whether `tensor` has one reader, and a convolution computes less if that reads less."""
@@ -111,10 +111,6 @@ class _Moving:
     def _constant_along(self, tensor: str, axes: int) -> bool:
         """Whether `tensor` is a constant that is the same everywhere along the last `axes`, or left out."""
         return not tensor or prod(self._constants.get(tensor, (0,))[-axes:]) == 1
-
-
-def _ints(node: onnx.NodeProto, name: str) -> tuple[int, ...]:
-    return next((tuple(each.ints) for each in node.attribute if each.name == name), ())
 
 
 def _set_strides(node: onnx.NodeProto, strides: tuple[int, ...]) -> None:

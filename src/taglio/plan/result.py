@@ -10,7 +10,7 @@ from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.model.graph import Graph
 from taglio.plan.simulate import Span
 from taglio.profile.fit import COVERAGE
-from taglio.quantize.precision import FLOAT32, Precision
+from taglio.quantize.precision import FLOAT32, Precision, form_of
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
 
@@ -257,6 +257,6 @@ def placements(
 ) -> tuple[Placement, ...]:
     """Placements of every block of `graph`; by default float32 on the local machine."""
     return tuple(
-        Placement(block.name, (devices or {}).get(block.name, LOCAL), assignment.get(block.name, FLOAT32).name)
+        Placement(block.name, (devices or {}).get(block.name, LOCAL), form_of(assignment, block.name))
         for block in graph.blocks
     )

@@ -40,7 +40,7 @@ class Attributor:
     """Attributes the kernels of any quantised variant of one model."""
 
     def __init__(self, model: Model, graph: Graph) -> None:
-        self._anchor = {block.name: block.kind.split("+")[0] for block in graph.blocks}
+        self._anchor = {block.name: block.anchor for block in graph.blocks}
         self._moves = {block.name: block.outputs[0] for block in graph.blocks if block.movement and block.outputs}
         owner = {name: block.name for block in graph.blocks for name in block.operators}
         nodes = model.proto.graph.node

@@ -101,7 +101,7 @@ def doubt(others: float, reference_half_s: tuple[float, float] | None = None) ->
         else f"the speed of a fixed computation varied by {varied:.0%}"
     )
     return (
-        f"the machine was busy while models were timed ({why}): seconds may be off by up to {off:.0%}; run again when "
+        f"the machine was busy while models were timed ({why}): times may be off by up to {off:.0%}; run again when "
         "it is quiet"
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 from taglio.model.graph import Flow, Graph, flows
 from taglio.profile.attribution import Attribution
 from taglio.profile.result import BlockTime, Glue, changes, flow_seconds, reads, writes
-from taglio.quantize.precision import Precision
+from taglio.quantize.precision import Precision, form_of
 
 # Prior of the kernel clock: ONNX Runtime's profiler adds a few microseconds to each kernel it records.
 _PRIOR_KERNEL_OVERHEAD_S = 3e-6
@@ -94,8 +94,7 @@ def _block_times(
     for run in runs:
         for block in graph.blocks:
             seconds = run.attribution.blocks_s.get(block.name, 0.0)
-            name = run.assignment[block.name].name if block.name in run.assignment else "float32"
-            key = (block.name, name)
+            key = (block.name, form_of(run.assignment, block.name))
             every.setdefault(key, []).append((seconds, run.weight))
             read = reads(run.assignment, block.name)
             changed = [f.name for f in incoming.get(block.name, ()) if writes(run.assignment, f.producer) != read]
@@ -155,8 +154,8 @@ def parts(
     for run in runs:
         blocks = 0.0
         for block in graph.blocks:
-            name = run.assignment[block.name].name if block.name in run.assignment else "float32"
-            blocks += times.get((block.name, name), fallback.get(block.name, 0.0))
+            key = (block.name, form_of(run.assignment, block.name))
+            blocks += times.get(key, fallback.get(block.name, 0.0))
         moved = sum(flow_seconds(glue[flow.name][0], flow, run.assignment) for flow in moving)
         still = sum(flow_seconds(glue[flow.name][1], flow, run.assignment) for flow in moving)
         found.append((blocks, moved - still, still + tables.overhead_s))

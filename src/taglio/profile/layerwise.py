@@ -29,7 +29,7 @@ from taglio.model.observe import tensor_values
 from taglio.profile.stopwatch import run_once
 from taglio.progress import Progress, reported
 from taglio.quantize.emitter import Emitter
-from taglio.quantize.precision import FLOAT32, Assignment, Precision
+from taglio.quantize.precision import FLOAT32, Assignment, Precision, form_of
 from taglio.quantize.qdq import QdqBuilder
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 
@@ -109,7 +109,7 @@ def predict_sum(times: LayerTimes, graph: Graph, assignment: Assignment) -> floa
     """
     seconds, total = times.seconds(), 0.0
     for block in graph.blocks:
-        name = assignment.get(block.name, FLOAT32).name
+        name = form_of(assignment, block.name)
         if (block.name, name) not in seconds:
             have = ", ".join(layer.precision for layer in times.layers if layer.block == block.name) or "none"
             raise BadOption(f"block {block.name} was not timed alone in {name} (only: {have}): profile it in {name}")

@@ -87,7 +87,7 @@ def profile(
     if needed:
         raise MeasurementFailed(needed[0])
     assignments = {name: assignment for name, assignment in assignments.items() if name in timed}
-    seen_s = speeds.told()
+    seen_s = speeds.finish()
     conditions = Conditions(
         describe(),
         options.runtime,
@@ -138,7 +138,7 @@ def refine_near(
         kernels=True,
         between=speeds.look,
     )
-    seen_s = speeds.told()
+    seen_s = speeds.finish()
     present = replace(known.conditions, reference_s=median(seen_s), reference_half_s=middle_half(seen_s))
     runs = {name: (assignment, timed[name]) for name, assignment in assignments.items()}
     return refine(model, graph, known, runs, f" {earlier + 1}", near=near, present=present)

@@ -17,7 +17,7 @@ from onnx import helper
 from taglio.errors import MeasurementFailed
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.runtimes.openvino import Part
+from taglio.runtimes.openvino_parts import Part
 
 _ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "MatMulNBits", "DynamicQuantizeMatMul"})
 _PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})

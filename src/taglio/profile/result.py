@@ -13,7 +13,6 @@ type change on the blocks on either side is part of its cost, which may be negat
 a fifth of its time if its reader, in int8, needs the values in another order.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -23,7 +22,7 @@ from taglio.profile.attribution import Attribution
 from taglio.profile.busy import doubt
 from taglio.profile.machine import MOST_THREADS, Machine
 from taglio.profile.wall_time import WallTime
-from taglio.quantize.precision import FLOAT32, Assignment, Precision
+from taglio.quantize.precision import FLOAT32, Assignment, Precision, form_of
 from taglio.quantize.scheme import Scheme
 
 
@@ -233,7 +232,7 @@ class Breakdown:
 def predict(profile: Profile, graph: Graph, assignment: Assignment) -> Breakdown:
     """Predicted seconds of one inference of `graph` with `assignment`."""
     times, glue = profile.block_times(), profile.glue_map()
-    blocks = {block.name: times.get((block.name, _name(assignment, block.name)), 0.0) for block in graph.blocks}
+    blocks = {block.name: times.get((block.name, form_of(assignment, block.name)), 0.0) for block in graph.blocks}
     moved = {}
     for flow in flows(graph):
         seconds = flow_seconds(glue[flow.name], flow, assignment)
@@ -278,7 +277,3 @@ def writes(assignment: Assignment, block: str | None) -> bool:
 def reads(assignment: Assignment, block: str) -> bool:
     """Whether `block` reads int8."""
     return block in assignment and assignment[block].scheme is not None
-
-
-def _name(assignment: Mapping[str, Precision], block: str) -> str:
-    return assignment[block].name if block in assignment else "float32"

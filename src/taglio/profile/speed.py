@@ -75,7 +75,7 @@ class Speeds:
             self._seen.append(reference_seconds(self._threads, self._least_s))
             self._looked_s = time.monotonic()
 
-    def told(self) -> tuple[float, ...]:
+    def finish(self) -> tuple[float, ...]:
         """All times so far, and one more."""
         return (*self._seen, reference_seconds(self._threads, self._least_s))
 

@@ -256,7 +256,7 @@ class _Timing:
                 found[name] = self._once(name, warmup)
             except TaglioError as error:
                 self._refuse(name, error)
-            self._told("timing", len(self.paths))(done + 1)
+            self._after_round("timing", len(self.paths))(done + 1)
         first = next(iter(found.values()), None)
         return {name: each.beside(first, 1.0) for name, each in found.items() if first is not None}
 
@@ -287,9 +287,11 @@ class _Timing:
         rounds, again = plan.walls, plan.kernels
         begun, before = time.perf_counter(), time.process_time()
         watch = Watch()
-        told = self._told("timing", rounds)
+        after_round = self._after_round("timing", rounds)
         idle = [name for name in names if self.options[name].runtime in cuda.PLACES]
-        samples = _interleave(sessions, feeds, rounds, told, least_s, often, idle, watch=watch, refills=plan.refills)
+        samples = _interleave(
+            sessions, feeds, rounds, after_round, least_s, often, idle, watch=watch, refills=plan.refills
+        )
         busy = (time.process_time() - before) / (time.perf_counter() - begun)
         sessions.clear()
         make_room(self.limit_bytes)  # of a large model, one session fits at a time
@@ -315,8 +317,8 @@ class _Timing:
         counting = {name: self._counting(name) for name in graphs}
         seen = Watch()
         opened = {name: self.run.open(session) for name, (session, _) in counting.items()}
-        told = self._told("timing kernels", rounds)
-        _interleave(opened, self.run.turns(), rounds, told, watch=seen, refills=refills)
+        after_round = self._after_round("timing kernels", rounds)
+        _interleave(opened, self.run.turns(), rounds, after_round, watch=seen, refills=refills)
         counted = kept(seen.windows, effort.warmup + effort.minimum)
         return {
             name: read(graphs[name], effort.warmup, longest_s, counted, refills[name])
@@ -348,16 +350,16 @@ class _Timing:
 
         return session, read
 
-    def _told(self, stage: str, rounds: int) -> Callable[[int], None]:
+    def _after_round(self, stage: str, rounds: int) -> Callable[[int], None]:
         """What happens after each round."""
 
-        def told(done: int) -> None:
+        def after_round(done: int) -> None:
             if self.between and stage == "timing":
                 self.between()
             if self.progress:
                 self.progress(stage, done, rounds)
 
-        return told
+        return after_round
 
 
 def _open(name: str, path: Path, options: SessionOptions) -> Session:

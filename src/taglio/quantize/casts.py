@@ -6,6 +6,8 @@ import onnx
 from onnx import TensorProto, shape_inference
 from onnxruntime.quantization.onnx_model import ONNXModel
 
+from taglio.model.operators import integer
+
 _ADDED = "_cast_to_fp16"  # what the converter appends to the name of a float32 tensor
 
 
@@ -46,7 +48,7 @@ def _straight(casts: Mapping[str, onnx.NodeProto], outputs: set[str], produced: 
     names: dict[str, str] = {}
     for name, back in casts.items():
         there = casts.get(back.input[0])
-        if there is None or _target(back) != TensorProto.FLOAT or _target(there) != TensorProto.FLOAT16:
+        if there is None or integer(back, "to") != TensorProto.FLOAT or integer(there, "to") != TensorProto.FLOAT16:
             continue
         source = there.input[0]
         if name not in outputs:
@@ -54,10 +56,6 @@ def _straight(casts: Mapping[str, onnx.NodeProto], outputs: set[str], produced: 
         elif source in produced and source not in outputs and source not in names:
             names[source] = name
     return {name: names.get(target, target) for name, target in names.items()}
-
-
-def _target(cast: onnx.NodeProto) -> int:
-    return next(int(attribute.i) for attribute in cast.attribute if attribute.name == "to")
 
 
 def in_float16(proto: onnx.ModelProto) -> set[str]:

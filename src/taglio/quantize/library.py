@@ -35,6 +35,7 @@ from taglio.model.captures import node_inputs
 from taglio.model.graph import Block, Graph, flows
 from taglio.model.load import Model
 from taglio.model.observe import tensor_shapes
+from taglio.model.operators import integer, scales
 from taglio.model.simplify import drop_unused_initializers
 from taglio.quantize.casts import in_float16, tidy_casts
 from taglio.quantize.keep_float import import_domains, keep_float
@@ -62,7 +63,7 @@ def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme,
     chosen = _without_float_movement(graph, _blocks(graph, blocks))
     if not chosen:
         return deepcopy(model.proto)
-    nodes = {node.name: node for node in model.proto.graph.node}
+    nodes = model.nodes()
     parameters = _parameters(graph, share_ranges(model.proto, ranges.low_high), scheme)
     asked: dict[str, Block] = {}
     slopes = set()
@@ -93,7 +94,7 @@ def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme,
 
 
 def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -> onnx.ModelProto:
-    """`model` with the Conv, MatMul or Gemm of each of `blocks` on int8 weights and scales computed while running.
+    """`model` with the Conv, MatMul or Gemm of each of `blocks` on int8 weights and scales computed at run time.
 
     The calibration and format of `scheme` do not apply. Raises BadOption for activations other than u8 asymmetric, the
     only kind that ONNX Runtime computes; CannotQuantize for a block without such an operator, or with an unsupported
@@ -105,7 +106,7 @@ def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -
     chosen = _blocks(graph, blocks)
     if not chosen:
         return deepcopy(model.proto)
-    nodes = {node.name: node for node in model.proto.graph.node}
+    nodes = model.nodes()
     initializers = model.initializers()
     asked: dict[str, Block] = {}
     for block in chosen:
@@ -146,7 +147,7 @@ def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProt
     chosen = _blocks(graph, blocks)
     if not chosen:
         return deepcopy(model.proto)
-    nodes = {node.name: node for node in model.proto.graph.node}
+    nodes = model.nodes()
     initializers = model.initializers()
     asked = {name: block for block in chosen for name in block.operators}
     for name, block in asked.items():
@@ -344,11 +345,10 @@ def _dynamic_refusal(node: onnx.NodeProto, initializers: Mapping[str, onnx.Tenso
     if node.op_type not in DYNAMIC:
         return f"ONNX Runtime does {', '.join(sorted(DYNAMIC))}, this is {node.op_type}"
     if node.input[1] not in initializers:
-        return "its weights are computed while running"
-    settings = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-    if node.op_type == "Gemm" and (settings.get("alpha", 1.0), settings.get("beta", 1.0)) != (1.0, 1.0):
+        return "its weights are computed at run time"
+    if node.op_type == "Gemm" and scales(node):
         return "a Gemm with alpha or beta other than 1"
-    if node.op_type == "Gemm" and settings.get("transA", 0):
+    if node.op_type == "Gemm" and integer(node, "transA"):
         return "a Gemm that transposes its input"
     if node.op_type == "Conv" and scheme.per_channel:
         return f"scheme {scheme} has a weight scale per channel, ConvInteger one per tensor: write pt"

@@ -52,7 +52,7 @@ class Precision:
         """Why `block` does not have this form; "" if it has."""
         if self.fits(block):
             return ""
-        return block.refusal or ("no matrix of constants, 32 by 32 or larger" if self.uncalibrated else "no soft tail")
+        return block.refusal or ("no constant matrix of at least 32 by 32" if self.uncalibrated else "no soft tail")
 
 
 FLOAT32 = Precision("float32", None, "float")

@@ -59,7 +59,7 @@ class QdqBuilder:
         # Quantised weights of a model with weights in files are in files too, shared by all builders.
         self._weights: dict[object, QuantizedWeight] = {} if model.store is None else model.store.made
         self._parameters: dict[tuple[str, object], TensorParameters] = {}
-        self._nodes = {node.name: node for node in model.proto.graph.node}
+        self._nodes = model.nodes()
         self._roots = range_roots(model.proto)
         self._ranges = {name: share_ranges(model.proto, each.low_high) for name, each in ranges.items()}
         self._shifts = {name: each.shifts for name, each in ranges.items()}
@@ -157,7 +157,7 @@ class QdqBuilder:
                 return self._own[root]
             ranges = self._ranges[scheme.calibrated]
             if root not in ranges:
-                reason = self._without[scheme.calibrated].get(root, "is unknown to the calibration: calibrate again")
+                reason = self._without[scheme.calibrated].get(root, "was not calibrated: calibrate again")
                 raise CannotQuantize(f"tensor {root} has no calibrated range: it {reason}")
             self._parameters[key] = activation_parameters(*ranges[root], scheme)
         return self._parameters[key]

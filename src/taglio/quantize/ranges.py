@@ -102,9 +102,9 @@ def _why_none(low: float, high: float) -> str:
     if low > high:
         return "is empty on all of the data"
     if not low <= high:
-        return "is not a number on some of the data"
+        return "is NaN on some of the data"
     if max(-low, high) >= _MASK:
-        return f"reaches {low if -low >= _MASK else high:.3g}, as masks do: too far for int8 to keep other values apart"
+        return f"reaches {low if -low >= _MASK else high:.3g}, as masks do: int8 could not resolve its other values"
     return ""
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from taglio.model.operators import integer
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.keep_float import MICROSOFT
 from taglio.quantize.parameters import QuantizedWeight
@@ -29,7 +30,7 @@ _ACCURACY_LEVEL = 4
 
 def transposed(node: onnx.NodeProto) -> bool:
     """Whether a Gemm's matrix is stored as [columns, rows]."""
-    return any(each.name == "transB" and each.i for each in node.attribute)
+    return bool(integer(node, "transB"))
 
 
 def quantize_matrix(matrix: np.ndarray, precision: Precision) -> QuantizedWeight:

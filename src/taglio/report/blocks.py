@@ -19,7 +19,7 @@ _HEAD = ("block", "error alone", "float", "int8", "saved", "saved per error", "c
 
 
 def damage_and_gain(material: Material) -> list[Part]:
-    """A chart with a mark per block, time saved by error alone (hollow: better left out), and the list of those to
+    """A chart with a mark per block, time saved by error alone (hollow: better kept in float), and the list of those to
     leave out."""
     if material.error is None:
         return material.lacks(workspace.ERROR)
@@ -34,10 +34,10 @@ def damage_and_gain(material: Material) -> list[Part]:
         look = "float" if row.leave_out else "int8"
         error, text = (row.damage or 0.0) * scale, _describe(row, basis)
         marks.append(Mark(row.saved_s * 1e3, error, look, text, hollow=bool(row.leave_out)))
-    caption = "Right: int8 saves time. Up: int8 costs accuracy. Hollow: better left out."
+    caption = "Right: int8 saves time. Up: int8 costs accuracy. Hollow: better kept in float."
     x, y = Axis("time saved by int8, ms"), Axis(f"one block alone: {title}", "log")
     chart = Chart("error alone against time saved, by block", x, y, marks, caption)
-    lede = f"{len(out)} of {plural(len(rows), 'block')} are slower in int8, or cost more error than they save time."
+    lede = f"{len(out)} of {plural(len(rows), 'block')} are slower in int8, or add too much error for the time saved."
     reasons = [[row.block, shown(basis, row.damage), row.leave_out] for row in out[:_REASONS]]
     listed: list[Part] = [Table(["leave out", "error alone", "why"], reasons, look="dense")] if reasons else []
     return [Text(lede), Columns([[chart], listed])]
@@ -108,7 +108,7 @@ def _written(
     if assignment is not None:
         chosen = form_of(assignment, block.name)
         sample = block_class(block, assignment)
-    about = " + ".join(block.kind.split("+")) + (f"; {block.refusal}" if block.refusal else "")
+    about = block.kind.replace("+", " + ") + (f"; {block.refusal}" if block.refusal else "")
     worth = None if row.worth is None else row.worth * 1e3 / basis.axis[1]  # ms for 1 % where losses are drawn in %
     return [
         Cell(block.name, note=about, sort=block.name),

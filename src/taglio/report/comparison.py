@@ -48,7 +48,7 @@ def show(result: Comparison, page: Path | None) -> None:
         console.show([Heading(_fastest(result)), *_standings(result)])
     console.say(f"\n{result.recommendation}")
     if result.emitted:
-        console.say(f"the model of the row is in {result.emitted}")
+        console.say(f"wrote the model of this row to {result.emitted}")
     wrote = f"; wrote {page} and {page.with_suffix('.json')}" if page else ""
     console.say(f"took {result.wall_s:.0f} s{wrote}")
 
@@ -61,7 +61,7 @@ def _conditions(result: Comparison) -> Items:
     samples = f"{result.calibration_samples} samples for calibration, {result.held_out_samples} held out"
     lines = [
         str(result.machine),
-        f"{plural(result.threads, 'thread')}; rows of one back end ran in turns after a warm-up; medians",
+        f"{plural(result.threads, 'thread')}; rows of one back end are interleaved, after a warm-up; times are medians",
         f"timeout per row {result.silence_s:.0f} s; {memory}",
         f"{result.data}: {samples}",
     ]
@@ -113,7 +113,7 @@ def _plots(result: Comparison) -> list[Part]:
             legend.append((f"c{index % _COLORS}", f"{backend}: {count} of {len(own)}"))
     if chosen is not None:
         legend.append(("ring", f"recommended: {chosen.wanted.id}"))
-    note = Text(f"Point at a mark for its row. Errors below {_NOTHING:g} % are drawn at 0.", "small")
+    note = Text(f"Hover over a point to see its row. Errors below {_NOTHING:g} % are drawn at 0.", "small")
     latency, disk = scatter("latency per inference, ms", milliseconds), scatter("size of the model, MB", megabytes)
     return [Legend(legend), note, Columns([[latency], [disk]])]
 
@@ -149,7 +149,7 @@ def _backend(result: Comparison, backend: str, *, brief: bool = False) -> list[P
     if support and not brief:
         cells = [(each.way, each.operator, "yes" if each.works else "no", each.reason) for each in support]
         head = ("way", "operator", "works", "why not")
-        parts.append(Table(head, cells, "Operators, found by trying", words=frozenset({1, 2, 3})))
+        parts.append(Table(head, cells, "Quantisable operators, tried one by one", words=frozenset({1, 2, 3})))
     if layers:
         slowest = sorted(layers, key=lambda each: -(each.float_s or 0.0))
         parts += [_layers(slowest, _LAYERS)] if brief else [_speedups(slowest), _layers(layers)]
@@ -159,7 +159,7 @@ def _backend(result: Comparison, backend: str, *, brief: bool = False) -> list[P
 
 
 def _rows(rows: Sequence[Row]) -> Table:
-    head = ["row", "latency", "spread", "× float", "× ORT", "error against its float", "against the original", "top-1"]
+    head = ["row", "latency", "spread", "× float", "× ORT", "error against float", "against the original", "top-1"]
     head += ["size", "in int8", "types", "symmetric", "per channel", "engine", "operators in int8"]
     labelled = any(row.checked is not None and row.checked.accuracy is not None for row in rows)
     kept = [index for index, name in enumerate(head) if labelled or name != "top-1"]
@@ -187,8 +187,8 @@ def _reasons(rows: Sequence[Row], *, brief: bool) -> list[Part]:
     """Why rows were not measured, and notes on measured ones: each once, with its rows."""
     found: dict[str, list[str]] = {}
     for row in rows:
-        said = (f"{row.status}: {row.reason}",) if row.reason else row.checked.notes if row.checked else ()
-        for each in said:
+        texts = (f"{row.status}: {row.reason}",) if row.reason else row.checked.notes if row.checked else ()
+        for each in texts:
             found.setdefault(each, []).append(_short(row))
     items = []
     for text, names in found.items():

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, isfinite, sqrt
 
-from taglio.model.graph import ANCHORS, Block
+from taglio.model.graph import ANCHORS, Block, Graph
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment, form_of
 from taglio.report.layers import Arc, Box, Layout, layout
@@ -50,38 +50,14 @@ def network(material: Material) -> list[Part]:
     devices = material.plan.devices() if material.plan is not None else {}
     places = list(dict.fromkeys(devices.values()))
     classes = {block.name: block_class(block, assignment) for block in graph.blocks}
-    edges, boxes, ports = [], [], dict[str, str]()
     times = material.profile.block_times()
-    longest = max((seconds for seconds in times.values() if isfinite(seconds)), default=0.0) or 1.0
-    widths = {}
-    for name in graph.inputs:
-        ports[f"input {name}"] = name
-        boxes.append(_box(f"input {name}", _PORT, short_name(name)))
+    widths = _widths(graph, times, assignment)
     labels = {block.name: _label(block, places, devices) for block in graph.blocks}
-    for block in graph.blocks:
-        seconds = min(longest, times.get((block.name, form_of(assignment, block.name)), 0.0))
-        widths[block.name] = max(_NARROWEST, _WIDEST * sqrt(seconds / longest)) if seconds > 0.0 else _NARROWEST
-        boxes.append(_box(block.name, widths[block.name], labels[block.name]))
-    for tensor in graph.tensors:
-        if tensor.producer is None and tensor.name not in graph.inputs:
-            continue
-        source = tensor.producer or f"input {tensor.name}"
-        edges += [(source, reader) for reader in tensor.consumers]
-        if tensor.name in graph.outputs and tensor.producer is not None:
-            ports[f"output {tensor.name}"] = tensor.name
-            boxes.append(_box(f"output {tensor.name}", _PORT, short_name(tensor.name)))
-            edges.append((source, f"output {tensor.name}"))
+    boxes, edges, ports = _outline(graph, widths, labels)
     drawn = layout(boxes, edges)
     strips, width, height = _strips(drawn, boxes)
-    readers: dict[str, list[str]] = {}
-    for source, reader in edges:
-        readers.setdefault(source, []).append(reader)
-    painted = []
-    for arc in drawn.arcs:
-        beyond = [reader for reader in readers[arc.source] if drawn.layers[reader] > arc.layer + 1]
-        painted.append((_look(arc, [arc.reader] if arc.reader else beyond, assignment, devices), arc))
-    painted.sort(key=lambda pair: "to-" in pair[0])  # these are drawn over the others
-    arcs = [part for class_, arc in painted for part in _arc(arc, class_, strips)]
+    looks = _looks(drawn, edges, assignment, devices)
+    arcs = [part for look, arc in looks for part in _arc(arc, look, strips)]
 
     def node(key: str, box: float, look: str, label: str, title: str) -> Node:
         x, y = _at(strips, drawn.layers[key], drawn.x[key])
@@ -94,8 +70,52 @@ def network(material: Material) -> list[Part]:
     for key, name in ports.items():
         nodes.append(node(key, _PORT, "b-port", short_name(name), f"{key.partition(' ')[0]} of the model: {name}"))
     rules = [strip.left - _GUTTER / 2 for strip in strips[1:]]
-    changing = any("to-" in class_ for class_, _ in painted)
+    changing = any("to-" in look for look, _ in looks)
     return [_legend(Counter(classes.values()), changing, places), Picture(width, height, _NODE, rules, arcs, nodes)]
+
+
+def _widths(graph: Graph, times: Mapping[tuple[str, str], float], assignment: Assignment) -> dict[str, float]:
+    """The width of every block, whose square grows with its time."""
+    longest = max((seconds for seconds in times.values() if isfinite(seconds)), default=0.0) or 1.0
+    seconds = {each.name: times.get((each.name, form_of(assignment, each.name)), 0.0) for each in graph.blocks}
+    return {
+        name: max(_NARROWEST, _WIDEST * sqrt(max(0.0, min(longest, each)) / longest)) for name, each in seconds.items()
+    }
+
+
+def _outline(
+    graph: Graph, widths: Mapping[str, float], labels: Mapping[str, str]
+) -> tuple[list[Box], list[tuple[str, str]], dict[str, str]]:
+    """Boxes of blocks, inputs and outputs; the edges between them; and tensors by the box of an input or output."""
+    ports = {f"input {name}": name for name in graph.inputs}
+    boxes = [_box(port, _PORT, short_name(name)) for port, name in ports.items()]
+    boxes += [_box(block.name, widths[block.name], labels[block.name]) for block in graph.blocks]
+    edges = []
+    for tensor in graph.tensors:
+        if tensor.producer is None and tensor.name not in graph.inputs:
+            continue
+        source = tensor.producer or f"input {tensor.name}"
+        edges += [(source, reader) for reader in tensor.consumers]
+        if tensor.name in graph.outputs and tensor.producer is not None:
+            port = f"output {tensor.name}"
+            ports[port] = tensor.name
+            boxes.append(_box(port, _PORT, short_name(tensor.name)))
+            edges.append((source, port))
+    return boxes, edges, ports
+
+
+def _looks(
+    drawn: Layout, edges: Sequence[tuple[str, str]], assignment: Assignment, devices: Mapping[str, str]
+) -> list[tuple[str, Arc]]:
+    """Every step of an edge with its CSS classes; changes of type come last, since they are drawn over the others."""
+    readers: dict[str, list[str]] = {}
+    for source, reader in edges:
+        readers.setdefault(source, []).append(reader)
+    found = []
+    for arc in drawn.arcs:
+        beyond = [reader for reader in readers[arc.source] if drawn.layers[reader] > arc.layer + 1]
+        found.append((_look(arc, [arc.reader] if arc.reader else beyond, assignment, devices), arc))
+    return sorted(found, key=lambda pair: "to-" in pair[0])
 
 
 def block_class(block: Block, assignment: Assignment) -> str:
@@ -191,7 +211,7 @@ def _curve(x0: float, y0: float, x1: float, y1: float) -> str:
 def _title(
     material: Material, block: Block, times: Mapping[tuple[str, str], float], assignment: Assignment, device: str
 ) -> str:
-    lines = [block.name, " + ".join(block.kind.split("+"))]
+    lines = [block.name, block.kind.replace("+", " + ")]
     if material.plan is not None:
         lines.append(f"planned in {form_of(assignment, block.name)}" + (f" on {device}" if device else ""))
     if block.movement:

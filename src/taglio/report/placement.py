@@ -89,12 +89,12 @@ def _totals(plan: Plan, *, shared: bool = False) -> Facts:
 
 def measured_at(shapes: Sequence[Mapping[str, Sequence[int]]]) -> str:
     """The shapes of the timings of a model with dynamic dimensions."""
-    told = Counter(
+    counts = Counter(
         ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in each.items()) for each in shapes
     )
-    if len(told) == 1:
-        return f"times are for {next(iter(told))}; dimensions stay dynamic in the built model"
-    each = "; ".join(f"{count} of {len(shapes)}: {text}" for text, count in told.items())
+    if len(counts) == 1:
+        return f"times are for {next(iter(counts))}; dimensions stay dynamic in the built model"
+    each = "; ".join(f"{count} of {len(shapes)}: {text}" for text, count in counts.items())
     return f"times are means over shapes as they occur ({each}); dimensions stay dynamic in the built model"
 
 

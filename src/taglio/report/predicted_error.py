@@ -28,8 +28,8 @@ def predicted_error(material: Material) -> list[Part]:
     unit, scale = metric.axis
 
     def mark(text: str, predicted: float, measured: float, look: str, symbol: str = "circle", label: str = "") -> Mark:
-        told = f"{text}\npredicted {shown(metric, predicted)}\nmeasured {shown(metric, measured)}"
-        return Mark(predicted * scale, measured * scale, look, told, label, symbol, ring=look == "plan")
+        hover = f"{text}\npredicted {shown(metric, predicted)}\nmeasured {shown(metric, measured)}"
+        return Mark(predicted * scale, measured * scale, look, hover, label, symbol, ring=look == "plan")
 
     marks = [mark(plural(len(each.assignment), "block"), each.predicted, each.error, "dot") for each in drawn]
     if outcome is not None:
@@ -56,7 +56,7 @@ def predicted_error(material: Material) -> list[Part]:
             curve("upper", xs, lambda x: known.upper(x / scale) * scale, log=True),
         ],
     )
-    lede, *notes = said(known)
+    lede, *notes = prediction_quality(known)
     return [lede, *notes, Columns([[chart], [worst_alone(known), facts(known)]])]
 
 
@@ -69,7 +69,7 @@ def trade_off(material: Material) -> list[Part]:
     plans = [point for point in outcome.points if point.name not in PURE]
     corrected = ", corrected for drift" if abs(drift - 1.0) > STEADY else ""
     caption = (
-        "Each mark: predicted latency, and error on held-out inputs; a stroke leads to the measured latency"
+        "Each mark: predicted latency, and error on held-out inputs; a line leads to the measured latency"
         f"{corrected}. Hollow: beyond the limit."
     )
     every = "error and latency of all plans"
@@ -140,7 +140,7 @@ def _describe(metric: Metric, point: Point) -> str:
     )
 
 
-def said(known: ErrorModel) -> list[Part]:
+def prediction_quality(known: ErrorModel) -> list[Part]:
     """How well subsets were predicted, and notes."""
     drawn = sum(each.error > 0.0 and each.predicted > 0.0 for each in known.subsets)
     under = sum(each.error <= known.upper(each.predicted) for each in known.subsets)

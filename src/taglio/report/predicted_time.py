@@ -149,8 +149,8 @@ def _moves(material: Material, assignment: Assignment, base: Breakdown, chosen: 
     decimals = ms_decimals(base.total_s)
     first = Bar("float", 0.0, base.total_s, ms(base.total_s, decimals), "total from")
     last = Bar("plan", 0.0, chosen.total_s, ms(chosen.total_s, decimals), "total")
-    told = [(label, by, "up" if by > 0.0 else "down", signed_ms(by, decimals)) for label, by in steps]
-    return [first, *_waterfall(material, base.total_s, told), last]
+    drawn = [(label, by, "up" if by > 0.0 else "down", signed_ms(by, decimals)) for label, by in steps]
+    return [first, *_waterfall(material, base.total_s, drawn), last]
 
 
 def _waterfall(material: Material, at: float, steps: Sequence[tuple[str, float, str, str]]) -> list[Bar]:

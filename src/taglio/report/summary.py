@@ -49,15 +49,15 @@ def _headline(material: Material) -> str:
     moved = outcome is not None and outcome.plan.runtime != outcome.float32.runtime
     if outcome is not None and outcome.plan.int8_blocks == 0 and not moved:
         limit = f"{metric.title} {allowed(metric, outcome.max_error)}"
-        return f"Float stays: nothing within the {limit} is clearly faster"
+        return f"Keep float: nothing within the {limit} is clearly faster"
     if outcome is not None:
         gain = outcome.float32.latency.median_s / outcome.plan.latency.median_s
-        told = f"{metric.title} {shown(metric, outcome.plan.error)} ({allowed(metric, outcome.max_error)})"
+        errors = f"{metric.title} {shown(metric, outcome.plan.error)} ({allowed(metric, outcome.max_error)})"
         for also, other in zip(outcome.also, outcome.plan.others, strict=False):
             most = allowed(also.metric, also.max_error)
-            told += f", {also.metric.title} {shown(also.metric, other.loss)} ({most})"
+            errors += f", {also.metric.title} {shown(also.metric, other.loss)} ({most})"
         where = f" in {outcome.float32.runtime}, by running in {outcome.plan.runtime}" if moved else ""
-        return f"{times(gain)} as fast as float{where}, {told}"
+        return f"{times(gain)} as fast as float{where}, {errors}"
     if plan is not None and plan.predicted_s and base.predicted_s:
         bound = material.max_error
         ceiling = "" if bound is None else f" ({allowed(metric, bound)})"
@@ -89,13 +89,13 @@ def lede(material: Material) -> list[Part]:
     if outcome.curve:
         reached = outcome.float32.latency.median_s / outcome.plan.latency.median_s if outcome.plan.int8_blocks else 1.0
         gains = [each for each in outcome.curve if each.speed_up >= _GAIN * reached]
-        told = ", ".join(f"{times(each.speed_up)} at {shown(metric, each.max_error)}" for each in gains)
+        listed = ", ".join(f"{times(each.speed_up)} at {shown(metric, each.max_error)}" for each in gains)
         measured = verdict == "beyond" and outcome.plan.latency.median_s >= _GAIN * outcome.int8.latency.median_s
         if gains or not measured:  # else all int8 shows that a larger limit gains
-            text += f" A larger limit is predicted to {f'give {told}' if gains else 'gain nothing'}."
+            text += f" A larger limit is predicted to {f'give {listed}' if gains else 'gain nothing'}."
     if outcome.costly and outcome.plan.int8_blocks < _FEW * outcome.candidates:
-        told = ", ".join(f"{each.block} ({shown(metric.basis, each.error)})" for each in outcome.costly)
-        text += f" Most error, each alone in int8, comes from {told}."
+        listed = ", ".join(f"{each.block} ({shown(metric.basis, each.error)})" for each in outcome.costly)
+        text += f" Largest errors, one block in int8: {listed}."
     return [Text(text, "lede"), *(Text(f"Note: {note}", "note") for note in material.notes())]
 
 
@@ -112,8 +112,8 @@ def tiles(material: Material) -> list[Part]:
         (size(plan.size_bytes), f"on disk; float {size(base.size_bytes)}", None),
     ]
     if plan.accuracy is not None and base.accuracy is not None:
-        told, reached = outcome.accuracy_text(base.accuracy), outcome.accuracy_text(plan.accuracy)
-        items.append((reached, f"{_accuracy_title(outcome)}; float {told}", None))
+        accuracy, before = outcome.accuracy_text(plan.accuracy), outcome.accuracy_text(base.accuracy)
+        items.append((accuracy, f"{_accuracy_title(outcome)}; float {before}", None))
     return [Tiles(items)]
 
 
@@ -247,7 +247,7 @@ def _scores(outcome: Outcome) -> list[list[object]]:
         cells = [_judged(bound.metric, other.loss if other else None, bound.max_error) for other in found]
         rows.append([f"{bound.metric.title} measured ({allowed(bound.metric, bound.max_error)})", *cells])
         if bound.metric.labelled:
-            values = [MISSING if other is None else bound.metric.told(other.value) for other in found]
+            values = [MISSING if other is None else bound.metric.score_text(other.value) for other in found]
             rows.append([f"{bound.metric.name} on labels", *values])
     return [*rows, ["size", *(size(each.size_bytes) for each in variants)]]
 
@@ -281,7 +281,7 @@ def _status(outcome: Outcome) -> str:
     status, gap = outcome.status, outcome.gap
     if status == "optimal":
         margin = f" by more than {percent(gap)}" if gap > 1e-6 else ""
-        return f"by the measured tables, no plan within the limit is faster{margin}"
+        return f"according to the measured times, no plan within the limit is faster{margin}"
     if status == "measured":
         though = f", though predicted {percent(gap)} slower than the solver's plan" if gap > 1e-6 else ""
         return f"no other was clearly faster when timed{though}"

@@ -146,8 +146,8 @@ def inspect(model: Model, graph: Graph, chosen: set[str] | None, assumed: str = 
         f"{size(weight_bytes(model.proto) + listed_bytes(model.proto.graph.node))} of weights, opset {model.opset}"
     )
     if counts := quantized_operators(model.proto):
-        told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        say(f"already quantised: {told}; kept as they are (--requantize converts them to float)")
+        listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        say(f"already quantised: {listed}; kept as they are (--requantize converts them to float)")
     for spec in model.inputs:
         say(f"input  {spec.name} {_dims(spec.shape)} {spec.dtype}")
     for value in model.proto.graph.output:
@@ -183,7 +183,8 @@ def profile(material: Material, layers: LayerTimes | None = None) -> None:
 def error(known: ErrorModel, provider: str = "") -> None:
     """Print the blocks with the largest error alone, how well unseen subsets were predicted, and the execution
     `provider` if it is worth telling."""
-    show([predicted_error.worst_alone(known, _WORST), *predicted_error.said(known), predicted_error.facts(known)])
+    quality = predicted_error.prediction_quality(known)
+    show([predicted_error.worst_alone(known, _WORST), *quality, predicted_error.facts(known)])
     if known.metric.own:
         _say_source(known.metric)
         say(f"the float model has {known.metric.name} = {known.metric.text(0.0)}")
@@ -204,12 +205,12 @@ def sensitivity(rows: Sequence[Sensitivity], known: ErrorModel, by: str) -> None
         cells.append([row.block, *ranked, "leave out" if row.leave_out else "yes"])
     show([Table(head, cells)])
     out = sorted((row for row in rows if row.leave_out), key=lambda each: -each.noise_share)
-    say(f"leave out {len(out)} of {len(rows)} blocks" + (":" if out else "; each is worth its error"))
+    say(f"leave out {len(out)} of {len(rows)} blocks" + (":" if out else ": each saves enough time for its error"))
     for row in out:
         say(f"  {row.block}: {row.leave_out}")
 
 
-def plans(answer: Answer, names: Sequence[str], objective: Objective, told: Sequence[Alternative]) -> None:
+def plans(answer: Answer, names: Sequence[str], objective: Objective, alternatives: Sequence[Alternative]) -> None:
     """Print what runs where, what is sent, predictions, and the alternatives that were requested."""
     for name, plan in zip(names, answer.plans, strict=True):
         if len(names) > 1:
@@ -225,7 +226,7 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective, told: Sequ
     if moved and objective.last.kind != "throughput":
         alone += f", including {amount(objective, cost)} to move {plural(moved, 'block')}"
     say(f"{objective}: {amount(objective, answer.value)}{alone}, proven within {answer.gap:.2%} of the optimum")
-    for each in told:
+    for each in alternatives:
         say(each.words)
 
 

@@ -6,7 +6,6 @@ in bfloat16 if the options name that place; OpenVINO's own default depends on th
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from taglio.errors import BadModel, BadOption
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.openvino_fusions import read_fused
 from taglio.runtimes.openvino_marks import MarkedModel
+from taglio.runtimes.openvino_parts import Part, parts_of
 from taglio.runtimes.openvino_words import complaint, without_sources
 from taglio.scratch import scratch
 
@@ -23,17 +23,6 @@ NAME = "openvino"
 BF16 = "openvino-bf16"
 # Some float parts compute in bfloat16, the others in float32.
 MIXED = "openvino-mixed"
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One node of a compiled graph: its kind, the names of the model's operators that were fused into it, and the part
-    that writes its first input ("" for none)."""
-
-    name: str
-    kind: str
-    originals: tuple[str, ...]
-    source: str
 
 
 class OpenVinoSession:
@@ -59,7 +48,7 @@ class OpenVinoSession:
 
     def parts(self) -> list[Part]:
         """The nodes of the compiled graph, in execution order."""
-        return [_part(node) for node in self._compiled.get_runtime_model().get_ordered_ops()]
+        return parts_of(self._compiled)
 
     def seconds(self) -> dict[str, float]:
         """What the last run took, by part, where the session counts."""
@@ -118,14 +107,3 @@ def _openvino() -> Any:
         return importlib.import_module("openvino")
     except ImportError:
         raise BadOption("OpenVINO is not installed here: pip install 'taglio[openvino]'") from None
-
-
-def _part(node: Any) -> Part:
-    info, inputs = node.get_rt_info(), node.inputs()
-    source = inputs[0].get_source_output().get_node().get_friendly_name() if inputs else ""
-    originals = tuple(name for name in _text(info, "originalLayersNames").split(",") if name)
-    return Part(str(node.get_friendly_name()), _text(info, "layerType"), originals, str(source))
-
-
-def _text(info: Any, key: str) -> str:
-    return str(info[key].astype(str)) if key in info else ""

@@ -22,9 +22,9 @@ class Http(asyncio.BufferedProtocol):
     """A connection: uvicorn's protocol reads heads, and bodies of no announced length; a Body reads itself. The
     connection ends where the next head takes longer than `patience_s`."""
 
-    def __init__(self, patience_s: float, **told: Any) -> None:
-        """`told` is what uvicorn tells its protocols."""
-        self._uvicorn = _Uvicorn(self, patience_s, **told)
+    def __init__(self, patience_s: float, **options: Any) -> None:
+        """`options` are those that uvicorn gives its protocols."""
+        self._uvicorn = _Uvicorn(self, patience_s, **options)
         self._page = memoryview(bytearray(_PAGE_BYTES))
         self.body: Body | None = None
 
@@ -59,8 +59,8 @@ class Http(asyncio.BufferedProtocol):
 
 
 class _Uvicorn(HttpToolsProtocol):
-    def __init__(self, connection: Http, patience_s: float, **told: Any) -> None:
-        super().__init__(**told)
+    def __init__(self, connection: Http, patience_s: float, **options: Any) -> None:
+        super().__init__(**options)
         self._connection, self._patience_s = connection, patience_s
         self._head: asyncio.TimerHandle | None = None
 

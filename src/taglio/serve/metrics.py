@@ -50,7 +50,7 @@ class Metrics:
         if model.predicted_s is not None:
             self._predicted.labels(*key).set(model.predicted_s)
 
-        def told(ran: Ran) -> None:
+        def count(ran: Ran) -> None:
             for came_s in ran.came_s:
                 wait.observe(ran.began_s - came_s)
             compute.observe(took_s := ran.ended_s - ran.began_s)
@@ -58,7 +58,7 @@ class Metrics:
             if len(ran.came_s) == 1:  # as the plan's prediction is
                 recent.append(took_s)
 
-        return told
+        return count
 
     def answered(self, model: ServedModel, seconds: float) -> None:
         """Count an answered request; `seconds` from arrival to answer."""

@@ -69,11 +69,11 @@ class _Waiting:
 class ModelQueue:
     """A model, its queue, and one thread per lane that runs it; the runtime computes with its own threads."""
 
-    def __init__(self, model: ServedModel, limits: Limits, told: Callable[[Ran], None] | None = None) -> None:
-        """`told` is called after every batch."""
+    def __init__(self, model: ServedModel, limits: Limits, after_batch: Callable[[Ran], None] | None = None) -> None:
+        """`after_batch` is called with every batch that ran."""
         self.model = model
         self._limits = limits
-        self._told = told
+        self._after_batch = after_batch
         self._waiting: deque[_Waiting] = deque()
         self._running: set[int | str | None] = set()  # sequences, of which one step runs at a time
         self._busy = 0  # runs in progress
@@ -141,8 +141,8 @@ class ModelQueue:
         self._took_s = ended - began
         for each, answer in zip(batch, answers, strict=True):
             each.future.set_result(answer)
-        if self._told:
-            self._told(Ran(tuple(each.came_s for each in batch), began, ended))
+        if self._after_batch:
+            self._after_batch(Ran(tuple(each.came_s for each in batch), began, ended))
 
     def _free(self, sequence: int | str | None) -> None:
         with self._changed:

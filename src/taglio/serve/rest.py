@@ -184,10 +184,10 @@ class _Answer:
         self._parts = [head, *blobs, b""] if size > _SMALL_BYTES else [b"".join((head, *blobs))]
         self._held = held
         kind = "octet-stream" if blobs else "json"
-        told = {"content-type": f"application/{kind}", "content-length": len(head) + size}
+        fields = {"content-type": f"application/{kind}", "content-length": len(head) + size}
         if blobs:
-            told[HEADER_LENGTH] = len(head)
-        self._headers = [(name.encode(), str(value).encode()) for name, value in told.items()]
+            fields[HEADER_LENGTH] = len(head)
+        self._headers = [(name.encode(), str(value).encode()) for name, value in fields.items()]
         held.hold(size)
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
@@ -308,13 +308,13 @@ def _response(
     outputs: list[dict[str, Any]] = []
     blobs: list[bytes] = []
     for name, array in answer.items():
-        told: dict[str, Any] = {"name": name, "datatype": datatype_of(array), "shape": list(array.shape)}
+        output: dict[str, Any] = {"name": name, "datatype": datatype_of(array), "shape": list(array.shape)}
         if wanted.get(name, binary):
             blobs.append(to_bytes(array))
-            told["parameters"] = {"binary_data_size": len(blobs[-1])}
+            output["parameters"] = {"binary_data_size": len(blobs[-1])}
         else:
-            told["data"] = to_json(name, array)
-        outputs.append(told)
+            output["data"] = to_json(name, array)
+        outputs.append(output)
     body: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "outputs": outputs}
     if isinstance(header.get("id"), str):
         body["id"] = header["id"]

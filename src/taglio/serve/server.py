@@ -58,7 +58,7 @@ class _Http(uvicorn.Server):
 
 
 def serve(
-    models: Sequence[ServedModel], settings: Settings, listen: Listen, told: Callable[[Started], None] | None = None
+    models: Sequence[ServedModel], settings: Settings, listen: Listen, started: Callable[[Started], None] | None = None
 ) -> int:
     """Answer requests until SIGTERM or SIGINT, then drain; returns the number of requests not answered in time.
 
@@ -69,7 +69,7 @@ def serve(
     gc.freeze()  # what is there to stay is not looked through again
     keep_memory()  # new pages for each copy of 600 kB would take longer than all else
     with asyncio.Runner(loop_factory=_loop) as runner:
-        return runner.run(_serve(Service(models, settings), listen, told))
+        return runner.run(_serve(Service(models, settings), listen, started))
 
 
 def _loop() -> asyncio.AbstractEventLoop:
@@ -81,7 +81,7 @@ def _loop() -> asyncio.AbstractEventLoop:
     return found
 
 
-async def _serve(service: Service, listen: Listen, told: Callable[[Started], None] | None) -> int:
+async def _serve(service: Service, listen: Listen, started: Callable[[Started], None] | None) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -113,10 +113,10 @@ async def _serve(service: Service, listen: Listen, told: Callable[[Started], Non
         running = asyncio.ensure_future(http.serve([bound]))
         while not http.started and not running.done():
             await asyncio.sleep(0.005)
-        if told:
+        if started:
             scheme = "https" if listen.certificate else "http"
             host = f"[{listen.host}]" if ":" in listen.host else listen.host
-            told(Started(f"{scheme}://{host}:{bound.getsockname()[1]}", f"{host}:{port}"))
+            started(Started(f"{scheme}://{host}:{bound.getsockname()[1]}", f"{host}:{port}"))
         trimming = asyncio.ensure_future(_trim(service))
         waiting = asyncio.ensure_future(stop.wait())
         await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)

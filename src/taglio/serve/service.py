@@ -184,10 +184,11 @@ class Held:
         self._service.most_held_bytes = max(self._service.most_held_bytes, self._service.held_bytes)
 
 
-def step_of(told: Mapping[str, Any]) -> Step | None:
+def step_of(parameters: Mapping[str, Any]) -> Step | None:
     """The step given by a request's parameters sequence_id, sequence_start and sequence_end; None without an id (0 and
     "" count as none). Raises BadRequest."""
-    sequence, start, end = told.get("sequence_id"), told.get("sequence_start", False), told.get("sequence_end", False)
+    get = parameters.get
+    sequence, start, end = get("sequence_id"), get("sequence_start", False), get("sequence_end", False)
     if sequence in (None, 0, "") and type(sequence) is not bool:
         return None
     if type(sequence) not in (int, str) or type(start) is not bool or type(end) is not bool:
@@ -195,12 +196,12 @@ def step_of(told: Mapping[str, Any]) -> Step | None:
     return Step(sequence, start, end)
 
 
-def offered(told: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The parameters `told` of a request or tensor. Raises BadRequest for those of extensions that we lack."""
+def offered(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`parameters` of a request or tensor. Raises BadRequest for those of extensions that we lack."""
     for name in _NOT_OFFERED:
-        if name in told:
+        if name in parameters:
             raise BadRequest(f"{name} is not offered: extensions are {', '.join(EXTENSIONS)}")
-    return told
+    return parameters
 
 
 def _check_names(what: str, given: Sequence[str], known: Sequence[str], *, complete: bool) -> None:

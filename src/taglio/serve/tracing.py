@@ -39,9 +39,9 @@ class Tracing:
     def request(self, model: str, version: str, traceparent: str) -> Iterator[None]:
         """The span of one request, within the caller's span if its W3C `traceparent` names one."""
         parent = self._context.extract({"traceparent": traceparent}) if traceparent else None
-        told = {"model.name": model, "model.version": version}
+        attributes = {"model.name": model, "model.version": version}
         with self._tracer.start_as_current_span(
-            f"infer {model}", parent, kind=self._trace.SpanKind.SERVER, attributes=told, record_exception=False
+            f"infer {model}", parent, kind=self._trace.SpanKind.SERVER, attributes=attributes, record_exception=False
         ):
             yield
 

@@ -59,8 +59,8 @@ def test_a_run_keeps_every_look_at_its_devices_and_goes_on_without_one_that_is_l
     speeds.look(deployment)  # type: ignore[arg-type]
     assert speeds.seen == {"camera": [1.0, 2.0, 4.0], "server": [3.0]}
     assert hosts["server"].asked == [2, 2, 2]
-    told = speeds.told(tmp_path)
-    assert told == (DeviceSpeed("camera", None, None, (1.0, 2.0, 4.0)), DeviceSpeed("server", None, None, (3.0,)))
+    kept = speeds.kept(tmp_path)
+    assert kept == (DeviceSpeed("camera", None, None, (1.0, 2.0, 4.0)), DeviceSpeed("server", None, None, (3.0,)))
 
 
 def test_how_much_slower_a_device_is_than_in_its_profile_is_told_from_the_median_of_all_looks() -> None:

@@ -30,7 +30,7 @@ def test_what_arrives_whole_is_kept(tmp_path: Path) -> None:
 
 def test_something_else_than_announced_is_refused_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = Store(tmp_path)
-    with caplog.at_level(logging.WARNING), pytest.raises(BadArtifact, match="announced as"):
+    with caplog.at_level(logging.WARNING), pytest.raises(BadArtifact, match="announced was"):
         sent(store, SHA, DATA[:-1] + b"x", len(DATA))
     assert "refused" in caplog.text and list(tmp_path.iterdir()) == []
     with pytest.raises(BadArtifact, match="longer than the 10 bytes"):

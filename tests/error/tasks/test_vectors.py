@@ -90,7 +90,7 @@ def test_r2_falls_from_one_with_the_squared_error() -> None:
 
 def test_prototypes_of_masks_are_no_classes() -> None:
     rows, maps = np.zeros((1, 14, 40), np.float32), np.zeros((1, 8, 16, 24), np.float32)
-    with pytest.raises(BadData, match=r"8 prototypes of masks in .* use detection"):
+    with pytest.raises(BadData, match=r"8 mask prototypes in .* use detection"):
         scored("segmentation", [{"y": rows, "z": maps}], [{"y": rows, "z": maps}], image=(64, 96))
     whole = {"y": rows, "z": np.zeros((1, 8, 64, 96), np.float32)}
     assert scored("segmentation", [whole], [whole], image=(64, 96)) == 1.0

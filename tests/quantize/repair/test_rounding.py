@@ -74,7 +74,7 @@ def error(model: Model, ranges: Ranges, data: Dataset) -> float:
 
 def integers(model: Model, found: Ranges, data: Dataset, **limits: Any) -> dict[str, bytes]:
     limits = {"budget_s": 10.0, **limits}
-    return rounding.integers(model, graphs.build(model), found, SCHEME, data.samples, **limits)
+    return rounding.rounded_weights(model, graphs.build(model), found, SCHEME, data.samples, **limits)
 
 
 CASES = {

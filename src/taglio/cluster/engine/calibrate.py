@@ -30,7 +30,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Watts:
-    """The line of least squares through `measured`, at no load and at full load, and the root-mean-square distance of
+    """The least-squares line through `measured`, at no load and at full load, and the root-mean-square distance of
     the measurements from it."""
 
     idle_watts: float
@@ -68,7 +68,7 @@ def calibrate(
 
 
 def fitted(measured: Sequence[Power]) -> Watts:
-    """The line of least squares through the measurements; watts are not negative."""
+    """The least-squares line through the measurements; watts are not negative."""
     busy, watts = np.array([[each.busy, each.watts] for each in measured]).T
     idle, active = np.linalg.lstsq(np.stack([1.0 - busy, busy], 1), watts)[0].clip(0.0).tolist()
     line = Watts(idle, active, 0.0, tuple(measured))

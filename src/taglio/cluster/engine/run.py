@@ -182,7 +182,7 @@ def answer_requests(
             predicted_rate_per_s=rate.value if stream and rate is not None else None,
             components=components,
             crossings=crossings,
-            speeds=speeds.told(folder),
+            speeds=speeds.kept(folder),
             energy=run.energy(components, joules, took_s),
             predicted_joules=None if ready.plan.predicted_joules is None else ready.plan.predicted_joules.value,
             loaded=run.deployment.loaded,
@@ -207,7 +207,7 @@ def too_short(runs: int, took_s: float, ratio: float) -> str | None:
         return None
     return (
         f"{runs} requests took {took_s:.2g} s in all, too short to compare with the steady-state prediction: under a "
-        "quota of processor time so few run at full speed or meet one pause; "
+        "CPU quota, so few run at full speed or in a single pause; "
         f"{math.ceil(1.5 * runs * _SUSTAINED_S / took_s)} runs take longer than a second"
     )
 
@@ -364,7 +364,7 @@ class DeviceSpeeds:
             self.look(deployment, _LOOK_S)
             self.took_s += self.looked_s - begun
 
-    def told(self, folder: Path) -> tuple[DeviceSpeed, ...]:
+    def kept(self, folder: Path) -> tuple[DeviceSpeed, ...]:
         """All checks, beside the speeds in the profiles."""
         found = []
         for name, seconds in self.seen.items():

@@ -145,7 +145,7 @@ class Server:
         if not self._waiting and self._may_switch() and (other := self._recovery.take_over(request)) is not None:
             self.pipeline.close()
             self._use(other)
-            _LOG.warning("request %d: another plan from here on: %s", request, self._recovery.switches[-1].reason)
+            _LOG.warning("request %d: new plan from here on: %s", request, self._recovery.switches[-1].reason)
         if session is not None:
             self._sessions.add(session)
         self._waiting.append(_Waiting(request, feed, session, last, time.monotonic()))

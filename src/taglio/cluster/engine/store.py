@@ -88,6 +88,6 @@ class Store:
         actual = weights.sha256(part)
         if actual != sha256:
             part.unlink()
-            _LOG.warning("refused: a component arrived as %s, announced as %s", actual[:12], sha256[:12])
-            raise BadArtifact(f"a component arrived as {actual[:12]}, announced as {sha256[:12]}")
+            _LOG.warning("refused: a component has the hash %s, announced was %s", actual[:12], sha256[:12])
+            raise BadArtifact(f"a component has the hash {actual[:12]}, announced was {sha256[:12]}")
         part.replace(self.path(sha256))

@@ -21,10 +21,10 @@ def main() -> int:
     """Run the request given on the command line."""
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    turns: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=_follow, args=(turns,), daemon=True).start()
-    _volunteer()
-    _share_source()
+    lines: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_forward_input, args=(lines,), daemon=True).start()
+    _be_killed_first()
+    _import_from_source()
     value: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
 
     def tell(event: str, **fields: object) -> None:
@@ -33,7 +33,7 @@ def main() -> int:
 
     def wait(first: bool) -> None:
         tell("round", first=first)
-        turns.get()
+        lines.get()
 
     contract = importlib.import_module("taglio.compare.workers.contract")
     loop = importlib.import_module("taglio.compare.workers.loop")
@@ -71,21 +71,22 @@ def _version(package: str) -> str:
         return str(importlib.import_module(package.replace("-", "_")).__version__)
 
 
-def _follow(turns: "queue.Queue[str]") -> None:
-    """Forward the lines of standard input; when it closes, the parent has ended, and this process exits."""
+def _forward_input(lines: "queue.Queue[str]") -> None:
+    """Forward the lines of standard input. It closes when the parent ends; then this process exits too."""
     for line in sys.stdin:
-        turns.put(line)
+        lines.put(line)
     os._exit(0)
 
 
-def _volunteer() -> None:
+def _be_killed_first() -> None:
     """If memory runs out, let the system kill this process rather than its parent."""
     score = Path("/proc/self/oom_score_adj")
     if score.exists():
         score.write_text("1000")
 
 
-def _share_source() -> None:
+def _import_from_source() -> None:
+    """Make `taglio` the package that this file belongs to, without the packages installed beside it."""
     root = Path(__file__).resolve().parents[2]
     spec = importlib.util.spec_from_file_location(
         "taglio", root / "__init__.py", submodule_search_locations=[str(root)]

@@ -57,7 +57,7 @@ def _signature(path: str) -> tuple[Any, dict[str, Any]]:
     """A SavedModel's default serving function, and its inputs by name. Raises Refused if it has none."""
     loaded = tf.saved_model.load(path)
     if "serving_default" not in loaded.signatures:
-        raise Refused(f"it has the signatures {list(loaded.signatures)}, but not serving_default: save it with that")
+        raise Refused(f"its signatures are {list(loaded.signatures)}: save it with one named serving_default")
     call = loaded.signatures["serving_default"]
     call.owner = loaded  # keeps its variables alive
     return call, dict(call.structured_input_signature[1])

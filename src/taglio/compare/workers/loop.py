@@ -41,13 +41,13 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
     timed, and only the float row stays for the next group. `wait` is called before each round that counts, with whether
     it is the first of its group.
     """
-    bench = _Bench(request, data, tell, wait)
+    open_rows = _OpenRows(request, data, tell, wait)
     fresh = 0
     for wanted in sorted(request.rows, key=lambda each: not each.baseline):
         tell("start", row=wanted.id)
         try:
             opened = backend.open(wanted)
-            checked = bench.check(wanted, opened)
+            checked = open_rows.check(wanted, opened)
         except Refused as refusal:
             tell("refused", row=wanted.id, status=refusal.status, reason=str(refusal))
             continue
@@ -57,13 +57,13 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
             continue
         if wanted.id not in request.known:
             tell("checked", row=wanted.id, **asdict(checked))
-        bench.add(wanted, opened)
+        open_rows.add(wanted, opened)
         fresh += 1
-        if (used_bytes() > request.memory_bytes and len(bench.group) > 1) or len(bench.group) >= MOST_OPEN:
-            bench.time()
+        if (used_bytes() > request.memory_bytes and len(open_rows.group) > 1) or len(open_rows.group) >= MOST_OPEN:
+            open_rows.time()
             fresh = 0
     if fresh:
-        bench.time()
+        open_rows.time()
 
 
 def describe(error: BaseException) -> dict[str, str]:
@@ -74,8 +74,8 @@ def describe(error: BaseException) -> dict[str, str]:
     return {"status": "failed", "reason": with_kind(error, 400)}
 
 
-class _Bench:
-    """The rows that are open, and what earlier rows tell about later ones."""
+class _OpenRows:
+    """The rows that are open, and what the first rows of a back end decide for all: outputs, baseline, warning."""
 
     def __init__(self, request: Request, data: Data, tell: Tell, wait: Wait) -> None:
         self._request, self._data, self._tell, self._wait = request, data, tell, wait

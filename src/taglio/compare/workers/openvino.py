@@ -14,6 +14,7 @@ from taglio.compare.row import NOT_ALONE, Layer, Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused
 from taglio.compare.workers.loop import distance
 from taglio.runtimes.openvino_fusions import read_fused
+from taglio.runtimes.openvino_parts import parts_of
 from taglio.runtimes.openvino_words import complaint
 
 PACKAGES = ("openvino",)
@@ -50,7 +51,7 @@ class OpenVino:
             results = request.infer(list(sample), share_inputs=True, share_outputs=True)
             return [results[port] for port in compiled.outputs]
 
-        parts = [part for part in _parts(compiled) if part.kind not in _STILL]
+        parts = [part for part in parts_of(compiled) if part.kind not in _STILL]
         counts = Counter(part.kind for part in parts)
         int8 = Counter(part.kind for part in parts if part.precision in _INT8)
         notes = []
@@ -109,7 +110,7 @@ class OpenVino:
         compiled = self._compile(path, "f32", counters=True)
         owner = {operator: block.name for block in blocks for operator in block.operators}
         owner |= {tensor: block.name for block in blocks for tensor in block.outputs}
-        originals = {part.name: part.originals for part in _parts(compiled)}
+        originals = {part.name: part.originals for part in parts_of(compiled)}
         request = compiled.create_infer_request()
         runs: list[dict[str, float]] = []
         for index in range(_RUNS + 1):
@@ -124,25 +125,6 @@ class OpenVino:
                 taken[key] = taken.get(key, 0.0) + info.real_time.total_seconds()
             runs.append(taken)
         return {name: median(run.get(name, 0.0) for run in runs) for name in runs[0]}
-
-
-class _Part:
-    """One node of a compiled graph."""
-
-    def __init__(self, node: Any) -> None:
-        info = node.get_rt_info()
-        self.name = str(node.get_friendly_name())
-        self.kind = _text(info, "layerType")
-        self.precision = _text(info, "runtimePrecision").lower()
-        self.originals = [name for name in _text(info, "originalLayersNames").split(",") if name]
-
-
-def _parts(compiled: Any) -> list[_Part]:
-    return [_Part(node) for node in compiled.get_runtime_model().get_ordered_ops()]
-
-
-def _text(info: Any, key: str) -> str:
-    return str(info[key].astype(str)) if key in info else ""
 
 
 make = OpenVino

@@ -84,7 +84,7 @@ def read_map(outputs: Outputs, setting: Setting) -> np.ndarray:
     """The class of each pixel, flat; for a single channel, whether it is above one half. Raises BadData for prototypes
     of masks, whose channels are no classes."""
     if count := prototypes(outputs, setting.image):
-        told = f"the {count} prototypes of masks in {shapes(outputs)} are no classes"
+        told = f"the {count} mask prototypes in {shapes(outputs)} are not classes"
         raise BadData(f"metric segmentation: {told}: use detection")
     for value in outputs.values():
         array = np.asarray(value)

@@ -18,6 +18,7 @@ from taglio.errors import BadData, BadModel, CannotQuantize
 from taglio.model.derived import with_outputs
 from taglio.model.graph import Block, Graph
 from taglio.model.load import Model
+from taglio.model.operators import scales
 from taglio.progress import Progress, reported
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.precision import precisions
@@ -78,7 +79,7 @@ def shifts(
 
 def _corrected(model: Model, block: Block, weights: Mapping[str, onnx.TensorProto]) -> onnx.NodeProto | None:
     """The operator of `block` to correct by the rules above; None if there is none."""
-    nodes = {node.name: node for node in model.proto.graph.node if node.name in block.operators}
+    nodes = model.nodes()
     anchor = nodes[block.operators[0]]
     if len(anchor.input) < 2 or anchor.input[1] not in weights:
         return None
@@ -86,8 +87,7 @@ def _corrected(model: Model, block: Block, weights: Mapping[str, onnx.TensorProt
         case "Conv" | "ConvTranspose":
             return anchor
         case "Gemm":
-            scales = [each.f for each in anchor.attribute if each.name in ("alpha", "beta")]
-            return anchor if all(each == 1.0 for each in scales) else None
+            return None if scales(anchor) else anchor
         case "MatMul":
             added = len(block.operators) > 1 and nodes[block.operators[1]].op_type == "Add"
             return anchor if added and len(weights[anchor.input[1]].dims) == 2 else None

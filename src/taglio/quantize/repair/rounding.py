@@ -31,12 +31,13 @@ from taglio.memory import groups_within
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.model.observe import tensor_values
-from taglio.model.operators import integer, text
+from taglio.model.operators import integer, integers, text
 from taglio.progress import Progress
 from taglio.quantize.parameters import QuantizedWeight, weight_limits
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
+from taglio.quantize.uncalibrated import transposed
 
 # Rows of inputs per column, and their least and greatest number.
 _PER_COLUMN, _FEWEST_ROWS, _MOST_ROWS = 4, 2048, 16_384
@@ -76,7 +77,7 @@ class _Product:
         return float(groups * columns**2 * (2.0 * self.rows + columns + 2.0 * outputs) / _FLOPS_PER_S)
 
 
-def integers(
+def rounded_weights(
     model: Model,
     graph: Graph,
     ranges: Ranges,
@@ -128,7 +129,7 @@ def _products(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> Ite
     for node in model.proto.graph.node:
         for name in node.input:
             readers[name] = readers.get(name, 0) + 1
-    nodes = {node.name: node for node in model.proto.graph.node}
+    nodes = model.nodes()
     for block in graph.candidates():
         node = nodes[block.operators[0]]
         if len(node.input) < 2 or node.input[0] in constants or node.input[1] not in constants:
@@ -149,12 +150,11 @@ def _products(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> Ite
 def _understood(node: onnx.NodeProto, weight: onnx.TensorProto) -> bool:
     if node.op_type == "Conv":
         return text(node, "auto_pad", "NOTSET") in ("NOTSET", "VALID")
-    turned = any(each.name == "transA" and each.i for each in node.attribute)
-    return node.op_type in ("MatMul", "Gemm") and len(weight.dims) == 2 and not turned
+    return node.op_type in ("MatMul", "Gemm") and len(weight.dims) == 2 and not integer(node, "transA")
 
 
 def _outputs_first(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Conv" or any(each.name == "transB" and each.i for each in node.attribute)
+    return node.op_type == "Conv" or transposed(node)
 
 
 def _moments(
@@ -186,9 +186,8 @@ def _rows(product: _Product, values: np.ndarray, count: int, rng: np.random.Gene
         return rows[None]
     kernel = product.shape[2:]
     rank = len(kernel)
-    given = {each.name: list(each.ints) for each in product.node.attribute}
-    pads = given.get("pads", [0] * (2 * rank))
-    strides, dilations = given.get("strides", [1] * rank), given.get("dilations", [1] * rank)
+    pads = integers(product.node, "pads") or (0,) * (2 * rank)
+    strides, dilations = (integers(product.node, name) or (1,) * rank for name in ("strides", "dilations"))
     padded = np.pad(values, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
     spans = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
     windows = sliding_window_view(padded, spans, axis=tuple(range(2, 2 + rank)))
