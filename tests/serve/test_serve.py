@@ -406,7 +406,9 @@ def test_a_prediction_that_cannot_be_read_is_said_in_one_line(tmp_path: Path) ->
     code, logged = stop(running)
     (line,) = map(json.loads, logged.splitlines())
     assert code == 0
-    assert line["message"].startswith(f"product version 1 is served without a prediction: {folder}/outcome.json: format")
+    assert line["message"].startswith(
+        f"product version 1 is served without a prediction: {folder}/outcome.json: format"
+    )
 
 
 def test_what_cannot_be_served_is_refused_in_one_line(tmp_path: Path, server: Server) -> None:

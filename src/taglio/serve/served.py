@@ -29,6 +29,8 @@ from taglio.serve.refusals import BadRequest
 from taglio.serve.tensors import TensorSpec, spec_of
 
 _LOG = logging.getLogger(__name__)
+# Two longer runs at once gain less, keep each other waiting, and take twice the memory.
+_SHORT_S = 0.005
 # A batch must give the same answers as its requests alone, up to the order of sums.
 _SAME = 1e-3
 
@@ -70,9 +72,17 @@ class ServedModel:
         return list(given), list(answered)
 
     @property
-    def lanes(self) -> int:
-        """How many requests or batches may run at once: several on a cluster, where each device has its own part."""
-        return self.executor.lanes if isinstance(self.executor, Session) else 1
+    def on_cluster(self) -> bool:
+        """Whether the devices of a cluster answer, not this process."""
+        return isinstance(self.executor, Session)
+
+    def at_once(self, run_s: float) -> int:
+        """How many requests or batches may run at once where the latest took `run_s`: several on a cluster, where each
+        device has its own part, and two short ones here, if the runtime can: one alone leaves the processor idle before
+        and after it, and where its threads wait for each other."""
+        if isinstance(self.executor, Session):
+            return self.executor.lanes
+        return 2 if self.executor.concurrent and run_s < _SHORT_S else 1
 
     def run(self, feed: Mapping[str, np.ndarray], step: Step | None = None) -> dict[str, np.ndarray]:
         """All outputs by name; for a `step` without states, which are kept for the next step. Raises BadRequest for a
