@@ -16,13 +16,16 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import grpc
 import numpy as np
 import pytest
 
 from taglio.serve import server as serving
+from taglio.serve.grpc import _received
 from taglio.serve.refusals import Overloaded
 from taglio.serve.service import Held, Service, Settings
 from tests.end_to_end.command import refused, taglio
@@ -259,6 +262,18 @@ def test_requests_and_unread_answers_are_bounded_together() -> None:
     assert (service.held_bytes, service.most_held_bytes) == (160, 160)
     for each in (first, second, third):
         each.hold(0)
+    assert service.held_bytes == 0
+
+
+def test_a_message_over_grpc_counts_until_its_call_ends() -> None:
+    service, ends = Service([], Settings(request_bytes=10)), list[Callable[[Any], None]]()
+    context = SimpleNamespace(read=AsyncMock(return_value=b"\x3a\x03abc"), add_done_callback=ends.append)
+    _, tensors, held = asyncio.run(_received(service, "ModelInfer", context))
+    assert [bytes(each) for each in tensors] == [b"abc"] and service.held_bytes == 5
+    held.hold(158)  # its answer
+    with pytest.raises(Overloaded, match="hold 158 of 160 bytes"):
+        asyncio.run(_received(service, "ModelInfer", context))
+    ends[0](context)
     assert service.held_bytes == 0
 
 
