@@ -119,6 +119,14 @@ def test_another_kind_version_or_model_is_refused(kept: Path) -> None:
             artifact.load(kept, "value", Value)
 
 
+def test_the_command_that_makes_an_artifact_again_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    for content in (b"{", b'{"kind": "plan", "format_version": 1, "model_sha256": "", "tools": {}, "body": 1}'):
+        path.write_bytes(content)
+        with pytest.raises(BadArtifact, match="run `taglio plan` again"):
+            artifact.load(path, "plan", Plan)
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b'{"kind": "value"}', b'{"kind": 3}', b"[" * 100_000],

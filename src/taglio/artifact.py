@@ -61,29 +61,30 @@ def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None =
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise BadArtifact(f"{path}: no such file: {_HOW.get(kind, 'run the previous stage')}") from None
+        how = f"run `taglio {_MAKER[kind]}` first" if kind in _MAKER else "run the previous stage"
+        raise BadArtifact(f"{path}: no such file: {how}") from None
     except OSError as error:
         raise BadArtifact(f"{path}: cannot be read ({error.strerror})") from None
+    again = f"run `taglio {_MAKER[kind]}` again" if kind in _MAKER else "make it again"
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadArtifact(f"{path}: not a taglio artifact ({one_line(error)}): make it again") from None
+        raise BadArtifact(f"{path}: not a taglio artifact ({one_line(error)}): {again}") from None
     if envelope.format_version != FORMAT_VERSION:
         raise BadArtifact(
-            f"{path}: format version {envelope.format_version}, but this taglio reads {FORMAT_VERSION}: make it again"
+            f"{path}: format version {envelope.format_version}, but this taglio reads {FORMAT_VERSION}: {again}"
         )
     if envelope.kind != kind:
         raise BadArtifact(f"{path}: holds a {envelope.kind}, not a {kind}")
     if model_sha256 is not None and envelope.model_sha256 != model_sha256:
         raise BadArtifact(
-            f"{path}: belongs to another model ({envelope.model_sha256[:12]}, wanted {model_sha256[:12]}): "
-            "make it again"
+            f"{path}: belongs to another model ({envelope.model_sha256[:12]}, wanted {model_sha256[:12]}): {again}"
         )
     try:
         value = msgspec.json.decode(envelope.body, type=expected)
         check(value)
     except (msgspec.DecodeError, ValueError) as error:
-        raise BadArtifact(f"{path}: damaged ({one_line(error)}): make it again") from None
+        raise BadArtifact(f"{path}: damaged ({one_line(error)}): {again}") from None
     return value
 
 
@@ -174,12 +175,14 @@ def refusal(path: Path, error: OSError) -> BadArtifact:
     return BadArtifact(f"{path}: cannot be written ({error.strerror or error}): choose another folder with -o")
 
 
-_HOW = {
-    "setup": "run `taglio profile` first",
-    "graph": "run `taglio profile` first",
-    "profile": "run `taglio profile` first",
-    "error": "run `taglio error` first",
-    "plan": "run `taglio plan` first",
-    "manifest": "run `taglio build` first",
-    "run": "run `taglio run` first",
+# The command that makes each kind of artifact.
+_MAKER = {
+    "setup": "profile",
+    "graph": "profile",
+    "profile": "profile",
+    "error": "error",
+    "plan": "plan",
+    "manifest": "build",
+    "run": "run",
+    "outcome": "optimize",
 }

@@ -20,7 +20,8 @@ from taglio.serve.tensors import TensorSpec
 class Model:
     """Doubles its input; waits while it is held, and refuses what holds a negative number."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, concurrent: bool = False) -> None:
+        self.concurrent = concurrent
         self.free = threading.Event()
         self.running = threading.Event()
         self.batches: list[int] = []
@@ -135,6 +136,26 @@ def test_an_idle_model_whose_runs_are_short_runs_in_the_callers_thread() -> None
     assert not waiting.submit(rows(1)).done()  # it waits for others
 
 
+def test_two_short_runs_go_on_at_once_where_the_runtime_can() -> None:
+    model, ran = Model(concurrent=True), list[Ran]()
+    queue = queue_of(model, Limits(batch=1), ran.append)
+    model.free.set()
+    queue.submit(rows(1)).result(10)  # takes less than 5 ms
+    model.free.clear()
+    model.running.clear()
+    others = [threading.Thread(target=queue.submit, args=(rows(1),)) for _ in range(3)]
+    for each in others:
+        each.start()
+    model.running.wait(10)
+    until = time.monotonic() + 10.0
+    while len(queue) != 1 and time.monotonic() < until:
+        time.sleep(0.001)
+    assert len(queue) == 1
+    model.free.set()
+    assert queue.close(10.0) == 0
+    assert [each.alone for each in ran[:3]] == [True, False, False]
+
+
 def test_closing_answers_what_was_taken_and_takes_no_more() -> None:
     model = Model()
     queue = queue_of(model, Limits(wait_s=0.0, batch=1))
@@ -166,7 +187,7 @@ def test_of_a_sequence_one_step_runs_at_a_time_while_others_run_beside_it() -> N
         free.wait(10)
         return dict(feed)
 
-    model: Any = SimpleNamespace(name="m", version="1", lanes=3, batches=False, run=run)
+    model: Any = SimpleNamespace(name="m", version="1", at_once=lambda _: 3, on_cluster=True, batches=False, run=run)
     queue = ModelQueue(model, Limits())
     answers = [queue.submit(rows(1, value), None, Step(name)) for name, value in (("a", 1), ("a", 2), ("b", 3))]
     for _ in range(2):
@@ -179,6 +200,8 @@ def test_of_a_sequence_one_step_runs_at_a_time_while_others_run_beside_it() -> N
 
 def test_a_lost_device_is_no_fault_of_the_request() -> None:
     class Lost:
+        concurrent = False
+
         def run(self, _: object) -> None:
             raise BadDevice("no device is left")
 

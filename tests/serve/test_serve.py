@@ -10,18 +10,22 @@ import socket
 import ssl
 import struct
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import grpc
 import numpy as np
 import pytest
 
 from taglio.serve import server as serving
+from taglio.serve.grpc import _received
 from taglio.serve.refusals import Overloaded
 from taglio.serve.service import Held, Service, Settings
 from tests.end_to_end.command import refused, taglio
@@ -261,6 +265,56 @@ def test_requests_and_unread_answers_are_bounded_together() -> None:
     assert service.held_bytes == 0
 
 
+def test_a_message_over_grpc_counts_until_its_call_ends() -> None:
+    service, ends = Service([], Settings(request_bytes=10)), list[Callable[[Any], None]]()
+    context = SimpleNamespace(read=AsyncMock(return_value=b"\x3a\x03abc"), add_done_callback=ends.append)
+    _, tensors, held = asyncio.run(_received(service, "ModelInfer", context))
+    assert [bytes(each) for each in tensors] == [b"abc"] and service.held_bytes == 5
+    held.hold(158)  # its answer
+    with pytest.raises(Overloaded, match="hold 158 of 160 bytes"):
+        asyncio.run(_received(service, "ModelInfer", context))
+    ends[0](context)
+    assert service.held_bytes == 0
+
+
+def frame(kind: int, stream: int, payload: bytes, flags: int = 0) -> bytes:
+    """A frame of HTTP/2 (RFC 9113, 4.1)."""
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def half_messages(calls: int) -> bytes:
+    """What a client sends that begins so many calls by gRPC, each with half of a message of 200 bytes."""
+    told = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": "/inference.GRPCInferenceService/ModelInfer",
+        ":authority": "x",
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }
+    plain = b"".join(b"\0%c%b%c%b" % (len(key), key.encode(), len(each), each.encode()) for key, each in told.items())
+    half = b"\0" + struct.pack(">I", 200) + bytes(100)
+    began = [frame(1, stream, plain, flags=4) + frame(0, stream, half) for stream in range(1, 2 * calls, 2)]
+    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, b"") + b"".join(began)
+
+
+def test_messages_of_unknown_size_are_received_a_few_at_a_time(serving: Callable[..., Server], tmp_path: Path) -> None:
+    """Clients that send half a message, as many as the server receives at once, hold others up until its patience
+    ends."""
+    running = serving(f"product={workspace(tmp_path / 'w', product())}", "--drain-s", "1")
+    host, _, port = running.grpc.rpartition(":")
+    with socket.create_connection((host, int(port)), 30) as slow, grpc.insecure_channel(running.grpc) as channel:
+        live: Any = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        assert live(b"", timeout=30)
+        slow.sendall(half_messages(16))
+        time.sleep(0.3)
+        with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
+            live(b"", timeout=0.2)
+        while b"did not come within 1 s" not in (said := slow.recv(65536)):
+            assert said
+        assert live(b"", timeout=30)
+
+
 def test_memory_goes_back_to_the_system_after_a_burst_and_not_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     trimmed, service = list[int](), Service([], Settings())
     monkeypatch.setattr(serving, "_TRIM_EVERY_S", 0.01)
@@ -357,6 +411,19 @@ def test_a_directory_of_workspaces_serves_names_and_versions(serving: Callable[.
     body = json.dumps(request()).encode()
     assert ask(running, "/v2/models/a/infer", body)[1]["model_version"] == "10"
     assert ask(running, "/v2/models/a/versions/1/infer", body)[1]["model_version"] == "1"
+
+
+def test_a_prediction_that_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
+    folder = workspace(tmp_path, product())
+    told = json.loads((folder / "setup.json").read_text()) | {"kind": "outcome", "format_version": 1}
+    (folder / "outcome.json").write_text(json.dumps(told))
+    running = start(f"product={folder}")
+    code, logged = stop(running)
+    (line,) = map(json.loads, logged.splitlines())
+    assert code == 0
+    assert line["message"].startswith(
+        f"product version 1 is served without a prediction: {folder}/outcome.json: format"
+    )
 
 
 def test_what_cannot_be_served_is_refused_in_one_line(tmp_path: Path, server: Server) -> None:

@@ -1,11 +1,11 @@
-"""The tensors of a message, taken out of it."""
+"""Tensors into and out of messages."""
 
 from typing import Any
 
 import pytest
 
 from taglio.serve.grpc import message
-from taglio.serve.wire import without_tensors
+from taglio.serve.wire import with_tensors, without_tensors
 
 TENSORS = [b"", b"a" * 127, b"b" * 128, b"c" * 300_000]
 
@@ -24,6 +24,12 @@ def test_tensors_and_the_rest_are_those_of_protobuf() -> None:
     assert list(map(bytes, tensors)) == TENSORS
     del asked.raw_input_contents[:]
     assert message("ModelInferRequest").FromString(rest) == asked
+
+
+def test_an_answer_with_tensors_is_that_of_protobuf() -> None:
+    answer: Any = message("ModelInferResponse")(model_name="m", raw_output_contents=TENSORS)
+    without = message("ModelInferResponse")(model_name="m").SerializeToString()
+    assert with_tensors(without, TENSORS) == answer.SerializeToString()
 
 
 def test_fields_that_the_protocol_lacks_stay() -> None:

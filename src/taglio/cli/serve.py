@@ -15,6 +15,7 @@ VARIABLE = "TAGLIO_SERVE_TOKEN"
 def serve(options: argparse.Namespace) -> int:
     """Run `taglio serve`."""
     try:
+        from taglio.serve import log
         from taglio.serve.queue import Limits
         from taglio.serve.served import opened
         from taglio.serve.server import Listen, Started
@@ -32,6 +33,7 @@ def serve(options: argparse.Namespace) -> int:
     )
     listen = Listen(options.host, options.http_port, options.grpc_port, certificate, key)
     cluster = cluster_file.load(options.cluster, options.scenario) if options.cluster is not None else None
+    log.to_stderr()
     with opened(options.models, options.threads, cluster) as models:
 
         def announce(started: Started) -> None:

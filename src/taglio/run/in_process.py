@@ -57,8 +57,8 @@ class Executor:
     """Open sessions for the components of a manifest."""
 
     def __init__(self, folder: Path, manifest: Manifest, options: SessionOptions, runtime: str | None = None) -> None:
-        """Open each component in the runtime named by the manifest, or all in `runtime`. Raises BadOption if this
-        machine does not have it."""
+        """Open each component in the runtime named by the manifest, or all in `runtime`; `concurrent` says whether
+        several threads may run it at once. Raises BadOption if this machine does not have the runtime."""
         self.manifest = manifest
         self._pieces = []
         for piece in manifest.pieces:
@@ -67,6 +67,7 @@ class Executor:
             opened = opener(place)(folder / piece.file, replace(options, bfloat16=piece.bfloat16))
             self._pieces.append((piece, opened))
         self.runtime = runtime or manifest.pieces[0].runtime
+        self.concurrent = all((runtime or piece.runtime) == NAME for piece in manifest.pieces)
 
     def pieces(self) -> list[Piece]:
         """The components in running order."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -16,9 +16,9 @@ from taglio.artifact import version_of
 from taglio.serve.refusals import BadRequest, Overloaded, Refusal
 from taglio.serve.rest import allowed
 from taglio.serve.served import ServedModel
-from taglio.serve.service import EXTENSIONS, NAME, Service, offered, step_of
-from taglio.serve.tensors import BYTES, check_shape, datatype_of, from_bytes, from_json, given_for, to_bytes
-from taglio.serve.wire import without_tensors
+from taglio.serve.service import EXTENSIONS, NAME, Held, Service, offered, step_of
+from taglio.serve.tensors import BYTES, check_shape, datatype_of, from_bytes, from_json, given_for, to_buffer
+from taglio.serve.wire import with_tensors, without_tensors
 
 _LOG = logging.getLogger(__name__)
 _SERVICE = "inference.GRPCInferenceService"
@@ -57,10 +57,9 @@ def message(name: str) -> type[Message]:
 
 def server(service: Service) -> "grpc.aio.Server":
     """A gRPC server that answers for `service`; the caller binds and starts it."""
-    limit = service.settings.request_bytes
     found = grpc.aio.server(
         options=[
-            ("grpc.max_receive_message_length", limit),
+            ("grpc.max_receive_message_length", service.settings.request_bytes),
             ("grpc.max_send_message_length", -1),
             # A client that reads nothing answers no ping, and its connection is closed.
             ("grpc.keepalive_time_ms", 10_000),
@@ -70,26 +69,34 @@ def server(service: Service) -> "grpc.aio.Server":
             ("grpc.http2.max_frame_size", 2**24 - 1),
         ]
     )
+    # To a client the calls are unary; here the message of a stream is received when there is room for it.
     handlers: dict[str, Any] = {
-        name: grpc.unary_unary_rpc_method_handler(
-            _guarded(service, name),
-            request_deserializer=partial(_parsed, message(f"{name}Request")),
-            response_serializer=lambda response: response.SerializeToString(),
-        )
-        for name in ("ModelInfer", *_SHOWN)
+        name: grpc.stream_unary_rpc_method_handler(_guarded(service, name)) for name in ("ModelInfer", *_SHOWN)
     }
     found.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
     return found
 
 
-def _parsed(kind: type[Message], serialised: bytes) -> tuple[Message, list[memoryview]] | None:
-    """A message and the tensors that it holds as bytes. None if it is none: gRPC would tell the client in Python's
-    words."""
+async def _received(service: Service, name: str, context: Any) -> tuple[Any, list[memoryview], Held]:
+    """The message of a call, the tensors that it holds as bytes, and its bytes, held until the call ends. Raises
+    BadRequest if it is no message, or does not come in time."""
+    patience_s = service.settings.patience_s
+    async with service.receiving:
+        try:
+            async with asyncio.timeout(patience_s):
+                serialised = await context.read()
+        except TimeoutError:
+            raise BadRequest(f"the message did not come within {patience_s:g} s") from None
+    if serialised is grpc.aio.EOF:
+        raise BadRequest("the call has no message")
     try:
         rest, tensors = without_tensors(serialised)
-        return kind.FromString(rest), tensors
+        request = message(f"{name}Request").FromString(rest)
     except (DecodeError, ValueError):
-        return None
+        raise BadRequest(f"the message is no {name}Request") from None
+    held = Held(service, len(serialised))
+    context.add_done_callback(lambda _: held.hold(0))
+    return request, tensors, held
 
 
 def _model_ready(service: Service, asked: Any) -> dict[str, Any]:
@@ -110,24 +117,23 @@ _SHOWN: dict[str, Callable[[Service, Any], Mapping[str, Any]]] = {
 }
 
 
-def _guarded(service: Service, name: str) -> Callable[[Any, Any], Awaitable[Message]]:
+def _guarded(service: Service, name: str) -> Callable[[Any, Any], Awaitable[bytes]]:
     open_to_all = name.endswith(("Live", "Ready"))
 
-    async def answer(
-        received: tuple[Any, list[memoryview]] | None, context: "grpc.aio.ServicerContext[Any, Any]"
-    ) -> Message:
+    async def answer(_: Any, context: "grpc.aio.ServicerContext[Any, Any]") -> bytes:
         shown = dict(context.invocation_metadata() or ()).get("authorization", "")
         if not open_to_all and not allowed(service.settings.token, str(shown)):
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, "give the server's token as authorization: Bearer TOKEN"
             )
-        if received is None:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message is no {name}Request")
-        request, tensors = received
+        request: Any = None
         try:
-            if name == "ModelInfer":
-                return await _infer(service, request, tensors, context)
-            return message(f"{name}Response")(**_SHOWN[name](service, request))
+            request, tensors, held = await _received(service, name, context)
+            if name != "ModelInfer":
+                return message(f"{name}Response")(**_SHOWN[name](service, request)).SerializeToString()
+            answered = await _infer(service, request, tensors, context)
+            held.hold(len(answered))
+            return answered
         except Refusal as error:
             model, version = getattr(request, "model_name", ""), getattr(request, "model_version", "")
             service.metrics.refused(model, version, error.reason)
@@ -144,7 +150,7 @@ def _guarded(service: Service, name: str) -> Callable[[Any, Any], Awaitable[Mess
     return answer
 
 
-async def _infer(service: Service, request: Any, tensors: Sequence[memoryview], context: Any) -> Message:
+async def _infer(service: Service, request: Any, tensors: Sequence[memoryview], context: Any) -> bytes:
     queue = service.queue(request.model_name, request.model_version)
     for tensor in (*request.inputs, *request.outputs):
         offered(tensor.parameters)
@@ -183,13 +189,13 @@ def _feed(model: ServedModel, request: Any, raw: Sequence[memoryview], limit_byt
     return feed
 
 
-def _response(model: ServedModel, request: Any, answer: Mapping[str, np.ndarray]) -> Message:
-    return message("ModelInferResponse")(
+def _response(model: ServedModel, request: Any, answer: Mapping[str, np.ndarray]) -> bytes:
+    told = message("ModelInferResponse")(
         model_name=model.name,
         model_version=model.version,
         id=request.id,
         outputs=[
             {"name": name, "datatype": datatype_of(array), "shape": array.shape} for name, array in answer.items()
         ],
-        raw_output_contents=[to_bytes(array) for array in answer.values()],
     )
+    return with_tensors(told.SerializeToString(), list(map(to_buffer, answer.values())))

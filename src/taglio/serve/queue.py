@@ -1,4 +1,4 @@
-"""A bounded queue of requests per model, which runs one batch at a time, or as many as a cluster has lanes.
+"""A bounded queue of requests per model, which runs as many batches at once as the model allows.
 
 Independent of protocols.
 """
@@ -36,11 +36,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One batch: arrival of each of its requests, start and end of the run (all `time.perf_counter`)."""
+    """One batch: arrival of each of its requests, start and end of the run (all `time.perf_counter`), and whether no
+    other run shared the processor."""
 
     came_s: tuple[float, ...]
     began_s: float
     ended_s: float
+    alone: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +69,7 @@ class _Waiting:
 
 
 class ModelQueue:
-    """A model, its queue, and one thread per lane that runs it; the runtime computes with its own threads."""
+    """A model, its queue, and a thread per batch that may run at once; the runtime computes with its own threads."""
 
     def __init__(self, model: ServedModel, limits: Limits, after_batch: Callable[[Ran], None] | None = None) -> None:
         """`after_batch` is called with every batch that ran."""
@@ -76,13 +78,13 @@ class ModelQueue:
         self._after_batch = after_batch
         self._waiting: deque[_Waiting] = deque()
         self._running: set[int | str | None] = set()  # sequences, of which one step runs at a time
-        self._busy = 0  # runs in progress
+        self._busy = self._begun = 0  # runs in progress, and so far
         self._took_s = inf  # of the latest run
         self._changed = threading.Condition()
         self._closed = False
         self._threads = [
             threading.Thread(target=self._work, name=f"{model.name} {model.version}", daemon=True)
-            for _ in range(model.lanes)
+            for _ in range(model.at_once(0.0))
         ]
         for thread in self._threads:
             thread.start()
@@ -110,7 +112,7 @@ class ModelQueue:
                 return request.future
             if not self._take(request):
                 return request.future
-            self._busy += 1
+            self._began()
         self._answer([request])
         return request.future
 
@@ -129,7 +131,7 @@ class ModelQueue:
             self._answer(batch)
 
     def _answer(self, batch: list[_Waiting]) -> None:
-        began = time.perf_counter()
+        begun, alone, began = self._begun, self._busy == 1, time.perf_counter()
         try:
             answers = self._run([each.feed for each in batch], batch[0].step)
         except Exception as error:  # the runtimes' exceptions share no useful base class
@@ -142,7 +144,12 @@ class ModelQueue:
         for each, answer in zip(batch, answers, strict=True):
             each.future.set_result(answer)
         if self._after_batch:
-            self._after_batch(Ran(tuple(each.came_s for each in batch), began, ended))
+            alone = self.model.on_cluster or (alone and begun == self._begun)
+            self._after_batch(Ran(tuple(each.came_s for each in batch), began, ended, alone))
+
+    def _began(self) -> None:
+        self._busy += 1
+        self._begun += 1
 
     def _free(self, sequence: int | str | None) -> None:
         with self._changed:
@@ -155,7 +162,7 @@ class ModelQueue:
         """The next batch; empty once the queue is closed and empty."""
         with self._changed:
             while True:
-                free = self._waiting if self._busy < self.model.lanes else ()
+                free = self._waiting if self._busy < self.model.at_once(self._took_s) else ()
                 first = next((each for each in free if each.sequence not in self._running), None)
                 if first is None and self._closed and not self._waiting:
                     return []
@@ -164,7 +171,7 @@ class ModelQueue:
                 elif self._take(first):
                     break
             batch = [first]
-            self._busy += 1
+            self._began()
             if first.step is not None:
                 self._running.add(first.sequence)
             if not self.model.batches or first.step is not None:

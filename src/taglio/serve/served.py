@@ -1,5 +1,6 @@
 """One built model, opened from its workspace directory and ready to answer. Independent of protocols and queues."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,9 @@ from taglio.run.in_process import Executor
 from taglio.serve.refusals import BadRequest
 from taglio.serve.tensors import TensorSpec, spec_of
 
+_LOG = logging.getLogger(__name__)
+# Two longer runs at once gain less, keep each other waiting, and take twice the memory.
+_SHORT_S = 0.005
 # A batch must give the same answers as its requests alone, up to the order of sums.
 _SAME = 1e-3
 
@@ -68,9 +72,17 @@ class ServedModel:
         return list(given), list(answered)
 
     @property
-    def lanes(self) -> int:
-        """How many requests or batches may run at once: several on a cluster, where each device has its own part."""
-        return self.executor.lanes if isinstance(self.executor, Session) else 1
+    def on_cluster(self) -> bool:
+        """Whether the devices of a cluster answer, not this process."""
+        return isinstance(self.executor, Session)
+
+    def at_once(self, run_s: float) -> int:
+        """How many requests or batches may run at once where the latest took `run_s`: several on a cluster, where each
+        device has its own part, and two short ones here, if the runtime can: one alone leaves the processor idle before
+        and after it, and where its threads wait for each other."""
+        if isinstance(self.executor, Session):
+            return self.executor.lanes
+        return 2 if self.executor.concurrent and run_s < _SHORT_S else 1
 
     def run(self, feed: Mapping[str, np.ndarray], step: Step | None = None) -> dict[str, np.ndarray]:
         """All outputs by name; for a `step` without states, which are kept for the next step. Raises BadRequest for a
@@ -131,7 +143,11 @@ def open_model(folder: Path, name: str, version: str, threads: int | None = None
     manifest = read(folder / COMPONENTS)
     options = replace(setup, threads=threads or setup.threads).options()
     executor = Executor(folder / COMPONENTS, manifest, options)
-    outcome = _outcome(folder, manifest.model_sha256)
+    try:
+        outcome = _outcome(folder, manifest.model_sha256)
+    except BadArtifact as error:
+        _LOG.warning("%s version %s is served without a prediction: %s", name, version, error)
+        outcome = None
     return _ready(folder, name, version, executor, outcome.plan.predicted_latency_s if outcome else None)
 
 
@@ -146,15 +162,17 @@ def _ready(
 
 def _name(folder: Path) -> str:
     """The model's own name; of a workspace that was built a stage at a time, the directory's."""
-    outcome = _outcome(folder, None)
+    try:
+        outcome = _outcome(folder)
+    except BadArtifact:  # open_model says so
+        outcome = None
     return outcome.model if outcome else folder.resolve().name
 
 
-def _outcome(folder: Path, model_sha256: str | None) -> Outcome | None:
-    try:
-        return artifact.load(folder / f"{OUTCOME}.json", OUTCOME, Outcome, model_sha256=model_sha256)
-    except BadArtifact:  # built a stage at a time, or for a cluster: nothing was timed beside float
-        return None
+def _outcome(folder: Path, model_sha256: str | None = None) -> Outcome | None:
+    """None where nothing was timed beside float: what is built a stage at a time, or for a cluster."""
+    path = folder / f"{OUTCOME}.json"
+    return artifact.load(path, OUTCOME, Outcome, model_sha256=model_sha256) if path.exists() else None
 
 
 def _workspaces(folder: Path, name: str) -> list[tuple[str, str, Path]]:

@@ -19,7 +19,6 @@ import uvicorn
 
 from taglio.errors import BadOption
 from taglio.memory import keep_memory, trim
-from taglio.serve import log
 from taglio.serve.grpc import server as grpc_server
 from taglio.serve.http import Http
 from taglio.serve.rest import application
@@ -65,7 +64,6 @@ def serve(
     Raises BadOption for a port in use, and for an address other than loopback without a token or TLS.
     """
     _check(listen, settings)
-    log.to_stderr()
     gc.freeze()  # what is there to stay is not looked through again
     keep_memory()  # new pages for each copy of 600 kB would take longer than all else
     with asyncio.Runner(loop_factory=_loop) as runner:

@@ -22,7 +22,8 @@ NAME = "taglio"
 PLATFORM = "onnx_onnxv1"
 # A client that leaves within this time is noticed when the answer is sent: to watch for it costs more than it saves.
 _SOON_S = 0.02
-# All requests over HTTP may hold this many times the largest.
+# All requests may hold this many times the largest. Over gRPC, which says how large a message is only once it has come,
+# as many are received at a time.
 _HELD = 16
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "sequence", "statistics")
 # Parameters of tensors by which other servers' extensions change what an answer is.
@@ -43,12 +44,13 @@ class Settings:
 
 
 class Service:
-    """All models that are served. `held_bytes` are those of HTTP requests and answers in memory, of which
-    `most_held_bytes` is the maximum."""
+    """All models that are served. `held_bytes` are those of requests and answers in memory, of which `most_held_bytes`
+    is the maximum; `receiving` is held while a message of unknown size is received."""
 
     def __init__(self, models: Sequence[ServedModel], settings: Settings) -> None:
         self.settings = settings
         self.held_bytes = self.most_held_bytes = 0
+        self.receiving = asyncio.Semaphore(_HELD)
         self.metrics = Metrics()
         self._tracing = Tracing(settings.traces) if settings.traces else None
         self.queues = [ModelQueue(model, settings.limits, self.metrics.add(model)) for model in models]

@@ -115,12 +115,16 @@ def from_bytes(spec: TensorSpec, shape: tuple[int, ...], raw: bytes | memoryview
 
 
 def to_bytes(array: np.ndarray) -> bytes:
-    """Elements of `array`, little-endian and row-major; strings are each preceded by their length. A copy: a runtime
-    keeps its own memory for good, so what waits to be sent must not lie there."""
+    """A copy of `to_buffer`: a runtime keeps its own memory for good, so what waits to be sent must not lie there."""
+    return bytes(to_buffer(array))
+
+
+def to_buffer(array: np.ndarray) -> bytes | memoryview:
+    """Elements of `array`, little-endian and row-major; strings are each preceded by their length."""
     if array.dtype.kind in "OUS":
         encoded = [each if isinstance(each, bytes) else str(each).encode() for each in array.ravel()]
         return b"".join(_LENGTH.pack(len(each)) + each for each in encoded)
-    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
 
 
 def to_json(name: str, array: np.ndarray) -> list[Any]:
