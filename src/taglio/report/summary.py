@@ -104,7 +104,7 @@ def lede(material: Material) -> list[Part]:
         f"{outcome.plan.int8_blocks} of {outcome.blocks} blocks in int8; {_status(outcome)}."
     )
     if not outcome.int8.int8_blocks:
-        text = f"None of the {outcome.blocks} blocks computes in int8 (taglio inspect says why)."
+        text = "No block computes in int8 (taglio inspect says why)."
     if outcome.curve:
         gains = _gains(outcome)
         told = ", ".join(f"{times(each.speed_up)} at {shown(metric, each.max_error)}" for each in gains)
