@@ -219,6 +219,17 @@ def test_a_larger_limit_gains_over_all_int8_over_smaller_limits_and_over_another
     assert "A larger limit is predicted to give 2.20× at 3.00 %. " in told[0] and "larger limit" not in told[1]
 
 
+def test_all_int8_that_loses_information_is_not_said_to_be_beyond_the_limit(
+    complete: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = artifact.load(complete / "outcome.json", "outcome", Outcome)
+    parts = (PartLoss("output", 0.5 * made.max_error, "is 5.5 everywhere"),)
+    int8 = replace(made.int8, error=0.5 * made.max_error, parts=parts)
+    terminal.outcome(complete, replace(gather(complete), outcome=replace(made, int8=int8)))
+    told = " ".join(capsys.readouterr().out.split())
+    assert "rejected because an output loses its information" in told and "beyond the limit" not in told
+
+
 def test_tags_close_in_order(whole: Seen) -> None:
     assert (whole.wrong, whole.open) == ([], [])
 

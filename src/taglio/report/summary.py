@@ -96,11 +96,14 @@ def lede(material: Material) -> list[Part]:
     if outcome is None:
         return []
     gain = outcome.float32.latency.median_s / outcome.int8.latency.median_s
-    verdict = "within" if outcome.int8.holds(outcome.max_error) else "beyond"
+    holds = outcome.int8.holds(outcome.max_error)
+    verdict = "within the limit" if holds else "beyond the limit"
+    if outcome.int8.lost:
+        verdict = "rejected because an output loses its information"
     place = f" in {outcome.int8.runtime}" if outcome.int8.runtime != outcome.plan.runtime else ""
     text = (
         f"All int8 ({plural(outcome.int8.int8_blocks, 'block')}){place}: {times(gain)} as fast as float, "
-        f"{metric.title} {shown(metric, outcome.int8.error)}, {verdict} the limit. The plan has "
+        f"{metric.title} {shown(metric, outcome.int8.error)}, {verdict}. The plan has "
         f"{outcome.plan.int8_blocks} of {outcome.blocks} blocks in int8; {_status(outcome)}."
     )
     if not outcome.int8.int8_blocks:
@@ -108,7 +111,7 @@ def lede(material: Material) -> list[Part]:
     if outcome.curve:
         gains = _gains(outcome)
         told = ", ".join(f"{times(each.speed_up)} at {shown(metric, each.max_error)}" for each in gains)
-        measured = verdict == "beyond" and outcome.plan.latency.median_s >= _GAIN * outcome.int8.latency.median_s
+        measured = not holds and outcome.plan.latency.median_s >= _GAIN * outcome.int8.latency.median_s
         if gains or not measured:  # else all int8 shows that a larger limit gains
             text += f" A larger limit is predicted to {f'give {told}' if gains else 'gain nothing'}."
     if outcome.costly and outcome.plan.int8_blocks < _FEW * outcome.candidates:
