@@ -63,7 +63,8 @@ def test_pairs_are_suggested_by_name_and_shape() -> None:
             value.CopyFrom(made)
             value.name, value.type.tensor_type.shape.dim[1].dim_value = name, 8
             values.append(value)
-        return list(suggested(named(*known.split()), values))
+        nodes = [onnx.helper.make_node("Identity", ["mask"], ["mask_out"])]
+        return list(suggested(named(*known.split()), onnx.helper.make_graph(nodes, "g", [], values)))
 
     assert told("y stateN", "x state") == [("stateN", "state")]
     assert told("hn cn y", "x h0 c0") == [("hn", "h0"), ("cn", "c0")]
@@ -72,6 +73,8 @@ def test_pairs_are_suggested_by_name_and_shape() -> None:
     ]  # fmt: skip
     assert told("r1o r2o fgr", "src r1i r2i") == [("r1o", "r1i"), ("r2o", "r2i")]
     assert told("output scores", "input image") == []
+    assert told("mask_out y", "x mask") == []  # only passed on
+    assert told("output", "input") == told("hn cn", "h0 c0") == []  # nothing is left to give data for
 
 
 @pytest.mark.parametrize("read", ["Identity (h)", "Reshape (h, one)"])

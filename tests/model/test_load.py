@@ -376,3 +376,12 @@ def test_a_model_of_trees_is_not_converted(tmp_path: Path, monkeypatch: pytest.M
     domains = [helper.make_opsetid("", 9), helper.make_opsetid("ai.onnx.ml", 1)]
     model = load(saved(helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=domains), tmp_path))
     assert (model.opset, model.no_int8) == (9, "no operator of ONNX's own domain computes")
+
+
+def test_no_opset_is_added_to_a_model_that_imports_none(tmp_path: Path) -> None:
+    """ONNX Runtime declares its newest, which other runtimes refuse and QuantizeLinear lacks."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 3)) for name in "xy")
+    nodes = [helper.make_node("Scaler", ["x"], ["y"], domain="ai.onnx.ml", offset=[0.5], scale=[2.0])]
+    domains = [helper.make_opsetid("ai.onnx.ml", 1)]
+    model = load(saved(helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=domains), tmp_path))
+    assert (model.opset, model.no_int8) == (0, "no operator of ONNX's own domain computes")

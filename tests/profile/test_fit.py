@@ -184,6 +184,18 @@ def test_noise_of_a_large_network_is_not_taken_for_the_sessions_own(graph: Graph
         assert np.mean(predicted) == pytest.approx(np.mean([run.wall_s for run in runs]), rel=1e-9)
 
 
+def test_walls_that_fall_where_kernels_take_longer_leave_kernels_their_time(graph: Graph) -> None:
+    """As on a busy machine: the clock that would explain them runs backwards."""
+    runs = Imagined(graph, noise=0.05).runs(mixes=11)
+    middle = float(np.median([run.wall_s for run in runs]))
+    runs = [replace(run, wall_s=middle * (middle / run.wall_s) ** 4) for run in runs]
+    tables = fit(runs, graph)
+
+    predicted = [predict(as_profile(tables, graph), graph, run.assignment).total_s for run in runs]
+    assert np.mean(predicted) == pytest.approx(np.mean([run.wall_s for run in runs]), rel=0.1)
+    assert tables.kernel_scale > 0.0 and tables.kernel_overhead_s < 1e-5
+
+
 def test_leaving_one_out_predicts_mixes_without_seeing_them(graph: Graph) -> None:
     """Said again the slow way: a fit of the other runs, and two factors from what fits get wrong on the other runs."""
     runs = Imagined(graph, noise=0.02).runs(mixes=24)  # enough that every block is shown in every precision by two

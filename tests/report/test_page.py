@@ -154,7 +154,7 @@ def test_a_model_without_int8_forms_is_not_compared_with_all_int8(
     made = artifact.load(complete / "outcome.json", "outcome", Outcome)
     terminal.outcome(complete, replace(gather(complete), outcome=replace(made, int8=replace(made.int8, int8_blocks=0))))
     told = capsys.readouterr().out
-    assert f"None of the {made.blocks} blocks computes in int8 (taglio inspect says why)" in told
+    assert "No block computes in int8 (taglio inspect says why)" in told
     assert "as fast as all-int8" not in told
     assert "float plan latency measured" in " ".join(told.split())
 
@@ -164,7 +164,8 @@ def test_a_float_plan_is_no_failure_of_int8_to_keep_the_limit(
 ) -> None:
     made = artifact.load(complete / "outcome.json", "outcome", Outcome)
     for speed_up, words in ((1.0, "A larger limit is predicted to gain nothing."), (1.4, "predicted to give 1.40× at")):
-        slow = replace(made, plan=replace(made.plan, int8_blocks=0), curve=(Level(0.03, speed_up, 0),))
+        curve, int8 = (Level(0.03, speed_up, 0),), replace(made.int8, latency=made.float32.latency)
+        slow = replace(made, plan=replace(made.plan, int8_blocks=0), int8=int8, curve=curve)
         terminal.outcome(complete, replace(gather(complete), outcome=slow))
         told = " ".join(capsys.readouterr().out.split())
         # A plan with a lower median may be listed: it did not win in enough rounds.
@@ -200,6 +201,33 @@ def test_a_larger_limit_is_not_said_to_gain_nothing_where_all_int8_is_faster(
         known = replace(made, plan=plan, int8=int8, curve=(Level(0.1, 1.0, 5),))
         terminal.outcome(complete, replace(gather(complete), outcome=known))
         assert ("gain nothing" in " ".join(capsys.readouterr().out.split())) == said
+
+
+def test_a_larger_limit_gains_over_all_int8_over_smaller_limits_and_over_another_runtime(
+    complete: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = artifact.load(complete / "outcome.json", "outcome", Outcome)
+    base = made.float32.latency
+    moved = replace(made.plan, latency=base.times(0.5), int8_blocks=0, runtime="openvino")
+    int8 = replace(made.int8, latency=base.times(0.4), error=0.06)
+    curve = Level(0.03, 2.2, 1), Level(0.05, 2.2, 1), Level(0.1, 2.4, 3)
+    told = []
+    for levels in (curve, (Level(0.03, 1.5, 1),)):
+        known = replace(made, plan=moved, int8=int8, curve=levels)
+        terminal.outcome(complete, replace(gather(complete), outcome=known))
+        told.append(" ".join(capsys.readouterr().out.split()))
+    assert "A larger limit is predicted to give 2.20× at 3.00 %. " in told[0] and "larger limit" not in told[1]
+
+
+def test_all_int8_that_loses_information_is_not_said_to_be_beyond_the_limit(
+    complete: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = artifact.load(complete / "outcome.json", "outcome", Outcome)
+    parts = (PartLoss("output", 0.5 * made.max_error, "is 5.5 everywhere"),)
+    int8 = replace(made.int8, error=0.5 * made.max_error, parts=parts)
+    terminal.outcome(complete, replace(gather(complete), outcome=replace(made, int8=int8)))
+    told = " ".join(capsys.readouterr().out.split())
+    assert "rejected because an output loses its information" in told and "beyond the limit" not in told
 
 
 def test_tags_close_in_order(whole: Seen) -> None:

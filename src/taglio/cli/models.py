@@ -26,8 +26,9 @@ def inspect(options: argparse.Namespace) -> Shown:
     assumed = as_flags(assumed)
     graph = build(model, observed)
     chosen = None if options.blocks == "all" else set(select(graph, options.blocks))
-    suggestion = suggest_for(model, graph)
-    states = [f"{present}={past}" for present, past in suggested(model.inputs, model.proto.graph.output)]
+    pairs = suggested(model.inputs, model.proto.graph)
+    suggestion = suggest_for(model, graph, [name for pair in pairs for name in pair])
+    states = [f"{present}={past}" for present, past in pairs]
 
     def tables() -> None:
         terminal.inspect(model, graph, chosen, assumed)

@@ -18,7 +18,7 @@ from taglio.scratch import scratch
 # Per-channel DequantizeLinear needs opset 13; 17 is the newest that every back end here reads.
 MINIMUM_OPSET = 13
 TARGET_OPSET = 17
-_STANDARD = ("", "ai.onnx")
+STANDARD = ("", "ai.onnx")
 # onnx's converter takes under 2 s for 1,000 operators; on damaged files it can loop or crash the process.
 _CONVERSION_LIMIT_S = 40.0
 _CONVERT = (
@@ -29,7 +29,7 @@ _CONVERT = (
 
 def declared_opset(proto: onnx.ModelProto) -> int:
     """The opset of the standard operators; 0 if the model imports none."""
-    return max((entry.version for entry in proto.opset_import if entry.domain in _STANDARD), default=0)
+    return max((entry.version for entry in proto.opset_import if entry.domain in STANDARD), default=0)
 
 
 def with_quantizable_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -48,7 +48,7 @@ def with_quantizable_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
     if opset > newest_quantizable(opset) and _unchanged_since(proto, newest_quantizable(opset), opset):
         lowered = deepcopy(proto)
         for entry in lowered.opset_import:
-            if entry.domain in _STANDARD:
+            if entry.domain in STANDARD:
                 entry.version = newest_quantizable(opset)
         return lowered
     return proto

@@ -17,6 +17,8 @@ from onnxruntime import InferenceSession
 
 from taglio import weights
 from taglio.model.captures import graphs
+from taglio.model.operators import standard
+from taglio.model.opset import STANDARD, declared_opset
 from taglio.model.strides import move_strides
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from taglio.scratch import scratch
@@ -45,8 +47,18 @@ def simplify(
         basic = SessionOptions(threads=os.cpu_count() or 1, optimization=Optimization.BASIC)
         session = open_session(proto, basic, save_optimized=target, save_weights=store is not None, label=str(path))
         simple = weights.load(target)
+    _drop_added_opset(simple, proto)
     move_strides(simple.graph)
     return session, _prepared(simple, set(_defined(proto.graph)))
+
+
+def _drop_added_opset(simple: onnx.ModelProto, proto: onnx.ModelProto) -> None:
+    """Remove, in place, the newest opset of ONNX's own operators, which ONNX Runtime declares for a model that imports
+    and uses none, such as trees: other runtimes need not know it."""
+    if declared_opset(proto) or any(standard(node) for graph in graphs(simple.graph) for node in graph.node):
+        return
+    for index in reversed([i for i, each in enumerate(simple.opset_import) if each.domain in STANDARD]):
+        del simple.opset_import[index]
 
 
 def as_it_is(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -44,17 +44,22 @@ def pairs(specs: Sequence[InputSpec], values: Iterable[onnx.ValueInfoProto], tex
     return tuple(found)
 
 
-def suggested(specs: Sequence[InputSpec], values: Sequence[onnx.ValueInfoProto]) -> tuple[Pair, ...]:
+def suggested(specs: Sequence[InputSpec], graph: onnx.GraphProto) -> tuple[Pair, ...]:
     """Pairs of an output and an input that have the same type and shape, and the same name but for a mark of direction:
-    present.0.key and past_key_values.0.key, stateN and state, hn and h0."""
+    present.0.key and past_key_values.0.key, stateN and state, hn and h0.
+
+    An input that is only passed on is no state. Nor is one if no other input would be left to give data for.
+    """
+    passed = {(node.output[0], node.input[0]) for node in graph.node if node.op_type == "Identity"}
     found: list[Pair] = []
     for spec in specs:
-        for value in values:
-            alike = _base(value.name, _LAST) & _base(spec.name, _FIRST)
-            if alike and value.name != spec.name and _fits(spec_of(value), spec):
-                found.append((value.name, spec.name))
+        for value in graph.output:
+            alike, pair = _base(value.name, _LAST) & _base(spec.name, _FIRST), (value.name, spec.name)
+            if alike and value.name != spec.name and pair not in passed and _fits(spec_of(value), spec):
+                found.append(pair)
     outputs, inputs = [each[0] for each in found], [each[1] for each in found]
-    return tuple(each for each in found if outputs.count(each[0]) == inputs.count(each[1]) == 1)
+    alone = tuple(each for each in found if outputs.count(each[0]) == inputs.count(each[1]) == 1)
+    return alone if len(alone) < len(specs) else ()
 
 
 def first_states(

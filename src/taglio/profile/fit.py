@@ -22,6 +22,8 @@ _FLOAT, _ANCHOR, _INT8 = "float", "anchor", "int8"
 COVERAGE = 0.9
 # The correction to wall time may shrink block times to no less than this share.
 _LEAST_SHARE = 0.1
+# Wall seconds are at most this many times the kernels' by the profiler's clock, and at least the inverse.
+_MOST_SCALE = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,10 @@ def _to_wall(run: Run, overhead: float, unexplained: float) -> Run:
 def _clock(runs: Sequence[Run]) -> tuple[float, float, float]:
     """Scale α and per-kernel overhead δ of the profiler's clock, and the seconds β of a run outside kernels:
     wall ≈ α · (Σ kernels − δ · count) + β, by relative least squares with priors at α = 1, δ = 3 µs (weak) and β = 0
-    (strong, since kernels explain nearly everything; stronger the more runs scatter, so that β does not fit noise)."""
+    (strong, since kernels explain nearly everything; stronger the more runs scatter, so that β does not fit noise).
+
+    On a busy machine walls may fall where kernels take longer. A scale below 1/4 or above 4 is such noise: the priors
+    stand then, as a δ from it would leave no kernel any time."""
     rows, values = [], []
     for run in runs:
         seconds = sum(run.attribution.blocks_s.values()) + sum(run.attribution.tensors_s.values())
@@ -208,6 +213,8 @@ def _clock(runs: Sequence[Run]) -> tuple[float, float, float]:
         rows.append([weight * each for each in row])
         values.append(weight * value)
     alpha, product, beta = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0]
+    if not 1.0 / _MOST_SCALE <= alpha <= _MOST_SCALE:
+        return 1.0, _PRIOR_KERNEL_OVERHEAD_S, 0.0
     return float(alpha), max(0.0, float(product / alpha)), max(0.0, float(beta))
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from taglio.error.loss import Metric
+from taglio.flow.curve import Level
 from taglio.flow.outcome import Outcome, Variant
 from taglio.flow.workspace import OUTCOME
 from taglio.profile.measure import FLOAT_RUN
@@ -47,7 +48,7 @@ def _headline(material: Material) -> str:
     base, plan = columns["float"], columns.get("plan")
     outcome, metric = material.outcome, material.metric
     moved = outcome is not None and outcome.plan.runtime != outcome.float32.runtime
-    if outcome is not None and outcome.plan.int8_blocks == 0 and not moved:
+    if outcome is not None and _stays(outcome):
         limit = f"{metric.title} {allowed(metric, outcome.max_error)}"
         return f"Keep float: nothing within the {limit} is clearly faster"
     if outcome is not None:
@@ -71,26 +72,46 @@ def _headline(material: Material) -> str:
     return f"{material.model} was profiled"
 
 
+def _stays(outcome: Outcome) -> bool:
+    """Whether the plan is the float model in the runtime that it is compared with."""
+    return outcome.plan.int8_blocks == 0 and outcome.plan.runtime == outcome.float32.runtime
+
+
+def _gains(outcome: Outcome) -> list[Level]:
+    """The larger limits that gain: over the plan, over smaller limits, and over all int8 where that is within them."""
+    float_s = outcome.float32.latency.median_s
+    reached, int8 = 1.0 if _stays(outcome) else float_s / outcome.plan.latency.median_s, outcome.int8
+    found: list[Level] = []
+    for level in outcome.curve:
+        known = float_s / int8.latency.median_s if int8.int8_blocks and int8.holds(level.max_error) else 0.0
+        if level.speed_up >= _GAIN * max(reached, known):
+            found.append(level)
+            reached = level.speed_up
+    return found
+
+
 def lede(material: Material) -> list[Part]:
     """The result of all-int8 instead, and how sure the plan is."""
     outcome, metric = material.outcome, material.metric
     if outcome is None:
         return []
     gain = outcome.float32.latency.median_s / outcome.int8.latency.median_s
-    verdict = "within" if outcome.int8.holds(outcome.max_error) else "beyond"
+    holds = outcome.int8.holds(outcome.max_error)
+    verdict = "within the limit" if holds else "beyond the limit"
+    if outcome.int8.lost:
+        verdict = "rejected because an output loses its information"
     place = f" in {outcome.int8.runtime}" if outcome.int8.runtime != outcome.plan.runtime else ""
     text = (
         f"All int8 ({plural(outcome.int8.int8_blocks, 'block')}){place}: {times(gain)} as fast as float, "
-        f"{metric.title} {shown(metric, outcome.int8.error)}, {verdict} the limit. The plan has "
+        f"{metric.title} {shown(metric, outcome.int8.error)}, {verdict}. The plan has "
         f"{outcome.plan.int8_blocks} of {outcome.blocks} blocks in int8; {_status(outcome)}."
     )
     if not outcome.int8.int8_blocks:
-        text = f"None of the {outcome.blocks} blocks computes in int8 (taglio inspect says why)."
+        text = "No block computes in int8 (taglio inspect says why)."
     if outcome.curve:
-        reached = outcome.float32.latency.median_s / outcome.plan.latency.median_s if outcome.plan.int8_blocks else 1.0
-        gains = [each for each in outcome.curve if each.speed_up >= _GAIN * reached]
+        gains = _gains(outcome)
         listed = ", ".join(f"{times(each.speed_up)} at {shown(metric, each.max_error)}" for each in gains)
-        measured = verdict == "beyond" and outcome.plan.latency.median_s >= _GAIN * outcome.int8.latency.median_s
+        measured = not holds and outcome.plan.latency.median_s >= _GAIN * outcome.int8.latency.median_s
         if gains or not measured:  # else all int8 shows that a larger limit gains
             text += f" A larger limit is predicted to {f'give {listed}' if gains else 'gain nothing'}."
     if outcome.costly and outcome.plan.int8_blocks < _FEW * outcome.candidates:

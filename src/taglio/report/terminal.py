@@ -140,10 +140,11 @@ def inspect(model: Model, graph: Graph, chosen: set[str] | None, assumed: str = 
             rows.append([block.name, block.kind, flops, *weights, *written, able])
     show([Table(head, rows, words=frozenset({1, 7}), first=_ROWS)])
     known = all(tensor.shape is not None for tensor in graph.tensors)
+    opset = f", opset {model.opset}" if model.opset else ""
     counted = f", {sum(block.flops for block in graph.blocks) / 1e9:.3f} GFLOPs" if known else ""
     say(
         f"{model.name}: {len(graph.blocks)} blocks, {len(graph.candidates())} can be int8{counted}, "
-        f"{size(weight_bytes(model.proto) + listed_bytes(model.proto.graph.node))} of weights, opset {model.opset}"
+        f"{size(weight_bytes(model.proto) + listed_bytes(model.proto.graph.node))} of weights{opset}"
     )
     if counts := quantized_operators(model.proto):
         listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())

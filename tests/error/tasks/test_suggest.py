@@ -113,6 +113,22 @@ def test_pooled_states_are_an_embedding_and_scores_are_not(tmp_path: Path) -> No
     assert found(saved(mean, helper.make_node("Softmax", ["m"], ["y"]))) == "top1"
 
 
+def test_states_tell_no_task(tmp_path: Path) -> None:
+    """A state with one channel is no image, nor a map of classes."""
+    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 8] x, float[2, 1, 33, 16] h) => (float[1, 8] y, float[2, 1, 33, 16] h_out) {
+            y = Relu (x)
+            h_out = Tanh (h)
+        }""")
+    onnx.save(proto, tmp_path / "m.onnx")
+    model = load(tmp_path / "m.onnx")
+    graph = build(model, observe_random(model)[0])
+    without = suggest_for(model, graph)
+    assert without is not None and without.metric == "segmentation"
+    found = suggest_for(model, graph, ["h", "h_out"])
+    assert found is not None and found.metric == "top1"
+
+
 @pytest.mark.skipif(not (SHARED / "models" / "wild").exists(), reason="../shared is not beside the checkout")
 @pytest.mark.parametrize(
     ("name", "task"),

@@ -46,8 +46,9 @@ class Suggestion:
     why: str
 
 
-def suggest_for(model: Model, graph: Graph) -> Suggestion | None:
-    """The suggestion for a model; `graph` has the shapes observed when it ran. None if nothing indicates a task."""
+def suggest_for(model: Model, graph: Graph, states: Collection[str] = ()) -> Suggestion | None:
+    """The suggestion for a model; `graph` has the shapes observed when it ran. Inputs and outputs named in
+    `states` are left aside. None if nothing indicates a task."""
     declared = {value.name: _declared(value) for value in (*model.proto.graph.input, *model.proto.graph.output)}
     known = graph.tensor_map()
 
@@ -59,8 +60,8 @@ def suggest_for(model: Model, graph: Graph) -> Suggestion | None:
     nodes = model.proto.graph.node
     writer = writers(nodes)
     return suggest(
-        [Tensor(each.name, each.sizes(0), each.dtype) for each in model.inputs],
-        [tensor(name) for name in model.outputs if name in known],
+        [Tensor(each.name, each.sizes(0), each.dtype) for each in model.inputs if each.name not in states],
+        [tensor(name) for name in model.outputs if name in known and name not in states],
         {each.key: each.value for each in model.proto.metadata_props},
         vocabularies=[rows[node.input[0]] for node in nodes if node.op_type == "Gather" and node.input[0] in rows],
         pooled=[name for name in model.outputs if _embeds(writer.get(name), writer)],
