@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from taglio.plan.explain import Alternative, again, limits_cost, runner_up, what
 from taglio.plan.place import Answer
 from taglio.plan.result import Plan
 from taglio.plan.solve import GAP
-from taglio.plan.workload import Objective, parse_objective
+from taglio.plan.workload import Objective, Workload, parse_objective
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.transaction import changing
@@ -132,14 +132,18 @@ def place(
             keep_plan(where, plan)
             artifact.save(where / f"{CLUSTER}.json", CLUSTER, plan.model_sha256, used)
         quickly = again(aim, min(_QUICK_S, limit_s))
-        told = []
+        held, told = answer.assembled.workloads, list[Alternative]()
+
+        def changed(cluster: Cluster) -> list[Workload]:
+            now = (each.workload(cluster) for each in candidates)
+            return [replace(each, noise_limits=known.noise_limits) for each, known in zip(now, held, strict=True)]
+
+        base = quickly(held, cluster) if explain or changes else answer
         if explain:
-            held = answer.assembled.workloads
-            told += list(limits_cost(held, cluster, aim, quickly))
+            told += limits_cost(held, cluster, aim, quickly, base)
             second = runner_up(held, cluster, aim, quickly, answer.plans)
             told += [second] if second is not None else []
-        for text in changes:
-            told.append(what_if(text, lambda c: [each.workload(c) for each in candidates], cluster, aim, quickly))
+        told += [what_if(text, changed, cluster, aim, quickly, base) for text in changes]
     return Placed(answer, tuple(each.work.name for each in candidates), aim, tuple(told))
 
 
