@@ -199,3 +199,6 @@ def test_alternatives_are_compared_with_one_plan(
     assert [each.name for each in placed.told][-2:] == changes
     assert len({each.words.split("instead of ")[1].split(",")[0] for each in placed.told[-2:]}) == 1
     assert asked.count(cluster_file.load(file)) == 2  # without a change, and with a looser limit on the error
+    with pytest.raises(BadOption, match="faster"):
+        placing.place(folder, file, changes=["faster"], max_error=0.01, time_limit_s=0.5)
+    assert asked.count(cluster_file.load(file)) == 2  # refused before planning

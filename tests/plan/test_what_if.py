@@ -64,6 +64,9 @@ def test_answers_come_from_planning_again() -> None:
     assert set(second.plans[0].devices().values()) == {"near"}
     told = what_if("link near->far bandwidth x0.01", lambda _: [work], CLUSTER, SUM, plan_again, base)
     assert told.value == pytest.approx(second.value) and "another placement" in told.words
+    pinned = work.with_limits(device_pins=(("conv1", "far"),))
+    told = what_if("without far", lambda c: _as_in(c, [pinned]), CLUSTER, SUM, plan_again, base)
+    assert told.value is None and "without far: block conv1" in told.words
     joules = base.plans[0].predicted_joules
     assert joules is not None
     tight = Workload("m", graph, profiles, None, Limits(None, max_energy_joules=0.8 * joules.value))

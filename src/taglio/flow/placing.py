@@ -8,6 +8,7 @@ from typing import Any
 
 from taglio import artifact
 from taglio.cluster import file as cluster_file
+from taglio.cluster.changes import changed
 from taglio.cluster.devices import Cluster
 from taglio.errors import BadOption
 from taglio.flow import place as placing
@@ -112,6 +113,8 @@ def place(
     """
     aim = parse_objective(objective)
     cluster, used = opened(cluster_path, scenario)
+    for text in changes:  # refuse before planning what is no change
+        changed(cluster, text)
     limit_s = time_limit_s or _LIMIT_S
     with ExitStack() as stack:
         folders, candidates = _opened_all(stack, cluster, folder, others, limits)
@@ -134,7 +137,7 @@ def place(
         quickly = again(aim, min(_QUICK_S, limit_s))
         held, told = answer.assembled.workloads, list[Alternative]()
 
-        def changed(cluster: Cluster) -> list[Workload]:
+        def works(cluster: Cluster) -> list[Workload]:
             now = (each.workload(cluster) for each in candidates)
             return [replace(each, noise_limits=known.noise_limits) for each, known in zip(now, held, strict=True)]
 
@@ -143,7 +146,7 @@ def place(
             told += limits_cost(held, cluster, aim, quickly, base)
             second = runner_up(held, cluster, aim, quickly, answer.plans)
             told += [second] if second is not None else []
-        told += [what_if(text, changed, cluster, aim, quickly, base) for text in changes]
+        told += [what_if(text, works, cluster, aim, quickly, base) for text in changes]
     return Placed(answer, tuple(each.work.name for each in candidates), aim, tuple(told))
 
 

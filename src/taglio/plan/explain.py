@@ -100,7 +100,7 @@ def what_if(
     other = changed(cluster, text)
     try:
         answer = plan_again(workloads(other), other)
-    except Infeasible as error:
+    except (Infeasible, BadOption) as error:
         return Alternative(text, None, f"{text}: {error}")
     now, then = amount(objective, base.value), amount(objective, answer.value)
     same = [each.devices() for each in answer.plans] == [each.devices() for each in base.plans]
