@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from taglio.flow.place import Candidate, moving_from
 from taglio.flow.placing import reopened
 from taglio.plan.explain import Again, again
 from taglio.plan.place import Answer
+from taglio.plan.place import place as solve
 from taglio.plan.workload import Objective, Workload, parse_objective
 from tests.conftest import Staged
 from tests.end_to_end.command import SCHEME
@@ -97,6 +99,32 @@ def test_energy_that_nothing_takes_is_not_limited(embedded: Candidate) -> None:
     ):
         with pytest.raises(BadOption, match="no device has active_watts and no link joules_per_mb"):
             refused()
+
+
+def test_a_limit_that_a_larger_error_does_not_help_is_refused_at_once(
+    embedded: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each further plan took as long again to find the limits that contradict each other."""
+    tried = 0
+
+    def counted(*given: Any, **named: Any) -> Answer:
+        nonlocal tried
+        tried += 1
+        return solve(*given, **named)
+
+    monkeypatch.setattr(place, "solve", counted)
+    small = replace(cluster(), devices=tuple(replace(each, memory_bytes=1.0) for each in cluster().devices))
+    with pytest.raises(Infeasible, match="the memory of"):
+        place.place(embedded, small, time_limit_s=0.5)
+    assert tried == 1
+
+
+@pytest.mark.parametrize("limit", ["device_pins", "device_exclusions"])
+def test_a_pin_to_a_device_that_is_not_there_is_named(embedded: Candidate, limit: str) -> None:
+    block = embedded.work.graph.blocks[0].name
+    pinned = replace(embedded, limits=replace(embedded.limits, **{limit: ((block, "sever"),)}))
+    with pytest.raises(BadOption, match='no device "sever": did you mean "server"'):
+        place.place(pinned, cluster(), time_limit_s=0.5)
 
 
 def test_a_device_runs_what_its_profile_was_taken_in(embedded: Candidate) -> None:

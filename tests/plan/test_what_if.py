@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from taglio.cluster.changes import changed
@@ -123,6 +124,7 @@ def test_a_front_has_only_plans_that_no_other_beats(axis: str, models: int) -> N
     )
     assert all(len(each.others) == models - 1 for each in found.points)
     assert found.points and found.tried >= len(found.points)
+    assert msgspec.json.encode(found)  # is written to a file
     sign = -1.0 if axis == "throughput" else 1.0
     for one in found.points:
         for other in found.points:

@@ -234,6 +234,8 @@ def place(
     if objective.weighs_energy or any(each.limits.max_energy_joules is not None for each in candidates):
         cluster.refuse_without_watts()
     for each in candidates:  # measuring errors is slow: first refuse what needs no measurement
+        for _, device in (*each.limits.device_pins, *each.limits.device_exclusions):
+            cluster.device(device)
         each.bases(each.device_profiles(cluster))
     meters = [_Meter(replace(each, work=each.work.telling(progress))) for each in candidates]
     refusals: list[Infeasible] = []
@@ -243,6 +245,8 @@ def place(
         try:
             return solve(works, cluster, objective, running=running, gap=gap, time_limit_s=time_limit_s / 2)
         except Infeasible as error:
+            if error.limits and "max_error" not in error.limits:
+                raise  # a larger error does not help
             refusals.append(error)
             return None
 
