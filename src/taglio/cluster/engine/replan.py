@@ -1,6 +1,5 @@
 """Quickly make a new plan and its components for remaining or changed devices. Measures no error: the upper end of the
-predicted error keeps the bound, as in the first solution of any plan, but where the workspace's plan measured more than
-was predicted, predictions are that much higher."""
+predicted error, corrected by what the workspace's plan measured, keeps the bound."""
 
 import os
 from collections.abc import Mapping
