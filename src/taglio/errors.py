@@ -1,5 +1,7 @@
 """The error tree: everything that taglio refuses, each error one line for the user. Status is data, not an error."""
 
+from collections.abc import Iterable
+
 
 class TaglioError(Exception):
     """Base of all refusals. The message is one line that names the thing, the numbers and the fix."""
@@ -32,9 +34,14 @@ class CannotQuantize(TaglioError):
 
 
 class Infeasible(TaglioError):
-    """No plan meets the limits; the message gives the best that can be reached."""
+    """No plan meets the limits; the message gives the best that can be reached. `limits` are the fields of those that
+    contradict each other, if they are known."""
 
     exit_code = 3
+
+    def __init__(self, message: str, limits: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.limits = tuple(limits)
 
 
 class MeasurementFailed(TaglioError):

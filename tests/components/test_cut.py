@@ -394,3 +394,22 @@ def test_cuts_out_of_order_are_refused(places: tuple[int, ...], tmp_path: Path) 
     case, tensors = chain(tmp_path)
     with pytest.raises(BadOption, match=f'`cuts` "{tensors[places[-1]]}" comes before the previous cut'):
         devices_after(case.graph, [tensors[place] for place in places], [f"d{i}" for i in range(len(places) + 1)])
+
+
+def test_a_model_that_magnifies_the_last_bit_is_proven_without_fusion(tmp_path: Path) -> None:
+    """The whole adds inside the convolution, the components behind it; the sine of the sum times ten million has no
+    digit in common."""
+    sketch = Sketch(5)
+    x = sketch.input("x", 1, 16, 16, 16)
+    total = sketch.op("Add", sketch.conv(x, 16, 16), sketch.op("Relu", sketch.conv(x, 16, 16)))
+    sine = sketch.op("Sin", sketch.op("Mul", total, sketch.constant(np.float32(1e7))))
+    case = tiny(sketch.model(sketch.rename(sine, "y")), tmp_path)
+    whole, samples = case.builder.build({}), case.held_out.samples[:2]
+    parts = pieces(case, {}, in_turn(case.graph))
+    proof = prove(tmp_path, written(case, parts, tmp_path), whole, samples)
+    if proof.identical:
+        pytest.skip("kernels of this processor do not add inside a convolution")
+    assert 0.1 < proof.distance <= proof.tolerance
+    wrong = [replace(parts[0], proto=scaled_weights(parts[0].proto, 1.1)), *parts[1:]]
+    with pytest.raises(MeasurementFailed, match="differ from the whole model"):
+        prove(tmp_path, written(case, wrong, tmp_path), whole, samples)

@@ -117,7 +117,9 @@ def test_a_front_is_drawn(out: Path, cluster: Path) -> None:
 def test_a_front_of_two_models(out: Path, cluster: Path, digits_staged: Staged, tmp_path: Path) -> None:
     other = Path(shutil.copytree(digits_staged.folder, tmp_path / "other"))
     second = ("--rate", 2, "--with-model", f"{other},rate=1,max-error=2%")
-    front = taglio("pareto", out, "--cluster", cluster, *QUICK, *second, "--points", 3, "--json").json()
+    options = ("--cluster", cluster, *QUICK, *second, "--points", 3)
+    assert "the last two columns list models in the order given" in taglio("pareto", out, *options).out
+    front = taglio("pareto", out, *options, "--json").json()
     assert front["points"]
     for point in front["points"]:
         assert len(point["others"]) == 1

@@ -74,3 +74,12 @@ def test_the_error_is_the_largest_over_outputs_and_the_upper_end_a_factor() -> N
     assert both.predict(graph, {"conv0": INT8}) == pytest.approx(3.0)
     assert both.upper(3.0) == pytest.approx(3.0 * exp(0.5))
     assert model().predict(graph, {"conv0": INT8}) == 0.0
+
+
+def test_a_model_of_which_only_movement_could_be_int8_needs_no_output() -> None:
+    """As one that is quantised already: nothing of it was studied."""
+    sketch = Sketch()
+    sketch.move(sketch.input("x"))
+    assert model().misfit(sketch.graph()) == ""
+    sketch.conv(sketch.input("z"))
+    assert model().misfit(sketch.graph()) == "no output has a model"

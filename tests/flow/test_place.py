@@ -1,20 +1,26 @@
 """What a plan on several devices is asked for: the runtimes of devices, and what moving a block costs."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import taglio
+from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster, Device, Link
 from taglio.error.loss import parse_metric
 from taglio.errors import BadArtifact, BadOption, Infeasible
-from taglio.flow import place
+from taglio.flow import place, placing
 from taglio.flow.place import Candidate, moving_from
 from taglio.flow.placing import reopened
-from taglio.plan.workload import parse_objective
+from taglio.plan.explain import Again, again
+from taglio.plan.place import Answer
+from taglio.plan.place import place as solve
+from taglio.plan.workload import Objective, Workload, parse_objective
 from tests.conftest import Staged
 from tests.end_to_end.command import SCHEME
 from tests.models import Sketch
@@ -77,6 +83,48 @@ def test_a_search_that_could_not_end_is_refused(embedded: Candidate, argument: s
 def test_a_limit_that_nothing_can_keep_is_refused(embedded: Candidate, argument: str) -> None:
     with pytest.raises(BadOption, match=f"`{argument}` is -1: give a number above 0"):
         place.candidate(embedded.work, embedded.measured, embedded.error, **{argument: -1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("objective", ["energy", "throughput,energy", "latency=1,energy=2"])
+def test_energy_that_nothing_takes_is_not_minimised(embedded: Candidate, objective: str) -> None:
+    with pytest.raises(BadOption, match="no device has active_watts and no link joules_per_mb"):
+        place.place(embedded, cluster(), objective=objective, time_limit_s=0.5)
+
+
+def test_energy_that_nothing_takes_is_not_limited(embedded: Candidate) -> None:
+    limited = replace(embedded, limits=replace(embedded.limits, max_energy_joules=0.1))
+    for refused in (
+        lambda: place.place(limited, cluster(), time_limit_s=0.5),
+        lambda: place.pareto([embedded], cluster(), "energy", time_limit_s=0.5),
+    ):
+        with pytest.raises(BadOption, match="no device has active_watts and no link joules_per_mb"):
+            refused()
+
+
+def test_a_limit_that_a_larger_error_does_not_help_is_refused_at_once(
+    embedded: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each further plan took as long again to find the limits that contradict each other."""
+    tried = 0
+
+    def counted(*given: Any, **named: Any) -> Answer:
+        nonlocal tried
+        tried += 1
+        return solve(*given, **named)
+
+    monkeypatch.setattr(place, "solve", counted)
+    small = replace(cluster(), devices=tuple(replace(each, memory_bytes=1.0) for each in cluster().devices))
+    with pytest.raises(Infeasible, match="the memory of"):
+        place.place(embedded, small, time_limit_s=0.5)
+    assert tried == 1
+
+
+@pytest.mark.parametrize("limit", ["device_pins", "device_exclusions"])
+def test_a_pin_to_a_device_that_is_not_there_is_named(embedded: Candidate, limit: str) -> None:
+    block = embedded.work.graph.blocks[0].name
+    pinned = replace(embedded, limits=replace(embedded.limits, **{limit: ((block, "sever"),)}))
+    with pytest.raises(BadOption, match='no device "sever": did you mean "server"'):
+        place.place(pinned, cluster(), time_limit_s=0.5)
 
 
 def test_a_device_runs_what_its_profile_was_taken_in(embedded: Candidate) -> None:
@@ -143,3 +191,42 @@ def test_bfloat16_whose_error_cannot_be_told_is_refused(embedded: Candidate, mon
     stepwise = replace(there, limits=replace(there.limits, metric=parse_metric("top1")))
     with pytest.raises(BadOption, match="cannot be separated from that of int8"):
         stepwise.workload(cluster())
+
+
+TOML = """start = "camera"
+[device.camera]
+profile = "profile.json"
+[device.server]
+scale = { of = "camera", factor = 0.5 }
+[[link]]
+from = "camera"
+to = "server"
+both = true
+bandwidth_mbit_s = 800
+"""
+
+
+def test_alternatives_are_compared_with_one_plan(
+    digits_staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
+    file = tmp_path / "cluster.toml"
+    file.write_text(TOML)
+    asked: list[Cluster] = []
+
+    def counting(objective: Objective, _: float) -> Again:
+        def plan(workloads: Sequence[Workload], where: Cluster) -> Answer:
+            asked.append(where)
+            return again(objective, 0.2)(workloads, where)
+
+        return plan
+
+    monkeypatch.setattr(placing, "again", counting)
+    changes = ["device server x2", "link camera->server bandwidth x0.1"]
+    placed = placing.place(folder, file, explain=True, changes=changes, max_error=0.01, time_limit_s=0.5)
+    assert [each.name for each in placed.told][-2:] == changes
+    assert len({each.words.split("instead of ")[1].split(",")[0] for each in placed.told[-2:]}) == 1
+    assert asked.count(cluster_file.load(file)) == 2  # without a change, and with a looser limit on the error
+    with pytest.raises(BadOption, match="faster"):
+        placing.place(folder, file, changes=["faster"], max_error=0.01, time_limit_s=0.5)
+    assert asked.count(cluster_file.load(file)) == 2  # refused before planning

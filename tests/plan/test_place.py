@@ -15,13 +15,13 @@ from taglio.cluster.file import parse
 from taglio.errors import BadOption, Infeasible
 from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.costs import evaluate
-from taglio.plan.describe import latencies, loads
+from taglio.plan.describe import beyond_blocks, latencies, loads
 from taglio.plan.explain import amount
 from taglio.plan.one_machine import noise_limits
 from taglio.plan.place import Answer, Running, conflict, place
 from taglio.plan.problem import Totals
 from taglio.plan.result import Limits
-from taglio.plan.schedule import Scheduler
+from taglio.plan.schedule import Scheduler, pipelines
 from taglio.plan.simulate import simulate
 from taglio.plan.workload import Objective, Workload, parse_objective
 from taglio.profile.attribution import Attribution
@@ -250,6 +250,24 @@ def test_a_cap_that_no_device_reaches_changes_no_value(objective: str) -> None:
     capped = replace(CLUSTER, devices=tuple(replace(each, energy_cap_joules=1e3) for each in CLUSTER.devices))
     free, held = (place([work], where, parse_objective(objective), gap=1e-3) for where in (CLUSTER, capped))
     assert held.value == pytest.approx(free.value, rel=2e-3)
+
+
+def test_a_component_that_would_take_less_than_nothing_counts_in_limits_with_what_it_takes() -> None:
+    """Quantising the input would save more than conv0 takes in int8; a plan broke its limit on energy, as it was
+    checked."""
+    graph, profiles = chain()
+    saving = {name: (each, each.glue_map()["x"]) for name, each in profiles.items()}
+    profiles = {
+        name: replace(each, glue=(replace(first, quantize_s=-40e-6), *(g for g in each.glue if g is not first)))
+        for name, (each, first) in saving.items()
+    }
+    apart = Limits(None, device_pins=(("conv0", "near"), ("conv1", "far")))
+    answer = place([Workload("m", graph, profiles, None, apart)], CLUSTER, ENERGY)
+    built, joules = pipelines(answer.assembled, answer.totals), answer.plans[0].predicted_joules
+    assert min(task.seconds for task in built[0].tasks) == 0.0
+    index = [each.kind for each in answer.assembled.problem.resources].index("energy")
+    total = answer.totals.resources[index] + beyond_blocks(answer.assembled, built)[index]
+    assert joules is not None and total == pytest.approx(joules.value)
 
 
 @examples(20)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from taglio.cluster.changes import changed
@@ -62,14 +63,17 @@ def test_answers_come_from_planning_again() -> None:
     second = runner_up([work], CLUSTER, SUM, plan_again, base.plans)
     assert second is not None and second.value is not None and second.value > base.value
     assert set(second.plans[0].devices().values()) == {"near"}
-    told = what_if("link near->far bandwidth x0.01", lambda _: [work], CLUSTER, SUM, plan_again)
+    told = what_if("link near->far bandwidth x0.01", lambda _: [work], CLUSTER, SUM, plan_again, base)
     assert told.value == pytest.approx(second.value) and "another placement" in told.words
+    pinned = work.with_limits(device_pins=(("conv1", "far"),))
+    told = what_if("without far", lambda c: _as_in(c, [pinned]), CLUSTER, SUM, plan_again, base)
+    assert told.value is None and "without far: block conv1" in told.words
     joules = base.plans[0].predicted_joules
     assert joules is not None
     tight = Workload("m", graph, profiles, None, Limits(None, max_energy_joules=0.8 * joules.value))
-    (cost,) = limits_cost([tight], CLUSTER, SUM, plan_again)
-    assert cost.name == "the energy limit" and cost.value == pytest.approx(base.value, rel=2e-3)
     held = place([tight], CLUSTER, SUM)
+    (cost,) = limits_cost([tight], CLUSTER, SUM, plan_again, held)
+    assert cost.name == "the energy limit" and cost.value == pytest.approx(base.value, rel=2e-3)
     assert held.value > base.value and f"{(held.value - base.value) * 1e3:.4g} ms" in cost.words
 
 
@@ -81,8 +85,9 @@ def test_a_placement_is_the_same_only_if_every_model_stays() -> None:
         "one", graph, profiles, None, Limits(None, device_pins=tuple((b.name, "near") for b in graph.blocks))
     )
     quick = again(SUM, 5.0)
+    base = quick([held, free], CLUSTER)
     words = [
-        what_if(text, lambda c: _as_in(c, [held, free]), CLUSTER, SUM, quick).words
+        what_if(text, lambda c: _as_in(c, [held, free]), CLUSTER, SUM, quick, base).words
         for text in ("device far x1000", "device far x1.0001")
     ]
     assert "another placement" in words[0] and "the same placement" in words[1]
@@ -119,6 +124,7 @@ def test_a_front_has_only_plans_that_no_other_beats(axis: str, models: int) -> N
     )
     assert all(len(each.others) == models - 1 for each in found.points)
     assert found.points and found.tried >= len(found.points)
+    assert msgspec.json.encode(found)  # is written to a file
     sign = -1.0 if axis == "throughput" else 1.0
     for one in found.points:
         for other in found.points:
@@ -147,6 +153,7 @@ def test_the_memory_that_a_plan_lacks_has_its_cost() -> None:
     far = next(each for each in CLUSTER.devices if each.name == "far")
     held = replace(CLUSTER, devices=(CLUSTER.devices[0], replace(far, memory_bytes=16.0)))
     free = place([work], CLUSTER, SUM)
-    assert free.value < place([work], held, SUM).value
-    (cost,) = limits_cost([work], held, SUM, again(SUM, 5.0))
+    base = place([work], held, SUM)
+    assert free.value < base.value
+    (cost,) = limits_cost([work], held, SUM, again(SUM, 5.0), base)
     assert cost.name == "the memory of far" and cost.value == pytest.approx(free.value)

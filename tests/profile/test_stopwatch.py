@@ -246,8 +246,22 @@ def test_what_is_read_of_a_kernels_profile(tmp_path: Path) -> None:
     assert kernel_seconds(path, 0, None, [0, 1], refills=1) == {"conv": pytest.approx(3.5e-5)}
 
 
-def test_what_waiting_costs_is_small_and_not_negative() -> None:
-    assert 0.0 <= waking_seconds() < 0.05
+def test_what_waiting_costs_is_told_apart_from_first_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run takes 1 ms after another, 3 ms after a wait, and the first one, which allocates, 50 ms."""
+    now_s, next_s = 0.0, 0.05
+
+    def run(*_: object) -> None:
+        nonlocal now_s, next_s
+        now_s, next_s = now_s + next_s, 0.001
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s, next_s
+        now_s, next_s = now_s + seconds, 0.003
+
+    monkeypatch.setattr(speed, "_session", lambda *_: (SimpleNamespace(run=run), {}))
+    monkeypatch.setattr(speed.time, "sleep", sleep)
+    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: now_s)
+    assert waking_seconds(1) == pytest.approx(0.002)
 
 
 def test_one_interruption_among_a_handful_of_short_runs_does_not_decide() -> None:

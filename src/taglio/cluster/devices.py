@@ -96,6 +96,14 @@ class Cluster:
                 return device
         raise BadOption(f'no device "{name}"{nearest(name, [each.name for each in self.devices])}')
 
+    def refuse_without_watts(self) -> None:
+        """Raise BadOption if nothing takes energy, so that there is none to minimise or to limit."""
+        if not any(each.active_watts for each in self.devices) and not any(each.joules_per_byte for each in self.links):
+            raise BadOption(
+                "no device has active_watts and no link joules_per_mb, so every plan takes 0 J: add them to the "
+                "cluster file, or leave energy out"
+            )
+
     def processor(self, name: str) -> str:
         """The device whose processor and memory `name` uses: its own or another device's."""
         return self.device(name).processor or name

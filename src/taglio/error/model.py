@@ -166,7 +166,8 @@ class ErrorModel:
         ):
             if wrong:
                 return f"{what} {min(wrong)}"
-        return "" if self.outputs or not graph.candidates() else "no output has a model"
+        counted = self.outputs or all(block.movement for block in graph.candidates())
+        return "" if counted else "no output has a model"
 
     def predict(self, graph: Graph, assignment: Assignment) -> float:
         """Predicted error of `assignment`; 0 if nothing is quantised."""

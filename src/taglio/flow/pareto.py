@@ -149,7 +149,7 @@ def _value(axis: Axis, works: Sequence[Workload], answer: Answer) -> float:
         joules = [each.predicted_joules.value if each.predicted_joules is not None else 0.0 for each in plans]
         return float(shares @ np.array(joules))
     busiest = max(loads(answer.assembled, answer.totals, list(shares)).values(), default=0.0)
-    return 1.0 / busiest if busiest > 0.0 else 0.0
+    return float(1.0 / busiest) if busiest > 0.0 else 0.0
 
 
 def _undominated(axis: Axis, points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:

@@ -231,7 +231,11 @@ def place(
         cluster = cluster_file.load(Path(cluster))
     if isinstance(objective, str):
         objective = parse_objective(objective)
+    if objective.weighs_energy or any(each.limits.max_energy_joules is not None for each in candidates):
+        cluster.refuse_without_watts()
     for each in candidates:  # measuring errors is slow: first refuse what needs no measurement
+        for _, device in (*each.limits.device_pins, *each.limits.device_exclusions):
+            cluster.device(device)
         each.bases(each.device_profiles(cluster))
     meters = [_Meter(replace(each, work=each.work.telling(progress))) for each in candidates]
     refusals: list[Infeasible] = []
@@ -241,6 +245,8 @@ def place(
         try:
             return solve(works, cluster, objective, running=running, gap=gap, time_limit_s=time_limit_s / 2)
         except Infeasible as error:
+            if error.limits and "max_error" not in error.limits:
+                raise  # a larger error does not help
             refusals.append(error)
             return None
 
@@ -309,6 +315,8 @@ def pareto(
     not_negative("gap", gap)
     for argument, value in (("points", points), ("time_limit_s", time_limit_s)):
         positive(argument, value)
+    if axis == "energy" or any(each.limits.max_energy_joules is not None for each in candidates):
+        cluster.refuse_without_watts()
 
     def plan(works: Sequence[Workload], objective: Objective) -> Answer:
         return solve(works, cluster, objective, gap=gap, time_limit_s=time_limit_s)

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from taglio import artifact
 from taglio.cluster import file as cluster_file
+from taglio.cluster.changes import changed
 from taglio.cluster.devices import Cluster
 from taglio.errors import BadOption
 from taglio.flow import place as placing
@@ -19,7 +20,7 @@ from taglio.plan.explain import Alternative, again, limits_cost, runner_up, what
 from taglio.plan.place import Answer
 from taglio.plan.result import Plan
 from taglio.plan.solve import GAP
-from taglio.plan.workload import Objective, parse_objective
+from taglio.plan.workload import Objective, Workload, parse_objective
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.transaction import changing
@@ -112,6 +113,8 @@ def place(
     """
     aim = parse_objective(objective)
     cluster, used = opened(cluster_path, scenario)
+    for text in changes:  # refuse before planning what is no change
+        changed(cluster, text)
     limit_s = time_limit_s or _LIMIT_S
     with ExitStack() as stack:
         folders, candidates = _opened_all(stack, cluster, folder, others, limits)
@@ -132,15 +135,18 @@ def place(
             keep_plan(where, plan)
             artifact.save(where / f"{CLUSTER}.json", CLUSTER, plan.model_sha256, used)
         quickly = again(aim, min(_QUICK_S, limit_s))
-        alternatives = []
+        held, alternatives = answer.assembled.workloads, list[Alternative]()
+
+        def works(cluster: Cluster) -> list[Workload]:
+            now = (each.workload(cluster) for each in candidates)
+            return [replace(each, noise_limits=known.noise_limits) for each, known in zip(now, held, strict=True)]
+
+        base = quickly(held, cluster) if explain or changes else answer
         if explain:
-            held = answer.assembled.workloads
-            alternatives += list(limits_cost(held, cluster, aim, quickly))
+            alternatives += limits_cost(held, cluster, aim, quickly, base)
             second = runner_up(held, cluster, aim, quickly, answer.plans)
             alternatives += [second] if second is not None else []
-        for text in changes:
-            changed = what_if(text, lambda c: [each.workload(c) for each in candidates], cluster, aim, quickly)
-            alternatives.append(changed)
+        alternatives += [what_if(text, works, cluster, aim, quickly, base) for text in changes]
     return Placed(answer, tuple(each.work.name for each in candidates), aim, tuple(alternatives))
 
 

@@ -57,12 +57,12 @@ def loads(assembled: Assembled, totals: Totals, rates: Sequence[float]) -> dict[
 
 
 def beyond_blocks(assembled: Assembled, of_models: Sequence[Pipeline]) -> np.ndarray:
-    """Overhead of the components of every model's pipeline, by resource of the problem."""
+    """What the components of every model's pipeline take beyond their blocks, by resource of the problem."""
     devices, resources = assembled.problem.devices, assembled.problem.resources
     result = np.zeros(len(resources))
     for model, pipeline in enumerate(of_models):
         on = [devices.index(task.device) for task in pipeline.tasks]
-        busy = np.bincount(on, minlength=len(devices)) * assembled.overhead_s[model]
+        busy = np.bincount(on, [task.beyond_s for task in pipeline.tasks], len(devices))
         result += [float(each.models[model] * (each.device @ busy)) for each in resources]
     return result
 

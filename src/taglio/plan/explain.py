@@ -46,11 +46,10 @@ def amount(objective: Objective, value: float) -> str:
 
 
 def limits_cost(
-    workloads: Sequence[Workload], cluster: Cluster, objective: Objective, plan_again: Again
+    workloads: Sequence[Workload], cluster: Cluster, objective: Objective, plan_again: Again, base: Answer
 ) -> tuple[Alternative, ...]:
-    """The limits that cost something, found by planning with each limit loosened by half. Limits with room left are
-    tried too: a better plan may need more than that room."""
-    base = plan_again(workloads, cluster)
+    """The limits that cost something against `base`, the plan under all of them, found by planning with each limit
+    loosened by half. Limits with room left are tried too: a better plan may need more than that room."""
     found = []
     for limit in (each for each in limits_of(workloads, cluster) if each.number):
         try:
@@ -94,14 +93,14 @@ def what_if(
     cluster: Cluster,
     objective: Objective,
     plan_again: Again,
+    base: Answer,
 ) -> Alternative:
-    """The plan under the change `text` (cluster/changes.py), compared with the current one; `workloads` returns the
-    workloads for a changed cluster."""
-    base = plan_again(workloads(cluster), cluster)
+    """The plan under the change `text` (cluster/changes.py), compared with `base`, the plan without it; `workloads`
+    returns the workloads for a changed cluster."""
     other = changed(cluster, text)
     try:
         answer = plan_again(workloads(other), other)
-    except Infeasible as error:
+    except (Infeasible, BadOption) as error:
         return Alternative(text, None, f"{text}: {error}")
     now, then = amount(objective, base.value), amount(objective, answer.value)
     same = [each.devices() for each in answer.plans] == [each.devices() for each in base.plans]

@@ -156,7 +156,7 @@ class _Asked:
         for number in range(_ROUNDS):
             found = self.under(uppers)
             if found is None:
-                raise Infeasible(_why(self.workloads, self.cluster) if why and number == 0 else _TOO_CLOSE)
+                raise _why(self.workloads, self.cluster) if why and number == 0 else Infeasible(_TOO_CLOSE)
             # The overhead of components is known only for a finished plan, so the limits on blocks are tightened: at
             # first by hardly more than needed, since plans that spend more on blocks may have fewer components.
             beyond, kept = beyond_blocks(found.assembled, pipelines(found.assembled, found.totals)), True
@@ -310,13 +310,15 @@ def conflict(workloads: Sequence[Workload], cluster: Cluster) -> tuple[Limit, ..
     return tuple(kept)
 
 
-def _why(workloads: Sequence[Workload], cluster: Cluster) -> str:
-    limits = [str(each) for each in conflict(workloads, cluster)]
-    if not limits:
-        return "no plan keeps all limits: loosen one, or add a device or a link"
-    if len(limits) == 1:
-        return f"no plan keeps {limits[0]}: loosen it, or add a device or a link"
-    return f"no plan keeps {', '.join(limits[:-1])} and {limits[-1]} together: loosen one of them"
+def _why(workloads: Sequence[Workload], cluster: Cluster) -> Infeasible:
+    limits = conflict(workloads, cluster)
+    *others, last = map(str, limits or ("all limits",))
+    if not others:
+        wanted = "loosen it" if limits else "loosen one"
+        message = f"no plan keeps {last}: {wanted}, or add a device or a link"
+    else:
+        message = f"no plan keeps {', '.join(others)} and {last} together: loosen one of them"
+    return Infeasible(message, (each.field for each in limits))
 
 
 def alike(workloads: Sequence[Workload], cluster: Cluster) -> tuple[tuple[str, ...], ...]:

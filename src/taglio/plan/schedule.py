@@ -174,5 +174,6 @@ class Scheduler:
             where = self.names[at[each]]
             # A change of type may save time, but no component takes less than 0 s.
             taken_s = max(0.0, float(seconds[each]))
-            tasks.append(Task(f"{name}-{where}", where, taken_s, float(sending_s[each]), tuple(nodes[each])))
+            beyond_s = float(self.overhead_s[at[each]] + taken_s - seconds[each])
+            tasks.append(Task(f"{name}-{where}", where, taken_s, float(sending_s[each]), tuple(nodes[each]), beyond_s))
         return Pipeline(tuple(tasks), tuple(transfers), self.processors)

@@ -18,13 +18,15 @@ from itertools import count
 @dataclass(frozen=True, slots=True)
 class Task:
     """A component, its seconds on its device, and the device's seconds for sending its outputs afterwards; `nodes` are
-    its blocks in a problem."""
+    its blocks in a problem. `beyond_s` of its seconds are not its blocks': its overhead, and what its changes of type
+    would save if a component could take less than 0 s."""
 
     name: str
     device: str
     seconds: float
     sending_s: float = 0.0
     nodes: tuple[int, ...] = ()
+    beyond_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,11 @@ class Objective:
         return self.then[-1] if self.then else self
 
     @property
+    def weighs_energy(self) -> bool:
+        """Whether joules are minimised, be it after something else."""
+        return any(each.energy > 0.0 for each in (self, *self.then))
+
+    @property
     def simulated(self) -> bool:
         """Whether the critical path is minimised, rather than a sum."""
         return self.kind == "latency" or (self.kind == "weights" and self.latency > 0.0)

@@ -96,7 +96,7 @@ def profile(
         options.spinning,
         options.optimization.value,
         median(seen_s),
-        waking_seconds(),
+        waking_seconds(options.threads),
         middle_half(seen_s),
         tuple(map(shapes_of, feeds)) if any(spec.dynamic for spec in model.inputs) else (),
         max(each.others for each in timed.values()),

@@ -13,7 +13,6 @@ from math import ceil
 from statistics import fmean, median
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio.profile.quota import quota
@@ -21,12 +20,13 @@ from taglio.profile.stopwatch import run_for
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.session import Session
 
-# Like networks: a memory-bound layer (6.5 MB, 7 million multiply-adds), and a compute-bound one (15 million).
-_CHANNELS, _SIZE = 32, 160
+# Like networks: a memory-bound layer (6.5 MB, 7 million multiply-adds), a compute-bound one (15 million); and like a
+# component, a third of both.
+_CHANNELS, _SIZE, _SMALLER = 32, 160, 96
 REFERENCE_S = 0.3
 _EVERY_S = 2.0
 # A device waits for others for milliseconds; the median of this many runs after such waits is used.
-_WAIT_S, _WAITS = 0.01, 25
+_WAIT_S, _WAITS, _READY_S = 0.01, 25, 0.03
 
 
 def reference_seconds(threads: int, least_s: float = REFERENCE_S) -> float:
@@ -49,15 +49,17 @@ def middle_half(seconds: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def waking_seconds() -> float:
-    """How many seconds longer a run takes after the process has waited than right after another run. Measured on a
-    model of one small operator, since it hardly depends on the model."""
-    session, feed = _small()
-    ready = median(run_for(_WAIT_S, "small", session, repeat(feed)))
+def waking_seconds(threads: int) -> float:
+    """How many seconds longer a component takes after the process has waited than right after another run: its
+    processor sleeps, and its caches are cold. Much the same for all components from 0.2 to 2 ms, but a third of it for
+    one operator on a few kilobytes."""
+    session, feed = _session(threads, _SMALLER)
+    run_for(_READY_S, "component", session, repeat(feed))  # the first runs allocate
+    ready = median(run_for(_READY_S, "component", session, repeat(feed)))
     waited = []
     for _ in range(_WAITS):
         time.sleep(_WAIT_S)
-        waited += run_for(0.0, "small", session, repeat(feed))
+        waited += run_for(0.0, "component", session, repeat(feed))
     return max(0.0, median(waited) - ready)
 
 
@@ -81,7 +83,8 @@ class Speeds:
 
 
 @cache
-def _session(threads: int) -> tuple[Session, dict[str, np.ndarray]]:
+def _session(threads: int, size: int = _SIZE) -> tuple[Session, dict[str, np.ndarray]]:
+    """A float model of two layers and a pooling between them, on `size` × `size` values of each channel."""
     rng = np.random.default_rng(0)
     weights = {
         "deep": rng.standard_normal((_CHANNELS, 1, 3, 3)).astype(np.float32),
@@ -92,30 +95,14 @@ def _session(threads: int) -> tuple[Session, dict[str, np.ndarray]]:
         helper.make_node("MaxPool", ["wide"], ["small"], name="pool", kernel_shape=[4, 4], strides=[4, 4]),
         helper.make_node("Conv", ["small", "full"], ["y"], name="full", pads=[1, 1, 1, 1]),
     ]
-    shape = (1, _CHANNELS, _SIZE, _SIZE)
-    made = [numpy_helper.from_array(each, name) for name, each in weights.items()]
-    model = _model(nodes, shape, (1, _CHANNELS, _SIZE // 4, _SIZE // 4), made)
-    return open_session(model, SessionOptions(threads)), {"x": rng.standard_normal(shape).astype(np.float32)}
-
-
-@cache
-def _small() -> tuple[Session, dict[str, np.ndarray]]:
-    shape = (1, 1000)
-    model = _model([helper.make_node("Relu", ["x"], ["y"], name="relu")], shape, shape, [])
-    return open_session(model, SessionOptions(1)), {"x": np.ones(shape, np.float32)}
-
-
-def _model(
-    nodes: Sequence[onnx.NodeProto], given: Sequence[int], made: Sequence[int], weights: Sequence[onnx.TensorProto]
-) -> onnx.ModelProto:
-    """A float model with the input x and the output y."""
+    shape, made = (1, _CHANNELS, size, size), (1, _CHANNELS, size // 4, size // 4)
     graph = helper.make_graph(
         nodes,
         "reference",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, given)],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, made)],
-        weights,
+        [numpy_helper.from_array(each, name) for name, each in weights.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8
-    return model
+    return open_session(model, SessionOptions(threads)), {"x": rng.standard_normal(shape).astype(np.float32)}

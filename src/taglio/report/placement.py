@@ -1,7 +1,7 @@
 """Plans: what runs where, in which form and when, and Pareto fronts. Simulates and plans nothing."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from taglio.flow.pareto import Front, FrontPoint
@@ -144,15 +144,25 @@ def points(front: Front) -> list[Part]:
         for each in front.points
     ]
     rows = [
-        [ms(each.latency_s), other(each), f"{each.gap:.2%}", len(each.plan.assignment()), _where(each)]
+        [ms(each.latency_s), other(each), f"{each.gap:.2%}", _of_models(each, _int8), _where(each)]
         for each in front.points
     ]
     head = ["latency", title.split(",")[0], "gap", "int8 blocks", "devices"]
     without = f" No plan under {front.infeasible} of the limits tried." if front.infeasible else ""
     lede = f"{plural(front.tried, 'plan')} made, {len(front.points)} on the front: no plan is better in both.{without}"
+    if front.points[0].others:
+        lede += " Latency is the mean over all models' requests; the last two columns list models in the order given."
     chart = Chart(f"latency and {front.axis}", Axis("predicted latency, ms"), Axis(title), marks)
     return [Text(lede), chart, Table(head, rows, words=frozenset({4}))]
 
 
+def _of_models(point: FrontPoint, text: Callable[[Plan], str]) -> str:
+    return "; ".join(map(text, (point.plan, *point.others)))
+
+
+def _int8(plan: Plan) -> str:
+    return str(len(plan.assignment()))
+
+
 def _where(point: FrontPoint) -> str:
-    return ", ".join(dict.fromkeys(each.device for each in point.plan.placements))
+    return _of_models(point, lambda plan: ", ".join(dict.fromkeys(each.device for each in plan.placements)))

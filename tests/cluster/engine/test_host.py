@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from taglio.cluster.engine.deploy import send
 from taglio.cluster.engine.host import Host, Job
@@ -40,6 +40,32 @@ def product() -> Component:
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", x, y, [weight])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     return Component("0", HERE, (), proto, ("x",), ("y",))
+
+
+def branches() -> Component:
+    """A component that fails where its condition is false."""
+    nodes = [
+        helper.make_node(
+            "If",
+            ["c"],
+            ["y"],
+            **{f"{name}_branch": branch(name, shape) for name, shape in (("then", [1, 4]), ("else", [1, 3]))},
+        )
+    ]
+    given = [helper.make_tensor_value_info("c", TensorProto.BOOL, [])]
+    given.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4]))
+    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "branches", given, made)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return Component("0", HERE, (), proto, ("c", "x"), ("y",))
+
+
+def branch(name: str, shape: list[int]) -> GraphProto:
+    """A branch that reshapes x."""
+    made = [helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, None)]
+    wanted = numpy_helper.from_array(np.array(shape, np.int64), f"{name}_shape")
+    node = helper.make_node("Reshape", ["x", f"{name}_shape"], [f"{name}_y"])
+    return helper.make_graph([node], name, [], made, [wanted])
 
 
 @pytest.fixture
@@ -141,3 +167,18 @@ def test_several_requests_at_once_are_all_answered_one_component_at_a_time(host:
     steps = sorted((step for answer in answers for step in answer.steps), key=lambda step: step.start_s)
     assert len(steps) == 40 * 5
     assert all(before.end_s <= after.start_s for before, after in pairwise(steps))
+
+
+def test_a_component_that_cannot_run_on_zeros_is_opened_and_answers(tmp_path: Path) -> None:
+    manifest = write(tmp_path, "0" * 64, ["c", "x"], ["y"], [branches()])
+    wiring, found = wire(manifest), Host(HERE, 1, tmp_path / "store")
+    send(found, {piece.sha256: tmp_path / piece.file for piece in manifest.pieces})
+    (piece,) = manifest.pieces
+    found.load([Job(piece, wiring.reads[piece.name], wiring.sends(piece.name))], 1, {})
+    x = np.ones((1, 4), np.float32)
+    answer = found.promise(0, wiring.sends("0")[0][0])
+    for index, message in enumerate(wiring.messages):
+        if index in wiring.reads["0"]:
+            tensors = {"c": np.array(True), "x": x}
+            found.take(Parcel(0, index, HERE, {name: tensors[name] for name in message.names}))
+    assert (answer.result(5.0).tensors["y"] == x).all()

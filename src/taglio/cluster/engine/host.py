@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
@@ -110,8 +111,8 @@ class Host(Resident):
         return fmean(run_for(least_s, component, session, repeat(_zeros(piece))))
 
     def load(self, jobs: list[Job], threads: int, peers: dict[str, list[Any]]) -> list[Loaded]:
-        """Open the components of `jobs`, each in its runtime, and run each once on zeros; `peers` are the hosts that
-        messages are sent to, by device; several take turns, as this one may for the device that `jobs` name.
+        """Open the components of `jobs`, each in its runtime, and run each once on zeros if it can; `peers` are the
+        hosts that messages are sent to, by device; several take turns, as this one may for the device that `jobs` name.
 
         Raises BadModel if the runtime refuses a component, BadArtifact if its file was changed.
         """
@@ -119,7 +120,8 @@ class Host(Resident):
         for job in jobs:
             piece, begun = job.piece, time.monotonic()
             session = opener(piece.runtime)(self.named(piece.files), SessionOptions(threads))
-            session.run([port.name for port in piece.outputs], _zeros(piece))
+            with suppress(Exception):  # zeros may choose a branch for other shapes; what fails too is told at a request
+                session.run([port.name for port in piece.outputs], _zeros(piece))
             self.named(piece.files)  # the session read the files again: it read the hashed bytes
             self._sessions[piece.name], self._jobs[piece.name] = session, job
             took = time.monotonic() - begun

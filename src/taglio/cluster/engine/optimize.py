@@ -83,6 +83,8 @@ def optimize_on_cluster(
     `settings` are those of taglio.Model."""
     cluster, used = opened(cluster_file, scenario)
     aim, wanted = parse_objective(objective), read_scheme(scheme)
+    if aim.weighs_energy:
+        cluster.refuse_without_watts()
     if all(device.assumed for device in cluster.devices):
         raise BadOption(
             f"{used.file}: every device has scaled times, so none would profile the model: "

@@ -1,0 +1,44 @@
+"""A plan that replaces another measures no error: what the other one measured counts."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from taglio.cluster.engine.replan import replan
+from taglio.cluster.file import parse
+from taglio.flow.place import place
+from taglio.flow.placing import reopened
+from taglio.flow.workspace import keep_plan
+from tests.conftest import Staged
+
+CLUSTER = parse(
+    """start = "camera"
+[device.camera]
+profile = "profile.json"
+[device.server]
+scale = { of = "camera", factor = 0.5 }
+[[link]]
+from = "camera"
+to = "server"
+both = true
+bandwidth_mbit_s = 800
+"""
+)
+LIMIT = 0.02
+
+
+def test_errors_that_were_predicted_too_low_are_predicted_higher(digits_staged: Staged, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
+    each = reopened(folder, CLUSTER, max_error=LIMIT)
+    plan = place(each, CLUSTER, time_limit_s=1.0).plans[0]
+
+    def highest(factor: float) -> float:
+        """The upper end of what a new plan's error can be, if the workspace's plan measured `factor` times as much as
+        predicted and this one does."""
+        keep_plan(folder, replace(plan, measured_error=factor * plan.predicted_error.value))
+        other = replan(folder, plan, CLUSTER).plan
+        return each.error.upper(factor * each.error.predict(each.work.graph, other.assignment()))
+
+    assert 0.0 < highest(0.5) <= 0.5 * LIMIT
+    assert 0.5 * LIMIT < highest(1.0) <= LIMIT
+    assert highest(2.0) <= LIMIT
