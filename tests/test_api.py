@@ -271,6 +271,7 @@ def test_a_model_of_links_is_opened_where_the_links_are(samples: np.ndarray, tmp
         ({"scheme": "int7"}, BadOption, "int7"),
         ({"scheme": 8}, BadOption, "`scheme` is a int"),
         ({"metric": "psnr"}, BadOption, "`metric`"),
+        ({"metric": np.mean}, BadOption, "`metric`: expected str, got object"),
         ({"shapes": {"z": (1, 3)}}, BadModel, "`shapes` names the input z"),
         ({"keep_float": 3}, BadOption, "`keep_float` is 3"),
         ({"keep_float": ["nothing*"]}, BadOption, "nothing"),
@@ -285,6 +286,11 @@ def test_what_cannot_be_used_is_named_by_its_argument(
     with pytest.raises(kind, match=words.replace("[", r"\[")) as raised:
         taglio.optimize(asked.pop("model"), asked.pop("data"), **asked)
     assert "--" not in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_settings_may_be_numbers_of_numpy(samples: np.ndarray) -> None:
+    setup = Model(pyramid(), samples, threads=np.int64(1), seed=np.int32(2)).setup
+    assert (setup.threads, setup.seed, type(setup.seed)) == (1, 2, int)
 
 
 @pytest.mark.whole
