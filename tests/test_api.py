@@ -24,7 +24,7 @@ from taglio.plan.result import LOCAL, Plan
 from taglio.profile.result import Profile
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.end_to_end.command import SCHEME, Case
-from tests.models import pyramid
+from tests.models import Sketch, pyramid
 
 QUICK: dict[str, Any] = {"effort": 0.01, "scheme": SCHEME}
 BOUND = 0.5
@@ -271,6 +271,7 @@ def test_a_model_of_links_is_opened_where_the_links_are(samples: np.ndarray, tmp
         ({"scheme": "int7"}, BadOption, "int7"),
         ({"scheme": 8}, BadOption, "`scheme` is a int"),
         ({"metric": "psnr"}, BadOption, "`metric`"),
+        ({"metric": np.mean}, BadOption, "`metric`: expected str, got object"),
         ({"shapes": {"z": (1, 3)}}, BadModel, "`shapes` names the input z"),
         ({"keep_float": 3}, BadOption, "`keep_float` is 3"),
         ({"keep_float": ["nothing*"]}, BadOption, "nothing"),
@@ -287,11 +288,27 @@ def test_what_cannot_be_used_is_named_by_its_argument(
     assert "--" not in str(raised.value) and "\n" not in str(raised.value)
 
 
+def test_settings_may_be_numbers_of_numpy(samples: np.ndarray) -> None:
+    setup = Model(pyramid(), samples, threads=np.int64(1), seed=np.int32(2)).setup
+    assert (setup.threads, setup.seed, type(setup.seed)) == (1, 2, int)
+
+
 @pytest.mark.whole
 def test_what_nothing_keeps_says_the_best(samples: np.ndarray) -> None:
     asked = {**QUICK, "runtime": "onnxruntime", "threads": 1}
     with pytest.raises(Infeasible, match="allow that much with `max_error`"):
         taglio.optimize(pyramid(), samples, max_error=1e-9, force_int8="conv*", **asked)
+
+
+@pytest.mark.whole
+def test_what_loses_an_output_under_any_limit_is_told() -> None:
+    """An offset of 1000 leaves the differences no step of int8; a larger limit would not help."""
+    sketch = Sketch(5)
+    y = sketch.op("Gemm", sketch.input("x", 1, 8), sketch.weight(8, 4), sketch.constant([1e4] * 4))
+    data = np.random.default_rng(0).normal(0, 1, (24, 8)).astype(np.float32)
+    asked = {**QUICK, "runtime": "onnxruntime", "threads": 1, "max_error": 0.5, "force_int8": "*"}
+    with pytest.raises(Infeasible, match=f"with 1 blocks forced to int8 keeps the outputs: {y} is .* everywhere"):
+        taglio.optimize(sketch.model(y), data, **asked)
 
 
 def test_labels_of_a_file_are_not_given_twice(tiny: Case) -> None:

@@ -84,6 +84,8 @@ def test_an_output_that_never_changes_is_named() -> None:
     moving = [[np.array([float(i)]), np.array([7.0])] for i in range(3)]
     assert "output b is the same for all 3 inputs" in constant_outputs(moving, ["a", "b"])
     assert constant_outputs(moving[:1], ["a", "b"]) == ""
+    nothing = [[np.zeros((0, 4))]] * 3
+    assert "output found is empty for all 3 inputs" in constant_outputs(nothing, ["found"])
 
 
 def test_sums_that_may_saturate_are_told_where_they_do() -> None:

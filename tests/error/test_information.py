@@ -79,11 +79,24 @@ def test_nothing_is_lost_by_rounding() -> None:
     assert lost([(grid + 10 * y, np.round(grid + 10 * y)) for y in drawn(400)]) == ""
 
 
+def test_saturated_values_that_round_to_their_ends_are_not_lost() -> None:
+    """Masks and probabilities: 1e-9 and 0 are the same answer."""
+    sure = [1.0 / (1.0 + np.exp(-10.0 * y - 3.0)) for y in drawn(5000)]
+    assert lost([(y, np.round(y * 255) / 255) for y in sure]) == ""
+    assert lost([(y, np.where(y < 0.5, 0.5, y)) for y in sure]).startswith("is 0.5 in ")
+
+
 def test_what_is_constant_for_float_cannot_be_lost() -> None:
     assert lost([(np.full(500, 3.0), np.full(500, 3.01))] * 6) == ""
     assert lost([(1.0 + 1e-5 * y, np.ones(500)) for y in drawn(500)]) == ""
     assert lost([(np.zeros(0), np.zeros(0))] * 6) == ""
-    assert lost([(np.ones(1) * i, np.ones(1)) for i in range(6)]) == ""  # too few values to judge
+    assert lost([(np.ones(1) * i, np.ones(1)) for i in range(3)]) == ""  # too few values to judge
+
+
+def test_one_value_per_input_that_became_constant_is_lost() -> None:
+    """A regressor has as many values as there are inputs."""
+    assert lost([(1000.0 + y, np.full(1, 1000.0)) for y in drawn(1, count=8)]) == "is 1000 everywhere"
+    assert lost([(1000.0 + y, np.round(1000.0 + y, 1)) for y in drawn(1, count=8)]) == ""
 
 
 def test_the_noise_floor_of_rare_scores_has_no_order() -> None:

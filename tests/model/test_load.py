@@ -385,3 +385,18 @@ def test_no_opset_is_added_to_a_model_that_imports_none(tmp_path: Path) -> None:
     domains = [helper.make_opsetid("ai.onnx.ml", 1)]
     model = load(saved(helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=domains), tmp_path))
     assert (model.opset, model.no_int8) == (0, "no operator of ONNX's own domain computes")
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_an_old_upsample_is_raised_and_answers_as_before(mode: str, tmp_path: Path) -> None:
+    """onnx's converter makes it a Resize that takes pixels by their centres."""
+    weight = numpy_helper.from_array(np.ones((2, 2, 3, 3), np.float32), "w")
+    scales = numpy_helper.from_array(np.array([1, 1, 2, 3], np.float32), "scales")
+    nodes = [
+        helper.make_node("Upsample", ["x", "scales"], ["up"], mode=mode),
+        helper.make_node("Conv", ["up", "w"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 2, 5, 5]), ("y", None)))
+    graph = helper.make_graph(nodes, "g", [x], [y], [weight, scales])
+    model = load(saved(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=4), tmp_path))
+    assert (model.opset, model.no_int8) == (17, "")

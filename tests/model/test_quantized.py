@@ -89,6 +89,28 @@ def test_a_relu_that_was_folded_into_a_zero_point_comes_back(tmp_path: Path) -> 
     np.testing.assert_allclose(answer(folded.proto, {"x": np.array([-1, 2, -3, -99], np.float32)}), [-1, 0, -3, -25.5])
 
 
+def test_pairs_in_functions_and_without_a_zero_point_are_folded(tmp_path: Path) -> None:
+    """Without a zero point QuantizeLinear writes uint8 from 0 up: it clips, as a Relu does."""
+    pair = [
+        helper.make_node("QuantizeLinear", ["a", "s"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s"], ["b"]),
+    ]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    function = helper.make_function("own", "Pair", ["a", "s"], ["b"], pair, opsets[:1])
+    nodes = [
+        helper.make_node("Neg", ["x"], ["n"]),
+        helper.make_node("Pair", ["n", "scale"], ["d"], domain="own"),
+        helper.make_node("Neg", ["d"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
+    scale = numpy_helper.from_array(np.array(0.1, np.float32), "scale")
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [scale])
+    proto = helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=8)
+    folded = load(saved(proto, tmp_path), requantize=True)
+    assert not quantized_operators(folded.proto)
+    np.testing.assert_allclose(answer(folded.proto, {"x": np.array([-1, 2, -3, -99], np.float32)}), [-1, 0, -3, -25.5])
+
+
 def test_integer_operators_are_folded_to_float(tmp_path: Path) -> None:
     model, graph, ranges, inputs = prepared(residual(), tmp_path)
     names = [block.name for block in graph.candidates()]

@@ -203,7 +203,7 @@ def saturating_sums(scheme: Scheme, saturates: bool) -> str:
 
 
 def constant_outputs(references: Sequence[Sequence[np.ndarray]], names: Sequence[str]) -> str:
-    """A line if an output is the same for every input, or "". `references` [samples][outputs]."""
+    """A line if an output is the same, or empty, for every input, or "". `references` [samples][outputs]."""
     if len(references) < 2:
         return ""
     first = [as_array(each) for each in references[0]]
@@ -214,7 +214,8 @@ def constant_outputs(references: Sequence[Sequence[np.ndarray]], names: Sequence
     ]
     if not dead:
         return ""
+    empty = not sum(each.size for each, name in zip(first, names, strict=True) if name in dead)
     return (
-        f"output {', '.join(dead)} is the same for all {len(references)} inputs: its error is meaningless; check the "
-        "preprocessing of the data"
+        f"output {', '.join(dead)} is {'empty' if empty else 'the same'} for all {len(references)} inputs: its error "
+        "is meaningless; check the data and their preprocessing"
     )

@@ -11,9 +11,12 @@ import numpy as np
 _KEPT, _JUDGED = 256, 8192
 # Values, and changes between inputs, are constant if they vary by less than this share of the root mean square.
 _VARIES, _VARIES_BY_INPUT = 1e-5, 1e-2
-# A value counts if it is this many standard deviations from the median; fewest such values to judge by.
-_OFF_BULK, _FEWEST = 0.1, 16
+# A value counts if it is this many standard deviations from the median; fewest such values to judge by, and to call
+# them constant.
+_OFF_BULK, _FEWEST, _FEWEST_CONSTANT = 0.1, 16, 4
 _FEWEST_INPUTS = 4
+# A value has become another if it moved by this many standard deviations: 8 bits round a saturated sigmoid to 0 or 1.
+_MOVED = 0.02
 # The share of values that may become equal; the least rank correlation.
 _ALIKE, _ORDER = 0.5, 0.5
 
@@ -73,16 +76,19 @@ def _values_lost(a: np.ndarray, b: np.ndarray, ordered: bool) -> str:
     if _alike(a):
         return ""
     telling = _telling(a)
-    if np.count_nonzero(telling) < _FEWEST:
+    count = np.count_nonzero(telling)
+    if count >= _FEWEST_CONSTANT and (b == b[0]).all():
+        return f"is {b[0]:.4g} everywhere"
+    if count < _FEWEST:
         return ""
-    value, share = _commonest(b[telling])
+    value, _ = _commonest(b[telling])
+    moved = np.abs(a - value) > _MOVED * np.std(a.astype(np.float64))
+    share = float(np.mean((b == value)[telling] & moved[telling]))
     alike = 1.0 if _alike(a[telling]) else _commonest(a[telling])[1]
     if share > _ALIKE and share > alike + 0.5 * _ALIKE:
         if share == 1.0:
             return f"is {value:.4g} everywhere"
         return f"is {value:.4g} in {share:.0%} of its values"
-    if (b == b[0]).all():
-        return f"is {b[0]:.4g} everywhere"
     return "" if not ordered or _keeps_order(a, b, telling) else "ranks its values in a different order"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import onnx
 
 from taglio.compare.convert import Converted, as_onnx, distance, examples_of, foreign
@@ -134,9 +135,10 @@ class Model(Work):
 
 
 def checked(setup: Setup) -> Setup:
-    """`setup` itself. Raises BadOption for values of a wrong type, or that no stage accepts."""
+    """`setup` with NumPy's numbers as Python's. Raises BadOption for values of a wrong type, or that no stage
+    accepts."""
     try:
-        msgspec.convert(msgspec.to_builtins(setup), Setup)
+        setup = msgspec.convert(msgspec.to_builtins(setup, enc_hook=_plain), Setup)
         setup.check()
     except msgspec.ValidationError as error:  # "Expected `int`, got `str` - at `$.threads`"
         wrong, _, where = str(error).partition(" - at `$.")
@@ -145,6 +147,11 @@ def checked(setup: Setup) -> Setup:
     except ValueError as error:
         raise BadOption(str(error)) from None
     return setup
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy as Python's; an empty object for what no setting can be, such as a function."""
+    return value.item() if isinstance(value, np.generic) else {}
 
 
 def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: Any = None, labels: Any = None) -> Work:

@@ -125,8 +125,8 @@ def optimize(
         outcome = replace(outcome, places=rows)
     settled.kept.forget("switchable")
     settled.kept.forget("answers")
-    mixed = work.but(setup=replace(work.setup, bfloat16=settled.setup.bfloat16))  # for later stages
-    return result_of(mixed, wanted, decision.profile, decision.error, decision.plan, built, outcome)
+    later = settled.but(setup=replace(work.setup, bfloat16=settled.setup.bfloat16))
+    return result_of(later, wanted, decision.profile, decision.error, decision.plan, built, outcome)
 
 
 def _outcome(

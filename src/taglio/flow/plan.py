@@ -213,7 +213,8 @@ def decide(
         winner = proven(work, build, final, timed, answered, limits)
         tried += again
     if winner is None:
-        raise _infeasible(limits, min(each.error for each in final.values()))
+        losses = [f"{part.name} {part.lost}" for each in answered.values() for part in each.parts if part.lost]
+        raise _infeasible(limits, min(each.error for each in final.values()), next(iter(losses), ""))
     final = {
         name: each if each.plan.runtime in found or name not in timed else by_the_clock(each, timed[name])
         for name, each in final.items()
@@ -331,8 +332,8 @@ def _searched(
     if not any(each.holds for each in tried):
         if full is not None and full() is not meter:
             return _searched(work, measured, model, limits, full(), effort=effort)
-        reached = min(each.error for each in tried)
-        raise _infeasible(limits, reached)
+        best = min(tried, key=lambda each: each.error)
+        raise _infeasible(limits, best.error, "" if best.error < inf else meter.tally(best.plan.assignment()).lost())
     return tried
 
 
@@ -404,11 +405,14 @@ def _solved(meter: ErrorMeter, effort: float) -> int:
     return affordable(meter.evaluation_s, _patience_s(effort), _SOLVED, _FEWEST)
 
 
-def _infeasible(limits: Limits, reached: float) -> Infeasible:
-    """The error if no plan holds; `reached` is the smallest error of those tried."""
+def _infeasible(limits: Limits, reached: float, lost: str = "") -> Infeasible:
+    """The error if no plan holds; `reached` is the smallest error of those tried, infinite if each loses an output:
+    `lost` says what one of them does."""
     pins = f"with {len(limits.int8_blocks)} blocks forced to int8 " if limits.int8_blocks else ""
     assert limits.max_error is not None
     metric = limits.metric
+    if reached == inf and lost:
+        return Infeasible(f"no plan {pins}keeps the outputs: {lost}, which no limit allows: force fewer blocks to int8")
     if limits.also:
         bounds = [Bound(metric, limits.max_error), *limits.also]
         told = ", ".join(f"{each.metric.title} {each.metric.limit(each.max_error)}" for each in bounds)

@@ -89,7 +89,8 @@ def result_of(
     """The result from the results of the stages; `scheme` is the requested one, None if it was chosen."""
     place = profile.conditions.runtime  # later stages measure in this place
     setup, network = replace(work.setup, scheme=scheme, runtime=place), work.model.proto
-    return Result(setup, network, work.graph, profile, error, plan, built, table, found(work))
+    graph = work.settled(profile.scheme).graph
+    return Result(setup, network, graph, profile, error, plan, built, table, found(work))
 
 
 def load(folder: str | os.PathLike[str]) -> Result:

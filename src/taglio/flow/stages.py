@@ -73,15 +73,15 @@ def profile(
         work = Model(model, data, **given).telling(progress)
         result = measure(work, **asked)
         timed = time_layers(work, result, layers) if layers else None
-        sha256 = work.model.sha256
+        sha256, graph = work.model.sha256, work.settled(result.scheme).graph
         drop(staged, *MADE_FROM[PROFILE])
         setup = replace(work.setup, scheme=result.scheme, runtime=result.conditions.runtime)
-        begin(staged, sha256, setup, work.model.proto, work.graph)
+        begin(staged, sha256, setup, work.model.proto, graph)
         keep_found(staged, sha256, found(work))
         artifact.save(staged / f"{PROFILE}.json", PROFILE, sha256, result)
         if timed is not None:
             artifact.save(staged / f"{LAYERS}.json", LAYERS, sha256, timed)
-    return work.settled(result.scheme).graph, result, timed
+    return graph, result, timed
 
 
 def error(

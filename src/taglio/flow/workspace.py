@@ -61,7 +61,7 @@ def found(work: Work) -> Found:
 
 
 def begin(folder: Path, sha256: str, setup: Setup, float32: onnx.ModelProto, graph: Graph) -> None:
-    """Store an opened model."""
+    """Store an opened model; `graph` is the one that is profiled: flows depend on what failed in int8."""
     artifact.write_model(folder / FLOAT_MODEL, float32)
     artifact.save(folder / f"{GRAPH}.json", GRAPH, sha256, graph)
     artifact.save(folder / f"{SETUP}.json", SETUP, sha256, setup)
@@ -127,8 +127,9 @@ def reopen_profiled(folder: Path) -> tuple[Work, Profile]:
     work = reopen(folder)
     path = folder / f"{PROFILE}.json"
     measured = artifact.load(path, PROFILE, Profile, model_sha256=work.model.sha256)
+    work = work.settled(measured.scheme)
     fits(path, measured, work.graph, "profile")
-    return work.settled(measured.scheme), measured
+    return work, measured
 
 
 def read_error(folder: Path, work: Work, measured: Profile) -> ErrorModel:

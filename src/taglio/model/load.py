@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+from onnx.inliner import inline_local_functions
 
 from taglio import weights
 from taglio.data.spec import InputSpec
@@ -78,6 +79,8 @@ def load(
         digest.update(f"{name}={shape}".encode())
     inputs = input_specs(path, proto)
     outputs = tuple(value.name for value in proto.graph.output)
+    if requantize and proto.functions:  # they may hold quantised operators
+        proto = inline_local_functions(proto)
     if requantize and quantized_operators(proto):
         proto = to_float(proto, store)
         digest.update(b"requantized")

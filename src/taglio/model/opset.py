@@ -6,6 +6,7 @@ from copy import deepcopy
 from functools import cache
 
 import onnx
+from onnx import helper
 from onnx.parser import parse_model
 
 from taglio import weights
@@ -19,6 +20,8 @@ from taglio.scratch import scratch
 MINIMUM_OPSET = 13
 TARGET_OPSET = 17
 STANDARD = ("", "ai.onnx")
+# Resize of an older opset, and Upsample, take pixels by their corners; newer ones by their centres unless told.
+_RESIZE_CHANGED = 11
 # onnx's converter takes under 2 s for 1,000 operators; on damaged files it can loop or crash the process.
 _CONVERSION_LIMIT_S = 40.0
 _CONVERT = (
@@ -125,8 +128,18 @@ def _raised(proto: onnx.ModelProto) -> onnx.ModelProto | None:
             raised = onnx.load(target, load_external_data=False)
         except (subprocess.SubprocessError, ValueError, OSError):
             return None
+    if declared_opset(proto) < _RESIZE_CHANGED:
+        _keep_corners(raised)
     apart = {each.name: each for each in proto.graph.initializer if weights.in_file(each)}
     for tensor in raised.graph.initializer:  # onnx's converter loses references to files
         if tensor.name in apart:
             tensor.CopyFrom(apart[tensor.name])
     return raised
+
+
+def _keep_corners(raised: onnx.ModelProto) -> None:
+    """Make each Resize take pixels as it did before opset 11, in place: onnx's converter does not say how."""
+    old = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    for node in (node for graph in graphs(raised.graph) for node in graph.node if node.op_type == "Resize"):
+        known = {each.name for each in node.attribute}
+        node.attribute.extend(helper.make_attribute(name, mode) for name, mode in old.items() if name not in known)

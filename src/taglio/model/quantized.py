@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import onnx
@@ -294,9 +295,11 @@ def _drop_pairs(proto: onnx.ModelProto) -> None:
 
 def _folded_clip(node: onnx.NodeProto, arrays: dict[str, TensorProto]) -> tuple[float, float] | None:
     """The range of a QuantizeLinear whose zero point is an end of its integer type; None for any other."""
-    if any(name not in arrays for name in node.input[1:]) or len(node.input) < 3:
+    scale_name, zero_name = (*node.input[1:], "")[:2]
+    if any(name and name not in arrays for name in (scale_name, zero_name)):
         return None
-    scale, zero = (weights.values(arrays[name]) for name in node.input[1:3])
+    scale = weights.values(arrays[scale_name])
+    zero = weights.values(arrays[zero_name]) if zero_name else np.zeros((), _stored_type(node))
     if scale.size != 1 or zero.dtype.kind not in "iu":
         return None
     low, high = (
@@ -304,6 +307,11 @@ def _folded_clip(node: onnx.NodeProto, arrays: dict[str, TensorProto]) -> tuple[
         for end in (np.iinfo(zero.dtype).min, np.iinfo(zero.dtype).max)
     )
     return (low, high) if low == 0.0 or high == 0.0 else None
+
+
+def _stored_type(node: onnx.NodeProto) -> np.dtype[Any]:
+    """The type that a QuantizeLinear without a zero point writes."""
+    return np.dtype(helper.tensor_dtype_to_np_dtype(integer(node, "output_dtype") or TensorProto.UINT8))
 
 
 def _used(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:

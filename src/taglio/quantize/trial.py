@@ -1,8 +1,8 @@
 """Find candidate blocks that cannot be int8, by their ranges and by running them. Plans nothing.
 
 1. A block that reads or writes a tensor without a range (such as a mask of −3.4e38) stays float.
-2. So does a block that writes the input of a Softmax, if one int8 step would be too coarse for the Softmax: for
-   instance scores beside a mask of −10000.
+2. So does a block that writes the input of a Softmax, also through a Max, Min, Clip or Where, if one int8 step would
+   be too coarse for the Softmax: for instance scores beside a mask of −10000.
 3. So does a Concat if its output's range would leave an input a sixteenth of the steps or fewer: for instance boxes of
    0 to 640 beside scores of 0 to 1.
 4. All others are loaded and run together. If ONNX Runtime refuses the file, or its int8 kernels differ too much from
@@ -29,6 +29,7 @@ from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_sessi
 _SOFTMAX_STEP = 1.0
 _COARSEST = 16.0
 _SOFTMAXES = frozenset({"Softmax", "LogSoftmax"})
+_SELECTS = frozenset({"Max", "Min", "Clip", "Where"})
 # A correct int8 kernel may round to the neighbouring step; a wrong one is off by many times the error of unfused pairs.
 _TIMES, _SLACK = 4.0, 0.02
 
@@ -143,9 +144,9 @@ def _by_range(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> dic
                 builder.parameters(name, scheme)
         except CannotQuantize as error:
             reasons[block.name] = str(error)
-    kinds = {block.name: block.kind for block in graph.blocks}
+    soft = _up_to_softmax(graph)
     for flow in flows(graph):
-        if flow.producer in reasons or not any(kinds.get(reader) in _SOFTMAXES for _, reader in flow.readers):
+        if flow.producer in reasons or not any(reader in soft for _, reader in flow.readers):
             continue
         try:
             step = float(builder.parameters(flow.name, scheme).scale)
@@ -156,6 +157,17 @@ def _by_range(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> dic
             writers = [name for name in (flow.producer, *flow.moves) if name]
             reasons |= {name: reason for name in writers if graph.block(name).quantizable}
     return reasons | _coarse_joins(graph, builder, scheme, reasons)
+
+
+def _up_to_softmax(graph: Graph) -> set[str]:
+    """The Softmax blocks, and those that select among values which one of them reads."""
+    tensors = graph.tensor_map()
+    found: set[str] = set()
+    for block in reversed(graph.blocks):
+        users = {user for name in block.outputs for user in tensors[name].consumers}
+        if block.kind in _SOFTMAXES or (block.kind in _SELECTS and users & found):
+            found.add(block.name)
+    return found
 
 
 def _coarse_joins(graph: Graph, builder: QdqBuilder, scheme: Scheme, known: Mapping[str, str]) -> dict[str, str]:

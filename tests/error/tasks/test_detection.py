@@ -182,6 +182,18 @@ def test_agreement_counts_boxes_matched_within_a_class(head: type) -> None:
     assert scored("detection", [head([])], [head(BOXES)], image=IMAGE) == 0.0
 
 
+@pytest.mark.parametrize("by", ["offsets", "centres"])
+def test_boxes_that_are_no_corners_agree_with_themselves(by: str) -> None:
+    """SSD and RetinaFace leave offsets from priors, DETR centres and sizes: taken for corners, few have an area."""
+    rng = np.random.default_rng(0)
+    boxes = rng.normal(0.0, 1.0, (1, 30, 4)) if by == "offsets" else rng.uniform([0.3, 0.3, 0.1, 0.1], 0.5, (1, 30, 4))
+    scores = rng.uniform(0.0, 1.0, (1, 30, 3))
+    own, moved = {"boxes": boxes, "scores": scores}, {"boxes": boxes[:, ::-1], "scores": scores}
+    assert scored("detection", [own], [own], image=IMAGE) == 1.0
+    assert scored("detection", [{**own, "boxes": boxes * 1.02}], [own], image=IMAGE) > 0.9
+    assert scored("detection", [moved], [own], image=IMAGE) < 0.7
+
+
 def test_rows_that_change_places_are_the_same_boxes() -> None:
     swapped = [BOXES[1], BOXES[0]]
     assert scored("detection", [selected(swapped)], [selected(BOXES)], image=IMAGE) == 1.0

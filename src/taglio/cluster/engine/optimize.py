@@ -129,7 +129,7 @@ def optimize_on_cluster(
         built = build(settled, plan)
         assert built.proof is not None, "build proves"
         # Components are sent from disk, again if a device is lost.
-        write(staged, result_of(work, chosen, own, error, plan, built))
+        write(staged, result_of(settled, chosen, own, error, plan, built))
         sha256 = work.model.sha256
         for name, each in profiles.items():
             artifact.save(staged / source(cluster, cluster.device(name))[0], PROFILE, sha256, each)

@@ -22,6 +22,8 @@ from taglio.error.tasks.outputs import Outputs, Setting, prototypes, shapes
 from taglio.errors import BadData
 
 CLASS_NAMES = "names"  # Ultralytics' metadata key
+# Between priors that are unknown, in their size.
+_APART = 1e6
 # Score threshold for average precision, boxes kept per image, and the IoU of non-maximum suppression.
 _LOW_SCORE, _MOST_BOXES, _NMS_IOU = 0.001, 300, 0.65
 _STRIDES = (8, 16, 32)
@@ -137,7 +139,7 @@ def _candidates(outputs: Outputs, image: tuple[int, int] | None) -> tuple[np.nda
     if pairs:
         boxes, scores = pairs[0]
         background = scores.shape[1] > 1 and np.allclose(scores.sum(axis=1), 1.0, atol=1e-2)
-        return boxes, scores[:, 1:] if background else scores
+        return _corners(boxes), scores[:, 1:] if background else scores
     for array in flat.values():
         if 5 <= array.shape[0] < array.shape[1]:  # YOLO v8 and later have no objectness
             return _from_centres(array[:4].T), array[4 : len(array) - prototypes(arrays, image)].T
@@ -254,6 +256,17 @@ def _has_corners(rows: np.ndarray) -> bool:
     centre."""
     used = rows[rows[:, :4].any(axis=1)]
     return len(used) > 0 and bool(np.mean((used[:, 2:4] > used[:, :2]).all(axis=1)) > 0.5)
+
+
+def _corners(rows: np.ndarray) -> np.ndarray:
+    """Corners of boxes [boxes, 4] given by their corners, by centre and size, or as offsets from priors, two to the
+    centre and two to the logarithm of the size. Priors are unknown: they have size 1 here, each far from the others."""
+    if _has_corners(rows):
+        return rows
+    if (rows[:, 2:] >= 0.0).all():
+        return _from_centres(rows)
+    places = np.stack([_APART * np.arange(len(rows)), np.zeros(len(rows))], axis=1)
+    return _from_centres(np.concatenate([places + rows[:, :2], np.exp(np.clip(rows[:, 2:], -20.0, 20.0))], axis=1))
 
 
 def _one_hot(scores: np.ndarray, classes: np.ndarray) -> np.ndarray:

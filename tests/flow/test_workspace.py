@@ -1,0 +1,45 @@
+"""What one stage writes, the next one reads, whatever failed its int8 trial."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import taglio
+from taglio.flow import stages
+from taglio.flow.workspace import reopen_profiled
+from taglio.report.material import gather
+from tests.models import Sketch, saved
+
+QUICK = {"scheme": "qdq-u8s8-asym-pc", "runtime": "onnxruntime", "threads": 1, "effort": 0.02}
+
+
+def masked() -> onnx.ModelProto:
+    """Scores beside a mask that is computed and then moved: the move fails its int8 trial, and flows depend on that."""
+    g = Sketch(71)
+    x = g.input("x", 1, 6, 16)
+    lowest = g.constant(np.float32(np.finfo(np.float32).min))
+    mask = g.op("Unsqueeze", g.op("Mul", g.op("Relu", g.input("off", 1, 6)), lowest), g.constant(np.array([1])))
+    scores = g.op("MatMul", g.op("MatMul", x, g.weight(16, 16)), g.op("Transpose", x, perm=[0, 2, 1]))
+    return g.model(g.op("MatMul", g.op("Softmax", g.op("Add", scores, mask), axis=-1), x))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    off = (np.arange(12)[:, None] % 6 < np.arange(6)[None]).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=rng.normal(0, 1, (12, 6, 16)).astype(np.float32), off=off)
+    return tmp_path / "data.npz"
+
+
+def test_a_profile_fits_its_workspace(data: Path, tmp_path: Path) -> None:
+    graph, _, _ = stages.profile(tmp_path / "out", saved(masked(), tmp_path), data, **QUICK)
+    assert any(block.kind == "Unsqueeze" and "masks" in block.refusal for block in graph.blocks)
+    assert reopen_profiled(tmp_path / "out")[0].graph == graph == gather(tmp_path / "out").graph
+
+
+def test_a_result_fits_its_workspace(data: Path, tmp_path: Path) -> None:
+    result = taglio.optimize(saved(masked(), tmp_path), data, max_error=0.05, **QUICK)
+    result.save(tmp_path / "out")
+    assert taglio.load(tmp_path / "out").graph == reopen_profiled(tmp_path / "out")[0].graph
