@@ -5,8 +5,8 @@ written by a float block is quantised for its int8 readers only: float readers g
 int8 block is quantised for all readers. Movement operators keep the scale of what they move, so every tensor takes its
 range from the tensor that first held its values.
 
-OpenVINO fuses any activation into the int8 kernel before it. A pair between the two would keep it from that: the kernel
-would write int8, and other kernels convert, shift and compute. So `fusing` builders put none there.
+OpenVINO fuses most activations into the int8 kernel before them. A pair between the two would keep it from that: the
+kernel would write int8, and other kernels convert, shift and compute. So `fusing` builders put none there.
 """
 
 from collections.abc import Mapping
