@@ -5,8 +5,8 @@ written by a float block is quantised for its int8 readers only: float readers g
 int8 block is quantised for all readers. Movement operators keep the scale of what they move, so every tensor takes its
 range from the tensor that first held its values.
 
-OpenVINO fuses any activation into the int8 kernel before it. A pair between the two would keep it from that: the kernel
-would write int8, and other kernels convert, shift and compute. So `fusing` builders put none there.
+OpenVINO fuses most activations into the int8 kernel before them. A pair between the two would keep it from that: the
+kernel would write int8, and other kernels convert, shift and compute. So `fusing` builders put none there.
 """
 
 from collections.abc import Mapping
@@ -26,6 +26,7 @@ from taglio.model.load import Model
 from taglio.model.observe import tensor_shapes
 from taglio.model.operators import moves
 from taglio.quantize.emitter import Emitter
+from taglio.quantize.keep_apart import keep_apart
 from taglio.quantize.keep_float import import_domains, keep_float
 from taglio.quantize.own_pairs import own_parameters
 from taglio.quantize.parameters import (
@@ -66,6 +67,7 @@ class QdqBuilder:
         self._rounded = {name: each.rounded for name, each in ranges.items()}
         self._without = {name: each.without for name, each in ranges.items()}
         self._shapes = tensor_shapes(model.proto)
+        self._dynamic = any(name and name not in self._shapes for node in self._nodes.values() for name in node.output)
         self._own = own_parameters(model.proto, self._initializers)
         self._producers = writers(model.proto.graph.node)
         self.fuses = False
@@ -93,6 +95,9 @@ class QdqBuilder:
             self.emit(emitter, block, assignment.get(block.name))
         self._restore_outputs(emitter)
         keep_float(emitter.nodes, emitter.initializers, self._shapes, self._nodes.keys(), self._model.outputs)
+        if self.fuses:
+            constants = self._initializers.keys() | emitter.initializers.keys()
+            keep_apart(emitter.nodes, constants, dynamic=self._dynamic)
         return self._assemble(emitter)
 
     def emitter(self, wire: Mapping[tuple[str, str], Scheme] | None = None) -> Emitter:

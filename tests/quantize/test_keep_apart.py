@@ -1,0 +1,69 @@
+"""OpenVINO answers as ONNX Runtime where it would fold a bias or a factor into the quantisation behind it."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from taglio.flow.opening import Model
+from taglio.model.same import difference
+from taglio.quantize.precision import Precision
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
+from taglio.runtimes.openvino import NAME
+from taglio.runtimes.openvino import open_session as open_openvino
+from tests.models import Sketch, exact, saved
+
+pytest.importorskip("openvino", reason="taglio[openvino] is not installed")
+# One int8 step of a few values.
+ROUNDING = 1e-3
+
+
+def with_grid(height: int | str, tail: str) -> onnx.ModelProto:
+    """Convolutions whose height is also the length of a second output."""
+    g = Sketch(3)
+    x = g.input("x", 1, 3, height, 8)
+    x = g.conv(x, 3, 8) if tail == "Conv" else g.op("Concat", g.conv(x, 3, 4), g.conv(x, 3, 4), axis=1)
+    size = g.op("Cast", g.op("Gather", g.op("Shape", x), g.constant(np.array(2))), to=onnx.TensorProto.FLOAT)
+    grid = g.op("Range", g.constant(0.0), size, g.constant(1.0))
+    return g.model(g.conv(x, 8, 4, 1), grid)
+
+
+def with_factor(kind: str) -> onnx.ModelProto:
+    """A product with a constant per channel, some of which are negative."""
+    g = Sketch(4)
+    x = g.op("AveragePool", g.input("x", 1, 3, 8, 8), kernel_shape=[2, 2])
+    factor = g.constant(np.array([[[[0.5]], [[-1.5]], [[2.0]]]]))
+    return g.model(g.conv(g.op(kind, x, factor), 3, 4, 1))
+
+
+def check(proto: onnx.ModelProto, folder: Path, *, every: bool) -> None:
+    """OpenVINO answers as ONNX Runtime does without fusion, with every block in int8 or the last one alone."""
+    data = np.random.default_rng(0).normal(0, 1, (8, 3, 8, 8)).astype(np.float32)
+    work = Model(saved(proto, folder), {"x": data}, threads=1).in_place(NAME)
+    blocks = [block.name for block in work.graph.candidates() if not block.movement]
+    chosen = blocks if every else blocks[-1:]
+    built = work.builder(exact()).build(dict.fromkeys(chosen, Precision("int8", exact(), "whole")))
+    path, feed = folder / "built.onnx", {"x": data[:1]}
+    onnx.save(built, path)
+    found = open_openvino(path, SessionOptions(1, runtime=NAME)).run(work.outputs, feed)
+    wanted = open_session(built, SessionOptions(1, Optimization.NONE)).run(work.outputs, feed)
+    assert difference(wanted[0], found[0]) < ROUNDING
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["all in int8", "the last alone"])
+@pytest.mark.parametrize("tail", ["Conv", "Concat"])
+def test_the_bias_of_every_channel_is_added(tail: str, every: bool, tmp_path: Path) -> None:
+    check(with_grid("height", tail), tmp_path, every=every)
+
+
+@pytest.mark.parametrize("kind", ["Mul", "Div"])
+def test_a_negative_factor_leaves_the_range_as_it_is(kind: str, tmp_path: Path) -> None:
+    check(with_factor(kind), tmp_path, every=False)
+
+
+def test_nothing_is_added_where_all_sizes_are_known(tmp_path: Path) -> None:
+    work = Model(saved(with_grid(8, "Conv"), tmp_path), {"x": np.ones((2, 3, 8, 8), np.float32)}, threads=1)
+    whole = dict.fromkeys((block.name for block in work.graph.candidates()), Precision("int8", exact(), "whole"))
+    built = work.in_place(NAME).builder(exact()).build(whole)
+    assert "LeakyRelu" not in {node.op_type for node in built.graph.node}
