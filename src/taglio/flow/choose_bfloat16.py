@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import inf
 
 import numpy as np
 import onnx
@@ -20,6 +21,7 @@ from taglio.error.switchable import Switchable
 from taglio.error.tally import Tally
 from taglio.flow.work import Work
 from taglio.model.graph import Block, Graph
+from taglio.plan.costs import evaluate
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, NoiseBound, Problem, Resource, Values
 from taglio.plan.solve import solve
 from taglio.profile.attribution import Attributor
@@ -52,6 +54,7 @@ _KERNELS, _WALL = Effort(maximum=20, budget_s=1.0), Effort(maximum=60, budget_s=
 _COPIES = 4
 # Seconds to convert a byte between the precisions, and the bytes that take as long as an operator by itself.
 _BYTE_S, _ONE = 2e-10, 8192.0
+_SOLVE_S = 2.0
 _TINY = 1e-12
 
 
@@ -119,8 +122,8 @@ def widened(
     budget_s = max(_LEAST, effort) * _BUDGET_S
     best = _mixed(work, proto, blocks, samples, wanted, _WHOLE * limit, metric=metric, budget_s=budget_s)
     before = set(work.setup.bfloat16 or ())
-    low = np.array([bool(before & set(block.outputs)) for block in work.graph.blocks])
-    before_s = float(np.where(low, *blocks.seconds[::-1]).sum())
+    labels = [int(bool(before & set(block.outputs))) for block in work.graph.blocks]
+    before_s = evaluate(_problem(work.graph, blocks.seconds, blocks.squares, inf), labels).objective
     return best if best is not None and best.seconds < _FASTER * before_s else None
 
 
@@ -182,7 +185,7 @@ def fastest(graph: Graph, seconds: np.ndarray, squares: np.ndarray, most: float)
     """Which blocks are in bfloat16, bool [blocks], so that their `squares` add up to at most `most` and the sum of
     `seconds` [precision, block] and of what conversions take is least; and that sum. Model inputs and outputs are
     float32."""
-    placed = solve(_problem(graph, seconds, squares, most))
+    placed = solve(_problem(graph, seconds, squares, most), time_limit_s=_SOLVE_S, incumbent=[0] * len(squares))
     return np.array(placed.labels, bool), placed.objective
 
 

@@ -245,7 +245,10 @@ def _widened(
         return None
     assignment = leader.plan.assignment()
     proto = build(assignment, MIXED)
-    return widened(work, assignment, proto, meter.samples, limits.max_error, limits.metric, effort)
+    try:
+        return widened(work, assignment, proto, meter.samples, limits.max_error, limits.metric, effort)
+    except Exception:  # OpenVINO fails to compile a few mixes, and its exceptions have no base class of use
+        return None
 
 
 def _explored(
