@@ -14,8 +14,8 @@ from taglio.components.build import read, write
 from taglio.components.cut import cut
 from taglio.embedded import digits_data
 from taglio.error.loss import RELATIVE
-from taglio.flow import choose_bfloat16, settle
-from taglio.flow.choose_bfloat16 import _BYTE_S, _ONE, _alone, fastest, widened, with_int8
+from taglio.flow import choose_bfloat16, plan, settle
+from taglio.flow.choose_bfloat16 import _BYTE_S, _ONE, Choice, _alone, fastest, widened, with_int8
 from taglio.flow.choose_place import PlaceResult
 from taglio.flow.opening import Model
 from taglio.quantize.qdq import in_bfloat16
@@ -127,11 +127,14 @@ def test_a_workspace_of_a_mixed_model_is_opened_again(
     tensors = work.graph.blocks[3].outputs
     only = PlaceResult(MIXED, 0.001, 0.0, 0.001, False)
     monkeypatch.setattr(settle, "float_everywhere", lambda *_: ([only], tensors))
+    more = (*tensors, *work.graph.blocks[4].outputs)  # as chosen beside the plan
+    monkeypatch.setattr(plan, "widened", lambda *_: Choice(more, 0.0, 0.0, 0.0))
     result = taglio.optimize(work, max_error=0.05, effort=0.01, scheme="qdq-u8s8-asym-pc")
     assert result.setup.runtime == MIXED
+    assert result.built.bfloat16 == more
     result.save(tmp_path / "out")
     again = taglio.load(tmp_path / "out")
-    assert again.setup.bfloat16 == tensors
+    assert again.setup.bfloat16 == more
     assert main(["run", str(tmp_path / "out"), "--runs", "3"]) == 0
 
 

@@ -53,7 +53,7 @@ _KERNELS, _WALL = Effort(maximum=20, budget_s=1.0), Effort(maximum=60, budget_s=
 # Copies of the weights, at most, while models are compared.
 _COPIES = 4
 # Seconds to convert a byte between the precisions, and the bytes that take as long as an operator by itself.
-_BYTE_S, _ONE = 2e-10, 8192.0
+_BYTE_S, _ONE = 2e-10, 32768.0
 _SOLVE_S = 2.0
 _TINY = 1e-12
 
