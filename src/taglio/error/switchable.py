@@ -57,14 +57,15 @@ class Switchable:
         options: SessionOptions,
         *,
         wires: Mapping[str, Scheme] | None = None,
+        blocks: Collection[str] | None = None,
     ) -> None:
         """`precisions` may include several int8 variants, with distinct names. `wires` maps tensors that can be
-        quantised for a link alone to their schemes."""
+        quantised for a link alone to their schemes. `blocks` are those that can be switched (None: all)."""
         self.switches = tuple(
             Switch(block.name, precision)
             for block in graph.blocks
             for precision in precisions
-            if precision.form != "float" and precision.fits(block)
+            if precision.form != "float" and precision.fits(block) and (blocks is None or block.name in blocks)
         )
         self.wires = tuple(WireSwitch(tensor, scheme) for tensor, scheme in (wires or {}).items())
         self._index = {(switch.block, switch.precision.name): i for i, switch in enumerate(self.switches)}

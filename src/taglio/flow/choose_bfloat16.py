@@ -1,61 +1,80 @@
 """If bfloat16 is fast but breaks the limit, or leaves little of it to int8: find the blocks that may compute in it.
-Plans nothing.
 
-Blocks are taken in groups of about equal work, in the order in which they run. Errors of groups add as those of forms
-do: as squares. So each group's error alone in bfloat16 and its seconds in both precisions predict every choice of
-groups. The choice expected to lead to the fastest plan is measured, and the result corrects the next prediction.
+Each block's seconds in both precisions are measured inside the whole model, and its error alone in bfloat16 on the
+switchable graph. Errors of blocks add as those of forms do: as squares. So the choice is a plan for two places whose
+tensors cross at a cost, and the planner makes it. It is measured in OpenVINO, which corrects the next.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain, compress
+from itertools import chain
 from math import inf
 
 import numpy as np
+import onnx
 
 from taglio import weights
 from taglio.data.dataset import Sample
 from taglio.error.loss import Metric
+from taglio.error.switchable import Switchable
 from taglio.error.tally import Tally
 from taglio.flow.work import Work
 from taglio.model.graph import Block, Graph
+from taglio.plan.costs import evaluate
+from taglio.plan.problem import CALLER, SOURCE, Form, Kind, NoiseBound, Problem, Resource, Values
+from taglio.plan.solve import solve
 from taglio.profile.attribution import Attributor
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Effort, time_models
 from taglio.progress import reported
+from taglio.quantize.precision import BFLOAT16
+from taglio.quantize.qdq import QdqBuilder
+from taglio.runtimes.onnxruntime import NAME as ONNXRUNTIME
 from taglio.runtimes.openvino import BF16, MIXED, NAME, compiled, marked
 from taglio.scratch import scratch
 
-# Groups, as many as can be tried in _BUDGET_S seconds at effort 1; lower efforts than _LEAST count as that. Choices of
-# groups may take as long again.
-_MOST, _FEWEST, _BUDGET_S, _LEAST = 24, 4, 20.0, 0.2
-# Inputs for the error of a group alone; a choice is measured on all that are given.
-_FEW = 4
-# The share of the limit that a choice may use: on other inputs its error differs.
-_SHARE = 0.8
+# Seconds, at effort 1, for the errors of blocks alone, and again for choices; lower efforts than _LEAST count as that.
+_BUDGET_S, _LEAST = 20.0, 0.2
+# Inputs for the error of a block alone; a choice is measured on all that are given.
+_FEW = 2
+# Neighbours share a measurement if time is short, but no more than this share of all blocks.
+_COARSEST = 0.25
+# The share of the limit that bfloat16 may use before int8 is planned, and that both may use after it; a choice that
+# uses _CLOSE of its share is good enough, and one is widened for a gain of at least 1 - _FASTER.
+_SHARE, _WHOLE, _CLOSE, _FASTER = 0.8, 0.97, 0.95, 0.985
 # The share of the seconds that int8 saves where all of the limit is left to it; it was 0.1 to 0.2 on networks that were
 # trained.
 _INT8_SAVES = 0.15
 # A choice is worth it if it takes at most this share of float32's time.
-_WORTH = 0.95
-_TRIED = 12
+_WORTH = 0.97
+_TRIED, _SURPRISE = 8, 2.0
 _KERNELS, _WALL = Effort(maximum=20, budget_s=1.0), Effort(maximum=60, budget_s=0.6)
 # Copies of the weights, at most, while models are compared.
 _COPIES = 4
-# Steps into which the limit is divided when groups are chosen.
-_STEPS = 500
+# Seconds to convert a byte between the precisions, and the bytes that take as long as an operator by itself.
+_BYTE_S, _ONE = 2e-10, 32768.0
+_SOLVE_S = 2.0
 _TINY = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The tensors that are computed in bfloat16, and the float model's seconds and error with them."""
+    """The tensors that are computed in bfloat16, the float model's seconds with them, the model's error, and how much
+    of it is theirs."""
 
     bfloat16: tuple[str, ...]
     seconds: float
     error: float
+    base: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Blocks:
+    """Seconds in float32 and in bfloat16, [2, blocks], and the square of the error of each block alone in bfloat16."""
+
+    seconds: np.ndarray
+    squares: np.ndarray
 
 
 def choose_bfloat16(
@@ -67,157 +86,180 @@ def choose_bfloat16(
     float_s: float,
     effort: float = 1.0,
 ) -> Choice | None:
-    """The choice that leads to the fastest plan and keeps a share of `limit` on `samples`, whose float outputs are
+    """The fastest choice for the float model that keeps a share of `limit` on `samples`, whose float outputs are
     `wanted`; `effort` scales the time for it. None if none is clearly faster than `float_s`, OpenVINO's time in
-    float32, if the model is too slow to try that often, or if memory does not hold the weights often enough."""
+    float32, if the model is too slow to measure errors of many blocks, or if memory does not hold the weights often
+    enough."""
     budget_s = max(_LEAST, effort) * _BUDGET_S
     weight_bytes = sum(block.weight_float_bytes for block in work.graph.blocks)
     if work.memory_bytes is not None and _COPIES * weight_bytes > work.memory_bytes:
         return None
-    if _FEWEST * min(_FEW, len(samples)) * float_s > budget_s:
+    if min(_FEW, len(samples)) * float_s > _COARSEST * budget_s:
         return None
+    seconds = np.array([_seconds(work, place) for place in (MIXED, BF16)])
+    alone = _alone(work, seconds[1], samples[:_FEW], wanted[:_FEW], metric, budget_s)
+    blocks = _Blocks(seconds, np.square([alone.get(block.name, 0.0) for block in work.graph.blocks]))
+    work.kept.put(("bfloat16", ""), blocks)
+    best = _mixed(work, work.model.proto, blocks, samples, wanted, _SHARE * limit, metric=metric, budget_s=budget_s)
+    if best is None:
+        return None
+    taken_s = float_s * _relative(work, best.bfloat16)
+    return replace(best, seconds=taken_s) if taken_s <= _WORTH * float_s else None
+
+
+def widened(
+    work: Work, int8: Collection[str], proto: onnx.ModelProto, count: int, limit: float, metric: Metric, effort: float
+) -> Choice | None:
+    """The choice beside the blocks `int8` of a plan, whose model for OpenVINO is `proto`: what they leave of `limit` on
+    `count` held-out inputs goes to bfloat16, and blocks in int8 need none of it. None if it is not expected to be
+    faster than the choice of the set-up."""
+    known: _Blocks | None = work.kept.all("bfloat16").get("")
+    if known is None:
+        return None
+    free = np.array([block.name in int8 for block in work.graph.blocks])
+    blocks = _Blocks(np.where(free, 0.0, known.seconds), np.where(free, 0.0, known.squares))
+    samples, wanted = work.data.held_out.samples[:count], work.float_answers(count)
+    budget_s = max(_LEAST, effort) * _BUDGET_S
+    best = _mixed(work, proto, blocks, samples, wanted, _WHOLE * limit, metric=metric, budget_s=budget_s)
+    before = set(work.setup.bfloat16 or ())
+    labels = [int(bool(before & set(block.outputs))) for block in work.graph.blocks]
+    before_s = evaluate(_problem(work.graph, blocks.seconds, blocks.squares, inf), labels).objective
+    return best if best is not None and best.seconds < _FASTER * before_s else None
+
+
+def _mixed(
+    work: Work,
+    proto: onnx.ModelProto,
+    blocks: _Blocks,
+    samples: Sequence[Sample],
+    wanted: Sequence[Sequence[np.ndarray]],
+    most: float,
+    *,
+    metric: Metric,
+    budget_s: float,
+) -> Choice | None:
+    """The choice for `proto` that is expected to be fastest and has an error of at most `most`. Measure what is
+    chosen, correct the errors of blocks, and choose again until it is near enough, for `budget_s` seconds."""
     with scratch() as folder:
-        path = folder / "float32.onnx"
-        weights.write(path, work.model.proto)
+        path = folder / "model.onnx"
+        weights.write(path, proto)
         model = marked(path, folder)
 
-        def error(bfloat16: Sequence[str], count: int | None = None) -> float:
+        def error(bfloat16: Sequence[str]) -> float:
             session = compiled(model.read(bfloat16), work.setup.options(MIXED))
             tally = Tally(work.parts, metric.basis)
-            for sample, outputs in zip(samples[:count], wanted[:count], strict=True):
+            for sample, outputs in zip(samples, wanted, strict=True):
                 tally.add(outputs, session.run(work.model.outputs, sample))
             return tally.value()
 
-        begun = time.perf_counter()
-        fixed = error((), _FEW)
-        affordable = int(budget_s / (time.perf_counter() - begun))
-        if affordable < _FEWEST:
-            return None
-        groups = grouped(work.graph, min(_MOST, affordable))
-        alone = [error(_tensors(work, group), _FEW) for group in reported(groups, "trying bfloat16", work.progress)]
-        squares = np.maximum(np.square(alone) - fixed**2, 0.0)
-        seconds = [_seconds(work, place, groups) for place in (MIXED, BF16)]
-        return _best(work, _Groups(groups, seconds, squares, fixed), error, limit, float_s, budget_s)
+        squares, best, seen = blocks.squares.copy(), None, set[tuple[str, ...]]()
+        fixed = error(())  # of int8, and of operators that do not stay in float32
+        deadline = time.perf_counter() + budget_s
+        for _ in reported(range(_TRIED), "mixing bfloat16", work.progress):
+            if fixed >= most or time.perf_counter() > deadline:
+                break
+            chosen, expected_s = fastest(work.graph, blocks.seconds, squares, most**2 - fixed**2)
+            bfloat16 = _tensors(work, [work.graph.blocks[index] for index in np.flatnonzero(chosen)])
+            if not bfloat16 or bfloat16 in seen:
+                break
+            seen.add(bfloat16)
+            found = error(bfloat16)
+            added = max(found**2 - fixed**2, _TINY)
+            # Errors of blocks interplay, and those that were chosen may have looked small by chance: what was found is
+            # theirs, and the root of that factor, at most _SURPRISE, concerns the others.
+            factor = added / max(float(squares[chosen].sum()), _TINY)
+            squares *= np.where(chosen, factor, min(factor**0.5, _SURPRISE))
+            if found <= most and (best is None or expected_s < best.seconds):
+                best = Choice(bfloat16, expected_s, found, added**0.5)
+            if _CLOSE * most <= found <= most:
+                break
+        return best
 
 
 def with_int8(seconds: float, error: float, limit: float) -> float:
     """The expected seconds of a plan whose blocks in float take `seconds` and have `error` before any is int8."""
-    return seconds * float(_left_over(0.0, error, limit)) if limit > 0.0 else seconds
+    return seconds * (1.0 - _INT8_SAVES * max(0.0, 1.0 - (error / limit) ** 2) ** 0.5) if limit > 0.0 else seconds
 
 
-def _left_over(used: np.ndarray | float, fixed: float = 0.0, limit: float = 1.0) -> np.ndarray:
-    """Factor on the seconds by int8 beside an error whose square is `used` and one of `fixed`."""
-    return 1.0 - _INT8_SAVES * np.sqrt(np.maximum(0.0, 1.0 - (np.asarray(used) + fixed**2) / limit**2))
+def fastest(graph: Graph, seconds: np.ndarray, squares: np.ndarray, most: float) -> tuple[np.ndarray, float]:
+    """Which blocks are in bfloat16, bool [blocks], so that their `squares` add up to at most `most` and the sum of
+    `seconds` [precision, block] and of what conversions take is least; and that sum. Model inputs and outputs are
+    float32."""
+    placed = solve(_problem(graph, seconds, squares, most), time_limit_s=_SOLVE_S, incumbent=[0] * len(squares))
+    return np.array(placed.labels, bool), placed.objective
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Groups:
-    """Groups of blocks: their seconds in float32 and in bfloat16, and the square of the error of each alone in
-    bfloat16, beyond the error `fixed` that there is without any, by operators that do not stay in float32."""
+def _problem(graph: Graph, seconds: np.ndarray, squares: np.ndarray, most: float) -> Problem:
+    """The choice as a plan for two places, float32 and bfloat16, in one form."""
+    index = {block.name: number for number, block in enumerate(graph.blocks)}
+    values = [(each, [index[name] for name in each.consumers]) for each in graph.tensors]
+    values = [(each, readers + [CALLER] * (each.name in graph.outputs)) for each, readers in values]
+    values = [(each, readers) for each, readers in values if readers]
+    count, edges = len(values), [reader for _, readers in values for reader in readers]
+    sizes = np.array([each.float_bytes + _ONE if each.dtype == "float32" else 0.0 for each, _ in values])
+    apart, none = 1.0 - np.eye(2), np.zeros(len(edges))
+    return Problem(
+        ("float32", "bfloat16"),
+        (Form("float", Kind.FLOAT, Kind.FLOAT),),
+        tuple(index),
+        np.zeros(len(index), int),
+        seconds.T[:, :, None],
+        np.ones((len(index), 2, 1), bool),
+        Values(
+            tuple(each.name for each, _ in values),
+            np.array([SOURCE if each.producer is None else index[each.producer] for each, _ in values]),
+            np.zeros(count, int),
+            np.zeros(count, int),
+            np.cumsum([0, *(len(readers) for _, readers in values)]),
+            np.array(edges),
+            np.zeros(len(edges), bool),
+            np.zeros((count, 2, 2)),
+            np.zeros((count, 2)),
+            sizes,
+            sizes,
+        ),
+        (Resource("seconds", np.ones(2), 0.0 * apart, _BYTE_S * apart, np.ones(1), weight=1.0),),
+        (NoiseBound("error", np.stack([0.0 * squares, squares], -1)[..., None], none, none, most),),
+    )
 
-    blocks: Sequence[Sequence[Block]]
-    seconds: Sequence[Sequence[float]]
-    squares: np.ndarray
-    fixed: float
 
-
-def _best(
+def _alone(
     work: Work,
-    groups: _Groups,
-    error: Callable[[Sequence[str]], float],
-    limit: float,
-    float_s: float,
+    seconds: np.ndarray,
+    samples: Sequence[Sample],
+    wanted: Sequence[Sequence[np.ndarray]],
+    metric: Metric,
     budget_s: float,
-) -> Choice | None:
-    """Measure what is expected to be best, correct the expectations, and repeat while they promise a gain,
-    for `budget_s` seconds."""
-    most = _SHARE * limit
-    crossing_bytes, saved_s = crossing(work.graph, groups.blocks), np.subtract(groups.seconds[0], groups.seconds[1])
-    choice = (0,) * len(groups.blocks)
-    fixed, squares = groups.fixed, groups.squares.copy()
-    measured = dict[tuple[int, ...], Choice | None]()
-    byte_s, switched, excess_s = 0.0, list[float](), list[float]()
-    deadline = time.perf_counter() + budget_s
-    while choice not in measured and len(measured) < _TRIED and time.perf_counter() < deadline:
-        bfloat16 = _tensors(work, [*chain.from_iterable(compress(groups.blocks, choice))])
-        measured[choice], found = None, error(bfloat16)
-        if any(choice):  # errors of groups interplay: those that were chosen share what was found
-            chosen = np.array(choice, bool)
-            squares[chosen] *= max(found**2 - fixed**2, _TINY) / max(float(squares[chosen].sum()), _TINY)
-        else:
-            fixed = found
-        if found <= most:
-            taken_s = float_s * _relative(work, bfloat16)
-            measured[choice] = Choice(bfloat16, taken_s, found)
-            # The conversion of what crosses between groups takes what the sum of their kernels leaves out.
-            switched.append(float(crossing_bytes @ np.abs(np.diff(choice))))
-            excess_s.append(taken_s + float(saved_s @ choice))
-            over_s = np.subtract(excess_s, excess_s[0])
-            byte_s = max(0.0, float(over_s @ switched) / max(float(np.square(switched).sum()), _TINY))
-        elif not any(choice):
-            return None
-        choice = fastest(
-            groups.seconds,
-            byte_s * crossing_bytes,
-            squares,
-            most**2 - fixed**2,
-            partial(_left_over, fixed=fixed, limit=limit),
-        )
-    mixed = [each for each in measured.values() if each is not None and each.bfloat16]
-    kept = [each for each in mixed if each.seconds <= _WORTH * float_s]
-    return min(kept, key=lambda each: with_int8(each.seconds, each.error, limit), default=None)
+) -> dict[str, float]:
+    """The error of each block alone in bfloat16, as ONNX Runtime computes it on rounded numbers. Blocks that OpenVINO
+    fuses into others, and take no `seconds`, are measured with the one before; if time is short, more neighbours are
+    measured together. They share the result."""
+    floats = {tensor.name for tensor in work.graph.tensors if tensor.dtype == "float32"}
+    runs: list[list[str]] = []
+    for block, each_s in zip(work.graph.blocks, seconds, strict=True):
+        if BFLOAT16.fits(block) and floats.issuperset(block.outputs):
+            if each_s > 0.0 or not runs:
+                runs.append([])
+            runs[-1].append(block.name)
+    builder, options = QdqBuilder(work.model, work.graph, {}), work.setup.options(ONNXRUNTIME)
+    names = [name for run in runs for name in run]
+    graph = Switchable(work.model, work.graph, builder, (BFLOAT16,), options, blocks=names)
 
+    def error(some: Collection[str]) -> float:
+        tally = Tally(work.parts, metric.basis)
+        for sample, outputs in zip(samples, wanted, strict=True):
+            tally.add(outputs, graph.run(dict.fromkeys(some, BFLOAT16), sample))
+        return tally.value()
 
-def grouped(graph: Graph, count: int) -> list[list[Block]]:
-    """The blocks in at most `count` groups of consecutive ones, with about equal work."""
-    flops = np.cumsum([block.flops for block in graph.blocks], dtype=np.float64)
-    done = flops / max(flops[-1], 1.0) + np.arange(1, len(flops) + 1) / len(flops)
-    places = np.minimum((done / done[-1] * count).astype(int), count - 1)
-    groups: list[list[Block]] = [[] for _ in range(count)]
-    for block, place in zip(graph.blocks, places, strict=True):
-        groups[place].append(block)
-    return [group for group in groups if group]
-
-
-def crossing(graph: Graph, groups: Sequence[Sequence[Block]]) -> np.ndarray:
-    """Bytes in float32 of the tensors that cross from each group to later ones."""
-    place = {block.name: index for index, group in enumerate(groups) for block in group}
-    found = np.zeros(len(groups) - 1)
-    for tensor in graph.tensors:
-        readers = [place[name] for name in tensor.consumers if name in place]
-        if tensor.producer is not None and readers:
-            found[place[tensor.producer] : max(readers)] += tensor.float_bytes
+    error(())
+    begun = time.perf_counter()
+    error(())
+    size = max(1, round(len(runs) * (time.perf_counter() - begun) / budget_s))
+    runs = [[*chain.from_iterable(runs[start : start + size])] for start in range(0, len(runs), size)]
+    found: dict[str, float] = {}
+    for run in reported(runs, "trying bfloat16", work.progress):
+        found |= dict.fromkeys(run, error(run) / len(run) ** 0.5)
     return found
-
-
-def fastest(
-    seconds: Sequence[Sequence[float]],
-    crossing_s: np.ndarray,
-    squares: np.ndarray,
-    limit: float,
-    factor: Callable[[np.ndarray], np.ndarray] = np.ones_like,
-) -> tuple[int, ...]:
-    """Which groups are in bfloat16 (1) so that the sum of `seconds` (by precision and group), and of `crossing_s` where
-    neighbours differ, times the `factor` for the sum of their `squares`, is least while that sum is at most `limit`;
-    exact but for `_STEPS`."""
-    if limit <= 0.0:
-        return (0,) * len(squares)
-    steps = np.minimum(np.ceil(squares / limit * _STEPS), _STEPS + 1).astype(int)
-    # By the precision of the last group and the steps that were used: the least sum, and its groups as bits.
-    sums, bits = np.full((2, _STEPS + 1), inf), np.zeros((2, _STEPS + 1), np.int64)
-    sums[:, 0] = 0.0
-    for index, step in enumerate(steps):
-        switch_s = crossing_s[index - 1] if index else 0.0
-        after, chosen = np.full_like(sums, inf), np.zeros_like(bits)
-        for precision, used in ((0, 0), (1, step)):
-            switched = sums[1 - precision] + switch_s < sums[precision]
-            total = np.where(switched, sums[1 - precision] + switch_s, sums[precision]) + seconds[precision][index]
-            known = np.where(switched, bits[1 - precision], bits[precision]) | (precision << index)
-            after[precision, used:], chosen[precision, used:] = total[: len(total) - used], known[: len(known) - used]
-        sums, bits = after, chosen
-    sums *= factor(np.arange(_STEPS + 1) * limit / _STEPS)
-    code = int(bits.ravel()[np.argmin(sums)])
-    return tuple(code >> index & 1 for index in range(len(steps)))
 
 
 def _tensors(work: Work, blocks: Sequence[Block]) -> tuple[str, ...]:
@@ -227,8 +269,8 @@ def _tensors(work: Work, blocks: Sequence[Block]) -> tuple[str, ...]:
     return tuple(name for node in nodes if node.name in operators for name in node.output if name)
 
 
-def _seconds(work: Work, place: str, groups: Sequence[Sequence[Block]]) -> list[float]:
-    """Seconds of the float model's kernels in `place`, by group; what is behind a tensor belongs to its producer."""
+def _seconds(work: Work, place: str) -> list[float]:
+    """Seconds of the float model's kernels in `place`, by block; what is behind a tensor belongs to its producer."""
     options = work.setup.options(place)
     timed = time_models(
         {FLOAT_RUN: lambda: work.model.proto},
@@ -245,7 +287,7 @@ def _seconds(work: Work, place: str, groups: Sequence[Sequence[Block]]) -> list[
         if tensor.producer is not None:
             taken = known.tensors_s.get(tensor.name, 0.0)
             by_block[tensor.producer] = by_block.get(tensor.producer, 0.0) + taken
-    return [sum(by_block.get(block.name, 0.0) for block in group) for group in groups]
+    return [by_block.get(block.name, 0.0) for block in work.graph.blocks]
 
 
 def _relative(work: Work, bfloat16: tuple[str, ...]) -> float:

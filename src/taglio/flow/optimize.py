@@ -111,7 +111,7 @@ def optimize(
         ahead=decision.ahead(),
     )
     clock.lap("plan")
-    built = assemble(settled, decision.plan)
+    built = assemble(settled.but(setup=replace(settled.setup, bfloat16=decision.bfloat16)), decision.plan)
     clock.lap("build")
     notes = error.notes + of_answers(decision.answers, decision.winner, limits)
     int8_blocks, chosen_error = len(decision.plan.assignment()), decision.answers[decision.winner].error
@@ -125,7 +125,7 @@ def optimize(
         outcome = replace(outcome, places=rows)
     settled.kept.forget("switchable")
     settled.kept.forget("answers")
-    later = settled.but(setup=replace(work.setup, bfloat16=settled.setup.bfloat16))
+    later = settled.but(setup=replace(work.setup, bfloat16=decision.bfloat16))
     return result_of(later, wanted, decision.profile, decision.error, decision.plan, built, outcome)
 
 

@@ -7,7 +7,11 @@ from typing import Literal
 from taglio.model.graph import Block
 from taglio.quantize.scheme import Scheme, Uncalibrated
 
-Form = Literal["float", "whole", "anchor", "weights8", "dynamic", "weights4"]
+Form = Literal["float", "bfloat16", "whole", "anchor", "weights8", "dynamic", "weights4"]
+
+
+# Operators that hold graphs of their own, whose tensors cannot be rounded from outside.
+_BODIES = frozenset({"If", "Loop", "Scan"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class Precision:
         """Whether `block` has this form."""
         if self.form == "float":
             return True
+        if self.form == "bfloat16":
+            return not block.movement and not _BODIES & set(block.kind.split("+"))
         if block.recurrent:
             return self.form == "dynamic"
         if self.uncalibrated:
@@ -56,6 +62,7 @@ class Precision:
 
 
 FLOAT32 = Precision("float32", None, "float")
+BFLOAT16 = Precision("bfloat16", None, "bfloat16")
 # By their names in a scheme.
 UNCALIBRATED: Mapping[Uncalibrated, Precision] = {
     "w8": Precision("int8-weights", None, "weights8"),

@@ -68,6 +68,7 @@ class QdqBuilder:
         self._without = {name: each.without for name, each in ranges.items()}
         self._shapes = tensor_shapes(model.proto)
         self._dynamic = any(name and name not in self._shapes for node in self._nodes.values() for name in node.output)
+        self._floats = {tensor.name for tensor in graph.tensors if tensor.dtype == "float32"}
         self._own = own_parameters(model.proto, self._initializers)
         self._producers = writers(model.proto.graph.node)
         self.fuses = False
@@ -112,6 +113,9 @@ class QdqBuilder:
         if precision is not None and precision.uncalibrated:
             self._emit_uncalibrated(emitter, block, precision)
             return
+        if precision is not None and precision.form == "bfloat16":
+            self._emit_bfloat16(emitter, block)
+            return
         whole, last = precision is not None and precision.form == "whole", len(block.operators) - 1
         fused = self.fuses and block.soft_tail
         for position, name in enumerate(block.operators):
@@ -142,6 +146,36 @@ class QdqBuilder:
                 matrix, turned = node.input[1], transposed(node)
                 weight = self._quantized_matrix(matrix, turned, precision)
                 emit_product(emitter, node, matrix, self._array(matrix).shape[turned], weight, precision)
+
+    def _emit_bfloat16(self, emitter: Emitter, block: Block) -> None:
+        """The block as a runtime computes it in bfloat16: on rounded operands, with sums and what is fused behind them
+        in float32, and rounded again where it is written."""
+        written = [name for name in block.outputs if name in self._floats]
+        for name in block.operators:
+            node = deepcopy(self._nodes[name])
+            self._read_float_inputs(emitter, node, block.name)
+            read = dict[str, str]()
+            for tensor in node.input:
+                if tensor in block.inputs and tensor in self._floats:
+                    read[tensor] = self._rounded_copy(emitter, tensor, f"{tensor}/bfloat16")
+            if node.op_type in _WEIGHTED:
+                for tensor in node.input[:2]:
+                    constant = self._initializers.get(tensor)
+                    if constant is not None and constant.data_type == TensorProto.FLOAT:
+                        read[tensor] = emitter.constant(f"{tensor}/bfloat16", in_bfloat16(self._array(tensor)))
+            node.input[:] = [read.get(tensor, tensor) for tensor in node.input]
+            node.output[:] = [f"{tensor}/exact" if tensor in written else tensor for tensor in node.output]
+            emitter.nodes.append(node)
+        for name in written:
+            self._rounded_copy(emitter, f"{name}/exact", name)
+
+    def _rounded_copy(self, emitter: Emitter, source: str, name: str) -> str:
+        """Write `source`, rounded to bfloat16, to `name`."""
+        if all(name not in node.output for node in emitter.nodes):
+            low = f"{name}/low"
+            emitter.nodes.append(helper.make_node("Cast", [source], [low], name=low, to=TensorProto.BFLOAT16))
+            emitter.nodes.append(helper.make_node("Cast", [low], [name], name=f"{name}/back", to=TensorProto.FLOAT))
+        return name
 
     def _quantized_matrix(self, matrix: str, turned: bool, precision: Precision) -> QuantizedWeight:
         """`matrix` [..., rows, columns], if `turned` [..., columns, rows], for the kernel of `precision`."""
@@ -388,6 +422,12 @@ class QdqBuilder:
         graph.initializer.extend(emitter.initializers.values())
         import_domains(proto)
         return proto
+
+
+def in_bfloat16(values: np.ndarray) -> np.ndarray:
+    """`values` (float32) rounded to the nearest bfloat16, ties to even."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + (0x7FFF + (bits >> 16 & 1))) & np.uint32(0xFFFF0000)).astype(np.uint32).view(np.float32)
 
 
 def channel_axis(node: onnx.NodeProto, weight: onnx.TensorProto) -> int | None:
