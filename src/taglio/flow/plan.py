@@ -249,11 +249,14 @@ def _explored(
     tried = _searched(work, measured, model, inner, meter, full=full, effort=effort)
     model = corrected(study, work.graph, tried, inner.max_error)
     known, leader = measured, None
+    seen = set[object]()
     start = time.monotonic()
     for index in range(_ROUNDS):
         chosen = finalists(tried, leader)
-        if time.monotonic() - start + len(chosen) * work.setup.run_s > _patience_s(effort):
+        keys = {key_of(each.plan.assignment()) for each in chosen.values()}
+        if keys <= seen or time.monotonic() - start + len(chosen) * work.setup.run_s > _patience_s(effort):
             break
+        seen |= keys
         timed, refused = _time(work, build, chosen, 6.0 * effort)
         failed = [each for name, each in chosen.items() if _label(name) in refused]
         tried = [each for each in tried if not any(same_assignment(each, other) for other in failed)]
