@@ -18,8 +18,8 @@ import numpy as np
 from taglio.scratch import PREFIX, lasting
 
 T = TypeVar("T")
-# Shares of the limit: outputs kept for comparison, samples.
-OUTPUTS, SAMPLES = 0.125, 0.25
+# Shares of the limit: outputs kept for comparison, samples, events of a profiler.
+OUTPUTS, SAMPLES, EVENTS = 0.125, 0.25, 0.125
 # Share of the limit above which freed memory is returned to the system; below it, collecting is not worth the time.
 _LEAST_TAKEN = 0.25
 # glibc's mallopt(3): options and bytes. By default a process requests new pages for every large copy, which takes 0.5

@@ -1,11 +1,13 @@
 """The link between a sum of noises and an error, by hand."""
 
+from dataclasses import replace
 from math import exp, inf
 
 import pytest
 
 from taglio.error.loss import RELATIVE
-from taglio.error.model import BlockNoise, EdgeNoise, ErrorModel, OutputModel
+from taglio.error.model import BlockNoise, EdgeNoise, ErrorModel, OutputModel, Subset
+from taglio.error.tally import RUINED, PartLoss
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from tests.plan.made_up import ANCHOR, INT8, Sketch
 
@@ -83,3 +85,15 @@ def test_a_model_of_which_only_movement_could_be_int8_needs_no_output() -> None:
     assert model().misfit(sketch.graph()) == ""
     sketch.conv(sketch.input("z"))
     assert model().misfit(sketch.graph()) == "no output has a model"
+
+
+def test_no_prediction_is_larger_than_what_was_measured() -> None:
+    """The sum of all blocks predicted 10,061 % where all of them in int8 had 150 %."""
+    sketch = Sketch()
+    sketch.conv(sketch.input("x"))
+    graph = sketch.graph()
+    far = model(OutputModel("y", (BlockNoise("conv0", "int8", 1e4),), (), 0.0, 1.0))
+    assert far.predict(graph, {"conv0": INT8}) == pytest.approx(100.0)
+    known = replace(far, subsets=(Subset({}, RUINED, 2.0), Subset({}, 0.2, 0.2)), parts=(PartLoss("y", 1.5),))
+    assert known.predict(graph, {"conv0": INT8}) == 1.5
+    assert replace(known, parts=()).predict(graph, {"conv0": INT8}) == 0.2

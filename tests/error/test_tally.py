@@ -213,3 +213,16 @@ def test_the_interval_holds_the_error_of_many_samples_nine_times_in_ten() -> Non
         assert found is not None
         inside += found[0] <= 0.01 * np.sqrt(13 / 12) <= found[1]
     assert inside >= 170
+
+
+def test_the_spread_is_that_of_the_worst_part_and_unknown_from_one_sample() -> None:
+    alone = accumulated(drawn(0, 1), drawn(1, 1))
+    assert alone.spread() == np.inf
+    assert accumulated(drawn(0), drawn(0)).spread() == 0.0
+    reference = [[np.ones(4), np.full(4, 100.0)] for _ in range(4)]
+    alike = accumulated(reference, [[y + 0.1, z + 0.1] for y, z in reference])
+    assert alike.spread() == pytest.approx(0.0, abs=1e-6)
+    sizes = (0.1, 0.1, 0.1, 0.9)
+    apart = accumulated(reference, [[y + size, z + size] for size, (y, z) in zip(sizes, reference)])
+    squares = 4 * np.array(sizes) ** 2
+    assert apart.spread() == pytest.approx(np.std(squares, ddof=1) / np.sqrt(4) / squares.mean() / 2)

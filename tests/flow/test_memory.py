@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -227,3 +228,23 @@ def test_what_tensors_hold_at_one_time(tmp_path: Path) -> None:
     sizes = {tensor.name: tensor.float_bytes for tensor in graph.tensors}
     pairs = [sum(sizes[name] for name in (*block.inputs, *block.outputs)) for block in graph.blocks]
     assert activation_bytes(graph) == max(pairs)  # a chain: what is read and what is written
+
+
+def test_kernels_are_counted_in_groups_whose_events_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The profiler holds an event for each kernel that ran: 15 sessions of an unrolled LSTM held half a gigabyte."""
+    models = dict.fromkeys(("a", "b", "c"), conv_relu_chain)
+    feeds = [{"x": np.zeros((1, 3, 8, 8), np.float32)}]
+    turns: list[list[str]] = []
+    real = stopwatch._interleave
+
+    def interleave(sessions: Any, *given: Any, **more: Any) -> Any:
+        turns.append([*sessions])
+        return real(sessions, *given, **more)
+
+    monkeypatch.setattr(stopwatch, "_interleave", interleave)
+    for event_bytes, groups in ((1, [["a", "b", "c"]]), (2**40, [["a"], ["b"], ["c"]])):
+        monkeypatch.setattr(stopwatch, "_EVENT_BYTES", event_bytes)
+        turns.clear()
+        timed = time_models(models, feeds, SessionOptions(1), EFFORT, kernels=True, limit_bytes=2**40)
+        assert turns[1:] == groups
+        assert all(each.kernels for each in timed.values()) and [*timed] == [*models]

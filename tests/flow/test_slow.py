@@ -13,9 +13,12 @@ import onnxruntime
 import pytest
 
 import taglio
+from taglio.flow import plan
 from taglio.flow.opening import Model, open_work
 from taglio.flow.work import affordable
+from taglio.profile.measure import _share
 from taglio.runtimes import openvino
+from tests.components.cases import ANCHOR, INT8
 from tests.models import Sketch
 
 RUN_S = 20.0
@@ -106,3 +109,28 @@ def test_a_fast_model_keeps_all_its_samples() -> None:
 @pytest.mark.parametrize(("run_s", "count"), [(0.0, 32), (0.01, 32), (1.0, 10), (4.0, 2), (20.0, 2)])
 def test_as_many_runs_as_the_time_allows(run_s: float, count: int) -> None:
     assert affordable(run_s, 10.0, 32, 2) == count
+
+
+def test_a_model_of_one_block_is_not_timed_again_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of 20 µs took two minutes: the plans of the second round were those of the first. Four inputs of a study
+    are worth more than the time that three of them would save."""
+    refined: list[object] = []
+    real = plan.refine
+
+    def refine(*given: Any, **more: Any) -> Any:
+        refined.append(given)
+        return real(*given, **more)
+
+    monkeypatch.setattr(plan, "refine", refine)
+    g = Sketch(1)
+    y = g.op("Gemm", g.input("x", 1, 16), g.weight(16, 8))
+    data = {"x": g.rng.normal(0, 1, (32, 16)).astype(np.float32)}
+    result = taglio.optimize(g.model(g.rename(y, "y")), data, max_error=0.05, effort=0.001, runtime="onnxruntime")
+    assert len(refined) == 1
+    assert result.error is not None and result.error.samples >= 4
+
+
+def test_few_different_runs_need_a_share_of_the_time() -> None:
+    one, other = {"a": INT8}, {"a": ANCHOR}
+    assert _share([{}, one, other, one, other, one]) == pytest.approx(3 / 14)
+    assert _share([{f"block{index}": INT8} for index in range(20)]) == 1.0

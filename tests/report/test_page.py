@@ -25,8 +25,9 @@ from taglio.model.graph import build
 from taglio.model.load import Model, load
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
-from taglio.report import page, terminal, units
+from taglio.report import page, summary, terminal, units
 from taglio.report.material import Absent, gather
+from taglio.report.parts import Table
 from taglio.report.written import offer
 from tests.models import digits_model
 from tests.report.made_up import FORMS, fill, made_up_plan, wall
@@ -505,3 +506,12 @@ def test_a_browser_draws_every_chart(complete: Path, tmp_path: Path) -> None:
     command = [browser, *flags, "--dump-dom", path.as_uri()]
     dom = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120).stdout
     assert dom.count('aria-label="y-axis label"') == dom.count('<div class="chart"') == 5
+
+
+def test_a_prediction_from_few_inputs_says_so(copy: Path) -> None:
+    outcome = artifact.load(copy / "outcome.json", "outcome", Outcome)
+    for few, told in ((1, f"error predicted from 1 of {outcome.held_out_samples} inputs"), (0, "error predicted")):
+        artifact.save(copy / "outcome.json", "outcome", outcome.model_sha256, replace(outcome, search_samples=few))
+        table = summary.side_by_side(gather(copy))[0]
+        assert isinstance(table, Table)
+        assert told in [row[0] for row in table.rows]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, lgamma, log
+from math import exp, hypot, isfinite, lgamma, log, sqrt
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from taglio.error.fit import Terms, fit_terms
 from taglio.error.measure import ErrorMeter, Reading
 from taglio.error.model import Alone, BlockNoise, EdgeNoise, ErrorModel, OutputModel, Subset
 from taglio.error.steps import monotone
-from taglio.error.tally import RUINED
+from taglio.error.tally import RUINED, student
 from taglio.error.terms import Design, starting_noises
 from taglio.model.load import Model
 from taglio.quantize.precision import Assignment, Precision
@@ -27,6 +27,8 @@ _TINY = 1e-9
 # A subset whose error is this factor above or below the limit counts half.
 _NEAR_BY = 3.0
 _FEWEST_NEAR = 8
+# An unknown factor: this much above the prediction.
+_UNKNOWN = log(2.0)
 # Probability that the stated share of subsets is covered.
 _ASSURED = 0.9
 
@@ -73,7 +75,11 @@ def fit_model(
             log(e / p) if tells and e > _TINY and p > _TINY else None
             for e, p, tells in zip(truth, predicted, told, strict=True)
         ]
-        upper_log = _upper(ratios, measured.picked, confidence, log(2.0))
+        spreads = [each.spread for each, tells in zip(measured.subset_readings, told, strict=True) if tells]
+        upper_log = hypot(
+            _upper(ratios, measured.picked, confidence, _UNKNOWN),
+            _among_inputs(spreads, meter.samples, len(held_out.samples)),
+        )
     else:
         losses_l2 = [(float(finite(each.l2).max()), float(finite(each.loss).max())) for each in everything]
         steps = monotone([each[0] for each in losses_l2], [each[1] for each in losses_l2])
@@ -197,6 +203,15 @@ def _upper(misses: Sequence[float | None], picked: int, confidence: float, unkno
         if part
     ]
     return max(ends, default=unknown)
+
+
+def _among_inputs(spreads: Sequence[float], studied: int, held_out: int) -> float:
+    """By how much, as a log ratio, the error on all `held_out` inputs may exceed that on the `studied` ones, from the
+    relative standard errors of subsets (`spreads`): none if these are all inputs, unknown from one."""
+    if studied >= held_out or not spreads:
+        return 0.0
+    spread = float(np.median(spreads))
+    return student(studied) * spread * sqrt(1.0 - studied / held_out) if isfinite(spread) else _UNKNOWN
 
 
 def upper_miss(misses: Sequence[float], confidence: float, unknown: float) -> float:

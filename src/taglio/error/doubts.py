@@ -13,7 +13,7 @@ import numpy as np
 
 from taglio.error.compared import as_array
 from taglio.error.loss import Metric
-from taglio.error.tally import Tally
+from taglio.error.tally import Tally, standard_error
 from taglio.model.graph import Graph
 from taglio.quantize.scheme import Scheme
 
@@ -111,8 +111,7 @@ def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[
     """A line if the error of the worst part varies much with the choice of inputs, or "".
 
     `squares` and `references` [samples, parts] are ‖ŷ − y‖² and ‖y‖² with all blocks in int8, of as many of the
-    `held_out` inputs as the study had time for. The relative standard
-    error of √(Σ squares / Σ references) is that of a ratio, by linearisation, with n − 1 degrees of freedom.
+    `held_out` inputs as the study had time for.
     """
     count = len(squares)
     totals = references.sum(axis=0)
@@ -125,9 +124,7 @@ def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[
     of, remedy = (f" of {held_out}", "raise the effort") if count < held_out else ("", "give more data")
     if count < 2:
         return f"studied on 1{of} held-out input{'s' if of else ''}: how the error varies is unknown; {remedy}"
-    ratio = squares[:, worst].sum() / totals[worst]
-    residual = squares[:, worst] - ratio * references[:, worst]
-    spread = np.sqrt(count / (count - 1) * np.sum(residual**2)) / squares[:, worst].sum() / 2.0
+    spread = standard_error(squares[:, worst], references[:, worst])
     if spread <= _UNSURE:
         return ""
     return (

@@ -23,11 +23,13 @@ from taglio.quantize.precision import Assignment
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
     """One evaluation: `l2` and `loss` by part, and the sketch [parts, size] of the differences in units of `l2`; size
-    is 0 if no sketch was requested."""
+    is 0 if no sketch was requested. `spread` is the relative standard error of the largest `l2` over the choice of
+    inputs."""
 
     l2: np.ndarray
     loss: np.ndarray
     sketch: np.ndarray
+    spread: float = 0.0
 
 
 class ErrorMeter:
@@ -106,7 +108,7 @@ class ErrorMeter:
         raw = np.sqrt(tally.squares())
         scale = np.divide(l2, raw, out=np.zeros_like(l2), where=(raw > 0.0) & np.isfinite(l2))
         finite = np.isfinite(sums).all(axis=1) & np.isfinite(l2)
-        return Reading(l2, tally.losses(), np.where(finite[:, None], sums, 0.0) * scale[:, None])
+        return Reading(l2, tally.losses(), np.where(finite[:, None], sums, 0.0) * scale[:, None], tally.spread())
 
 
 def anchored(measure: Measure, references: Callable[[], Iterable[Outputs]]) -> Measure:

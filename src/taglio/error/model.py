@@ -16,13 +16,13 @@ second monotone link, through `steps`, leads from the largest of them to the los
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import exp, log
+from math import exp, inf, log
 
 import numpy as np
 
 from taglio.artifact import require
 from taglio.error.loss import Metric
-from taglio.error.tally import PartLoss
+from taglio.error.tally import RUINED, PartLoss
 from taglio.model.graph import Graph, flows
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment
@@ -179,10 +179,18 @@ class ErrorModel:
         outputs = tuple(replace(each, level=each.level + log(factor)) for each in self.outputs)
         return replace(self, outputs=outputs)
 
+    @property
+    def largest(self) -> float:
+        """The largest finite error that the study measured; infinite if it measured none."""
+        errors = [each.error for each in self.alone] + [each.error for each in self.subsets]
+        errors += [each.loss for each in self.parts]
+        return max((each for each in errors if each < RUINED), default=inf)
+
     def after_steps(self, noise: float) -> float:
-        """The error for an L2 `noise` of the outputs: the noise itself, or the loss by `steps`."""
+        """The error for an L2 `noise` of the outputs: the noise itself, or the loss by `steps`. None is larger than the
+        largest that was measured, where outputs are all noise and a sum of squares overestimates."""
         if not self.steps or noise <= 0.0:
-            return noise
+            return min(noise, self.largest)
         return float(np.interp(noise, [each[0] for each in self.steps], [each[1] for each in self.steps]))
 
     def upper(self, error: float) -> float:

@@ -7,6 +7,8 @@ nothing. So flags can be set in any combination, and each gives the quantised mo
 switch can be quantised for a link alone, with float blocks on both sides.
 """
 
+import hashlib
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,8 +27,13 @@ from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
+from taglio.weights import LEAST_BYTES
 
 FLAGS_INPUT = "taglio/flags"
+# Blocks that share weights of this size, such as the steps of an unrolled recurrence, have theirs in the outer graph,
+# once for equal values. All others have them in their branches, where ONNX Runtime may change the layout; so has
+# MatMulNBits, which computes in float where its weights are outside.
+_SHARED_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +156,8 @@ def switchable_graph(
             helper.make_node("Split", [FLAGS_INPUT, sizes.name], flag_names, name="taglio/split", axis=0)
         )
     outer: dict[str, None] = dict.fromkeys(model.outputs)  # one may be a constant
+    pool: dict[str, TensorProto] = {}
+    often = _read_often(graph, nodes, initializers)
     for name in graph.inputs:
         if name in by_tensor:
             index, scheme = by_tensor[name]
@@ -160,11 +169,12 @@ def switchable_graph(
             target.node.extend(members)
             outer.update(dict.fromkeys(name for node in members for name in node_inputs(node)))
         else:
-            branch = _branch(block, members, initializers, "float32")
+            shared = pool if any(name in often for node in members for name in node.input) else None
+            branch = _branch(block, members, initializers, shared)
             for index in by_block[block.name]:
                 emitter = builder.emitter()
                 builder.emit(emitter, block, switches[index].precision)
-                chosen = _int8_branch(block, emitter, builder, initializers, switches[index].precision.name)
+                chosen = _int8_branch(block, emitter, builder, initializers, switches[index].precision.name, shared)
                 suffix = "" if index == by_block[block.name][-1] else f"/switch/{index}"
                 names = [name + suffix for name in block.outputs]
                 node = _if(flag_names[index], names, f"{block.name}/switch/{index}", chosen, branch)
@@ -178,6 +188,7 @@ def switchable_graph(
                 target.node.append(_wire(builder, name, scheme, flag_names[index]))
                 first = len(target.node)
     target.initializer.extend(initializers[name] for name in outer if name in initializers)
+    target.initializer.extend(pool.values())
     if MICROSOFT not in {each.domain for each in out.opset_import}:  # branches may hold ONNX Runtime's own operators
         out.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
     return out
@@ -219,28 +230,58 @@ def _untyped(names: Sequence[str]) -> list[onnx.ValueInfoProto]:
     return [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names]
 
 
+def _read_often(
+    graph: Graph, nodes: Mapping[str, onnx.NodeProto], initializers: Mapping[str, TensorProto]
+) -> frozenset[str]:
+    """The large weights that several blocks read."""
+    readers = Counter(
+        name
+        for block in graph.blocks
+        for name in {name for each in block.operators for name in nodes[each].input}
+        if name in initializers and initializers[name].ByteSize() >= _SHARED_BYTES
+    )
+    return frozenset(name for name, count in readers.items() if count > 1)
+
+
 def _branch(
-    block: Block, members: Sequence[onnx.NodeProto], initializers: Mapping[str, onnx.TensorProto], tag: str
+    block: Block,
+    members: Sequence[onnx.NodeProto],
+    initializers: Mapping[str, TensorProto],
+    pool: dict[str, TensorProto] | None,
 ) -> onnx.GraphProto:
     weights = dict.fromkeys(name for node in members for name in node.input if name in initializers)
-    return _graph(block, list(members), [initializers[name] for name in weights], list(block.outputs), tag)
+    return _graph(block, list(members), [initializers[name] for name in weights], list(block.outputs), "float32", pool)
 
 
 def _int8_branch(
-    block: Block, emitter: Emitter, builder: QdqBuilder, initializers: Mapping[str, onnx.TensorProto], tag: str
+    block: Block,
+    emitter: Emitter,
+    builder: QdqBuilder,
+    initializers: Mapping[str, TensorProto],
+    tag: str,
+    pool: dict[str, TensorProto] | None,
 ) -> onnx.GraphProto:
+    pool = None if any(node.op_type == "MatMulNBits" for node in emitter.nodes) else pool
     outputs = [builder.read_float(emitter, name) for name in block.outputs]
     used = {name for node in emitter.nodes for name in node.input}
     weights = [tensor for name, tensor in initializers.items() if name in used]
-    return _graph(block, emitter.nodes, [*weights, *emitter.initializers.values()], outputs, tag)
+    return _graph(block, emitter.nodes, [*weights, *emitter.initializers.values()], outputs, tag, pool)
 
 
 def _graph(
-    block: Block, nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto], outputs: list[str], tag: str
+    block: Block,
+    nodes: list[onnx.NodeProto],
+    weights: list[TensorProto],
+    outputs: list[str],
+    tag: str,
+    pool: dict[str, TensorProto] | None,
 ) -> onnx.GraphProto:
-    """A branch with unique names: a subgraph may not shadow names of the outer graph."""
+    """A branch with unique names: a subgraph may not shadow names of the outer graph. With a `pool`, large weights are
+    put there instead, once for equal values."""
     own = {name for node in nodes for name in node.output if name} | {tensor.name for tensor in weights}
     rename = {name: f"{block.name}/{tag}/{name}" for name in own}
+    if pool is not None:
+        rename |= {each.name: _pooled(pool, each) for each in weights if each.ByteSize() >= LEAST_BYTES}
     graph = onnx.GraphProto(name=f"{block.name}/{tag}")
     for node in nodes:
         copy = graph.node.add()
@@ -250,8 +291,20 @@ def _graph(
             for index, name in enumerate(names):
                 names[index] = rename.get(name, name)
     for tensor in weights:
+        if pool is not None and rename[tensor.name] in pool:
+            continue
         copy_tensor = graph.initializer.add()
         copy_tensor.CopyFrom(tensor)
         copy_tensor.name = rename[tensor.name]
     graph.output.extend(_untyped([rename[name] for name in outputs]))
     return graph
+
+
+def _pooled(pool: dict[str, TensorProto], tensor: TensorProto) -> str:
+    """The name of the tensor of the `pool` with these values, which is added if it is new."""
+    copy = TensorProto()
+    copy.CopyFrom(tensor)
+    copy.name = ""
+    copy.name = f"taglio/shared/{hashlib.blake2b(copy.SerializeToString(), digest_size=16).hexdigest()}"
+    pool.setdefault(copy.name, copy)
+    return copy.name

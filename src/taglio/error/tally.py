@@ -164,6 +164,13 @@ class Tally:
         """‖ŷ − y‖² and ‖y‖² by sample and part, shape [2, samples, parts]; 0 for parts that are not float."""
         return np.where(self._exact, 0.0, np.array(self._rows)[:, :2].transpose(1, 0, 2))
 
+    def spread(self) -> float:
+        """The `standard_error` of the worst part, which is 0 if no part changed or one became NaN or infinite."""
+        squares, references = self.by_sample()
+        l2 = self.l2()
+        worst = int(np.argmax(l2))
+        return standard_error(squares[:, worst], references[:, worst]) if 0.0 < l2[worst] < inf else 0.0
+
     def losses(self, weights: np.ndarray | None = None) -> np.ndarray:
         """Loss per part; the same for each if the metric scores all outputs together."""
         return self._losses(self._metric, self._judge, self._evidence[0], weights)
@@ -262,10 +269,26 @@ class Tally:
         middle, losses = self.value(), losses[np.isfinite(losses)]
         if not isfinite(middle) or not len(losses):
             return None
-        student = _STUDENT[distinct - 2] if distinct - 2 < len(_STUDENT) else _NORMAL
-        wider = student / _NORMAL * sqrt(distinct / (distinct - 1))
+        wider = student(distinct) / _NORMAL * sqrt(distinct / (distinct - 1))
         low, high = (float(each) for each in np.quantile(losses, (0.05, 0.95)))
         return max(0.0, middle - wider * max(0.0, middle - low)), middle + wider * max(0.0, high - middle)
+
+
+def standard_error(squares: np.ndarray, references: np.ndarray) -> float:
+    """The relative standard error of √(Σ squares / Σ references) over the choice of samples; infinite for one sample.
+
+    `squares` and `references`, shape [samples], are ‖ŷ − y‖² and ‖y‖². It is that of a ratio, by linearisation.
+    """
+    count = len(squares)
+    if count < 2:
+        return inf
+    residual = squares - squares.sum() / references.sum() * references
+    return float(np.sqrt(count / (count - 1) * np.sum(residual**2)) / squares.sum() / 2.0)
+
+
+def student(samples: int) -> float:
+    """Half the width of a 90 % interval of a mean of `samples` values (at least 2), in standard errors."""
+    return _STUDENT[samples - 2] if samples - 2 < len(_STUDENT) else _NORMAL
 
 
 def _angle(sums: np.ndarray, l2: float) -> float:

@@ -42,6 +42,9 @@ from taglio.runtimes.onnxruntime import PROVIDERS, sums_saturate
 # The error of few numbers is erratic: inputs are added until this many numbers are compared.
 _NUMBERS = 2000
 _LEAST_INPUTS, _MOST_INPUTS = 8, 64
+# An input or two say little, so this many are studied if the fewest subsets then take no more than this share of the
+# time for blocks alone.
+_FEW_INPUTS, _FEW_SHARE = 4, 0.25
 # Held-out inputs whose ranges are compared with the calibrated ones, unless they take longer than _RANGES_S.
 _RANGE_INPUTS, _RANGES_S = 4, 8.0
 # The study times its second run, or its first if two take longer.
@@ -109,7 +112,10 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int
     metric = parse_metric(work.setup.metric)
     if not metric.smooth:
         wanted = _MOST_INPUTS
-    return max(fewest_samples(metric), min(wanted, len(samples), int(budget.seconds / max(1e-6, once * evaluations))))
+    once = max(1e-6, once)
+    few = min(_FEW_INPUTS, int(_FEW_SHARE * budget.alone_s / (once * budget.minimum_subsets)))
+    affordable = max(few, int(budget.seconds / (once * evaluations)))
+    return max(fewest_samples(metric), min(wanted, len(samples), affordable))
 
 
 def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> tuple[str, ...]:

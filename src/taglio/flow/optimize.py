@@ -203,6 +203,7 @@ def _outcome(
         decision.doubt(),
         notes,
         plan.limits.also,
+        search_samples=decision.inputs,
     )
 
 

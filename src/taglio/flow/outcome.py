@@ -76,7 +76,8 @@ class InPlace:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of one optimisation. Errors are losses of `metric` (error/loss.py); `doubt` says by how much times may
-    be off because the machine was busy, `notes` what else makes the figures less sure. `places` lists the timings in
+    be off because the machine was busy, `notes` what else makes the figures less sure. Errors were predicted from
+    `search_samples` held-out inputs, those on which the search measured. `places` lists the timings in
     each place if taglio chose the runtime; `curve` is what larger limits are predicted to give, `costly` the blocks
     with the largest error alone in int8."""
 
@@ -108,6 +109,7 @@ class Outcome:
     places: tuple[InPlace, ...] = ()
     curve: tuple[Level, ...] = ()
     costly: tuple[Alone, ...] = ()
+    search_samples: int = 0
 
     def accuracy_text(self, value: float) -> str:
         """An accuracy formatted for the user."""

@@ -67,7 +67,7 @@ class Decision:
     error model refined by the results.
 
     `answers` are those of the float model, all-int8 and the winner as deployed; the errors of the others come from the
-    search. `bfloat16` are the tensors computed in it in the mixed place.
+    search, which measured them on `inputs` held-out inputs. `bfloat16` are the tensors computed in it in the mixed place.
     """
 
     plan: Plan
@@ -78,6 +78,7 @@ class Decision:
     tried: tuple[Tried, ...]
     profile: Profile
     error: ErrorModel
+    inputs: int
     bfloat16: tuple[str, ...] | None = None
 
     def ahead(self) -> float:
@@ -217,6 +218,7 @@ def decide(
         place, best_there = next(iter(found.items()))
         inner = _within(limits, bases[place])
         again = _searched(work, best_there.profile, best_there.error, inner, full(), effort=effort)
+        again = predicted_by(best_there.profile, best_there.error, work.graph, again)
         again = [_deployed(each, limits, bases[place]) for each in again]
         final, answered = everywhere({place: finalists(again, None)}, bases), {}
         timed = timed_finalists(work, build, final, budget_s)
@@ -233,7 +235,16 @@ def decide(
     known = found[place if place in found else next(iter(found))]
     chosen = _chosen(work, final[winner], tried)
     return Decision(
-        chosen, winner, final, timed, answered, tuple(tried), known.profile, known.error, work.setup.bfloat16
+        plan=chosen,
+        winner=winner,
+        finalists=final,
+        timed=timed,
+        answers=answered,
+        tried=tuple(tried),
+        profile=known.profile,
+        error=known.error,
+        inputs=meter.samples,
+        bfloat16=work.setup.bfloat16,
     )
 
 
@@ -275,11 +286,14 @@ def _explored(
     tried = _searched(work, measured, model, inner, meter, full=full, effort=effort)
     model = corrected(study, work.graph, tried, inner.max_error)
     known, leader = measured, None
+    seen = set[object]()
     start = time.monotonic()
     for index in range(_ROUNDS):
         chosen = finalists(tried, leader)
-        if time.monotonic() - start + len(chosen) * work.setup.run_s > _patience_s(effort):
+        keys = {key_of(each.plan.assignment()) for each in chosen.values()}
+        if keys <= seen or time.monotonic() - start + len(chosen) * work.setup.run_s > _patience_s(effort):
             break
+        seen |= keys
         timed, refused = _time(work, build, chosen, 6.0 * effort)
         failed = [each for name, each in chosen.items() if _label(name) in refused]
         tried = [each for each in tried if not any(same_assignment(each, other) for other in failed)]
@@ -293,8 +307,10 @@ def _explored(
         tried += search(work.graph, known, model, inner, meter.error, rounds=rounds, effort=effort, progress=told)
         model = corrected(study, work.graph, tried, inner.max_error)
         tried = predicted_by(known, model, work.graph, tried)
-    leaders = predicted_by(known, model, work.graph, [leader] if leader else [])
-    tried, leaders = ([_deployed(each, limits, base) for each in some] for some in (tried, leaders))
+    tried, leaders = (
+        [_deployed(each, limits, base) for each in predicted_by(known, model, work.graph, some)]
+        for some in (tried, [leader] if leader else [])
+    )
     return Explored(tried, leaders[0] if leaders else None, known, model)
 
 

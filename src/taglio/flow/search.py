@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isfinite
 from statistics import median
 from typing import Protocol, TypeVar
 
@@ -167,15 +167,17 @@ def unsolved(
 
 
 def predicted_by(profile: Profile, error: ErrorModel, graph: Graph, tried: Sequence[Tried]) -> list[Tried]:
-    """The same plans with latencies predicted by `profile` and errors predicted by `error`."""
+    """The same plans with latencies predicted by `profile`, and as predicted errors those measured in the search: what
+    is expected of the deployed file, on more inputs. `error` predicts where no such figure is known: an output lost its
+    information, or a further limit was broken."""
 
-    def again(plan: Plan) -> Plan:
-        assignment = plan.assignment()
-        guess = error.predict(graph, assignment)
+    def again(each: Tried) -> Plan:
+        assignment, known = each.plan.assignment(), isfinite(each.error) and not each.plan.limits.also
+        guess = each.error if known else error.predict(graph, assignment)
         interval = Interval(0.0, guess, error.upper(guess), error.confidence)
-        return replace(plan, predicted_latency_s=latency(profile, graph, assignment), predicted_error=interval)
+        return replace(each.plan, predicted_latency_s=latency(profile, graph, assignment), predicted_error=interval)
 
-    return [replace(each, plan=again(each.plan)) for each in tried]
+    return [replace(each, plan=again(each)) for each in tried]
 
 
 def corrected(error: ErrorModel, graph: Graph, tried: Sequence[Tried], bound: float) -> ErrorModel:

@@ -134,7 +134,7 @@ def predicted_error(work: Workload, plan: Plan) -> float:
     for output in work.error.outputs:
         extra = sum(each.noise for each in output.edges if (each.flow, each.reader) in wired)
         worst = max(worst, output.from_noise(output.noise(work.graph, assignment) + extra))
-    return worst
+    return work.error.after_steps(worst)
 
 
 def _busy(assembled: Assembled, model: int, pipeline: Pipeline, timeline: Timeline) -> dict[str, float]:

@@ -5,7 +5,7 @@ blocks. Running each block alone would miss all three (see layerwise.py).
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import exp
@@ -34,6 +34,8 @@ from taglio.runtimes.session import runtime_version
 # Nine are enough for a 90 % interval (the largest of nine errors bounds a tenth); more cover more states.
 MIXES = 12
 _FEWEST_MIXES = 3
+# The budget is for this many different runs; a model of one or two blocks has fewer, and mixes that repeat them.
+_DIFFERENT = MIXES + 2
 FLOAT_RUN = "float32"
 _POOL = 30
 # Value of covering a state once more, by how often it is covered already.
@@ -73,7 +75,7 @@ def profile(
         {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
         feeds,
         options,
-        effort,
+        replace(effort, budget_s=effort.budget_s * _share(assignments.values())),
         kernels=True,
         often=pure,  # the fit depends most on these
         between=speeds.look,
@@ -103,6 +105,12 @@ def profile(
     )
     runs = _runs(model, graph, assignments, timed, set(mixes), 1.0)
     return _assemble(model.sha256, graph, conditions, scheme, choices, runs)
+
+
+def _share(assignments: Iterable[Assignment]) -> float:
+    """The share of the budget that these runs need: 1 unless most repeat others."""
+    different = {tuple((block, form.name) for block, form in each.items()) for each in assignments}
+    return min(1.0, len(different) / _DIFFERENT)
 
 
 def mixes_within(effort: Effort, once_s: float, others: int) -> int:

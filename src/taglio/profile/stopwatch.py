@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ import onnx
 
 from taglio import weights
 from taglio.errors import MeasurementFailed, TaglioError, one_line
-from taglio.memory import make_room, used_bytes
+from taglio.memory import EVENTS, groups_within, make_room, used_bytes
 from taglio.model import captures
 from taglio.profile import openvino_clock
 from taglio.profile.busy import Watch, enough, kept, others_in
@@ -45,6 +46,8 @@ _OFTEN = 3
 # After so long without work a GPU is slow at first (an H100: 15 % in the first run, and up to three times in the first
 # ten after models that kept all processors busy): a model then runs for this long before it is timed.
 _ASLEEP_S, _AWAKE_S = 0.05, 0.3
+# ONNX Runtime's profiler holds an event of about this size for every kernel that ran, until the session ends.
+_EVENT_BYTES = 2000
 # A served model gets a new input each time, which no cache holds: with a single input, times were 5 % too short.
 FEEDS = 4
 
@@ -313,17 +316,26 @@ class _Timing:
         longest_s: float | None,
         refills: Mapping[str, int],
     ) -> dict[str, dict[str, float]]:
-        """Seconds of each kernel, by model."""
-        counting = {name: self._counting(name) for name in graphs}
-        seen = Watch()
-        opened = {name: self.run.open(session) for name, (session, _) in counting.items()}
-        after_round = self._after_round("timing kernels", rounds)
-        _interleave(opened, self.run.turns(), rounds, after_round, watch=seen, refills=refills)
-        counted = kept(seen.windows, effort.warmup + effort.minimum)
-        return {
-            name: read(graphs[name], effort.warmup, longest_s, counted, refills[name])
-            for name, (_, read) in counting.items()
-        }
+        """Seconds of each kernel, by model; models in groups whose events fit into their share of the memory limit."""
+        found: dict[str, dict[str, float]] = {}
+
+        def event_bytes(name: str) -> int:
+            return len(graphs[name].graph.node) * rounds * (1 + refills[name]) * self.run.at_once * _EVENT_BYTES
+
+        for group in groups_within(graphs, event_bytes, EVENTS * (self.limit_bytes or inf)):
+            counting = {name: self._counting(name) for name in group}
+            seen = Watch()
+            opened = {name: self.run.open(session) for name, (session, _) in counting.items()}
+            after_round = self._after_round("timing kernels", rounds)
+            _interleave(opened, self.run.turns(), rounds, after_round, watch=seen, refills=refills)
+            counted = kept(seen.windows, effort.warmup + effort.minimum)
+            found |= {
+                name: read(graphs[name], effort.warmup, longest_s, counted, refills[name])
+                for name, (_, read) in counting.items()
+            }
+            del counting, opened
+            make_room(self.limit_bytes)
+        return found
 
     def _refuse(self, name: str, error: TaglioError) -> None:
         """Leave a model out for this reason, or raise it. The file that an error may name is a temporary one."""

@@ -145,7 +145,8 @@ def prediction_quality(known: ErrorModel) -> list[Part]:
     drawn = sum(each.error > 0.0 and each.predicted > 0.0 for each in known.subsets)
     under = sum(each.error <= known.upper(each.predicted) for each in known.subsets)
     left = len(known.subsets) - drawn
-    text = f"{plural(len(known.subsets), 'subset')} of blocks in int8, each predicted by a fit without it"
+    on = f"measured on {plural(known.samples, 'input')}, each predicted by a fit without it"
+    text = f"{plural(len(known.subsets), 'subset')} of blocks in int8, {on}"
     miss = percent(known.typical_miss()) if known.metric.smooth else known.metric.difference(known.typical_miss())
     text += f": median prediction error {miss}" if drawn else ""
     text += f"; {under} of {len(known.subsets)} lie below the upper limit." if known.subsets else "."

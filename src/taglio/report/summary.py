@@ -160,7 +160,10 @@ def side_by_side(material: Material) -> list[Part]:
         ["p95 measured", *(ms(column.latency.p95_s if column.latency else None, decimals) for column in columns)],
         [f"{metric.title} measured", *(_judged(metric, column.error, bound) for column in columns)],
         *([] if outcome is None else [_intervals(outcome)]),
-        [f"{metric.title} predicted", *(shown(metric, column.predicted_error) for column in columns)],
+        [
+            f"{metric.title} predicted{_of_fewer(outcome)}",
+            *(shown(metric, column.predicted_error) for column in columns),
+        ],
         *([] if outcome is None else _scores(outcome)),
         ["int8 blocks", *(MISSING if column.int8_blocks is None else column.int8_blocks for column in columns)],
     ]
@@ -271,6 +274,13 @@ def _scores(outcome: Outcome) -> list[list[object]]:
             values = [MISSING if other is None else bound.metric.score_text(other.value) for other in found]
             rows.append([f"{bound.metric.name} on labels", *values])
     return [*rows, ["size", *(size(each.size_bytes) for each in variants)]]
+
+
+def _of_fewer(outcome: Outcome | None) -> str:
+    """On how many inputs predictions rest, if these are fewer than what is measured on."""
+    if outcome is None or not 0 < outcome.search_samples < outcome.held_out_samples:
+        return ""
+    return f" from {outcome.search_samples} of {plural(outcome.held_out_samples, 'input')}"
 
 
 def _columns(material: Material) -> list[_Column]:

@@ -57,6 +57,7 @@ def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
             **_fields(outcome, "max_error", "status", "gap", "blocks"),
         },
         **_fields(outcome, "doubt", "scheme", "repairs", "forms", "places", "curve", "notes", "stage_seconds"),
+        **_fields(outcome, "search_samples"),
         "peak_memory_bytes": outcome.peak_memory_bytes,
         "artifacts": {
             "model": str(folder / workspace.COMPONENTS / "model.onnx"),
