@@ -289,7 +289,8 @@ def test_what_cannot_be_used_is_named_by_its_argument(
 
 
 def test_settings_may_be_numbers_of_numpy(samples: np.ndarray) -> None:
-    setup = Model(pyramid(), samples, threads=np.int64(1), seed=np.int32(2)).setup
+    given: dict[str, Any] = {"threads": np.int64(1), "seed": np.int32(2)}
+    setup = Model(pyramid(), samples, **given).setup
     assert (setup.threads, setup.seed, type(setup.seed)) == (1, 2, int)
 
 

@@ -122,7 +122,8 @@ def test_a_limit_that_a_larger_error_does_not_help_is_refused_at_once(
 @pytest.mark.parametrize("limit", ["device_pins", "device_exclusions"])
 def test_a_pin_to_a_device_that_is_not_there_is_named(embedded: Candidate, limit: str) -> None:
     block = embedded.work.graph.blocks[0].name
-    pinned = replace(embedded, limits=replace(embedded.limits, **{limit: ((block, "sever"),)}))
+    pins: dict[str, Any] = {limit: ((block, "sever"),)}
+    pinned = replace(embedded, limits=replace(embedded.limits, **pins))
     with pytest.raises(BadOption, match='no device "sever": did you mean "server"'):
         place.place(pinned, cluster(), time_limit_s=0.5)
 
@@ -224,8 +225,8 @@ def test_alternatives_are_compared_with_one_plan(
     monkeypatch.setattr(placing, "again", counting)
     changes = ["device server x2", "link camera->server bandwidth x0.1"]
     placed = placing.place(folder, file, explain=True, changes=changes, max_error=0.01, time_limit_s=0.5)
-    assert [each.name for each in placed.told][-2:] == changes
-    assert len({each.words.split("instead of ")[1].split(",")[0] for each in placed.told[-2:]}) == 1
+    assert [each.name for each in placed.alternatives][-2:] == changes
+    assert len({each.words.split("instead of ")[1].split(",")[0] for each in placed.alternatives[-2:]}) == 1
     assert asked.count(cluster_file.load(file)) == 2  # without a change, and with a looser limit on the error
     with pytest.raises(BadOption, match="faster"):
         placing.place(folder, file, changes=["faster"], max_error=0.01, time_limit_s=0.5)

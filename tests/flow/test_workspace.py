@@ -1,6 +1,7 @@
 """What one stage writes, the next one reads, whatever failed its int8 trial."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,7 +13,7 @@ from taglio.flow.workspace import reopen_profiled
 from taglio.report.material import gather
 from tests.models import Sketch, saved
 
-QUICK = {"scheme": "qdq-u8s8-asym-pc", "runtime": "onnxruntime", "threads": 1, "effort": 0.02}
+QUICK: dict[str, Any] = {"scheme": "qdq-u8s8-asym-pc", "runtime": "onnxruntime", "threads": 1, "effort": 0.02}
 
 
 def masked() -> onnx.ModelProto:

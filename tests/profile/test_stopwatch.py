@@ -1,6 +1,7 @@
 """What is timed on a machine that lets short runs through and then stops them is what the machine sustains."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
@@ -259,8 +260,8 @@ def test_what_waiting_costs_is_told_apart_from_first_runs(monkeypatch: pytest.Mo
         now_s, next_s = now_s + seconds, 0.003
 
     monkeypatch.setattr(speed, "_session", lambda *_: (SimpleNamespace(run=run), {}))
-    monkeypatch.setattr(speed.time, "sleep", sleep)
-    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: now_s)
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s)
     assert waking_seconds(1) == pytest.approx(0.002)
 
 

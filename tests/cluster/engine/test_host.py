@@ -49,7 +49,8 @@ def branches() -> Component:
             "If",
             ["c"],
             ["y"],
-            **{f"{name}_branch": branch(name, shape) for name, shape in (("then", [1, 4]), ("else", [1, 3]))},
+            then_branch=branch("then", [1, 4]),
+            else_branch=branch("else", [1, 3]),
         )
     ]
     given = [helper.make_tensor_value_info("c", TensorProto.BOOL, [])]
