@@ -67,7 +67,8 @@ class Decision:
     error model refined by the results.
 
     `answers` are those of the float model, all-int8 and the winner as deployed; the errors of the others come from the
-    search, which measured them on `inputs` held-out inputs. `bfloat16` are the tensors computed in it in the mixed place.
+    search, which measured them on `inputs` held-out inputs. `bfloat16` are the tensors computed in it in the mixed
+    place.
     """
 
     plan: Plan
