@@ -1,6 +1,5 @@
 """Which blocks compute in bfloat16: the fastest choice of groups that keeps the limit."""
 
-from dataclasses import replace
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -14,8 +13,8 @@ from taglio.components.build import read, write
 from taglio.components.cut import cut
 from taglio.embedded import digits_data
 from taglio.error.loss import RELATIVE
-from taglio.flow import choose_bfloat16, plan, settle
-from taglio.flow.choose_bfloat16 import _BYTE_S, _ONE, Choice, _alone, fastest, widened, with_int8
+from taglio.flow import choose_bfloat16, settle
+from taglio.flow.choose_bfloat16 import _BYTE_S, _ONE, _alone, fastest, with_int8
 from taglio.flow.choose_place import PlaceResult
 from taglio.flow.opening import Model
 from taglio.quantize.qdq import in_bfloat16
@@ -107,12 +106,6 @@ def test_the_choice_keeps_its_share_and_int8_leaves_it_more(few: Model, monkeypa
     assert choice.error <= 0.8 * limit
     assert 0 < len(choice.bfloat16) < len(whole.bfloat16)
     assert choice.seconds == pytest.approx(0.05 * (1.0 - 0.002 * len(choice.bfloat16)))
-    # Beside a plan that leaves room, more.
-    chosen = few.but(setup=replace(few.setup, bfloat16=choice.bfloat16))
-    more = widened(chosen, (), few.model.proto, len(samples), 3.0 * limit, RELATIVE, 1.0)
-    assert more is not None
-    assert len(more.bfloat16) > len(choice.bfloat16)
-    assert widened(chosen, (), few.model.proto, len(samples), 1e-9, RELATIVE, 1.0) is None
     # What is no faster is not worth it.
     monkeypatch.setattr(choose_bfloat16, "_relative", lambda *_: 0.99)
     assert choose_bfloat16.choose_bfloat16(few, samples, wanted, limit, RELATIVE, 0.05) is None
@@ -127,14 +120,12 @@ def test_a_workspace_of_a_mixed_model_is_opened_again(
     tensors = work.graph.blocks[3].outputs
     only = PlaceResult(MIXED, 0.001, 0.0, 0.001, False)
     monkeypatch.setattr(settle, "float_everywhere", lambda *_: ([only], tensors))
-    more = (*tensors, *work.graph.blocks[4].outputs)  # as chosen beside the plan
-    monkeypatch.setattr(plan, "widened", lambda *_: Choice(more, 0.0, 0.0, 0.0))
     result = taglio.optimize(work, max_error=0.05, effort=0.01, scheme="qdq-u8s8-asym-pc")
     assert result.setup.runtime == MIXED
-    assert result.built.bfloat16 == more
+    assert result.built.bfloat16 == tensors
     result.save(tmp_path / "out")
     again = taglio.load(tmp_path / "out")
-    assert again.setup.bfloat16 == more
+    assert again.setup.bfloat16 == tensors
     assert main(["run", str(tmp_path / "out"), "--runs", "3"]) == 0
 
 

@@ -143,19 +143,19 @@ def write(
         ports = {value.name: value for value in [*part.proto.graph.input, *part.proto.graph.output]}
         pieces.append(
             Piece(
-                part.name,
-                part.device,
-                file,
-                sha256s[0],
-                weights.size_bytes(part.proto),
-                part.blocks,
-                tuple(_port(ports[name], part.shapes.get(name)) for name in part.inputs),
-                tuple(_port(ports[name], part.shapes.get(name)) for name in part.outputs),
-                "".join(sha256s[1:]),
-                runtime,
-                version,
-                settings,
-                bfloat16,
+                name=part.name,
+                device=part.device,
+                file=file,
+                sha256=sha256s[0],
+                size_bytes=weights.size_bytes(part.proto),
+                blocks=part.blocks,
+                inputs=tuple(_port(ports[name], part.shapes.get(name)) for name in part.inputs),
+                outputs=tuple(_port(ports[name], part.shapes.get(name)) for name in part.outputs),
+                data_sha256="".join(sha256s[1:]),
+                runtime=runtime,
+                runtime_version=version,
+                properties=settings,
+                bfloat16=bfloat16,
             )
         )
     manifest = Manifest(sha256, tuple(inputs), tuple(outputs), tuple(pieces), plan_sha256, tuple(states))

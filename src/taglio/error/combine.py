@@ -92,22 +92,22 @@ def fit_model(
             value = float(finite(reading.loss if metric.smooth else reading.l2).max())
             alone[block, precision.name] = value / len(single) ** 0.5
     return ErrorModel(
-        model.sha256,
-        held_out.sha256,
-        scheme,
-        metric,
-        outputs,
-        upper_log,
-        confidence,
-        meter.samples,
-        len(everything) + len(measured.flows),
-        tuple(Alone(block, name, error) for (block, name), error in alone.items()),
-        tuple(
+        model_sha256=model.sha256,
+        data_sha256=held_out.sha256,
+        scheme=scheme,
+        metric=metric,
+        outputs=outputs,
+        upper_log=upper_log,
+        confidence=confidence,
+        samples=meter.samples,
+        evaluations=len(everything) + len(measured.flows),
+        alone=tuple(Alone(block, name, error) for (block, name), error in alone.items()),
+        subsets=tuple(
             Subset({block: precision.name for block, precision in subset.items()}, float(error), float(guess))
             for subset, error, guess in zip(measured.subsets, truth, predicted, strict=True)
         ),
-        upper_add,
-        steps,
+        upper_add=upper_add,
+        steps=steps,
     )
 
 

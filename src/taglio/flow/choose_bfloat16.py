@@ -9,10 +9,8 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from math import inf
 
 import numpy as np
-import onnx
 
 from taglio import weights
 from taglio.data.dataset import Sample
@@ -21,7 +19,6 @@ from taglio.error.switchable import Switchable
 from taglio.error.tally import Tally
 from taglio.flow.work import Work
 from taglio.model.graph import Block, Graph
-from taglio.plan.costs import evaluate
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, NoiseBound, Problem, Resource, Values
 from taglio.plan.solve import solve
 from taglio.profile.attribution import Attributor
@@ -40,9 +37,9 @@ _BUDGET_S, _LEAST = 20.0, 0.2
 _FEW = 2
 # Neighbours share a measurement if time is short, but no more than this share of all blocks.
 _COARSEST = 0.25
-# The share of the limit that bfloat16 may use before int8 is planned, and that both may use after it; a choice that
-# uses _CLOSE of its share is good enough, and one is widened for a gain of at least 1 - _FASTER.
-_SHARE, _WHOLE, _CLOSE, _FASTER = 0.8, 0.97, 0.95, 0.985
+# The share of the limit that a choice may use: on other inputs its error differs. One that uses _CLOSE of that is good
+# enough.
+_SHARE, _CLOSE = 0.8, 0.95
 # The share of the seconds that int8 saves where all of the limit is left to it; it was 0.1 to 0.2 on networks that were
 # trained.
 _INT8_SAVES = 0.15
@@ -60,21 +57,11 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The tensors that are computed in bfloat16, the float model's seconds with them, the model's error, and how much
-    of it is theirs."""
+    """The tensors that are computed in bfloat16, and the float model's seconds and error with them."""
 
     bfloat16: tuple[str, ...]
     seconds: float
     error: float
-    base: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Blocks:
-    """Seconds in float32 and in bfloat16, [2, blocks], and the square of the error of each block alone in bfloat16."""
-
-    seconds: np.ndarray
-    squares: np.ndarray
 
 
 def choose_bfloat16(
@@ -98,39 +85,18 @@ def choose_bfloat16(
         return None
     seconds = np.array([_seconds(work, place) for place in (MIXED, BF16)])
     alone = _alone(work, seconds[1], samples[:_FEW], wanted[:_FEW], metric, budget_s)
-    blocks = _Blocks(seconds, np.square([alone.get(block.name, 0.0) for block in work.graph.blocks]))
-    work.kept.put(("bfloat16", ""), blocks)
-    best = _mixed(work, work.model.proto, blocks, samples, wanted, _SHARE * limit, metric=metric, budget_s=budget_s)
+    squares = np.square([alone.get(block.name, 0.0) for block in work.graph.blocks])
+    best = _mixed(work, seconds, squares, samples, wanted, _SHARE * limit, metric=metric, budget_s=budget_s)
     if best is None:
         return None
     taken_s = float_s * _relative(work, best.bfloat16)
     return replace(best, seconds=taken_s) if taken_s <= _WORTH * float_s else None
 
 
-def widened(
-    work: Work, int8: Collection[str], proto: onnx.ModelProto, count: int, limit: float, metric: Metric, effort: float
-) -> Choice | None:
-    """The choice beside the blocks `int8` of a plan, whose model for OpenVINO is `proto`: what they leave of `limit` on
-    `count` held-out inputs goes to bfloat16, and blocks in int8 need none of it. None if it is not expected to be
-    faster than the choice of the set-up."""
-    known: _Blocks | None = work.kept.all("bfloat16").get("")
-    if known is None:
-        return None
-    free = np.array([block.name in int8 for block in work.graph.blocks])
-    blocks = _Blocks(np.where(free, 0.0, known.seconds), np.where(free, 0.0, known.squares))
-    samples, wanted = work.data.held_out.samples[:count], work.float_answers(count)
-    budget_s = max(_LEAST, effort) * _BUDGET_S
-    best = _mixed(work, proto, blocks, samples, wanted, _WHOLE * limit, metric=metric, budget_s=budget_s)
-    before = set(work.setup.bfloat16 or ())
-    labels = [int(bool(before & set(block.outputs))) for block in work.graph.blocks]
-    before_s = evaluate(_problem(work.graph, blocks.seconds, blocks.squares, inf), labels).objective
-    return best if best is not None and best.seconds < _FASTER * before_s else None
-
-
 def _mixed(
     work: Work,
-    proto: onnx.ModelProto,
-    blocks: _Blocks,
+    seconds: np.ndarray,
+    squares: np.ndarray,
     samples: Sequence[Sample],
     wanted: Sequence[Sequence[np.ndarray]],
     most: float,
@@ -138,11 +104,12 @@ def _mixed(
     metric: Metric,
     budget_s: float,
 ) -> Choice | None:
-    """The choice for `proto` that is expected to be fastest and has an error of at most `most`. Measure what is
-    chosen, correct the errors of blocks, and choose again until it is near enough, for `budget_s` seconds."""
+    """The choice that is expected to be fastest and has an error of at most `most`, from the `seconds` [precision,
+    block] and the `squares` of errors alone, [block]. Measure what is chosen, correct the errors of blocks, and choose
+    again until it is near enough, for `budget_s` seconds."""
     with scratch() as folder:
         path = folder / "model.onnx"
-        weights.write(path, proto)
+        weights.write(path, work.model.proto)
         model = marked(path, folder)
 
         def error(bfloat16: Sequence[str]) -> float:
@@ -152,13 +119,13 @@ def _mixed(
                 tally.add(outputs, session.run(work.model.outputs, sample))
             return tally.value()
 
-        squares, best, seen = blocks.squares.copy(), None, set[tuple[str, ...]]()
-        fixed = error(())  # of int8, and of operators that do not stay in float32
+        best, seen = None, set[tuple[str, ...]]()
+        fixed = error(())  # of operators that do not stay in float32
         deadline = time.perf_counter() + budget_s
         for _ in reported(range(_TRIED), "mixing bfloat16", work.progress):
             if fixed >= most or time.perf_counter() > deadline:
                 break
-            chosen, expected_s = fastest(work.graph, blocks.seconds, squares, most**2 - fixed**2)
+            chosen, expected_s = fastest(work.graph, seconds, squares, most**2 - fixed**2)
             bfloat16 = _tensors(work, [work.graph.blocks[index] for index in np.flatnonzero(chosen)])
             if not bfloat16 or bfloat16 in seen:
                 break
@@ -168,9 +135,9 @@ def _mixed(
             # Errors of blocks interplay, and those that were chosen may have looked small by chance: what was found is
             # theirs, and the root of that factor, at most _SURPRISE, concerns the others.
             factor = added / max(float(squares[chosen].sum()), _TINY)
-            squares *= np.where(chosen, factor, min(factor**0.5, _SURPRISE))
+            squares = squares * np.where(chosen, factor, min(factor**0.5, _SURPRISE))
             if found <= most and (best is None or expected_s < best.seconds):
-                best = Choice(bfloat16, expected_s, found, added**0.5)
+                best = Choice(bfloat16, expected_s, found)
             if _CLOSE * most <= found <= most:
                 break
         return best
@@ -199,27 +166,27 @@ def _problem(graph: Graph, seconds: np.ndarray, squares: np.ndarray, most: float
     sizes = np.array([each.float_bytes + _ONE if each.dtype == "float32" else 0.0 for each, _ in values])
     apart, none = 1.0 - np.eye(2), np.zeros(len(edges))
     return Problem(
-        ("float32", "bfloat16"),
-        (Form("float", Kind.FLOAT, Kind.FLOAT),),
-        tuple(index),
-        np.zeros(len(index), int),
-        seconds.T[:, :, None],
-        np.ones((len(index), 2, 1), bool),
-        Values(
-            tuple(each.name for each, _ in values),
-            np.array([SOURCE if each.producer is None else index[each.producer] for each, _ in values]),
-            np.zeros(count, int),
-            np.zeros(count, int),
-            np.cumsum([0, *(len(readers) for _, readers in values)]),
-            np.array(edges),
-            np.zeros(len(edges), bool),
-            np.zeros((count, 2, 2)),
-            np.zeros((count, 2)),
-            sizes,
-            sizes,
+        devices=("float32", "bfloat16"),
+        forms=(Form("float", Kind.FLOAT, Kind.FLOAT),),
+        nodes=tuple(index),
+        model=np.zeros(len(index), int),
+        seconds=seconds.T[:, :, None],
+        allowed=np.ones((len(index), 2, 1), bool),
+        values=Values(
+            names=tuple(each.name for each, _ in values),
+            producer=np.array([SOURCE if each.producer is None else index[each.producer] for each, _ in values]),
+            home=np.zeros(count, int),
+            model=np.zeros(count, int),
+            start=np.cumsum([0, *(len(readers) for _, readers in values)]),
+            readers=np.array(edges),
+            strict=np.zeros(len(edges), bool),
+            quantize_s=np.zeros((count, 2, 2)),
+            dequantize_s=np.zeros((count, 2)),
+            float_bytes=sizes,
+            int8_bytes=sizes,
         ),
-        (Resource("seconds", np.ones(2), 0.0 * apart, _BYTE_S * apart, np.ones(1), weight=1.0),),
-        (NoiseBound("error", np.stack([0.0 * squares, squares], -1)[..., None], none, none, most),),
+        resources=(Resource("seconds", np.ones(2), 0.0 * apart, _BYTE_S * apart, np.ones(1), weight=1.0),),
+        noises=(NoiseBound("error", np.stack([0.0 * squares, squares], -1)[..., None], none, none, most),),
     )
 
 

@@ -79,7 +79,19 @@ def try_forms(
         taken = {name: (found[name].wall.median_s, errors[name]) for name in choices if name in found}
         for name, assignment in choices.items():
             if name in refused:
-                results.append(FormResult(name, place, len(assignment), 0.0, 0.0, 0.0, 0.0, False, refused[name]))
+                results.append(
+                    FormResult(
+                        precision=name,
+                        runtime=place,
+                        blocks=len(assignment),
+                        float_s=0.0,
+                        latency_s=0.0,
+                        error=0.0,
+                        score_s=0.0,
+                        kept=False,
+                        dropped=refused[name],
+                    )
+                )
                 continue
             latency_s, error = taken[name]
             score_s = float_s - (float_s - latency_s) * (1.0 if error <= left else left / error)

@@ -111,7 +111,7 @@ def optimize(
         ahead=decision.ahead(),
     )
     clock.lap("plan")
-    built = assemble(settled.but(setup=replace(settled.setup, bfloat16=decision.bfloat16)), decision.plan)
+    built = assemble(settled, decision.plan)
     clock.lap("build")
     notes = error.notes + of_answers(decision.answers, decision.winner, limits)
     int8_blocks, chosen_error = len(decision.plan.assignment()), decision.answers[decision.winner].error
@@ -125,7 +125,7 @@ def optimize(
         outcome = replace(outcome, places=rows)
     settled.kept.forget("switchable")
     settled.kept.forget("answers")
-    later = settled.but(setup=replace(work.setup, bfloat16=decision.bfloat16))
+    later = settled.but(setup=replace(work.setup, bfloat16=settled.setup.bfloat16))
     return result_of(later, wanted, decision.profile, decision.error, decision.plan, built, outcome)
 
 
@@ -143,19 +143,19 @@ def _outcome(
     def variant(label: str, name: str, size_bytes: int) -> Variant:
         each = final[name]
         return Variant(
-            label,
-            timed[name].wall,
-            each.plan.predicted_latency_s.value,
-            answered[name].error,
-            each.plan.predicted_error.value,
-            size_bytes,
-            len(each.plan.assignment()),
-            answered[name].accuracy,
-            answered[name].parts,
-            answered[name].interval,
-            None if isinf(answered[name].judged) else answered[name].judged,
-            answered[name].others,
-            each.plan.runtime,
+            name=label,
+            latency=timed[name].wall,
+            predicted_latency_s=each.plan.predicted_latency_s.value,
+            error=answered[name].error,
+            predicted_error=each.plan.predicted_error.value,
+            size_bytes=size_bytes,
+            int8_blocks=len(each.plan.assignment()),
+            accuracy=answered[name].accuracy,
+            parts=answered[name].parts,
+            interval=answered[name].interval,
+            judged=None if isinf(answered[name].judged) else answered[name].judged,
+            others=answered[name].others,
+            runtime=each.plan.runtime,
         )
 
     float_size = weights.size_bytes(work.model.proto)
@@ -178,31 +178,31 @@ def _outcome(
         )
     assert plan.limits.max_error is not None
     return Outcome(
-        work.model.name,
-        work.model.sha256,
-        decision.profile.conditions,
-        str(plan.scheme),
-        schemes,
-        plan.limits.max_error,
-        plan.status,
-        plan.gap,
-        len(work.graph.blocks),
-        len(work.graph.candidates()),
-        len(work.data.calibration.samples),
-        len(work.data.held_out.samples),
-        variant("float32", FLOAT_RUN, float_size)
+        model=work.model.name,
+        model_sha256=work.model.sha256,
+        conditions=decision.profile.conditions,
+        scheme=str(plan.scheme),
+        schemes=schemes,
+        max_error=plan.limits.max_error,
+        status=plan.status,
+        gap=plan.gap,
+        blocks=len(work.graph.blocks),
+        candidates=len(work.graph.candidates()),
+        calibration_samples=len(work.data.calibration.samples),
+        held_out_samples=len(work.data.held_out.samples),
+        float32=variant("float32", FLOAT_RUN, float_size)
         if FLOAT_RUN in final
         else _float_only(timed, answered[FLOAT_RUN], float_size, final["int8"].plan.runtime),
-        variant("int8", "int8", int8_size),
-        variant("plan", decision.winner, built.size_bytes),
-        tuple(points),
-        dict(clock.laps),
-        peak_bytes(),
-        plan.fingerprint(),
-        plan.limits.metric,
-        decision.doubt(),
-        notes,
-        plan.limits.also,
+        int8=variant("int8", "int8", int8_size),
+        plan=variant("plan", decision.winner, built.size_bytes),
+        points=tuple(points),
+        stage_seconds=dict(clock.laps),
+        peak_memory_bytes=peak_bytes(),
+        plan_sha256=plan.fingerprint(),
+        metric=plan.limits.metric,
+        doubt=decision.doubt(),
+        notes=notes,
+        also=plan.limits.also,
         search_samples=decision.inputs,
     )
 

@@ -17,7 +17,6 @@ from taglio.error.model import ErrorModel
 from taglio.errors import BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
 from taglio.flow.answers import Answers
 from taglio.flow.by_hand import place_by_hand
-from taglio.flow.choose_bfloat16 import Choice, widened
 from taglio.flow.choose_place import left_for_int8, studied, together
 from taglio.flow.error import loss_limits
 from taglio.flow.finalists import (
@@ -27,7 +26,6 @@ from taglio.flow.finalists import (
     everywhere,
     finalists,
     key_of,
-    moved,
     plans,
     proven,
     same_assignment,
@@ -47,7 +45,6 @@ from taglio.profile.stopwatch import Effort, Timed, time_models
 from taglio.progress import Progress
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision
-from taglio.runtimes.openvino import MIXED
 
 # One limit on the metric, or limits by metric name.
 Bounds = float | Mapping[str, float]
@@ -67,8 +64,7 @@ class Decision:
     error model refined by the results.
 
     `answers` are those of the float model, all-int8 and the winner as deployed; the errors of the others come from the
-    search, which measured them on `inputs` held-out inputs. `bfloat16` are the tensors computed in it in the mixed
-    place.
+    search, which measured them on `inputs` held-out inputs.
     """
 
     plan: Plan
@@ -80,7 +76,6 @@ class Decision:
     profile: Profile
     error: ErrorModel
     inputs: int
-    bfloat16: tuple[str, ...] | None = None
 
     def ahead(self) -> float:
         """How many times as fast the float model is in the place of the profile as in the place where float is
@@ -206,12 +201,6 @@ def decide(
     tried = [each for explored in found.values() for each in explored.tried]
     budget_s = (8.0 + 2.0 * (len(bases) - 1)) * effort
     by_place = {place: finalists(each.tried, each.leader) for place, each in found.items()}
-    predicted = set(found)
-    if MIXED in found and (more := _widened(work, build, found[MIXED].leader, meter, limits, effort)):
-        work = work.but(setup=replace(work.setup, bfloat16=more.bfloat16))
-        by_place[MIXED] = {name: moved(each, MIXED, bases[MIXED], more.base) for name, each in by_place[MIXED].items()}
-        bases = {**bases, MIXED: more.base}
-        predicted.remove(MIXED)
     final, answered = everywhere(by_place, bases), dict[str, Answers]()
     timed = timed_finalists(work, build, final, budget_s)
     winner = proven(work, build, final, timed, answered, limits)
@@ -229,7 +218,7 @@ def decide(
         losses = [f"{part.name} {part.lost}" for each in answered.values() for part in each.parts if part.lost]
         raise _infeasible(limits, min(each.error for each in final.values()), next(iter(losses), ""))
     final = {
-        name: each if each.plan.runtime in predicted or name not in timed else by_the_clock(each, timed[name])
+        name: each if each.plan.runtime in found or name not in timed else by_the_clock(each, timed[name])
         for name, each in final.items()
     }
     place = final[winner].plan.runtime
@@ -245,23 +234,7 @@ def decide(
         profile=known.profile,
         error=known.error,
         inputs=meter.samples,
-        bfloat16=work.setup.bfloat16,
     )
-
-
-def _widened(
-    work: Work, build: Build, leader: Tried | None, meter: ErrorMeter, limits: Limits, effort: float
-) -> Choice | None:
-    """More blocks in bfloat16 beside the int8 blocks of the `leader` in the mixed place, if they leave room."""
-    assert limits.max_error is not None
-    if leader is None or not limits.metric.smooth:
-        return None
-    assignment = leader.plan.assignment()
-    proto = build(assignment, MIXED)
-    try:
-        return widened(work, assignment, proto, meter.samples, limits.max_error, limits.metric, effort)
-    except Exception:  # OpenVINO fails to compile a few mixes, and its exceptions have no base class of use
-        return None
 
 
 def _explored(

@@ -106,13 +106,13 @@ def _judged(work: Work, method: str, names: Sequence[str], proto: onnx.ModelProt
         total.add(run_session(before, wanted, sample, source), run_session(after, wanted, sample, source))
     saturates, parts = sums_saturate(), total.parts()
     return Quantized(
-        "",
-        method,
-        len(names),
-        len(work.graph.candidates()),
-        weights.size_bytes(proto),
-        weights.size_bytes(work.model.proto),
-        max(each.loss for each in parts),
-        work.remarks + tuple(note for each in used if (note := saturating_sums(each, saturates))),
-        parts,
+        path="",
+        method=method,
+        blocks=len(names),
+        candidates=len(work.graph.candidates()),
+        size_bytes=weights.size_bytes(proto),
+        float_size_bytes=weights.size_bytes(work.model.proto),
+        error=max(each.loss for each in parts),
+        notes=work.remarks + tuple(note for each in used if (note := saturating_sums(each, saturates))),
+        parts=parts,
     )

@@ -90,7 +90,17 @@ def result_of(
     place = profile.conditions.runtime  # later stages measure in this place
     setup, network = replace(work.setup, scheme=scheme, runtime=place), work.model.proto
     graph = work.settled(profile.scheme).graph
-    return Result(setup, network, graph, profile, error, plan, built, table, found(work))
+    return Result(
+        setup=setup,
+        float32=network,
+        graph=graph,
+        profile=profile,
+        error=error,
+        plan=plan,
+        built=built,
+        table=table,
+        found=found(work),
+    )
 
 
 def load(folder: str | os.PathLike[str]) -> Result:
@@ -114,7 +124,17 @@ def load(folder: str | os.PathLike[str]) -> Result:
         built, _ = build.read(path / COMPONENTS, model_sha256=sha256)
         workspace.built_from(path, built, plan)
         known = workspace.read_found(path, sha256)
-        return Result(setup, weights.load(path / FLOAT_MODEL), graph, profile, error, plan, built, table, known)
+        return Result(
+            setup=setup,
+            float32=weights.load(path / FLOAT_MODEL),
+            graph=graph,
+            profile=profile,
+            error=error,
+            plan=plan,
+            built=built,
+            table=table,
+            found=known,
+        )
 
 
 def write(folder: Path, result: Result) -> Manifest:

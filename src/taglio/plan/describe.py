@@ -84,17 +84,17 @@ def _plan(
         notes = (f"assumed, not measured: the times of {', '.join(assumed)}",)
     first = next(iter(work.profiles.values()))
     plan = Plan(
-        work.graph.model_sha256,
-        first.scheme,
-        first.precisions,
-        work.limits,
-        places,
-        status,
-        gap,
-        Interval.around(timeline.end_s + cluster.device(cluster.start).request_s, width),
-        Interval(0.0, float("nan"), float("nan"), 0.0),
-        None,
-        notes,
+        model_sha256=work.graph.model_sha256,
+        scheme=first.scheme,
+        precisions=first.precisions,
+        limits=work.limits,
+        placements=places,
+        status=status,
+        gap=gap,
+        predicted_latency_s=Interval.around(timeline.end_s + cluster.device(cluster.start).request_s, width),
+        predicted_error=Interval(0.0, float("nan"), float("nan"), 0.0),
+        measured_error=None,
+        notes=notes,
         objective=objective,
         start=cluster.start,
         scenario=cluster.scenario,
@@ -198,15 +198,15 @@ def _usage(
         owner, has = assembled.problem.devices.index(memory), assembled.cluster.device(memory).memory_bytes
         found.append(
             DeviceUse(
-                device.name,
-                busy,
-                busy * device.active_watts,
-                float(totals.weight_bytes[owner]),
-                float(totals.peak_bytes[owner]),
-                has if isfinite(has) else None,
-                device.assumed,
-                work.profiles[device.name].conditions.runtime,
-                device.replicas,
+                device=device.name,
+                predicted_busy_s=busy,
+                predicted_joules=busy * device.active_watts,
+                weight_bytes=float(totals.weight_bytes[owner]),
+                peak_bytes=float(totals.peak_bytes[owner]),
+                memory_bytes=has if isfinite(has) else None,
+                assumed=device.assumed,
+                runtime=work.profiles[device.name].conditions.runtime,
+                replicas=device.replicas,
             )
         )
     return tuple(found)

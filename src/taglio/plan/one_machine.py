@@ -106,15 +106,15 @@ def describe(
     guess = error.predict(graph, final) if error is not None else float("nan")
     upper = error.upper(guess) if error is not None else float("nan")
     return Plan(
-        profile.model_sha256,
-        profile.scheme,
-        profile.precisions,
-        limits,
-        placements(graph, final),
-        status,  # type: ignore[arg-type]
-        gap,
-        latency(profile, graph, final),
-        Interval(0.0, guess, upper, error.confidence if error is not None else 0.0),
+        model_sha256=profile.model_sha256,
+        scheme=profile.scheme,
+        precisions=profile.precisions,
+        limits=limits,
+        placements=placements(graph, final),
+        status=status,  # type: ignore[arg-type]
+        gap=gap,
+        predicted_latency_s=latency(profile, graph, final),
+        predicted_error=Interval(0.0, guess, upper, error.confidence if error is not None else 0.0),
         runtime=profile.conditions.runtime,
     )
 

@@ -149,17 +149,17 @@ class Scheduler:
                 sending_s[made_by] += self.devices[start].sending_s(size)
             transfers.append(
                 Transfer(
-                    f"{values.names[value[index]]} ({'int8' if narrow else 'float32'})",
-                    None if made_by is None else int(number[made_by]),
-                    tuple(int(number[each]) for each in pieces if each != last or narrow),
-                    (self.names[start], self.names[end]),
-                    self.gap_s[start][end] + size * self.byte_s[start][end],
-                    self.delay_s[start][end],
-                    size,
-                    last in pieces and not narrow,
-                    receiving_s,
-                    int(value[index]),
-                    narrow,
+                    name=f"{values.names[value[index]]} ({'int8' if narrow else 'float32'})",
+                    source=None if made_by is None else int(number[made_by]),
+                    targets=tuple(int(number[each]) for each in pieces if each != last or narrow),
+                    link=(self.names[start], self.names[end]),
+                    busy_s=self.gap_s[start][end] + size * self.byte_s[start][end],
+                    delay_s=self.delay_s[start][end],
+                    bytes=size,
+                    answers=last in pieces and not narrow,
+                    receiving_s=receiving_s,
+                    value=int(value[index]),
+                    int8=narrow,
                 )
             )
         # Tensors leave in the order in which they are needed, as the engine sends them.

@@ -91,17 +91,17 @@ def profile(
     assignments = {name: assignment for name, assignment in assignments.items() if name in timed}
     seen_s = speeds.finish()
     conditions = Conditions(
-        describe(),
-        options.runtime,
-        runtime_version(options.runtime),
-        options.threads,
-        options.spinning,
-        options.optimization.value,
-        median(seen_s),
-        waking_seconds(options.threads),
-        middle_half(seen_s),
-        tuple(map(shapes_of, feeds)) if any(spec.dynamic for spec in model.inputs) else (),
-        max(each.others for each in timed.values()),
+        machine=describe(),
+        runtime=options.runtime,
+        runtime_version=runtime_version(options.runtime),
+        threads=options.threads,
+        spinning=options.spinning,
+        optimization=options.optimization.value,
+        reference_s=median(seen_s),
+        waking_s=waking_seconds(options.threads),
+        reference_half_s=middle_half(seen_s),
+        shapes=tuple(map(shapes_of, feeds)) if any(spec.dynamic for spec in model.inputs) else (),
+        others=max(each.others for each in timed.values()),
     )
     runs = _runs(model, graph, assignments, timed, set(mixes), 1.0)
     return _assemble(model.sha256, graph, conditions, scheme, choices, runs)
@@ -238,19 +238,19 @@ def _assemble(
         for run, wall in measured
     )
     return Profile(
-        sha256,
-        conditions,
-        scheme,
-        choices,
-        tables.blocks,
-        tables.glue,
-        tables.overhead_s,
-        tables.kernel_scale,
-        tables.kernel_overhead_s,
-        tables.quantize_s_per_element,
-        tables.dequantize_s_per_element,
-        conformal_ratio(errors, weights=[run.weight for run in runs if run.name in unseen]),
-        whole,
+        model_sha256=sha256,
+        conditions=conditions,
+        scheme=scheme,
+        precisions=choices,
+        blocks=tables.blocks,
+        glue=tables.glue,
+        overhead_s=tables.overhead_s,
+        kernel_scale=tables.kernel_scale,
+        kernel_overhead_s=tables.kernel_overhead_s,
+        quantize_s_per_element=tables.quantize_s_per_element,
+        dequantize_s_per_element=tables.dequantize_s_per_element,
+        interval_ratio=conformal_ratio(errors, weights=[run.weight for run in runs if run.name in unseen]),
+        runs=whole,
     )
 
 

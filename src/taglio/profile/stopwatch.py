@@ -148,7 +148,19 @@ def time_models(
                 _repair_names(paths[name])
         opened = dict.fromkeys(models, ready) | dict(places or {})
         run = Run.of(feeds)
-        timing = _Timing(paths, opened, run, ready, effort, kernels, often, between, progress, limit_bytes, refused)
+        timing = _Timing(
+            paths=paths,
+            options=opened,
+            run=run,
+            ready=ready,
+            effort=effort,
+            kernels=kernels,
+            often=often,
+            between=between,
+            progress=progress,
+            limit_bytes=limit_bytes,
+            refused=refused,
+        )
         if effort.affordable(len(models) * once_s) is not effort:
             return timing.once_each(len(models) * once_s)
         first, found, out = next(iter(models)), dict[str, Timed](), refused if refused is not None else {}

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from copy import copy, deepcopy
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
@@ -426,8 +427,7 @@ class QdqBuilder:
 
 def in_bfloat16(values: np.ndarray) -> np.ndarray:
     """`values` (float32) rounded to the nearest bfloat16, ties to even."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + (0x7FFF + (bits >> 16 & 1))) & np.uint32(0xFFFF0000)).astype(np.uint32).view(np.float32)
+    return values.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
 def channel_axis(node: onnx.NodeProto, weight: onnx.TensorProto) -> int | None:

@@ -116,7 +116,20 @@ def gather(folder: Path) -> Material:
     front = reader.artifact("pareto", Front, "pareto --cluster FILE --max-error E")
     reader.absent.pop("pareto", None)  # no stage of the flow
     tools = msgspec.json.decode(profile_path.read_bytes(), type=_Versions).tools
-    return Material(name, profile, graph, setup, error, plan, outcome, manifest, run, front, reader.absent, tools)
+    return Material(
+        model=name,
+        profile=profile,
+        graph=graph,
+        setup=setup,
+        error=error,
+        plan=plan,
+        outcome=outcome,
+        manifest=manifest,
+        run=run,
+        pareto=front,
+        absent=reader.absent,
+        tools=tools,
+    )
 
 
 def of_result(folder: Path, result: Result, manifest: Manifest) -> Material:

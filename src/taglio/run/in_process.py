@@ -150,4 +150,14 @@ def time_plan(
     times = tuple(PieceTime(piece.name, piece.device, wall(parts[piece.name])) for piece in executor.pieces())
     ratio = predicted_s / plan.steady_s
     made_from = executor.manifest.plan_sha256
-    return RunReport(plan, reference_time, times, predicted_s, drift, ratio, ratio * drift, made_from, executor.runtime)
+    return RunReport(
+        plan=plan,
+        float32=reference_time,
+        components=times,
+        predicted_s=predicted_s,
+        drift=drift,
+        ratio=ratio,
+        steady_ratio=ratio * drift,
+        plan_sha256=made_from,
+        runtime=executor.runtime,
+    )

@@ -131,9 +131,17 @@ class Keras:
             block = _block_of(layer, blocks)
             elements = prod(int(each or 1) for each in tf.nest.flatten(layer.output)[0].shape)
             yield Layer(
-                "keras", layer.name, type(layer).__name__, own, 4 * elements, None, wrapped.get(layer.name), None, None,
-                f"alone as a sub-model {alone * 1e3:.3f} ms; {_beside(layer, own, block)}",
-            )  # fmt: skip
+                backend="keras",
+                name=layer.name,
+                kind=type(layer).__name__,
+                flops=own,
+                float_bytes=4 * elements,
+                int8_bytes=None,
+                float_s=wrapped.get(layer.name),
+                int8_s=None,
+                error=None,
+                note=f"alone as a sub-model {alone * 1e3:.3f} ms; {_beside(layer, own, block)}",
+            )
 
     def _wrapped(self) -> dict[str, float]:
         """Median seconds of each layer's call inside one inference, measured as in the research notes."""

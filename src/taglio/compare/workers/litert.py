@@ -80,9 +80,17 @@ class LiteRt:
             else:
                 note = NOT_ALONE
             yield Layer(
-                "litert", each.name, each.kind, each.flops, each.output_bytes, twin.output_bytes if twin else None,
-                self._seconds(plain, each), self._seconds(static, twin) if twin else None, error, note,
-            )  # fmt: skip
+                backend="litert",
+                name=each.name,
+                kind=each.kind,
+                flops=each.flops,
+                float_bytes=each.output_bytes,
+                int8_bytes=twin.output_bytes if twin else None,
+                float_s=self._seconds(plain, each),
+                int8_s=self._seconds(static, twin) if twin else None,
+                error=error,
+                note=note,
+            )
 
     def _chosen(self, rule: str) -> list[str]:
         operators = graph(self._forms.float_path).operators()

@@ -78,9 +78,17 @@ class OpenVino:
             elif int8_s is None and not note:
                 note = "in int8 compiled into a neighbour"
             yield Layer(
-                "openvino", block.name, block.kind, block.flops, block.float_bytes, block.int8_bytes,
-                float_s, int8_s if block.int8_bytes is not None else None, error, note,
-            )  # fmt: skip
+                backend="openvino",
+                name=block.name,
+                kind=block.kind,
+                flops=block.flops,
+                float_bytes=block.float_bytes,
+                int8_bytes=block.int8_bytes,
+                float_s=float_s,
+                int8_s=int8_s if block.int8_bytes is not None else None,
+                error=error,
+                note=note,
+            )
         between = (in_float.get(_CONVERSIONS), in_int8.get(_CONVERSIONS))
         yield Layer(
             "openvino", _CONVERSIONS, "Reorder, Quantize", None, None, None, *between, None, "parts without block names"

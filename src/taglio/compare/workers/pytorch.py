@@ -123,9 +123,17 @@ class PyTorch:
                 note = NOT_ALONE
             elements = int(np.prod(shapes[name]))
             yield Layer(
-                "pytorch", name, type(leaves[name]).__name__, flops[name], 4 * elements,
-                elements if name in int8_s else None, float_s[name], int8_s.get(name), error, note,
-            )  # fmt: skip
+                backend="pytorch",
+                name=name,
+                kind=type(leaves[name]).__name__,
+                flops=flops[name],
+                float_bytes=4 * elements,
+                int8_bytes=elements if name in int8_s else None,
+                float_s=float_s[name],
+                int8_s=int8_s.get(name),
+                error=error,
+                note=note,
+            )
 
     def _outputs(self, model: nn.Module) -> list[list[Array]]:
         run = _runner(model, "x86")
@@ -165,8 +173,11 @@ class PyTorch:
         inductor.clear()
         run = _runner(_compiled(module), "x86")
         run(self._sample)
-        lowered = {key.removesuffix("_count"): value for key, value in inductor.items()
-                   if key.startswith("q") and key.endswith("_count") and ("lower" in key or "qcat" in key)}  # fmt: skip
+        lowered = {
+            key.removesuffix("_count"): value
+            for key, value in inductor.items()
+            if key.startswith("q") and key.endswith("_count") and ("lower" in key or "qcat" in key)
+        }
         note = f"{len(fed)} operators read dequantised values in the exported graph"
         return Opened(run, size, counts, lowered, (note,))
 
