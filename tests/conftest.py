@@ -23,6 +23,19 @@ from tests.models import digits_model, pyramid, saved
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# A cluster file: the device of the profile, and one twice as fast.
+TWO_DEVICES = """start = "camera"
+[device.camera]
+profile = "profile.json"
+[device.server]
+scale = { of = "camera", factor = 0.5 }
+[[link]]
+from = "camera"
+to = "server"
+both = true
+bandwidth_mbit_s = 800
+"""
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:

@@ -21,7 +21,7 @@ from taglio.plan.explain import Again, again
 from taglio.plan.place import Answer
 from taglio.plan.place import place as solve
 from taglio.plan.workload import Objective, Workload, parse_objective
-from tests.conftest import Staged
+from tests.conftest import TWO_DEVICES, Staged
 from tests.end_to_end.command import SCHEME
 from tests.models import Sketch
 
@@ -194,25 +194,12 @@ def test_bfloat16_whose_error_cannot_be_told_is_refused(embedded: Candidate, mon
         stepwise.workload(cluster())
 
 
-TOML = """start = "camera"
-[device.camera]
-profile = "profile.json"
-[device.server]
-scale = { of = "camera", factor = 0.5 }
-[[link]]
-from = "camera"
-to = "server"
-both = true
-bandwidth_mbit_s = 800
-"""
-
-
 def test_alternatives_are_compared_with_one_plan(
     digits_staged: Staged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
     file = tmp_path / "cluster.toml"
-    file.write_text(TOML)
+    file.write_text(TWO_DEVICES)
     asked: list[Cluster] = []
 
     def counting(objective: Objective, _: float) -> Again:

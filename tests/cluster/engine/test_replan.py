@@ -9,21 +9,9 @@ from taglio.cluster.file import parse
 from taglio.flow.place import place
 from taglio.flow.placing import reopened
 from taglio.flow.workspace import keep_plan
-from tests.conftest import Staged
+from tests.conftest import TWO_DEVICES, Staged
 
-CLUSTER = parse(
-    """start = "camera"
-[device.camera]
-profile = "profile.json"
-[device.server]
-scale = { of = "camera", factor = 0.5 }
-[[link]]
-from = "camera"
-to = "server"
-both = true
-bandwidth_mbit_s = 800
-"""
-)
+CLUSTER = parse(TWO_DEVICES)
 LIMIT = 0.02
 
 
