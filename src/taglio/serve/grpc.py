@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -22,6 +23,8 @@ from taglio.serve.wire import with_tensors, without_tensors
 
 _LOG = logging.getLogger(__name__)
 _SERVICE = "inference.GRPCInferenceService"
+# How long a call waits for its turn to send its message.
+_TURN_S = 0.5
 # The message field of a tensor that is not sent as raw bytes, by its datatype. FP16 has no such field.
 _CONTENTS = {
     "BOOL": "bool_contents",
@@ -77,11 +80,27 @@ def server(service: Service) -> "grpc.aio.Server":
     return found
 
 
+@asynccontextmanager
+async def _turn(service: Service) -> AsyncIterator[None]:
+    """Hold one of the places in which messages are received. After _TURN_S, go on without: calls that never send hold
+    no memory, and must not keep others out."""
+    try:
+        async with asyncio.timeout(_TURN_S):
+            await service.receiving.acquire()
+    except TimeoutError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        service.receiving.release()
+
+
 async def _received(service: Service, name: str, context: Any) -> tuple[Any, list[memoryview], Held]:
     """The message of a call, the tensors that it holds as bytes, and its bytes, held until the call ends. Raises
     BadRequest if it is no message, or does not come in time."""
     patience_s = service.settings.patience_s
-    async with service.receiving:
+    async with _turn(service):
         try:
             async with asyncio.timeout(patience_s):
                 serialised = await context.read()
