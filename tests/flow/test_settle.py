@@ -1,9 +1,22 @@
-"""What other forms add to the score of a place."""
+"""Whether schemes are compared, and what other forms add to the score of a place."""
 
+import numpy as np
 import pytest
 
+from taglio.error.loss import Metric
 from taglio.flow.choose_forms import FormResult
-from taglio.flow.settle import other_scores
+from taglio.flow.opening import Model
+from taglio.flow.settle import other_scores, settle
+from taglio.quantize.scheme import DEFAULT_SCHEME
+from tests.models import Sketch
+
+
+def test_no_schemes_are_compared_where_no_block_can_be_int8() -> None:
+    g = Sketch()
+    proto = g.model(g.rename(g.op("Softmax", g.input("x", 1, 8)), "y"))
+    rows = np.random.default_rng(0).standard_normal((16, 1, 8)).astype(np.float32)
+    found = settle(Model(proto, {"x": rows}), None, 0.01, Metric(), effort=0.01)
+    assert (found.scheme, found.places.schemes) == (DEFAULT_SCHEME, ())
 
 
 def test_an_lstms_form_gains_beside_int8_and_a_products_form_instead_of_it() -> None:

@@ -11,7 +11,7 @@ from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loa
 from taglio.flow.work import Work
 from taglio.model.graph import Graph
 from taglio.quantize.precision import UNCALIBRATED
-from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
+from taglio.quantize.scheme import AUTO_SCHEMES, DEFAULT_SCHEME, Scheme
 from taglio.runtimes.onnxruntime import NAME
 
 _DYNAMIC = UNCALIBRATED["dyn"]
@@ -49,8 +49,8 @@ def settle(
     bases = {each.runtime: each.error for each in one_of_each_runtime(found, max_loss)}
     by_place: dict[str, tuple[Scheme, tuple[SchemeResult, ...]]] = {}
     for place, base in bases.items():
-        if scheme is not None and len(bases) == 1:  # there is no choice
-            by_place[place] = scheme, ()
+        if not work.graph.candidates() or (scheme is not None and len(bases) == 1):  # there is no choice
+            by_place[place] = scheme or DEFAULT_SCHEME, ()
             continue
         asked = (scheme,) if scheme else AUTO_SCHEMES if place == NAME else _IN_OPENVINO
         left = left_for_int8(max_loss, base)

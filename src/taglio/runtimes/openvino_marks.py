@@ -76,17 +76,19 @@ class _Net:
     def float32(self, bfloat16: set[str]) -> list[str]:
         """The layers that do not compute tensors in `bfloat16`.
 
-        A convolution adds a residual in place, so the sum, its activation and what it reads have one precision: the
-        plugin fails if they have not.
+        A convolution adds a residual in place, so the sum, its activation and what it reads have one precision: if they
+        have not, the plugin fails, or leaves a size unset that is not known beforehand.
         """
         low: dict[str, bool] = {}
         for key, layer in reversed(self._layers.items()):  # readers come after what they read
             names, readers = _names(layer), self._readers[key]
             low[key] = bool(names & bfloat16) if names else bool(readers) and low[readers[0]]
             if len(readers) == 1:
-                fused = self._sums(readers[0]) or self._sums(key)
-                replaced = self._sums(key) and self._layers[readers[0]].attrib["type"] in _REPLACED
-                low[key] |= replaced or (fused and low[readers[0]])
+                (reader,) = readers
+                if self._sums(reader):
+                    low[key] = low[reader]
+                elif self._sums(key):
+                    low[key] |= low[reader] or self._layers[reader].attrib["type"] in _REPLACED
         return [key for key, each in low.items() if not each and self._computes(key)]
 
     def keep(self, key: str) -> None:
