@@ -15,7 +15,7 @@ from math import inf, isclose, prod
 from taglio.cluster.devices import Cluster
 from taglio.error.model import ErrorModel
 from taglio.errors import TaglioError
-from taglio.model.graph import Block, Graph, Tensor
+from taglio.model.graph import Graph, Tensor
 from taglio.plan.result import Plan
 from taglio.profile.result import Glue, Profile
 
@@ -116,10 +116,6 @@ class _Checks:
         self.component = self._components()
         self.readings = tuple(self._readings())
 
-    def moves(self, block: Block) -> bool:
-        """Whether a block only moves values and keeps their type."""
-        return block.movement and block.quantizable
-
     def written_int8(self, tensor: str) -> bool:
         """Whether a tensor is written by an int8 block."""
         producer = self.tensors[tensor].producer
@@ -171,7 +167,7 @@ class _Checks:
     def flow(self, tensor: str) -> str:
         """The tensor that first held a tensor's values, before movement."""
         producer = self.tensors[tensor].producer
-        while producer is not None and self.moves(self.blocks[producer]):
+        while producer is not None and self.blocks[producer].carries:
             tensor = self.blocks[producer].inputs[0]
             producer = self.tensors[tensor].producer
         return tensor
@@ -212,7 +208,7 @@ class _Checks:
 
     def behind(self, reader: str) -> set[str]:
         """Blocks that compute with what a reader takes: itself, or all behind it if it only moves values."""
-        if not reader or not self.moves(self.blocks[reader]):
+        if not reader or not self.blocks[reader].carries:
             return {reader}
         return {
             name
@@ -247,7 +243,7 @@ class _Checks:
                 raise PlanIsWrong(f"block {block.name} is pinned to float, but the plan has it in {how}")
             if how == FLOAT and block.name in limits.int8_blocks:
                 raise PlanIsWrong(f"block {block.name} is pinned to int8, but the plan has it in float32")
-            if self.moves(block) and (how == INT8) != self.written_int8(block.inputs[0]):
+            if block.carries and (how == INT8) != self.written_int8(block.inputs[0]):
                 raise PlanIsWrong(f"block {block.name} moves {block.inputs[0]} but changes its type")
 
     def crossings(self) -> None:
@@ -331,9 +327,7 @@ class _Checks:
     def bearers(self, tensor: Tensor, read: bool) -> list[tuple[str, float]]:
         """Blocks charged a flow's type-independent cost, with shares: its movement blocks by elements written, or its
         producer, or its first reader; "" stands for every component if nobody reads an input."""
-        moves = [
-            block for block in self.graph.blocks if self.moves(block) and self.flow(block.inputs[0]) == tensor.name
-        ]
+        moves = [block for block in self.graph.blocks if block.carries and self.flow(block.inputs[0]) == tensor.name]
         if moves:
             sizes = [sum(self.tensors[name].elements for name in block.outputs) for block in moves]
             whole = sum(sizes)
