@@ -64,12 +64,11 @@ def test_the_fastest_choice_is_that_of_trying_all(few: Model) -> None:
 
 
 def test_error_alone_is_that_of_rounded_operands_and_results(few: Model) -> None:
-    samples = few.data.held_out.samples[:2]
-    wanted = few.float_answers(2)
-    alone = _alone(few, np.ones(len(few.graph.blocks)), samples, wanted, RELATIVE, 60.0)
+    reference = few.reference(2)
+    alone = _alone(few, np.ones(len(few.graph.blocks)), reference, RELATIVE, 60.0)
     assert set(alone) == {block.name for block in few.graph.blocks if not block.movement}
     assert all(1e-5 < each < 0.02 for each in alone.values())
-    together = _alone(few, np.zeros(len(few.graph.blocks)), samples, wanted, RELATIVE, 60.0)
+    together = _alone(few, np.zeros(len(few.graph.blocks)), reference, RELATIVE, 60.0)
     assert len(set(together.values())) == 1  # blocks that take no time share a measurement
     low = in_bfloat16(np.array([1.0, 1.0 + 2**-8, 1.0 + 3 * 2**-8, -3.1415927], np.float32))
     assert low.tolist() == [1.0, 1.0, 1.015625, -3.140625]
@@ -97,18 +96,18 @@ def test_the_choice_keeps_its_share_and_int8_leaves_it_more(few: Model, monkeypa
     faster = {MIXED: 0.002, BF16: 0.001}
     monkeypatch.setattr(choose_bfloat16, "_seconds", lambda work, place: [faster[place]] * len(work.graph.blocks))
     monkeypatch.setattr(choose_bfloat16, "_relative", lambda _, tensors: 1.0 - 0.002 * len(tensors))
-    samples, wanted = few.data.held_out.samples, few.float_answers()
-    whole = choose_bfloat16.choose_bfloat16(few, samples, wanted, 1.0, RELATIVE, 0.05)
+    reference = few.reference(len(few.data.held_out.samples))
+    whole = choose_bfloat16.choose_bfloat16(few, reference, 1.0, RELATIVE, 0.05)
     assert whole is not None
     limit = whole.error
-    choice = choose_bfloat16.choose_bfloat16(few, samples, wanted, limit, RELATIVE, 0.05)
+    choice = choose_bfloat16.choose_bfloat16(few, reference, limit, RELATIVE, 0.05)
     assert choice is not None
     assert choice.error <= 0.8 * limit
     assert 0 < len(choice.bfloat16) < len(whole.bfloat16)
     assert choice.seconds == pytest.approx(0.05 * (1.0 - 0.002 * len(choice.bfloat16)))
     # What is no faster is not worth it.
     monkeypatch.setattr(choose_bfloat16, "_relative", lambda *_: 0.99)
-    assert choose_bfloat16.choose_bfloat16(few, samples, wanted, limit, RELATIVE, 0.05) is None
+    assert choose_bfloat16.choose_bfloat16(few, reference, limit, RELATIVE, 0.05) is None
 
 
 @mixes
@@ -140,8 +139,8 @@ def test_a_profile_by_itself_is_not_of_a_mix(tiny: Case, monkeypatch: pytest.Mon
 
 def test_effort_scales_the_time_for_trying(few: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose_bfloat16, "_seconds", lambda *_: pytest.fail("was tried", pytrace=False))
-    samples = few.data.held_out.samples[:4]
+    reference = few.reference(4)
     # One measurement takes 3 s: too long for a quarter of a fifth of 20 s, the least.
-    assert choose_bfloat16.choose_bfloat16(few, samples, [], 0.01, RELATIVE, 1.5, effort=0.05) is None
+    assert choose_bfloat16.choose_bfloat16(few, reference, 0.01, RELATIVE, 1.5, effort=0.05) is None
     with pytest.raises(pytest.fail.Exception):
-        choose_bfloat16.choose_bfloat16(few, samples, [], 0.01, RELATIVE, 0.5, effort=0.5)
+        choose_bfloat16.choose_bfloat16(few, reference, 0.01, RELATIVE, 0.5, effort=0.5)

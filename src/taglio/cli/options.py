@@ -6,31 +6,48 @@ An option is stored under the name of the library's argument, so that a command 
 import argparse
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 _MOST_THREADS = 64
 
 
-def positive(text: str) -> int:
-    """Parse an integer of at least 1."""
-    return _whole(text, 1)
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """A parser of whole numbers from `least` to `most` (None: no limit)."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text} must be a whole number") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text} must be at least {least}")
+        if most is not None and value > most:
+            raise argparse.ArgumentTypeError(f"{text} must be at most {most}")
+        return value
+
+    return parse
 
 
-def natural(text: str) -> int:
-    """Parse an integer of at least 0."""
-    return _whole(text, 0)
+positive, natural = whole(1), whole(0)
+port, any_port = whole(1, 65535), whole(0, 65535)  # 0: any free one
 
 
-def _whole(text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} must be a whole number") from None
-    if value < least:
-        raise argparse.ArgumentTypeError(f"{text} must be at least {least}")
-    return value
+def number(*, zero: bool = False, per: float = 1.0) -> Callable[[str], float]:
+    """A parser of finite numbers above 0, or of at least 0 with `zero`; returns the number divided by `per`."""
+
+    def parse(text: str) -> float:
+        value = _number(text)
+        if not 0.0 <= value < float("inf") or (value == 0.0 and not zero):
+            raise argparse.ArgumentTypeError(f"{text} must be a number {'of at least' if zero else 'above'} 0")
+        return value / per
+
+    return parse
+
+
+positive_float = number()
+milliseconds, waiting_time = number(per=1e3), number(zero=True, per=1e3)  # both return seconds
 
 
 def _number(text: str) -> float:
@@ -48,40 +65,6 @@ def thread_count(text: str) -> int:
     if value > most:
         raise argparse.ArgumentTypeError(f"{text} is more than the maximum of {most} (this machine has {cores} cores)")
     return value
-
-
-def port(text: str) -> int:
-    """Parse a port number."""
-    value = positive(text)
-    if value > 65535:
-        raise argparse.ArgumentTypeError(f"{text} must be at most 65535")
-    return value
-
-
-def any_port(text: str) -> int:
-    """Parse a port number, or 0 for any free one."""
-    return 0 if text == "0" else port(text)
-
-
-def positive_float(text: str) -> float:
-    """Parse a finite number above 0."""
-    value = _number(text)
-    if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} must be a number above 0")
-    return value
-
-
-def waiting_time(text: str) -> float:
-    """Parse milliseconds, a finite number of at least 0; returns seconds."""
-    value = _number(text)
-    if not 0.0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} must be a number of at least 0")
-    return value / 1e3
-
-
-def milliseconds(text: str) -> float:
-    """Parse milliseconds above 0; returns seconds."""
-    return positive_float(text) / 1e3
 
 
 def memory_size(text: str) -> int:

@@ -1,6 +1,6 @@
 """Losses of changed outputs against the float model's, part by part, and their intervals. Runs no model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, sqrt
 from typing import Any
@@ -272,6 +272,26 @@ class Tally:
         wider = student(distinct) / _NORMAL * sqrt(distinct / (distinct - 1))
         low, high = (float(each) for each in np.quantile(losses, (0.05, 0.95)))
         return max(0.0, middle - wider * max(0.0, middle - low)), middle + wider * max(0.0, high - middle)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """Inputs with the float model's `answers` to them, from which those of other models are measured, part by part."""
+
+    samples: Sequence[Mapping[str, np.ndarray]]
+    answers: Sequence[Outputs]
+    parts: Parts
+
+    def first(self, count: int) -> "Reference":
+        """At most `count` of the inputs."""
+        return Reference(self.samples[:count], self.answers[:count], self.parts)
+
+    def loss(self, metric: Metric, run: Callable[[Mapping[str, np.ndarray]], Outputs]) -> float:
+        """The largest loss over parts of what `run` answers to the inputs."""
+        tally = Tally(self.parts, metric)
+        for sample, answer in zip(self.samples, self.answers, strict=True):
+            tally.add(answer, run(sample))
+        return tally.value()
 
 
 def standard_error(squares: np.ndarray, references: np.ndarray) -> float:

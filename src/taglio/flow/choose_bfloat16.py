@@ -8,15 +8,15 @@ tensors cross at a cost, and the planner makes it. It is measured in OpenVINO, w
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 import numpy as np
 
 from taglio import weights
-from taglio.data.dataset import Sample
 from taglio.error.loss import Metric
 from taglio.error.switchable import Switchable
-from taglio.error.tally import Tally
+from taglio.error.tally import Reference
 from taglio.flow.work import Work
 from taglio.model.graph import Block, Graph
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, NoiseBound, Problem, Resource, Values
@@ -66,27 +66,25 @@ class Choice:
 
 def choose_bfloat16(
     work: Work,
-    samples: Sequence[Sample],
-    wanted: Sequence[Sequence[np.ndarray]],
+    reference: Reference,
     limit: float,
     metric: Metric,
     float_s: float,
     effort: float = 1.0,
 ) -> Choice | None:
-    """The fastest choice for the float model that keeps a share of `limit` on `samples`, whose float outputs are
-    `wanted`; `effort` scales the time for it. None if none is clearly faster than `float_s`, OpenVINO's time in
-    float32, if the model is too slow to measure errors of many blocks, or if memory does not hold the weights often
-    enough."""
+    """The fastest choice for the float model that keeps a share of `limit` on the inputs of `reference`; `effort`
+    scales the time for it. None if none is clearly faster than `float_s`, OpenVINO's time in float32, if the model is
+    too slow to measure errors of many blocks, or if memory does not hold the weights often enough."""
     budget_s = max(_LEAST, effort) * _BUDGET_S
     weight_bytes = sum(block.weight_float_bytes for block in work.graph.blocks)
     if work.memory_bytes is not None and _COPIES * weight_bytes > work.memory_bytes:
         return None
-    if min(_FEW, len(samples)) * float_s > _COARSEST * budget_s:
+    if min(_FEW, len(reference.samples)) * float_s > _COARSEST * budget_s:
         return None
     seconds = np.array([_seconds(work, place) for place in (MIXED, BF16)])
-    alone = _alone(work, seconds[1], samples[:_FEW], wanted[:_FEW], metric, budget_s)
+    alone = _alone(work, seconds[1], reference.first(_FEW), metric, budget_s)
     squares = np.square([alone.get(block.name, 0.0) for block in work.graph.blocks])
-    best = _mixed(work, seconds, squares, samples, wanted, _SHARE * limit, metric=metric, budget_s=budget_s)
+    best = _mixed(work, seconds, squares, reference, _SHARE * limit, metric=metric, budget_s=budget_s)
     if best is None:
         return None
     taken_s = float_s * _relative(work, best.bfloat16)
@@ -97,8 +95,7 @@ def _mixed(
     work: Work,
     seconds: np.ndarray,
     squares: np.ndarray,
-    samples: Sequence[Sample],
-    wanted: Sequence[Sequence[np.ndarray]],
+    reference: Reference,
     most: float,
     *,
     metric: Metric,
@@ -114,10 +111,7 @@ def _mixed(
 
         def error(bfloat16: Sequence[str]) -> float:
             session = compiled(model.read(bfloat16), work.setup.options(MIXED))
-            tally = Tally(work.parts, metric.basis)
-            for sample, outputs in zip(samples, wanted, strict=True):
-                tally.add(outputs, session.run(work.model.outputs, sample))
-            return tally.value()
+            return reference.loss(metric.basis, partial(session.run, work.model.outputs))
 
         best, seen = None, set[tuple[str, ...]]()
         fixed = error(())  # of operators that do not stay in float32
@@ -193,8 +187,7 @@ def _problem(graph: Graph, seconds: np.ndarray, squares: np.ndarray, most: float
 def _alone(
     work: Work,
     seconds: np.ndarray,
-    samples: Sequence[Sample],
-    wanted: Sequence[Sequence[np.ndarray]],
+    reference: Reference,
     metric: Metric,
     budget_s: float,
 ) -> dict[str, float]:
@@ -213,10 +206,7 @@ def _alone(
     graph = Switchable(work.model, work.graph, builder, (BFLOAT16,), options, blocks=names)
 
     def error(some: Collection[str]) -> float:
-        tally = Tally(work.parts, metric.basis)
-        for sample, outputs in zip(samples, wanted, strict=True):
-            tally.add(outputs, graph.run(dict.fromkeys(some, BFLOAT16), sample))
-        return tally.value()
+        return reference.loss(metric.basis, partial(graph.run, dict.fromkeys(some, BFLOAT16)))
 
     error(())
     begun = time.perf_counter()

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from taglio.error.loss import Metric
-from taglio.error.tally import Tally
 from taglio.flow.choose_place import left_for_int8
 from taglio.flow.choose_scheme import STEPS_ERROR
 from taglio.flow.work import Work
@@ -35,11 +34,11 @@ class FormResult:
     precision: str
     runtime: str
     blocks: int
-    float_s: float
-    latency_s: float
-    error: float
-    score_s: float
-    kept: bool
+    float_s: float = 0.0
+    latency_s: float = 0.0
+    error: float = 0.0
+    score_s: float = 0.0
+    kept: bool = False
     dropped: str = ""
 
 
@@ -79,19 +78,7 @@ def try_forms(
         taken = {name: (found[name].wall.median_s, errors[name]) for name in choices if name in found}
         for name, assignment in choices.items():
             if name in refused:
-                results.append(
-                    FormResult(
-                        precision=name,
-                        runtime=place,
-                        blocks=len(assignment),
-                        float_s=0.0,
-                        latency_s=0.0,
-                        error=0.0,
-                        score_s=0.0,
-                        kept=False,
-                        dropped=refused[name],
-                    )
-                )
+                results.append(FormResult(name, place, len(assignment), dropped=refused[name]))
                 continue
             latency_s, error = taken[name]
             score_s = float_s - (float_s - latency_s) * (1.0 if error <= left else left / error)
@@ -142,14 +129,9 @@ def _errors(
     work: Work, scheme: Scheme, choices: Mapping[str, Assignment], metric: Metric, float_s: float
 ) -> dict[str, float]:
     """The error of every choice on a few held-out inputs."""
-    samples, wanted = work.few_answers(float_s)
+    reference, source = work.quick_reference(float_s), work.data.held_out.source
     errors = {}
     for name, assignment in choices.items():
-        session, tally = (
-            open_session(work.builder(scheme).build(assignment), work.setup.options(NAME)),
-            Tally(work.parts, metric),
-        )
-        for sample, outputs in zip(samples, wanted, strict=True):
-            tally.add(outputs, run_session(session, work.model.outputs, sample, work.data.held_out.source))
-        errors[name] = tally.value()
+        session = open_session(work.builder(scheme).build(assignment), work.setup.options(NAME))
+        errors[name] = reference.loss(metric, partial(run_session, session, work.outputs, label=source))
     return errors

@@ -10,15 +10,13 @@ the fastest place or faster, some blocks may still compute in it: that is one mo
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf, sqrt
 from types import MappingProxyType
 
-import numpy as np
-
 from taglio import weights
-from taglio.data.dataset import Sample
 from taglio.error.loss import Metric
-from taglio.error.tally import Tally
+from taglio.error.tally import Reference
 from taglio.errors import TaglioError, one_line
 from taglio.flow.choose_bfloat16 import choose_bfloat16, with_int8
 from taglio.flow.choose_scheme import SchemeResult
@@ -49,10 +47,10 @@ class PlaceResult:
     was `profiled`. `dropped` is the reason if it is out; anything not measured is 0."""
 
     runtime: str
-    float_s: float
-    error: float
-    score_s: float
-    profiled: bool
+    float_s: float = 0.0
+    error: float = 0.0
+    score_s: float = 0.0
+    profiled: bool = False
     dropped: str = ""
 
 
@@ -139,7 +137,7 @@ def float_everywhere(
     """The float model in every place (not measured if there is only one, as where a runtime was requested), and the
     tensors that the mixed one computes in bfloat16, if there is one."""
     if work.setup.runtime != AUTO:
-        return [PlaceResult(work.setup.runtime, 0.0, 0.0, 0.0, True)], None
+        return [PlaceResult(work.setup.runtime, profiled=True)], None
     everywhere = [name for name in RUNTIMES if name != MIXED and (cuda.offered() or name not in cuda.PLACES)]
     dropped = {name: reason for name in everywhere if (reason := refusal(name))}
     names = [name for name in everywhere if name not in dropped]
@@ -158,10 +156,10 @@ def float_everywhere(
             once_s=work.setup.run_s,
         )
     if NAME not in timed:  # there is no choice
-        return [PlaceResult(name, 0.0, 0.0, 0.0, name == NAME, dropped.get(name, "")) for name in everywhere], None
+        return [PlaceResult(name, profiled=name == NAME, dropped=dropped.get(name, "")) for name in everywhere], None
     float_s = {name: each.wall.median_s for name, each in timed.items()}
-    samples, wanted = work.few_answers(float_s[NAME])
-    errors, failed = base_errors(work, metric, [name for name in timed if name != NAME], samples, wanted)
+    few = work.quick_reference(float_s[NAME])
+    errors, failed = base_errors(work, metric, [name for name in timed if name != NAME], few)
     dropped |= failed
     if not metric.smooth:  # such losses do not add up: the deployed model is judged at the end
         errors = dict.fromkeys(errors, 0.0)
@@ -173,40 +171,34 @@ def float_everywhere(
     if errors.get(BF16, 0.0) > _MUCH * max_loss and OPENVINO in errors and OPENVINO not in dropped and reachable:
         try:
             require_here(MIXED, work.model.name)
-            choice = choose_bfloat16(work, samples, wanted, max_loss, metric, float_s[OPENVINO], effort)
+            choice = choose_bfloat16(work, few, max_loss, metric, float_s[OPENVINO], effort)
         except Exception as error:  # as in base_errors
             dropped[MIXED] = one_line(error, 200)
-    results = [
-        PlaceResult(
-            name, float_s.get(name, 0.0), errors.get(name, 0.0), float_s.get(name, 0.0), False, dropped.get(name, "")
-        )
-        for name in everywhere
-    ]
+
+    def result(name: str, seconds: float, error: float) -> PlaceResult:
+        return PlaceResult(name, seconds, error, seconds, dropped=dropped.get(name, ""))
+
+    results = [result(name, float_s.get(name, 0.0), errors.get(name, 0.0)) for name in everywhere]
     if MIXED in dropped:
-        results.append(PlaceResult(MIXED, 0.0, 0.0, 0.0, False, dropped[MIXED]))
+        results.append(result(MIXED, 0.0, 0.0))
     if choice is None:
         return results, None
-    mixed = PlaceResult(MIXED, choice.seconds, choice.error, choice.seconds, False)
-    return [*results, mixed], choice.bfloat16
+    return [*results, result(MIXED, choice.seconds, choice.error)], choice.bfloat16
 
 
 def base_errors(
-    work: Work, metric: Metric, places: Sequence[str], samples: Sequence[Sample], wanted: Sequence[list[np.ndarray]]
+    work: Work, metric: Metric, places: Sequence[str], reference: Reference
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """The float model's error in `places` on `samples`, whose float outputs are `wanted`; and, for places without one,
-    the reason."""
+    """The float model's error in `places`, on the inputs of `reference`; and, for places without one, the reason."""
     names, errors, failed = list(work.model.outputs), dict[str, float](), dict[str, str]()
     with scratch() as folder:
         path = folder / "float32.onnx"
         weights.write(path, work.model.proto)
         for place in places:
-            tally = Tally(work.parts, metric.basis)
             make_room(work.memory_bytes)  # for the weights, which OpenVINO copies
             try:
                 session = opener(place)(path, work.setup.options(place))
-                for sample, outputs in zip(samples, wanted, strict=True):
-                    tally.add(outputs, session.run(names, sample))
-                errors[place] = tally.value()
+                errors[place] = reference.loss(metric.basis, partial(session.run, names))
                 del session
             except TaglioError as error:
                 failed[place] = one_line(error)

@@ -1,14 +1,15 @@
 """Which repairs of a calibration help this network: each is tried on top of those kept so far. Plans nothing."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import exp, log
 
 import numpy as np
 
 from taglio.error.loss import Metric
-from taglio.error.tally import RUINED, Tally
+from taglio.error.tally import RUINED, Reference
 from taglio.flow.work import Work
 from taglio.model.graph import ANCHORS
 from taglio.profile.measure import pure_assignments
@@ -57,12 +58,11 @@ def choose_repairs(
         return scheme, ()
     metric = metric if metric.smooth else metric.basis
     assignments = _assignments(work, scheme)[:runs]
-    samples = work.data.held_out.samples[: min(_SAMPLES, runs // len(assignments))]
-    reference = work.float_answers(len(samples))
+    reference = work.reference(min(_SAMPLES, runs // len(assignments)))
 
     def errors_of(scheme: Scheme) -> list[float]:
         work.ranges(scheme, effort=effort)
-        return _errors(work, scheme, assignments, metric, samples, reference)
+        return _errors(work, scheme, assignments, metric, reference)
 
     best = errors_of(scheme)
     results: list[RepairResult] = []
@@ -82,21 +82,11 @@ def choose_repairs(
 
 
 def _errors(
-    work: Work,
-    scheme: Scheme,
-    assignments: Sequence[Assignment],
-    metric: Metric,
-    samples: Sequence[Mapping[str, np.ndarray]],
-    reference: Sequence[Sequence[np.ndarray]],
+    work: Work, scheme: Scheme, assignments: Sequence[Assignment], metric: Metric, reference: Reference
 ) -> list[float]:
     switchable = work.switchable(scheme)  # the error stage reuses the last scheme's
-    errors = []
-    for assignment in assignments:
-        tally = Tally(work.parts, metric)
-        for sample, outputs in zip(samples, reference, strict=True):
-            tally.add(outputs, switchable.run(assignment, sample))
-        errors.append(float(np.clip(np.nan_to_num(tally.value(), nan=RUINED), _TINY, RUINED)))
-    return errors
+    losses = [reference.loss(metric, partial(switchable.run, each)) for each in assignments]
+    return [float(each) for each in np.clip(np.nan_to_num(losses, nan=RUINED), _TINY, RUINED)]
 
 
 def _assignments(work: Work, scheme: Scheme) -> list[Assignment]:

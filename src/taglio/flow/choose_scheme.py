@@ -7,7 +7,6 @@ from functools import partial
 import onnx
 
 from taglio.error.loss import Metric
-from taglio.error.tally import Tally
 from taglio.errors import BadModel, BadOption, TaglioError, one_line
 from taglio.flow.work import Work
 from taglio.model.graph import Graph
@@ -36,9 +35,9 @@ class SchemeResult:
     """
 
     scheme: Scheme
-    latency_s: float
-    error: float
-    score_s: float
+    latency_s: float = 0.0
+    error: float = 0.0
+    score_s: float = 0.0
     dropped: str = ""
 
 
@@ -97,7 +96,7 @@ def choose(
             try:
                 time({str(scheme): models[str(scheme)]}, work.timed[:1], effort=_ONCE)
             except TaglioError as error:
-                dropped.append(SchemeResult(scheme, 0.0, 0.0, 0.0, one_line(error)))
+                dropped.append(SchemeResult(scheme, dropped=one_line(error)))
                 del models[str(scheme)]
         if not dropped:
             raise
@@ -106,18 +105,15 @@ def choose(
             return dropped[0].scheme, tuple(dropped)
         timed = time(models, work.timed, effort=thorough)
     float_s = timed[FLOAT_RUN].wall.median_s
-    samples, reference = work.few_answers(float_s)
+    reference = work.quick_reference(float_s)
     options = SessionOptions(work.setup.threads, spinning=True)
 
     def scored(scheme: Scheme, latency_s: float, build: Callable[[], onnx.ModelProto]) -> SchemeResult:
         try:
             session = open_session(build(), options)
         except BadModel as refusal:  # it was timed in OpenVINO, which may load more
-            return SchemeResult(scheme, 0.0, 0.0, 0.0, one_line(refusal))
-        total = Tally(work.parts, metric)
-        for sample, outputs in zip(samples, reference, strict=True):
-            total.add(outputs, session.run(list(work.model.outputs), sample))
-        error = total.value()
+            return SchemeResult(scheme, dropped=one_line(refusal))
+        error = reference.loss(metric, partial(session.run, list(work.model.outputs)))
         share = 1.0 if error <= max_loss else max_loss / error
         return SchemeResult(scheme, latency_s, error, float_s - (float_s - latency_s) * share)
 

@@ -88,7 +88,8 @@ class Candidate:
         reason = refusal(BF16)
         if not reason:
             found, failed = self.work.kept.once(
-                ("base", metric.name), lambda: base_errors(self.work, metric, [BF16], *self.work.few_answers(float_s))
+                ("base", metric.name),
+                lambda: base_errors(self.work, metric, [BF16], self.work.quick_reference(float_s)),
             )
             if BF16 in found:
                 return float(found[BF16])

@@ -28,7 +28,7 @@ from taglio.transaction import changing
 CLUSTER, PARETO = "cluster", "pareto"
 # Limits of the first model that also apply to the others.
 _SHARED = ("keep_float", "force_int8", "max_latency_s", "max_energy_j", "min_rate_per_s", "max_steps")
-_LIMIT_S, _POINT_LIMIT_S, _QUICK_S = 20.0, 4.0, 3.0
+_QUICK_S = 3.0  # for each plan that is compared with another
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ def place(
     switching_cost_s: float = 1e-3,
     explain: bool = False,
     changes: Sequence[str] = (),
-    gap: float | None = None,
-    time_limit_s: float | None = None,
+    gap: float = GAP,
+    time_limit_s: float = 20.0,
     progress: Progress | None = None,
     **limits: Any,
 ) -> Placed:
@@ -115,7 +115,6 @@ def place(
     cluster, used = opened(cluster_path, scenario)
     for text in changes:  # refuse before planning what is no change
         changed(cluster, text)
-    limit_s = time_limit_s or _LIMIT_S
     with ExitStack() as stack:
         folders, candidates = _opened_all(stack, cluster, folder, others, limits)
         before = None
@@ -123,18 +122,12 @@ def place(
             plan = _reread(folders[0], candidates[0].work.graph, running)
             before = moving_from((plan,), switching_cost_s, aim, cluster)
         answer = placing.place(
-            candidates,
-            cluster,
-            objective=aim,
-            running=before,
-            gap=GAP if gap is None else gap,
-            time_limit_s=limit_s,
-            progress=progress,
+            candidates, cluster, objective=aim, running=before, gap=gap, time_limit_s=time_limit_s, progress=progress
         )
         for where, plan in zip(folders, answer.plans, strict=True):
             keep_plan(where, plan)
             artifact.save(where / f"{CLUSTER}.json", CLUSTER, plan.model_sha256, used)
-        quickly = again(aim, min(_QUICK_S, limit_s))
+        quickly = again(aim, min(_QUICK_S, time_limit_s))
         held, alternatives = answer.assembled.workloads, list[Alternative]()
 
         def works(cluster: Cluster) -> list[Workload]:
@@ -158,8 +151,8 @@ def pareto(
     scenario: str | None = None,
     others: Sequence[Wanted] = (),
     points: int = 8,
-    gap: float | None = None,
-    time_limit_s: float | None = None,
+    gap: float = GAP,
+    time_limit_s: float = 4.0,
     progress: Progress | None = None,
     **limits: Any,
 ) -> tuple[str, Front]:
@@ -172,13 +165,7 @@ def pareto(
     with ExitStack() as stack:
         folders, candidates = _opened_all(stack, cluster, folder, others, limits)
         result = placing.pareto(
-            candidates,
-            cluster,
-            axis,
-            points=points,
-            gap=GAP if gap is None else gap,
-            time_limit_s=time_limit_s or _POINT_LIMIT_S,
-            progress=progress,
+            candidates, cluster, axis, points=points, gap=gap, time_limit_s=time_limit_s, progress=progress
         )
         work = candidates[0].work
         artifact.save(folders[0] / f"{PARETO}.json", PARETO, work.model.sha256, result)

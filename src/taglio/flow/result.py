@@ -13,19 +13,7 @@ from taglio.flow import build, workspace
 from taglio.flow.build import Built, Deployed
 from taglio.flow.outcome import Outcome
 from taglio.flow.work import Setup, Work
-from taglio.flow.workspace import (
-    COMPONENTS,
-    ERROR,
-    FLOAT_MODEL,
-    GRAPH,
-    MADE_FROM,
-    OUTCOME,
-    PLAN,
-    PROFILE,
-    SETUP,
-    Found,
-    found,
-)
+from taglio.flow.workspace import COMPONENTS, ERROR, GRAPH, OUTCOME, PLAN, PROFILE, SETUP, Found
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
@@ -90,17 +78,7 @@ def result_of(
     place = profile.conditions.runtime  # later stages measure in this place
     setup, network = replace(work.setup, scheme=scheme, runtime=place), work.model.proto
     graph = work.settled(profile.scheme).graph
-    return Result(
-        setup=setup,
-        float32=network,
-        graph=graph,
-        profile=profile,
-        error=error,
-        plan=plan,
-        built=built,
-        table=table,
-        found=found(work),
-    )
+    return Result(setup, network, graph, profile, error, plan, built, table, workspace.found(work))
 
 
 def load(folder: str | os.PathLike[str]) -> Result:
@@ -123,24 +101,14 @@ def load(folder: str | os.PathLike[str]) -> Result:
         setup = artifact.load(path / f"{SETUP}.json", SETUP, Setup, model_sha256=sha256)
         built, _ = build.read(path / COMPONENTS, model_sha256=sha256)
         workspace.built_from(path, built, plan)
-        known = workspace.read_found(path, sha256)
-        return Result(
-            setup=setup,
-            float32=weights.load(path / FLOAT_MODEL),
-            graph=graph,
-            profile=profile,
-            error=error,
-            plan=plan,
-            built=built,
-            table=table,
-            found=known,
-        )
+        network, known = weights.load(path / workspace.FLOAT_MODEL), workspace.read_found(path, sha256)
+        return Result(setup, network, graph, profile, error, plan, built, table, known)
 
 
 def write(folder: Path, result: Result) -> Manifest:
     """Write every artifact of `result` into a locked workspace; artifacts made from older ones are removed."""
     sha256 = result.plan.model_sha256
-    drop(folder, *MADE_FROM[PROFILE])
+    drop(folder, *workspace.MADE_FROM[PROFILE])
     workspace.begin(folder, sha256, result.setup, result.float32, result.graph)
     workspace.keep_found(folder, sha256, result.found)
     for kind, value in ((PROFILE, result.profile), (ERROR, result.error), (PLAN, result.plan)):

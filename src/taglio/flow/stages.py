@@ -11,6 +11,7 @@ from taglio.components.prove import Proof
 from taglio.error.loss import parse_metric
 from taglio.error.model import ErrorModel
 from taglio.flow import build as building
+from taglio.flow import workspace
 from taglio.flow.by_hand import place_by_hand
 from taglio.flow.error import error_model
 from taglio.flow.opening import Model
@@ -26,23 +27,7 @@ from taglio.flow.run import run as time_run
 from taglio.flow.run import run_steps as time_run_steps
 from taglio.flow.sensitivity import Sensitivity, sensitivity
 from taglio.flow.work import Work
-from taglio.flow.workspace import (
-    COMPONENTS,
-    ERROR,
-    LAYERS,
-    MADE_FROM,
-    PROFILE,
-    RUN,
-    SETUP,
-    begin,
-    built_from,
-    found,
-    keep_found,
-    keep_plan,
-    read_error,
-    read_plan,
-    reopen_profiled,
-)
+from taglio.flow.workspace import COMPONENTS, ERROR, LAYERS, MADE_FROM, PROFILE, RUN, SETUP
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.layerwise import Cut, LayerTimes
@@ -76,8 +61,8 @@ def profile(
         sha256, graph = work.model.sha256, work.settled(result.scheme).graph
         drop(staged, *MADE_FROM[PROFILE])
         setup = replace(work.setup, scheme=result.scheme, runtime=result.conditions.runtime)
-        begin(staged, sha256, setup, work.model.proto, graph)
-        keep_found(staged, sha256, found(work))
+        workspace.begin(staged, sha256, setup, work.model.proto, graph)
+        workspace.keep_found(staged, sha256, workspace.found(work))
         artifact.save(staged / f"{PROFILE}.json", PROFILE, sha256, result)
         if timed is not None:
             artifact.save(staged / f"{LAYERS}.json", LAYERS, sha256, timed)
@@ -94,7 +79,7 @@ def error(
 ) -> tuple[Graph, ErrorModel, str]:
     """Measure errors under `metric` (None: the workspace's). The last value returned is the execution provider used."""
     with changing(folder) as staged:
-        work, measured = reopen_profiled(staged)
+        work, measured = workspace.reopen_profiled(staged)
         sha256 = work.model.sha256
         if metric is not None:
             parse_metric(metric)
@@ -103,7 +88,7 @@ def error(
         there = work.in_place(NAME)  # with all pairs: plans may be for several devices
         result = error_model(there, measured, provider=provider, effort=effort, progress=progress)
         drop(staged, *MADE_FROM[ERROR])
-        keep_found(staged, sha256, found(work))
+        workspace.keep_found(staged, sha256, workspace.found(work))
         artifact.save(staged / f"{ERROR}.json", ERROR, sha256, result)
     return work.graph, result, there.switchable(measured.scheme, provider).provider
 
@@ -111,8 +96,8 @@ def error(
 def sensitivities(folder: Path) -> tuple[tuple[Sensitivity, ...], ErrorModel]:
     """Which blocks cause error, which save time, and which to leave out."""
     with held(folder):
-        work, measured = reopen_profiled(folder)
-        model = read_error(folder, work, measured)
+        work, measured = workspace.reopen_profiled(folder)
+        model = workspace.read_error(folder, work, measured)
     return sensitivity(work.graph, measured, model), model
 
 
@@ -130,15 +115,15 @@ def plan(
 ) -> Plan:
     """Plan as taglio.plan does; the profile and the error model are updated with the measurements of plans."""
     with changing(folder) as staged:
-        work, measured = reopen_profiled(staged)
-        model = read_error(staged, work, measured)
+        work, measured = workspace.reopen_profiled(staged)
+        model = workspace.read_error(staged, work, measured)
         limits = limits_for(work, max_error, keep_float, force_int8)
         places = place_by_hand(work.graph, pins, cuts, devices)
         decision = decide(work.telling(progress), {measured.conditions.runtime: measured}, model, limits, effort=effort)
         result = by_hand(work, decision.plan, places)
         artifact.save(staged / f"{PROFILE}.json", PROFILE, work.model.sha256, decision.profile)
         artifact.save(staged / f"{ERROR}.json", ERROR, work.model.sha256, decision.error)
-        keep_plan(staged, result)
+        workspace.keep_plan(staged, result)
     return result
 
 
@@ -146,8 +131,8 @@ def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Pro
     """Write the components of the workspace's plan, and prove on held-out inputs that together they equal the whole
     model."""
     with changing(folder) as staged:
-        work, measured = reopen_profiled(staged)
-        built = building.build(work, read_plan(staged, work, measured), progress=progress)
+        work, measured = workspace.reopen_profiled(staged)
+        built = building.build(work, workspace.read_plan(staged, work, measured), progress=progress)
         manifest = built.write(staged / COMPONENTS)
     assert built.proof is not None, "build proves"
     return manifest, built.proof
@@ -173,10 +158,10 @@ def run_steps(folder: Path, steps: int, runtime: str | None = None, progress: Pr
 
 def _reopen_built(folder: Path) -> tuple[Work, Profile, Plan, building.Built]:
     """What a workspace holds after its build stage. Raises BadArtifact if the components are of another plan."""
-    work, measured = reopen_profiled(folder)
-    known = read_plan(folder, work, measured)
+    work, measured = workspace.reopen_profiled(folder)
+    known = workspace.read_plan(folder, work, measured)
     built, _ = building.read(folder / COMPONENTS, model_sha256=work.model.sha256)
-    built_from(folder, built, known)
+    workspace.built_from(folder, built, known)
     return work, measured, known, built
 
 

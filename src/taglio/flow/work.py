@@ -30,7 +30,7 @@ from taglio.error.measure import ErrorMeter
 from taglio.error.movement import find_parts
 from taglio.error.parts import Parts
 from taglio.error.switchable import Switchable, quantizable_flows
-from taglio.error.tally import Measure
+from taglio.error.tally import Measure, Reference
 from taglio.errors import BadOption
 from taglio.flow.repair import MEANS, repaired
 from taglio.memory import OUTPUTS, Shelf
@@ -252,11 +252,14 @@ class Work:
                 known.append(run_session(session, self.outputs, sample, held_out.source))
         return known if count is None or count >= len(known) else known[:count]
 
-    def few_answers(self, float_s: float) -> tuple[Sequence[Sample], Sequence[list[Any]]]:
-        """A few held-out inputs, and the float model's answers; it takes `float_s`."""
-        count = min(_MOST_FEW, max(self.affordable(_TWO_S, 2), int(_FEW_S / float_s)))
+    def reference(self, count: int) -> Reference:
+        """The first `count` held-out inputs, or as many as there are, with the float model's answers."""
         samples = self.data.held_out.samples[:count]
-        return samples, self.float_answers(len(samples))
+        return Reference(samples, self.float_answers(len(samples)), self.parts)
+
+    def quick_reference(self, float_s: float) -> Reference:
+        """A few held-out inputs with the float model's answers, each of which takes `float_s`."""
+        return self.reference(min(_MOST_FEW, max(self.affordable(_TWO_S, 2), int(_FEW_S / float_s))))
 
     def but(self, **changes: Any) -> "Work":
         """A copy with other fields; kept results are shared."""

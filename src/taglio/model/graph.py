@@ -111,6 +111,11 @@ class Block:
         return self.quantizable or self.recurrent
 
     @property
+    def carries(self) -> bool:
+        """Whether the block only moves values and keeps their type: int8 as int8, float as float."""
+        return self.movement and self.quantizable
+
+    @property
     def weight_float_bytes(self) -> int:
         """Bytes of the weights in float."""
         return self.weight_bytes(32)
@@ -256,7 +261,7 @@ def flows(graph: Graph) -> tuple[Flow, ...]:
     result = []
     for tensor in graph.tensors:
         producer = tensor.producer
-        if producer is not None and _carries(blocks[producer]):
+        if producer is not None and blocks[producer].carries:
             continue
         members, moves, readers = [tensor.name], [], []
         for name in members:  # grows while it is walked
@@ -264,17 +269,13 @@ def flows(graph: Graph) -> tuple[Flow, ...]:
                 readers.append((name, ""))
             for consumer in tensors[name].consumers:
                 block = blocks[consumer]
-                if _carries(block) and block.inputs[0] == name:
+                if block.carries and block.inputs[0] == name:
                     moves.append(consumer)
                     members += [output for output in block.outputs if output in tensors]
                 else:
                     readers.append((name, consumer))
         result.append(Flow(tensor.name, producer, tuple(members), tuple(moves), tuple(readers)))
     return tuple(result)
-
-
-def _carries(block: Block) -> bool:
-    return block.movement and block.quantizable
 
 
 def select(graph: Graph, text: str) -> tuple[str, ...]:

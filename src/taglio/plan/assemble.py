@@ -55,10 +55,6 @@ class BlockTables:
             for tensor in self.graph.tensors
         }
 
-    def carries(self, block: Block) -> bool:
-        """Whether a block only moves values and keeps their kind."""
-        return block.movement and block.quantizable
-
     def seconds(self) -> np.ndarray:
         """Seconds of every block (block, device, form), including the flows' type-independent costs."""
         table = np.zeros((len(self.blocks), len(self.cluster.devices), len(self.forms)))
@@ -123,7 +119,7 @@ class BlockTables:
         if form.name != FLOAT32.name and not device.int8:
             return False
         precision = self.precision.get(form.name)
-        if self.carries(block):  # no form of products, though these read and write float too
+        if block.carries:  # no form of products, though these read and write float too
             fits = precision is not None and precision.fits(block)
             return form.reads == form.writes and (fits or form.name == CARRY_ANCHOR)
         if precision is None or not precision.fits(block) or (block.movement and precision.form != "float"):
@@ -361,7 +357,7 @@ def _values(parts: Sequence[BlockTables], first_node: Sequence[int], start: int)
             for reader in part.readers[tensor.name]:
                 block = part.blocks[part.index[reader]] if reader else None
                 readers.append(first_node[m] + part.index[reader] if reader else CALLER)
-                strict.append(block is not None and part.carries(block) and block.inputs[0] == tensor.name)
+                strict.append(block is not None and block.carries and block.inputs[0] == tensor.name)
             offsets.append(len(readers))
             glue = [cost[flow_of[tensor.name]] for cost in costs]
             quantize.append([[each.quantize_s for each in glue], [anchor_costs(each)[1] for each in glue]])
@@ -429,7 +425,7 @@ def behind_tensor(graph: Graph, tensor: str, reader: str) -> tuple[str, ...]:
     waiting = [(tensor, reader)]
     for name, each in waiting:  # grows during the loop
         block = blocks[each]
-        if not (block.movement and block.quantizable and block.inputs[0] == name):
+        if not (block.carries and block.inputs[0] == name):
             found[each] = None
             continue
         for made in block.outputs:
@@ -459,7 +455,7 @@ def labels_of(assembled: Assembled, model: int, devices: Mapping[str, str], assi
     labels = []
     for block in graph.blocks:
         name = assignment[block.name].name if block.name in assignment else FLOAT32.name
-        if block.movement and block.quantizable:
+        if block.carries:
             kind = kinds.get(tensors[block.inputs[0]].producer or "", Kind.FLOAT)
             name = {Kind.FLOAT: FLOAT32.name, Kind.ANCHOR: CARRY_ANCHOR}.get(kind) or carried
         if devices[block.name] not in rows:

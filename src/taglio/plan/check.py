@@ -6,16 +6,17 @@ link does two things at once, nothing starts before its inputs have arrived, and
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from itertools import pairwise, product
 from math import inf, isclose, prod
 
 from taglio.cluster.devices import Cluster
 from taglio.error.model import ErrorModel
 from taglio.errors import TaglioError
-from taglio.model.graph import Block, Graph, Tensor
+from taglio.model.graph import Graph, Tensor
 from taglio.plan.result import Plan
 from taglio.profile.result import Glue, Profile
 
@@ -45,10 +46,9 @@ def check(
     facts = _Checks(graph, profiles, cluster, plan)
     facts.placements()
     facts.crossings()
-    seconds = facts.piece_seconds()
-    facts.pieces(seconds)
-    facts.timeline(seconds)
-    facts.totals(seconds)
+    facts.pieces()
+    facts.timeline()
+    facts.totals()
     facts.memory()
     for output, bound in (max_noise or {}).items():
         assert error is not None
@@ -96,29 +96,21 @@ class Reading:
 
 
 class _Checks:
-    """The checks of one plan on several devices."""
+    """The checks of one plan on several devices, each of which relies on those before it."""
 
     def __init__(self, graph: Graph, profiles: Mapping[str, Profile], cluster: Cluster, plan: Plan) -> None:
         self.graph, self.profiles, self.cluster, self.plan = graph, profiles, cluster, plan
         self.blocks = {block.name: block for block in graph.blocks}
         self.tensors = graph.tensor_map()
-        self.place = {each.block: each.device for each in plan.placements}
+        self.place, self.copies = plan.devices(), plan.copies()
         self.stage = {each.block: each.stage for each in plan.placements}
         self.form = {each.block: each.precision for each in plan.placements}
         named = {each.name: each for each in plan.precisions}
         self.precision = {block: named[form] for block, form in self.form.items() if form in named}
-        self.copies: dict[tuple[str, str], set[str]] = {}
-        for each in plan.crossings:
-            if each.source != each.target:
-                self.copies.setdefault((each.tensor, each.target), set()).add(each.precision)
         self._glue = {name: profile.glue_map() for name, profile in profiles.items()}
         self.times = {name: profile.block_times() for name, profile in profiles.items()}
         self.component = self._components()
         self.readings = tuple(self._readings())
-
-    def moves(self, block: Block) -> bool:
-        """Whether a block only moves values and keeps their type."""
-        return block.movement and block.quantizable
 
     def written_int8(self, tensor: str) -> bool:
         """Whether a tensor is written by an int8 block."""
@@ -130,9 +122,14 @@ class _Checks:
         precision = self.precision.get(block)
         return precision is not None and precision.scheme is not None
 
-    def writer(self, tensor: str) -> str:
-        """The component that writes a tensor; "" for an input."""
-        return self.component.get(self.tensors[tensor].producer or "", "")
+    def sender(self, tensor: str, kind: str) -> str:
+        """The component that writes a tensor, or quantises an input to be sent; "" for an input in float."""
+        writer = self.component.get(self.tensors[tensor].producer or "", "")
+        return writer or (f"input-{self.plan.start}" if kind == INT8 else "")
+
+    def size(self, tensor: str, kind: str) -> int:
+        """Bytes of a tensor that is sent."""
+        return self.tensors[tensor].int8_bytes if kind == INT8 else self.tensors[tensor].float_bytes
 
     def home(self, tensor: str) -> str:
         """The device that writes a tensor; the start device for an input."""
@@ -157,21 +154,23 @@ class _Checks:
         order = sorted({(changes[name], *place[name]) for name in self.blocks})
         return {name: f"{order.index((changes[name], *place[name]))}-{self.place[name]}" for name in self.blocks}
 
-    def pieces_of(self) -> dict[str, str]:
+    @cached_property
+    def device_of(self) -> dict[str, str]:
         """Device of every component, including those that only quantise an input or dequantise an output."""
         start = self.plan.start
         found = {name: self.place[block] for block, name in self.component.items()}
         for (name, _), kinds in self.copies.items():
             if self.tensors[name].producer is None and INT8 in kinds:
                 found[f"input-{start}"] = start
-        if any(self.home(name) != start and self.copies.get((name, start)) == {INT8} for name in self.graph.outputs):
+        away = [name for name in self.graph.outputs if self.home(name) != start]
+        if any(self.copies.get((name, start)) == frozenset({INT8}) for name in away):
             found[f"output-{start}"] = start
         return found
 
     def flow(self, tensor: str) -> str:
         """The tensor that first held a tensor's values, before movement."""
         producer = self.tensors[tensor].producer
-        while producer is not None and self.moves(self.blocks[producer]):
+        while producer is not None and self.blocks[producer].carries:
             tensor = self.blocks[producer].inputs[0]
             producer = self.tensors[tensor].producer
         return tensor
@@ -185,16 +184,20 @@ class _Checks:
         producer = self.tensors[self.flow(tensor)].producer
         return producer is not None and self.takes_int8(producer) and self.form[producer] != INT8
 
-    def groups(self) -> dict[str, dict[str, list[Reading]]]:
+    @cached_property
+    def groups(self) -> dict[tuple[str, str], list[Reading]]:
         """Readers of each tensor, by component ("" for the caller)."""
-        component = self.component
-        found: dict[str, dict[str, list[Reading]]] = {}
+        found = defaultdict[tuple[str, str], list[Reading]](list)
         for each in self.readings:
-            where = component[each.reader] if each.reader else ""
-            found.setdefault(each.tensor.name, {}).setdefault(where, []).append(each)
+            found[each.tensor.name, self.component[each.reader] if each.reader else ""].append(each)
         return found
 
-    def arrives(self, tensor: str, where: str, readings: Sequence[Reading]) -> set[str]:
+    def stays(self, tensor: str, where: str) -> bool:
+        """Whether a component, or the caller ("") on its device, reads what the component itself wrote."""
+        writer = self.sender(tensor, FLOAT)
+        return bool(writer) and (where == writer or (not where and self.home(tensor) == self.plan.start))
+
+    def arrives(self, tensor: str, where: str, readings: Sequence[Reading]) -> Set[str]:
         """Precisions in which a tensor arrives at a component that did not write it."""
         device = readings[0].device
         if device != self.home(tensor):
@@ -212,7 +215,7 @@ class _Checks:
 
     def behind(self, reader: str) -> set[str]:
         """Blocks that compute with what a reader takes: itself, or all behind it if it only moves values."""
-        if not reader or not self.moves(self.blocks[reader]):
+        if not reader or not self.blocks[reader].carries:
             return {reader}
         return {
             name
@@ -247,7 +250,7 @@ class _Checks:
                 raise PlanIsWrong(f"block {block.name} is pinned to float, but the plan has it in {how}")
             if how == FLOAT and block.name in limits.int8_blocks:
                 raise PlanIsWrong(f"block {block.name} is pinned to int8, but the plan has it in float32")
-            if self.moves(block) and (how == INT8) != self.written_int8(block.inputs[0]):
+            if block.carries and (how == INT8) != self.written_int8(block.inputs[0]):
                 raise PlanIsWrong(f"block {block.name} moves {block.inputs[0]} but changes its type")
 
     def crossings(self) -> None:
@@ -270,11 +273,10 @@ class _Checks:
         for key in self.copies.keys() - needed:
             raise PlanIsWrong(f"{key[0]} is sent to {key[1]}, where nothing reads it")
         for sent in self.plan.crossings:
-            tensor = self.tensors[sent.tensor]
             link = self.cluster.link(sent.source, sent.target)
             if link is None:
                 raise PlanIsWrong(f"{sent.tensor} is sent from {sent.source} to {sent.target}, which are not connected")
-            size = tensor.int8_bytes if sent.precision == INT8 else tensor.float_bytes
+            size = self.size(sent.tensor, sent.precision)
             took = link.latency_s + size / link.bandwidth_bytes_per_s
             if sent.source != self.home(sent.tensor) or sent.bytes != size or not _close(sent.predicted_s, took):
                 raise PlanIsWrong(
@@ -282,10 +284,10 @@ class _Checks:
                     f"the plan claims {sent.bytes:.0f} in {sent.predicted_s * 1e3:.4f} ms"
                 )
 
-    def piece_seconds(self) -> dict[str, float]:
+    @cached_property
+    def seconds(self) -> dict[str, float]:
         """Seconds of every component by the tables."""
-        component, device = self.component, self.pieces_of()
-        start = self.plan.start
+        component, device = self.component, self.device_of
         total = {name: self.profiles[where].overhead_s for name, where in device.items()}
         for block in self.graph.blocks:
             total[component[block.name]] += self.times[self.place[block.name]].get(
@@ -302,38 +304,32 @@ class _Checks:
                         if self.anchored(tensor.name) and glue.anchor_float_s is not None:
                             base = glue.anchor_float_s
                         total[name] += share * base
-        for name, by_piece in self.groups().items():
-            source = self.writer(name)
-            home, int8 = self.home(name), self.written_int8(name)
-            writer_quantises = not int8 and any(kinds >= {INT8} for (t, _), kinds in self.copies.items() if t == name)
-            for where, readings in by_piece.items():
-                here = where
-                floats = sum(not each.int8 for each in readings)
-                if source and (where == source or (not where and home == start)):
-                    here, arriving = source, {INT8} if int8 else {FLOAT, INT8}
-                    writer_quantises |= not int8 and floats < len(readings)
-                else:
-                    arriving = self.arrives(name, where, readings)
-                    here = where or f"output-{start}"
-                    writer_quantises |= not int8 and readings[0].device == home and arriving == {INT8}
-                glue = self.glue(name, readings[0].device)
-                if floats and FLOAT not in arriving:
-                    total[here] += floats * glue.dequantize_s
-                if floats < len(readings) and INT8 not in arriving:
-                    total[here] += glue.quantize_s
-            if writer_quantises:
-                glue = self.glue(name, home)
-                behind = self.anchored(name) and glue.anchor_quantize_s is not None
-                total[source or f"input-{start}"] += (glue.anchor_quantize_s or 0.0) if behind else glue.quantize_s
+        quantised = {name for (name, _), kinds in self.copies.items() if INT8 in kinds}  # where they are written
+        for (name, where), readings in self.groups.items():
+            floats = sum(not each.int8 for each in readings)
+            arriving: Set[str]
+            if self.stays(name, where):
+                here, arriving = self.sender(name, FLOAT), {INT8} if self.written_int8(name) else {FLOAT, INT8}
+                quantised |= {name} if floats < len(readings) else set()
+            else:
+                here, arriving = where or f"output-{self.plan.start}", self.arrives(name, where, readings)
+                quantised |= {name} if readings[0].device == self.home(name) and arriving == {INT8} else set()
+            glue = self.glue(name, readings[0].device)
+            if floats and FLOAT not in arriving:
+                total[here] += floats * glue.dequantize_s
+            if floats < len(readings) and INT8 not in arriving:
+                total[here] += glue.quantize_s
+        for name in (each for each in quantised if not self.written_int8(each)):
+            glue = self.glue(name, self.home(name))
+            behind = self.anchored(name) and glue.anchor_quantize_s is not None
+            total[self.sender(name, INT8)] += (glue.anchor_quantize_s or 0.0) if behind else glue.quantize_s
         # A change of type may save time, but no component takes less than 0 s.
         return {name: max(0.0, each) for name, each in total.items()}
 
     def bearers(self, tensor: Tensor, read: bool) -> list[tuple[str, float]]:
         """Blocks charged a flow's type-independent cost, with shares: its movement blocks by elements written, or its
         producer, or its first reader; "" stands for every component if nobody reads an input."""
-        moves = [
-            block for block in self.graph.blocks if self.moves(block) and self.flow(block.inputs[0]) == tensor.name
-        ]
+        moves = [block for block in self.graph.blocks if block.carries and self.flow(block.inputs[0]) == tensor.name]
         if moves:
             sizes = [sum(self.tensors[name].elements for name in block.outputs) for block in moves]
             whole = sum(sizes)
@@ -342,9 +338,10 @@ class _Checks:
             return [(tensor.producer, 1.0)]
         return [(tensor.consumers[0], 1.0)] if read and tensor.consumers else [("", 1.0)]
 
-    def pieces(self, seconds: Mapping[str, float]) -> None:
+    def pieces(self) -> None:
         """The plan's components are those that its placements imply, with the seconds it claims."""
-        device, claimed = self.pieces_of(), {each.component: each for each in self.plan.pieces}
+        device, seconds = self.device_of, self.seconds
+        claimed = {each.component: each for each in self.plan.pieces}
         if set(claimed) != set(device):
             raise PlanIsWrong(f"the plan has components {sorted(claimed)}, its placements make {sorted(device)}")
         for name, each in claimed.items():
@@ -354,9 +351,9 @@ class _Checks:
                     f"the plan claims {each.predicted_s * 1e3:.4f} ms on {each.device}"
                 )
 
-    def timeline(self, seconds: Mapping[str, float]) -> None:
+    def timeline(self) -> None:
         """The devices and links can keep the timeline, and it ends when the plan says."""
-        device = self.pieces_of()
+        device = self.device_of
         runs = {each.what: each for each in self.plan.timeline if not each.transfer}
         sent = {(each.what, each.on): each for each in self.plan.timeline if each.transfer}
         if len(runs) + len(sent) != len(self.plan.timeline) or set(runs) != set(device):
@@ -365,34 +362,27 @@ class _Checks:
         for name, span in runs.items():
             stops = receiving.get(self.cluster.processor(span.on), ()) if span.on in self.profiles else ()
             still = sum(max(0.0, min(b, span.end_s) - max(a, span.start_s)) for a, b in stops)
-            if span.on != device[name] or not _close(span.end_s - span.start_s - still, seconds[name]):
+            if span.on != device[name] or not _close(span.end_s - span.start_s - still, self.seconds[name]):
                 raise PlanIsWrong(f"component {name} is in the timeline for {(span.end_s - span.start_s) * 1e3:.4f} ms")
         ready = dict.fromkeys([*device, ""], 0.0)
-        for name, by_piece in self.groups().items():
-            source = self.writer(name)
-            for where, readings in by_piece.items():
-                if source and (where == source or (not where and self.home(name) == self.plan.start)):
+        for (name, where), readings in self.groups.items():
+            for kind in () if self.stays(name, where) else self.arrives(name, where, readings):
+                if not self.takes(kind, name, where, readings):
                     continue
-                for kind in self.arrives(name, where, readings):
-                    if not self.takes(kind, name, where, readings):
-                        continue
-                    leaves = runs[source].end_s if source else 0.0
-                    if not source and kind == INT8:
-                        leaves = runs[f"input-{self.plan.start}"].end_s
-                    arrival = leaves
-                    link = self.cluster.link(self.home(name), readings[0].device)
-                    size = self.tensors[name].int8_bytes if kind == INT8 else self.tensors[name].float_bytes
-                    took = 0.0 if link is None else link.seconds(size)
-                    here = readings[0].device == self.home(name) and not source
-                    if took > 0.0 and not here:
-                        span_ = sent.get((f"{name} ({kind})", f"{self.home(name)} -> {readings[0].device}"))
-                        if span_ is None or span_.start_s < leaves - 1e-9:
-                            raise PlanIsWrong(f"{name} is sent to {readings[0].device} before it is there, or never")
-                        if not _close(span_.end_s - span_.start_s, took):
-                            raise PlanIsWrong(f"{name} is on its way for {(span_.end_s - span_.start_s) * 1e3:.4f} ms")
-                        arrival = span_.end_s
-                    after = where or (f"output-{self.plan.start}" if kind == INT8 else "")
-                    ready[after] = max(ready[after], arrival)
+                sender, home, there = self.sender(name, kind), self.home(name), readings[0].device
+                arrival = leaves = runs[sender].end_s if sender else 0.0
+                link, given = self.cluster.link(home, there), self.tensors[name].producer is None and there == home
+                took = 0.0 if link is None or given else link.seconds(self.size(name, kind))
+                if took > 0.0:
+                    on_its_way = sent.get((f"{name} ({kind})", f"{home} -> {there}"))
+                    if on_its_way is None or on_its_way.start_s < leaves - 1e-9:
+                        raise PlanIsWrong(f"{name} is sent to {there} before it is there, or never")
+                    arrival = on_its_way.end_s
+                    if not _close(arrival - on_its_way.start_s, took):
+                        lasted = (arrival - on_its_way.start_s) * 1e3
+                        raise PlanIsWrong(f"{name} is on its way for {lasted:.4f} ms")
+                after = where or (f"output-{self.plan.start}" if kind == INT8 else "")
+                ready[after] = max(ready[after], arrival)
         for name, span in runs.items():
             if span.start_s < ready[name] - 1e-9:
                 raise PlanIsWrong(f"component {name} starts before what it reads has arrived")
@@ -432,9 +422,7 @@ class _Checks:
         by_place: dict[str, list[tuple[float, float]]] = {}
         sending = defaultdict[str, float](float)
         for sent in (each for each in self.plan.crossings if each.source != each.target):
-            source = self.writer(sent.tensor)
-            if not source and sent.precision == INT8:
-                source = f"input-{self.plan.start}"
+            source = self.sender(sent.tensor, sent.precision)
             sending[source] += self.cluster.device(sent.source).sending_s(sent.bytes)
         for each in self.plan.timeline:
             end = each.end_s
@@ -451,13 +439,13 @@ class _Checks:
                 if start < end - 1e-9:
                     raise PlanIsWrong(f"{place} is busy with two things at once in the timeline")
 
-    def totals(self, seconds: Mapping[str, float]) -> None:
+    def totals(self) -> None:
         """Energy, rate and the limits per request."""
         plan, limits = self.plan, self.plan.limits
         busy, spent = defaultdict[str, float](float), defaultdict[str, float](float)
-        for name, device in self.pieces_of().items():
-            busy[device] += seconds[name]
-            spent[device] += seconds[name] * self.cluster.device(device).active_watts
+        for name, device in self.device_of.items():
+            busy[device] += self.seconds[name]
+            spent[device] += self.seconds[name] * self.cluster.device(device).active_watts
         for sent in plan.crossings:
             link = self.cluster.link(sent.source, sent.target)
             assert link is not None
@@ -529,7 +517,7 @@ class _Checks:
                     f"it has {device.memory_bytes / 1e6:.1f} MB"
                 )
 
-    def held(self, tensor: str, device: str, here: Sequence[Reading], sent_int8: bool) -> set[str]:
+    def held(self, tensor: str, device: str, here: Sequence[Reading], sent_int8: bool) -> Set[str]:
         """Precisions in which a device holds a tensor."""
         wants_int8 = any(each.int8 for each in here)
         if device != self.home(tensor):

@@ -149,14 +149,20 @@ class Elimination:
         return result
 
 
+# A table: its scope or axes, whether it is a message, and the factor's number or the message's first cell.
+_Table = tuple[tuple[int, ...], bool, int]
+# What eliminations of one step share: label counts of (node, *around), and of each table the axes and whether it is a
+# message.
+_Kind = tuple[tuple[int, ...], tuple[tuple[tuple[int, ...], bool], ...]]
+
+
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A node to eliminate, its neighbours, and its tables: axes of (node, *around), whether they are messages, and the
-    factor's number or the message's first cell."""
+    """A node to eliminate, its neighbours, and its tables by axes of (node, *around)."""
 
     node: int
     around: tuple[int, ...]
-    entries: list[tuple[tuple[int, ...], bool, int]]
+    entries: list[_Table]
 
 
 def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: float = LARGEST_TABLE) -> Elimination:
@@ -170,8 +176,7 @@ def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: flo
     rounds = order(neighbours, sizes, limit)
     rank = {node: index for index, node in enumerate(node for nodes in rounds for node in nodes)}
     ordered = [tuple(sorted(scope, key=rank.__getitem__)) for scope in scopes]
-    # Tables by the first node of their scope: (scope, whether a message, factor or first cell).
-    waiting: list[list[tuple[tuple[int, ...], bool, int]]] = [[] for _ in sizes]
+    waiting: list[list[_Table]] = [[] for _ in sizes]  # by the first node of their scope
     for number, scope in enumerate(ordered):
         waiting[scope[0]].append((scope, False, number))
     starts, end, planned = np.zeros(len(scopes), dtype=np.intp), 0, []
@@ -203,13 +208,10 @@ def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: flo
 
 
 def _alike(
-    nodes: Sequence[int],
-    sizes: Sequence[int],
-    waiting: Sequence[Sequence[tuple[tuple[int, ...], bool, int]]],
-    rank: Mapping[int, int],
-) -> dict[tuple[tuple[int, ...], tuple[tuple[tuple[int, ...], bool], ...]], list[_Member]]:
-    """The nodes of a round by shape and kinds of tables: those that form one step."""
-    groups: dict[tuple[tuple[int, ...], tuple[tuple[tuple[int, ...], bool], ...]], list[_Member]] = {}
+    nodes: Sequence[int], sizes: Sequence[int], waiting: Sequence[Sequence[_Table]], rank: Mapping[int, int]
+) -> dict[_Kind, list[_Member]]:
+    """The nodes of a round by kind: those that form one step."""
+    groups: dict[_Kind, list[_Member]] = {}
     for node in nodes:
         kept = {each for scope, _, _ in waiting[node] for each in scope} - {node}
         around = tuple(sorted(kept, key=rank.__getitem__))

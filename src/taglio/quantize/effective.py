@@ -36,7 +36,7 @@ def effective(graph: Graph, assignment: Assignment, int8: Precision) -> dict[str
                 continue
             producers = [tensors[name].producer for name in block.inputs]
             written = [producer in result and result[producer].int8_output for producer in producers]
-            if block.movement and block.quantizable:
+            if block.carries:
                 joins = bool(written) and written[0]
             elif fuses_when_surrounded(block):
                 readers = behind.get(block.name, [])  # "" for the caller, which is never in `result`

@@ -117,18 +117,7 @@ def gather(folder: Path) -> Material:
     reader.absent.pop("pareto", None)  # no stage of the flow
     tools = msgspec.json.decode(profile_path.read_bytes(), type=_Versions).tools
     return Material(
-        model=name,
-        profile=profile,
-        graph=graph,
-        setup=setup,
-        error=error,
-        plan=plan,
-        outcome=outcome,
-        manifest=manifest,
-        run=run,
-        pareto=front,
-        absent=reader.absent,
-        tools=tools,
+        name, profile, graph, setup, error, plan, outcome, manifest, run, front, absent=reader.absent, tools=tools
     )
 
 

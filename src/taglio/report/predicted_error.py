@@ -110,19 +110,8 @@ def _scatter(
         to = point.measured_s / drift * 1e3 if point.measured_s and drift else None
         text, at = _describe(metric, point), point.predicted_s * 1e3
         error = point.error * scale
-        marks.append(
-            Mark(
-                x=at,
-                y=error,
-                look=look,
-                text=text,
-                label=name,
-                symbol=symbol,
-                hollow=not point.holds,
-                ring=point is chosen,
-                to=to,
-            )
-        )
+        faint, ring = not point.holds, point is chosen
+        marks.append(Mark(at, error, look, text, name, symbol, hollow=faint, ring=ring, to=to))
     bound = (outcome.max_error * scale, allowed(metric, outcome.max_error))
     return Chart(label, Axis("latency, ms"), axis, marks, caption, limit=bound)
 

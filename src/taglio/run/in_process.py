@@ -148,16 +148,7 @@ def time_plan(
     plan, reference_time = wall(plan_s, both), wall(float_s, both)
     drift = reference_time.steady_s / profiled_float_s if profiled_float_s else 1.0
     times = tuple(PieceTime(piece.name, piece.device, wall(parts[piece.name])) for piece in executor.pieces())
-    ratio = predicted_s / plan.steady_s
-    made_from = executor.manifest.plan_sha256
+    ratio, made_from = predicted_s / plan.steady_s, executor.manifest.plan_sha256
     return RunReport(
-        plan=plan,
-        float32=reference_time,
-        components=times,
-        predicted_s=predicted_s,
-        drift=drift,
-        ratio=ratio,
-        steady_ratio=ratio * drift,
-        plan_sha256=made_from,
-        runtime=executor.runtime,
+        plan, reference_time, times, predicted_s, drift, ratio, ratio * drift, made_from, runtime=executor.runtime
     )
