@@ -10,7 +10,7 @@ why).
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from math import inf
 from pathlib import Path
@@ -125,9 +125,10 @@ def time_models(
     Each model is built when needed and optimised once, offline, at `options.optimization`; the saved graph is what runs
     and what kernel names refer to. All models are loaded at once, as interleaving requires, or as many as keep this
     process under `limit_bytes`: then the first is timed in every group, and the drift that it shows is removed from the
-    others. Kernels are timed after wall times, in separate sessions, because profiling slows the run. Raises
-    MeasurementFailed if a model fails while running. In runtimes other than ONNX Runtime their own compiled graphs are
-    timed, and `Timed.optimized` is the graph that was compiled.
+    others. Kernels are timed after wall times: in ONNX Runtime in separate sessions, because profiling slows the run;
+    in OpenVINO, whose counters hardly do, in the same ones, because they take long to open. Raises MeasurementFailed if
+    a model fails while running. In runtimes other than ONNX Runtime their own compiled graphs are timed, and
+    `Timed.optimized` is the graph that was compiled.
 
     With `places`, model name -> options, each model is opened from its file as it is deployed, and no kernels are
     timed. With `refused`, a model that does not load or run is left out, and the reason is stored there.
@@ -239,6 +240,8 @@ class _Timing:
     progress: Progress | None
     limit_bytes: int | None
     refused: dict[str, str] | None
+    # Open sessions in OpenVINO that can count their kernels.
+    clocks: dict[str, openvino_clock.Counting] = field(default_factory=dict)
 
     def open(self, names: Sequence[str]) -> dict[str, Session]:
         """Sessions of the models `names`, as many as keep this process under the limit: the next is assumed to need as
@@ -251,7 +254,7 @@ class _Timing:
             if sessions and self.limit_bytes is not None and before + largest > self.limit_bytes:
                 break
             try:
-                session = self.run.open(_open(name, self.paths[name], self.options[name]))
+                session = self.run.open(self._session(name))
                 for _ in range(self.effort.warmup if self.limit_bytes is not None else self.refused is not None):
                     run_once(name, session, self.run.feeds[0])
             except TaglioError as error:
@@ -260,6 +263,12 @@ class _Timing:
             sessions[name] = session
             largest = max(largest, used_bytes() - before)
         return sessions
+
+    def _session(self, name: str) -> Session:
+        if self.kernels and self.ready.runtime != NAME:
+            self.clocks[name] = openvino_clock.Counting(self.paths[name], self.ready)
+            return self.clocks[name]
+        return _open(name, self.paths[name], self.options[name])
 
     def once_each(self, round_s: float) -> dict[str, Timed]:
         """Time every model by one run, after a warm-up if two rounds of `round_s` are within the patience."""
@@ -288,6 +297,7 @@ class _Timing:
         wall_s = run_once(name, opened, feed) / self.run.at_once
         watch.look(1, last=True)
         kernels = read(graph, warmup, None, [warmup], 0) if read is not None else {}
+        self.clocks.clear()
         return _timed(graph, [wall_s], kernels, watch, self.effort)
 
     def time(self, sessions: dict[str, Session]) -> dict[str, Timed]:
@@ -309,14 +319,17 @@ class _Timing:
         )
         busy = (time.process_time() - before) / (time.perf_counter() - begun)
         sessions.clear()
-        make_room(self.limit_bytes)  # of a large model, one session fits at a time
+        if not self.clocks:
+            make_room(self.limit_bytes)  # of a large model, one session fits at a time
         graphs = {name: _skeleton(self.paths[name]) for name in names}
         seconds: dict[str, dict[str, float]] = {}
         if self.kernels:
             allowed, threads = quota(), self.ready.threads
             pauses = busy < _STARVED or (threads > allowed.share and busy > _USED_UP * allowed.share)
             limit = _OVERRUN * allowed.used_s / threads if pauses else None
-            seconds = self._kernels(graphs, effort, plan.paused if pauses else again, limit, plan.refills)
+            warm = replace(effort, warmup=0) if self.clocks else effort
+            seconds = self._kernels(graphs, warm, plan.paused if pauses else again, limit, plan.refills)
+            self.clocks.clear()
         inferences = {name: [each / self.run.at_once for each in samples[name]] for name in names}
         return {name: _timed(graphs[name], inferences[name], seconds.get(name, {}), watch, effort) for name in names}
 
@@ -328,8 +341,10 @@ class _Timing:
         longest_s: float | None,
         refills: Mapping[str, int],
     ) -> dict[str, dict[str, float]]:
-        """Seconds of each kernel, by model; models in groups whose events fit into their share of the memory limit."""
+        """Seconds of each kernel in `rounds` after warm-up, by model; models in groups whose events fit into their
+        share of the memory limit."""
         found: dict[str, dict[str, float]] = {}
+        rounds += effort.warmup
 
         def event_bytes(name: str) -> int:
             return len(graphs[name].graph.node) * rounds * (1 + refills[name]) * self.run.at_once * _EVENT_BYTES
@@ -359,7 +374,10 @@ class _Timing:
         """A session that counts the seconds of its kernels, and what reads them when it has run."""
         path, at_once = self.paths[name], self.run.at_once
         if self.ready.runtime != NAME:
-            clock = openvino_clock.Counting(path, self.ready)
+            if name not in self.clocks:
+                self._session(name)
+            clock = self.clocks[name]
+            clock.start()
 
             def parts(graph: onnx.ModelProto, warmup: int, _: object, __: object, refills: int) -> dict[str, float]:
                 return openvino_clock.join(graph, clock.parts, clock.seconds(warmup, at_once, refills))
@@ -486,8 +504,8 @@ def _skeleton(path: Path) -> onnx.ModelProto:
 
 @dataclass(frozen=True, slots=True)
 class _Rounds:
-    """Numbers of rounds: of wall times; of kernel times, with warm-up; and of kernel times if the process is paused by
-    a quota, within twice the budget. And how often each model runs before it is timed."""
+    """Numbers of rounds: of wall times; of kernel times; and of kernel times if the process is paused by a quota,
+    within twice the budget. And how often each model runs before it is timed."""
 
     walls: int
     kernels: int
@@ -513,4 +531,4 @@ def _rounds(
     round_s = sum(visits_s.values())
     again = max(effort.minimum, within_budget(round_s) // 2)
     paused = max(again, min(_UNPAUSED, int(2.0 * effort.budget_s / max(round_s, 1e-9))))
-    return _Rounds(walls, effort.warmup + again, effort.warmup + paused, fills)
+    return _Rounds(walls, again, paused, fills)
