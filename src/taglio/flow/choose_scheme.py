@@ -106,7 +106,7 @@ def choose(
             return dropped[0].scheme, tuple(dropped)
         timed = time(models, work.timed, effort=thorough)
     float_s = timed[FLOAT_RUN].wall.median_s
-    samples, reference = work.few_answers(float_s)
+    samples, reference = work.few_answers(float_s, effort)
     options = SessionOptions(work.setup.threads, spinning=True)
 
     def scored(scheme: Scheme, latency_s: float, build: Callable[[], onnx.ModelProto]) -> SchemeResult:

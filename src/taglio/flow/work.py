@@ -60,8 +60,9 @@ from taglio.runtimes.session import RUNTIMES, WHOLE, package
 
 # A timed run takes no longer than this if it covers several shapes.
 _TIMED_S = 8.0
-# A few inputs are as many as float runs in _FEW_S seconds, at most _MOST_FEW, and two unless they take _TWO_S.
-_FEW_S, _MOST_FEW, _TWO_S = 0.5, 32, 8.0
+# A few inputs are as many as float runs in _FEW_S seconds, at most _MOST_FEW at effort 1 and _LEAST_FEW at any effort,
+# and two unless they take _TWO_S.
+_FEW_S, _MOST_FEW, _LEAST_FEW, _TWO_S = 0.5, 32, 8, 8.0
 # Biases are averaged over samples that take _MEANS_S, at least _LEAST_MEANS.
 _MEANS_S, _LEAST_MEANS = 8.0, 4
 T = TypeVar("T")
@@ -252,9 +253,10 @@ class Work:
                 known.append(run_session(session, self.outputs, sample, held_out.source))
         return known if count is None or count >= len(known) else known[:count]
 
-    def few_answers(self, float_s: float) -> tuple[Sequence[Sample], Sequence[list[Any]]]:
-        """A few held-out inputs, and the float model's answers; it takes `float_s`."""
-        count = min(_MOST_FEW, max(self.affordable(_TWO_S, 2), int(_FEW_S / float_s)))
+    def few_answers(self, float_s: float, effort: float = 1.0) -> tuple[Sequence[Sample], Sequence[list[Any]]]:
+        """A few held-out inputs, fewer at a small `effort`, and the float model's answers; it takes `float_s`."""
+        most = max(_LEAST_FEW, int(min(1.0, effort) * _MOST_FEW))
+        count = min(most, max(self.affordable(_TWO_S, 2), int(_FEW_S / float_s)))
         samples = self.data.held_out.samples[:count]
         return samples, self.float_answers(len(samples))
 

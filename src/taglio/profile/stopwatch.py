@@ -116,6 +116,7 @@ def time_models(
     places: Mapping[str, SessionOptions] | None = None,
     refused: dict[str, str] | None = None,
     once_s: float = 0.0,
+    opened: Callable[[str, Session], object] | None = None,
 ) -> dict[str, Timed]:
     """Time every model on `feeds` in turn, interleaved; with `kernels` also each kernel.
 
@@ -135,6 +136,10 @@ def time_models(
 
     If a run is known to take `once_s`, and the effort's patience is too short for the minimum of rounds, models are
     timed once each, one after another, with the kernels of the same run.
+
+    `opened` is called with each model's name and session before it is timed, for what else its answers tell: sessions
+    take long to open. A TaglioError from it is one of the model. It is not called for models in ONNX Runtime that are
+    timed once with their kernels.
     """
     as_it_is = options.runtime != NAME or places is not None
     ready = options if as_it_is else SessionOptions(options.threads, Optimization.NONE, options.spinning)
@@ -147,11 +152,11 @@ def time_models(
             else:
                 open_session(build(), options, save_optimized=paths[name], label=name)
                 _repair_names(paths[name])
-        opened = dict.fromkeys(models, ready) | dict(places or {})
+        settings = dict.fromkeys(models, ready) | dict(places or {})
         run = Run.of(feeds)
         timing = _Timing(
             paths=paths,
-            options=opened,
+            options=settings,
             run=run,
             ready=ready,
             effort=effort,
@@ -161,6 +166,7 @@ def time_models(
             progress=progress,
             limit_bytes=limit_bytes,
             refused=refused,
+            opened=opened,
         )
         if effort.affordable(len(models) * once_s) is not effort:
             return timing.once_each(len(models) * once_s)
@@ -240,6 +246,7 @@ class _Timing:
     progress: Progress | None
     limit_bytes: int | None
     refused: dict[str, str] | None
+    opened: Callable[[str, Session], object] | None
     # Open sessions in OpenVINO that can count their kernels.
     clocks: dict[str, openvino_clock.Counting] = field(default_factory=dict)
 
@@ -265,10 +272,14 @@ class _Timing:
         return sessions
 
     def _session(self, name: str) -> Session:
+        session: Session
         if self.kernels and self.ready.runtime != NAME:
-            self.clocks[name] = openvino_clock.Counting(self.paths[name], self.ready)
-            return self.clocks[name]
-        return _open(name, self.paths[name], self.options[name])
+            session = self.clocks[name] = openvino_clock.Counting(self.paths[name], self.ready)
+        else:
+            session = _open(name, self.paths[name], self.options[name])
+        if self.opened is not None:
+            self.opened(name, session)
+        return session
 
     def once_each(self, round_s: float) -> dict[str, Timed]:
         """Time every model by one run, after a warm-up if two rounds of `round_s` are within the patience."""
@@ -289,7 +300,7 @@ class _Timing:
         if self.kernels:
             session, read = self._counting(name)
         else:
-            session = _open(name, path, self.options[name])
+            session = self._session(name)
         graph, opened = _skeleton(path), self.run.open(session)
         for _ in range(warmup):
             run_once(name, opened, feed)
