@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from taglio.error.combine import upper_miss
-from taglio.error.fit import Terms, fit_terms
+from taglio.error.fit import Terms, _ridge_step, fit_terms
 
 
 @dataclass(frozen=True)
@@ -148,3 +148,12 @@ def test_the_upper_end_holds_as_often_as_it_says() -> None:
         upper = upper_miss([float(each) for each in rng.uniform(0.0, 1.0, 96)], 0.9, log(2.0))
         assured += upper >= 0.9  # of uniform ratios, the share that it covers
     assert 0.89 < assured / 2000 < 0.96
+
+
+@pytest.mark.parametrize("subsets", [3, 12, 40])
+def test_a_step_is_the_same_from_the_smaller_system(subsets: int) -> None:
+    """Networks have several times as many terms as subsets are measured: their system took ten times as long."""
+    rng = np.random.default_rng(0)
+    jacobian, ridge, gradient = rng.normal(size=(subsets, 12)), rng.uniform(0.01, 0.2, 12), rng.normal(size=12)
+    step = _ridge_step(jacobian, ridge, gradient)
+    assert (jacobian.T @ jacobian + np.diag(ridge)) @ step == pytest.approx(gradient, rel=1e-9, abs=1e-9)

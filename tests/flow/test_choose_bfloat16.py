@@ -94,8 +94,8 @@ def test_a_mixed_model_is_deployed_as_it_was_chosen(few: Model, tmp_path: Path) 
 @pytest.mark.whole  # compiles a real network many times
 def test_the_choice_keeps_its_share_and_int8_leaves_it_more(few: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     faster = {MIXED: 0.002, BF16: 0.001}
-    monkeypatch.setattr(choose_bfloat16, "_seconds", lambda work, place: [faster[place]] * len(work.graph.blocks))
-    monkeypatch.setattr(choose_bfloat16, "_relative", lambda _, tensors: 1.0 - 0.002 * len(tensors))
+    monkeypatch.setattr(choose_bfloat16, "_seconds", lambda work, place, _: [faster[place]] * len(work.graph.blocks))
+    monkeypatch.setattr(choose_bfloat16, "_relative", lambda _, tensors, __: 1.0 - 0.002 * len(tensors))
     reference = few.reference(len(few.data.held_out.samples))
     whole = choose_bfloat16.choose_bfloat16(few, reference, 1.0, RELATIVE, 0.05)
     assert whole is not None

@@ -54,6 +54,14 @@ def test_float_all_int8_and_the_best_plan_meet_in_every_place() -> None:
     assert final["plan 1"].plan.status == "measured"
 
 
+def test_at_a_small_effort_only_those_are_timed_that_may_win() -> None:
+    home = HOME | {"int8": replace(HOME["int8"], holds=False), "plan 2": replace(HOME["plan 2"], holds=False)}
+    final = everywhere({NAME: home}, {ORT: 0.0, NAME: 0.0}, 0.05)
+    assert set(final) == {
+        "float32", "int8", "plan 1", "float32, openvino", "plan 1, openvino"
+    }  # fmt: skip
+
+
 def test_the_same_plan_in_another_place_is_another_one() -> None:
     one = tried("", NAME).plan
     assert one.fingerprint() != moved(tried("", NAME), ORT, 0.0, 0.0).plan.fingerprint()

@@ -8,6 +8,7 @@ import pytest
 
 from taglio.model.graph import Block, Flow, Graph, Tensor, build, flows
 from taglio.model.load import load
+from taglio.profile import fit as fitting
 from taglio.profile.attribution import Attribution
 from taglio.profile.calibrate import calibrate
 from taglio.profile.fit import Run, Tables, conformal_ratio, fit
@@ -216,6 +217,20 @@ def test_leaving_one_out_predicts_mixes_without_seeing_them(graph: Graph) -> Non
             factors = np.linalg.lstsq(np.vstack([shares, np.sqrt(0.1) * np.eye(2)]), wanted, rcond=None)[0]
             own = np.array(rows[index])
             assert honest[run.name] == pytest.approx(own[2] + own[:2] @ factors, rel=1e-6)
+
+
+def test_forms_are_derived_once_for_all_fits(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fit without each run, of a network of 450 blocks, derived them again every time: eight seconds."""
+    asked: list[object] = []
+
+    def counted(flow: Flow, assignment: Assignment) -> int:
+        asked.append(flow)
+        return changes(flow, assignment)
+
+    monkeypatch.setattr(fitting, "changes", counted)
+    runs = Imagined(graph, noise=0.02).runs(mixes=9)
+    calibrate(runs, graph)
+    assert len(asked) == len(runs) * len(flows(graph))
 
 
 def test_what_every_run_gets_wrong_is_corrected(graph: Graph) -> None:

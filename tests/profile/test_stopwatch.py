@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,6 +21,7 @@ from taglio.profile.measure import MIXES, mixes_within
 from taglio.profile.speed import Speeds, reference_seconds, waking_seconds
 from taglio.profile.stopwatch import Effort, Feed, Run, run_for, stretch_s, time_models
 from taglio.profile.wall_time import STRETCH_S, stretches, summarize
+from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions
 from tests.models import conv_relu_chain
 
@@ -102,6 +104,26 @@ def test_a_slow_model_is_timed_in_one_run_with_its_kernels() -> None:
     timed = time_models({"first": models["first"]}, feeds, options, effort, kernels=True, once_s=4.0)
     (wall_s,) = timed["first"].samples_s
     assert 0.0 < sum(timed["first"].kernels.values()) < wall_s
+
+
+@pytest.mark.parametrize("once_s", [0.0, 4.0])
+def test_openvino_compiles_a_model_once_for_its_wall_time_and_kernels(
+    monkeypatch: pytest.MonkeyPatch, once_s: float
+) -> None:
+    compiled: list[bool] = []
+    real = openvino.compiled
+
+    def counting(*given: Any, counters: bool = False) -> openvino.OpenVinoSession:
+        compiled.append(counters)
+        return real(*given, counters=counters)
+
+    monkeypatch.setattr(openvino, "compiled", counting)
+    models, feeds = dict.fromkeys("ab", conv_relu_chain), [{"x": np.ones((1, 3, 8, 8), np.float32)}]
+    options, effort = SessionOptions(1, runtime=openvino.NAME), Effort(maximum=4, budget_s=0.1)
+    timed = time_models(models, feeds, options, effort, kernels=True, once_s=once_s)
+    assert compiled == [True, True]
+    for each in timed.values():
+        assert 0.0 < sum(each.kernels.values()) < 5.0 * each.wall.median_s
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.7])

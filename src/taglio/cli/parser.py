@@ -107,7 +107,17 @@ COMMANDS = (
         "flow:optimize",
         "find the fastest form within an error limit: profile, plan, build, time, report",
         f"{_OPTIMIZE} --cluster --out",
+        {
+            "--time-limit": option(
+                "lower the effort, stage by stage, to what is left of so many seconds; what a stage needs at any "
+                "effort may exceed them",
+                type=positive_float,
+                dest="time_limit_s",
+                metavar="S",
+            )
+        },
         several="--scenario --objective",
+        one="--time-limit",
     ),
     Command(
         "profile",

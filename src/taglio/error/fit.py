@@ -71,16 +71,25 @@ def fit_terms(
         slope = 0.5 * exponent * rows * noise / total[:, None]
         jacobian = np.column_stack([slope, np.ones(len(total)), 0.5 * np.log(total)]) * weights[:, None]
         size = len(theta)
-        normal = jacobian.T @ jacobian
         ridge = np.full(size + 2, _RIDGE)
         ridge[size:] = _LEVEL_RIDGE, _EXPONENT_RIDGE
         gradient = jacobian.T @ (weights * residual)
         gradient[:size] -= _RIDGE * theta
         gradient[size] -= _LEVEL_RIDGE * level
         gradient[size + 1] -= _EXPONENT_RIDGE * (exponent - 1.0)
-        step = np.linalg.solve(normal + np.diag(ridge + damping), gradient)
+        step = _ridge_step(jacobian, ridge + damping, gradient)
         theta = np.clip(theta + np.clip(step[:size], -2.0, 2.0), -8.0, 8.0)
         level += float(step[size])
         exponent = float(np.clip(exponent + step[size + 1], 0.3, 1.5))
     theta, level, exponent = best
     return Terms(start * np.exp(theta), level, exponent)
+
+
+def _ridge_step(jacobian: np.ndarray, ridge: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """(JᵀJ + diag(ridge))⁻¹ gradient, from the smaller of two systems: as many equations as subsets (Woodbury), or as
+    terms."""
+    if len(jacobian) >= len(ridge):
+        return np.asarray(np.linalg.solve(jacobian.T @ jacobian + np.diag(ridge), gradient))
+    scaled = jacobian / ridge
+    inner = np.linalg.solve(scaled @ jacobian.T + np.eye(len(jacobian)), scaled @ gradient)
+    return np.asarray((gradient - jacobian.T @ inner) / ridge)

@@ -1,6 +1,6 @@
 """Answers of built models on the held-out inputs: error and accuracy of the files that would be deployed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -71,6 +71,24 @@ def answers(
                 tally.add(reference_outputs, found)
                 hits[name].add(index, found)
     return {name: _answers(tally, hits[name].share(), groups, limits) for name, tally in tallies.items()}
+
+
+def judging(
+    work: Work, limits: Limits, count: int, asked: Collection[str], found: dict[str, float]
+) -> Callable[[str, Session], None]:
+    """What puts the loss of each model that is `asked` for into `found`, given its name and session: on the first
+    `count` held-out inputs, to be compared with the limit. Raises BadData for an input that the model cannot run."""
+    samples, names = work.data.held_out.samples[:count], list(work.model.outputs)
+
+    def judge(name: str, session: Session) -> None:
+        if name not in asked:
+            return
+        tally = Tally(work.parts, work.measure(limits.metric, limits.also, count), watched=True)
+        for sample, reference in zip(samples, work.float_answers(count), strict=True):
+            tally.add(reference, _run(session, names, sample, name))
+        found[name] = tally.judged(inf if limits.max_error is None else limits.max_error)
+
+    return judge
 
 
 def _answers(tally: Tally, top1: float | None, groups: Sequence[int], limits: Limits) -> Answers:

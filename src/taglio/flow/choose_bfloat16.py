@@ -32,7 +32,7 @@ from taglio.runtimes.openvino import BF16, MIXED, NAME, compiled, marked
 from taglio.scratch import scratch
 
 # Seconds, at effort 1, for the errors of blocks alone, and again for choices; lower efforts than _LEAST count as that.
-_BUDGET_S, _LEAST = 20.0, 0.2
+_BUDGET_S, _LEAST = 20.0, 0.1
 # Inputs for the error of a block alone; a choice is measured on all that are given.
 _FEW = 2
 # Neighbours share a measurement if time is short, but no more than this share of all blocks.
@@ -81,13 +81,13 @@ def choose_bfloat16(
         return None
     if min(_FEW, len(reference.samples)) * float_s > _COARSEST * budget_s:
         return None
-    seconds = np.array([_seconds(work, place) for place in (MIXED, BF16)])
+    seconds = np.array([_seconds(work, place, effort) for place in (MIXED, BF16)])
     alone = _alone(work, seconds[1], reference.first(_FEW), metric, budget_s)
     squares = np.square([alone.get(block.name, 0.0) for block in work.graph.blocks])
     best = _mixed(work, seconds, squares, reference, _SHARE * limit, metric=metric, budget_s=budget_s)
     if best is None:
         return None
-    taken_s = float_s * _relative(work, best.bfloat16)
+    taken_s = float_s * _relative(work, best.bfloat16, effort)
     return replace(best, seconds=taken_s) if taken_s <= _WORTH * float_s else None
 
 
@@ -226,14 +226,14 @@ def _tensors(work: Work, blocks: Sequence[Block]) -> tuple[str, ...]:
     return tuple(name for node in nodes if node.name in operators for name in node.output if name)
 
 
-def _seconds(work: Work, place: str) -> list[float]:
+def _seconds(work: Work, place: str, effort: float) -> list[float]:
     """Seconds of the float model's kernels in `place`, by block; what is behind a tensor belongs to its producer."""
     options = work.setup.options(place)
     timed = time_models(
         {FLOAT_RUN: lambda: work.model.proto},
         work.timed,
         options,
-        _KERNELS,
+        replace(_KERNELS, budget_s=effort * _KERNELS.budget_s),
         kernels=True,
         progress=work.progress,
         limit_bytes=work.memory_bytes,
@@ -247,7 +247,7 @@ def _seconds(work: Work, place: str) -> list[float]:
     return [by_block.get(block.name, 0.0) for block in work.graph.blocks]
 
 
-def _relative(work: Work, bfloat16: tuple[str, ...]) -> float:
+def _relative(work: Work, bfloat16: tuple[str, ...], effort: float) -> float:
     """The float model's time with these tensors in bfloat16, as a share of OpenVINO's in float32, side by side."""
     options = work.setup.options(NAME)
     places = {NAME: options, MIXED: replace(options, runtime=MIXED, bfloat16=bfloat16)}
@@ -255,7 +255,7 @@ def _relative(work: Work, bfloat16: tuple[str, ...]) -> float:
         dict.fromkeys(places, lambda: work.model.proto),
         work.timed,
         options,
-        _WALL,
+        replace(_WALL, budget_s=effort * _WALL.budget_s),
         kernels=False,
         limit_bytes=work.memory_bytes,
         places=places,

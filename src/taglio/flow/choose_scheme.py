@@ -105,7 +105,7 @@ def choose(
             return dropped[0].scheme, tuple(dropped)
         timed = time(models, work.timed, effort=thorough)
     float_s = timed[FLOAT_RUN].wall.median_s
-    reference = work.quick_reference(float_s)
+    reference = work.quick_reference(float_s, effort)
     options = SessionOptions(work.setup.threads, spinning=True)
 
     def scored(scheme: Scheme, latency_s: float, build: Callable[[], onnx.ModelProto]) -> SchemeResult:

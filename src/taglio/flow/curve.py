@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from taglio.error.model import Alone, ErrorModel
 from taglio.flow.choose_place import left_for_int8
+from taglio.flow.search import solve_s
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits
@@ -27,7 +28,14 @@ class Level:
 
 
 def curve(
-    graph: Graph, profile: Profile, model: ErrorModel, limits: Limits, *, base: float, ahead: float
+    graph: Graph,
+    profile: Profile,
+    model: ErrorModel,
+    limits: Limits,
+    *,
+    base: float,
+    ahead: float,
+    effort: float = 1.0,
 ) -> tuple[Level, ...]:
     """Predicted speed-ups at larger limits, in a place where the float model has the error `base` and is `ahead` times
     as fast as the float model that is compared with. Empty if the metric moves in steps: a multiple of a limit means
@@ -41,7 +49,7 @@ def curve(
         if not 0.0 < bound <= _MOST:
             continue
         wider = replace(limits, max_error=left_for_int8(bound, base))
-        plan = make_plan(graph, profile, model, wider, time_limit_s=_TIME_LIMIT_S)
+        plan = make_plan(graph, profile, model, wider, time_limit_s=min(_TIME_LIMIT_S, solve_s(effort)))
         seconds = plan.predicted_latency_s.value
         if plan.status != "infeasible" and seconds > 0.0:
             found.append(Level(bound, ahead * float_s / seconds, len(plan.assignment())))

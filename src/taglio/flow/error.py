@@ -50,7 +50,7 @@ _RANGE_INPUTS, _RANGES_S = 4, 8.0
 # The study times its second run, or its first if two take longer.
 _TWO_S = 8.0
 # Seconds of the study, and of blocks alone in it, at effort 1; blocks alone may take as long as at _LEAST.
-_STUDY_S, _ALONE_S, _LEAST = 26.0, 100.0, 0.2
+_STUDY_S, _ALONE_S, _LEAST = 26.0, 100.0, 0.1
 
 
 def error_model(

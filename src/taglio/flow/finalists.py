@@ -12,10 +12,11 @@ from math import inf, isfinite
 import onnx
 
 from taglio.errors import BadData, BadModel, one_line
-from taglio.flow.answers import Answers, answers
+from taglio.flow.answers import Answers, answers, judging
+from taglio.flow.as_built import shifted, unsure
 from taglio.flow.choose_place import PlaceResult, left_for_int8, together
 from taglio.flow.outcome import InPlace
-from taglio.flow.search import Tried, best
+from taglio.flow.search import Tried, best, key_of
 from taglio.flow.work import Work
 from taglio.plan.result import Interval, Limits
 from taglio.profile.busy import faster
@@ -31,16 +32,13 @@ FINALISTS = 3
 # Medians closer than this factor do not show which is faster, even on an idle machine.
 NOISE = 1.015
 PLAIN = (FLOAT_RUN, "int8")
+# At a smaller effort, only those finalists are timed that may win.
+_ALL_EFFORT = 0.2
 
 
 def same_assignment(one: Tried, other: Tried) -> bool:
     """Whether two plans are the same model in the same place."""
     return _key(one) == _key(other)
-
-
-def key_of(assignment: Assignment) -> tuple[tuple[str, str], ...]:
-    """A key that is equal for equal assignments."""
-    return tuple(sorted((block, precision.name) for block, precision in assignment.items()))
 
 
 def finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
@@ -59,10 +57,13 @@ def finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
     return solved | chosen
 
 
-def everywhere(by_place: Mapping[str, Mapping[str, Tried]], bases: Mapping[str, float]) -> dict[str, Tried]:
+def everywhere(
+    by_place: Mapping[str, Mapping[str, Tried]], bases: Mapping[str, float], effort: float = 1.0
+) -> dict[str, Tried]:
     """The finalists of all places: for places that were planned in, their own; for the others float, all-int8 and the
     best plan of the first. Only float is tried with faster products on a GPU, where int8 has none. `bases` is the error
-    of the float model in each place; finalists of the first place keep their names."""
+    of the float model in each place; finalists of the first place keep their names. At a small `effort` those that are
+    not expected to keep the limit are left out, but for float and all-int8 in the first place."""
     lender, home = next(iter(by_place.items()))
     first = next(iter(bases))
     found: dict[str, Tried] = {}
@@ -74,7 +75,7 @@ def everywhere(by_place: Mapping[str, Mapping[str, Tried]], bases: Mapping[str, 
             known = {name: moved(home[name], place, bases[lender], base) for name in visiting if name in home}
         suffix = "" if place == first else f", {place}"
         found |= {name + suffix: each for name, each in known.items()}
-    return found
+    return {name: each for name, each in found.items() if each.holds or name in PLAIN or effort >= _ALL_EFFORT}
 
 
 def moved(each: Tried, place: str, base: float, base_there: float) -> Tried:
@@ -86,27 +87,32 @@ def moved(each: Tried, place: str, base: float, base_there: float) -> Tried:
         each.plan, runtime=place, status="measured", gap=0.0, measured_error=error, predicted_error=predicted
     )
     limit = plan.limits.max_error
-    return replace(each, error=error, holds=each.holds and (limit is None or error <= limit), plan=plan)
+    holds = each.holds and (limit is None or error <= limit)
+    return replace(each, error=error, holds=holds, plan=plan, built=False)
 
 
-def shifted(expected: Interval, base: float, base_there: float) -> Interval:
-    """A predicted error moved from a place where the float model has the error `base` to one where it has
-    `base_there`."""
-    low, value, high = (
-        together(left_for_int8(end, base), base_there) for end in (expected.low, expected.value, expected.high)
-    )
-    return Interval(low, value, high, expected.coverage)
+def as_built(each: Tried, error: float, limits: Limits) -> Tried:
+    """A plan with the `error` that was measured as built for its place, which is then the predicted one."""
+    predicted = each.plan.predicted_error
+    if 0.0 < error < inf and predicted.value > 0.0:
+        predicted = predicted.times(error / predicted.value)
+    return _judged(replace(each, plan=replace(each.plan, predicted_error=predicted), built=True), error, limits)
 
 
-def timed_finalists(work: Work, build: Build, final: dict[str, Tried], budget_s: float) -> dict[str, Timed]:
+def timed_finalists(
+    work: Work, build: Build, final: dict[str, Tried], budget_s: float, limits: Limits, inputs: int
+) -> dict[str, Timed]:
     """The times of every finalist in its place, all in one interleaved run, with the float model in the first place as
-    FLOAT_RUN. A finalist that does not run there is marked in `final` as not holding."""
+    FLOAT_RUN. A finalist that does not run there is marked in `final` as not holding; one whose error there is not
+    known yet has that on the first `inputs` held-out inputs."""
     home = next(iter(final.values())).plan.runtime
     models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: partial(build, {}, home)}
     models |= {name: partial(build, each.plan.assignment(), each.plan.runtime) for name, each in final.items()}
     places = {FLOAT_RUN: work.setup.options(home)}
     places |= {name: work.setup.options(each.plan.runtime) for name, each in final.items()}
     refused: dict[str, str] = {}
+    losses = dict[str, float]()
+    asked = [name for name, each in final.items() if each.holds and unsure(each, limits)]
     timed = time_models(
         models,
         work.timed,
@@ -118,7 +124,10 @@ def timed_finalists(work: Work, build: Build, final: dict[str, Tried], budget_s:
         places=places,
         refused=refused if len({each.plan.runtime for each in final.values()}) > 1 else None,
         once_s=work.setup.run_s,
+        opened=judging(work, limits, inputs, asked, losses),
     )
+    for name, error in losses.items():
+        final[name] = as_built(final[name], error, limits)
     for name in refused.keys() & final.keys():
         final[name] = replace(final[name], holds=False, refused=refused[name])
     return timed

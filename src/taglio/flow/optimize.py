@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import isfinite, isinf
+from math import inf, isfinite, isinf
 from typing import Any
 
 from taglio import weights
@@ -37,6 +37,10 @@ from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.openvino import MIXED
 
+# What stages take at effort 1, roughly, by which a time limit is divided; and the least effort.
+_TYPICAL_S = {"scheme": 60.0, "repair": 20.0, "profile": 50.0, "error": 60.0, "plan": 80.0}
+_LEAST = 0.01
+
 
 def optimize(
     model: Any,
@@ -48,6 +52,7 @@ def optimize(
     scheme: str | Scheme = AUTO,
     confidence: float = 0.9,
     effort: float = 1.0,
+    time_limit_s: float | None = None,
     progress: Progress | None = None,
     **settings: Any,
 ) -> Result:
@@ -58,7 +63,9 @@ def optimize(
     is in the unit of the metric; for a task it is how much worse than float the score may be. Several limits are a dict
     by metric, such as {"relative-l2": 0.03, "ctc": 0.01}; the first steers the search. Blocks that match a pattern in
     `keep_float` stay float, those in `force_int8` become int8. `scheme` is the int8 form ("auto": the best of several),
-    `effort` scales the time given to measuring, `progress` is called with a stage, the work done and the total.
+    `effort` scales the time given to measuring; `time_limit_s` lowers it, stage by stage, to what is left of so many
+    seconds (what a stage needs at any effort may exceed them). `progress` is called with a stage, the work done and the
+    total.
 
     The plan keeps the limit on all held-out inputs and is the fastest finalist, timed beside float and all-int8; if no
     int8 plan is both, the result is the float model. Raises Infeasible if blocks that are forced into int8 break the
@@ -68,8 +75,7 @@ def optimize(
     >>> result.table.plan.holds(0.02), sorted(result.session().run(images[0]))
     (True, ['logits'])
     """
-    clock = _Clock()
-    positive("effort", effort)
+    clock = _Clock(positive("effort", effort), inf if time_limit_s is None else positive("time_limit_s", time_limit_s))
     wanted = read_scheme(scheme)
     if isinstance(model, Work):
         if data is not None or settings:
@@ -82,25 +88,28 @@ def optimize(
     if limits.max_error is None:
         raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
     clock.lap("load")
-    found = settle(work, wanted, limits.max_error, limits.metric, effort=effort)
+    found = settle(work, wanted, limits.max_error, limits.metric, effort=clock.effort("scheme"))
     settled, places = found.work, found.places
     if places.schemes or len(places.results) > 1:
         clock.lap("scheme")
     chosen, repairs = found.scheme, tuple[RepairResult, ...]()
     if any(each.scheme == places.scheme and each.error > limits.max_error for each in places.schemes):
         chosen, repairs = choose_repairs(
-            settled.in_place(studied(places.planned)), chosen, limits.metric, effort=effort
+            settled.in_place(studied(places.planned)), chosen, limits.metric, effort=clock.effort("repair")
         )
         settled.kept.forget("builder", but=chosen)  # each holds a copy of the weights
         clock.lap("repair")
     settled.builder(chosen)
     clock.lap("calibrate")
-    measured = profiles(settled, places.planned, chosen, effort)
+    measured = profiles(settled, places.planned, chosen, clock.effort("profile"))
     clock.lap("profile")
     best, home = next(iter(measured.items()))
     inner = left_for_int8(limits.max_error, places.usable.get(best, 0.0))
-    error = error_model(settled.in_place(studied(measured)), home, near=inner, confidence=confidence, effort=effort)
+    error = error_model(
+        settled.in_place(studied(measured)), home, near=inner, confidence=confidence, effort=clock.effort("error")
+    )
     clock.lap("error")
+    effort = clock.effort("plan")
     decision = decide(settled, measured, error, limits, bases=places.usable, effort=effort)
     levels = curve(
         settled.graph,
@@ -109,6 +118,7 @@ def optimize(
         limits,
         base=places.usable.get(decision.profile.conditions.runtime, 0.0),
         ahead=decision.ahead(),
+        effort=effort,
     )
     clock.lap("plan")
     built = assemble(settled, decision.plan)
@@ -239,11 +249,18 @@ def _float_only(timed: Mapping[str, Timed], answered: Answers, size_bytes: int, 
 
 
 class _Clock:
-    """Seconds by stage."""
+    """Seconds by stage, and the effort of the next within a time limit."""
 
-    def __init__(self) -> None:
+    def __init__(self, effort: float, limit_s: float) -> None:
         self.laps: dict[str, float] = {}
-        self._last = time.perf_counter()
+        self._effort, self._limit_s, self._last = effort, limit_s, time.perf_counter()
+
+    def effort(self, stage: str) -> float:
+        """The effort at which this stage and those after it typically take what is left of the time."""
+        stages = [*_TYPICAL_S]
+        typical_s = sum(_TYPICAL_S[each] for each in stages[stages.index(stage) :])
+        left_s = self._limit_s - sum(self.laps.values())
+        return min(self._effort, max(_LEAST, left_s / typical_s))
 
     def lap(self, stage: str) -> None:
         now = time.perf_counter()

@@ -15,9 +15,10 @@ from taglio.error.loss import Bound, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.errors import BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
-from taglio.flow.answers import Answers
+from taglio.flow.answers import Answers, judging
+from taglio.flow.as_built import AsBuilt, unsure
 from taglio.flow.by_hand import place_by_hand
-from taglio.flow.choose_place import left_for_int8, studied, together
+from taglio.flow.choose_place import studied
 from taglio.flow.error import loss_limits
 from taglio.flow.finalists import (
     PLAIN,
@@ -25,15 +26,24 @@ from taglio.flow.finalists import (
     by_the_clock,
     everywhere,
     finalists,
-    key_of,
     plans,
     proven,
     same_assignment,
-    shifted,
     timed_finalists,
     winner_of,
 )
-from taglio.flow.search import Tried, best, corrected, damage_first, exclude, predicted_by, search, unsolved
+from taglio.flow.search import (
+    Tried,
+    best,
+    corrected,
+    damage_first,
+    exclude,
+    keeps_pins,
+    key_of,
+    predicted_by,
+    search,
+    unsolved,
+)
 from taglio.flow.work import Work, affordable
 from taglio.model.graph import ANCHORS, Graph
 from taglio.plan.one_machine import pinned
@@ -45,6 +55,7 @@ from taglio.profile.stopwatch import Effort, Timed, time_models
 from taglio.progress import Progress
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision
+from taglio.runtimes.session import Session
 
 # One limit on the metric, or limits by metric name.
 Bounds = float | Mapping[str, float]
@@ -55,7 +66,7 @@ _ROUNDS = 2
 _PATIENCE_S = 60.0
 _SOLVED, _FEWEST, _SOLVED_AGAIN, _EXCLUDED = 10, 3, 6, 30
 _VERIFY_SAMPLES, _VERIFY_S = 32, 8.0
-_LEAST = 0.2
+_LEAST = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,17 +212,17 @@ def decide(
     tried = [each for explored in found.values() for each in explored.tried]
     budget_s = (8.0 + 2.0 * (len(bases) - 1)) * effort
     by_place = {place: finalists(each.tried, each.leader) for place, each in found.items()}
-    final, answered = everywhere(by_place, bases), dict[str, Answers]()
-    timed = timed_finalists(work, build, final, budget_s)
+    final, answered = everywhere(by_place, bases, effort), dict[str, Answers]()
+    timed = timed_finalists(work, build, final, budget_s, limits, meter.samples)
     winner = proven(work, build, final, timed, answered, limits)
     if meter.samples < len(work.data.held_out.samples) and _none_but_plain(final, winner):
         place, best_there = next(iter(found.items()))
-        inner = _within(limits, bases[place])
-        again = _searched(work, best_there.profile, best_there.error, inner, full(), effort=effort)
+        expected = AsBuilt(limits, bases[place])
+        again = _searched(work, best_there.profile, best_there.error, expected.within(), full(), effort=effort)
         again = predicted_by(best_there.profile, best_there.error, work.graph, again)
-        again = [_deployed(each, limits, bases[place]) for each in again]
-        final, answered = everywhere({place: finalists(again, None)}, bases), {}
-        timed = timed_finalists(work, build, final, budget_s)
+        again = [expected.deployed(each) for each in again]
+        final, answered = everywhere({place: finalists(again, None)}, bases, effort), {}
+        timed = timed_finalists(work, build, final, budget_s, limits, full().samples)
         winner = proven(work, build, final, timed, answered, limits)
         tried += again
     if winner is None:
@@ -254,11 +265,10 @@ def _explored(
     A plan's prediction depends on the layouts that its kernels use, and the random mixes of the profile are far from
     it. Plans by simple rules are timed too: where the tables are wrong, the clock shows it.
     """
-    inner, (meter, full) = _within(limits, base), meters
-    assert inner.max_error is not None, "decide needs a limit"
+    place, (meter, full) = AsBuilt(limits, base), meters
     study = model
-    tried = _searched(work, measured, model, inner, meter, full=full, effort=effort)
-    model = corrected(study, work.graph, tried, inner.max_error)
+    tried = _searched(work, measured, model, place.within(), meter, full=full, effort=effort)
+    model = corrected(study, work.graph, tried, place.bound)
     known, leader = measured, None
     seen = set[object]()
     start = time.monotonic()
@@ -268,41 +278,32 @@ def _explored(
         if keys <= seen or time.monotonic() - start + len(chosen) * work.setup.run_s > _patience_s(effort):
             break
         seen |= keys
-        timed, refused = _time(work, build, chosen, 6.0 * effort)
+        losses = dict[str, float]()
+        asked = [_label(name) for name, each in chosen.items() if unsure(place.deployed(each), limits)]
+        judge = judging(work, limits, meter.samples, asked, losses)
+        timed, refused = _time(work, build, chosen, 6.0 * effort, judge)
         failed = [each for name, each in chosen.items() if _label(name) in refused]
         tried = [each for each in tried if not any(same_assignment(each, other) for other in failed)]
         chosen = {name: each for name, each in chosen.items() if _label(name) in timed}
+        for name, each in chosen.items():
+            place.note(each, losses.get(_label(name), 0.0))
+        chosen = dict(zip(chosen, place.judged(work.graph, [*chosen.values()]), strict=True))
         leader = chosen[winner_of(chosen, {name: timed[_label(name)] for name in chosen})]
+        place.follow(leader)
         runs = {_label(name): (each.plan.assignment(), timed[_label(name)]) for name, each in chosen.items()}
         runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
         known = refine(work.model, work.graph, known, runs, f" {index + 1}", near=leader.plan.assignment())
-        rounds = min(_SOLVED_AGAIN, _solved(meter, effort))
+        inner, rounds = place.within(), min(_SOLVED_AGAIN, _solved(meter, effort))
         told = work.progress
+        tried = place.judged(work.graph, tried)
         tried += search(work.graph, known, model, inner, meter.error, rounds=rounds, effort=effort, progress=told)
-        model = corrected(study, work.graph, tried, inner.max_error)
+        model = corrected(study, work.graph, tried, place.bound)
         tried = predicted_by(known, model, work.graph, tried)
     tried, leaders = (
-        [_deployed(each, limits, base) for each in predicted_by(known, model, work.graph, some)]
+        [place.deployed(each) for each in predicted_by(known, model, work.graph, some)]
         for some in (tried, [leader] if leader else [])
     )
     return Explored(tried, leaders[0] if leaders else None, known, model)
-
-
-def _within(limits: Limits, base: float) -> Limits:
-    """The part of `limits` left for int8 in a place where the float model has the error `base`."""
-    if limits.max_error is None:
-        return limits
-    return replace(limits, max_error=left_for_int8(limits.max_error, base))
-
-
-def _deployed(each: Tried, limits: Limits, base: float) -> Tried:
-    """A plan as expected when deployed in a place where the float model has the error `base`, under the full
-    `limits`."""
-    error = together(each.error, base)
-    predicted = shifted(each.plan.predicted_error, 0.0, base)
-    return replace(
-        each, error=error, plan=replace(each.plan, limits=limits, measured_error=error, predicted_error=predicted)
-    )
 
 
 def _none_but_plain(final: Mapping[str, Tried], winner: str | None) -> bool:
@@ -339,13 +340,11 @@ def _searched(
     """
     rounds, told = _solved(meter, effort), work.progress
     tried = search(work.graph, measured, model, limits, meter.error, rounds=rounds, effort=effort, progress=told)
-    kept = {name for name in limits.float_blocks if not work.graph.block(name).movement}
     patient = _EXCLUDED * meter.evaluation_s <= _patience_s(effort)
     for name, assignment in _rules(work.graph, measured, model, limits, meter, excluding=patient).items():
         value = meter.error(assignment) if assignment else 0.0
         candidate = unsolved(name, work.graph, measured, model, limits, assignment, value)
-        # ONNX Runtime runs a weightless float block between int8 ones in int8, which would break a pin to float.
-        tried.append(replace(candidate, holds=candidate.holds and not kept & set(assignment)))
+        tried.append(replace(candidate, holds=candidate.holds and keeps_pins(work.graph, limits, candidate.plan)))
     if not any(each.holds for each in tried):
         if full is not None and full() is not meter:
             return _searched(work, measured, model, limits, full(), effort=effort)
@@ -448,10 +447,14 @@ def _label(name: str) -> str:
 
 
 def _time(
-    work: Work, build: Build, chosen: Mapping[str, Tried], budget_s: float
+    work: Work,
+    build: Build,
+    chosen: Mapping[str, Tried],
+    budget_s: float,
+    opened: Callable[[str, Session], None],
 ) -> tuple[dict[str, Timed], dict[str, str]]:
-    """The times of the float model and every chosen plan, by label, and why a plan does not run. Raises BadModel if
-    the float model does not."""
+    """The times of the float model and every chosen plan, by label, and why a plan does not run; `opened` gets every
+    session. Raises BadModel if the float model does not run."""
     assignments: dict[str, Mapping[str, Precision]] = {FLOAT_RUN: {}}
     assignments |= {_label(name): each.plan.assignment() for name, each in chosen.items()}
     refused: dict[str, str] = {}
@@ -465,6 +468,7 @@ def _time(
         limit_bytes=work.memory_bytes,
         refused=refused,
         once_s=work.setup.run_s,
+        opened=opened,
     )
     if FLOAT_RUN in refused:
         raise BadModel(refused[FLOAT_RUN])

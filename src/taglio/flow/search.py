@@ -20,7 +20,7 @@ _STEP = 0.98
 # A slack so large that a plan unchanged by it is not restricted by the bound.
 _FAR = 64.0
 # Seconds for a solve at effort 1, and the least. Tables measured on a busy machine can take minutes to prove.
-_SOLVE_S, _LEAST_S = 10.0, 2.0
+_SOLVE_S, _LEAST_S = 10.0, 0.5
 # Plans with an error within this factor of the bound correct the error model, if there are at least this many.
 _NEAR, _FEWEST = 3.0, 3
 
@@ -28,13 +28,26 @@ _NEAR, _FEWEST = 3.0, 3
 @dataclass(frozen=True, slots=True)
 class Tried:
     """A plan and whether its measured error keeps the bound. `name` is the origin of a plan not from the solver, such
-    as float32, otherwise "". `refused` says why it does not run in its place."""
+    as float32, otherwise "". `refused` says why it does not run in its place; `built` whether its error was measured as
+    built for its place, or in float32 arithmetic."""
 
     plan: Plan
     error: float
     holds: bool
     name: str = ""
     refused: str = ""
+    built: bool = False
+
+
+def key_of(assignment: Assignment) -> tuple[tuple[str, str], ...]:
+    """A key that is equal for equal assignments."""
+    return tuple(sorted((block, precision.name) for block, precision in assignment.items()))
+
+
+def keeps_pins(graph: Graph, limits: Limits, plan: Plan) -> bool:
+    """Whether the blocks that are pinned to float stay so: ONNX Runtime runs a weightless one between int8 blocks in
+    int8."""
+    return plan.assignment().keys().isdisjoint(name for name in limits.float_blocks if not graph.block(name).movement)
 
 
 def search(
@@ -57,7 +70,7 @@ def search(
     bound = limits.max_error
     assert bound is not None, "an unbounded plan needs no search"
 
-    limit_s = max(_LEAST_S, effort * _SOLVE_S)
+    limit_s = solve_s(effort)
 
     def make(slacks: Sequence[float]) -> Plan | None:
         plan = make_plan(graph, profile, error, limits, slack=slacks[0], time_limit_s=limit_s)
@@ -65,6 +78,11 @@ def search(
 
     found = search_by(make, lambda plan: [measure(plan.assignment())], [bound], rounds=rounds, progress=progress)
     return [_tried(plan, errors[0], bound) for plan, errors in found]
+
+
+def solve_s(effort: float) -> float:
+    """The time limit of a solve, in seconds."""
+    return max(_LEAST_S, effort * _SOLVE_S)
 
 
 def _tried(plan: Plan, error: float, bound: float) -> Tried:

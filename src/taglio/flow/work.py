@@ -60,8 +60,9 @@ from taglio.runtimes.session import RUNTIMES, WHOLE, package
 
 # A timed run takes no longer than this if it covers several shapes.
 _TIMED_S = 8.0
-# A few inputs are as many as float runs in _FEW_S seconds, at most _MOST_FEW, and two unless they take _TWO_S.
-_FEW_S, _MOST_FEW, _TWO_S = 0.5, 32, 8.0
+# A few inputs are as many as float runs in _FEW_S seconds, at most _MOST_FEW at effort 1 and _LEAST_FEW at any effort,
+# and two unless they take _TWO_S.
+_FEW_S, _MOST_FEW, _LEAST_FEW, _TWO_S = 0.5, 32, 8, 8.0
 # Biases are averaged over samples that take _MEANS_S, at least _LEAST_MEANS.
 _MEANS_S, _LEAST_MEANS = 8.0, 4
 T = TypeVar("T")
@@ -257,9 +258,11 @@ class Work:
         samples = self.data.held_out.samples[:count]
         return Reference(samples, self.float_answers(len(samples)), self.parts)
 
-    def quick_reference(self, float_s: float) -> Reference:
-        """A few held-out inputs with the float model's answers, each of which takes `float_s`."""
-        return self.reference(min(_MOST_FEW, max(self.affordable(_TWO_S, 2), int(_FEW_S / float_s))))
+    def quick_reference(self, float_s: float, effort: float = 1.0) -> Reference:
+        """A few held-out inputs, fewer at a small `effort`, with the float model's answers, each of which takes
+        `float_s`."""
+        most = max(_LEAST_FEW, int(min(1.0, effort) * _MOST_FEW))
+        return self.reference(min(most, max(self.affordable(_TWO_S, 2), int(_FEW_S / float_s))))
 
     def but(self, **changes: Any) -> "Work":
         """A copy with other fields; kept results are shared."""

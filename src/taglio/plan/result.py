@@ -67,6 +67,10 @@ class Interval:
         """The interval of a time, or of what is in proportion to one, whose profile has this `interval_ratio`."""
         return cls(value / (1.0 + ratio), value, value * (1.0 + ratio), COVERAGE)
 
+    def times(self, factor: float) -> "Interval":
+        """The same with the number and its interval multiplied by `factor`."""
+        return Interval(factor * self.low, factor * self.value, factor * self.high, self.coverage)
+
     def check(self) -> None:
         """Raise ValueError unless low ≤ value ≤ high."""
         require(self.low <= self.value <= self.high, "an interval must have low ≤ value ≤ high")

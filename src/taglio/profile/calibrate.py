@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from taglio.model.graph import Graph, flows
-from taglio.profile.fit import Run, Tables, fit, parts
+from taglio.model.graph import Graph
+from taglio.profile.fit import Run, Tables, fit, parts, with_forms
 
 _RIDGE = 0.1
 # Least factor: a kernel takes at least this share of its measured time, however much wall times scatter.
@@ -20,11 +20,10 @@ _LEAST = 0.1
 
 def calibrate(runs: Sequence[Run], graph: Graph) -> tuple[Tables, dict[str, float]]:
     """The calibrated fit of `runs`; and the seconds of each mixed run, predicted by a calibrated fit of the others."""
-    moving = flows(graph)
-    unseen = []
+    runs, unseen = with_forms(runs, graph), []
     for index, run in enumerate(runs):
         others = fit([*runs[:index], *runs[index + 1 :]], graph)
-        unseen.append(np.array(parts(others, graph, moving, [run])[0]) / run.wall_s)
+        unseen.append(np.array(parts(others, [run])[0]) / run.wall_s)
     shares = np.array(unseen)
     errors = shares.sum(axis=1) - 1.0
     features = shares[:, :2]

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import get_args
 
 import numpy as np
 
 from taglio.model.graph import Flow, Graph, flows
 from taglio.profile.attribution import Attribution
-from taglio.profile.result import BlockTime, Glue, changes, flow_seconds, reads, writes
-from taglio.quantize.precision import Precision, form_of
+from taglio.profile.result import BlockTime, Glue, Written, changes, reads, writes, written, written_costs
+from taglio.quantize.precision import Assignment, Precision, form_of
 
 # Prior of the kernel clock: ONNX Runtime's profiler adds a few microseconds to each kernel it records.
 _PRIOR_KERNEL_OVERHEAD_S = 3e-6
@@ -17,8 +18,7 @@ _WEAK, _STRONG = 0.1, 1.5
 # Typical session overhead besides kernels: tens of microseconds, hundreds if it copies large outputs.
 _SESSION_S = 2e-4
 _GENERAL_WEIGHT = 0.05
-# How a flow is written: by a float block, by a float activation behind an int8 anchor, in int8.
-_FLOAT, _ANCHOR, _INT8 = "float", "anchor", "int8"
+_FLOAT, _ANCHOR, _INT8 = get_args(Written)
 COVERAGE = 0.9
 # The correction to wall time may shrink block times to no less than this share.
 _LEAST_SHARE = 0.1
@@ -27,10 +27,20 @@ _MOST_SCALE = 4.0
 
 
 @dataclass(frozen=True, slots=True)
+class Forms:
+    """The forms of a run: of each block, with the flows that it reads or writes and that change type; and of each flow,
+    how it is written, and its number of type changes."""
+
+    blocks: tuple[tuple[str, str, tuple[str, ...]], ...]
+    flows: tuple[tuple[Flow, Written, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One whole-model run: its assignment, wall seconds, and the attribution of its kernels.
 
-    `weight` is its weight in the fit's means: larger the closer it is to the plan to predict."""
+    `weight` is its weight in the fit's means: larger the closer it is to the plan to predict. `forms` are derived from
+    its assignment once (with_forms) for several fits."""
 
     name: str
     assignment: dict[str, Precision]
@@ -38,6 +48,7 @@ class Run:
     attribution: Attribution
     mixed: bool
     weight: float = 1.0
+    forms: Forms = Forms((), ())
 
 
 # Pairs (value, weight).
@@ -60,12 +71,11 @@ class Tables:
 def fit(runs: Sequence[Run], graph: Graph) -> Tables:
     """Block and glue seconds as weighted means over `runs`, scaled to add up to wall time."""
     scale, overhead, unexplained = _clock(runs)
-    runs = [_to_wall(run, overhead, unexplained) for run in runs]
-    moving = flows(graph)
-    blocks, surplus = _block_times(runs, graph, moving)
-    glue, quantize_rate, dequantize_rate = _glue(runs, graph, moving, surplus)
+    runs = [_to_wall(run, overhead, unexplained) for run in with_forms(runs, graph)]
+    blocks, surplus = _block_times(runs)
+    glue, quantize_rate, dequantize_rate = _glue(runs, graph, surplus)
     tables = Tables(blocks, glue, 0.0, scale, overhead, quantize_rate, dequantize_rate)
-    sums = parts(tables, graph, moving, runs)
+    sums = parts(tables, runs)
     rest = _mean([(run.wall_s - sum(each), run.weight) for run, each in zip(runs, sums, strict=True)])
     # The session overhead of a run, plus orphan kernels. Anything more is noise and is added to blocks: every component
     # pays the session overhead, so with a large one no component would be worth another device.
@@ -77,11 +87,9 @@ def fit(runs: Sequence[Run], graph: Graph) -> Tables:
     return Tables(blocks, glue, own, scale, overhead, quantize_rate, dequantize_rate)
 
 
-def _block_times(
-    runs: Sequence[Run], graph: Graph, moving: Sequence[Flow]
-) -> tuple[tuple[BlockTime, ...], dict[tuple[str, str], float]]:
-    """Seconds of every block without type changes on what it reads or writes; and, by (run, flow), the seconds that a
-    type change added (other layouts, colder caches) or saved, which count as part of the boundary."""
+def with_forms(runs: Sequence[Run], graph: Graph) -> list[Run]:
+    """The runs with their `forms`, where these are not known yet."""
+    moving = flows(graph)
     incoming: dict[str, list[Flow]] = {}
     outgoing: dict[str, list[Flow]] = {}
     for flow in moving:
@@ -89,27 +97,38 @@ def _block_times(
             outgoing.setdefault(flow.producer, []).append(flow)
         for reader in dict.fromkeys(block for _, block in flow.readers if block):
             incoming.setdefault(reader, []).append(flow)
+
+    def forms(assignment: Assignment) -> Forms:
+        counts = {flow.name: changes(flow, assignment) for flow in moving}
+        blocks = []
+        for block in graph.blocks:
+            read = reads(assignment, block.name)
+            changed = [f.name for f in incoming.get(block.name, ()) if writes(assignment, f.producer) != read]
+            changed += [f.name for f in outgoing.get(block.name, ()) if counts[f.name]]
+            blocks.append((block.name, form_of(assignment, block.name), tuple(changed)))
+        return Forms(tuple(blocks), tuple((flow, written(flow, assignment), counts[flow.name]) for flow in moving))
+
+    return [run if run.forms.blocks else replace(run, forms=forms(run.assignment)) for run in runs]
+
+
+def _block_times(runs: Sequence[Run]) -> tuple[tuple[BlockTime, ...], dict[tuple[str, str], float]]:
+    """Seconds of every block without type changes on what it reads or writes; and, by (run, flow), the seconds that a
+    type change added (other layouts, colder caches) or saved, which count as part of the boundary."""
     calm: dict[tuple[str, str], _Weighted] = {}
     every: dict[tuple[str, str], _Weighted] = {}
-    across: list[tuple[str, str, list[str], float]] = []  # run, key..., flows that change, seconds
-    keys: list[tuple[str, str]] = []
+    across: list[tuple[str, tuple[str, str], tuple[str, ...], float]] = []  # run, key, flows that change, seconds
     for run in runs:
-        for block in graph.blocks:
-            seconds = run.attribution.blocks_s.get(block.name, 0.0)
-            key = (block.name, form_of(run.assignment, block.name))
+        for block, form, changed in run.forms.blocks:
+            seconds, key = run.attribution.blocks_s.get(block, 0.0), (block, form)
             every.setdefault(key, []).append((seconds, run.weight))
-            read = reads(run.assignment, block.name)
-            changed = [f.name for f in incoming.get(block.name, ()) if writes(run.assignment, f.producer) != read]
-            changed += [f.name for f in outgoing.get(block.name, ()) if changes(f, run.assignment)]
             if changed:
-                across.append((run.name, block.name, changed, seconds))
-                keys.append(key)
+                across.append((run.name, key, changed, seconds))
             else:
                 calm.setdefault(key, []).append((seconds, run.weight))
     # Means, not medians: times are right-skewed, and only means add up to the mean of the whole model.
     base = {key: _mean(calm.get(key, values)) for key, values in every.items()}
     surplus: dict[tuple[str, str], float] = {}
-    for (run_name, _, changed, seconds), key in zip(across, keys, strict=True):
+    for run_name, key, changed, seconds in across:
         if key in calm:
             for flow_name in changed:
                 place = (run_name, flow_name)
@@ -142,25 +161,20 @@ def conformal_ratio(
     return ordered[-1][0]
 
 
-def parts(
-    tables: Tables, graph: Graph, moving: Sequence[Flow], runs: Sequence[Run]
-) -> list[tuple[float, float, float]]:
-    """Predicted seconds of each run: of its blocks, of its type changes, and of the rest. A block that was never
-    measured in a precision takes its time in another."""
+def parts(tables: Tables, runs: Sequence[Run]) -> list[tuple[float, float, float]]:
+    """Predicted seconds of each run (with its forms): of its blocks, of its type changes, and of the rest. A block that
+    was never measured in a precision takes its time in another."""
     times = {(entry.block, entry.precision): entry.seconds for entry in tables.blocks}
     fallback: dict[str, float] = {}
     for entry in tables.blocks:
         fallback.setdefault(entry.block, entry.seconds)
-    glue = {entry.flow: (entry, entry.times(1.0, 0.0)) for entry in tables.glue}
+    glue = {entry.flow: entry for entry in tables.glue}
     found = []
     for run in runs:
-        blocks = 0.0
-        for block in graph.blocks:
-            key = (block.name, form_of(run.assignment, block.name))
-            blocks += times.get(key, fallback.get(block.name, 0.0))
-        moved = sum(flow_seconds(glue[flow.name][0], flow, run.assignment) for flow in moving)
-        still = sum(flow_seconds(glue[flow.name][1], flow, run.assignment) for flow in moving)
-        found.append((blocks, moved - still, still + tables.overhead_s))
+        blocks = sum(times.get((block, form), fallback.get(block, 0.0)) for block, form, _ in run.forms.blocks)
+        costs = [(*written_costs(glue[flow.name], form), count) for flow, form, count in run.forms.flows]
+        changing, still = sum(each * count for _, each, count in costs), sum(base for base, _, _ in costs)
+        found.append((blocks, changing, still + tables.overhead_s))
     return found
 
 
@@ -219,19 +233,15 @@ def _clock(runs: Sequence[Run]) -> tuple[float, float, float]:
 
 
 def _glue(
-    runs: Sequence[Run],
-    graph: Graph,
-    moving: Sequence[Flow],
-    surplus: Mapping[tuple[str, str], float],
+    runs: Sequence[Run], graph: Graph, surplus: Mapping[tuple[str, str], float]
 ) -> tuple[tuple[Glue, ...], float, float]:
-    tensors = graph.tensor_map()
+    tensors, moving = graph.tensor_map(), flows(graph)
     elements = {flow.name: max(tensors[name].elements for name in flow.tensors) for flow in moving}
     pure: dict[tuple[str, str], _Weighted] = {}
-    mixed: list[tuple[str, str, int, float, float]] = []  # flow, its written form, type changes, seconds, weight
+    mixed: list[tuple[str, Written, int, float, float]] = []  # flow, its written form, type changes, seconds, weight
     for run in runs:
-        for flow in moving:
+        for flow, form, count in run.forms.flows:
             seconds = sum(run.attribution.tensors_s.get(name, 0.0) for name in flow.tensors)
-            form, count = _written(run, flow), changes(flow, run.assignment)
             if count:
                 seconds += surplus.get((run.name, flow.name), 0.0)
                 mixed.append((flow.name, form, count, seconds, run.weight))
@@ -266,13 +276,6 @@ def _glue(
             )
         )
     return tuple(result), rates[_FLOAT][1], rates[_INT8][1]
-
-
-def _written(run: Run, flow: Flow) -> str:
-    precision = run.assignment.get(flow.producer or "")
-    if precision is None or precision.scheme is None:
-        return _FLOAT
-    return _INT8 if precision.int8_output else _ANCHOR
 
 
 def _mean(values: _Weighted) -> float:

@@ -11,6 +11,8 @@ from functools import partial
 from math import exp
 from statistics import median
 
+import numpy as np
+
 from taglio.data.dataset import shapes_of
 from taglio.errors import MeasurementFailed
 from taglio.model.graph import Graph, flows
@@ -38,8 +40,8 @@ _FEWEST_MIXES = 3
 _DIFFERENT = MIXES + 2
 FLOAT_RUN = "float32"
 _POOL = 30
-# Value of covering a state once more, by how often it is covered already.
-_WORTH = {0: 1.0, 1: 0.4, 2: 0.1}
+# Value of covering a state once more, by how often it is covered already; the last also for more.
+_WORTH = (1.0, 0.4, 0.1, 0.0)
 # Share of the budget for one measurement of the machine's speed.
 _REFERENCE_SHARE = 0.1
 # A run's weight falls to 1/e when this share of its blocks differs from the plan, and is never less than _FAR.
@@ -292,17 +294,17 @@ def covering_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed:
             weight[cell] = max(1.0, max(tensors[name].elements for name in flow.tensors) / 1e4)
             cells.append(cell)
         shown.append(cells)
-    seen: dict[tuple[str, ...], int] = {}
+    columns = {cell: column for column, cell in enumerate(weight)}
+    covers = np.zeros((len(pool), len(columns)))  # 1 where a mix shows a state
+    for row, cells in zip(covers, shown, strict=True):
+        row[[columns[cell] for cell in cells]] = 1.0
+    values, seen = np.array([*weight.values()]), np.zeros(len(columns), int)
     chosen: list[int] = []
     while len(chosen) < count:
-        gains = [
-            -1.0 if index in chosen else sum(weight[cell] * _WORTH.get(seen.get(cell, 0), 0.0) for cell in cells)
-            for index, cells in enumerate(shown)
-        ]
-        best = max(range(len(pool)), key=lambda index: gains[index])
-        chosen.append(best)
-        for cell in shown[best]:
-            seen[cell] = seen.get(cell, 0) + 1
+        gains = covers @ (values * np.take(_WORTH, np.minimum(seen, len(_WORTH) - 1)))
+        gains[chosen] = -1.0
+        chosen.append(int(np.argmax(gains)))
+        seen += covers[chosen[-1]].astype(int)
     return {f"mix{order}": pool[index] for order, index in enumerate(chosen)}
 
 

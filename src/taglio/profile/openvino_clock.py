@@ -28,20 +28,26 @@ _SCALED = "/DequantizationMultiply"
 
 
 class Counting:
-    """A session that also records the seconds of each part in every inference."""
+    """A session that also records the seconds of each part in every inference from `start` on."""
 
     def __init__(self, path: Path, options: SessionOptions) -> None:
         self._session = openvino.open_session(path, options, counters=True)
         self.parts = self._session.parts()
+        self._started = False
         self._runs: list[dict[str, float]] = []
 
+    def start(self) -> None:
+        """Record from now on. Reading the counters takes longer than a small model's run."""
+        self._started = True
+
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """As Session.run; also records the seconds of each part."""
+        """As Session.run; once started, also records the seconds of each part."""
         outputs = self._session.run(output_names, input_feed)
-        self._runs.append(self._session.seconds())
+        if self._started:
+            self._runs.append(self._session.seconds())
         return outputs
 
-    def seconds(self, warmup: int, at_once: int = 1, refills: int = 0) -> dict[str, float]:
+    def seconds(self, warmup: int = 0, at_once: int = 1, refills: int = 0) -> dict[str, float]:
         """Median seconds of each part over all rounds but the first `warmup`. A round is the mean of `at_once`
         inferences, which may differ in shape, after `refills` times as many that do not count."""
         before = refills * at_once

@@ -15,6 +15,7 @@ a fifth of its time if its reader, in int8, needs the values in another order.
 
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Literal
 
 from taglio.artifact import require
 from taglio.model.graph import Flow, Graph, flows
@@ -24,6 +25,9 @@ from taglio.profile.machine import MOST_THREADS, Machine
 from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import FLOAT32, Assignment, Precision, form_of
 from taglio.quantize.scheme import Scheme
+
+# How a flow is written: by a float block, by a float activation behind an int8 anchor, in int8.
+Written = Literal["float", "anchor", "int8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +251,22 @@ def predict(profile: Profile, graph: Graph, assignment: Assignment) -> Breakdown
 
 def flow_seconds(glue: Glue, flow: Flow, assignment: Assignment) -> float:
     """Seconds of glue on one flow under `assignment`."""
-    count = changes(flow, assignment)
+    base, each = written_costs(glue, written(flow, assignment))
+    return base + each * changes(flow, assignment)
+
+
+def written(flow: Flow, assignment: Assignment) -> Written:
+    """How a flow is written under `assignment`."""
     if writes(assignment, flow.producer):
-        return glue.int8_s + glue.dequantize_s * count
-    if flow.producer is not None and reads(assignment, flow.producer):
-        base, each = anchor_costs(glue)
-        return base + each * count
-    return glue.float_s + glue.quantize_s * count
+        return "int8"
+    return "anchor" if flow.producer is not None and reads(assignment, flow.producer) else "float"
+
+
+def written_costs(glue: Glue, by: Written) -> tuple[float, float]:
+    """Seconds of glue without type changes, and of each type change, on a flow that is written so."""
+    if by == "anchor":
+        return anchor_costs(glue)
+    return (glue.int8_s, glue.dequantize_s) if by == "int8" else (glue.float_s, glue.quantize_s)
 
 
 def anchor_costs(glue: Glue) -> tuple[float, float]:

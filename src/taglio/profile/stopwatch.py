@@ -10,7 +10,7 @@ why).
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from math import inf
 from pathlib import Path
@@ -116,6 +116,7 @@ def time_models(
     places: Mapping[str, SessionOptions] | None = None,
     refused: dict[str, str] | None = None,
     once_s: float = 0.0,
+    opened: Callable[[str, Session], object] | None = None,
 ) -> dict[str, Timed]:
     """Time every model on `feeds` in turn, interleaved; with `kernels` also each kernel.
 
@@ -125,15 +126,20 @@ def time_models(
     Each model is built when needed and optimised once, offline, at `options.optimization`; the saved graph is what runs
     and what kernel names refer to. All models are loaded at once, as interleaving requires, or as many as keep this
     process under `limit_bytes`: then the first is timed in every group, and the drift that it shows is removed from the
-    others. Kernels are timed after wall times, in separate sessions, because profiling slows the run. Raises
-    MeasurementFailed if a model fails while running. In runtimes other than ONNX Runtime their own compiled graphs are
-    timed, and `Timed.optimized` is the graph that was compiled.
+    others. Kernels are timed after wall times: in ONNX Runtime in separate sessions, because profiling slows the run;
+    in OpenVINO, whose counters hardly do, in the same ones, because they take long to open. Raises MeasurementFailed if
+    a model fails while running. In runtimes other than ONNX Runtime their own compiled graphs are timed, and
+    `Timed.optimized` is the graph that was compiled.
 
     With `places`, model name -> options, each model is opened from its file as it is deployed, and no kernels are
     timed. With `refused`, a model that does not load or run is left out, and the reason is stored there.
 
     If a run is known to take `once_s`, and the effort's patience is too short for the minimum of rounds, models are
     timed once each, one after another, with the kernels of the same run.
+
+    `opened` is called with each model's name and session before it is timed, for what else its answers tell: sessions
+    take long to open. A TaglioError from it is one of the model. It is not called for models in ONNX Runtime that are
+    timed once with their kernels.
     """
     as_it_is = options.runtime != NAME or places is not None
     ready = options if as_it_is else SessionOptions(options.threads, Optimization.NONE, options.spinning)
@@ -146,11 +152,11 @@ def time_models(
             else:
                 open_session(build(), options, save_optimized=paths[name], label=name)
                 _repair_names(paths[name])
-        opened = dict.fromkeys(models, ready) | dict(places or {})
+        settings = dict.fromkeys(models, ready) | dict(places or {})
         run = Run.of(feeds)
         timing = _Timing(
             paths=paths,
-            options=opened,
+            options=settings,
             run=run,
             ready=ready,
             effort=effort,
@@ -160,6 +166,7 @@ def time_models(
             progress=progress,
             limit_bytes=limit_bytes,
             refused=refused,
+            opened=opened,
         )
         if effort.affordable(len(models) * once_s) is not effort:
             return timing.once_each(len(models) * once_s)
@@ -239,6 +246,9 @@ class _Timing:
     progress: Progress | None
     limit_bytes: int | None
     refused: dict[str, str] | None
+    opened: Callable[[str, Session], object] | None
+    # Open sessions in OpenVINO that can count their kernels.
+    clocks: dict[str, openvino_clock.Counting] = field(default_factory=dict)
 
     def open(self, names: Sequence[str]) -> dict[str, Session]:
         """Sessions of the models `names`, as many as keep this process under the limit: the next is assumed to need as
@@ -251,7 +261,7 @@ class _Timing:
             if sessions and self.limit_bytes is not None and before + largest > self.limit_bytes:
                 break
             try:
-                session = self.run.open(_open(name, self.paths[name], self.options[name]))
+                session = self.run.open(self._session(name))
                 for _ in range(self.effort.warmup if self.limit_bytes is not None else self.refused is not None):
                     run_once(name, session, self.run.feeds[0])
             except TaglioError as error:
@@ -260,6 +270,16 @@ class _Timing:
             sessions[name] = session
             largest = max(largest, used_bytes() - before)
         return sessions
+
+    def _session(self, name: str) -> Session:
+        session: Session
+        if self.kernels and self.ready.runtime != NAME:
+            session = self.clocks[name] = openvino_clock.Counting(self.paths[name], self.ready)
+        else:
+            session = _open(name, self.paths[name], self.options[name])
+        if self.opened is not None:
+            self.opened(name, session)
+        return session
 
     def once_each(self, round_s: float) -> dict[str, Timed]:
         """Time every model by one run, after a warm-up if two rounds of `round_s` are within the patience."""
@@ -280,7 +300,7 @@ class _Timing:
         if self.kernels:
             session, read = self._counting(name)
         else:
-            session = _open(name, path, self.options[name])
+            session = self._session(name)
         graph, opened = _skeleton(path), self.run.open(session)
         for _ in range(warmup):
             run_once(name, opened, feed)
@@ -288,6 +308,7 @@ class _Timing:
         wall_s = run_once(name, opened, feed) / self.run.at_once
         watch.look(1, last=True)
         kernels = read(graph, warmup, None, [warmup], 0) if read is not None else {}
+        self.clocks.clear()
         return _timed(graph, [wall_s], kernels, watch, self.effort)
 
     def time(self, sessions: dict[str, Session]) -> dict[str, Timed]:
@@ -309,14 +330,17 @@ class _Timing:
         )
         busy = (time.process_time() - before) / (time.perf_counter() - begun)
         sessions.clear()
-        make_room(self.limit_bytes)  # of a large model, one session fits at a time
+        if not self.clocks:
+            make_room(self.limit_bytes)  # of a large model, one session fits at a time
         graphs = {name: _skeleton(self.paths[name]) for name in names}
         seconds: dict[str, dict[str, float]] = {}
         if self.kernels:
             allowed, threads = quota(), self.ready.threads
             pauses = busy < _STARVED or (threads > allowed.share and busy > _USED_UP * allowed.share)
             limit = _OVERRUN * allowed.used_s / threads if pauses else None
-            seconds = self._kernels(graphs, effort, plan.paused if pauses else again, limit, plan.refills)
+            warm = replace(effort, warmup=0) if self.clocks else effort
+            seconds = self._kernels(graphs, warm, plan.paused if pauses else again, limit, plan.refills)
+            self.clocks.clear()
         inferences = {name: [each / self.run.at_once for each in samples[name]] for name in names}
         return {name: _timed(graphs[name], inferences[name], seconds.get(name, {}), watch, effort) for name in names}
 
@@ -328,8 +352,10 @@ class _Timing:
         longest_s: float | None,
         refills: Mapping[str, int],
     ) -> dict[str, dict[str, float]]:
-        """Seconds of each kernel, by model; models in groups whose events fit into their share of the memory limit."""
+        """Seconds of each kernel in `rounds` after warm-up, by model; models in groups whose events fit into their
+        share of the memory limit."""
         found: dict[str, dict[str, float]] = {}
+        rounds += effort.warmup
 
         def event_bytes(name: str) -> int:
             return len(graphs[name].graph.node) * rounds * (1 + refills[name]) * self.run.at_once * _EVENT_BYTES
@@ -359,7 +385,10 @@ class _Timing:
         """A session that counts the seconds of its kernels, and what reads them when it has run."""
         path, at_once = self.paths[name], self.run.at_once
         if self.ready.runtime != NAME:
-            clock = openvino_clock.Counting(path, self.ready)
+            if name not in self.clocks:
+                self._session(name)
+            clock = self.clocks[name]
+            clock.start()
 
             def parts(graph: onnx.ModelProto, warmup: int, _: object, __: object, refills: int) -> dict[str, float]:
                 return openvino_clock.join(graph, clock.parts, clock.seconds(warmup, at_once, refills))
@@ -486,8 +515,8 @@ def _skeleton(path: Path) -> onnx.ModelProto:
 
 @dataclass(frozen=True, slots=True)
 class _Rounds:
-    """Numbers of rounds: of wall times; of kernel times, with warm-up; and of kernel times if the process is paused by
-    a quota, within twice the budget. And how often each model runs before it is timed."""
+    """Numbers of rounds: of wall times; of kernel times; and of kernel times if the process is paused by a quota,
+    within twice the budget. And how often each model runs before it is timed."""
 
     walls: int
     kernels: int
@@ -513,4 +542,4 @@ def _rounds(
     round_s = sum(visits_s.values())
     again = max(effort.minimum, within_budget(round_s) // 2)
     paused = max(again, min(_UNPAUSED, int(2.0 * effort.budget_s / max(round_s, 1e-9))))
-    return _Rounds(walls, effort.warmup + again, effort.warmup + paused, fills)
+    return _Rounds(walls, again, paused, fills)

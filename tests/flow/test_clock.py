@@ -1,0 +1,34 @@
+"""A time limit is divided among the stages that are left."""
+
+from math import inf
+
+import pytest
+
+import taglio
+from taglio.embedded import digits_data, digits_model
+from taglio.errors import BadOption
+from taglio.flow.optimize import _LEAST, _TYPICAL_S, _Clock
+
+
+def test_without_a_limit_every_stage_has_the_effort_that_was_asked_for() -> None:
+    clock = _Clock(0.3, inf)
+    clock.laps["scheme"] = 1000.0
+    assert {clock.effort(stage) for stage in _TYPICAL_S} == {0.3}
+
+
+def test_the_time_that_is_left_is_for_all_later_stages() -> None:
+    whole_s = sum(_TYPICAL_S.values())
+    clock = _Clock(1.0, 0.5 * whole_s)
+    assert clock.effort("scheme") == pytest.approx(0.5)
+    clock.laps["scheme"] = 0.5 * whole_s - 0.25 * _TYPICAL_S["plan"]
+    assert clock.effort("plan") == pytest.approx(0.25)
+    assert clock.effort("error") < 0.25
+    clock.laps["error"] = whole_s
+    assert clock.effort("plan") == _LEAST
+    assert _Clock(0.001, 1.0).effort("plan") == 0.001  # what was asked for is less
+
+
+@pytest.mark.parametrize("limit_s", [0.0, -1.0, inf, "soon"])
+def test_a_limit_must_be_a_time(limit_s: float) -> None:
+    with pytest.raises(BadOption, match="`time_limit_s` is"):
+        taglio.optimize(digits_model(), digits_data(), max_error=0.02, time_limit_s=limit_s)
