@@ -140,5 +140,5 @@ def test_few_different_runs_need_a_share_of_the_time() -> None:
 def test_fewer_inputs_compare_schemes_at_a_small_effort() -> None:
     model, data = slow(80)
     work = Model(model, data, threads=1)
-    counts = [len(work.few_answers(1e-4, effort)[0]) for effort in (1.0, 2.0, 0.5, 0.05)]
+    counts = [len(work.quick_reference(1e-4, effort).samples) for effort in (1.0, 2.0, 0.5, 0.05)]
     assert counts == [32, 32, 16, 8]
