@@ -1,14 +1,18 @@
 """OpenVINO answers as ONNX Runtime where it would fold a bias or a factor into the quantisation behind it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
+from taglio.flow.build import assemble
 from taglio.flow.opening import Model
 from taglio.model.same import difference
-from taglio.quantize.precision import Precision
+from taglio.plan.result import DeviceUse, Interval, Limits, Plan, placements
+from taglio.quantize.precision import FLOAT32, Precision
+from taglio.runtimes.onnxruntime import NAME as ONNXRUNTIME
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from taglio.runtimes.openvino import NAME
 from taglio.runtimes.openvino import open_session as open_openvino
@@ -55,6 +59,25 @@ def check(proto: onnx.ModelProto, folder: Path, *, every: bool) -> None:
 @pytest.mark.parametrize("tail", ["Conv", "Concat"])
 def test_the_bias_of_every_channel_is_added(tail: str, every: bool, tmp_path: Path) -> None:
     check(with_grid("height", tail), tmp_path, every=every)
+
+
+def test_parts_for_several_devices_are_kept_apart_where_openvino_runs_them(tmp_path: Path) -> None:
+    """The first convolution is OpenVINO's, and what it writes travels as int8."""
+    data = np.random.default_rng(0).normal(0, 1, (8, 3, 8, 8)).astype(np.float32)
+    work = Model(saved(with_grid("height", "Conv"), tmp_path), {"x": data}, threads=1)
+    int8 = Precision("int8", exact(), "whole")
+    *_, last = convolutions = [block.name for block in work.graph.candidates() if not block.movement]
+    devices = {block.name: "camera" if block.name == last else "server" for block in work.graph.blocks}
+    unknown, use = Interval(0.0, 0.0, 0.0, 0.9), DeviceUse("server", 0.0, 0.0, 0.0, 0.0, None, False, NAME)
+    plan = Plan(
+        work.model.sha256, exact(), (FLOAT32, int8), Limits(None),
+        placements(work.graph, dict.fromkeys(convolutions, int8), devices), "measured", 0.0, unknown, unknown,
+        start="camera", usage=(use, replace(use, device="camera", runtime=ONNXRUNTIME)),
+    )  # fmt: skip
+    built, feed = assemble(work, plan), {"x": data[:1]}
+    assert {part.device for part in built.parts} == {"camera", "server"}
+    found, wanted = (built.open(SessionOptions(1), runtime).run(feed) for runtime in (None, ONNXRUNTIME))
+    assert max(map(difference, wanted, found)) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["Mul", "Div"])

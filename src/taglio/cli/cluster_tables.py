@@ -72,8 +72,9 @@ def watts(found: Watts) -> list[Part]:
 def outcome(result: ClusterOutcome) -> list[Part]:
     """The plan, the proof and the run."""
     same = "bit for bit" if result.proof.identical else f"within {result.proof.distance:.1e}"
+    chosen = "" if result.scheme_from is None else f", chosen on {result.scheme_from}"
     texts = [
-        f"scheme {result.scheme} for all devices, chosen on {result.scheme_from} (a plan has one scheme)",
+        f"scheme {result.scheme} for all devices{chosen} (a plan has one scheme)",
         f"in one process the components equal the whole quantised model {same}; on the cluster:",
     ]
     return [*decisions(result.plan), *map(Text, texts), *run(result.run)]
@@ -98,19 +99,23 @@ def run(result: ClusterRun) -> list[Part]:
 
 
 def _latency(run: ClusterRun) -> list[str]:
-    lines = []
+    lines, several = [], len(run.plans) > 1
+    first = " for the first plan" if several else ""
     if run.steps:
-        predicted = f"predicted {1.0 / run.predicted_s:.4g}"
+        predicted = f"predicted {1.0 / run.predicted_s:.4g}{first}"
         lines.append(f"{run.requests} steps of one session: {run.rate_per_s:.4g} per second, {predicted}")
     if run.streamed:
-        wanted = "" if run.predicted_rate_per_s is None else f", predicted {run.predicted_rate_per_s:.4g}"
+        wanted = "" if run.predicted_rate_per_s is None else f", predicted {run.predicted_rate_per_s:.4g}{first}"
         lines.append(f"{run.requests} requests, {run.lanes} in flight: {run.rate_per_s:.4g} per second{wanted}")
-    latency, predicted = run.latency, ms(run.predicted_s)
-    spread = f"{ms(latency.steady_s)} (median {ms(latency.median_s)}, 95 % within {ms(latency.p95_s)})"
-    if run.streamed:  # requests wait for each other, which the prediction for a single one does not include
-        lines.append(f"latency: {spread} with others in flight; predicted for a single request {predicted}")
-    else:
-        lines.append(f"latency: predicted {predicted}, measured {spread}, predicted / measured {run.ratio:.3f}")
+    for each in run.plans:
+        of = f" of the plan on {', '.join(each.devices)} ({each.requests} requests)" if several else ""
+        took, predicted = each.measured, ms(each.predicted_s)
+        spread = f"{ms(took.steady_s)} (median {ms(took.median_s)}, 95 % within {ms(took.p95_s)})"
+        if run.streamed:  # requests wait for each other, which the prediction for a single one does not include
+            lines.append(f"latency{of}: {spread} with others in flight; predicted for a single request {predicted}")
+        else:
+            ratio = f"predicted / measured {each.ratio:.3f}"
+            lines.append(f"latency{of}: predicted {predicted}, measured {spread}, {ratio}")
     return lines
 
 

@@ -24,6 +24,14 @@ _CONVOLUTIONS = frozenset({"Conv", "FusedConv"})
 _WITH_CONSTANT = frozenset({"Add", "Sub", "Mul", "Div"})
 
 
+def keep_apart_in(graph: onnx.GraphProto, *, dynamic: bool) -> None:
+    """Rewrite a quantised `graph` in place; once more changes nothing."""
+    nodes = list(graph.node)
+    keep_apart(nodes, {tensor.name for tensor in graph.initializer}, dynamic=dynamic)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
 def keep_apart(nodes: list[onnx.NodeProto], constants: Collection[str], *, dynamic: bool) -> None:
     """Rewrite `nodes` in place. `constants` are the names of all initialisers; `dynamic` is whether the model has
     dynamic sizes, without which the bias of a convolution is safe."""

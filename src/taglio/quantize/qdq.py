@@ -68,7 +68,8 @@ class QdqBuilder:
         self._rounded = {name: each.rounded for name, each in ranges.items()}
         self._without = {name: each.without for name, each in ranges.items()}
         self._shapes = tensor_shapes(model.proto)
-        self._dynamic = any(name and name not in self._shapes for node in self._nodes.values() for name in node.output)
+        # Whether a size is known only while the model runs.
+        self.dynamic = any(name and name not in self._shapes for node in self._nodes.values() for name in node.output)
         self._floats = {tensor.name for tensor in graph.tensors if tensor.dtype == "float32"}
         self._own = own_parameters(model.proto, self._initializers)
         self._producers = writers(model.proto.graph.node)
@@ -99,7 +100,7 @@ class QdqBuilder:
         keep_float(emitter.nodes, emitter.initializers, self._shapes, self._nodes.keys(), self._model.outputs)
         if self.fuses:
             constants = self._initializers.keys() | emitter.initializers.keys()
-            keep_apart(emitter.nodes, constants, dynamic=self._dynamic)
+            keep_apart(emitter.nodes, constants, dynamic=self.dynamic)
         return self._assemble(emitter)
 
     def emitter(self, wire: Mapping[tuple[str, str], Scheme] | None = None) -> Emitter:

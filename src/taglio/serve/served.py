@@ -155,6 +155,11 @@ def _ready(
     folder: Path, name: str, version: str, executor: Executor | Session, predicted_s: float | None
 ) -> ServedModel:
     inputs, outputs = _interface(folder / COMPONENTS, executor.manifest)
+    if isinstance(executor, Session):  # states never leave its devices
+        inputs, outputs = (
+            [spec for spec in specs if spec.name in names]
+            for specs, names in zip((inputs, outputs), executor.manifest.without_states(), strict=True)
+        )
     shown, answered = tuple(map(spec_of, inputs)), tuple(map(spec_of, outputs))
     model = ServedModel(name, version, folder, shown, answered, executor, predicted_s, False)
     return replace(model, batches=_warm_up(model, _sized(inputs, executor.manifest)))

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from taglio import artifact
+from taglio.cli import cluster_tables
 from taglio.cluster.devices import Cluster
 from taglio.cluster.engine import optimize
 from taglio.components.build import read
@@ -19,6 +20,7 @@ from taglio.plan.place import Answer
 from taglio.plan.result import Interval, Limits, Plan
 from taglio.profile.result import Profile
 from taglio.quantize.scheme import Scheme
+from taglio.report.parts import Text
 from tests.cluster.engine.devices import CLUSTER
 from tests.end_to_end.command import SCHEME, Case
 
@@ -31,6 +33,17 @@ def connected(start: str) -> Iterator[Any]:
 def profiled(_: Any, work: Work, cluster: Cluster, scheme: Scheme, *__: Any) -> dict[str, Profile]:
     known = profile_as(work, scheme, 0.01)
     return {device.name: known for device in cluster.devices}
+
+
+@pytest.mark.parametrize(("chosen_on", "told"), [(None, "for all devices (a"), ("camera", "chosen on camera (a")])
+def test_a_scheme_that_was_given_was_chosen_on_no_device(
+    chosen_on: str | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("decisions", "run"):
+        monkeypatch.setattr(cluster_tables, name, lambda _: [])
+    proof = SimpleNamespace(identical=True)
+    result = optimize.ClusterOutcome(cast(Any, None), cast(Any, proof), cast(Any, None), SCHEME, chosen_on)
+    assert told in cast(Text, cluster_tables.outcome(result)[0]).text
 
 
 @pytest.mark.whole
@@ -68,7 +81,7 @@ def test_one_run_opens_and_makes_everything_once(tiny: Case, tmp_path: Path, mon
         out, tiny.model, tiny.data, cluster, max_error=0.5, scheme=SCHEME, effort=0.01, threads=1
     )
     assert made == dict.fromkeys(once, 1)
-    assert len(answered) == 1 and done.scheme == SCHEME and done.scheme_from == "camera"
+    assert len(answered) == 1 and done.scheme == SCHEME and done.scheme_from is None
     assert artifact.load(out / "plan.json", "plan", Plan) == done.plan
     assert read(out / "components").plan_sha256 == done.plan.fingerprint()
 

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from taglio.cli import cluster_tables
 from taglio.cluster.devices import Link
 from taglio.cluster.engine.pipeline import Answer
-from taglio.cluster.engine.result import DeviceSpeed
+from taglio.cluster.engine.result import ClusterRun, DeviceSpeed, PlanTime
 from taglio.cluster.engine.run import DeviceSpeeds, _Run, too_short, way_s
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import load
@@ -17,6 +18,9 @@ from taglio.components.build import Port
 from taglio.errors import MeasurementFailed
 from taglio.plan.simulate import Span
 from taglio.profile.speed import reference_seconds
+from taglio.profile.wall_time import summarize
+from taglio.report.parts import Text
+from taglio.report.units import ms
 
 CLUSTER = """start = "camera"
 [device.camera]
@@ -102,6 +106,56 @@ def test_an_answer_is_compared_with_one_process_also_where_an_output_is_a_sequen
     run.answers.clear()
     with pytest.raises(MeasurementFailed, match="differs"):
         run.check(answered([[np.ones(3), np.zeros(2)], np.ones(4)]), running)  # type: ignore[arg-type]
+
+
+def running(name: str, *devices: str, takes_s: float) -> SimpleNamespace:
+    plan = SimpleNamespace(
+        fingerprint=lambda: name,
+        devices=lambda: {f"block of {each}": each for each in devices},
+        predicted_latency_s=SimpleNamespace(value=takes_s),
+    )
+    return SimpleNamespace(plan=plan)
+
+
+def latency_lines(plans: tuple[PlanTime, ...], *, streamed: bool = False) -> list[str]:
+    """What is printed of a run's latency."""
+    result = ClusterRun(
+        requests=sum(each.requests for each in plans), streamed=streamed, lanes=2, latency=summarize([0.01]),
+        predicted_s=plans[0].predicted_s, ratio=plans[0].ratio, plans=plans, rate_per_s=50.0,
+        predicted_rate_per_s=60.0 if streamed else None, components=(), crossings=(), speeds=(), energy=(),
+        predicted_joules=None, loaded=(), sent_bytes=0, distance=0.0, identical=0, resent=0, interruptions=(),
+        switches=(), plan_sha256="",
+    )  # fmt: skip
+    texts = [each.text for each in cluster_tables.run(result) if isinstance(each, Text)]
+    return [text for text in texts if "latency" in text or "per second" in text]
+
+
+def test_requests_of_each_plan_are_told_apart_without_those_that_were_sent_again() -> None:
+    both, alone = running("a", "camera", "server", takes_s=0.02), running("b", "camera", takes_s=0.06)
+    run = _Run(both, None, [{}], {"a": [[]], "b": [[]]})  # type: ignore[arg-type]
+    took_s = [0.01, 0.01, 8.0, 0.03, 0.03, 0.01]
+    for request, each_s in enumerate(took_s):
+        plan, attempts = (alone, 1 + (request == 2)) if 2 <= request <= 4 else (both, 1)
+        answer = Answer(request, [], 0.0, each_s, (), (), attempts)
+        run.check(answer, plan)  # type: ignore[arg-type]
+    first, second = run.plans()
+    assert (first.devices, first.requests, first.measured.mean_s, first.ratio) == (("camera", "server"), 3, 0.01, 2.0)
+    assert (second.devices, second.requests, second.measured.mean_s, second.ratio) == (("camera",), 3, 0.03, 2.0)
+    assert run.resent == 1 and len(run.answers) == 6
+    lines = latency_lines((first, second))
+    assert len(lines) == 2
+    assert f"of the plan on camera, server (3 requests): predicted {ms(0.02)}, measured {ms(0.01)}" in lines[0]
+    assert f"of the plan on camera (3 requests): predicted {ms(0.06)}, measured {ms(0.03)}" in lines[1]
+    assert latency_lines((first,))[0].startswith(f"latency: predicted {ms(0.02)}, measured {ms(0.01)}")
+    rate, *apart = latency_lines((first, second), streamed=True)
+    assert rate.endswith("50 per second, predicted 60 for the first plan") and len(apart) == 2
+
+
+def test_requests_that_were_all_sent_again_still_have_a_time() -> None:
+    plan = running("a", "camera", takes_s=1.0)
+    run = _Run(plan, None, [{}], {"a": [[]]})  # type: ignore[arg-type]
+    run.check(Answer(0, [], 0.0, 8.0, (), (), 2), plan)  # type: ignore[arg-type]
+    assert [each.measured.mean_s for each in run.plans()] == [8.0]
 
 
 def test_a_run_that_no_quota_met_says_how_many_requests_would_tell_what_devices_sustain() -> None:

@@ -96,6 +96,9 @@ def test_sequences_keep_their_states_on_the_devices_and_are_run_again_where_one_
         with ThreadPoolExecutor(3) as clients:
             found = list(clients.map(sequence, (1, 2, 3)))
         assert np.array_equal(found, wanted)
+        with urllib.request.urlopen(f"{server.http}/v2/models/stateful") as response:
+            told = json.load(response)
+        assert [[each["name"] for each in told[side]] for side in ("inputs", "outputs")] == [["x"], ["y"]]
         with pytest.raises(HTTPError) as refusal:
             step(server, inputs[0, 0])
         assert refusal.value.code == 400 and "give a sequence_id" in refusal.value.read().decode()

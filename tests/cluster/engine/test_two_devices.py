@@ -162,6 +162,8 @@ def test_a_killed_device_costs_no_request(running: Bench, placed: Path, cluster:
     ran = last_json(said)
     assert ran["requests"] == 600 and ran["resent"] >= 1
     assert ran["interruptions"] and ran["interruptions"][0]["recovery_s"] < 60.0
+    assert [each["devices"] for each in ran["plans"]][:2] == [["camera", "server"], ["camera"]]
+    assert sum(each["requests"] for each in ran["plans"]) == 600
     assert "sent again after" in error
     assert running.start("server").json()["name"] == "server"
 

@@ -53,14 +53,14 @@ Profiles = Mapping[str, Profile]
 class ClusterOutcome:
     """The plan, the proof that its components equal the whole model, and the run compared with its predictions.
 
-    `scheme_from` is the device whose timings chose the scheme that all devices use.
+    `scheme_from` is the device whose timings chose the scheme that all devices use, None for a scheme that was given.
     """
 
     plan: Plan
     proof: Proof
     run: ClusterRun
     scheme: str
-    scheme_from: str
+    scheme_from: str | None
 
 
 def optimize_on_cluster(
@@ -137,7 +137,7 @@ def optimize_on_cluster(
         settled.kept.forget("switchable")
         runs = max(_RUNS, min(_MOST_RUNS, ceil(_RUNS_S / plan.predicted_latency_s.value)))
         run = answer_requests(staged, settled, Planned(staged / COMPONENTS, plan, cluster), runs, progress=progress)
-    return ClusterOutcome(plan, built.proof, run, str(chosen), here)
+    return ClusterOutcome(plan, built.proof, run, str(chosen), here if wanted is None else None)
 
 
 def timed_plan(

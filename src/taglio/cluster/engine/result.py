@@ -71,12 +71,26 @@ class DeviceSpeed:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanTime:
+    """Seconds from request to answer under one plan on its devices, which answered so many `requests`; those that were
+    sent again are not in `measured`, unless all were. `ratio` = predicted / measured in the steady state."""
+
+    plan_sha256: str
+    devices: tuple[str, ...]
+    requests: int
+    predicted_s: float
+    measured: WallTime
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterRun:
     """`requests` answered in order on several devices. The distance is the largest relative L2 from the same components
-    run in one process. `ratio` = predicted / measured in the steady state. `rate_per_s` is over the whole run, and
-    predicted only if requests were streamed. `resent` requests were sent more than once; each `interruption` is a loss,
-    each `switch` a change of plan without one. With `steps` the requests were those of one session. `machine_busy` is
-    the busy share of a machine that emulates all devices (None outside an emulation).
+    run in one process. `latency` is that of all requests; `plans` tell those that answered apart, the first one first,
+    whose `predicted_s` and `ratio` stand here too. `rate_per_s` is over the whole run, and predicted only if requests
+    were streamed. `resent` requests were sent more than once; each `interruption` is a loss, each `switch` a change of
+    plan without one. With `steps` the requests were those of one session. `machine_busy` is the busy share of a machine
+    that emulates all devices (None outside an emulation).
     """
 
     requests: int
@@ -85,6 +99,7 @@ class ClusterRun:
     latency: WallTime
     predicted_s: float
     ratio: float
+    plans: tuple[PlanTime, ...]
     rate_per_s: float
     predicted_rate_per_s: float | None
     components: tuple[ComponentTime, ...]

@@ -23,7 +23,14 @@ from taglio.cluster.engine.load import busy_from_now, crowded
 from taglio.cluster.engine.pipeline import Answer
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
-from taglio.cluster.engine.result import ClusterRun, ComponentTime, CrossingTime, DeviceEnergy, DeviceSpeed
+from taglio.cluster.engine.result import (
+    ClusterRun,
+    ComponentTime,
+    CrossingTime,
+    DeviceEnergy,
+    DeviceSpeed,
+    PlanTime,
+)
 from taglio.cluster.engine.serve import Feed, Server
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import parse
@@ -139,7 +146,7 @@ def answer_requests(
             speeds.look(first)
             before = counted(first)
             # Actors end with their handles.
-            run = _Run(ready, replace(first, actors={}, here=None), feeds, wanted, steps=steps)
+            run = _Run(recovery.running, replace(first, actors={}, here=None), feeds, wanted, steps=steps)
             lanes = server.pipeline.lanes
             # Between requests a check delays nothing; but with counters its joules would be charged to the requests.
             look = not stream and not any(before.values())
@@ -159,8 +166,7 @@ def answer_requests(
             server.pipeline.close()
         took_s -= speeds.took_s
         joules = {name: between(before.get(name), after.get(name)) for name in before}
-        latency = summarize([each.latency_s for each in run.answers])
-        ratio = ready.plan.predicted_latency_s.value / latency.steady_s
+        plans = run.plans()
         rate = ready.plan.predicted_rate_per_s
         components, crossings = run.components(), run.crossings()
         here, notes = connection.here.name, list[str]()
@@ -170,14 +176,15 @@ def answer_requests(
             notes.append("the cluster file has changed since the plan was made: predictions are for the earlier one")
         if stream and crossings and not any(each.send_s or each.receive_s for each in cluster.devices):
             notes.append("the predicted rate ignores the CPU cost per message: taglio cluster probe measures it")
-        notes += filter(None, (None if stream else too_short(runs, took_s, ratio), crowded(busy_share)))
+        notes += filter(None, (None if stream else too_short(runs, took_s, plans[0].ratio), crowded(busy_share)))
         result = ClusterRun(
             requests=runs,
             streamed=stream,
             lanes=lanes,
-            latency=latency,
-            predicted_s=ready.plan.predicted_latency_s.value,
-            ratio=ratio,
+            latency=summarize([each.latency_s for each in run.answers]),
+            predicted_s=plans[0].predicted_s,
+            ratio=plans[0].ratio,
+            plans=plans,
             rate_per_s=runs / took_s,
             predicted_rate_per_s=rate.value if stream and rate is not None else None,
             components=components,
@@ -223,9 +230,10 @@ def planned_for(folder: Path, work: Work) -> Cluster | None:
 
 @dataclass(slots=True)
 class _Run:
-    """A run in progress: answers are kept for their times, without outputs.
+    """A run in progress: answers are kept for their times, without outputs, in order and `by_plan`.
 
-    `wanted` are one process's answers to `feeds`, by the plan's fingerprint; `now` is that of the `running` plan.
+    `wanted` are one process's answers to `feeds`. Plans are known by their fingerprints; `now` and `mine` are what is
+    wanted of the `running` plan, and its answers so far.
     """
 
     planned: Planned
@@ -233,12 +241,14 @@ class _Run:
     feeds: Sequence[Feed]
     wanted: dict[str, list[list[np.ndarray]]]
     answers: list[Answer] = field(default_factory=list)
+    by_plan: dict[str, tuple[Plan, list[Answer]]] = field(default_factory=dict)
     distance: float = 0.0
     identical: int = 0
     resent: int = 0
     running: Planned | None = None
     steps: bool = False
     now: list[list[np.ndarray]] = field(default_factory=list)
+    mine: list[Answer] = field(default_factory=list)
 
     def check(self, answer: Answer, running: Planned) -> None:
         """Compare an answer with the running plan's answer in one process. Raises MeasurementFailed if they differ. A
@@ -250,6 +260,7 @@ class _Run:
             if plan not in self.wanted:
                 self.wanted[plan] = references(running, self.feeds, steps=self.steps)
             self.running, self.now = running, self.wanted[plan]
+            self.mine = self.by_plan.setdefault(plan, (running.plan, []))[1]
         wanted = self.now[answer.request % len(self.feeds)]
         off = max(map(difference, wanted, answer.outputs), default=0.0)
         if off > TOLERANCE:
@@ -259,14 +270,23 @@ class _Run:
             )
         self.distance, self.identical = max(self.distance, off), self.identical + (off == 0.0)
         self.resent += answer.attempts > 1
-        self.answers.append(replace(answer, outputs=[]))
+        kept = replace(answer, outputs=[])
+        self.answers.append(kept)
+        self.mine.append(kept)
+
+    def plans(self) -> tuple[PlanTime, ...]:
+        """Times of each plan that answered, predicted and measured."""
+        found = []
+        for name, (plan, answers) in self.by_plan.items():
+            measured = summarize([each.latency_s for each in _sent_once(answers) or answers])
+            devices, predicted_s = tuple(dict.fromkeys(plan.devices().values())), plan.predicted_latency_s.value
+            found.append(PlanTime(name, devices, len(answers), predicted_s, measured, predicted_s / measured.steady_s))
+        return tuple(found)
 
     def _good(self) -> list[Answer]:
-        """Answers of the plan that was asked for, sent once."""
-        names = {each.name for each in self.deployment.manifest.pieces}
-        return [
-            each for each in self.answers if each.attempts == 1 and {step.component for step in each.steps} == names
-        ]
+        """Answers of the plan that was deployed first, sent once."""
+        _, answers = self.by_plan.get(self.planned.plan.fingerprint(), (None, []))
+        return _sent_once(answers)
 
     def components(self) -> tuple[ComponentTime, ...]:
         """Times of each component, predicted and measured."""
@@ -313,6 +333,10 @@ class _Run:
             modelled = (busy_s * device.active_watts, sent, share, waited_s * device.idle_watts)
             found.append(DeviceEnergy(name, *modelled))
         return tuple(found)
+
+
+def _sent_once(answers: Sequence[Answer]) -> list[Answer]:
+    return [each for each in answers if each.attempts == 1]
 
 
 def references(ready: Planned, feeds: Sequence[Feed], *, steps: bool = False) -> list[list[np.ndarray]]:
