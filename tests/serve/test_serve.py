@@ -1,6 +1,7 @@
 """A server process, asked by the ecosystem's clients and by hand."""
 
 import asyncio
+import base64
 import ctypes
 import http.client
 import json
@@ -379,6 +380,13 @@ def test_a_token_is_asked_for_by_both_protocols(serving: Callable[..., Server], 
     assert ask(running, "/v2")[0] == 401
     assert ask(running, "/v2", headers={"Authorization": "Bearer wrong"})[0] == 401
     assert ask(running, "/v2", headers={"Authorization": "Bearer secret"})[0] == 200
+    with pytest.raises(urllib.error.HTTPError) as refused_page:  # what makes a browser ask for a password
+        urllib.request.urlopen(running.http, timeout=30)
+    assert refused_page.value.headers["WWW-Authenticate"].startswith("Basic realm=")
+    for given, expected in (("me:secret", 200), ("me:wrong", 401), ("secret", 401)):
+        basic = base64.b64encode(given.encode()).decode()
+        assert ask(running, "/", headers={"Authorization": f"Basic {basic}"})[0] == expected
+    assert ask(running, "/", headers={"Authorization": "Other secret"})[0] == 401
     grpc_client = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
     client = grpc_client.InferenceServerClient(running.grpc)
     assert client.is_server_ready()

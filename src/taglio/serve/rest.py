@@ -5,10 +5,12 @@ tensors' bytes in the order of the inputs with `binary_data_size`.
 """
 
 import asyncio
+import base64
 import hmac
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.resources import files
 from statistics import median
@@ -48,7 +50,8 @@ def application(service: Service) -> ASGIApp:
 
     def ready(name: str = "", version: str = "") -> Response:
         model = {"name": service.queue(name, version).model.name} if name else {}
-        return JSONResponse({**model, "ready": service.ready}, 200 if service.ready else 503)
+        found = service.ready(name, version)
+        return JSONResponse({**model, "ready": found}, 200 if found else 503)
 
     def metrics() -> Response:
         return Response(service.metrics.text(service.queues), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -116,12 +119,21 @@ def _guarded(service: Service, handler: Handler, *, open_to_all: bool = False) -
 
 
 def allowed(token: str, authorization: str) -> bool:
-    """Whether a client sent the right token; compared in constant time."""
-    return not token or hmac.compare_digest(f"Bearer {token}".encode(), authorization.encode())
+    """Whether a client sent the right token, as a bearer or, as browsers do, as a password with any user name; compared
+    in constant time."""
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() == "basic":
+        with suppress(ValueError):
+            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+    known = scheme.lower() in ("basic", "bearer")
+    return not token or (hmac.compare_digest(token.encode(), given.encode()) and known)
 
 
 def _error(code: int, text: str) -> Response:
-    return JSONResponse({"error": text}, status_code=code)
+    response = JSONResponse({"error": text}, status_code=code)
+    if code == 401:  # for the status page a browser then asks
+        response.headers["WWW-Authenticate"] = 'Basic realm="the server\'s token as password", charset="UTF-8"'
+    return response
 
 
 async def _no_path(request: Request, _: Exception) -> Response:
@@ -152,7 +164,7 @@ def _status(service: Service) -> dict[str, Any]:
                 "recent_s": service.metrics.recent_s(queue.model)[-100:],
             }
         )
-    return {"ready": service.ready, "since_s": service.metrics.started_s, "models": rows}
+    return {"ready": service.ready(), "since_s": service.metrics.started_s, "models": rows}
 
 
 async def _infer(service: Service, request: Request) -> ASGIApp:
