@@ -304,8 +304,8 @@ def _parameters(each: Mapping[str, Any]) -> Mapping[str, Any]:
 def _timeout_s(header: Mapping[str, Any]) -> float | None:
     """The request's `timeout` in seconds (sent in microseconds, as in Triton); None for 0 or no timeout."""
     timeout = _parameters(header).get("timeout", 0)
-    if type(timeout) is not int or timeout < 0:
-        raise BadRequest(f"timeout is {timeout!r}: give microseconds")
+    if type(timeout) is not int or not 0 <= timeout < 2**63:
+        raise BadRequest(f"timeout is {str(timeout)[:40]}: give microseconds")
     return timeout * 1e-6 if timeout else None
 
 
