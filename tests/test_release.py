@@ -3,6 +3,7 @@
 import fnmatch
 import re
 import tomllib
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -18,11 +19,12 @@ def text(name: str) -> str:
 
 
 def test_the_version_is_in_the_changelog_and_the_citation() -> None:
-    version = PROJECT["version"]
-    assert re.search(r"^## (.*)$", text("CHANGELOG.md"), re.MULTILINE).group(1) in (version, "Unreleased")  # type: ignore[union-attr]
-    assert f"\n## {version}" in text("CHANGELOG.md")
-    assert re.search(r"^version: (.*)$", text("CITATION.cff"), re.MULTILINE).group(1) == version  # type: ignore[union-attr]
-    assert f"license: {PROJECT['license']}" in text("CITATION.cff")
+    version, citation = PROJECT["version"], dict(re.findall(r"^([a-z-]+): (.+)$", text("CITATION.cff"), re.MULTILINE))
+    dated = f"{version} ({citation['date-released']})"
+    assert re.findall(r"^## (.*)$", text("CHANGELOG.md"), re.MULTILINE)[0] in (dated, "Unreleased")
+    assert f"\n## {dated}\n" in text("CHANGELOG.md")
+    assert (citation["version"], citation["license"]) == (version, PROJECT["license"])
+    assert date.fromisoformat(citation["date-released"]) <= datetime.now(tz=UTC).date()
 
 
 def test_the_supported_versions_are_those_of_the_project() -> None:

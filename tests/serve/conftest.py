@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio import artifact
-from taglio.components.build import State, write
+from taglio.components.build import Constant, State, write
 from taglio.components.cut import Component
 from taglio.flow.work import Setup
 from taglio.flow.workspace import COMPONENTS, SETUP
@@ -46,11 +46,12 @@ def workspace(
     proto: onnx.ModelProto,
     states: Sequence[State] = (),
     shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    constants: Sequence[Constant] = (),
 ) -> Path:
     """`proto` as the built components of a workspace, planned for inputs of these `shapes`."""
     inputs, outputs = (tuple(value.name for value in values) for values in (proto.graph.input, proto.graph.output))
     part = Component("0-local", "local", ("all",), proto, inputs, outputs, shapes)
-    write(folder / COMPONENTS, "0" * 64, inputs, outputs, [part], states=states)
+    write(folder / COMPONENTS, "0" * 64, inputs, outputs, [part], states=states, constants=constants)
     artifact.save(folder / f"{SETUP}.json", SETUP, "0" * 64, Setup("m.onnx", {}, "d.npz", "", 0, 1, False, "all"))
     return folder
 

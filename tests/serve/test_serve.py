@@ -1,6 +1,7 @@
 """A server process, asked by the ecosystem's clients and by hand."""
 
 import asyncio
+import base64
 import ctypes
 import http.client
 import json
@@ -125,6 +126,7 @@ def test_plain_json_as_curl_sends_it(server: Server) -> None:
         (request(parameters={"binary_data_size": 32}), "0 bytes are left"),
         ({**request(), "outputs": [{"name": "q"}]}, "no output 'q'"),
         ({**request(), "parameters": {"timeout": -1}}, "microseconds"),
+        ({**request(), "parameters": {"timeout": 10**400}}, "microseconds"),
         (request(parameters={"shared_memory_region": "r"}), "shared_memory_region is not offered"),
         ({**request(), "outputs": [{"name": "y", "parameters": {"classification": 1}}]}, "classification is not"),
     ],
@@ -141,7 +143,7 @@ def test_no_json_is_refused(server: Server, raw: bytes) -> None:
     assert code == 400 and "JSON" in answer["error"]
 
 
-@pytest.mark.parametrize("length", ["x", "-1", "100000", "3", "\xb2"])
+@pytest.mark.parametrize("length", ["x", "-1", "100000", "3", "\xb2", "9" * 5000])
 def test_a_wrong_header_length_is_refused(server: Server, length: str) -> None:
     body = json.dumps(request()).encode()
     code, _ = ask(server, "/v2/models/product/infer", body, {"Inference-Header-Content-Length": length})
@@ -379,6 +381,13 @@ def test_a_token_is_asked_for_by_both_protocols(serving: Callable[..., Server], 
     assert ask(running, "/v2")[0] == 401
     assert ask(running, "/v2", headers={"Authorization": "Bearer wrong"})[0] == 401
     assert ask(running, "/v2", headers={"Authorization": "Bearer secret"})[0] == 200
+    with pytest.raises(urllib.error.HTTPError) as refused_page:  # what makes a browser ask for a password
+        urllib.request.urlopen(running.http, timeout=30)
+    assert refused_page.value.headers["WWW-Authenticate"].startswith("Basic realm=")
+    for given, expected in (("me:secret", 200), ("me:wrong", 401), ("secret", 401)):
+        basic = base64.b64encode(given.encode()).decode()
+        assert ask(running, "/", headers={"Authorization": f"Basic {basic}"})[0] == expected
+    assert ask(running, "/", headers={"Authorization": "Other secret"})[0] == 401
     grpc_client = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
     client = grpc_client.InferenceServerClient(running.grpc)
     assert client.is_server_ready()

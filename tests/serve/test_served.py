@@ -1,12 +1,20 @@
 """A workspace as it is opened for serving."""
 
+import asyncio
 from pathlib import Path
+from threading import Event
+from time import sleep
+from unittest.mock import patch
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from taglio.components.build import Constant
+from taglio.serve.refusals import Draining, InferenceFailed, TooLate
 from taglio.serve.served import open_model
+from taglio.serve.service import Service, Settings
 from tests.serve.conftest import workspace
 
 
@@ -22,5 +30,83 @@ def halves() -> onnx.ModelProto:
 
 def test_the_warm_up_runs_on_the_sizes_of_the_plan(tmp_path: Path) -> None:
     """A model that fails on images or lines of size 1 was served without batches."""
-    assert open_model(workspace(tmp_path / "a", halves(), shapes={"x": (3, 6)}), "m", "1").batches
-    assert not open_model(workspace(tmp_path / "b", halves(), shapes={"x": (1, 5)}), "m", "1").batches
+    model = open_model(workspace(tmp_path / "a", halves(), shapes={"x": (3, 6)}), "m", "1")
+    assert model.warm and model.batches
+
+
+def test_a_model_that_refuses_its_warm_up_is_ready_once_it_has_answered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = open_model(workspace(tmp_path, halves(), shapes={"x": (1, 5)}), "m", "1")
+    assert not model.warm and not model.batches
+    (line,) = caplog.messages
+    assert line.startswith("m version 1 is not ready until it has answered a request: its warm-up run")
+    service = Service([model], Settings())
+    queue = service.queue("m")
+    with pytest.raises(InferenceFailed):
+        queue.submit({"x": np.ones((1, 5), np.float32)}).result(10)
+    assert not service.ready() and not service.ready("m")
+    assert service.index()[0]["state"] == "UNAVAILABLE"
+    queue.submit({"x": np.ones((1, 6), np.float32)}).result(10)
+    assert service.ready() and service.ready("m")
+    service.close()
+    assert not service.ready() and not service.ready("m")
+
+
+def resampled() -> onnx.ModelProto:
+    """y = x [1, 4] in rows of `width`, which random values do not divide."""
+    nodes = [helper.make_node("Reshape", ["x", "width"], ["y"], name="rows")]
+    given = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4]),
+        helper.make_tensor_value_info("width", TensorProto.INT64, [2]),
+    ]
+    wanted = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", "width"])]
+    graph = helper.make_graph(nodes, "resampled", given, wanted)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_the_warm_up_has_the_values_that_were_the_same_in_all_data(tmp_path: Path) -> None:
+    assert not open_model(workspace(tmp_path / "a", resampled()), "m", "1").warm
+    width = Constant("width", "int64", (2,), (2, -1))
+    assert open_model(workspace(tmp_path / "b", resampled(), constants=[width]), "m", "1").warm
+
+
+def test_a_request_that_is_late_is_told_so_before_the_model_is_free(tmp_path: Path) -> None:
+    """It kept its place in the queue, and its client waiting, until the run before it had ended."""
+    model = open_model(workspace(tmp_path, halves(), shapes={"x": (1, 6)}), "m", "1")
+    service, free, feed = Service([model], Settings()), Event(), {"x": np.ones((1, 6), np.float32)}
+    queue = service.queue("m")
+
+    async def asked() -> None:
+        with pytest.raises(TooLate):
+            await service.infer(queue, feed, [], 0.05)
+        assert len(queue) == 0
+
+    def run(*_: object) -> list[dict[str, np.ndarray]]:
+        assert free.wait(10)
+        return [feed]
+
+    with patch.object(queue, "_run", run):
+        running = queue.submit(feed)
+        while len(queue):
+            sleep(0.001)
+        asyncio.run(asked())
+        free.set()
+        running.result(10)
+    service.close()
+
+
+def test_all_models_stop_taking_requests_before_the_first_is_waited_for(tmp_path: Path) -> None:
+    """The second took requests for as long as the first had to answer its own."""
+    models = [open_model(workspace(tmp_path / name, halves(), shapes={"x": (1, 6)}), name, "1") for name in "ab"]
+    service = Service(models, Settings())
+    slow, other = service.queues
+
+    def closing(_: float) -> int:
+        with pytest.raises(Draining):
+            other.submit({"x": np.ones((1, 6), np.float32)})
+        return 0
+
+    with patch.object(slow, "close", closing):
+        assert service.close() == 0
+    slow.close(1.0)

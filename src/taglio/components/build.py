@@ -75,9 +75,23 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
+class Constant:
+    """A small input, such as a sampling rate, that had the same `values` (row-major) in all data."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    values: tuple[bool | int | float | str, ...]
+
+    def check(self) -> None:
+        """Raise ValueError for values that do not fill the shape."""
+        require(prod(self.shape) == len(self.values), f"{len(self.values)} values of {self.name} for {self.shape}")
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """Components in running order, the model's own inputs and outputs, the fingerprint of the plan they were built
-    from, and the states, which are also inputs and outputs."""
+    from, the states, which are also inputs and outputs, and the inputs that were constant in all data."""
 
     model_sha256: str
     inputs: tuple[str, ...]
@@ -85,6 +99,7 @@ class Manifest:
     pieces: tuple[Piece, ...]
     plan_sha256: str = ""
     states: tuple[State, ...] = ()
+    constants: tuple[Constant, ...] = ()
 
     def check(self) -> None:
         """Raise ValueError for components that cannot run one after another."""
@@ -110,6 +125,10 @@ class Manifest:
         read = {port.name for port in piece.inputs}
         return tuple(each for each in self.states if each.past in read)
 
+    def constant_feed(self) -> dict[str, np.ndarray]:
+        """The constant inputs."""
+        return {each.name: np.array(each.values, dtype_of(each.dtype)).reshape(each.shape) for each in self.constants}
+
     def without_states(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The names of the inputs and outputs that are not states."""
         pasts, presents = {each.past for each in self.states}, {each.present for each in self.states}
@@ -130,6 +149,7 @@ def write(
     runtimes: Mapping[str, str] | None = None,
     bfloat16: tuple[str, ...] = (),
     states: Sequence[State] = (),
+    constants: Sequence[Constant] = (),
 ) -> Manifest:
     """Write one ONNX file per component, then the manifest, so that it names only complete files. `runtimes` is by
     device; the default is ONNX Runtime."""
@@ -158,7 +178,8 @@ def write(
                 bfloat16=bfloat16,
             )
         )
-    manifest = Manifest(sha256, tuple(inputs), tuple(outputs), tuple(pieces), plan_sha256, tuple(states))
+    names = (tuple(inputs), tuple(outputs))
+    manifest = Manifest(sha256, *names, tuple(pieces), plan_sha256, tuple(states), tuple(constants))
     artifact.save(folder / MANIFEST, "manifest", sha256, manifest)
     return manifest
 

@@ -15,7 +15,7 @@ from taglio.components.build import Manifest
 from taglio.components.cut import Component, Wires, cut
 from taglio.components.placed import placed
 from taglio.components.prove import Proof, prove
-from taglio.data.dataset import covering
+from taglio.data.dataset import Sample, covering
 from taglio.data.spec import InputSpec, dtype_name
 from taglio.data.values import one_feed
 from taglio.errors import BadData, TaglioError, one_line
@@ -34,13 +34,16 @@ from taglio.scratch import scratch
 PLACED = "placed.onnx"
 # Inputs, of different shapes if possible, on which components must equal the whole model.
 _PROVEN = 8
+# Most elements of an input that is recorded where it is constant.
+_SMALL = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """Components in running order, the runtime of each device, the tensors computed in `bfloat16`, and the model's
-    states. `whole` is the quantised model with the placement in its metadata, None if one component is the whole model;
-    `proof` shows that together they equal it, None if it was not requested."""
+    """Components in running order, the runtime of each device, the tensors computed in `bfloat16`, the model's states,
+    and its inputs that were constant in all data. `whole` is the quantised model with the placement in its metadata,
+    None if one component is the whole model; `proof` shows that together they equal it, None if it was not
+    requested."""
 
     model_sha256: str
     plan_sha256: str
@@ -53,6 +56,7 @@ class Built:
     runtimes: Mapping[str, str] = field(default_factory=dict)
     bfloat16: tuple[str, ...] = ()
     states: tuple[files.State, ...] = ()
+    constants: tuple[files.Constant, ...] = ()
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -71,7 +75,9 @@ class Built:
             artifact.write_model(folder / PLACED, self.whole)
         names = (self.inputs, self.outputs)
         given = (folder, self.model_sha256, *names, self.parts, self.plan_sha256)
-        return files.write(*given, runtimes=self.runtimes, bfloat16=self.bfloat16, states=self.states)
+        return files.write(
+            *given, runtimes=self.runtimes, bfloat16=self.bfloat16, states=self.states, constants=self.constants
+        )
 
     def open(self, options: SessionOptions, runtime: str | None = None) -> Executor:
         """Open sessions for the components, to run one after another in this process; `runtime` None: their own."""
@@ -174,7 +180,19 @@ def assemble(work: Work, plan: Plan) -> Built:
         for present, past in work.graph.states
     )
     made_from = (sha256, plan.fingerprint(), inputs, work.model.outputs, tuple(parts), whole)
-    return Built(*made_from, store=store, runtimes=runtimes, bfloat16=bfloat16, states=states)
+    constants = _constants(work.data.held_out.samples[:_PROVEN])
+    return Built(*made_from, store=store, runtimes=runtimes, bfloat16=bfloat16, states=states, constants=constants)
+
+
+def _constants(samples: Sequence[Sample]) -> tuple[files.Constant, ...]:
+    """The small inputs that are the same in all of several samples."""
+    first, *others = samples
+    return tuple(
+        files.Constant(name, dtype_name(value.dtype), value.shape, tuple(value.ravel().tolist()))
+        for name, value in first.items()
+        if others and value.size <= _SMALL and all(np.array_equal(value, each[name]) for each in others)
+        if value.dtype.kind in "biuO" or (value.dtype.kind == "f" and np.isfinite(value).all())
+    )
 
 
 def _quantized(work: Work, plan: Plan) -> onnx.ModelProto:
@@ -201,4 +219,5 @@ def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manif
     sha256 = manifest.model_sha256
     names, runtimes = (manifest.inputs, manifest.outputs), {piece.device: piece.runtime for piece in manifest.pieces}
     made_from, bfloat16 = (sha256, manifest.plan_sha256, *names, parts, whole), manifest.pieces[0].bfloat16
-    return Built(*made_from, runtimes=runtimes, bfloat16=bfloat16, states=manifest.states), manifest
+    kept = (manifest.states, manifest.constants)
+    return Built(*made_from, None, None, runtimes, bfloat16, *kept), manifest

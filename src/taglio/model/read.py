@@ -30,7 +30,7 @@ def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Has
     except (EncodeError, ValueError):
         raise BadModel(f"{path}: more than protobuf's 2 GiB: save it with external data and give its path") from None
     except FileNotFoundError:
-        raise BadModel(f"{path}: no such file: give the path of an .onnx file") from None
+        raise BadModel(f"{path}: no such file: give the path of a model") from None
     except IsADirectoryError:
         raise BadModel(
             f"{path}: is a folder without saved_model.pb and config.json: give a model's folder, or an .onnx file"

@@ -118,21 +118,18 @@ async def _received(service: Service, name: str, context: Any) -> tuple[Any, lis
     return request, tensors, held
 
 
-def _model_ready(service: Service, asked: Any) -> dict[str, Any]:
-    service.queue(asked.name, asked.version)
-    return {"ready": service.ready}
-
-
 # Fields of the answers to all calls but ModelInfer.
 _SHOWN: dict[str, Callable[[Service, Any], Mapping[str, Any]]] = {
     "ServerLive": lambda _, __: {"live": True},
-    "ServerReady": lambda service, _: {"ready": service.ready},
-    "ModelReady": _model_ready,
+    "ServerReady": lambda service, _: {"ready": service.ready()},
+    "ModelReady": lambda service, asked: {"ready": service.ready(asked.name, asked.version)},
     "ServerMetadata": lambda _, __: {"name": NAME, "version": version_of("taglio"), "extensions": EXTENSIONS},
     "ModelMetadata": lambda service, asked: service.metadata(asked.name, asked.version),
     "ModelConfig": lambda service, asked: {"config": service.config(asked.name, asked.version)},
     "ModelStatistics": lambda service, asked: service.statistics(asked.name, asked.version),
-    "RepositoryIndex": lambda service, asked: {"models": service.index() if service.ready or not asked.ready else []},
+    "RepositoryIndex": lambda service, asked: {
+        "models": [each for each in service.index() if not asked.ready or each["state"] == "READY"]
+    },
 }
 
 

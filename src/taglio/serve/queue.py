@@ -79,6 +79,7 @@ class ModelQueue:
         self._waiting: deque[_Waiting] = deque()
         self._running: set[int | str | None] = set()  # sequences, of which one step runs at a time
         self._busy = self._begun = 0  # runs in progress, and so far
+        self._taken = 0  # requests in these runs
         self._took_s = inf  # of the latest run
         self._changed = threading.Condition()
         self._closed = False
@@ -93,6 +94,11 @@ class ModelQueue:
         """Number of waiting requests."""
         return len(self._waiting)
 
+    @property
+    def ready(self) -> bool:
+        """Whether a run of the model has passed, and the queue is open."""
+        return not self._closed and (self.model.warm or self._took_s < inf)
+
     def submit(
         self, feed: Mapping[str, np.ndarray], deadline_s: float | None = None, step: Step | None = None
     ) -> "Future[Answer]":
@@ -106,6 +112,7 @@ class ModelQueue:
             if len(self._waiting) >= self._limits.queue:
                 raise Overloaded(f"{len(self._waiting)} requests wait for {self.model.name}: try again later")
             self._waiting.append(request)
+            request.future.add_done_callback(self._left)
             here = self._took_s < _SHORT_S and step is None and not self._busy and len(self._waiting) == 1
             if not here or self._limits.wait_s > 0.0:
                 self._changed.notify()
@@ -116,15 +123,19 @@ class ModelQueue:
         self._answer([request])
         return request.future
 
-    def close(self, patience_s: float) -> int:
-        """Accept no more requests, and wait for the accepted ones. Returns how many were not answered in time."""
+    def refuse(self) -> None:
+        """Accept no more requests."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def close(self, patience_s: float) -> int:
+        """Accept no more requests, and wait for the accepted ones. Returns how many were not answered in time."""
+        self.refuse()
         until = time.monotonic() + patience_s
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
-        return len(self._waiting)
+        return len(self._waiting) + self._taken
 
     def _work(self) -> None:
         while batch := self._next():
@@ -138,7 +149,7 @@ class ModelQueue:
             self._failed(batch, error)
             return
         finally:
-            self._free(batch[0].sequence)
+            self._free(batch)
         ended = time.perf_counter()
         self._took_s = ended - began
         for each, answer in zip(batch, answers, strict=True):
@@ -151,10 +162,11 @@ class ModelQueue:
         self._busy += 1
         self._begun += 1
 
-    def _free(self, sequence: int | str | None) -> None:
+    def _free(self, batch: list[_Waiting]) -> None:
         with self._changed:
             self._busy -= 1
-            self._running.discard(sequence)
+            self._taken -= len(batch)
+            self._running.discard(batch[0].sequence)
             if self._waiting:
                 self._changed.notify_all()
 
@@ -199,7 +211,15 @@ class ModelQueue:
         if request.deadline_s is not None and time.perf_counter() > request.deadline_s:
             request.future.set_exception(TooLate("its deadline passed before it ran"))
             return False
+        self._taken += 1
         return True
+
+    def _left(self, future: "Future[Answer]") -> None:
+        """Give the place of a cancelled request to another. It is not referred to from here: a cycle would keep it."""
+        if future.cancelled():
+            with self._changed:
+                for request in [each for each in self._waiting if each.future is future]:
+                    self._waiting.remove(request)
 
     def _run(self, feeds: list[Mapping[str, np.ndarray]], step: Step | None = None) -> list[Answer]:
         if len(feeds) == 1:

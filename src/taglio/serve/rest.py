@@ -5,10 +5,12 @@ tensors' bytes in the order of the inputs with `binary_data_size`.
 """
 
 import asyncio
+import base64
 import hmac
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.resources import files
 from statistics import median
@@ -48,7 +50,8 @@ def application(service: Service) -> ASGIApp:
 
     def ready(name: str = "", version: str = "") -> Response:
         model = {"name": service.queue(name, version).model.name} if name else {}
-        return JSONResponse({**model, "ready": service.ready}, 200 if service.ready else 503)
+        found = service.ready(name, version)
+        return JSONResponse({**model, "ready": found}, 200 if found else 503)
 
     def metrics() -> Response:
         return Response(service.metrics.text(service.queues), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -116,12 +119,21 @@ def _guarded(service: Service, handler: Handler, *, open_to_all: bool = False) -
 
 
 def allowed(token: str, authorization: str) -> bool:
-    """Whether a client sent the right token; compared in constant time."""
-    return not token or hmac.compare_digest(f"Bearer {token}".encode(), authorization.encode())
+    """Whether a client sent the right token, as a bearer or, as browsers do, as a password with any user name; compared
+    in constant time."""
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() == "basic":
+        with suppress(ValueError):
+            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+    known = scheme.lower() in ("basic", "bearer")
+    return not token or (hmac.compare_digest(token.encode(), given.encode()) and known)
 
 
 def _error(code: int, text: str) -> Response:
-    return JSONResponse({"error": text}, status_code=code)
+    response = JSONResponse({"error": text}, status_code=code)
+    if code == 401:  # for the status page a browser then asks
+        response.headers["WWW-Authenticate"] = 'Basic realm="the server\'s token as password", charset="UTF-8"'
+    return response
 
 
 async def _no_path(request: Request, _: Exception) -> Response:
@@ -152,7 +164,7 @@ def _status(service: Service) -> dict[str, Any]:
                 "recent_s": service.metrics.recent_s(queue.model)[-100:],
             }
         )
-    return {"ready": service.ready, "since_s": service.metrics.started_s, "models": rows}
+    return {"ready": service.ready(), "since_s": service.metrics.started_s, "models": rows}
 
 
 async def _infer(service: Service, request: Request) -> ASGIApp:
@@ -238,7 +250,7 @@ async def _body(request: Request, limit_bytes: int, silence_s: float) -> bytes |
 def _header(headers: Mapping[str, str], body: bytes | memoryview) -> tuple[dict[str, Any], memoryview]:
     """The JSON object of a request, and the bytes after it."""
     text = headers.get(HEADER_LENGTH)
-    if text is not None and not (text.isdecimal() and int(text) <= len(body)):
+    if text is not None and not (text.isdecimal() and len(text) < 20 and int(text) <= len(body)):
         raise BadRequest(f"{HEADER_LENGTH} is {text[:20]!r}, and the body has {len(body):,} bytes")
     length = int(text) if text is not None else len(body)
     view = memoryview(body)
@@ -292,8 +304,8 @@ def _parameters(each: Mapping[str, Any]) -> Mapping[str, Any]:
 def _timeout_s(header: Mapping[str, Any]) -> float | None:
     """The request's `timeout` in seconds (sent in microseconds, as in Triton); None for 0 or no timeout."""
     timeout = _parameters(header).get("timeout", 0)
-    if type(timeout) is not int or timeout < 0:
-        raise BadRequest(f"timeout is {timeout!r}: give microseconds")
+    if type(timeout) is not int or not 0 <= timeout < 2**63:
+        raise BadRequest(f"timeout is {str(timeout)[:40]}: give microseconds")
     return timeout * 1e-6 if timeout else None
 
 

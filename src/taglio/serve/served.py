@@ -17,7 +17,7 @@ from taglio.cluster.engine.session import Session, sessions
 from taglio.cluster.engine.states import SESSIONS
 from taglio.components.build import MANIFEST, Manifest, read
 from taglio.data.spec import InputSpec
-from taglio.errors import BadArtifact, BadOption
+from taglio.errors import BadArtifact, BadOption, one_line
 from taglio.flow.outcome import Outcome
 from taglio.flow.work import Setup
 from taglio.flow.workspace import COMPONENTS, OUTCOME, SETUP
@@ -46,8 +46,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """A live model under a name and version. `batches`: requests may be joined along the first dimension. `states` are
-    those of sequences in progress, by id; on a cluster, where its devices keep them, the steps so far."""
+    """A live model under a name and version. `warm`: its warm-up run has passed. `batches`: requests may be joined
+    along the first dimension. `states` are those of sequences in progress, by id; on a cluster, where its devices keep
+    them, the steps so far."""
 
     name: str
     version: str
@@ -56,7 +57,8 @@ class ServedModel:
     outputs: tuple[TensorSpec, ...]
     executor: Executor | Session
     predicted_s: float | None
-    batches: bool
+    warm: bool = False
+    batches: bool = False
     states: dict[int | str, Any] = field(default_factory=dict)
 
     def needed(self, step: Step | None) -> tuple[list[str], list[str]]:
@@ -161,8 +163,8 @@ def _ready(
             for specs, names in zip((inputs, outputs), executor.manifest.without_states(), strict=True)
         )
     shown, answered = tuple(map(spec_of, inputs)), tuple(map(spec_of, outputs))
-    model = ServedModel(name, version, folder, shown, answered, executor, predicted_s, False)
-    return replace(model, batches=_warm_up(model, _sized(inputs, executor.manifest)))
+    model = ServedModel(name, version, folder, shown, answered, executor, predicted_s)
+    return _warmed_up(model, _sized(inputs, executor.manifest))
 
 
 def _name(folder: Path) -> str:
@@ -213,29 +215,42 @@ def _interface(folder: Path, manifest: Manifest) -> tuple[list[InputSpec], list[
 
 
 def _sized(inputs: Sequence[InputSpec], manifest: Manifest) -> list[InputSpec]:
-    """`inputs` with the sizes that the plan was made for, except the first, where dimensions are dynamic: few networks
-    run on images or texts of size 1."""
+    """`inputs` with the sizes that the plan was made for: few networks run on images or texts of size 1."""
     known = {port.name: port.shape for piece in manifest.pieces for port in piece.inputs}
-
-    def sized(spec: InputSpec) -> InputSpec:
-        first, sizes = (spec.shape or (None,))[0], [size or None for size in known[spec.name][1:]]
-        return replace(spec, shape=(first, *sizes)) if known[spec.name] else spec
-
-    return [*map(sized, inputs)]
+    return [
+        replace(spec, shape=tuple(size or None for size in known[spec.name])) if known[spec.name] else spec
+        for spec in inputs
+    ]
 
 
-def _warm_up(model: ServedModel, inputs: Sequence[InputSpec]) -> bool:
-    """Run once; returns whether requests may share a batch: all first dimensions are free, no state is kept, and a
-    batch of two gives the answers of each alone."""
-    step = Step("warm-up", start=True, end=True) if model.executor.manifest.states else None
-    free = step is None and all(spec.shape and spec.shape[0] == -1 for spec in (*model.inputs, *model.outputs))
+def _warmed_up(model: ServedModel, inputs: Sequence[InputSpec]) -> ServedModel:
+    """`model` after a run on random values, but those that were the same in all data. A model that refuses them is
+    served, too, and is ready when it has answered."""
+    manifest = model.executor.manifest
+    step = Step("warm-up", start=True, end=True) if manifest.states else None
     try:
-        alone = [random_feed(inputs, seed) for seed in range(1 + free)]
-        answers = [model.run(feed, step) for feed in alone]
-        together = (
-            model.run({name: np.concatenate([feed[name] for feed in alone]) for name in alone[0]}) if free else {}
+        model.run({**random_feed(inputs, 0), **manifest.constant_feed()}, step)
+    except Exception as error:  # the runtimes' exceptions share no useful base class
+        _LOG.warning(
+            "%s version %s is not ready until it has answered a request: its warm-up run on random inputs failed: %s",
+            *(model.name, model.version, one_line(error, 300)),
         )
-    except Exception:  # zeros and ones may be invalid inputs of this model: its first request warms it up
+        return model
+    return replace(model, warm=True, batches=step is None and _joins(model, inputs))
+
+
+def _joins(model: ServedModel, inputs: Sequence[InputSpec]) -> bool:
+    """Whether requests may share a batch: all first dimensions are free, and a batch of two gives the answers of each
+    alone."""
+    if not all(spec.shape and spec.shape[0] == -1 for spec in (*model.inputs, *model.outputs)):
+        return False
+    single = [replace(spec, shape=(1, *(spec.shape or ())[1:])) for spec in inputs]
+    constant = {name: value[:1] for name, value in model.executor.manifest.constant_feed().items()}
+    alone = [{**random_feed(single, seed), **constant} for seed in range(2)]
+    try:
+        answers = [model.run(feed) for feed in alone]
+        together = model.run({name: np.concatenate([feed[name] for feed in alone]) for name in alone[0]})
+    except Exception:  # as above: such a model does not run on every number of rows
         return False
     joined = {name: np.concatenate([answer[name] for answer in answers]) for name in together}
-    return free and all(difference(joined[name], together[name]) <= _SAME for name in joined)
+    return all(difference(joined[name], together[name]) <= _SAME for name in joined)

@@ -120,7 +120,6 @@ async def _serve(service: Service, listen: Listen, started: Callable[[Started], 
         await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         trimming.cancel()
-        service.ready = False
         left = await asyncio.to_thread(service.close)
         await rpc.stop(grace=1.0)
         http.should_exit = True

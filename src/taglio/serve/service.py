@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from taglio.serve.metrics import Metrics
 from taglio.serve.queue import Answer, Limits, ModelQueue
-from taglio.serve.refusals import BadRequest, Overloaded, UnknownModel
+from taglio.serve.refusals import BadRequest, Overloaded, TooLate, UnknownModel
 from taglio.serve.served import ServedModel, Step
 from taglio.serve.tensors import BYTES
 from taglio.serve.tracing import Tracing
@@ -57,7 +58,6 @@ class Service:
         self._by_name: dict[str, dict[str, ModelQueue]] = {}
         for queue in self.queues:
             self._by_name.setdefault(queue.model.name, {})[queue.model.version] = queue
-        self.ready = True
 
     def queue(self, name: str, version: str = "") -> ModelQueue:
         """The queue of the model `name`; without a version of the newest. Raises UnknownModel."""
@@ -70,6 +70,10 @@ class Service:
         raise UnknownModel(
             f"no model {name[:80]!r}{f' version {version[:20]!r}' if version else ''}: available are {served}"
         )
+
+    def ready(self, name: str = "", version: str = "") -> bool:
+        """Whether a model, or each, answers requests. Raises UnknownModel."""
+        return all(queue.ready for queue in ([self.queue(name, version)] if name else self.queues))
 
     def versions(self, name: str) -> list[str]:
         """Versions of a model, oldest first."""
@@ -110,9 +114,15 @@ class Service:
 
     def index(self) -> list[dict[str, str]]:
         """The protocol's list of models."""
-        state = "READY" if self.ready else "UNAVAILABLE"
-        models = [queue.model for queue in self.queues]
-        return [{"name": model.name, "version": model.version, "state": state, "reason": ""} for model in models]
+        return [
+            {
+                "name": queue.model.name,
+                "version": queue.model.version,
+                "state": "READY" if queue.ready else "UNAVAILABLE",
+                "reason": "" if queue.ready else "no run of it has passed yet, or the server is shutting down",
+            }
+            for queue in self.queues
+        ]
 
     async def infer(
         self,
@@ -136,14 +146,15 @@ class Service:
             _check_names("input", list(feed), inputs, complete=True)
             _check_names("output", wanted, outputs, complete=False)
             future = queue.submit(feed, began + timeout_s if timeout_s is not None else None, step)
-            found = future.result() if future.done() else await _waited(asyncio.wrap_future(future), gone)
+            found = future.result() if future.done() else await _waited(future, gone, timeout_s)
             # Counted when the answer is on its way.
             asyncio.get_running_loop().call_soon(self.metrics.answered, model, time.perf_counter() - began)
             return {name: found[name] for name in wanted or outputs}
 
     def close(self) -> int:
         """Accept no more requests and answer the accepted ones; returns how many were not answered in time."""
-        self.ready = False
+        for queue in self.queues:
+            queue.refuse()
         until = time.monotonic() + self.settings.patience_s
         left = sum(queue.close(max(0.0, until - time.monotonic())) for queue in self.queues)
         if self._tracing:
@@ -151,8 +162,10 @@ class Service:
         return left
 
 
-async def _waited(answer: "asyncio.Future[Answer]", gone: Gone | None) -> Answer:
-    """The answer. Raises ConnectionResetError if the client is `gone` first."""
+async def _waited(future: "Future[Answer]", gone: Gone | None, timeout_s: float | None) -> Answer:
+    """The answer. Raises ConnectionResetError if the client is `gone` first, TooLate if it does not run in time."""
+    answer, loop = asyncio.wrap_future(future), asyncio.get_running_loop()
+    late = loop.call_later(timeout_s, future.cancel) if timeout_s is not None else None
     try:
         await asyncio.wait((answer,), timeout=_SOON_S if gone else None)
         if gone and not answer.done():
@@ -161,9 +174,13 @@ async def _waited(answer: "asyncio.Future[Answer]", gone: Gone | None) -> Answer
             leaving.cancel()
             if not answer.done():
                 raise ConnectionResetError("the client has left")
+        if answer.cancelled():
+            raise TooLate("its deadline passed before it ran")
         return answer.result()
     finally:
         answer.cancel()
+        if late is not None:
+            late.cancel()
 
 
 class Held:

@@ -37,6 +37,8 @@ def build():
     return Net().eval()
 """
 HUGGING = """
+import sys
+sys.modules["torchvision"] = None  # not needed, and not loaded where it was built for another PyTorch
 import transformers as t, torch
 torch.manual_seed(0)
 small = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)

@@ -3,13 +3,14 @@
 Downloads nothing, and runs no code from the folder.
 """
 
+import importlib
 import inspect
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch import nn
 
 from taglio.compare.request import Request
@@ -20,6 +21,19 @@ PACKAGES = ("transformers", "torch")
 _TEXT = ("input_ids", "attention_mask", "token_type_ids")
 # Batch and length of the example input; both stay dynamic in the export.
 _BATCH, _TOKENS, _FRAMES = 2, 9, 16000
+
+
+def _library() -> Any:
+    """Transformers, which loads no model where torchvision cannot be loaded, as one built for another build of PyTorch
+    cannot; it does without where there is none."""
+    try:
+        importlib.import_module("torchvision")
+    except (ImportError, RuntimeError):
+        sys.modules["torchvision"] = None  # type: ignore[assignment]  # to Python: none
+    return importlib.import_module("transformers")
+
+
+transformers = _library()
 
 
 class Flat(nn.Module):
