@@ -13,6 +13,7 @@ from taglio.error.tally import Tally
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.progress import Progress
+from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.repair import bias, rounding
 from taglio.quantize.repair.ranges import Differences, choose
@@ -42,27 +43,22 @@ def repaired(
 ) -> Ranges:
     """`found`, which has all repairs of `scheme` but the last, with that one applied. `effort` scales its time, biases
     are averaged over `means` samples, and `room_bytes` is the memory that it may hold."""
+    builder = QdqBuilder(model, graph, {scheme.calibrated: found})
     match scheme.repairs[-1]:
         case "ranges":
             start = time.perf_counter()
             count, differences = _judged(model, graph, data, parts)
             left_s, samples = effort * _RANGES_S - (time.perf_counter() - start), data.samples[:count]
-            chosen = choose(model, graph, found, scheme, samples, differences, budget_s=left_s, progress=progress)
+            chosen = choose(builder, found, scheme, samples, differences, budget_s=left_s, progress=progress)
             return replace(found, low_high=found.low_high | chosen)
         case "rounding":
+            samples, budget_s = data.samples[:MEANS], effort * _ROUNDING_S
             rounded = rounding.rounded_weights(
-                model,
-                graph,
-                found,
-                scheme,
-                data.samples[:MEANS],
-                budget_s=effort * _ROUNDING_S,
-                room_bytes=room_bytes,
-                progress=progress,
+                builder, scheme, samples, budget_s=budget_s, room_bytes=room_bytes, progress=progress
             )
             return replace(found, rounded=rounded)
         case "bias":
-            return replace(found, shifts=bias.shifts(model, graph, found, scheme, data.samples[:means], progress))
+            return replace(found, shifts=bias.shifts(builder, scheme, data.samples[:means], progress))
 
 
 def _judged(model: Model, graph: Graph, data: Dataset, parts: Parts) -> tuple[int, Differences]:

@@ -54,8 +54,7 @@ class QdqBuilder:
 
     def __init__(self, model: Model, graph: Graph, ranges: Mapping[str, Ranges]) -> None:
         """`ranges` has an entry, by `Scheme.calibrated`, for every scheme that will be built."""
-        self._model = model
-        self._graph = graph
+        self.model, self.graph = model, graph
         self._initializers = model.initializers()
         self._arrays: dict[str, np.ndarray] = {}
         # Quantised weights of a model with weights in files are in files too, shared by all builders.
@@ -89,15 +88,15 @@ class QdqBuilder:
         `wire` maps (tensor, reading block) to the scheme in which a float tensor travels to that block; "" is the
         caller. These blocks read the tensor through a pair, as it arrives.
         """
-        known = {block.name for block in self._graph.blocks}
+        known = {block.name for block in self.graph.blocks}
         for name in assignment:
             if name not in known:
                 raise BadOption(f'no block "{name}" among {len(known)}: taglio inspect lists them')
         emitter = self.emitter(wire)
-        for block in self._graph.blocks:
+        for block in self.graph.blocks:
             self.emit(emitter, block, assignment.get(block.name))
         self._restore_outputs(emitter)
-        keep_float(emitter.nodes, emitter.initializers, self._shapes, self._nodes.keys(), self._model.outputs)
+        keep_float(emitter.nodes, emitter.initializers, self._shapes, self._nodes.keys(), self.model.outputs)
         if self.fuses:
             constants = self._initializers.keys() | emitter.initializers.keys()
             keep_apart(emitter.nodes, constants, dynamic=self.dynamic)
@@ -105,7 +104,7 @@ class QdqBuilder:
 
     def emitter(self, wire: Mapping[tuple[str, str], Scheme] | None = None) -> Emitter:
         """An empty graph, for `emit`; `wire` as for `build`."""
-        return Emitter(wire=wire or {}, store=self._model.store)
+        return Emitter(wire=wire or {}, store=self.model.store)
 
     def emit(self, emitter: Emitter, block: Block, precision: Precision | None) -> None:
         """Append one block in `precision` (None: float). Raises CannotQuantize if the block does not have that form."""
@@ -391,7 +390,7 @@ class QdqBuilder:
         return name
 
     def _kept(self, weight: QuantizedWeight) -> QuantizedWeight:
-        store = self._model.store
+        store = self.model.store
         return weight if store is None else replace(weight, values=store.keep(weight.values))
 
     def _array(self, tensor: str) -> np.ndarray:
@@ -405,7 +404,7 @@ class QdqBuilder:
         """Give dequantised tensors the names of the model's outputs: an output that int8 wrote, or that travels as
         int8, is then written by the pair, with which the kernel before it can fuse."""
         renamed: dict[str, str] = {}
-        for name in self._model.outputs:
+        for name in self.model.outputs:
             scheme = emitter.written.get(name) or emitter.wire.get((name, ""))
             if scheme is not None:
                 renamed |= {name: f"{name}/float", self._pair(emitter, name, scheme): name}
@@ -414,12 +413,12 @@ class QdqBuilder:
             node.output[:] = [renamed.get(tensor, tensor) for tensor in node.output]
 
     def _assemble(self, emitter: Emitter) -> onnx.ModelProto:
-        proto = empty_like(self._model.proto, self._model.proto.graph.name)
+        proto = empty_like(self.model.proto, self.model.proto.graph.name)
         graph = proto.graph
         for field in ("input", "output", "value_info"):
-            getattr(graph, field).extend(getattr(self._model.proto.graph, field))
+            getattr(graph, field).extend(getattr(self.model.proto.graph, field))
         graph.node.extend(emitter.nodes)
-        used = {name for node in emitter.nodes for name in node_inputs(node)} | set(self._model.outputs)
+        used = {name for node in emitter.nodes for name in node_inputs(node)} | set(self.model.outputs)
         graph.initializer.extend(tensor for name, tensor in self._initializers.items() if name in used)
         graph.initializer.extend(emitter.initializers.values())
         import_domains(proto)

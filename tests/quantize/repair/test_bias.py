@@ -53,6 +53,10 @@ def whole(model: Model, ranges: Ranges) -> onnx.ModelProto:
     return builder.build({block.name: int8 for block in graph.candidates()})
 
 
+def shifts(model: Model, ranges: Ranges, data: Dataset) -> dict[str, tuple[float, ...]]:
+    return bias.shifts(QdqBuilder(model, graphs.build(model), {SCHEME.calibrated: ranges}), SCHEME, data.samples)
+
+
 def mean_errors(model: Model, ranges: Ranges, data: Dataset, axes: tuple[int, ...]) -> np.ndarray:
     """By output channel, the mean of int8 less float."""
     names = list(model.outputs)
@@ -76,9 +80,8 @@ def test_the_mean_of_every_channel_comes_back(
 ) -> None:
     model, data = loaded(proto, tmp_path), positive(shape, 16)
     found = calibrate(model, data, "minmax")
-    shifts = bias.shifts(model, graphs.build(model), found, SCHEME, data.samples)
     before = mean_errors(model, found, data, axes)
-    after = mean_errors(model, replace(found, shifts=shifts), data, axes)
+    after = mean_errors(model, replace(found, shifts=shifts(model, found, data)), data, axes)
     assert np.linalg.norm(after) < 0.5 * np.linalg.norm(before)
 
 
@@ -86,7 +89,7 @@ def test_the_mean_of_every_channel_comes_back(
 def test_switched_is_what_is_built(biased: bool, tmp_path: Path) -> None:
     model, data = loaded(convolutions(biased=biased), tmp_path), positive((1, 4, 8, 8), 4)
     graph, found = graphs.build(model), calibrate(model, data, "minmax")
-    found = replace(found, shifts=bias.shifts(model, graph, found, SCHEME, data.samples))
+    found = replace(found, shifts=shifts(model, found, data))
     assert len(found.shifts) == 2
     builder = QdqBuilder(model, graph, {SCHEME.calibrated: found})
     switchable = Switchable(model, graph, builder, precisions(SCHEME), SessionOptions(1))
@@ -102,7 +105,7 @@ def test_a_scaled_gemm_stays_as_it_is(tmp_path: Path) -> None:
     weight, added = g.constant(g.rng.normal(0, 0.3, (16, 5))), g.constant(g.rng.normal(0, 1, 5))
     model = loaded(g.model(g.op("Gemm", g.input("x", 2, 16), weight, added, beta=0.5)), tmp_path)
     data = positive((2, 16), 4)
-    assert bias.shifts(model, graphs.build(model), calibrate(model, data, "minmax"), SCHEME, data.samples) == {}
+    assert shifts(model, calibrate(model, data, "minmax"), data) == {}
 
 
 def test_a_model_without_products_has_nothing_to_correct(tmp_path: Path) -> None:
@@ -111,4 +114,4 @@ def test_a_model_without_products_has_nothing_to_correct(tmp_path: Path) -> None
     opsets = [helper.make_opsetid("", 17)]
     proto = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), opset_imports=opsets, ir_version=8)
     model, data = loaded(proto, tmp_path), positive((2, 4), 2)
-    assert bias.shifts(model, graphs.build(model), calibrate(model, data, "minmax"), SCHEME, data.samples) == {}
+    assert shifts(model, calibrate(model, data, "minmax"), data) == {}

@@ -73,8 +73,8 @@ def error(model: Model, ranges: Ranges, data: Dataset) -> float:
 
 
 def integers(model: Model, found: Ranges, data: Dataset, **limits: Any) -> dict[str, bytes]:
-    limits = {"budget_s": 10.0, **limits}
-    return rounding.rounded_weights(model, graphs.build(model), found, SCHEME, data.samples, **limits)
+    builder = QdqBuilder(model, graphs.build(model), {SCHEME.calibrated: found})
+    return rounding.rounded_weights(builder, SCHEME, data.samples, **{"budget_s": 10.0, **limits})
 
 
 CASES = {

@@ -16,14 +16,13 @@ from onnx import helper
 
 from taglio.errors import BadData, BadModel, CannotQuantize
 from taglio.model.derived import with_outputs
-from taglio.model.graph import Block, Graph
+from taglio.model.graph import Block
 from taglio.model.load import Model
 from taglio.model.operators import scales
 from taglio.progress import Progress, reported
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder, channel_axis
-from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
@@ -32,21 +31,15 @@ _AXES_ARE_INPUTS = 18  # ReduceMean takes its axes as an input from this opset o
 
 
 def shifts(
-    model: Model,
-    graph: Graph,
-    ranges: Ranges,
-    scheme: Scheme,
-    samples: Sequence[Mapping[str, np.ndarray]],
-    progress: Progress | None = None,
+    builder: QdqBuilder, scheme: Scheme, samples: Sequence[Mapping[str, np.ndarray]], progress: Progress | None = None
 ) -> dict[str, tuple[float, ...]]:
     """Operator -> the correction of its bias under `scheme`, per output channel.
 
     Empty if ONNX Runtime cannot run all int8 operators beside the float model.
     """
-    builder = QdqBuilder(model, graph, {scheme.calibrated: ranges})
-    emitter, wanted = Emitter(), dict[str, str]()
+    model, emitter, wanted = builder.model, Emitter(), dict[str, str]()
     weights = model.initializers()
-    for block in graph.candidates():
+    for block in builder.graph.candidates():
         anchor = _corrected(model, block, weights)
         if anchor is None:
             continue

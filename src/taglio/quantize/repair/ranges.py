@@ -21,7 +21,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.model.observe import tensor_values
 from taglio.progress import Progress, reported
@@ -48,8 +47,7 @@ _WHICH, _HOW = "probe/which", "probe/how"
 
 
 def choose(
-    model: Model,
-    graph: Graph,
+    builder: QdqBuilder,
     ranges: Ranges,
     scheme: Scheme,
     samples: Sequence[Mapping[str, np.ndarray]],
@@ -62,7 +60,7 @@ def choose(
 
     Tensors of large effect are tried first; those not reached within `budget_s` seconds keep their range.
     """
-    names = _quantized(model, graph, ranges, scheme)
+    model, names = builder.model, _quantized(builder, ranges, scheme)
     if not names:
         return {}
     start = time.perf_counter()
@@ -103,11 +101,10 @@ def _descend(changes: Sequence[Sequence[np.ndarray]]) -> list[int]:
     return picked
 
 
-def _quantized(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> list[str]:
+def _quantized(builder: QdqBuilder, ranges: Ranges, scheme: Scheme) -> list[str]:
     """The tensors with a range of their own that are quantised when all blocks are in int8."""
-    builder = QdqBuilder(model, graph, {scheme.calibrated: ranges})
-    whole = precisions(scheme)[1]
-    built = builder.build({block.name: whole for block in graph.candidates()})
+    model, whole = builder.model, precisions(scheme)[1]
+    built = builder.build({block.name: whole for block in builder.graph.candidates()})
     # A model output that int8 writes is quantised under another name: its own name is behind the pair.
     roots = range_roots(model.proto)
     roots |= {f"{name}/float": roots.get(name, name) for name in model.outputs}

@@ -28,14 +28,12 @@ from numpy.lib.stride_tricks import sliding_window_view
 from taglio import weights
 from taglio.errors import BadData, BadModel, CannotQuantize
 from taglio.memory import groups_within
-from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.model.observe import tensor_values
 from taglio.model.operators import integer, integers, text
 from taglio.progress import Progress
 from taglio.quantize.parameters import QuantizedWeight, weight_limits
 from taglio.quantize.qdq import QdqBuilder
-from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
 from taglio.quantize.uncalibrated import transposed
 
@@ -78,9 +76,7 @@ class _Product:
 
 
 def rounded_weights(
-    model: Model,
-    graph: Graph,
-    ranges: Ranges,
+    builder: QdqBuilder,
     scheme: Scheme,
     samples: Sequence[Mapping[str, np.ndarray]],
     *,
@@ -94,7 +90,7 @@ def rounded_weights(
     the inputs of one sample are held at a time.
     """
     end = time.perf_counter() + budget_s
-    products = sorted(_products(model, graph, ranges, scheme), key=lambda each: each.seconds)
+    products = sorted(_products(builder, scheme), key=lambda each: each.seconds)
     left_s, affordable = budget_s, list[_Product]()
     for each in products:
         left_s -= each.seconds
@@ -105,7 +101,7 @@ def rounded_weights(
     for group in groups_within(affordable, lambda each: each.hessian_bytes, room_bytes or np.inf):
         try:
             now = time.perf_counter()
-            moments = _moments(model, group, samples, now + (end - now) / 2.0)
+            moments = _moments(builder.model, group, samples, now + (end - now) / 2.0)
         except (BadModel, BadData):
             return found
         for each in group:
@@ -121,16 +117,15 @@ def rounded_weights(
     return found
 
 
-def _products(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> Iterator[_Product]:
+def _products(builder: QdqBuilder, scheme: Scheme) -> Iterator[_Product]:
     """The operators to round by rule 1."""
-    builder = QdqBuilder(model, graph, {scheme.calibrated: ranges})
-    constants = model.initializers()
+    model, constants = builder.model, builder.model.initializers()
     readers: dict[str, int] = {}
     for node in model.proto.graph.node:
         for name in node.input:
             readers[name] = readers.get(name, 0) + 1
     nodes = model.nodes()
-    for block in graph.candidates():
+    for block in builder.graph.candidates():
         node = nodes[block.operators[0]]
         if len(node.input) < 2 or node.input[0] in constants or node.input[1] not in constants:
             continue
