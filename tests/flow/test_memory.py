@@ -248,3 +248,23 @@ def test_kernels_are_counted_in_groups_whose_events_fit(monkeypatch: pytest.Monk
         timed = time_models(models, feeds, SessionOptions(1), EFFORT, kernels=True, limit_bytes=2**40)
         assert turns[1:] == groups
         assert all(each.kernels for each in timed.values()) and [*timed] == [*models]
+
+
+@pytest.mark.parametrize(("event_bytes", "rounds"), [(1, 32), (2**40, 14)])
+def test_kernels_are_counted_in_fewer_rounds_where_there_are_many(
+    event_bytes: int, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network of 4 MB took 2.7 GB: four shapes in each round, and twice the rounds on a busy machine."""
+    counted: list[int] = []
+    real = stopwatch._interleave
+
+    def interleave(sessions: Any, turns: Any, rounds: int, *given: Any, **more: Any) -> Any:
+        counted.append(rounds)
+        return real(sessions, turns, rounds, *given, **more)
+
+    monkeypatch.setattr(stopwatch, "_interleave", interleave)
+    monkeypatch.setattr(stopwatch, "_EVENT_BYTES", event_bytes)
+    feeds = [{"x": np.zeros((1, 3, 8, 8), np.float32)}]
+    effort = Effort(warmup=2, minimum=30, maximum=30, budget_s=5.0)
+    assert time_models({"a": conv_relu_chain}, feeds, SessionOptions(1), effort, kernels=True)["a"].kernels
+    assert counted == [30, rounds]

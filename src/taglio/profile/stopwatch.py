@@ -23,7 +23,7 @@ from taglio.errors import MeasurementFailed, TaglioError, one_line
 from taglio.memory import EVENTS, groups_within, make_room, used_bytes
 from taglio.model import captures
 from taglio.profile import openvino_clock
-from taglio.profile.busy import Watch, enough, kept, others_in
+from taglio.profile.busy import PATIENCE, Watch, enough, kept, others_in
 from taglio.profile.kernels import kernel_seconds
 from taglio.profile.quota import quota
 from taglio.profile.refills import refills
@@ -46,8 +46,9 @@ _OFTEN = 3
 # After so long without work a GPU is slow at first (an H100: 15 % in the first run, and up to three times in the first
 # ten after models that kept all processors busy): a model then runs for this long before it is timed.
 _ASLEEP_S, _AWAKE_S = 0.05, 0.3
-# ONNX Runtime's profiler holds an event of about this size for every kernel that ran, until the session ends.
-_EVENT_BYTES = 2000
+# ONNX Runtime's profiler holds an event of about this size for every kernel that ran, until the session ends. Where
+# those of all models would exceed _EVENTS_BYTES there are fewer rounds, but at least _SHOWN.
+_EVENT_BYTES, _EVENTS_BYTES, _SHOWN = 2500, 500_000_000, 12
 # A served model gets a new input each time, which no cache holds: with a single input, times were 5 % too short.
 FEEDS = 4
 
@@ -355,12 +356,15 @@ class _Timing:
         """Seconds of each kernel in `rounds` after warm-up, by model; models in groups whose events fit into their
         share of the memory limit."""
         found: dict[str, dict[str, float]] = {}
-        rounds += effort.warmup
-
-        def event_bytes(name: str) -> int:
-            return len(graphs[name].graph.node) * rounds * (1 + refills[name]) * self.run.at_once * _EVENT_BYTES
-
-        for group in groups_within(graphs, event_bytes, EVENTS * (self.limit_bytes or inf)):
+        # Of one round, which may be repeated if other programs disturb it.
+        round_bytes = {
+            name: PATIENCE * len(graph.graph.node) * (1 + refills[name]) * self.run.at_once * _EVENT_BYTES
+            for name, graph in graphs.items()
+        }
+        affordable = int(_EVENTS_BYTES / max(1, sum(round_bytes.values())))
+        rounds = effort.warmup + min(rounds, max(_SHOWN, affordable))
+        room = EVENTS * (self.limit_bytes or inf)
+        for group in groups_within(graphs, lambda name: rounds * round_bytes[name], room):
             counting = {name: self._counting(name) for name in group}
             seen = Watch()
             opened = {name: self.run.open(session) for name, (session, _) in counting.items()}
