@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnxruntime import InferenceSession
 
-from taglio.errors import BadData, BadModel
+from taglio.errors import BadData, BadModel, MeasurementFailed
 from taglio.model.captures import bodies
 from taglio.model.check import contradicts_itself
 from taglio.model.inputs import Feed
@@ -21,8 +21,8 @@ from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_sessi
 
 # Rewrites reorder float sums; a larger relative distance means that the simplified model is a different model.
 SIMPLIFY_TOLERANCE = 1e-3
-# Time limit of one inference: a model's loops may never end.
-_LIMIT_S = 45.0
+# Time limit of one inference: a model's loops may never end. Random feeds only show a fault of a rewrite.
+_LIMIT_S, _RANDOM_S = 45.0, 5.0
 # Random answers may differ by this many times as much as a few of them did.
 _TIMES = 4.0
 # A slow model answers feeds for this long, but at least one.
@@ -44,8 +44,9 @@ class Reference:
     ) -> None:
         """Run `feeds` in the `session` of `original`.
 
-        Raises BadData if it cannot run feeds that are `from_user`. Random feeds that it cannot run are ignored, unless
-        shapes contradict each other: then BadModel. Raises MeasurementFailed if an inference does not end.
+        Raises BadData if it cannot run feeds that are `from_user`, MeasurementFailed if an inference does not end.
+        Random feeds that it cannot run, or not in a few seconds, are ignored, unless shapes contradict each other: then
+        BadModel.
         """
         self._path = path
         self._names = [value.name for value in original.graph.output]
@@ -53,10 +54,15 @@ class Reference:
         self._answers: list[list[Any]] = []
         self._varies, self.random = 0.0, ""
         took_s: list[float] = []
+        limit_s = _LIMIT_S if from_user else _RANDOM_S
         for feed in feeds:
             begun = time.perf_counter()
             try:
-                self._answers.append(run_session(session, self._names, feed, str(path), limit_s=_LIMIT_S))
+                self._answers.append(run_session(session, self._names, feed, str(path), limit_s=limit_s))
+            except MeasurementFailed:
+                if from_user:
+                    raise
+                break
             except BadData as error:
                 if from_user:
                     raise
