@@ -20,7 +20,7 @@ import onnx
 
 from taglio import weights
 from taglio.errors import MeasurementFailed, TaglioError, one_line
-from taglio.memory import EVENTS, groups_within, make_room, used_bytes
+from taglio.memory import EVENTS, groups_within, make_room, trim, used_bytes
 from taglio.model import captures
 from taglio.profile import openvino_clock
 from taglio.profile.busy import PATIENCE, Watch, enough, kept, others_in
@@ -47,7 +47,8 @@ _OFTEN = 3
 # ten after models that kept all processors busy): a model then runs for this long before it is timed.
 _ASLEEP_S, _AWAKE_S = 0.05, 0.3
 # ONNX Runtime's profiler holds an event of about this size for every kernel that ran, until the session ends. Where
-# those of all models would exceed _EVENTS_BYTES there are fewer rounds, but at least _SHOWN.
+# those of all models would exceed _EVENTS_BYTES there are fewer rounds, but at least _SHOWN, and then fewer models at
+# once.
 _EVENT_BYTES, _EVENTS_BYTES, _SHOWN = 2500, 500_000_000, 12
 # A served model gets a new input each time, which no cache holds: with a single input, times were 5 % too short.
 FEEDS = 4
@@ -332,6 +333,7 @@ class _Timing:
         busy = (time.process_time() - before) / (time.perf_counter() - begun)
         sessions.clear()
         if not self.clocks:
+            trim()  # sessions that count kernels need other blocks of memory
             make_room(self.limit_bytes)  # of a large model, one session fits at a time
         graphs = {name: _skeleton(self.paths[name]) for name in names}
         seconds: dict[str, dict[str, float]] = {}
@@ -363,7 +365,7 @@ class _Timing:
         }
         affordable = int(_EVENTS_BYTES / max(1, sum(round_bytes.values())))
         rounds = effort.warmup + min(rounds, max(_SHOWN, affordable))
-        room = EVENTS * (self.limit_bytes or inf)
+        room = min(_EVENTS_BYTES, EVENTS * (self.limit_bytes or inf))
         for group in groups_within(graphs, lambda name: rounds * round_bytes[name], room):
             counting = {name: self._counting(name) for name in group}
             seen = Watch()
@@ -376,6 +378,7 @@ class _Timing:
                 for name, (_, read) in counting.items()
             }
             del counting, opened
+            trim()
             make_room(self.limit_bytes)
         return found
 
@@ -512,9 +515,10 @@ def _repair_names(path: Path) -> None:
 
 def _skeleton(path: Path) -> onnx.ModelProto:
     """The graph without its weights, which are not needed again and are most of its size."""
-    proto = onnx.load(path, load_external_data=False)
+    proto, kept = onnx.load(path, load_external_data=False), onnx.ModelProto()
     del proto.graph.initializer[:]
-    return proto
+    kept.CopyFrom(proto)  # a message frees what was deleted from it only as a whole
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
