@@ -54,7 +54,9 @@ class Reference:
         self._answers: list[list[Any]] = []
         self._varies, self.random = 0.0, ""
         took_s: list[float] = []
-        limit_s = _LIMIT_S if from_user else _RANDOM_S
+        nodes = [*_every(original.graph.node), *(node for each in original.functions for node in _every(each.node))]
+        self._limit_s = _LIMIT_S if any(node.op_type == "Loop" for node in nodes) else None
+        limit_s = self._limit_s if from_user else _RANDOM_S
         for feed in feeds:
             begun = time.perf_counter()
             try:
@@ -74,12 +76,11 @@ class Reference:
             if sum(took_s) > _ENOUGH_S:
                 break
         self.run_s = median(took_s) if took_s else 0.0
-        kinds = sorted(set(_random_kinds(original.graph.node)))
-        kinds += sorted({kind for each in original.functions for kind in _random_kinds(each.node)} - {*kinds})
+        kinds = sorted({node.op_type for node in nodes if _answers_at_random(node)})
         if kinds and self._answers:
             found: list[tuple[float, str]] = []
             for feed, answer in zip(feeds, self._answers, strict=False):
-                again = run_session(session, self._names, feed, str(path), limit_s=_LIMIT_S)
+                again = run_session(session, self._names, feed, str(path), limit_s=self._limit_s)
                 found += [(difference(*pair), name) for *pair, name in zip(answer, again, self._names, strict=True)]
             self._varies, name = max(found)
             if self._varies > 0.0:
@@ -97,7 +98,7 @@ class Reference:
         session = open_session(simple, options, label=str(self._path))
         for feed, before in zip(self._feeds, self._answers, strict=False):
             try:
-                after = run_session(session, self._names, feed, str(self._path), limit_s=_LIMIT_S)
+                after = run_session(session, self._names, feed, str(self._path), limit_s=self._limit_s)
             except BadData as error:
                 raise BadModel(f"simplified, {error}") from None
             for name, left, right in zip(self._names, before, after, strict=True):
@@ -109,13 +110,16 @@ class Reference:
                     )
 
 
-def _random_kinds(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    """The types of the operators, also in subgraphs, that may answer at random."""
+def _every(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The operators, also in subgraphs."""
     for node in nodes:
-        if node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > 2):
-            yield node.op_type
+        yield node
         for body in bodies(node):
-            yield from _random_kinds(body.node)
+            yield from _every(body.node)
+
+
+def _answers_at_random(node: onnx.NodeProto) -> bool:
+    return node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > 2)
 
 
 def difference(left: Any, right: Any) -> float:
