@@ -171,6 +171,22 @@ def test_devices_start_and_stop_without_a_runtime() -> None:
     assert printed(f"import sys, taglio.cli.devices; print([m for m in {heavy} if m in sys.modules])") == "[]"
 
 
+def test_fits_use_the_threads_of_sessions(tmp_path: Path) -> None:
+    """NumPy's linear algebra reads its limit on import: `--threads` comes first, or what the workspace was profiled
+    with."""
+    (tmp_path / "setup.json").write_text('{"body": {"threads": 3}}')
+    code = (
+        "import os, sys; os.environ.pop('OPENBLAS_NUM_THREADS', None); import taglio.cli as cli; "
+        "cli.run = lambda _: print(os.environ.get('OPENBLAS_NUM_THREADS'), 'numpy' in sys.modules) or 0; cli.main({})"
+    )
+    profile = ["profile", "m.onnx", "--data", "d.npz", "-o", "out"]
+    assert printed(code.format([*profile, "--threads", "1"])) == "1 False"
+    assert printed(code.format(profile)) == "None False"
+    assert printed(code.format(["error", str(tmp_path)])) == "3 False"
+    (tmp_path / "setup.json").write_text("damaged")
+    assert printed(code.format(["error", str(tmp_path)])) == "None False"
+
+
 def printed(code: str) -> str:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, check=True)
     return ran.stdout.strip()

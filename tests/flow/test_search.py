@@ -216,16 +216,16 @@ def test_the_best_are_the_fastest_of_those_that_hold_and_a_fallback_is_one_of_th
     limits = Limits(0.02)
     everything = {block.name: INT8 for block in choosers(graph)}
     tried = [
-        unsolved("other", graph, profile, error, limits, {}, 0.0),
-        unsolved("other", graph, profile, error, limits, everything, 0.03),
-        unsolved("other", graph, profile, error, limits, {"conv0": INT8, "conv1": INT8}, 0.02),
+        unsolved("other", graph, profile, error, limits, {}, (0.0, 0.0)),
+        unsolved("other", graph, profile, error, limits, everything, (0.03, 0.03)),
+        unsolved("other", graph, profile, error, limits, {"conv0": INT8, "conv1": INT8}, (0.02, 0.02)),
     ]
     assert [each.holds for each in tried] == [True, False, True]
     assert best(tried, 5) == [tried[2], tried[0]]
     assert best(tried, 1) == [tried[2]]
     assert best([], 1) == []
     assert set(tried[1].plan.assignment()) == set(everything) and tried[1].plan.measured_error == 0.03
-    assert unsolved("other", graph, profile, error, Limits(None), everything, 0.9).holds
+    assert unsolved("other", graph, profile, error, Limits(None), everything, (0.9, 0.9)).holds
 
 
 def test_a_factor_that_all_plans_miss_by_is_learnt_from_those_near_the_bound() -> None:
@@ -252,6 +252,15 @@ def test_a_measured_plan_is_predicted_to_have_the_error_that_it_had() -> None:
     for guess, each in zip(guesses[1:], (lost, further)):
         assert guess.value == error.predict(graph, each.plan.assignment())
     assert all(guess.high == error.upper(guess.value) > guess.value for guess in guesses)
+
+
+def test_a_form_that_was_measured_is_predicted_by_that_even_if_it_lost_an_output() -> None:
+    """All int8 of a sentence encoder had 145 %, and 76,282 % were predicted, as for any that loses its information."""
+    graph, profile, error = chain()
+    everything = {block.name: INT8 for block in choosers(graph)}
+    int8 = unsolved("int8", graph, profile, error, Limits(0.02), everything, (inf, 1.45))
+    assert not int8.holds
+    assert predicted_by(profile, error, graph, [int8])[0].plan.predicted_error.value == 1.45
 
 
 def test_two_plans_or_others_far_from_the_bound_teach_nothing() -> None:

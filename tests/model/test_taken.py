@@ -13,6 +13,7 @@ from taglio.errors import BadModel, TaglioError
 from taglio.model import graph as graphs
 from taglio.model import observe, same
 from taglio.model.graph import Graph
+from taglio.model.inputs import random_feed
 from taglio.model.load import Model, load
 from taglio.model.observe import observe_random
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
@@ -211,8 +212,21 @@ def test_an_endless_loop_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     proto = made([node], [value("x", [1, 4])], [value("y", [1, 4])], [constant("true", True, bool)])
     begun = time.perf_counter()
     with pytest.raises(TaglioError, match="one inference did not end within 1 s: check the model's loops"):
-        load(saved(proto, tmp_path))
+        load(saved(proto, tmp_path), samples=lambda _: [{"x": np.ones((1, 4), np.float32)}])
+    # `inspect` has no data: it does not wait for an inference.
+    monkeypatch.setattr(same, "_RANDOM_S", 1.0)
+    model = load(saved(proto, tmp_path))
+    assert model.run_s == 0.0
+    observed = observe_random(model)[0]
+    assert observed is not None
+    assert observed["y"].shape == (1, 4)
     assert time.perf_counter() - begun < 30
+
+
+def test_a_slow_model_without_loops_is_no_endless_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(same, "_LIMIT_S", 1e-6)
+    x = np.ones((1, 4, 8, 8), np.float32)
+    assert load(saved(residual(), tmp_path), samples=lambda _: [{"x": x}]).run_s > 0.0
 
 
 def test_an_element_type_that_does_not_exist(tmp_path: Path) -> None:
@@ -246,8 +260,22 @@ def test_ten_thousand_nodes_take_seconds(tmp_path: Path) -> None:
 
 def test_many_tensors_of_static_shape_are_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(saved(residual(), tmp_path))
-    every = observe_random(model)[0]
+    feed = random_feed(model.inputs, seed=0)
+    every = observe.observe(model, feed, "x")
     monkeypatch.setattr(observe, "_ALL_OBSERVED", 3)
+    monkeypatch.setattr(observe, "open_session", lambda *_, **__: pytest.fail("a session was opened"))
+    assert observe.observe(model, feed, "x") == every
+
+
+@pytest.mark.parametrize("batch", [1, "batch"])
+def test_no_run_for_shapes_that_inference_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: object) -> None:
+    """A 3-D network took 46 s to inspect."""
+    proto = residual()
+    for each in (*proto.graph.input, *proto.graph.output):
+        if batch != 1:
+            each.type.tensor_type.shape.dim[0].dim_param = str(batch)
+    model = load(saved(proto, tmp_path))
+    every = observe.observe(model, random_feed(model.inputs, seed=0), "x")
     monkeypatch.setattr(observe, "open_session", lambda *_, **__: pytest.fail("a session was opened"))
     assert observe_random(model)[0] == every
 

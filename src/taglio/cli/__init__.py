@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from taglio.cli.blas import limit_threads
 from taglio.cli.output import INTERRUPTED
 from taglio.cli.parser import build_parser, run
 from taglio.cli.words import as_flags
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         own, after = _split(list(sys.argv[1:] if arguments is None else arguments))
         options = build_parser().parse_args(own, argparse.Namespace(after=after))
         log.setLevel(logging.WARNING if getattr(options, "json", False) else logging.INFO)
+        limit_threads(options)
         return run(options)
     except TaglioError as error:
         sys.stderr.write(f"taglio: {type(error).__name__}: {as_flags(' '.join(str(error).splitlines()))}\n")

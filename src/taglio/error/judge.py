@@ -13,6 +13,9 @@ from taglio.error.tasks.outputs import Outputs, Setting, image_size, inputs_in, 
 from taglio.error.tasks.task import Task
 from taglio.errors import BadData
 
+# By how much rounding may lower the score of answers by themselves, which is 1.
+_ROUNDING = 1e-6
+
 
 class Judge(Protocol):
     """Scores the outputs of all samples."""
@@ -92,17 +95,29 @@ class TaskJudge:
             return ""
         return self._task.doubt([*chain.from_iterable(self._truths.values())], self._plain)
 
-    def refuse_nothing(self) -> None:
-        """Raises BadData if the labels, or else the float model's answers read so far, hold nothing."""
+    def refuse_useless(self, value: float) -> None:
+        """Raises BadData if the labels, or else the float model's answers read so far, hold nothing; or if the float
+        model's own score, `value`, leaves nothing to lose."""
         size, truths = self._task.size, [*chain.from_iterable(self._truths.values())]
-        if size is None or not truths or any(map(size, truths)):
-            return
-        whose = "the labels hold" if self.labelled else "the float model finds"
-        known = ", ".join(f"{key}={value:g}" for key, value in self._task.parameters.items())
-        raise BadData(
-            f"metric {self._task.name}: {whose} nothing in any of {len(truths)} held-out inputs, so any model would "
-            f"agree: check the data, their preprocessing, and the metric's parameters ({known})"
-        )
+        where = f"{len(truths)} held-out inputs"
+        name = f"metric {self._task.name}"
+        if size is not None and truths and not any(map(size, truths)):
+            whose = "the labels hold" if self.labelled else "the float model finds"
+            known = ", ".join(f"{key}={given:g}" for key, given in self._task.parameters.items())
+            raise BadData(
+                f"{name}: {whose} nothing in any of {where}, so any model would agree: check the data, their "
+                f"preprocessing, and the metric's parameters ({known})"
+            )
+        if self.labelled and self._task.larger_is_better and value == 0.0:
+            raise BadData(
+                f"{name}: by the labels of {where} the float model scores 0, so no model would be worse: check that "
+                "the labels are those of these inputs"
+            )
+        if not self.labelled and value < 1.0 - _ROUNDING:
+            raise BadData(
+                f"{name}: by its own answers to {where} the float model scores {value:.3g}, not 1: they are all alike, "
+                "or none can be compared; check the data and their preprocessing, or choose another metric"
+            )
 
     def _count(self, index: int) -> int:
         """How many inputs a sample holds that are read one by one."""

@@ -14,7 +14,7 @@ from taglio.error.loss import Metric
 from taglio.error.parts import Parts, whole
 from taglio.error.sketch import Sketcher
 from taglio.error.switchable import Switchable
-from taglio.error.tally import Measure, Outputs, Tally
+from taglio.error.tally import RUINED, Measure, Outputs, Tally
 from taglio.errors import BadData
 from taglio.memory import Shelf
 from taglio.quantize.precision import Assignment
@@ -87,7 +87,12 @@ class ErrorMeter:
 
     def error(self, assignment: Assignment) -> float:
         """The loss to compare with the limit, with `assignment` quantised (Tally.judged)."""
-        return self.tally(assignment).judged(self._limit)
+        return self.errors(assignment)[0]
+
+    def errors(self, assignment: Assignment) -> tuple[float, float]:
+        """`error`, and the loss by itself, whether or not a part is lost or a further limit broken."""
+        tally = self.tally(assignment)
+        return tally.judged(self._limit), float(np.nan_to_num(tally.value(), nan=RUINED, posinf=RUINED))
 
     def tally(self, assignment: Assignment) -> Tally:
         """The tally of the outputs with `assignment` quantised."""
@@ -111,9 +116,10 @@ class ErrorMeter:
         return Reading(l2, tally.losses(), np.where(finite[:, None], sums, 0.0) * scale[:, None], tally.spread())
 
 
-def anchored(measure: Measure, references: Callable[[], Iterable[Outputs]]) -> Measure:
+def anchored(measure: Measure, references: Callable[[], Iterable[Outputs]], *, every: bool = False) -> Measure:
     """`measure` with the float model's own value in each metric. `references` gives the float model's outputs, sample
-    by sample, for metrics that need them. Raises BadData for outputs and labels that a task cannot use."""
+    by sample, for metrics that need them. Raises BadData for outputs and labels that a task cannot use and, if they are
+    of `every` held-out input, for those with which any model would agree, or none."""
     judges = [measure.judge, *(judge for _, judge in measure.others)]
     if not any(judges):
         return measure
@@ -125,6 +131,8 @@ def anchored(measure: Measure, references: Callable[[], Iterable[Outputs]]) -> M
 
     def one(metric: Metric, judge: Judge | None, kept: Sequence[Any]) -> Metric:
         labelled = isinstance(judge, TaskJudge) and judge.labelled
+        if every and isinstance(judge, TaskJudge):
+            judge.refuse_useless(judge.value(kept))
         if judge is None or not (labelled or metric.own):
             return metric
         return replace(metric, float_value=judge.value(kept), labelled=labelled)

@@ -71,24 +71,26 @@ def choose_bfloat16(
     metric: Metric,
     float_s: float,
     effort: float = 1.0,
-) -> Choice | None:
+) -> Choice | str:
     """The fastest choice for the float model that keeps a share of `limit` on the inputs of `reference`; `effort`
-    scales the time for it. None if none is clearly faster than `float_s`, OpenVINO's time in float32, if the model is
-    too slow to measure errors of many blocks, or if memory does not hold the weights often enough."""
+    scales the time for it. The reason, one line, if none is clearly faster than `float_s`, OpenVINO's time in float32,
+    if the model is too slow to measure errors of many blocks, or if memory does not hold the weights often enough."""
     budget_s = max(_LEAST, effort) * _BUDGET_S
     weight_bytes = sum(block.weight_float_bytes for block in work.graph.blocks)
     if work.memory_bytes is not None and _COPIES * weight_bytes > work.memory_bytes:
-        return None
+        return f"the memory limit does not hold {_COPIES} copies of the weights, as choosing its blocks needs"
     if min(_FEW, len(reference.samples)) * float_s > _COARSEST * budget_s:
-        return None
+        return f"a run takes {float_s:.2g} s: its blocks were not chosen; a higher effort chooses them"
     seconds = np.array([_seconds(work, place, effort) for place in (MIXED, BF16)])
     alone = _alone(work, seconds[1], reference.first(_FEW), metric, budget_s)
     squares = np.square([alone.get(block.name, 0.0) for block in work.graph.blocks])
     best = _mixed(work, seconds, squares, reference, _SHARE * limit, metric=metric, budget_s=budget_s)
     if best is None:
-        return None
-    taken_s = float_s * _relative(work, best.bfloat16, effort)
-    return replace(best, seconds=taken_s) if taken_s <= _WORTH * float_s else None
+        return f"no choice of blocks was found that gains and keeps {_SHARE:.0%} of the limit"
+    share = _relative(work, best.bfloat16, effort)
+    if share > _WORTH:
+        return f"the best choice of blocks takes {share:.0%} of the time in {NAME}: no clear gain"
+    return replace(best, seconds=float_s * share)
 
 
 def _mixed(

@@ -18,7 +18,7 @@ from taglio import weights
 from taglio.error.loss import Metric
 from taglio.error.tally import Reference
 from taglio.errors import TaglioError, one_line
-from taglio.flow.choose_bfloat16 import choose_bfloat16, with_int8
+from taglio.flow.choose_bfloat16 import Choice, choose_bfloat16, with_int8
 from taglio.flow.choose_scheme import SchemeResult
 from taglio.flow.work import Work
 from taglio.memory import make_room
@@ -166,23 +166,21 @@ def float_everywhere(
     for name, error in errors.items():
         if error > _LEFT * max_loss:
             dropped[name] = f"the float model alone has {metric.title} {metric.text(error, 2)} there"
-    choice = None
+    choice: Choice | str = ""
     reachable = float_s.get(BF16, inf) <= _REACH * min(each for name, each in float_s.items() if name not in dropped)
     if errors.get(BF16, 0.0) > _MUCH * max_loss and OPENVINO in errors and OPENVINO not in dropped and reachable:
         try:
             require_here(MIXED, work.model.name)
             choice = choose_bfloat16(work, few, max_loss, metric, float_s[OPENVINO], effort)
         except Exception as error:  # as in base_errors
-            dropped[MIXED] = one_line(error, 200)
+            choice = one_line(error, 200)
 
     def result(name: str, seconds: float, error: float) -> PlaceResult:
         return PlaceResult(name, seconds, error, seconds, dropped=dropped.get(name, ""))
 
     results = [result(name, float_s.get(name, 0.0), errors.get(name, 0.0)) for name in everywhere]
-    if MIXED in dropped:
-        results.append(result(MIXED, 0.0, 0.0))
-    if choice is None:
-        return results, None
+    if isinstance(choice, str):
+        return [*results, *([PlaceResult(MIXED, 0.0, 0.0, 0.0, dropped=choice)] if choice else [])], None
     return [*results, result(MIXED, choice.seconds, choice.error)], choice.bfloat16
 
 

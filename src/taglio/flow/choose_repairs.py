@@ -20,7 +20,8 @@ from taglio.quantize.scheme import Repair, Scheme
 
 # Not "ranges": it takes longest, and lowered the error of no trained network at the limits that plans use.
 _TRIED: tuple[Repair, ...] = ("rounding", "bias")
-_SAMPLES = 8
+# Inputs to compare errors on: _SAMPLES, or as many as the model runs in _QUICK_S, at most _MOST.
+_SAMPLES, _QUICK_S, _MOST = 8, 0.1, 64
 # Number of disjoint subsets of blocks whose errors are compared; fewer for a slow model, or none if even _LEAST take
 # longer than _BUDGET_S.
 _SOME, _LEAST, _BUDGET_S = 8, 4, 20.0
@@ -53,12 +54,13 @@ def choose_repairs(
     if scheme.format != "qdq" or not work.graph.candidates():
         return scheme, ()
     # Runs for the errors before repairs and with each.
-    runs = work.affordable(effort * _BUDGET_S / (1 + len(_TRIED)), (1 + _SOME) * _SAMPLES, 0)
+    count = work.affordable(_QUICK_S, _MOST, _SAMPLES)
+    runs = work.affordable(effort * _BUDGET_S / (1 + len(_TRIED)), (1 + _SOME) * count, 0)
     if runs < 1 + _LEAST:
         return scheme, ()
     metric = metric if metric.smooth else metric.basis
     assignments = _assignments(work, scheme)[:runs]
-    reference = work.reference(min(_SAMPLES, runs // len(assignments)))
+    reference = work.reference(min(count, runs // len(assignments)))
 
     def errors_of(scheme: Scheme) -> list[float]:
         work.ranges(scheme, effort=effort)

@@ -142,7 +142,7 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> 
 def loss_limits(work: Work, limits: Limits) -> Limits:
     """`limits` converted from the metrics' units to losses. If only named metrics are limited, the set-up's must be one
     of them. Raises BadOption for a limit that even the float model breaks, BadData if a task does not fit the outputs
-    or labels, or a user's function fails on the float model."""
+    or labels, or tells no model from another, or a user's function fails on the float model."""
     metric = parse_metric(work.setup.metric)
     if limits.max_error is None:
         own = next((each for each in limits.also if each.metric.name == metric.name), None)
@@ -162,10 +162,7 @@ def loss_limits(work: Work, limits: Limits) -> Limits:
         if len(held_out.samples) < fewest_samples(each):
             few = f"{len(held_out.samples)} held-out inputs are too few"
             raise BadData(f"metric {each.name}: {few}: it needs at least {fewest_samples(each)} samples, add more")
-    measure = anchored(measure, work.float_answers)
-    for judge in (measure.judge, *(judge for _, judge in measure.others)):
-        if isinstance(judge, TaskJudge):
-            judge.refuse_nothing()
+    measure = anchored(measure, work.float_answers, every=True)
     assert limits.max_error is not None, "the set-up's metric has a limit"
     also = tuple(Bound(each.metric, each.metric.bound(each.max_error)) for each, _ in measure.others)
     return replace(limits, max_error=measure.metric.bound(limits.max_error), metric=measure.metric, also=also)

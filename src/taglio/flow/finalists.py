@@ -96,7 +96,9 @@ def as_built(each: Tried, error: float, limits: Limits) -> Tried:
     predicted = each.plan.predicted_error
     if 0.0 < error < inf and predicted.value > 0.0:
         predicted = predicted.times(error / predicted.value)
-    return _judged(replace(each, plan=replace(each.plan, predicted_error=predicted), built=True), error, limits)
+    loss = each.loss if error == inf else None
+    plan = replace(each.plan, predicted_error=predicted)
+    return _judged(replace(each, plan=plan, built=True, loss=loss), error, limits)
 
 
 def timed_finalists(

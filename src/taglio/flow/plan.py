@@ -342,8 +342,8 @@ def _searched(
     tried = search(work.graph, measured, model, limits, meter.error, rounds=rounds, effort=effort, progress=told)
     patient = _EXCLUDED * meter.evaluation_s <= _patience_s(effort)
     for name, assignment in _rules(work.graph, measured, model, limits, meter, excluding=patient).items():
-        value = meter.error(assignment) if assignment else 0.0
-        candidate = unsolved(name, work.graph, measured, model, limits, assignment, value)
+        errors = meter.errors(assignment) if assignment else (0.0, 0.0)
+        candidate = unsolved(name, work.graph, measured, model, limits, assignment, errors)
         tried.append(replace(candidate, holds=candidate.holds and keeps_pins(work.graph, limits, candidate.plan)))
     if not any(each.holds for each in tried):
         if full is not None and full() is not meter:

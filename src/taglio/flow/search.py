@@ -29,7 +29,8 @@ _NEAR, _FEWEST = 3.0, 3
 class Tried:
     """A plan and whether its measured error keeps the bound. `name` is the origin of a plan not from the solver, such
     as float32, otherwise "". `refused` says why it does not run in its place; `built` whether its error was measured as
-    built for its place, or in float32 arithmetic."""
+    built for its place, or in float32 arithmetic. `loss` is the error by itself, even if a part is lost or a further
+    limit broken; None if only `error` is known."""
 
     plan: Plan
     error: float
@@ -37,6 +38,7 @@ class Tried:
     name: str = ""
     refused: str = ""
     built: bool = False
+    loss: float | None = None
 
 
 def key_of(assignment: Assignment) -> tuple[tuple[str, str], ...]:
@@ -176,22 +178,31 @@ def search_by(
 
 
 def unsolved(
-    name: str, graph: Graph, profile: Profile, error: ErrorModel, limits: Limits, assignment: Assignment, value: float
+    name: str,
+    graph: Graph,
+    profile: Profile,
+    error: ErrorModel,
+    limits: Limits,
+    assignment: Assignment,
+    errors: tuple[float, float],
 ) -> Tried:
-    """An assignment that is not from the solver, as a candidate; `value` is its measured error."""
+    """An assignment that is not from the solver, as a candidate; `errors` are its measured ones (ErrorMeter.errors)."""
     plan = describe(graph, profile, error, limits, assignment, status="measured")
+    value, loss = errors
     holds = limits.max_error is None or value <= limits.max_error
-    return Tried(replace(plan, measured_error=value), value, holds, name)
+    return Tried(replace(plan, measured_error=value), value, holds, name, loss=loss)
 
 
 def predicted_by(profile: Profile, error: ErrorModel, graph: Graph, tried: Sequence[Tried]) -> list[Tried]:
     """The same plans with latencies predicted by `profile`, and as predicted errors those measured in the search: what
-    is expected of the deployed file, on more inputs. `error` predicts where no such figure is known: an output lost its
-    information, or a further limit was broken."""
+    is expected of the deployed file, on more inputs. `error` predicts where no such figure is known: a plan of the
+    solver's lost an output's information, or has further limits."""
 
     def again(each: Tried) -> Plan:
-        assignment, known = each.plan.assignment(), isfinite(each.error) and not each.plan.limits.also
-        guess = each.error if known else error.predict(graph, assignment)
+        assignment, loss = each.plan.assignment(), each.loss
+        if loss is None and isfinite(each.error) and not each.plan.limits.also:
+            loss = each.error
+        guess = error.predict(graph, assignment) if loss is None else loss
         interval = Interval(0.0, guess, error.upper(guess), error.confidence)
         return replace(each.plan, predicted_latency_s=latency(profile, graph, assignment), predicted_error=interval)
 

@@ -59,9 +59,9 @@ def load(
     """Read `source`, fix the input `shapes` given by input name, refuse what cannot be planned, and simplify.
 
     `samples` gives feeds that fit the inputs; the simplified model must answer them as the original does. None uses
-    random feeds, if the model runs on them. A model that ONNX Runtime runs is accepted: if simplifying it fails or
-    changes its answers, it stays as it is. Operators that are already quantised stay so, or are folded to float first
-    with `requantize`.
+    random feeds, if the model runs on them within seconds. A model that ONNX Runtime runs is accepted: if simplifying
+    it fails or changes its answers, it stays as it is. Operators that are already quantised stay so, or are folded to
+    float first with `requantize`.
 
     Raises BadModel, in one line, for: a missing, truncated or non-ONNX file; operators that ONNX Runtime does not
     know; NaN or Inf among the weights of a convolution or matrix product; an input that is not a tensor.

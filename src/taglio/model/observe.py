@@ -4,17 +4,19 @@ Static shape inference stops at operators outside ONNX and at sizes computed at 
 shapes are fetched, so it takes no more memory than any other run.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, shape_inference
 
 from taglio.data.spec import Shape, dtype_name
 from taglio.errors import BadData, BadModel
 from taglio.model.derived import with_outputs
-from taglio.model.inputs import Feed, random_feeds
+from taglio.model.inputs import Feed, fix_shapes, random_feeds
 from taglio.model.load import Model
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
@@ -66,22 +68,42 @@ def observe(model: Model, feed: Feed, label: str) -> dict[str, Seen]:
 
 
 def observe_random(model: Model) -> tuple[dict[str, Seen] | None, str]:
-    """Shapes and types observed with random inputs, a dynamic batch taken as 1; and a line that says what was taken.
+    """Shapes and types for random inputs, a dynamic batch taken as 1; and a line that says what was taken. The model
+    runs only if shape inference leaves some of them open.
 
-    None if other dimensions are dynamic, or the model does not run on random values: only static shapes are known then.
+    None if other dimensions are dynamic, or the model did not run on random values: only static shapes are known then.
     """
     dynamic = [spec for spec in model.inputs if spec.dynamic]
     feeds = random_feeds(model.inputs)
-    try:
-        observed = observe(model, feeds[0], model.name) if feeds else None
-    except (BadData, BadModel):
-        observed = None
+    observed = _inferred(model, feeds[0]) if feeds else None
+    if observed is None and feeds and model.run_s > 0.0:
+        with contextlib.suppress(BadData, BadModel):
+            observed = observe(model, feeds[0], model.name)
     open_ = dict.fromkeys(dim or "?" for spec in dynamic for dim in spec.shape or (None,) if not isinstance(dim, int))
     which = f"{', '.join(open_)} {'are' if len(open_) > 1 else 'is'}"
     line = f"{which} taken as 1 here; set another size with `shapes`"
     if observed is None:
         line = f"{which} not known here: tensors of such sizes are not counted; set sizes with `shapes`"
     return observed, line if dynamic else ""
+
+
+def _inferred(model: Model, feed: Feed) -> dict[str, Seen] | None:
+    """What `observe` would find for `feed`, by shape inference; None if it leaves a shape or type open."""
+    proto = model.proto
+    if any(spec.dynamic for spec in model.inputs):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(model.proto)
+        fix_shapes(Path(model.name), proto, {name: value.shape for name, value in feed.items()})
+        with contextlib.suppress(Exception):  # bare RuntimeErrors from C++; shapes stay open then
+            proto = shape_inference.infer_shapes(proto, data_prop=True)
+    shapes, types = tensor_shapes(proto), tensor_types(proto)
+    written = [name for node in proto.graph.node for name in node.output if name]
+    if not all(name in shapes and name in types for name in written):
+        return None
+    found = {name: Seen(value.shape, dtype_name(value.dtype)) for name, value in feed.items()}
+    for name in filter(lambda name: _has_shape(types[name]), written):
+        found[name] = Seen(shapes[name], dtype_name(helper.tensor_dtype_to_np_dtype(types[name])))
+    return found
 
 
 def _has_shape(kind: int) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnxruntime import InferenceSession
 
-from taglio.errors import BadData, BadModel
+from taglio.errors import BadData, BadModel, MeasurementFailed
 from taglio.model.captures import bodies
 from taglio.model.check import contradicts_itself
 from taglio.model.inputs import Feed
@@ -21,8 +21,8 @@ from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_sessi
 
 # Rewrites reorder float sums; a larger relative distance means that the simplified model is a different model.
 SIMPLIFY_TOLERANCE = 1e-3
-# Time limit of one inference: a model's loops may never end.
-_LIMIT_S = 45.0
+# Time limit of one inference: a model's loops may never end. Random feeds only show a fault of a rewrite.
+_LIMIT_S, _RANDOM_S = 45.0, 5.0
 # Random answers may differ by this many times as much as a few of them did.
 _TIMES = 4.0
 # A slow model answers feeds for this long, but at least one.
@@ -44,8 +44,9 @@ class Reference:
     ) -> None:
         """Run `feeds` in the `session` of `original`.
 
-        Raises BadData if it cannot run feeds that are `from_user`. Random feeds that it cannot run are ignored, unless
-        shapes contradict each other: then BadModel. Raises MeasurementFailed if an inference does not end.
+        Raises BadData if it cannot run feeds that are `from_user`, MeasurementFailed if an inference does not end.
+        Random feeds that it cannot run, or not in a few seconds, are ignored, unless shapes contradict each other: then
+        BadModel.
         """
         self._path = path
         self._names = [value.name for value in original.graph.output]
@@ -53,10 +54,17 @@ class Reference:
         self._answers: list[list[Any]] = []
         self._varies, self.random = 0.0, ""
         took_s: list[float] = []
+        nodes = [*_every(original.graph.node), *(node for each in original.functions for node in _every(each.node))]
+        self._limit_s = _LIMIT_S if any(node.op_type == "Loop" for node in nodes) else None
+        limit_s = self._limit_s if from_user else _RANDOM_S
         for feed in feeds:
             begun = time.perf_counter()
             try:
-                self._answers.append(run_session(session, self._names, feed, str(path), limit_s=_LIMIT_S))
+                self._answers.append(run_session(session, self._names, feed, str(path), limit_s=limit_s))
+            except MeasurementFailed:
+                if from_user:
+                    raise
+                break
             except BadData as error:
                 if from_user:
                     raise
@@ -68,12 +76,11 @@ class Reference:
             if sum(took_s) > _ENOUGH_S:
                 break
         self.run_s = median(took_s) if took_s else 0.0
-        kinds = sorted(set(_random_kinds(original.graph.node)))
-        kinds += sorted({kind for each in original.functions for kind in _random_kinds(each.node)} - {*kinds})
+        kinds = sorted({node.op_type for node in nodes if _answers_at_random(node)})
         if kinds and self._answers:
             found: list[tuple[float, str]] = []
             for feed, answer in zip(feeds, self._answers, strict=False):
-                again = run_session(session, self._names, feed, str(path), limit_s=_LIMIT_S)
+                again = run_session(session, self._names, feed, str(path), limit_s=self._limit_s)
                 found += [(difference(*pair), name) for *pair, name in zip(answer, again, self._names, strict=True)]
             self._varies, name = max(found)
             if self._varies > 0.0:
@@ -91,7 +98,7 @@ class Reference:
         session = open_session(simple, options, label=str(self._path))
         for feed, before in zip(self._feeds, self._answers, strict=False):
             try:
-                after = run_session(session, self._names, feed, str(self._path), limit_s=_LIMIT_S)
+                after = run_session(session, self._names, feed, str(self._path), limit_s=self._limit_s)
             except BadData as error:
                 raise BadModel(f"simplified, {error}") from None
             for name, left, right in zip(self._names, before, after, strict=True):
@@ -103,13 +110,16 @@ class Reference:
                     )
 
 
-def _random_kinds(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    """The types of the operators, also in subgraphs, that may answer at random."""
+def _every(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The operators, also in subgraphs."""
     for node in nodes:
-        if node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > 2):
-            yield node.op_type
+        yield node
         for body in bodies(node):
-            yield from _random_kinds(body.node)
+            yield from _every(body.node)
+
+
+def _answers_at_random(node: onnx.NodeProto) -> bool:
+    return node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > 2)
 
 
 def difference(left: Any, right: Any) -> float:

@@ -20,10 +20,10 @@ import onnx
 
 from taglio import weights
 from taglio.errors import MeasurementFailed, TaglioError, one_line
-from taglio.memory import EVENTS, groups_within, make_room, used_bytes
+from taglio.memory import EVENTS, groups_within, make_room, trim, used_bytes
 from taglio.model import captures
 from taglio.profile import openvino_clock
-from taglio.profile.busy import Watch, enough, kept, others_in
+from taglio.profile.busy import PATIENCE, Watch, enough, kept, others_in
 from taglio.profile.kernels import kernel_seconds
 from taglio.profile.quota import quota
 from taglio.profile.refills import refills
@@ -46,8 +46,10 @@ _OFTEN = 3
 # After so long without work a GPU is slow at first (an H100: 15 % in the first run, and up to three times in the first
 # ten after models that kept all processors busy): a model then runs for this long before it is timed.
 _ASLEEP_S, _AWAKE_S = 0.05, 0.3
-# ONNX Runtime's profiler holds an event of about this size for every kernel that ran, until the session ends.
-_EVENT_BYTES = 2000
+# ONNX Runtime's profiler holds an event of about this size for every kernel that ran, until the session ends. Where
+# those of all models would exceed _EVENTS_BYTES there are fewer rounds, but at least _SHOWN, and then fewer models at
+# once.
+_EVENT_BYTES, _EVENTS_BYTES, _SHOWN = 2500, 500_000_000, 12
 # A served model gets a new input each time, which no cache holds: with a single input, times were 5 % too short.
 FEEDS = 4
 
@@ -331,6 +333,7 @@ class _Timing:
         busy = (time.process_time() - before) / (time.perf_counter() - begun)
         sessions.clear()
         if not self.clocks:
+            trim()  # sessions that count kernels need other blocks of memory
             make_room(self.limit_bytes)  # of a large model, one session fits at a time
         graphs = {name: _skeleton(self.paths[name]) for name in names}
         seconds: dict[str, dict[str, float]] = {}
@@ -355,12 +358,15 @@ class _Timing:
         """Seconds of each kernel in `rounds` after warm-up, by model; models in groups whose events fit into their
         share of the memory limit."""
         found: dict[str, dict[str, float]] = {}
-        rounds += effort.warmup
-
-        def event_bytes(name: str) -> int:
-            return len(graphs[name].graph.node) * rounds * (1 + refills[name]) * self.run.at_once * _EVENT_BYTES
-
-        for group in groups_within(graphs, event_bytes, EVENTS * (self.limit_bytes or inf)):
+        # Of one round, which may be repeated if other programs disturb it.
+        round_bytes = {
+            name: PATIENCE * len(graph.graph.node) * (1 + refills[name]) * self.run.at_once * _EVENT_BYTES
+            for name, graph in graphs.items()
+        }
+        affordable = int(_EVENTS_BYTES / max(1, sum(round_bytes.values())))
+        rounds = effort.warmup + min(rounds, max(_SHOWN, affordable))
+        room = min(_EVENTS_BYTES, EVENTS * (self.limit_bytes or inf))
+        for group in groups_within(graphs, lambda name: rounds * round_bytes[name], room):
             counting = {name: self._counting(name) for name in group}
             seen = Watch()
             opened = {name: self.run.open(session) for name, (session, _) in counting.items()}
@@ -372,6 +378,7 @@ class _Timing:
                 for name, (_, read) in counting.items()
             }
             del counting, opened
+            trim()
             make_room(self.limit_bytes)
         return found
 
@@ -508,9 +515,10 @@ def _repair_names(path: Path) -> None:
 
 def _skeleton(path: Path) -> onnx.ModelProto:
     """The graph without its weights, which are not needed again and are most of its size."""
-    proto = onnx.load(path, load_external_data=False)
+    proto, kept = onnx.load(path, load_external_data=False), onnx.ModelProto()
     del proto.graph.initializer[:]
-    return proto
+    kept.CopyFrom(proto)  # a message frees what was deleted from it only as a whole
+    return kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,9 @@ import pytest
 from PIL import Image
 
 from taglio.error.judge import TaskJudge
+from taglio.error.loss import parse_metric
+from taglio.error.measure import anchored
+from taglio.error.tally import Measure
 from taglio.error.tasks.detection import decode
 from taglio.error.tasks.task import TASKS, names_task, parse_task, task_text
 from taglio.errors import BadData, BadOption
@@ -95,13 +98,51 @@ def test_where_nothing_is_found_every_model_agrees(labelled: bool) -> None:
     judge = TaskJudge(parse_task("ctc"), ["y"], labels=labels, metadata={"character": "a\nb"})
     judge.evidence(0, [blanks], [letter])
     with pytest.raises(BadData, match=r"(labels hold|float model finds) nothing in any of \d held-out .*\(blank=0\)"):
-        judge.refuse_nothing()
+        judge.refuse_useless(1.0)
     judge = TaskJudge(
         parse_task("ctc"), ["y"], labels=np.array(["", "a"]) if labelled else None, metadata={"character": "a\nb"}
     )
     judge.evidence(0, [blanks], [blanks])
     judge.evidence(1, [letter], [blanks])
-    judge.refuse_nothing()
+    judge.refuse_useless(1.0)
+
+
+def test_labels_by_which_float_is_never_right_are_refused() -> None:
+    scores = np.eye(4, dtype=np.float32)[[1, 3, 2]][:, None]
+
+    def own_score(labels: list[int]) -> float:
+        judge = TaskJudge(parse_task("tokens"), ["y"], labels=np.array(labels)[:, None])
+        return anchored(Measure(parse_metric("tokens"), judge), lambda: scores[:, None], every=True).metric.float_value
+
+    assert own_score([1, 0, 0]) == pytest.approx(1 / 3)
+    with pytest.raises(BadData, match=r"metric tokens: by the labels of 3 .* scores 0, so no model would be worse"):
+        own_score([0, 0, 0])
+
+
+@pytest.mark.parametrize("name", ["r2", "similarity", "recall:k=2"])
+def test_answers_that_are_all_alike_are_refused(name: str) -> None:
+    """Every pair of equal embeddings is as similar as any other, up to rounding, and equal numbers have no variance."""
+    row = np.random.default_rng(0).normal(size=(1, 16)).astype(np.float32)
+    row = row if name != "r2" else np.full_like(row, 0.5)
+
+    def measure() -> Measure:
+        return Measure(parse_metric(name), TaskJudge(parse_task(name), ["y"]))
+
+    with pytest.raises(BadData, match=r"by its own answers to 5 held-out inputs the float model scores 0, not 1"):
+        anchored(measure(), lambda: [[row]] * 5, every=True)
+    assert anchored(measure(), lambda: [[row + index**2] for index in range(5)], every=True).metric.name == name
+
+
+@pytest.mark.parametrize("name", ["top1", "tokens", "segmentation"])
+def test_a_single_class_in_all_answers_is_doubted(name: str) -> None:
+    maps = np.zeros((2, 3, 4, 4), np.float32)
+    maps[0, 1] = maps[1, 2] = 1.0
+    one, other = maps[:, None] if name == "segmentation" else np.eye(3, dtype=np.float32)[1:, None]
+    for last, doubted in ((one, True), (other, False)):
+        judge = TaskJudge(parse_task(name), ["y"])
+        for index, scores in enumerate([one, one, one, last]):
+            judge.evidence(index, [scores], [scores])
+        assert ("the float model always answers class 1" in judge.doubt()) == doubted
 
 
 def test_pairs_need_samples() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from taglio.error.tasks.outputs import Outputs, Setting
-from taglio.error.tasks.vectors import read_map, spearman
+from taglio.error.tasks.vectors import read_map
 from taglio.errors import BadData
 from tests.error.tasks.scored import scored
 
@@ -72,13 +72,6 @@ def test_embeddings_of_a_batch_are_samples_of_their_own() -> None:
         assert scored(name, changed, same, image=(8, 8), batches=batches) == pytest.approx(alone)
     with pytest.raises(BadData, match=r"no output of y \[1, 16\] has a batch of 4.*\(sample 0\)"):
         scored("similarity", [{"y": rows[:1]}], [{"y": rows[:1]}], image=(8, 8), batches=[4])
-
-
-def test_spearman_is_of_ranks_with_ties_at_their_mean() -> None:
-    assert spearman(np.array([1.0, 2.0, 9.0]), np.array([0.1, 0.2, 0.3])) == pytest.approx(1.0)
-    assert spearman(np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])) == pytest.approx(-1.0)
-    assert spearman(np.array([1.0, 1.0, 2.0]), np.array([1.0, 2.0, 3.0])) == pytest.approx(3**0.5 / 2)
-    assert spearman(np.ones(3), np.arange(3.0)) == 0.0
 
 
 def test_r2_falls_from_one_with_the_squared_error() -> None:

@@ -48,7 +48,14 @@ class Task:
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        Task(TOP1, "share of inputs whose top class is unchanged", vectors.read_top1, vectors.right, vectors.share),
+        Task(
+            TOP1,
+            "share of inputs whose top class is unchanged",
+            vectors.read_top1,
+            vectors.right,
+            vectors.share,
+            doubt=vectors.one_class,
+        ),
         Task(
             "tokens",
             "share of positions whose likeliest class is unchanged (with labels: correct)",
@@ -56,6 +63,7 @@ TASKS: dict[str, Task] = {
             vectors.right,
             vectors.share,
             whole_numbers,
+            doubt=vectors.one_class,
         ),
         Task(
             "detection",
@@ -75,6 +83,7 @@ TASKS: dict[str, Task] = {
             vectors.overlaps,
             vectors.mean_iou,
             vectors.map_label,
+            doubt=vectors.one_class,
         ),
         Task(
             "ctc",

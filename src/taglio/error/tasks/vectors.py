@@ -20,6 +20,8 @@ from taglio.errors import BadData
 
 IGNORED = -100  # the label that PyTorch's cross entropy ignores
 _VOID = 255  # the class of pixels to leave out of a labelled map
+_FEWEST = 4  # answers, for a line that they are all one class
+_SAME = 1e-6  # similarities differ by less where rounding alone tells embeddings apart
 _FLAT = -2.0  # below any cosine: a sample is not its own neighbour
 _ODD_SIZES = 0.05  # by which rounding may change the proportions of a map
 
@@ -56,6 +58,15 @@ def share(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> fl
     """Share of correct positions."""
     hits, total = weights @ np.array(evidence)
     return float(hits / max(1.0, total))
+
+
+def one_class(truths: Sequence[np.ndarray], setting: Setting) -> str:
+    """A line if the labels, or else the float model's answers, are all one class, or ""."""
+    kinds = {int(kind) for each in truths for kind in np.unique(each)} - {IGNORED}
+    if len(kinds) != 1 or len(truths) < _FEWEST:
+        return ""
+    whose = "all labels are" if setting.labelled else "the float model always answers"
+    return f"{whose} class {kinds.pop()}, so a model that knows no other agrees: check the data and their preprocessing"
 
 
 def read_scores(outputs: Outputs, _: Setting) -> np.ndarray:
@@ -149,17 +160,21 @@ def pair(found: Any, truth: Any, _: Setting) -> tuple[Any, Any]:
 def similarity_rank_correlation(
     evidence: Sequence[tuple[np.ndarray, np.ndarray]], _weights: np.ndarray, _: Setting
 ) -> float:
-    """Spearman's correlation between the cosine similarities of all pairs of samples before and after the change."""
+    """Spearman's correlation between the cosine similarities of all pairs of samples before and after the change; 0 if
+    all are alike."""
     before, after = _similarities(evidence)
     upper = np.triu_indices(len(before), 1)
-    return spearman(before[upper], after[upper])
+    return 0.0 if _alike(before) else rank_correlation(before[upper], after[upper])
 
 
 def neighbour_recall(
     evidence: Sequence[tuple[np.ndarray, np.ndarray]], _weights: np.ndarray, setting: Setting
 ) -> float:
-    """Share of each sample's k nearest neighbours (by cosine similarity) that are among its k nearest afterwards."""
+    """Share of each sample's k nearest neighbours (by cosine similarity) that are among its k nearest afterwards; 0 if
+    all are alike."""
     before, after = _similarities(evidence)
+    if _alike(before):
+        return 0.0
     count, k = len(before), int(setting.parameters["k"])
     kept = 0
     for one, other in zip(before, after, strict=True):
@@ -191,18 +206,11 @@ def residuals(found: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
 
 
 def r_squared(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:
-    """1 − Σ(y − ŷ)² ÷ Σ(y − mean y)², over all numbers of all samples."""
+    """1 − Σ(y − ŷ)² ÷ Σ(y − mean y)², over all numbers of all samples; 0 if all are alike."""
     counts, means, within, missed = np.array(evidence).T * np.stack([weights, np.ones(len(weights)), weights, weights])
     grand = float(counts @ means) / max(1.0, float(counts.sum()))
     spread, lost = float(within.sum() + counts @ (means - grand) ** 2), float(missed.sum())
-    return 1.0 - lost / spread if spread else float(lost == 0.0)
-
-
-def spearman(one: np.ndarray, other: np.ndarray) -> float:
-    """Rank correlation, ties at their mean rank; 1 if both are constant, 0 if only one is."""
-    if np.ptp(one) == 0.0 and np.ptp(other) == 0.0:
-        return 1.0
-    return rank_correlation(one, other)
+    return 1.0 - lost / spread if spread else 0.0
 
 
 def _similarities(evidence: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
@@ -215,3 +223,8 @@ def _similarities(evidence: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np
         np.fill_diagonal(similar, _FLAT)
         result.append(similar)
     return result[0], result[1]
+
+
+def _alike(similar: np.ndarray) -> bool:
+    """Whether all embeddings are the same, from their similarities."""
+    return bool(np.ptp(similar[np.triu_indices(len(similar), 1)]) < _SAME)
