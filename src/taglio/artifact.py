@@ -70,7 +70,7 @@ def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None =
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadArtifact(f"{path}: not a taglio artifact ({one_line(error)}): {again}") from None
+        raise BadArtifact(f"{path}: not a taglio artifact ({_reason(error)}): {again}") from None
     if envelope.format_version != FORMAT_VERSION:
         raise BadArtifact(
             f"{path}: format version {envelope.format_version}, but this taglio reads {FORMAT_VERSION}: {again}"
@@ -85,8 +85,13 @@ def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None =
         value = msgspec.json.decode(envelope.body, type=expected)
         check(value)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise BadArtifact(f"{path}: damaged ({one_line(error)}): {again}") from None
+        raise BadArtifact(f"{path}: damaged ({_reason(error)}): {again}") from None
     return value
+
+
+def _reason(error: Exception) -> str:
+    """A decoder's message, without backticks: in ours they mark arguments."""
+    return one_line(error).replace("`", '"')
 
 
 def check(value: Any, where: str = "$") -> None:

@@ -218,7 +218,11 @@ def test_an_endless_loop_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_an_element_type_that_does_not_exist(tmp_path: Path) -> None:
     proto = residual()
     proto.graph.input[0].type.tensor_type.elem_type = 99
-    with pytest.raises(BadModel, match="has the element type 99"):
+    with pytest.raises(BadModel, match="tensor x has the element type 99"):
+        load(saved(proto, tmp_path))
+    proto = residual()
+    proto.graph.initializer[0].data_type = 99
+    with pytest.raises(BadModel, match="weight .* has the element type 99"):
         load(saved(proto, tmp_path))
 
 

@@ -121,7 +121,7 @@ class _Hits:
     """Counts samples whose largest value in the first output is at the label."""
 
     def __init__(self, labels: np.ndarray | None) -> None:
-        fit = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iubf"
+        fit = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iubf" and not (labels % 1).any()
         self._labels = labels if fit else None
         self._hits = 0
 

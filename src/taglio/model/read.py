@@ -51,7 +51,7 @@ def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Has
             _find(path, tensor)
             for chunk in weights.chunks(tensor):
                 digest.update(chunk)
-        if weights.weight_bytes(proto) < weights.IN_FILES_BYTES:
+        if external and weights.weight_bytes(proto) < weights.IN_FILES_BYTES:
             for tensor in external:
                 weights.hold(tensor)
     except (OSError, ValueError, KeyError, OverflowError) as error:
