@@ -222,7 +222,7 @@ def test_an_element_type_that_does_not_exist(tmp_path: Path) -> None:
         load(saved(proto, tmp_path))
     proto = residual()
     proto.graph.initializer[0].data_type = 99
-    with pytest.raises(BadModel, match="weight .* has the element type 99"):
+    with pytest.raises(BadModel, match=r"weight .* has the element type 99"):
         load(saved(proto, tmp_path))
 
 

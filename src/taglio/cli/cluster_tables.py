@@ -107,7 +107,9 @@ def _latency(run: ClusterRun) -> list[str]:
         lines.append(f"{plural(run.requests, 'step')} of one session: {run.rate_per_s:.4g} per second, {predicted}")
     if run.streamed:
         wanted = "" if run.predicted_rate_per_s is None else f", predicted {run.predicted_rate_per_s:.4g}{first}"
-        lines.append(f"{plural(run.requests, 'request')}, {run.lanes} in flight: {run.rate_per_s:.4g} per second{wanted}")
+        lines.append(
+            f"{plural(run.requests, 'request')}, {run.lanes} in flight: {run.rate_per_s:.4g} per second{wanted}"
+        )
     for each in run.plans:
         of = f" of the plan on {', '.join(each.devices)} ({plural(each.requests, 'request')})" if several else ""
         took, predicted = each.measured, ms(each.predicted_s)
