@@ -251,7 +251,7 @@ def test_a_model_of_links_is_opened_where_the_links_are(samples: np.ndarray, tmp
 @pytest.mark.parametrize(
     ("given", "kind", "words"),
     [
-        ({"model": 3}, BadModel, "a int: give a path, bytes or an onnx.ModelProto"),
+        ({"model": 3}, BadModel, "has the type int: give a path, bytes or an onnx.ModelProto"),
         ({"model": b"no model"}, BadModel, "not an ONNX file"),
         ({"model": "nowhere.onnx"}, BadModel, "no such file"),
         ({"data": 3}, BadData, "`data` has the type int"),
