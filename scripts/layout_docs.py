@@ -26,7 +26,7 @@ TAIL = """## Beside the package
 | --- | --- |
 | `tests/` | mirrors `src/`; `end_to_end/` has a file per scenario |
 | `tests/backend_suite/` | ONNX's node cases, their variants and random graphs, run in processes that may crash |
-| `tests/fuzz/` | damaged models, artifacts and cluster files: one line of refusal, never a traceback |
+| `tests/fuzz/` | damaged models, data, artifacts and cluster files: one line of refusal, never a traceback |
 | `benchmarks/` | a command per claim; `METHOD.md`; `results/` with the configuration of every figure |
 | `training/` | the script that trained the embedded model |
 | `scripts/` | what writes or checks files of this repository |

@@ -251,10 +251,10 @@ def test_a_model_of_links_is_opened_where_the_links_are(samples: np.ndarray, tmp
 @pytest.mark.parametrize(
     ("given", "kind", "words"),
     [
-        ({"model": 3}, BadModel, "a int: give a path, bytes or an onnx.ModelProto"),
+        ({"model": 3}, BadModel, "has the type int: give a path, bytes or an onnx.ModelProto"),
         ({"model": b"no model"}, BadModel, "not an ONNX file"),
         ({"model": "nowhere.onnx"}, BadModel, "no such file"),
-        ({"data": 3}, BadData, "`data` is a int"),
+        ({"data": 3}, BadData, "`data` has the type int"),
         ({"data": {"z": np.zeros((4, 3, 8, 8), np.float32), "y": np.zeros(3)}}, BadData, "inputs"),
         ({"data": iter(())}, BadData, "`data` has no samples"),
         ({"data": np.zeros((4, 3, 9, 9), np.float32)}, BadData, "`data`"),
@@ -266,10 +266,10 @@ def test_a_model_of_links_is_opened_where_the_links_are(samples: np.ndarray, tmp
         ({"threads": 0}, BadOption, "threads must be from 1 to"),
         ({"threads": "two"}, BadOption, "`threads`: expected int, got str"),
         ({"memory_limit": "2GB"}, BadOption, "`memory_limit`: expected int"),
-        ({"seed": -1}, BadOption, "seed must not be negative"),
+        ({"seed": -1}, BadOption, "seed must be at least 0"),
         ({"runtime": "abacus"}, BadOption, "unknown runtime abacus"),
         ({"scheme": "int7"}, BadOption, "int7"),
-        ({"scheme": 8}, BadOption, "`scheme` is a int"),
+        ({"scheme": 8}, BadOption, "`scheme` has the type int"),
         ({"metric": "psnr"}, BadOption, "`metric`"),
         ({"metric": np.mean}, BadOption, "`metric`: expected str, got object"),
         ({"shapes": {"z": (1, 3)}}, BadModel, "`shapes` names the input z"),
@@ -308,7 +308,7 @@ def test_what_loses_an_output_under_any_limit_is_told() -> None:
     y = sketch.op("Gemm", sketch.input("x", 1, 8), sketch.weight(8, 4), sketch.constant([1e4] * 4))
     data = np.random.default_rng(0).normal(0, 1, (24, 8)).astype(np.float32)
     asked = {**QUICK, "runtime": "onnxruntime", "threads": 1, "max_error": 0.5, "force_int8": "*"}
-    with pytest.raises(Infeasible, match=f"with 1 blocks forced to int8 keeps the outputs: {y} is .* everywhere"):
+    with pytest.raises(Infeasible, match=f"with 1 block forced to int8 keeps the outputs: {y} is .* everywhere"):
         taglio.optimize(sketch.model(y), data, **asked)
 
 

@@ -108,7 +108,7 @@ def test_folders_are_made(tmp_path: Path) -> None:
 
 
 def test_another_kind_version_or_model_is_refused(kept: Path) -> None:
-    with pytest.raises(BadArtifact, match="holds a value, not a plan"):
+    with pytest.raises(BadArtifact, match="its kind is value, not plan: run `taglio plan` again"):
         artifact.load(kept, "plan", Plan)
     with pytest.raises(BadArtifact, match=r"another model \(aaaaaaaaaaaa, wanted bbbbbbbbbbbb\)"):
         artifact.load(kept, "value", Value, model_sha256="b" * 64)
@@ -117,6 +117,28 @@ def test_another_kind_version_or_model_is_refused(kept: Path) -> None:
         kept.write_text(json.dumps(whole | {"format_version": version}))
         with pytest.raises(BadArtifact, match=f"version {version}, but this taglio reads {artifact.FORMAT_VERSION}"):
             artifact.load(kept, "value", Value)
+
+
+@pytest.mark.parametrize("deep", ["[" * 200_000, '{"a":' * 200_000], ids=["lists", "objects"])
+def test_nesting_without_end_is_damage(deep: str, kept: Path) -> None:
+    whole = kept.read_text()
+    for damaged in (deep, whole.replace('"ünï"', deep), whole.replace('"body"', f'"x": {deep}, "body"')):
+        kept.write_text(damaged)
+        with pytest.raises(BadArtifact, match="make it again"):
+            artifact.load(kept, "value", Value)
+
+
+def test_pipes_and_devices_are_neither_read_nor_replaced(tmp_path: Path) -> None:
+    """Reading could wait forever, and a file that takes the place of /dev/null breaks the machine."""
+    pipe = tmp_path / "value.json"
+    os.mkfifo(pipe)
+    with pytest.raises(BadArtifact, match="not a regular file"):
+        artifact.load(pipe, "value", Value)
+    with pytest.raises(BadArtifact, match="not a regular file: choose another name"):
+        artifact.save(pipe, "value", MODEL, KEPT)
+    assert pipe.is_fifo()
+    with pytest.raises(OSError, match="not a regular file"):
+        artifact.read_bytes(Path("/dev/zero"))
 
 
 def test_the_command_that_makes_an_artifact_again_is_named(tmp_path: Path) -> None:

@@ -3,9 +3,13 @@
 import argparse
 import errno
 import importlib
+import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +19,9 @@ from taglio.cli import models
 from taglio.cli.parser import COMMANDS, Command, build_parser
 from taglio.cli.words import as_flags
 from taglio.errors import BadModel, BadOption, Infeasible, TaglioError
-from tests.end_to_end.command import ENVIRONMENT, Ran, refused, taglio
+from taglio.scratch import PREFIX
+from tests.end_to_end.command import ENVIRONMENT, Case, Ran, refused, taglio
+from tests.models import conv_relu_chain, saved
 
 
 def parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -122,6 +128,11 @@ def test_shapes_of_several_inputs() -> None:
     assert parsed.shapes == {"a": (1, 3, 8, 8), "b:0": (2,)}
 
 
+def caused(error: Exception, cause: BaseException) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
 def stopped_by(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> Ran:
     def stop(_: argparse.Namespace) -> int:
         raise error
@@ -136,6 +147,8 @@ def stopped_by(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> Ran:
         (BadModel("m.onnx: is empty"), 2, ("BadModel: m.onnx: is empty",)),
         (Infeasible("the best reaches 3 %"), 3, ("Infeasible", "3 %")),
         (KeyboardInterrupt(), 130, ("stopped",)),
+        (KeyboardInterrupt(15), 143, ("stopped",)),
+        (caused(ImportError("initialization failed"), KeyboardInterrupt()), 130, ("stopped",)),
         (MemoryError(), 2, ("out of memory",)),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out/a"), 2, ("out/a", "the disk is full")),
         (PermissionError(errno.EACCES, "Permission denied", "m.onnx"), 2, ("m.onnx", "Permission denied")),
@@ -209,3 +222,104 @@ def test_arguments_of_the_library_are_shown_as_flags(said: str, shown: str) -> N
 def test_an_option_of_another_command_is_reported_with_the_help_of_this_one() -> None:
     with pytest.raises(BadOption, match="taglio inspect does not know --data x: see taglio inspect --help"):
         build_parser().parse_args(["inspect", "model.onnx", "--data", "x"])
+
+
+def process(*arguments: str, cwd: Path | None = None, shell: str = "", **environment: str) -> Ran:
+    """A command in a process of its own; `shell` follows it on a shell's line."""
+    words = shlex.join([sys.executable, "-m", "taglio", *arguments])
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{words} {shell}"], capture_output=True, env=ENVIRONMENT | environment, cwd=cwd, check=False
+    )
+    return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode())
+
+
+@pytest.mark.parametrize("shell", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_closed_streams_change_nothing_else(shell: str, tiny: Case) -> None:
+    ran = process("inspect", str(tiny.model), "--json", shell=shell)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == "" if ">&-" in shell.split() else json.loads(ran.out)["model"] == "tiny"
+    assert process("inspect", "nowhere.onnx", shell=shell).code == 2
+
+
+def test_output_that_nobody_takes(tiny: Case) -> None:
+    """Both what is printed at once and what waits in the buffer until the end."""
+    for how in ([], ["--json"]):
+        ran = process("inspect", str(tiny.model), *how, shell="> /dev/full")
+        assert ran.code == 2
+        assert ran.err == "taglio: input/output: the disk is full; the results of earlier stages are intact\n"
+        command = [sys.executable, "-m", "taglio", "inspect", str(tiny.model), *how]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as running:
+            assert running.stdout is not None and running.stderr is not None
+            running.stdout.close()
+            assert running.stderr.read() == b""
+        assert running.returncode == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_with_few_letters(encoding: str, tmp_path: Path) -> None:
+    model = conv_relu_chain()
+    model.graph.name = "ünï→"
+    path = saved(model, tmp_path, "ünï→")
+    ran = process("inspect", str(path), PYTHONIOENCODING=encoding, COLUMNS="20", NO_COLOR="1", TERM="dumb")
+    assert (ran.code, ran.err) == (0, "")
+    assert "?: " in ran.out
+    ran = process("inspect", str(path), "--json", PYTHONIOENCODING=encoding)
+    assert ran.json()["model"] == "ünï→"
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_any_work(tiny: Case, tmp_path: Path) -> None:
+    bad = os.fsdecode(bytes(tmp_path / "out") + b"\xff")
+    refused(taglio("profile", *tiny.arguments(), "-o", bad), "not UTF-8: rename the file", r"\udcff")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_names_with_line_breaks_stay_on_one_line(tmp_path: Path) -> None:
+    refused(taglio("inspect", tmp_path / "no\nwhere.onnx"), "no where.onnx: no such file")
+    assert "2 lines: " in taglio("inspect", saved(conv_relu_chain(), tmp_path, "2\nlines")).out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_stops_a_command_as_ctrl_c_does(number: signal.Signals, tiny: Case, tmp_path: Path) -> None:
+    """What it had begun is gone: the workspace, and its temporary folder."""
+    (tmp_path / "tmp").mkdir()
+    options = ("--max-error", "0.01", "--effort", "3", "-o", str(tmp_path / "out"))
+    command = [sys.executable, "-m", "taglio", "optimize", *map(str, tiny.arguments()), *options]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, env=ENVIRONMENT | {"TMPDIR": str(tmp_path / "tmp")}, text=True
+    ) as running:
+        while not [*(tmp_path / "tmp").glob(f"{PREFIX}*")] and running.poll() is None:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        running.send_signal(number)
+        _, said = running.communicate(timeout=60)
+    assert running.returncode == 128 + number
+    assert said == "taglio: stopped; the results of earlier stages are intact\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["tmp"]
+    assert not [*(tmp_path / "tmp").glob(f"{PREFIX}*")]
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value"),
+    [
+        ("optimize", "--seed", "9" * 20),
+        ("optimize", "--seed", "9" * 5000),
+        ("optimize", "--effort", "1e300"),
+        ("optimize", "--max-error", "1e308"),
+        ("optimize", "--memory-limit", "9" * 400 + "GB"),
+        ("optimize", "--shape", "x=9999999999999999999999x3"),
+        ("run", "--runs", "9" * 20),
+        ("serve", "--max-request-mb", "1e308"),
+        ("serve", "--batch-wait-ms", "1e308"),
+        ("serve", "--drain-s", "1e300"),
+        ("serve", "--queue", "9" * 30),
+        ("compare", "--row-limit", "1e300"),
+        ("plan", "--time-limit", "1e300"),
+        ("pareto", "--points", "9" * 20),
+    ],
+)
+def test_numbers_beyond_all_use_are_refused(command: str, option: str, value: str) -> None:
+    assert option in refused(taglio(command, "x", option, value))
+
+
+def test_a_device_is_no_model() -> None:
+    refused(taglio("inspect", "/dev/zero"), "/dev/zero: cannot be read (not a regular file)")

@@ -48,3 +48,12 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path, monkeypatch: pyte
     assert not own.exists()
     processes[1].kill()
     processes[1].communicate()
+
+
+def test_a_clock_that_was_set_back_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / f"{module.PREFIX}left"
+    left.mkdir()
+    os.utime(left, (time.time() + 1e6,) * 2)
+    with scratch():
+        assert not left.exists()

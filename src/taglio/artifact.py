@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,7 +60,7 @@ def save(path: Path, kind: str, model_sha256: str, value: Any) -> None:
 def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None = None) -> T:
     """Read an artifact. Raises BadArtifact for a missing or damaged file, another kind, version or model."""
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except FileNotFoundError:
         how = f"run `taglio {_MAKER[kind]}` first" if kind in _MAKER else "run the previous stage"
         raise BadArtifact(f"{path}: no such file: {how}") from None
@@ -68,14 +69,14 @@ def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None =
     again = f"run `taglio {_MAKER[kind]}` again" if kind in _MAKER else "make it again"
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadArtifact(f"{path}: not a taglio artifact ({one_line(error)}): {again}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadArtifact(f"{path}: not a taglio artifact ({_reason(error)}): {again}") from None
     if envelope.format_version != FORMAT_VERSION:
         raise BadArtifact(
             f"{path}: format version {envelope.format_version}, but this taglio reads {FORMAT_VERSION}: {again}"
         )
     if envelope.kind != kind:
-        raise BadArtifact(f"{path}: holds a {envelope.kind}, not a {kind}")
+        raise BadArtifact(f"{path}: its kind is {envelope.kind}, not {kind}: {again}")
     if model_sha256 is not None and envelope.model_sha256 != model_sha256:
         raise BadArtifact(
             f"{path}: belongs to another model ({envelope.model_sha256[:12]}, wanted {model_sha256[:12]}): {again}"
@@ -83,9 +84,14 @@ def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None =
     try:
         value = msgspec.json.decode(envelope.body, type=expected)
         check(value)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise BadArtifact(f"{path}: damaged ({one_line(error)}): {again}") from None
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise BadArtifact(f"{path}: damaged ({_reason(error)}): {again}") from None
     return value
+
+
+def _reason(error: Exception) -> str:
+    """A decoder's message, without backticks: in ours they mark arguments."""
+    return one_line(error).replace("`", '"')
 
 
 def check(value: Any, where: str = "$") -> None:
@@ -118,6 +124,22 @@ def require(true: bool, message: str) -> None:
         raise ValueError(message)
 
 
+def read_bytes(path: Path) -> bytes:
+    """The contents of a file. Raises OSError, also for devices and pipes: they may never end."""
+    if _is_special(path):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path.read_bytes()
+
+
+def _is_special(path: Path) -> bool:
+    """Whether a device, pipe or socket is at `path`."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Write to a temporary file beside `path`, then rename it. Raises BadArtifact if the file cannot be written."""
     with replacing(path) as temporary:
@@ -142,7 +164,10 @@ def write_model(path: Path, proto: onnx.ModelProto) -> tuple[str, ...]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path to write to; it replaces `path` on success and is removed on failure."""
+    """A temporary path to write to; it replaces `path` on success and is removed on failure. Raises BadArtifact, also
+    for a device or pipe at `path`, which a file would replace."""
+    if _is_special(path):
+        raise BadArtifact(f"{path}: not a regular file: choose another name")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}{_TEMPORARY}")

@@ -64,6 +64,11 @@ def one_line(error: object, limit: int = 160) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def plural(count: int, noun: str) -> str:
+    """ "1 block", "2 blocks"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def with_kind(error: BaseException, limit: int = 300) -> str:
     """The kind and the text of a foreign error on one line."""
     return f"{type(error).__name__}: {one_line(error, limit)}"

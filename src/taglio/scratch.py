@@ -50,7 +50,7 @@ def _remove(folder: Path, place: int) -> None:
 def _sweep(parent: Path) -> None:
     for folder in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # another user's, in use, or gone meanwhile
-            if time.time() - folder.stat().st_mtime < _YOUNG_S:
+            if abs(time.time() - folder.stat().st_mtime) < _YOUNG_S:  # the clock may have been set back
                 continue
             place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

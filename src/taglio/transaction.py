@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from taglio import artifact
-from taglio.errors import Busy, TaglioError
+from taglio.errors import BadArtifact, Busy, TaglioError
 
 _INFO, _STAGED, _READY, _GONE = ".taglio-lock", ".taglio-new", ".taglio-ready", ".gone"
 # Subfolders whose files are part of the workspace; others are caches or the user's, and are only read.
@@ -65,8 +65,9 @@ def _locked(folder: Path) -> Iterator[None]:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EBADF):  # no locks here
                 raise
         info = folder / _INFO
-        with contextlib.suppress(OSError):  # without write permission the write itself reports the error
-            info.write_bytes(msgspec.json.encode(_holder()))
+        # Replaced, because a link left there would be followed. Without permission the command's own write reports it.
+        with contextlib.suppress(BadArtifact):
+            artifact.write_bytes(info, msgspec.json.encode(_holder()))
         try:
             _recover(folder)
             yield
@@ -97,7 +98,7 @@ def changing(folder: Path, *, create: bool = False) -> Iterator[Path]:
             error.args = tuple(str(each).replace(str(staged), str(folder)) for each in error.args)
             raise
         finally:
-            shutil.rmtree(folder / _STAGED, ignore_errors=True)
+            _remove(folder / _STAGED)
 
 
 def drop(staged: Path, *names: str) -> None:
@@ -150,10 +151,16 @@ def _commit(folder: Path, staged: Path) -> None:
 
 
 def _recover(folder: Path) -> None:
-    """Finish or remove what a killed command left."""
+    """Finish or remove what a killed command left. Raises BadArtifact for links to other folders, whose files would be
+    replaced or removed: a workspace may come from someone else."""
+    for each in filter(None, FOLDERS):
+        if (folder / each).is_symlink():
+            raise BadArtifact(f"{folder / each} is a symbolic link: put the folder itself there")
+    if (folder / _READY).is_symlink():
+        _remove(folder / _READY)
     if (folder / _READY).is_dir():
         _finish(folder)
-    shutil.rmtree(folder / _STAGED, ignore_errors=True)
+    _remove(folder / _STAGED)
     for each in FOLDERS:
         if (folder / each).is_dir():
             artifact.remove_temporaries(folder / each)
@@ -164,7 +171,7 @@ def _finish(folder: Path) -> None:
     ready = folder / _READY
     gone = ready / _GONE
     if gone.exists():  # removed last
-        for name in json.loads(gone.read_text()):
+        for name in _names(gone):
             (folder / name).unlink(missing_ok=True)
         for each in FOLDERS:
             (folder / each).mkdir(exist_ok=True)
@@ -175,6 +182,24 @@ def _finish(folder: Path) -> None:
             _sync(folder / each)
         gone.unlink()
     shutil.rmtree(ready)
+
+
+def _names(gone: Path) -> list[str]:
+    """The files to remove from a workspace. Raises BadArtifact unless all are in its folders."""
+    try:
+        names = json.loads(gone.read_text())
+        if all(name in {str(Path(each, Path(name).name)) for each in FOLDERS} for name in names):
+            return list(names)
+    except (ValueError, TypeError, RecursionError):
+        pass
+    raise BadArtifact(f"{gone.parent}: damaged: remove it")
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, or what lies in its place."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -200,6 +200,21 @@ def test_half_a_file_is_refused(text: str, words: str) -> None:
     assert words in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    "text", ["a = " + "[" * 5000, "a = " + "9" * 5000, ".".join("a" * 5000) + " = 1", "[" + ".".join("a" * 5000) + "]"]
+)
+def test_what_no_parser_takes_is_one_line(text: str) -> None:
+    with pytest.raises(BadCluster) as raised:
+        parse(text, "lab.toml")
+    assert str(raised.value).startswith("lab.toml")
+    assert len(str(raised.value)) < 300
+
+
+def test_a_device_is_no_cluster_file() -> None:
+    with pytest.raises(BadCluster, match="/dev/zero: cannot be read \\(not a regular file\\)"):
+        load(Path("/dev/zero"))
+
+
 def test_names_that_are_not_there_name_the_nearest() -> None:
     cluster: Cluster = parse(FILE)
     with pytest.raises(BadOption, match='did you mean "server"'):

@@ -21,7 +21,7 @@ from tests.models import digits_model
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convert, "user_cache_path", lambda name: tmp_path / "cache" / name)
+    monkeypatch.setattr(convert, "cache", lambda: tmp_path / "cache" / "converted")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Where back ends are found, and what is said of those that are missing or of another version."""
 
 import json
+import os
 import sys
 import tomllib
 from importlib.metadata import version
@@ -10,6 +11,7 @@ import pytest
 
 from taglio.compare import environments
 from taglio.compare.environments import BACKENDS, ENVIRONMENTS, find, installed
+from taglio.errors import BadEnvironment
 from tests.end_to_end.command import ROOT
 
 
@@ -84,3 +86,11 @@ def test_environments_lie_in_the_users_cache(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv(environments.VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert environments.folder() == Path("/somewhere/taglio/backends")
+
+
+def test_a_user_without_a_home_names_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME", environments.VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 987654)
+    with pytest.raises(BadEnvironment, match="no home directory: set XDG_CACHE_HOME"):
+        environments.folder()

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from taglio.compare.measure import _opened
+from taglio.compare.measure import _emptied, _model, _opened
 from taglio.data.files import load
-from tests.models import Sketch, saved
+from tests.models import Sketch, conv_relu_chain, saved
 
 
 def test_data_of_several_shapes_is_compared_at_the_most_frequent(tmp_path: Path) -> None:
@@ -21,3 +21,19 @@ def test_data_of_several_shapes_is_compared_at_the_most_frequent(tmp_path: Path)
     network, _, data = _opened(model, {}, partial(load, folder), 0)
     assert network.inputs[0].sizes() == (1, 3, 8, 8)
     assert len(data.calibration.samples) + len(data.held_out.samples) == 4
+
+
+def test_the_name_of_a_model_in_memory_is_no_path(tmp_path: Path) -> None:
+    model = conv_relu_chain()
+    for name in ("../../up", "/etc/up", "a/b", "..", "x" * 300, "\n"):
+        model.graph.name = name
+        path = _model(model, tmp_path)
+        assert path.parent == tmp_path and path.is_file()
+
+
+def test_only_its_own_folder_is_emptied(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    (tmp_path / "work").symlink_to(tmp_path / "mine")
+    assert _emptied(tmp_path / "work").is_dir()
+    assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"

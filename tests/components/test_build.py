@@ -129,7 +129,7 @@ def test_a_manifest_that_is_no_manifest_is_refused(case: Case, folder: Path, tmp
     with pytest.raises(BadArtifact, match="no such file: run `taglio build` first"):
         read(tmp_path)
     artifact.save(folder / MANIFEST, "plan", case.model.sha256, {})
-    with pytest.raises(BadArtifact, match="holds a plan, not a manifest"):
+    with pytest.raises(BadArtifact, match="its kind is plan, not manifest"):
         read(folder)
     (folder / MANIFEST).write_text("{}")
     with pytest.raises(BadArtifact, match="not a taglio artifact"):

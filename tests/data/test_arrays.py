@@ -216,7 +216,7 @@ def test_a_split_carries_samples_and_labels_together(tmp_path: Path) -> None:
 
 
 def test_splits_that_cannot_be_made() -> None:
-    with refused("`data` has 1 samples; a split needs at least 2"):
+    with refused("`data` has 1 sample; a split needs at least 2"):
         split(from_values(rows(1, 5), [VECTOR]))
     data = from_values(rows(4, 5), [VECTOR])
     for maxima in ((0, None), (5, 0)):

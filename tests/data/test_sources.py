@@ -1,6 +1,7 @@
 """Data as people have them: class folders, wav files, texts, tables, saved datasets, and what lies beside a model."""
 
 import json
+import os
 import wave
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from taglio.data.files import load
 from taglio.data.labels import beside, with_labels
 from taglio.data.preprocess import Preprocess, as_text, parse_preprocess
 from taglio.data.processor import Beside, preprocess_of
+from taglio.data.saved import _content
 from taglio.data.spec import InputSpec
 from taglio.errors import BadData, BadOption
 from taglio.flow.opening import Model
@@ -71,7 +73,7 @@ def test_subfolders_are_classes(tmp_path: Path) -> None:
     assert (data.names, data.labels is not None and data.labels.tolist()) == (
         ("cat/0.png", "dog/0.png", "dog/1.png"), [0, 1, 1],
     )  # fmt: skip
-    assert data.remarks == ("labels are the 2 subfolders, numbered by the order of their names: cat 0, dog 1",)
+    assert data.remarks == ("labels are 2 subfolders, numbered by the order of their names: cat 0, dog 1",)
 
 
 def test_classes_that_are_numbers_and_those_of_the_model(tmp_path: Path) -> None:
@@ -128,7 +130,7 @@ def test_sounds_fit_a_fixed_length_and_it_is_said(tmp_path: Path) -> None:
     assert [sample["x"].tolist() for sample in data.samples] == [[[0.5, 0.5, 0, 0]], [[0.5] * 4], [[0.5] * 4]]
     assert data.remarks == (
         "sounds have 8000 samples per second; no rate to check against",
-        "1 sounds were padded with zeros and 1 cut to the length of the input",
+        "1 sound padded with zeros and 1 cut to the length of the input",
     )
 
 
@@ -240,6 +242,16 @@ def test_texts_without_a_tokenizer_or_for_another_model_are_refused(tmp_path: Pa
         load(path, [IDS], near=Beside((tmp_path,)))
 
 
+def test_a_tokenizer_that_panics_is_refused(tmp_path: Path) -> None:
+    """A panic of the library is no Exception."""
+    near = tokenizer(tmp_path, pad_token=["[PAD]"])
+    settings = json.loads((tmp_path / "tokenizer.json").read_text())
+    settings["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 5}
+    written(tmp_path / "tokenizer.json", json.dumps(settings))
+    with refused(r"text 0 is refused by tokenizer.json \(.*stride"):
+        load(written(tmp_path / "t.txt", "a b c a b c\n"), [IDS], near=near)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
@@ -262,7 +274,7 @@ def test_labels_in_a_table(tmp_path: Path, name: str, text: str, expected: list[
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("a,b\nc\n", "row 2 has 1 cells; the first row has 2: quote cells"),
+        ("a,b\nc\n", "row 2 has 1 cell; the first row has 2: quote cells"),
         ("label,label\n1,2\n", "a column is named twice"),
         ("", "is empty: give one row per sample"),
         ("1,2,3\n", "has 3 columns: name the column of labels 'label'"),
@@ -327,6 +339,8 @@ def test_the_preprocessor_beside_the_model_is_used_unless_another_is_given(tmp_p
         ({"size": {"shortest_edge": 800}}, "images that keep their own aspect ratio"),
         ({"size": {}}, "asks for unsupported preprocessing .*: give `preprocess`"),
         ({"do_normalize": True, "image_mean": [0.5]}, "image_std"),
+        ({"rescale_factor": 0}, "division by zero"),
+        ({"size": {"height": 1e999, "width": 1}}, "infinity"),
     ],
 )
 def test_a_preprocessor_that_taglio_cannot_follow_is_refused(tmp_path: Path, found: dict[str, Any], match: str) -> None:
@@ -408,6 +422,16 @@ def test_saved_datasets_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     datasets.DatasetDict({"train": datasets.load_from_disk(str(path))}).save_to_disk(str(tmp_path / "s"))
     with refused(r"has the splits train: give one of them, such as .*/s/train"):
         load(tmp_path / "s", [IMAGE])
+    for damaged in ('{"splits": []}', '{"splits": 3}', "3", "[" * 99999):
+        (tmp_path / "s" / "dataset_dict.json").write_text(damaged)
+        with refused("dataset_dict.json cannot be read"):
+            load(tmp_path / "s", [IMAGE])
     (path / "state.json").write_text("{")
     with refused("cannot be read as a dataset"):
         load(path, [IMAGE])
+
+
+def test_an_entry_of_a_dataset_names_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    with refused(r"its path .*pipe\.png is no file"):
+        _content({"bytes": None, "path": str(tmp_path / "pipe.png")})

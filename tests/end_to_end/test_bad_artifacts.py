@@ -178,7 +178,7 @@ def at(body: Any, path: str) -> tuple[Any, Any]:
         ("profile", "blocks", [], "no blocks"),
         ("profile", "blocks.0.block", "other", "conv0"),
         ("profile", "glue", [], "no glue of flow"),
-        ("profile", "glue", None, "damaged"),
+        ("profile", "glue", None, 'missing required field "glue"'),
         ("profile", "runs", [], "no run of the float model"),
         ("profile", "runs.0.wall.median_s", 0, "above 0"),
         ("profile", "runs.0.wall.median_s", 1e308, "out of range"),

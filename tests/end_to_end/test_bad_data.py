@@ -99,7 +99,7 @@ BAD_DATA: list[tuple[str, Callable[[Path], Path], tuple[str, ...]]] = [
     ("no samples axis", array(3, 8, 8), ("[3, 8, 8]", "array[None]")),
     ("raw pixels", array(6, 3, 8, 8, kind=np.uint8), ("uint8", "preprocessing")),
     ("complex", array(6, 3, 8, 8, kind=np.complex64), ("complex64", "numbers")),
-    ("one sample", array(1, 3, 8, 8), ("1 samples", "at least 2")),
+    ("one sample", array(1, 3, 8, 8), ("1 sample;", "at least 2")),
     ("no sample", array(0, 3, 8, 8), ("0 samples",)),
     ("text", text_array, ("save numbers",)),
     ("objects", pickled, ("cannot be read",)),
@@ -110,7 +110,7 @@ BAD_DATA: list[tuple[str, Callable[[Path], Path], tuple[str, ...]]] = [
     ("nowhere", nowhere, ("does not exist",)),
     ("a table", a_table, (".npz",)),
     ("empty folder", empty_folder, ("is empty", "give a folder")),
-    ("one picture", one_picture, ("1 samples", "at least 2")),
+    ("one picture", one_picture, ("1 sample;", "at least 2")),
     ("unreadable image", an_unreadable_picture, ("broken.jpg", "replace or remove it")),
     ("truncated picture", a_truncated_picture, ("1.png", "replace or remove it")),
 ]

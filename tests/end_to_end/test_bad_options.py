@@ -84,7 +84,7 @@ def test_pins_that_contradict_each_other(workspace: Path, tiny: Case) -> None:
         (("--cut", "nowhere"), ("nowhere", "taglio inspect")),
         (("--cut", "x"), ('"x"',)),
         (("--cut", "conv0_out", "--pin", "a=conv0"), ("--cut", "--pin")),
-        (("--cut", "relu1_out", "--devices", "a,b,c"), ("1 cuts", "3 were named")),
+        (("--cut", "relu1_out", "--devices", "a,b,c"), ("1 cut for 3 devices", "name 2")),
         (("--cut", "relu1_out", "--devices", "a/../../b,c"), ("a/../../b",)),
         (("--devices", "a,b"), ("--devices", "--cut")),
         (("--pin", "../up=conv0"), ("../up",)),

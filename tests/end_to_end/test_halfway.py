@@ -17,7 +17,7 @@ import pytest
 
 from taglio import artifact, transaction
 from taglio.flow.workspace import MADE_FROM, PROFILE
-from tests.conftest import Staged
+from tests.conftest import TWO_DEVICES, Staged
 from tests.end_to_end.command import ENVIRONMENT, SCHEME, Case, quick, refused, snapshot, taglio
 from tests.models import conv_relu_chain, saved
 
@@ -147,7 +147,8 @@ def test_stopped_halfway(how: signal.Signals, other: Case, workspace: Path) -> N
 def test_two_commands_in_one_workspace(other: Case, workspace: Path) -> None:
     process = optimizing(other, workspace)
     try:
-        for command in commands_that_write(other, workspace)[:6]:
+        second = ("optimize", *other.arguments(), "--max-error", 0.01, "-o", workspace)
+        for command in (second, *commands_that_write(other, workspace)[:6]):
             refused(taglio(*command), "Busy", workspace, f"process {process.pid} since 20", "taglio optimize")
     finally:
         process.kill()
@@ -240,6 +241,49 @@ def test_killed_at_a_random_moment(index: int, workspace: Path, tiny: Case) -> N
     for each in stages:
         assert taglio(*each).code == 0
     assert taglio("run", workspace, "--runs", 3).code == 0
+
+
+@pytest.mark.parametrize("name", ["plan", "pareto"])
+def test_placing_killed_at_a_random_moment(name: str, workspace: Path, tmp_path: Path) -> None:
+    """On several machines: what was built stays, or is gone with the plan that it was built from."""
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text(TWO_DEVICES)
+    command = (name, workspace, "--max-error", 0.05, "--cluster", cluster, "--time-limit", 1)
+    killed_after(begun(command), random.Random(name).uniform(0.5, 3.0))
+    with transaction.held(workspace):
+        pass
+    assert not [*workspace.rglob(".*")]
+    assert taglio("report", workspace).code == 0
+    assert taglio(*command).code == 0
+    assert taglio("build", workspace).code == 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_optimize_killed_at_a_random_moment(seed: int, other: Case, workspace: Path) -> None:
+    """Over another model's workspace: one of the two, whole."""
+    before = snapshot(workspace)
+    asked = ("optimize", *other.arguments(), "--max-error", 0.05, *SOME, "--effort", 0.01, "-o", workspace)
+    killed_after(begun(asked), random.Random(seed).uniform(1.0, 6.0))
+    with transaction.held(workspace):
+        pass
+    after = snapshot(workspace)
+    assert after == before or not {"run.json"} & after.keys()
+    assert not [*workspace.rglob(".*")]
+    assert taglio("run", workspace, "--runs", 3).code == 0
+
+
+def test_compare_killed_at_a_random_moment(tiny: Case, tmp_path: Path) -> None:
+    """Its workers end with it, and the same command goes on. What lay in the folder before stays."""
+    out = tmp_path / "out"
+    (out / "work").mkdir(parents=True)
+    (out / "work" / "mine.txt").write_text("here first")
+    asked = (*tiny.arguments(), "--backends", "onnxruntime", "--effort", 0.01, "--emit", "onnxruntime/float16")
+    command = ("compare", *asked, "-o", out)
+    killed_after(begun(command), random.Random(1).uniform(2.0, 6.0))
+    assert Path(taglio(*command, "--json").json()["emitted"]).is_file()
+    assert (out / "comparison.json").exists() and not (out / "rows.json").exists()
+    assert (out / "work" / "mine.txt").read_text() == "here first"
+    assert not [*out.glob(".*")]
 
 
 @pytest.mark.parametrize("seed", range(2))

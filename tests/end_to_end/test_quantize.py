@@ -1,5 +1,7 @@
 """One ONNX file quantised as it was told to be, with no plan."""
 
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -100,3 +102,18 @@ def test_a_pattern_without_blocks_is_refused(tiny: Case, tmp_path: Path) -> None
     ran = taglio("quantize", *tiny.arguments(), "--blocks", "*nowhere*", "-o", tmp_path / "q.onnx")
     refused(ran, "BadOption", "*nowhere*", "taglio inspect")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_model_itself_is_not_overwritten(tiny: Case, tmp_path: Path) -> None:
+    model = Path(shutil.copy(tiny.model, tmp_path))
+    (tmp_path / "alias.onnx").symlink_to(model)
+    before = model.read_bytes()
+    for out in (model, tmp_path / "alias.onnx"):
+        refused(taglio("quantize", model, "--data", tiny.data, "-o", out), "--out", "is the model itself")
+    assert model.read_bytes() == before
+
+
+def test_a_device_is_not_replaced(tiny: Case, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    refused(taglio("quantize", *tiny.arguments(), "-o", tmp_path / "pipe"), "not a regular file: choose another name")
+    assert (tmp_path / "pipe").is_fifo()

@@ -114,7 +114,7 @@ def test_a_function_that_misbehaves_is_refused(functions: str, name: str, messag
     [
         ("psnr", "is not one of relative-l2, l2-per-size, sqnr, cosine, top1, tokens, detection"),
         ("no_such_module:f", "cannot be imported .ModuleNotFoundError"),
-        ("made_up_metrics:number", "is a int, not a function"),
+        ("made_up_metrics:number", "has the type int: give a function"),
     ],
 )
 @pytest.mark.usefixtures("functions")

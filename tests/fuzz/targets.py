@@ -12,9 +12,11 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+from PIL import Image
 
 from taglio.cli import main
 from tests.backend_suite.compose import compose
@@ -30,6 +32,7 @@ ARTIFACTS = (
     "setup.json", "ranges-minmax.json", "profile.json", "error.json", "plan.json", "run.json",
     "components/manifest.json",
 )  # fmt: skip
+PICTURES = ("jpg", "png", "webp", "bmp")
 READERS: tuple[tuple[str, ...], ...] = (
     ("error", "{}", "--effort", "0.001"),
     ("plan", "{}", "--max-error", "0.1", "--effort", "0.001"),
@@ -135,7 +138,18 @@ def make_models(folder: Path) -> None:
         onnx.save(build(), models / f"{name}.onnx")
     for seed in COMPOSED:
         (models / f"graph-{seed}.onnx").write_bytes(compose(seed).model)
-    np.save(folder / "data.npy", np.random.default_rng(0).standard_normal((10, 3, 8, 8)).astype(np.float32))
+    samples = np.random.default_rng(0).standard_normal((10, 3, 8, 8)).astype(np.float32)
+    np.save(folder / "data.npy", samples)
+    np.savez_compressed(folder / "data.npz", x=samples, labels=np.arange(10))
+    (folder / "data.csv").write_text("".join(f"{index},{index % 3}\n" for index in range(10)))
+    pictures = folder / "pictures"
+    pictures.mkdir()
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010F] = 3, "maker"
+    for index, kind in enumerate(PICTURES):
+        image = Image.fromarray(np.uint8(40 * np.abs(samples[index].transpose(1, 2, 0))))
+        more: dict[str, Any] = {} if kind == "bmp" else {"exif": exif}
+        image.save(pictures / f"{index}.{kind}", **more)
 
 
 def attempt(what: Attempt) -> Finding:
@@ -230,8 +244,26 @@ def _clusters(rng: random.Random, base: Path, folder: Path) -> list[tuple[str, .
     return [("plan", str(out), "--max-error", "0.1", "--cluster", str(path), *scenario)]
 
 
+def _data(rng: random.Random, base: Path, folder: Path) -> list[tuple[str, ...]]:
+    """Arrays, pictures and labels."""
+    model = ("quantize", str(base / "models" / "pyramid.onnx"), "-o", str(folder / "q.onnx"))
+    source = base / rng.choice(("data.npy", "data.npz", "data.csv", "pictures"))
+    data = folder / source.name
+    if source.is_dir():
+        shutil.copytree(source, data)
+        path = rng.choice(sorted(data.iterdir()))
+    else:
+        path = Path(shutil.copy(source, folder))
+    path.write_bytes(damage_bytes(rng, path.read_bytes()))
+    if source.suffix == ".csv":
+        plan = (str(base / "models" / "pyramid.onnx"), "--data", str(base / "data.npy"), "--labels", str(data))
+        return [("profile", *plan, "--scheme", SCHEME, "--effort", "0.001", "-o", str(folder / "out"))]
+    return [(*model, "--data", str(data))]
+
+
 TARGETS: dict[str, Callable[[random.Random, Path, Path], list[tuple[str, ...]]]] = {
     "models": _models,
     "artifacts": _artifacts,
     "clusters": _clusters,
+    "data": _data,
 }

@@ -232,7 +232,11 @@ def test_a_slow_model_without_loops_is_no_endless_one(tmp_path: Path, monkeypatc
 def test_an_element_type_that_does_not_exist(tmp_path: Path) -> None:
     proto = residual()
     proto.graph.input[0].type.tensor_type.elem_type = 99
-    with pytest.raises(BadModel, match="has the element type 99"):
+    with pytest.raises(BadModel, match="tensor x has the element type 99"):
+        load(saved(proto, tmp_path))
+    proto = residual()
+    proto.graph.initializer[0].data_type = 99
+    with pytest.raises(BadModel, match=r"weight .* has the element type 99"):
         load(saved(proto, tmp_path))
 
 

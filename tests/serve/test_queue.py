@@ -90,7 +90,7 @@ def test_too_many_are_refused_and_late_ones_are_not_run() -> None:
     running = queue.submit(rows(1))
     model.running.wait(10)
     late = queue.submit(rows(1), deadline_s=time.perf_counter())
-    with pytest.raises(Overloaded, match="1 requests wait"):
+    with pytest.raises(Overloaded, match="1 request waiting"):
         queue.submit(rows(1))
     model.free.set()
     running.result(10)

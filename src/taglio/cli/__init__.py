@@ -2,17 +2,20 @@
 
 import argparse
 import errno
+import io
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import NoReturn
 
 from taglio.cli.blas import limit_threads
 from taglio.cli.output import INTERRUPTED
 from taglio.cli.parser import build_parser, run
 from taglio.cli.words import as_flags
-from taglio.errors import TaglioError
+from taglio.errors import BadOption, TaglioError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,19 +25,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log = logging.getLogger("taglio.flow")
     log.addHandler(remarks)
     try:
-        own, after = _split(list(sys.argv[1:] if arguments is None else arguments))
+        own, after = _split(_readable(sys.argv[1:] if arguments is None else arguments))
         options = build_parser().parse_args(own, argparse.Namespace(after=after))
         log.setLevel(logging.WARNING if getattr(options, "json", False) else logging.INFO)
         limit_threads(options)
-        return run(options)
+        code = run(options)
+        sys.stdout.flush()
+        return code
     except TaglioError as error:
         sys.stderr.write(f"taglio: {type(error).__name__}: {as_flags(' '.join(str(error).splitlines()))}\n")
         return error.exit_code
-    except KeyboardInterrupt:
-        sys.stderr.write("taglio: stopped; the results of earlier stages are intact\n")
-        return INTERRUPTED
+    except KeyboardInterrupt as stop:
+        return _stopped(stop)
+    except ImportError as error:  # what a compiled module makes of Ctrl-C while it starts
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return _stopped(error.__cause__)
+        raise
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except MemoryError:
         sys.stderr.write("taglio: out of memory: lower --memory-limit, or give smaller inputs with --shape\n")
@@ -50,14 +57,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def entry() -> NoReturn:
     """`taglio` as a process: run the command line and exit with its code."""
+    _open_streams()
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) is signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(each, _interrupt)
     code = main()
+    try:
+        sys.stdout.flush()
+    except OSError:  # the reader has gone, or the disk is full: leave nothing to write at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if "ray" in sys.modules:
         # After Ctrl-C Ray's threads may still be in a request, and would crash in the interpreter's own exit; its
         # daemons notice that this process ended, and end what it had started.
-        sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Standard streams that every message can be written to.
+
+    A stream that was closed is replaced: its descriptor would be the next file's, and get what libraries print. What an
+    encoding lacks becomes a question mark.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")  # open until the end
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """Stop as Ctrl-C does, so that temporary files are removed."""
+    del frame
+    raise KeyboardInterrupt(number)
+
+
+def _stopped(stop: KeyboardInterrupt) -> int:
+    sys.stderr.write("taglio: stopped; the results of earlier stages are intact\n")
+    return 128 + stop.args[0] if stop.args else INTERRUPTED
+
+
+def _readable(arguments: Sequence[str]) -> list[str]:
+    """The arguments. Raises BadOption for bytes that are no text in UTF-8: artifacts could not name such a file."""
+    for each in arguments:
+        try:
+            each.encode()
+        except UnicodeEncodeError:
+            raise BadOption(f"{each!a}: not UTF-8: rename the file") from None
+    return list(arguments)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -8,6 +8,7 @@ from taglio.cluster.engine.optimize import ClusterOutcome
 from taglio.cluster.engine.probe import LinkProbe
 from taglio.cluster.engine.resident import Facts
 from taglio.cluster.engine.result import ClusterRun
+from taglio.errors import plural
 from taglio.report.parts import Part, Table, Text
 from taglio.report.placement import decisions
 from taglio.report.units import MISSING, ms
@@ -30,7 +31,7 @@ def status(address: str, alive: Mapping[str, bool], found: Mapping[str, Facts]) 
         else:
             rows.append([name, "alive" if up else "gone", *[MISSING] * 5])
     head = ["device", "state", "threads", "taglio", "ray", "runtimes", "machine"]
-    text = f"the cluster at {address}: {sum(alive.values())} of {len(alive)} devices alive"
+    text = f"the cluster at {address}: {sum(alive.values())} of {plural(len(alive), 'device')} alive"
     return [Table(head, rows, words=frozenset({1, 3, 4, 5, 6})), Text(text)]
 
 
@@ -103,12 +104,14 @@ def _latency(run: ClusterRun) -> list[str]:
     first = " for the first plan" if several else ""
     if run.steps:
         predicted = f"predicted {1.0 / run.predicted_s:.4g}{first}"
-        lines.append(f"{run.requests} steps of one session: {run.rate_per_s:.4g} per second, {predicted}")
+        lines.append(f"{plural(run.requests, 'step')} of one session: {run.rate_per_s:.4g} per second, {predicted}")
     if run.streamed:
         wanted = "" if run.predicted_rate_per_s is None else f", predicted {run.predicted_rate_per_s:.4g}{first}"
-        lines.append(f"{run.requests} requests, {run.lanes} in flight: {run.rate_per_s:.4g} per second{wanted}")
+        lines.append(
+            f"{plural(run.requests, 'request')}, {run.lanes} in flight: {run.rate_per_s:.4g} per second{wanted}"
+        )
     for each in run.plans:
-        of = f" of the plan on {', '.join(each.devices)} ({each.requests} requests)" if several else ""
+        of = f" of the plan on {', '.join(each.devices)} ({plural(each.requests, 'request')})" if several else ""
         took, predicted = each.measured, ms(each.predicted_s)
         spread = f"{ms(took.steady_s)} (median {ms(took.median_s)}, 95 % within {ms(took.p95_s)})"
         if run.streamed:  # requests wait for each other, which the prediction for a single one does not include
@@ -137,7 +140,7 @@ def _conditions(run: ClusterRun) -> list[str]:
 def _proof(run: ClusterRun) -> list[str]:
     lines = [
         f"{opened.device} ran {opened.component} {opened.sha256[:12]}, as planned, in {opened.runtime} "
-        f"{opened.version} with {opened.threads} threads"
+        f"{opened.version} with {plural(opened.threads, 'thread')}"
         for opened in run.loaded
     ]
     same = "bit for bit" if run.identical == run.requests else f"within {run.distance:.1e} (relative L2)"

@@ -6,6 +6,7 @@ from typing import Any
 from taglio.cli.output import Shown
 from taglio.cluster.engine import device, local
 from taglio.cluster.engine.lock import Lock, default_token
+from taglio.errors import plural
 from taglio.profile.machine import available_cores
 from taglio.report.console import say
 
@@ -18,7 +19,7 @@ def start(options: argparse.Namespace) -> Shown:
     started = device.start(options.name, host=options.host or device.LOOPBACK, threads=threads, lock=lock, **asked)
 
     def tables() -> None:
-        say(f'device "{started.name}" joined the cluster at {started.address} with {started.threads} threads')
+        say(f'device "{started.name}" joined the cluster at {started.address} with {plural(started.threads, "thread")}')
         if started.head:
             loopback = started.host == device.LOOPBACK
             only = "; this device listens on this machine only: start it with --host to change that" if loopback else ""

@@ -5,8 +5,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from taglio.cluster.emulate import devices, emulation, record
 from taglio.errors import BadOption
@@ -25,8 +23,6 @@ def emulate(options: argparse.Namespace) -> int:
         if not options.on or not options.after:
             raise BadOption("give a cluster file, or --on DEVICE -- COMMAND for the running emulation")
         return emulation.joined(here).start(options.on, options.after).wait()
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGHUP, _stop)
     with emulation.Emulation(Path(options.cluster), options.scenario) as made:
         for old in made.removed:
             sys.stderr.write(f"removed the remains of a killed emulation of {old.cluster_file}\n")
@@ -44,9 +40,3 @@ def emulate(options: argparse.Namespace) -> int:
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C must not interrupt the removal
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    """Exit with the code that a shell reports for a process ended by a signal."""
-    del frame
-    sys.exit(128 + number)

@@ -10,11 +10,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from taglio.errors import plural
+
 _MOST_THREADS = 64
+# Larger ones are mistakes, and some would not fit where they end up: in artifacts, in the kernel's timeouts.
+_MOST_WHOLE, _MOST_NUMBER = 2**31 - 1, 1e9
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """A parser of whole numbers from `least` to `most` (None: no limit)."""
+def whole(least: int, most: int = _MOST_WHOLE) -> Callable[[str], int]:
+    """A parser of whole numbers from `least` to `most`."""
 
     def parse(text: str) -> int:
         try:
@@ -23,7 +27,7 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"{text} must be a whole number") from None
         if value < least:
             raise argparse.ArgumentTypeError(f"{text} must be at least {least}")
-        if most is not None and value > most:
+        if value > most:
             raise argparse.ArgumentTypeError(f"{text} must be at most {most}")
         return value
 
@@ -51,11 +55,15 @@ milliseconds, waiting_time = number(per=1e3), number(zero=True, per=1e3)  # both
 
 
 def _number(text: str) -> float:
-    """`text` as a number; NaN, which every range check refuses, if it is not one."""
+    """`text` as a number; NaN, which every range check refuses, if it is not one. Raises ArgumentTypeError for more
+    than the maximum."""
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         return float("nan")
+    if _MOST_NUMBER < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} must be at most {_MOST_NUMBER:,.0f}")
+    return value
 
 
 def thread_count(text: str) -> int:
@@ -63,13 +71,15 @@ def thread_count(text: str) -> int:
     value, cores = positive(text), os.cpu_count() or 1
     most = max(_MOST_THREADS, 4 * cores)
     if value > most:
-        raise argparse.ArgumentTypeError(f"{text} is more than the maximum of {most} (this machine has {cores} cores)")
+        raise argparse.ArgumentTypeError(
+            f"{text} is more than the maximum of {most} (this machine has {plural(cores, 'core')})"
+        )
     return value
 
 
 def memory_size(text: str) -> int:
     """Parse a size such as 8GB, 500MB or 1.5GiB; returns bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d*)?) *([kmgt]?)(i?)b?", text.strip().lower())
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d*)?) *([kmgt]?)(i?)b?", text.strip().lower())
     value = 0
     if match is not None:
         value = int(float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " "))
@@ -100,8 +110,9 @@ class _Shape(argparse.Action):
             shape = tuple(int(size) for size in sizes.lower().split("x"))
         except ValueError:
             shape = ()
-        if not name or not shape or min(shape) < 0:
-            raise argparse.ArgumentError(self, f'"{values}": write INPUT=1x3x224x224 with sizes of 0 or more')
+        if not name or not shape or min(shape) < 0 or max(shape) > _MOST_WHOLE:
+            sizes = f"sizes of 0 or more, at most {_MOST_WHOLE:,}"
+            raise argparse.ArgumentError(self, f'"{values}": write INPUT=1x3x224x224 with {sizes}')
         options.shapes = {**options.shapes, name: shape}
 
 

@@ -1,6 +1,7 @@
 """What a command found, and how it is printed: as one JSON object with --json, else as tables and lines."""
 
 import argparse
+import io
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,5 +44,7 @@ def execute(command: Callable[[argparse.Namespace], Shown | int], options: argpa
 
 
 def emit(value: Any) -> None:
-    """Print one JSON object."""
+    """Print one JSON object, which is UTF-8 in every locale."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")

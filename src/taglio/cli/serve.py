@@ -7,7 +7,7 @@ from pathlib import Path
 
 from taglio.cli.output import emit
 from taglio.cluster import file as cluster_file
-from taglio.errors import BadOption
+from taglio.errors import BadOption, plural
 
 VARIABLE = "TAGLIO_SERVE_TOKEN"
 
@@ -49,7 +49,7 @@ def serve(options: argparse.Namespace) -> int:
 
         left = answer(models, settings, listen, announce)
     if left:
-        sys.stderr.write(f"taglio: {left} requests were not answered within {options.drain_s:g} s\n")
+        sys.stderr.write(f"taglio: {plural(left, 'request')} not answered within {options.drain_s:g} s\n")
     return int(left > 0)
 
 

@@ -48,6 +48,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from taglio import artifact
 from taglio.cluster.devices import Cluster, Device, Link, nearest
 from taglio.errors import BadOption
 from taglio.runtimes.session import RUNTIMES, WHOLE
@@ -63,7 +64,7 @@ class BadCluster(BadOption):
 def load(path: Path, scenario: str | None = None) -> Cluster:
     """The cluster in a file, with the changes of `scenario` applied. Raises BadCluster with the line and the fix."""
     try:
-        text = path.read_bytes().decode()
+        text = artifact.read_bytes(path).decode()
     except OSError as error:
         raise BadCluster(f"{path}: cannot be read ({error.strerror}): give a cluster file") from None
     except UnicodeDecodeError:
@@ -79,6 +80,8 @@ def parse(text: str, file: str = "cluster", scenario: str | None = None) -> Clus
         found = re.search(r"\(at line (\d+), column \d+\)", str(error))
         where = f"{file}:{found[1]}" if found else file
         raise BadCluster(f"{where}: {re.sub(r' *[(]at .*[)]', '', str(error))}: not valid TOML") from None
+    except (ValueError, RecursionError):  # Python's own limits
+        raise BadCluster(f"{file}: nests too deep, or has a number of thousands of digits: write it anew") from None
     reader = _Reader(file, _lines(text))
     base = reader.cluster(tables)
     changed = {name: reader.scenario(name, changes, base) for name, changes in tables.get("scenario", {}).items()}

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from platformdirs import user_cache_path
 
 from taglio import artifact, weights
 from taglio.compare import environments, supervise
@@ -137,7 +136,7 @@ def as_onnx(
 
 def cache() -> Path:
     """The folder of all conversions, each in a subfolder."""
-    return user_cache_path("taglio") / "converted"
+    return environments.cache("converted")
 
 
 def _prune(folder: Path, newest: Path) -> None:

@@ -16,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 from platformdirs import user_cache_path
 
 from taglio.compare.row import Status
+from taglio.errors import BadEnvironment
 
 VARIABLE = "TAGLIO_BACKENDS"
 # A file in an environment that is being built; if the build fails it remains, with the reason.
@@ -98,7 +99,18 @@ def find(backend: str) -> Found:
 def folder() -> Path:
     """The folder of all environments."""
     own = os.environ.get(VARIABLE)
-    return Path(own).absolute() if own else user_cache_path("taglio") / "backends"
+    return Path(own).absolute() if own else cache("backends")
+
+
+def cache(name: str) -> Path:
+    """A folder in the user's cache. Raises BadEnvironment for a user without a home directory."""
+    try:
+        path = user_cache_path("taglio") / name
+    except RuntimeError:
+        path = Path()
+    if not path.is_absolute():  # what older versions of platformdirs return instead
+        raise BadEnvironment(f"this user has no home directory: set XDG_CACHE_HOME, or {VARIABLE} for back ends")
+    return path
 
 
 def bytes_below(folder: Path) -> int:

@@ -1,6 +1,7 @@
 """Run a comparison: read model and data, write back ends' files, run each back end in its own process, collect rows."""
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +51,9 @@ from taglio.transaction import held
 BACKENDS = tuple(environments.BACKENDS)
 READS_ONNX = frozenset({"onnxruntime", "openvino", "openvino-ep"})
 MOST_CALIBRATION, MOST_HELD_OUT = 64, 16
-_MODELS = "models"
+# Emptied by every comparison: no name that a folder of the user's may have.
+_WORK, _MODELS = "compare-work", "models"
+_LONGEST_NAME = 100
 _BUDGET_S, _MINIMUM_ROUNDS = 30.0, 3
 # Shares of the free memory at which a worker times its open rows, and at which it is stopped.
 _TIME_AT, _STOP_AT = 0.4, 0.85
@@ -101,7 +104,7 @@ def compare(
     fixed = {name: tuple(sizes) for name, sizes in (shapes or {}).items()}
     with scratch() as temporary, held(folder := Path(out or temporary / "out"), create=True):
         model_path, data_path = _model(model, temporary), _data(data, temporary)
-        work = _emptied(folder / "work")
+        work = _emptied(folder / _WORK)
         made = convert.as_onnx(model_path, fixed, options.threads, convert.examples_of(data_path), limits)
         how = parse_preprocess(preprocess) if preprocess else None
         read = partial(load, data_path, preprocess=how, near=files_beside(model_path))
@@ -208,8 +211,9 @@ def _model(model: Any, folder: Path) -> Path:
     if isinstance(model, str | os.PathLike):
         return Path(model)
     if not isinstance(model, onnx.ModelProto):
-        raise BadModel(f"the model is a {type(model).__name__}: give a path or an onnx.ModelProto")
-    path = folder / f"{model.graph.name or 'model'}.onnx"
+        raise BadModel(f"the model has the type {type(model).__name__}: give a path or an onnx.ModelProto")
+    name = re.sub(r"[^\w.-]", "_", model.graph.name)[:_LONGEST_NAME] or "model"
+    path = folder / f"{name}.onnx"
     onnx.save(model, path)
     return path
 
@@ -218,7 +222,7 @@ def _data(data: Any, folder: Path) -> Path:
     if isinstance(data, str | os.PathLike):
         return Path(data)
     if not isinstance(data, Mapping):
-        raise BadData(f"`data` is a {type(data).__name__}: give a path, or arrays by input name")
+        raise BadData(f"`data` has the type {type(data).__name__}: give a path, or arrays by input name")
     path = folder / "data.npz"
     np.savez(path, **{str(name): np.asarray(values) for name, values in data.items()})  # type: ignore[arg-type]
     return path
@@ -226,6 +230,8 @@ def _data(data: Any, folder: Path) -> Path:
 
 def _emptied(work: Path) -> Path:
     """The folder of the workers, without what an earlier comparison, possibly of another model, left there."""
+    if work.is_symlink():  # never empty another folder
+        work.unlink()
     work.mkdir(parents=True, exist_ok=True)
     for old in work.iterdir():
         if old.name != _MODELS:  # these are stored with the model that they belong to

@@ -12,7 +12,7 @@ import onnx
 from taglio import artifact
 from taglio.compare.table import FASTER, PROVIDER, Form
 from taglio.data.dataset import Split
-from taglio.errors import BadArtifact, CannotQuantize, TaglioError
+from taglio.errors import BadArtifact, CannotQuantize, TaglioError, plural
 from taglio.model.graph import Graph, select
 from taglio.model.load import Model
 from taglio.profile.layerwise import layer_times, speedups
@@ -133,7 +133,10 @@ def _most(
             if 2 * len(left) < len(names):
                 raise
         else:
-            return made, f"{len(names) - len(left)} of {len(names)} blocks left in float: {why}" if why else ""
+            return (
+                made,
+                f"{len(names) - len(left)} of {plural(len(names), 'block')} left in float: {why}" if why else "",
+            )
 
 
 def _faster(source: Source, builder: QdqBuilder, scheme: Scheme) -> list[str]:

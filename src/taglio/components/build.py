@@ -191,11 +191,9 @@ def read(folder: Path, *, model_sha256: str | None = None) -> Manifest:
     for piece in manifest.pieces:
         for name, wanted in piece.files.items():
             path = folder / name
-            try:
-                found = weights.sha256(path)
-            except OSError:
-                raise BadArtifact(f"{path}: component {piece.name} is missing: run taglio build again") from None
-            if found != wanted:
+            if not path.is_file():
+                raise BadArtifact(f"{path}: component {piece.name} is missing: run taglio build again")
+            if (found := weights.sha256(path)) != wanted:
                 raise BadArtifact(
                     f"{path}: component {piece.name} was changed ({found[:12]}, built {wanted[:12]}): build again"
                 )

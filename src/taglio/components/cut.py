@@ -13,7 +13,7 @@ import onnx
 from onnx import helper, shape_inference
 
 from taglio.data.spec import dtype_of
-from taglio.errors import BadOption
+from taglio.errors import BadOption, plural
 from taglio.model.captures import node_inputs, writers
 from taglio.model.derived import empty_like
 from taglio.model.graph import Graph
@@ -184,7 +184,7 @@ def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[
     """Devices of all blocks for a chain cut by hand: blocks after tensors[i] and before the next cut run on devices[i +
     1]. Raises BadOption for a tensor that does not exist or a cut out of order."""
     if len(devices) != len(tensors) + 1:
-        raise BadOption(f"{len(tensors)} cuts need {len(tensors) + 1} devices, but {len(devices)} were named")
+        raise BadOption(f"{plural(len(tensors), 'cut')} for {plural(len(devices), 'device')}: name {len(tensors) + 1}")
     known = graph.tensor_map()
     stage = {block.name: 0 for block in graph.blocks}
     before: set[str] = set()

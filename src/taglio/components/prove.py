@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from taglio.components.build import Manifest
-from taglio.errors import MeasurementFailed
+from taglio.errors import MeasurementFailed, plural
 from taglio.model.same import difference
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 
@@ -57,8 +57,8 @@ def prove(
             limit = _TIMES * varies if _largest(unfused, plain) <= TOLERANCE else limit
     if largest > limit:
         raise MeasurementFailed(
-            f"the {len(manifest.pieces)} components differ from the whole model by {largest:.2e} "
-            f"(limit {limit:.0e}): this is a bug in taglio, please report the model"
+            f"{plural(len(manifest.pieces), 'component')}, run one after another, differ from the whole model by "
+            f"{largest:.2e} (limit {limit:.0e}): this is a bug in taglio, please report the model"
         )
     return Proof(len(samples), largest == 0.0, largest, limit)
 

@@ -3,6 +3,7 @@
 Only the entries that are used are read, one by one: a file may be larger than memory.
 """
 
+import lzma
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,9 +19,12 @@ import numpy as np
 from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, evenly, grouped, span
 from taglio.data.items import Asked
 from taglio.data.spec import TEXT, Array, InputSpec, batch_symbol, matches, missing_batch, shown
-from taglio.errors import BadData, one_line
+from taglio.errors import BadData, one_line, plural
+from taglio.memory import free_bytes
 
-_UNREADABLE = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error, MemoryError)
+_UNREADABLE = (
+    OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, MemoryError
+)  # fmt: skip
 
 
 class Column:
@@ -58,6 +62,7 @@ class Stored(Column):
             return
         shape, size = self.shape[1:], self.dtype.itemsize * prod(self.shape[1:])
         with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as stream:
+            _fits_memory(self._member, size)
             for index in indices:
                 stream.seek(self._start + index * size)
                 data = bytearray(stream.read(size))
@@ -67,6 +72,7 @@ class Stored(Column):
 
     def whole(self) -> Array:
         """The whole array."""
+        _fits_memory(self._member, self.dtype.itemsize * prod(self.shape))
         with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as stream:
             array: Array = np.lib.format.read_array(stream, allow_pickle=False)
             return array
@@ -80,12 +86,23 @@ def _refuse_pickled(name: str, dtype: np.dtype[Any]) -> None:
         )
 
 
+def _fits_memory(name: str, size: int) -> None:
+    """Raise ValueError for more bytes than are free: a compressed file can claim a thousand times its own size."""
+    if size > (free := free_bytes()):
+        raise ValueError(f"{name}: {size:,} bytes are needed at once, and {free:,} are free")
+
+
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(stream)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
         raise ValueError(f".npy version {version} is not supported, only 1.0 and 2.0")
-    shape, by_column, dtype = readers[version](stream)
+    try:
+        shape, by_column, dtype = readers[version](stream)
+    except Exception as error:  # of many kinds, such as TokenError: NumPy parses it as Python
+        raise ValueError(f"its header is damaged: {one_line(error)}") from error
+    if not all(type(size) is int and 0 <= size < 2**63 for size in shape):
+        raise ValueError(f"its header is damaged: shape {list(shape)}")
     return shape, by_column, dtype
 
 
@@ -139,7 +156,9 @@ def by_input(where: str, found: Mapping[str, Column], inputs: Sequence[InputSpec
         found = {**found, wanted[0]: found[keys[0]]}
         keys = wanted
     if "" in keys:
-        raise BadData(f"{where} is one array; the model has {len(inputs)} inputs: give an .npz with the keys {wanted}")
+        raise BadData(
+            f"{where} is one array; the model has {plural(len(inputs), 'input')}: give an .npz with the keys {wanted}"
+        )
     missing = [name for name in wanted if name not in keys]
     if missing:
         raise BadData(f"{where} has keys {list(found)}, but not the inputs {missing}: rename or add arrays")
@@ -164,7 +183,7 @@ def from_columns(asked: Asked, found: Mapping[str, Column]) -> Dataset:
     first, batch = max(((name, each.rows) for name, each in fits.items()), key=lambda item: item[1])
     rows, count = lengths[first], lengths[first] // batch
     if count == 0:
-        raise BadData(f"{source} has {rows} samples; the batch of input {first!r} is {batch}: add samples")
+        raise BadData(f"{source} has {plural(rows, 'sample')}; the batch of input {first!r} is {batch}: add samples")
     keep = evenly(count, asked.most)
     labels = None if named.labels is None else grouped(source, named.labels.whole(), rows, batch, keep)
     names = [span(str(i * batch), str((i + 1) * batch - 1)) for i in keep]

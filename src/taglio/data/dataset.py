@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taglio.data.spec import Array, Shape
-from taglio.errors import BadData, BadOption
+from taglio.errors import BadData, BadOption, plural
 from taglio.memory import Shelf
 
 DEFAULT_LIMIT = 512
@@ -97,7 +97,7 @@ def split(
     if max_calibration < 1 or (max_held_out is not None and max_held_out < 1):
         raise BadOption(f"split allows at most {max_calibration} and {max_held_out} samples: give 1 or more")
     if count < 2:
-        raise BadData(f"{dataset.source} has {count} samples; a split needs at least 2: add samples")
+        raise BadData(f"{dataset.source} has {plural(count, 'sample')}; a split needs at least 2: add samples")
     order = np.random.default_rng(seed).permutation(count)
     taken = min(round(count / 2), max_calibration)
     return Split(part(dataset, order[:taken]), part(dataset, order[taken:][:max_held_out]), seed)
@@ -151,7 +151,9 @@ def checked_labels(where: str, labels: Array, count: int) -> Array:
     """`labels`, one per row: numbers, text, or an array each. Raises BadData for other types, NaN or infinity, or if
     there are not `count`. The metric checks what a label must be."""
     if labels.ndim == 0 or len(labels) != count:
-        raise BadData(f"{where} has labels {list(labels.shape)} for {count} samples: save one label per sample")
+        raise BadData(
+            f"{where} has labels {list(labels.shape)} for {plural(count, 'sample')}: save one label per sample"
+        )
     if labels.dtype.kind == "S":
         labels = np.char.decode(labels, "utf-8", "replace")
     each = list(labels) if labels.dtype == object else [labels]
@@ -169,7 +171,7 @@ def one_each(where: str, labels: Sequence[Array], count: int) -> Array | None:
     if not labels:
         return None
     if len(labels) != count:
-        raise BadData(f"{where} has {len(labels)} labels for {count} samples: give one each")
+        raise BadData(f"{where} has {plural(len(labels), 'label')} for {plural(count, 'sample')}: give one each")
     return checked_labels(where, one_array(labels), count)
 
 

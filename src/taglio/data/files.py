@@ -15,7 +15,7 @@ from taglio.data.saved import from_media, from_saved, is_saved
 from taglio.data.sounds import SOUND_SUFFIXES
 from taglio.data.spec import InputSpec, batch_symbol
 from taglio.data.texts import TEXT_SUFFIXES, from_texts, read_texts
-from taglio.errors import BadData
+from taglio.errors import BadData, plural
 
 _ARRAYS = (".npz", ".npy")
 _KINDS = {"images": IMAGE_SUFFIXES, "sounds": SOUND_SUFFIXES, "arrays": _ARRAYS}
@@ -59,7 +59,11 @@ def load(
         if items is None and not files:
             others = sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
             kinds = ", ".join(sorted({file.suffix or file.name for file in others})[:5])
-            content = f"has no images and no arrays, only {len(others)} other files ({kinds})" if others else "is empty"
+            content = (
+                f"has no images and no arrays, only {plural(len(others), 'other file')} ({kinds})"
+                if others
+                else "is empty"
+            )
             raise BadData(f"{path} {content}: {_GIVE}")
         if items is None:
             items = Items([file.name for file in files], files)
@@ -82,7 +86,7 @@ def _files(path: Path) -> tuple[str, list[Path]]:
     found = {kind: [file for file in files if file.suffix.lower() in each] for kind, each in _KINDS.items()}
     several = {kind: each for kind, each in found.items() if each}
     if len(several) > 1:
-        content = " and ".join(f"{len(each)} {kind}" for kind, each in several.items())
+        content = " and ".join(plural(len(each), kind.removesuffix("s")) for kind, each in several.items())
         raise BadData(f"{path} has {content}: give a folder of one kind")
     return next(iter(several.items()), ("", []))
 
@@ -102,7 +106,7 @@ def _in_classes(path: Path, near: Beside) -> Items | None:
     values = [file for _, files in contents for file in files]
     shown = ", ".join(f"{name} {number}" for name, number in [*zip(classes, numbers, strict=True)][:_CLASSES_SHOWN])
     more = ", ..." if len(classes) > _CLASSES_SHOWN else ""
-    remark = f"labels are the {len(classes)} subfolders, numbered by {source}: {shown}{more}"
+    remark = f"labels are {plural(len(classes), 'subfolder')}, numbered by {source}: {shown}{more}"
     names = [f"{file.parent.name}/{file.name}" for file in values]
     return Items(names, values, np.array(labels), (remark,))
 

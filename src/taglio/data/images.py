@@ -19,6 +19,16 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 # Pillow looks at a file's content, not its name, and starts another program for EPS: so the formats are listed here.
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP")
 PAD_PIXEL = 114
+_ORIENTATION = 0x0112  # of EXIF
+_TURNED = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 _ROWS_AT_ONCE = 2**18
 _RESAMPLING = {
     "bilinear": Image.Resampling.BILINEAR,
@@ -46,7 +56,7 @@ def from_images(asked: Asked, items: Items) -> Dataset:
             )
         return {spec.name: np.stack(images)}
 
-    return from_items(asked, items, "images", make)
+    return from_items(asked, items, "image", make)
 
 
 def _fitting_preprocess(asked: Asked) -> Preprocess:
@@ -108,21 +118,33 @@ def _opened(name: str, content: Path | bytes, mode: str) -> Image.Image:
     broken = (OSError, SyntaxError, ValueError, TypeError, IndexError, Image.DecompressionBombError)
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about metadata
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            opened = Image.open(content if isinstance(content, Path) else io.BytesIO(content), formats=_FORMATS)
-        with opened:
-            if opened.width * opened.height > MOST_PIXELS:
-                size = f"{opened.width} x {opened.height}"
-                raise BadData(f"{file} claims {size} pixels, more than {MOST_PIXELS:,}: make it smaller or remove it")
-            if opened.mode[0] in "IF":
-                raise BadData(f"{file} has pixels of mode {opened.mode}, not 8-bit: convert it, or give an .npz")
-            return ImageOps.exif_transpose(opened).convert(mode)
+            with Image.open(content if isinstance(content, Path) else io.BytesIO(content), formats=_FORMATS) as opened:
+                if opened.width * opened.height > MOST_PIXELS:
+                    size = f"{opened.width} x {opened.height}"
+                    raise BadData(
+                        f"{file} claims {size} pixels, more than {MOST_PIXELS:,}: make it smaller or remove it"
+                    )
+                if opened.mode[0] in "IF":
+                    raise BadData(f"{file} has pixels of mode {opened.mode}, not 8-bit: convert it, or give an .npz")
+                return _upright(opened).convert(mode)
     except Image.DecompressionBombWarning as error:
         raise BadData(f"{file} is too large ({one_line(error)}): make it smaller or remove it") from error
     except broken as error:
         kinds = ", ".join(_FORMATS)
         why = one_line(error) or type(error).__name__
         raise BadData(f"{file} is not a readable image, {kinds} ({why}): replace or remove it") from error
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """The image turned as its EXIF says, or as it is if that cannot be read. ImageOps.exif_transpose also writes EXIF
+    again, which fails for tags of odd types."""
+    try:
+        turned = _TURNED.get(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # of many kinds; the pixels do not need it
+        return image
+    return image if turned is None else image.transpose(turned)
 
 
 def _size(image: Image.Image, spec: InputSpec, how: Preprocess) -> tuple[int, int]:

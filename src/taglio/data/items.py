@@ -8,7 +8,7 @@ from taglio.data.dataset import DEFAULT_LIMIT, Dataset, Sample, Samples, assembl
 from taglio.data.preprocess import Preprocess
 from taglio.data.processor import Beside
 from taglio.data.spec import Array, InputSpec
-from taglio.errors import BadData, BadOption
+from taglio.errors import BadData, BadOption, plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ class Items:
 def from_items(
     asked: Asked, items: Items, what: str, make: Callable[[Sequence[str], Sequence[Any]], Sample]
 ) -> Dataset:
-    """Evenly spaced samples; `make` builds each from the names and values of the items of a batch, which are images or
-    whatever `what` calls them. Raises BadData for fewer items than a batch."""
+    """Evenly spaced samples; `make` builds each from the names and values of the items of a batch, each of which
+    is an image or whatever `what` says. Raises BadData for fewer items than a batch."""
     total, batch = len(items.values), asked.inputs[0].sizes()[0]
     if total < batch:
-        raise BadData(f"{asked.source} has {total} {what}; the model's batch is {batch}: add some")
+        raise BadData(f"{asked.source} has {plural(total, what)}; the model's batch is {batch}: add some")
     keep = evenly(total // batch, asked.most)
     samples, names = asked.samples(), []
     for group in keep:

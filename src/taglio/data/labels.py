@@ -12,7 +12,7 @@ from taglio.data.arrays import read_columns, reading
 from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, checked_labels, evenly, one_array
 from taglio.data.spec import Array
 from taglio.data.table import TABLE_SUFFIXES, as_labels, read_lines, read_table
-from taglio.errors import BadData, one_line
+from taglio.errors import BadData, one_line, plural
 
 # Column names in tables of labels: for classes (besides LABEL_KEYS) and for file names.
 _CLASSES = ("class", "class_id", "target")
@@ -34,14 +34,16 @@ def with_labels(dataset: Dataset, path: Path) -> Dataset:
     if isinstance(found, Mapping):
         lacking = [name for name in dataset.names if name not in found]
         if lacking:
-            raise BadData(f"{path} has no label for {lacking[0]} and {len(lacking) - 1} other samples: add them")
+            more = f" and {plural(len(lacking) - 1, 'other sample')}" if len(lacking) > 1 else ""
+            raise BadData(f"{path} has no label for {lacking[0]}{more}: add what is missing")
         chosen = [found[name] for name in dataset.names]
     else:
         count, rest = len(dataset.samples), dataset.dropped
         batch = max(1, round((len(found) - rest) / count))
         if len(found) != count * batch + rest or any(".." in name for name in dataset.names) != (batch > 1):
             raise BadData(
-                f"{path} has {len(found)} labels for {count + rest} samples of {dataset.source}: give one per sample"
+                f"{path} has {plural(len(found), 'label')} for {plural(count + rest, 'sample')} of "
+                f"{dataset.source}: give one per sample"
             )
         rows = [index * batch for index in evenly(len(found) // batch, count)]
         chosen = [found[row] if batch == 1 else np.stack(found[row : row + batch]) for row in rows]
@@ -60,7 +62,9 @@ def beside(dataset: Dataset, path: Path) -> Dataset:
         labelled = with_labels(dataset, lines)
     except BadData as error:
         return replace(dataset, remarks=(*dataset.remarks, f"not used as labels: {error}"))
-    remark = f"labels are the {len(dataset.samples) + dataset.dropped} lines of {lines.name}, next to the data"
+    remark = (
+        f"labels are the {plural(len(dataset.samples) + dataset.dropped, 'line')} of {lines.name}, next to the data"
+    )
     return replace(labelled, remarks=(*dataset.remarks, remark))
 
 
@@ -103,7 +107,8 @@ def _table(path: Path) -> Sequence[Array] | Mapping[str, Array]:
         name, label = (name, others[-1]) if name or len(keys) == 1 else (keys[0], keys[1])
     if label is None:
         raise BadData(
-            f"labels {path} has {len(keys)} columns: name the column of labels {LABEL_KEYS[0]!r} in a header row"
+            f"labels {path} has {plural(len(keys), 'column')}: name the column of labels {LABEL_KEYS[0]!r} in a "
+            "header row"
         )
     labels = as_labels(columns[label])
     return labels if name is None else {Path(each).name: one for each, one in zip(columns[name], labels, strict=True)}

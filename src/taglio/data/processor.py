@@ -66,7 +66,7 @@ def preprocess_of(near: Beside, *, sounds: bool = False) -> tuple[Preprocess | N
     path = near.find(FILE)
     try:
         how = _sounds(found) if sounds else _images(found)
-    except (KeyError, TypeError, ValueError, BadOption) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, BadOption) as error:
         raise BadData(f"{path} asks for unsupported preprocessing ({one_line(error)}): give `preprocess`") from None
     return how, f"{'sounds' if sounds else 'images'} are preprocessed by {FILE} next to the model: {as_text(how)}"
 

@@ -82,7 +82,12 @@ def _content(entry: Any) -> Path | bytes:
     if not isinstance(entry, dict) or not (entry.get("bytes") or entry.get("path")):
         raise BadData("an entry of the dataset has neither bytes nor a path: remove it")
     content: bytes | None = entry.get("bytes")
-    return content or Path(entry["path"])
+    if content:
+        return content
+    path = Path(entry["path"])
+    if not path.is_file():  # reading a pipe would wait forever
+        raise BadData(f"an entry of the dataset has no bytes, and its path {path} is no file: repair or remove it")
+    return path
 
 
 def _kind(feature: Any) -> str:
@@ -104,12 +109,11 @@ def _labels(values: Any, feature: Any, near: Beside) -> Array:
 def _opened(path: Path) -> Any:
     if (path / _SPLITS).is_file():
         try:
-            splits = json.loads((path / _SPLITS).read_text(encoding="utf-8"))["splits"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            splits = list(json.loads((path / _SPLITS).read_text(encoding="utf-8"))["splits"])
+            first = splits[0]
+        except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise BadData(f"{path / _SPLITS} cannot be read ({one_line(error)}): save the dataset again") from None
-        raise BadData(
-            f"{path} has the splits {', '.join(map(str, splits))}: give one of them, such as {path}/{splits[0]}"
-        )
+        raise BadData(f"{path} has the splits {', '.join(map(str, splits))}: give one of them, such as {path}/{first}")
     try:
         library = importlib.import_module("datasets")
     except ImportError:

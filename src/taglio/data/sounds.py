@@ -12,7 +12,7 @@ from taglio.data.dataset import Dataset, Sample
 from taglio.data.items import Asked, Items, from_items
 from taglio.data.preprocess import as_text
 from taglio.data.spec import Array
-from taglio.errors import BadData, BadOption, one_line
+from taglio.errors import BadData, BadOption, one_line, plural
 
 SOUND_SUFFIXES = (".wav",)
 # About 1.5 hours at 48 kHz; a header of 44 bytes can claim four billion frames.
@@ -60,11 +60,13 @@ def from_sounds(asked: Asked, items: Items) -> Dataset:
         whole = np.stack(several) if len(dims) == 3 else np.concatenate(several)
         return {spec.name: np.ascontiguousarray(whole, spec.numpy_dtype())}
 
-    dataset = from_items(asked, items, "sounds", make)
+    dataset = from_items(asked, items, "sound", make)
     checked = how is not None and how.rate
     remarks = [] if checked else [f"sounds have {rate} samples per second; no rate to check against"]
     if any(changed):
-        remarks.append(f"{changed[0]} sounds were padded with zeros and {changed[1]} cut to the length of the input")
+        remarks.append(
+            f"{plural(changed[0], 'sound')} padded with zeros and {changed[1]} cut to the length of the input"
+        )
     return replace(dataset, remarks=(*dataset.remarks, *remarks))
 
 
@@ -74,10 +76,12 @@ def read_wav(name: str, content: Path | bytes) -> tuple[Array, int]:
         with wave.open(str(content) if isinstance(content, Path) else io.BytesIO(content), "rb") as stream:
             width, channels, rate = stream.getsampwidth(), stream.getnchannels(), stream.getframerate()
             data = stream.readframes(min(stream.getnframes(), MOST_FRAMES))
-    except (OSError, EOFError, wave.Error, ValueError) as error:
+    except (OSError, EOFError, wave.Error, ValueError, RuntimeError) as error:  # RuntimeError: of chunks
         raise BadData(f"{name} is not a PCM wav file ({one_line(error) or 'it is cut short'}): convert it") from error
     if not data or width not in (1, 2, 3, 4) or channels < 1 or rate < 1:
-        raise BadData(f"{name} has {len(data)} bytes of {8 * width}-bit samples: give a wav file with sound in it")
+        raise BadData(
+            f"{name} has {plural(len(data), 'byte')} of {8 * width}-bit samples: give a wav file with sound in it"
+        )
     data = data[: len(data) // (width * channels) * width * channels]
     if width == 1:  # 8-bit samples are unsigned
         values = np.frombuffer(data, np.uint8).astype(np.float64) - 128
@@ -93,5 +97,7 @@ def _channels(where: str, sound: Array, wanted: object) -> Array:
     if not isinstance(wanted, int) or wanted == 1:
         return np.asarray(sound.mean(axis=0, keepdims=True))
     if len(sound) != wanted:
-        raise BadData(f"{where} has {len(sound)} channels; the model takes {wanted}: give sounds with {wanted}")
+        raise BadData(
+            f"{where} has {plural(len(sound), 'channel')}; the model takes {wanted}: give sounds with {wanted}"
+        )
     return sound

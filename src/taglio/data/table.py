@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from taglio.data.spec import Array
-from taglio.errors import BadData, one_line
+from taglio.errors import BadData, one_line, plural
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 _MOST_CELL = 2**24
@@ -31,7 +31,11 @@ def read_table(path: Path, known: Collection[str]) -> Mapping[str, list[str]]:
     names = first if header else [str(index) for index in range(len(first))]
     wrong = next((index for index, row in enumerate(rows) if len(row) != len(names)), None)
     if wrong is not None or len(set(names)) < len(names):
-        what = f"row {wrong + 1} has {len(rows[wrong])} cells" if wrong is not None else "a column is named twice"
+        what = (
+            f"row {wrong + 1} has {plural(len(rows[wrong]), 'cell')}"
+            if wrong is not None
+            else "a column is named twice"
+        )
         raise BadData(f"{path}: {what}; the first row has {len(names)}: quote cells that hold the separator")
     rows = rows[1:] if header else rows
     return {name: [row[index] for row in rows] for index, name in enumerate(names)}

@@ -1,14 +1,15 @@
 """Texts → token ids and masks, by the model's own tokenizer."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from taglio.data.dataset import LABEL_KEYS, Dataset, Sample
+from taglio.data.dataset import LABEL_KEYS, Dataset, Sample, span
 from taglio.data.items import Asked, Items, from_items
 from taglio.data.spec import Array, InputSpec
 from taglio.data.table import TABLE_SUFFIXES, as_labels, read_lines, read_table
@@ -79,16 +80,28 @@ def from_texts(asked: Asked, items: Items) -> Dataset:
         for name, text in zip(names, values, strict=True):
             if not text.strip():
                 raise BadData(f"{asked.source}: text {name} is empty: remove it, with its label")
-        found = tokenizer.encode_batch([*values])
+        with _using(f"{asked.source}: text {span(names[0], names[-1])} is refused by {TOKENIZER}"):
+            found = tokenizer.encode_batch([*values])
         cut += sum(bool(each.overflowing) for each in found)
         return {spec.name: _array(spec, found) for spec in inputs}
 
-    dataset = from_items(asked, items, "texts", make)
+    dataset = from_items(asked, items, "text", make)
     remark = f"texts were tokenized by {TOKENIZER} next to the model"
     if cut:
         count = len(dataset.samples) * inputs[0].sizes()[0]
         remark += f"; {cut} of {count} were cut to {tokenizer.truncation['max_length']} tokens"
     return replace(dataset, remarks=(*dataset.remarks, remark))
+
+
+@contextmanager
+def _using(what: str) -> Iterator[None]:
+    """Turn whatever the library raises into a BadData that begins with `what`."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # Exception itself, or a panic, which is not even that
+        raise BadData(f"{what} ({one_line(error)}): save it with the model again") from None
 
 
 def _array(spec: InputSpec, found: Sequence[Any]) -> Array:
@@ -113,10 +126,8 @@ def _tokenizer(asked: Asked, length: int | None) -> Any:
         library = importlib.import_module("tokenizers")
     except ImportError:
         raise BadOption(f"{source} has texts, but tokenizers is not installed: pip install 'taglio[text]'") from None
-    try:
+    with _using(f"{path} is not a tokenizer"):
         tokenizer = library.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises Exception itself
-        raise BadData(f"{path} is not a tokenizer ({one_line(error)}): save it with the model again") from None
     config = near.read("tokenizer_config.json")
     most = length or config.get("model_max_length")
     if isinstance(most, int) and 0 < most < _NO_LIMIT and (length or tokenizer.truncation is None):
@@ -124,7 +135,8 @@ def _tokenizer(asked: Asked, length: int | None) -> Any:
     known = tokenizer.padding or {}
     pad = config.get("pad_token")
     token = known.get("pad_token") or (pad.get("content") if isinstance(pad, dict) else pad)
-    named = [each for each in (token, "[PAD]", "<pad>") if each and tokenizer.token_to_id(each) is not None]
+    tokens = [each for each in (token, "[PAD]", "<pad>") if isinstance(each, str)]
+    named = [each for each in tokens if tokenizer.token_to_id(each) is not None]
     how = {"pad_id": tokenizer.token_to_id(named[0]), "pad_token": named[0]} if named else {"pad_id": 0}
     side = {key: known[key] for key in ("direction", "pad_type_id") if key in known}
     tokenizer.enable_padding(length=length, **how, **side)

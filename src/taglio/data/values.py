@@ -13,7 +13,7 @@ from taglio.data.arrays import Column, Named, by_input, from_columns, one_sample
 from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, evenly, one_array, one_each
 from taglio.data.items import Asked
 from taglio.data.spec import Array, InputSpec, batch_symbol
-from taglio.errors import BadData
+from taglio.errors import BadData, plural
 
 
 def from_values(
@@ -43,7 +43,9 @@ def from_values(
     elif hasattr(values, "__array__") or hasattr(values, "detach"):
         columns = {"": Column(_array(values, f"`{source}`"))}
     elif isinstance(values, (str, bytes)) or not (hasattr(values, "__iter__") or hasattr(values, "__getitem__")):
-        raise BadData(f"`{source}` is a {type(values).__name__}: give arrays by input name, or an iterable of samples")
+        raise BadData(
+            f"`{source}` has the type {type(values).__name__}: give arrays by input name, or an iterable of samples"
+        )
     else:
         return _from_items(asked, values, given)
     if given is not None:
@@ -68,7 +70,9 @@ def _from_items(asked: Asked, values: Iterable[Any], given: Array | None) -> Dat
     remarks: dict[str, None] = {}
     chosen, total = _chosen(values, limit)
     if given is not None and (given.ndim == 0 or (total and len(given) != total)):
-        raise BadData(f"`labels` have the shape {list(given.shape)} for {total} samples: give one label per sample")
+        raise BadData(
+            f"`labels` have the shape {list(given.shape)} for {plural(total, 'sample')}: give one label per sample"
+        )
     for index, item in chosen:
         where = f"{source}[{index}]"
         named = _named(where, item, inputs)
@@ -121,7 +125,9 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
         return by_input(where, {"": Column(_array(item, where))}, inputs)
     if len(item) not in (len(inputs), len(inputs) + 1):
         names = ", ".join(spec.name for spec in inputs)
-        raise BadData(f"{where} has {len(item)} values; the model takes {names}: give those, and optionally a label")
+        raise BadData(
+            f"{where} has {plural(len(item), 'value')}; the model takes {names}: give those, and optionally a label"
+        )
     arrays = {
         spec.name: Column(_array(each, f"{where}: {spec.name}")) for spec, each in zip(inputs, item, strict=False)
     }

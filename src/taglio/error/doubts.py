@@ -14,6 +14,7 @@ import numpy as np
 from taglio.error.compared import as_array
 from taglio.error.loss import Metric
 from taglio.error.tally import Tally, standard_error
+from taglio.errors import plural
 from taglio.model.graph import Graph
 from taglio.quantize.scheme import Scheme
 
@@ -103,7 +104,7 @@ def no_numbers(references: Sequence[Sequence[np.ndarray]], names: Sequence[str])
         values = (as_array(each[index]) for each in references)
         count = sum(bool(np.isnan(each).any()) for each in values if each.dtype.kind == "f")
         if count:
-            found.append(f"{name} for {count} of {len(references)} inputs")
+            found.append(f"{name} for {count} of {plural(len(references), 'input')}")
     return f"the float model's output has NaN, which must stay NaN: {', '.join(found)}" if found else ""
 
 
@@ -213,6 +214,6 @@ def constant_outputs(references: Sequence[Sequence[np.ndarray]], names: Sequence
         return ""
     empty = not sum(each.size for each, name in zip(first, names, strict=True) if name in dead)
     return (
-        f"output {', '.join(dead)} is {'empty' if empty else 'the same'} for all {len(references)} inputs: its error "
-        "is meaningless; check the data and their preprocessing"
+        f"output {', '.join(dead)} is {'empty' if empty else 'the same'} for {plural(len(references), 'input')}: its "
+        "error is meaningless; check the data and their preprocessing"
     )

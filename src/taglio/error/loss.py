@@ -224,7 +224,7 @@ def user_function(name: str) -> Callable[[Mapping[str, np.ndarray], Any], Any]:
     except Exception as error:  # a user's module may raise anything while it is imported
         raise BadOption(f"`metric` {name}: cannot be imported ({with_kind(error)})") from None
     if not callable(found):
-        raise BadOption(f"`metric` {name}: is a {type(found).__name__}, not a function")
+        raise BadOption(f"`metric` {name}: has the type {type(found).__name__}: give a function")
     return found  # type: ignore[no-any-return]
 
 

@@ -11,7 +11,7 @@ import onnx
 from taglio import weights
 from taglio.error.compared import as_array
 from taglio.error.tally import OtherLoss, Outputs, PartLoss, Tally
-from taglio.errors import BadData, one_line
+from taglio.errors import BadData, one_line, plural
 from taglio.flow.work import Work
 from taglio.memory import make_room
 from taglio.plan.result import Limits
@@ -121,7 +121,7 @@ class _Hits:
     """Counts samples whose largest value in the first output is at the label."""
 
     def __init__(self, labels: np.ndarray | None) -> None:
-        fit = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iubf"
+        fit = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iubf" and not (labels % 1).any()
         self._labels = labels if fit else None
         self._hits = 0
 
@@ -140,7 +140,7 @@ def of_answers(answered: Mapping[str, Answers], winner: str, limits: Limits) -> 
     """Notes on the answers of the chosen model and of all-int8, one line each."""
     chosen, metric = answered[winner], limits.metric
     lines = [
-        f"output {name} changes its length on {count} inputs: missing values count as 0"
+        f"output {name} changes its length on {plural(count, 'input')}: missing values count as 0"
         for name, count in chosen.ragged.items()
     ]
     lines += [

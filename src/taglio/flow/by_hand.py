@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from taglio.components.cut import devices_after
-from taglio.errors import BadOption
+from taglio.errors import BadOption, plural
 from taglio.model.graph import Graph
 from taglio.plan.result import LOCAL
 
@@ -43,6 +43,6 @@ def matches(graph: Graph, argument: str, texts: Sequence[str]) -> list[tuple[str
             raise BadOption(f'`{argument}` "{text}": write DEVICE=PATTERN')
         hits = [block.name for block in graph.blocks if fnmatchcase(block.name, pattern)]
         if not hits:
-            raise BadOption(f'`{argument}` "{text}": the pattern matches none of {len(graph.blocks)} blocks')
+            raise BadOption(f'`{argument}` "{text}": the pattern matches none of {plural(len(graph.blocks), "block")}')
         found.append((device, hits))
     return found

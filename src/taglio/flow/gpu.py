@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from taglio import weights
-from taglio.errors import TaglioError
+from taglio.errors import TaglioError, plural
 from taglio.flow.work import Work
 from taglio.runtimes import cuda
 from taglio.runtimes.cuda import CudaSession
@@ -43,7 +43,7 @@ def _remarks(session: CudaSession, work: Work) -> list[str]:
     if not session.captures:
         remarks.append("kernels are launched one by one, because ONNX Runtime captures no CUDA graph of this model")
     left = session.on_cpu()
-    return remarks + ([f"{left.total()} operators run on the CPU ({_most(left)})"] if left else [])
+    return remarks + ([f"on the CPU: {plural(left.total(), 'operator')} ({_most(left)})"] if left else [])
 
 
 def _median_s(run: Callable[[], object]) -> float:

@@ -14,7 +14,7 @@ from taglio.error.judge import fewest_samples
 from taglio.error.loss import Bound, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
-from taglio.errors import BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
+from taglio.errors import BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError, plural
 from taglio.flow.answers import Answers, judging
 from taglio.flow.as_built import AsBuilt, unsure
 from taglio.flow.by_hand import place_by_hand
@@ -424,7 +424,7 @@ def _solved(meter: ErrorMeter, effort: float) -> int:
 def _infeasible(limits: Limits, reached: float, lost: str = "") -> Infeasible:
     """The error if no plan holds; `reached` is the smallest error of those tried, infinite if each loses an output:
     `lost` says what one of them does."""
-    pins = f"with {len(limits.int8_blocks)} blocks forced to int8 " if limits.int8_blocks else ""
+    pins = f"with {plural(len(limits.int8_blocks), 'block')} forced to int8 " if limits.int8_blocks else ""
     assert limits.max_error is not None
     metric = limits.metric
     if reached == inf and lost:

@@ -100,5 +100,7 @@ def read_scheme(scheme: str | Scheme) -> Scheme | None:
     if isinstance(scheme, Scheme):
         return scheme
     if not isinstance(scheme, str):
-        raise BadOption(f'`scheme` is a {type(scheme).__name__}: give "auto" or a name such as "qdq-u8s8-asym-pc"')
+        raise BadOption(
+            f'`scheme` has the type {type(scheme).__name__}: give "auto" or a name such as "qdq-u8s8-asym-pc"'
+        )
     return None if scheme == AUTO else parse_scheme(scheme)

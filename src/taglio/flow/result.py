@@ -9,6 +9,7 @@ import onnx
 from taglio import artifact, weights
 from taglio.components.build import Manifest
 from taglio.error.model import ErrorModel
+from taglio.errors import plural
 from taglio.flow import build, workspace
 from taglio.flow.build import Built, Deployed
 from taglio.flow.outcome import Outcome
@@ -44,7 +45,7 @@ class Result:
 
     def __repr__(self) -> str:
         """The table: all fields together are megabytes."""
-        line = f"Result: {len(self.plan.assignment())} of {len(self.graph.blocks)} blocks quantised"
+        line = f"Result: {len(self.plan.assignment())} of {plural(len(self.graph.blocks), 'block')} quantised"
         return line if self.table is None else f"{line}\n{self.table}"
 
     @property

@@ -10,6 +10,7 @@ from taglio.components.build import Manifest
 from taglio.components.prove import Proof
 from taglio.error.loss import parse_metric
 from taglio.error.model import ErrorModel
+from taglio.errors import BadOption
 from taglio.flow import build as building
 from taglio.flow import workspace
 from taglio.flow.by_hand import place_by_hand
@@ -178,7 +179,10 @@ def quantize(
     progress: Progress | None = None,
     **given: Any,
 ) -> Quantized:
-    """Quantise chosen blocks under one scheme into the file `out`; `given` are arguments of taglio.Model."""
+    """Quantise chosen blocks under one scheme into the file `out`; `given` are arguments of taglio.Model. Raises
+    BadOption if `out` is the model itself."""
+    if out.resolve() == model.resolve():
+        raise BadOption(f"`out` {out} is the model itself: write to another file")
     work = Model(model, data, threads=1, **given)
     proto, result = quantize_model(
         work, method, scheme=scheme, blocks=blocks, also=also, repair=repair, progress=progress

@@ -31,7 +31,7 @@ from taglio.error.movement import find_parts
 from taglio.error.parts import Parts
 from taglio.error.switchable import Switchable, quantizable_flows
 from taglio.error.tally import Measure, Reference
-from taglio.errors import BadOption
+from taglio.errors import BadOption, plural
 from taglio.flow.repair import MEANS, repaired
 from taglio.memory import OUTPUTS, Shelf
 from taglio.model.graph import Graph
@@ -109,7 +109,7 @@ class Setup:
             f"runtime {self.runtime} runs only whole models: use `runtime` auto, which chooses it where it pays",
         )
         require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}, but is {self.threads}")
-        require(self.seed >= 0, f"seed must not be negative, but is {self.seed}")
+        require(0 <= self.seed < 2**63, f"seed must be at least 0 and below 2**63, but is {self.seed}")
         require(self.memory_bytes is None or self.memory_bytes > 0, "`memory_limit` must be above 0")
         require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "shapes: sizes must not be negative")
 
@@ -166,9 +166,9 @@ class Work:
 
     def __repr__(self) -> str:
         """Its size: all fields together are megabytes."""
-        blocks, able = len(self.graph.blocks), len(self.graph.candidates())
-        samples = len(self.data.calibration.samples) + len(self.data.held_out.samples)
-        return f"{type(self).__name__}: {self.name}, {blocks} blocks, {able} can be int8, {samples} samples"
+        blocks, able = plural(len(self.graph.blocks), "block"), len(self.graph.candidates())
+        samples = plural(len(self.data.calibration.samples) + len(self.data.held_out.samples), "sample")
+        return f"{type(self).__name__}: {self.name}, {blocks}, {able} can be int8, {samples}"
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from math import prod
 import onnx
 
 from taglio.data.spec import dtype_name, dtype_of
-from taglio.errors import BadModel, BadOption
+from taglio.errors import BadModel, BadOption, plural
 from taglio.model.captures import node_inputs, readers, writers
 from taglio.model.flops import operator_flops
 from taglio.model.load import Model
@@ -311,7 +311,7 @@ def match(
         usable = [block.name for block in hits if able(block)]
         if not hits:
             raise BadOption(
-                f'pattern "{pattern}" matches none of {len(graph.blocks)} blocks: taglio inspect lists them'
+                f'pattern "{pattern}" matches none of {plural(len(graph.blocks), "block")}: taglio inspect lists them'
             )
         if not usable:
             raise BadOption(f'pattern "{pattern}" matches only blocks without an int8 form: {hits[0].refusal}')

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from taglio.data.spec import TEXT, Dim, InputSpec, batch_symbol
-from taglio.errors import BadModel
+from taglio.errors import BadModel, plural
 
 Feed = Mapping[str, np.ndarray]
 # Operators for which NaN is a missing value.
@@ -26,7 +26,9 @@ def fix_shapes(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, tuple[in
             tensor.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in shape)
         dims = tensor.shape.dim
         if len(dims) != len(shape):
-            raise BadModel(f"{path}: `shapes` {name} gives {len(shape)} dimensions; the input has {len(dims)}")
+            raise BadModel(
+                f"{path}: `shapes` {name} gives {plural(len(shape), 'dimension')}; the input has {len(dims)}"
+            )
         if min(shape, default=0) < 0:
             raise BadModel(f"{path}: `shapes` {name} gives {min(shape)}: give sizes of 0 or more")
         for dim, size in zip(dims, shape, strict=True):

@@ -48,7 +48,11 @@ def quantized_operators(proto: onnx.ModelProto) -> dict[str, int]:
 def already_quantized(proto: onnx.ModelProto) -> tuple[str, ...]:
     """A line on what figures mean for a model that is quantised already, if it is."""
     what = "the model is quantised already: float32 stands for it as it is, and other runtimes round it differently"
-    return (f"{what}; to plan from float instead, requantize",) if quantized_operators(proto) else ()
+    return (
+        (f"{what}; to plan from float instead: --requantize (in Python: requantize=True)",)
+        if quantized_operators(proto)
+        else ()
+    )
 
 
 def kept_nodes(proto: onnx.ModelProto) -> frozenset[str]:
@@ -97,7 +101,7 @@ def why_float(proto: onnx.ModelProto) -> dict[str, str]:
         if is_quantized(node.op_type):
             reasons[node.name] = "already quantised"
         elif node.name in kept:
-            reasons[node.name] = "next to an operator that is already quantised (requantize folds that to float)"
+            reasons[node.name] = "next to an operator that is already quantised (--requantize folds that to float)"
         elif held := infinite.intersection(node.input):
             reasons[node.name] = f"its constant {min(held)} holds infinity or NaN"
     return reasons

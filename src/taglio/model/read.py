@@ -7,7 +7,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import TensorProto
 
-from taglio import weights
+from taglio import artifact, weights
 from taglio.errors import BadModel, one_line
 from taglio.model.captures import graphs
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
@@ -26,7 +26,7 @@ def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Has
     for anything but a complete ONNX file."""
     path = source if isinstance(source, Path) else IN_MEMORY
     try:
-        data = source.read_bytes() if isinstance(source, Path) else source.SerializeToString()
+        data = artifact.read_bytes(source) if isinstance(source, Path) else source.SerializeToString()
     except (EncodeError, ValueError):
         raise BadModel(f"{path}: more than protobuf's 2 GiB: save it with external data and give its path") from None
     except FileNotFoundError:
@@ -51,7 +51,7 @@ def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Has
             _find(path, tensor)
             for chunk in weights.chunks(tensor):
                 digest.update(chunk)
-        if weights.weight_bytes(proto) < weights.IN_FILES_BYTES:
+        if external and weights.weight_bytes(proto) < weights.IN_FILES_BYTES:
             for tensor in external:
                 weights.hold(tensor)
     except (OSError, ValueError, KeyError, OverflowError) as error:

@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from taglio.errors import BadOption
+from taglio.errors import BadOption, plural
 from taglio.model.captures import node_inputs
 from taglio.model.derived import empty_like
 from taglio.model.graph import Block, Graph
@@ -85,7 +85,9 @@ def layer_times(
     Raises BadOption for fewer than 1 run, BadModel if ONNX Runtime refuses a layer, MeasurementFailed if one fails.
     """
     if runs < 1 or warmup < 0:
-        raise BadOption(f"{runs} runs after {warmup} warm-ups: give at least 1 run and no negative warm-up")
+        raise BadOption(
+            f"{plural(runs, 'run')} after {plural(warmup, 'warm-up')}: give at least 1 run and no negative warm-up"
+        )
     start = time.perf_counter()
     cutter = LayerCutter(model, graph, builder)
     # For indices, shapes and tensors of unknown shape random values are unsuitable.

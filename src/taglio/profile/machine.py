@@ -5,6 +5,8 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from taglio.errors import plural
+
 # More than any machine has: a pool of 100,000 threads takes minutes to start, and exhausts the memory.
 MOST_THREADS = 1024
 # Instruction sets that determine the speed of int8 and bf16.
@@ -27,7 +29,7 @@ class Machine:
 
     def __str__(self) -> str:
         have = " ".join(name for name in self.instructions if name != "avx2") or "no int8 instructions"
-        return f"{self.processor}, {self.cores} cores, {self.memory_bytes / 2**30:.0f} GiB, {have}"
+        return f"{self.processor}, {plural(self.cores, 'core')}, {self.memory_bytes / 2**30:.0f} GiB, {have}"
 
 
 def describe() -> Machine:

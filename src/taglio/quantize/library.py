@@ -30,7 +30,7 @@ from onnxruntime.quantization.registry import QLinearOpsRegistry
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
 from taglio import weights
-from taglio.errors import BadModel, BadOption, CannotQuantize, one_line
+from taglio.errors import BadModel, BadOption, CannotQuantize, one_line, plural
 from taglio.model.captures import node_inputs
 from taglio.model.graph import Block, Graph, flows
 from taglio.model.load import Model
@@ -364,7 +364,7 @@ def _compare(asked: Mapping[str, Block], done: set[str], form: str, reason: str 
     extra = sorted(done - set(asked))
     if extra:
         raise CannotQuantize(
-            f"{form}: ONNX Runtime also converted {extra[0]} ({len(extra)} operators not asked for): use qdq"
+            f"{form}: ONNX Runtime also converted {extra[0]} ({plural(len(extra), 'operator')} not asked for): use qdq"
         )
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from taglio.error.loss import Metric
+from taglio.errors import plural
 from taglio.flow import workspace
 from taglio.flow.sensitivity import Sensitivity
 from taglio.flow.sensitivity import sensitivity as sensitivities
@@ -12,7 +13,7 @@ from taglio.quantize.precision import Assignment, form_of
 from taglio.report.material import Material
 from taglio.report.network import block_class
 from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, Part, Table, Text
-from taglio.report.units import MISSING, figures, ms_decimals, plural, shown
+from taglio.report.units import MISSING, figures, ms_decimals, shown
 
 _FIRST, _REASONS = 30, 12
 _HEAD = ("block", "error alone", "float", "int8", "saved", "saved per error", "chosen")

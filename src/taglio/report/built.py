@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from taglio.components.build import Manifest, Port
+from taglio.errors import plural
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome
 from taglio.profile.wall_time import WallTime
 from taglio.report.material import Material
 from taglio.report.parts import Columns, Part, Table, Text
-from taglio.report.units import MISSING, allowed, ms, percent, plural, shown, size
+from taglio.report.units import MISSING, allowed, ms, percent, shown, size
 from taglio.run.in_process import RunReport
 
 
@@ -138,7 +139,7 @@ def _settings(material: Material) -> list[tuple[str, object]]:
         shown = ("yes" if value else "no") if isinstance(value, bool) else value
         rows.append((f"scheme: {field.name.replace('_', ' ')}", shown))
     rows += [
-        ("processor", f"{machine.processor}, {machine.cores} cores"),
+        ("processor", f"{machine.processor}, {plural(machine.cores, 'core')}"),
         ("instructions", " ".join(machine.instructions)),
         ("memory", f"{machine.memory_bytes / 2**30:.1f} GiB"),
         ("system", f"{machine.system}, Python {machine.python}"),

@@ -7,9 +7,10 @@ from pathlib import Path
 from taglio.compare.recommend import best, seconds, standings
 from taglio.compare.result import COMPARISON, Comparison
 from taglio.compare.row import Layer, Row
+from taglio.errors import plural
 from taglio.report import console, written
 from taglio.report.parts import Axis, Bar, Bars, Chart, Columns, Heading, Items, Legend, Mark, Part, Table, Text
-from taglio.report.units import MISSING, ms, percent, plural, size, times
+from taglio.report.units import MISSING, ms, percent, size, times
 from taglio.report.written import Section, Written
 
 _SYMBOLS = ("circle", "square", "diamond")
@@ -58,7 +59,7 @@ def _conditions(result: Comparison) -> Items:
     memory = "no memory limit: this system does not report the memory of a process"
     if result.memory_limit_bytes is not None:
         memory = f"memory limit {result.memory_limit_bytes / 2**30:.1f} GiB"
-    samples = f"{result.calibration_samples} samples for calibration, {result.held_out_samples} held out"
+    samples = f"{plural(result.calibration_samples, 'sample')} for calibration, {result.held_out_samples} held out"
     lines = [
         str(result.machine),
         f"{plural(result.threads, 'thread')}; rows of one back end are interleaved, after a warm-up; times are medians",
@@ -66,7 +67,7 @@ def _conditions(result: Comparison) -> Items:
         f"{result.data}: {samples}",
     ]
     if result.kept:
-        lines.append(f"{result.kept} rows come from an earlier, interrupted run")
+        lines.append(f"{plural(result.kept, 'row')} from an earlier, interrupted run")
     if result.drift is not None:
         lines.append(
             f"ONNX Runtime's float model, timed beside every back end, took {ms(result.drift.fastest_s)} to "

@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from taglio.errors import plural
 from taglio.flow.pareto import Front, FrontPoint
 from taglio.plan.result import Plan
 from taglio.report import written
 from taglio.report.material import Material
 from taglio.report.parts import Axis, Bar, Bars, Chart, Facts, Heading, Items, Mark, Part, Table, Text
-from taglio.report.units import MISSING, allowed, ms, plural, shown, size
+from taglio.report.units import MISSING, allowed, ms, shown, size
 from taglio.report.written import Section, Written
 
 _TITLES = {"energy": "energy, J", "throughput": "requests/s"}

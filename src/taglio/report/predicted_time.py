@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from math import nan
 from statistics import median
 
+from taglio.errors import plural
 from taglio.flow import workspace
 from taglio.model.graph import flows
 from taglio.profile.measure import FLOAT_RUN
@@ -13,7 +14,7 @@ from taglio.report.material import Material
 from taglio.report.network import short_name
 from taglio.report.parts import Axis, Bar, Bars, Chart, Columns, Mark, Part, Table, Text, curve, spread
 from taglio.report.summary import STEADY
-from taglio.report.units import MISSING, ms, ms_decimals, percent, plural, signed_ms
+from taglio.report.units import MISSING, ms, ms_decimals, percent, signed_ms
 
 _BIGGEST = 10
 _UNSEEN = "Cross-validated runs"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from taglio.error.loss import Metric
+from taglio.errors import plural
 from taglio.flow.curve import Level
 from taglio.flow.outcome import Outcome, Variant
 from taglio.flow.workspace import OUTCOME
@@ -12,7 +13,7 @@ from taglio.profile.wall_time import WallTime
 from taglio.report.material import Material
 from taglio.report.parts import Cell, Facts, Heading, Items, Part, Table, Text, Tiles
 from taglio.report.placement import measured_at
-from taglio.report.units import MISSING, allowed, ms, ms_decimals, percent, plural, shown, size, times
+from taglio.report.units import MISSING, allowed, ms, ms_decimals, percent, shown, size, times
 
 # A smaller drift counts as none.
 STEADY = 0.03
@@ -104,7 +105,7 @@ def lede(material: Material) -> list[Part]:
     text = (
         f"All int8 ({plural(outcome.int8.int8_blocks, 'block')}){place}: {times(gain)} as fast as float, "
         f"{metric.title} {shown(metric, outcome.int8.error)}, {verdict}. The plan has "
-        f"{outcome.plan.int8_blocks} of {outcome.blocks} blocks in int8; {_status(outcome)}."
+        f"{outcome.plan.int8_blocks} of {plural(outcome.blocks, 'block')} in int8; {_status(outcome)}."
     )
     if not outcome.int8.int8_blocks:
         text = "No block computes in int8 (taglio inspect says why)."

@@ -12,6 +12,7 @@ from taglio.data.spec import Dim
 from taglio.data.spec import shown as shown_dims
 from taglio.error.loss import RELATIVE, Metric, source_of
 from taglio.error.model import ErrorModel
+from taglio.errors import plural
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome, Quantized, Variant
 from taglio.flow.sensitivity import Sensitivity, ranks
@@ -28,7 +29,7 @@ from taglio.report import blocks, built, placement, predicted_error, predicted_t
 from taglio.report.console import say, show
 from taglio.report.material import Material
 from taglio.report.parts import Table
-from taglio.report.units import MISSING, ms, percent, plural, shown, size
+from taglio.report.units import MISSING, ms, percent, shown, size
 from taglio.run.steps import StepsReport
 from taglio.weights import listed_bytes, weight_bytes
 
@@ -106,7 +107,7 @@ def outcome(folder: Path, material: Material) -> None:
     """Print the result in one sentence, float, all-int8 and the plan side by side, and what was written."""
     result = material.outcome
     assert result is not None
-    say(f"{result.model}: {result.blocks} blocks, {result.candidates} can be int8; scheme {result.scheme}")
+    say(f"{result.model}: {plural(result.blocks, 'block')}, {result.candidates} can be int8; scheme {result.scheme}")
     show(summary.conditions(material))
     show([*built.repairs(result), *built.forms(result)])
     show(summary.side_by_side(material))
@@ -144,7 +145,7 @@ def inspect(model: Model, graph: Graph, chosen: set[str] | None, assumed: str = 
     opset = f", opset {model.opset}" if model.opset else ""
     counted = f", {sum(block.flops for block in graph.blocks) / 1e9:.3f} GFLOPs" if known else ""
     say(
-        f"{model.name}: {len(graph.blocks)} blocks, {len(graph.candidates())} can be int8{counted}, "
+        f"{model.name}: {plural(len(graph.blocks), 'block')}, {len(graph.candidates())} can be int8{counted}, "
         f"{size(weight_bytes(model.proto) + listed_bytes(model.proto.graph.node))} of weights{opset}"
     )
     if counts := quantized_operators(model.proto):
@@ -176,7 +177,10 @@ def profile(material: Material, layers: LayerTimes | None = None) -> None:
             total, measured = predict_sum(layers, graph, assignment), run.wall.median_s
             rows.append([run.name, ms(measured), ms(total), f"{total / measured:.3f}"])
         show([Table(["sum of single layers", "measured whole", "sum", "ratio"], rows)])
-        say(f"layers cut {layers.cut} of QuantizeLinear, {layers.runs} runs each, {layers.wall_s:.1f} s in total")
+        say(
+            f"layers cut {layers.cut} of QuantizeLinear, {plural(layers.runs, 'run')} each, "
+            f"{layers.wall_s:.1f} s in total"
+        )
     say(f"scheme {result.scheme}; 9 of 10 times are expected within {percent(result.interval_ratio)} of the prediction")
     if doubt := result.conditions.doubt():
         say(f"note: {doubt}")
@@ -207,7 +211,10 @@ def sensitivity(rows: Sequence[Sensitivity], known: ErrorModel, by: str) -> None
         cells.append([row.block, *ranked, "leave out" if row.leave_out else "yes"])
     show([Table(head, cells)])
     out = sorted((row for row in rows if row.leave_out), key=lambda each: -each.noise_share)
-    say(f"leave out {len(out)} of {len(rows)} blocks" + (":" if out else ": each saves enough time for its error"))
+    say(
+        f"leave out {len(out)} of {plural(len(rows), 'block')}"
+        + (":" if out else ": each saves enough time for its error")
+    )
     for row in out:
         say(f"  {row.block}: {row.leave_out}")
 

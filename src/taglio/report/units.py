@@ -88,8 +88,3 @@ def times(ratio: float | None) -> str:
     if not isfinite(ratio):
         return figures(ratio)
     return f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.1f}×"
-
-
-def plural(count: int, noun: str) -> str:
-    """ "1 block", "2 blocks"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -14,6 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
 from taglio.artifact import version_of
+from taglio.errors import plural
 from taglio.serve.refusals import BadRequest, Overloaded, Refusal
 from taglio.serve.rest import allowed
 from taglio.serve.served import ServedModel
@@ -188,7 +189,7 @@ def _value(parameter: Any) -> Any:
 def _feed(model: ServedModel, request: Any, raw: Sequence[memoryview], limit_bytes: int) -> dict[str, np.ndarray]:
     specs = {spec.name: spec for spec in model.inputs}
     if raw and len(raw) != len(request.inputs):
-        raise BadRequest(f"{len(raw)} raw_input_contents for {len(request.inputs)} inputs")
+        raise BadRequest(f"{len(raw)} raw_input_contents for {plural(len(request.inputs), 'input')}")
     feed: dict[str, np.ndarray] = {}
     for index, each in enumerate(request.inputs):
         spec = given_for(specs, each.name, feed)

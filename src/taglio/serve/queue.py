@@ -14,7 +14,7 @@ from math import inf
 
 import numpy as np
 
-from taglio.errors import BadDevice, one_line
+from taglio.errors import BadDevice, one_line, plural
 from taglio.serve.refusals import BadRequest, Draining, InferenceFailed, Overloaded, TooLate, Unavailable, shown
 from taglio.serve.served import ServedModel, Step
 
@@ -110,7 +110,9 @@ class ModelQueue:
             if self._closed:
                 raise Draining("the server is shutting down: send the request to another server")
             if len(self._waiting) >= self._limits.queue:
-                raise Overloaded(f"{len(self._waiting)} requests wait for {self.model.name}: try again later")
+                raise Overloaded(
+                    f"{self.model.name} has {plural(len(self._waiting), 'request')} waiting: try again later"
+                )
             self._waiting.append(request)
             request.future.add_done_callback(self._left)
             here = self._took_s < _SHORT_S and step is None and not self._busy and len(self._waiting) == 1

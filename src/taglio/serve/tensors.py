@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from taglio.data.spec import InputSpec, dtype_of
-from taglio.errors import BadModel
+from taglio.errors import BadModel, plural
 from taglio.serve.refusals import BadRequest
 
 # Datatype of the protocol by NumPy name. BYTES elements have any length, each preceded by it.
@@ -87,7 +87,7 @@ def from_json(spec: TensorSpec, shape: tuple[int, ...], data: object) -> np.ndar
         raise BadRequest(f"input {spec.name}: its data must be a list")
     flat = np.array(data, object).ravel().tolist()
     if len(flat) != prod(shape):
-        raise BadRequest(f"input {spec.name} has {len(flat)} values for shape {list(shape)}")
+        raise BadRequest(f"input {spec.name} has {plural(len(flat), 'value')} for shape {list(shape)}")
     dtype = NUMPY[spec.datatype]
     kinds: tuple[type, ...] = {"b": (bool,), "f": (int, float), "O": (str,)}.get(dtype.kind, (int,))
     if wrong := [each for each in flat if type(each) not in kinds]:

@@ -1,5 +1,6 @@
 """A token is always asked for; certificates are all there or refused."""
 
+import os
 import stat
 from pathlib import Path
 
@@ -27,6 +28,16 @@ def test_a_missing_or_weak_token_is_refused(tmp_path: Path) -> None:
     (tmp_path / "weak").write_text("secret")
     with pytest.raises(BadOption, match="6 characters can be guessed"):
         Lock(tmp_path / "weak").environment()
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    with pytest.raises(BadOption, match="copy the file from the head"):
+        Lock(tmp_path / "binary").environment()
+
+
+def test_a_user_without_a_home_names_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 987654)
+    with pytest.raises(BadOption, match="no home directory: name a file for the token with `token`"):
+        default_token({})
 
 
 def test_certificates_are_all_there_or_refused(tmp_path: Path) -> None:

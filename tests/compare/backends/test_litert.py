@@ -54,7 +54,7 @@ def test_from_tflite_only_what_starts_from_one(keras_model: tuple[Path, Path], t
     first = tmp_path / "first"
     compare(first, *keras_model, "litert")
     result = compare(
-        tmp_path / "second", first / "work" / "litert" / "float32.tflite", keras_model[1], "litert,onnxruntime"
+        tmp_path / "second", first / "compare-work" / "litert" / "float32.tflite", keras_model[1], "litert,onnxruntime"
     )
     found = rows(result, "litert")
     sound(found)

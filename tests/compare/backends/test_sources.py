@@ -47,7 +47,7 @@ small = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, interme
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convert, "user_cache_path", lambda name: tmp_path / "cache" / name)
+    monkeypatch.setattr(convert, "cache", lambda: tmp_path / "cache" / "converted")
 
 
 def make(backend: str, code: str) -> None:

@@ -20,7 +20,7 @@ from taglio.cluster.engine.resident import Facts, clock_name
 from taglio.cluster.engine.store import CHUNK_BYTES
 from taglio.cluster.engine.wiring import Wiring, wire
 from taglio.components.build import Manifest, read
-from taglio.errors import BadDevice
+from taglio.errors import BadDevice, plural
 from taglio.progress import Progress
 
 LANES = 8
@@ -138,7 +138,7 @@ def _fits(device: Device, runtime: str, found: Facts) -> None:
     same_version(found)
     if found.threads < device.threads:
         raise BadDevice(
-            f'device "{device.name}" was started with {found.threads} threads, the cluster file gives it '
+            f'device "{device.name}" was started with {plural(found.threads, "thread")}, the cluster file gives it '
             f"{device.threads}: start it with --threads {device.threads}, or write threads = {found.threads}"
         )
     if runtime not in found.runtimes:

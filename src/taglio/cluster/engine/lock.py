@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from taglio.errors import BadOption
+from taglio.errors import BadOption, plural
 
 CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"
 _SHORTEST = 16
@@ -44,9 +44,12 @@ class Lock:
 
 
 def default_token(environment: Mapping[str, str] = os.environ) -> Path:
-    """The default token file, where Ray looks for it."""
+    """The default token file, where Ray looks for it. Raises BadOption for a user without a home directory."""
     given = environment.get("RAY_AUTH_TOKEN_PATH")
-    return Path(given) if given else Path.home() / ".ray" / "auth_token"
+    try:
+        return Path(given) if given else Path.home() / ".ray" / "auth_token"
+    except RuntimeError:
+        raise BadOption("this user has no home directory: name a file for the token with `token`") from None
 
 
 def make_token(path: Path) -> None:
@@ -62,11 +65,11 @@ def make_token(path: Path) -> None:
 def _token(path: Path) -> Path:
     try:
         text = path.read_text().strip()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         raise BadOption(
             f"{path}: no token there: copy the file from the head, where taglio device start --head wrote it, "
             "or give another with `token`"
         ) from None
     if len(text) < _SHORTEST:
-        raise BadOption(f"{path}: a token of {len(text)} characters can be guessed: use at least {_SHORTEST}")
+        raise BadOption(f"{path}: a token of {plural(len(text), 'character')} can be guessed: use at least {_SHORTEST}")
     return path.resolve()

@@ -36,7 +36,7 @@ from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import parse
 from taglio.components.build import read
 from taglio.components.prove import TOLERANCE
-from taglio.errors import BadArtifact, BadOption, MeasurementFailed
+from taglio.errors import BadArtifact, BadOption, MeasurementFailed, plural
 from taglio.flow.place import source
 from taglio.flow.placing import CLUSTER, ClusterFile
 from taglio.flow.work import Work
@@ -213,8 +213,8 @@ def too_short(runs: int, took_s: float, ratio: float) -> str | None:
     if took_s >= _SUSTAINED_S or abs(ratio - 1.0) <= _OFF:
         return None
     return (
-        f"{runs} requests took {took_s:.2g} s in all, too short to compare with the steady-state prediction: under a "
-        "CPU quota, so few run at full speed or in a single pause; "
+        f"{plural(runs, 'request')} took {took_s:.2g} s in all, too short to compare with the steady-state prediction: "
+        "under a CPU quota, so few run at full speed or in a single pause; "
         f"{math.ceil(1.5 * runs * _SUSTAINED_S / took_s)} runs take longer than a second"
     )
 

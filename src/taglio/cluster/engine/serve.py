@@ -14,7 +14,7 @@ import numpy as np
 from taglio.cluster.engine.parcel import SessionStep
 from taglio.cluster.engine.pipeline import Answer, Broken, Pipeline
 from taglio.cluster.engine.recover import Recovery
-from taglio.errors import BadDevice, TaglioError
+from taglio.errors import BadDevice, TaglioError, plural
 
 Feed = Mapping[str, np.ndarray]
 _ATTEMPTS = 5
@@ -66,9 +66,9 @@ class Steps:
             return
         if self._kept is None:
             raise BadDevice(
-                f'session "{self.name}" lost its state after {self.answered} steps ({reason}): at most {_REPLAYED} '
-                f"steps, and {_REPLAYED_BYTES / 1e6:.0f} MB of inputs of all sessions, are kept to run them again: "
-                "start the session again"
+                f'session "{self.name}" lost its state after {plural(self.answered, "step")} ({reason}): '
+                f"at most {_REPLAYED} steps, and {_REPLAYED_BYTES / 1e6:.0f} MB of inputs of all sessions, "
+                "are kept to run them again: start the session again"
             )
         for number, feed in enumerate(self._kept):
             pipeline.wait(pipeline.send(feed, SessionStep(self.name, number)), patience_s)

@@ -17,7 +17,7 @@ from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, m
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.tflite_forms import Forms, graph
 from taglio.compare.workers.tflite_graph import Operator, TfliteGraph, random_inputs
-from taglio.errors import one_line
+from taglio.errors import one_line, plural
 
 PACKAGES = ("ai-edge-litert", "tensorflow", "ai-edge-quantizer")
 _RESOLVERS = {
@@ -57,7 +57,7 @@ class LiteRt:
             run = self._runner(interpreter)
         if wanted.blocks not in ("", "all"):
             asked = len(self._chosen(wanted.blocks))
-            notes.append(f"{asked} layers selected, {sum(int8.values())} operators became int8")
+            notes.append(f"{plural(asked, 'layer')} selected, {plural(sum(int8.values()), 'operator')} became int8")
         return Opened(run, path.stat().st_size, dict(counts), dict(int8), tuple(notes), str(path))
 
     def layers(self) -> Iterator[Layer]:

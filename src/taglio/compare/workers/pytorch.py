@@ -21,6 +21,7 @@ from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, w
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.torch_forms import Int8Watch, alone, quantize
 from taglio.compare.workers.torch_model import flat, tensors
+from taglio.errors import plural
 
 PACKAGES = ("torch",)
 _RUNS = 10
@@ -178,7 +179,7 @@ class PyTorch:
             for key, value in inductor.items()
             if key.startswith("q") and key.endswith("_count") and ("lower" in key or "qcat" in key)
         }
-        note = f"{len(fed)} operators read dequantised values in the exported graph"
+        note = f"{plural(len(fed), 'operator')} with dequantised inputs in the exported graph"
         return Opened(run, size, counts, lowered, (note,))
 
     def _times(self, model: nn.Module, names: Collection[str]) -> tuple[dict[str, float], dict[str, tuple[int, ...]]]:

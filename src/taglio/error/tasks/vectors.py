@@ -16,7 +16,7 @@ from taglio.error.tasks.outputs import (
     vector_of,
     whole_numbers,
 )
-from taglio.errors import BadData
+from taglio.errors import BadData, plural
 
 IGNORED = -100  # the label that PyTorch's cross entropy ignores
 _VOID = 255  # the class of pixels to leave out of a labelled map
@@ -48,7 +48,7 @@ def right(found: np.ndarray, truth: np.ndarray, setting: Setting) -> np.ndarray:
     """The number of correct positions, and of all that count."""
     if truth.size != found.size:
         if setting.labelled:
-            raise BadData(f"metric tokens: {truth.size} labels for {found.size} positions")
+            raise BadData(f"metric tokens: {plural(truth.size, 'label')} for {plural(found.size, 'position')}")
         return np.array([0.0, truth.size])
     counted = truth != IGNORED
     return np.array([(found == truth)[counted].sum(), counted.sum()], np.float64)
@@ -128,7 +128,7 @@ def map_label(label: np.ndarray) -> np.ndarray:
 def overlaps(found: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
     """Pixel counts by class [3, classes]: correct, found, and true."""
     if truth.size != found.size:
-        raise BadData(f"metric segmentation: {truth.size} labelled pixels for {found.size} pixels of the output")
+        raise BadData(f"metric segmentation: {plural(truth.size, 'labelled pixel')} for {found.size} of the output")
     counted = truth != IGNORED
     found, truth = found[counted], truth[counted]
     classes = int(max(found.max(initial=0), truth.max(initial=0))) + 1
@@ -200,7 +200,7 @@ def number_label(label: np.ndarray) -> np.ndarray:
 def residuals(found: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
     """The number of values, their mean, Σ(y − mean)² within the sample, and Σ(y − ŷ)²."""
     if truth.size != found.size:
-        raise BadData(f"metric r2: {truth.size} labels for {found.size} numbers")
+        raise BadData(f"metric r2: {plural(truth.size, 'label')} for {plural(found.size, 'number')}")
     mean = truth.mean() if truth.size else 0.0
     return np.array([truth.size, mean, ((truth - mean) ** 2).sum(), ((truth - found) ** 2).sum()])
 

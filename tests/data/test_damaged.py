@@ -1,0 +1,210 @@
+"""Damaged and hostile data: read, or refused in one line; never a traceback, never a bomb unpacked."""
+
+import io
+import json
+import random
+import struct
+import warnings
+import wave
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from taglio.data.dataset import Dataset
+from taglio.data.files import load
+from taglio.data.labels import with_labels
+from taglio.data.spec import InputSpec
+from taglio.errors import BadData, TaglioError
+from tests.fuzz.mutate import damage_bytes
+
+PICTURE = InputSpec("x", (1, 3, 4, 6), "float32")
+OPEN = InputSpec("x", ("n", "m"), "float32")
+SOUND = InputSpec("x", (1, "t"), "float32")
+DAMAGES = 300
+
+
+def encoded(kind: str) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010F], exif[0x011A] = 3, "maker", 1.5
+    stream = io.BytesIO()
+    Image.new("RGB", (6, 4), (1, 2, 3)).save(stream, kind, **({} if kind == "BMP" else {"exif": exif}))
+    return stream.getvalue()
+
+
+def packed(compression: int) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", compression) as archive, archive.open("x.npy", "w") as member:
+        np.lib.format.write_array(member, np.arange(12, dtype=np.float32).reshape(3, 4))
+    return stream.getvalue()
+
+
+def array() -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, np.arange(12, dtype=np.float32).reshape(3, 4))
+    return stream.getvalue()
+
+
+def sound() -> bytes:
+    stream = io.BytesIO()
+    with wave.open(stream, "wb") as file:
+        file.setnchannels(2)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(bytes(range(200)))
+    return stream.getvalue()
+
+
+def labelled(path: Path) -> Dataset:
+    samples = [{"x": np.zeros((1, 2), np.float32)}] * 3
+    return with_labels(Dataset("data", samples, ("a", "b", "c"), None, ""), path)
+
+
+# The file of each kind, and how it is read.
+KINDS: dict[str, tuple[Callable[[], bytes], Callable[[Path], Dataset]]] = {
+    "jpg": (lambda: encoded("JPEG"), lambda path: load(path.parent, [PICTURE])),
+    "png": (lambda: encoded("PNG"), lambda path: load(path.parent, [PICTURE])),
+    "webp": (lambda: encoded("WEBP"), lambda path: load(path.parent, [PICTURE])),
+    "bmp": (lambda: encoded("BMP"), lambda path: load(path.parent, [PICTURE])),
+    "wav": (sound, lambda path: load(path.parent, [SOUND])),
+    "npy": (array, lambda path: load(path, [OPEN])),
+    "npz": (lambda: packed(zipfile.ZIP_DEFLATED), lambda path: load(path, [OPEN])),
+    "lzma.npz": (lambda: packed(zipfile.ZIP_LZMA), lambda path: load(path, [OPEN])),
+    "csv": (lambda: b"file,label\na,1\nb,2\nc,0\n", labelled),
+    "json": (lambda: json.dumps({"a": 1, "b": [[1, 2, 3, 4, 0]], "c": "text"}).encode(), labelled),
+    "txt": (lambda: b"a\t1\nb\t2\nc\t3\n", labelled),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_files_are_read_or_refused(kind: str, tmp_path: Path) -> None:
+    make, read = KINDS[kind]
+    whole, path = make(), tmp_path / f"data.{kind}"
+    path.write_bytes(whole)
+    read(path)
+    lines = []
+    for seed in range(DAMAGES):
+        path.write_bytes(damage_bytes(random.Random(f"{kind} {seed}"), whole))
+        try:
+            read(path)
+        except TaglioError as error:
+            lines.append(str(error))
+    assert lines and not [line for line in lines if len(line.splitlines()) > 1]
+
+
+def headed(text: str) -> bytes:
+    line = text.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(line).to_bytes(2, "little") + line + bytes(400)
+
+
+def shaped(shape: str) -> str:
+    return f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}"
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        shaped("(3, -3)"), shaped("(1" + "0" * 30 + ", 3)"), shaped("(True, 3)"), shaped("3"), "{[]: 1}", "(" * 5000,
+        "{'descr': '<f4", "-" * 5000 + "1", "{'descr': (), 'fortran_order': False, 'shape': (3,)}",
+    ],
+    ids=["negative", "huge", "bool", "no tuple", "unhashable", "nested", "cut", "recursion", "no type"],
+)  # fmt: skip
+def test_a_damaged_header_is_named(header: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"data.{kind}"
+    if kind == "npy":
+        path.write_bytes(headed(header))
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("x.npy", headed(header))
+    with pytest.raises(BadData, match=r"cannot be read .*header"):
+        load(path, [OPEN])
+
+
+def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    """A megabyte that claims terabytes: what does not fit in the memory is not read."""
+    path = tmp_path / "data.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", headed(shaped("(3, 1000000000000)")) + bytes(2**20))
+    with pytest.raises(BadData, match=r"4,000,000,000,000 bytes are needed at once, and [0-9,]+ are free"):
+        load(path, [OPEN])
+
+
+def test_names_of_members_are_no_paths(tmp_path: Path) -> None:
+    path = tmp_path / "in" / "data.npz"
+    path.parent.mkdir()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("x.npy", "/etc/other.npy", "../../up.npy"):
+            archive.writestr(name, array())
+    data = load(path, [OPEN])
+    assert data.remarks == (f"{path}: left out '/etc/other', '../../up', not among the model's inputs",)
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["data.npz", "in"]
+
+
+def tiff_tag(number: int, kind: int, value: bytes) -> bytes:
+    return struct.pack(">HHI", number, kind, 1) + value.ljust(4, b"\0")
+
+
+def test_metadata_of_odd_types_does_not_matter(tmp_path: Path) -> None:
+    """The orientation counts; what else EXIF holds, and whether it could be written again, does not."""
+    tags = [
+        tiff_tag(0x0100, 7, b"a"),
+        tiff_tag(0x0112, 3, b"\0\3"),
+        tiff_tag(0x8769, 2, b"b"),
+        tiff_tag(0x011A, 2, b"c"),
+    ]
+    exif = b"Exif\0\0MM\0*\0\0\0\x08" + struct.pack(">H", len(tags)) + b"".join(tags) + bytes(4)
+    image = Image.new("RGB", (6, 4))
+    image.putpixel((0, 0), (255, 0, 0))
+    image.save(tmp_path / "a.png", exif=exif)
+    image.save(tmp_path / "b.png", exif=exif[:40])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        turned, as_it_is = (each["x"][0, 0] for each in load(tmp_path, [PICTURE]).samples)
+    assert not said
+    assert turned[3, 5] == 1.0
+    assert as_it_is.sum() == 1.0
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def with_chunk(kind: bytes, data: bytes) -> bytes:
+    """A picture with one more chunk, after its header of 33 bytes."""
+    whole = encoded("PNG")
+    return whole[:33] + chunk(kind, data) + whole[33:]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        with_chunk(b"iCCP", b"icc\0\0" + zlib.compress(bytes(2**26))),
+        with_chunk(b"zTXt", b"text\0\0" + zlib.compress(bytes(2**26))),
+        b"II*\0\x08\0\0\0" + struct.pack("<H", 65535) + bytes(12 * 200),
+        b"\xd7\xcd\xc6\x9a" + bytes(200),
+        b"%PDF-1.4\n" + bytes(100),
+    ],
+    ids=["profile bomb", "text bomb", "TIFF", "WMF", "PDF"],
+)
+def test_pictures_that_are_something_else_or_a_bomb(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(BadData, match=r"a\.png is not a readable image"):
+        load(tmp_path, [PICTURE])
+
+
+def test_what_follows_a_picture_is_not_read(tmp_path: Path) -> None:
+    """A file that is a picture and an archive at once is a picture."""
+    (tmp_path / "a.png").write_bytes(encoded("PNG") + packed(zipfile.ZIP_STORED))
+    assert load(tmp_path, [PICTURE]).samples[0]["x"].shape == (1, 3, 4, 6)
+
+
+@pytest.mark.parametrize("name", ["data.npy", "data.npz", "data.txt", "data.csv"])
+def test_a_device_is_no_data(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(BadData, match="taglio cannot read this kind of data"):
+        load(tmp_path / name, [OPEN])
