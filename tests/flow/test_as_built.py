@@ -71,7 +71,9 @@ def test_float_is_as_it_is_and_what_is_not_finite_teaches_nothing() -> None:
     place.note(tried(0.008, "a"), inf)
     place.follow(tried(0.008, "a"))
     assert place.usual == 1.0
-    place.usual = 2.0
+    place.note(tried(0.008, "b"), 0.02)
+    place.follow(tried(0.0, name="float32"))
+    assert place.usual == pytest.approx(2.0)
     assert place.deployed(tried(0.0, name="float32")).error == 0.006
 
 

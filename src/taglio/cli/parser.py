@@ -109,8 +109,8 @@ COMMANDS = (
         f"{_OPTIMIZE} --cluster --out",
         {
             "--time-limit": option(
-                "lower the effort, stage by stage, to what is left of so many seconds; what a stage needs at any "
-                "effort may exceed them",
+                "aim to finish within S seconds by lowering the effort stage by stage; what each stage needs at least "
+                "may exceed them",
                 type=positive_float,
                 dest="time_limit_s",
                 metavar="S",

@@ -8,6 +8,7 @@ timed in a place are measured there too, and the ratio to what was expected corr
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from statistics import median
 
 from taglio.flow.choose_place import left_for_int8, together
 from taglio.flow.search import Tried, keeps_pins, key_of
@@ -52,8 +53,9 @@ class AsBuilt:
             self.ratios[key_of(each.plan.assignment())] = error / together(each.error, self.base)
 
     def follow(self, leader: Tried) -> None:
-        """Expect of plans that were not measured what was found of this one."""
-        self.usual = self._ratio(leader)
+        """Expect of plans that were not measured what was found of this one, or of most if it was not measured."""
+        usual = median(self.ratios.values()) if self.ratios else 1.0
+        self.usual = self.ratios.get(key_of(leader.plan.assignment()), usual)
 
     @property
     def bound(self) -> float:

@@ -63,8 +63,8 @@ def optimize(
     is in the unit of the metric; for a task it is how much worse than float the score may be. Several limits are a dict
     by metric, such as {"relative-l2": 0.03, "ctc": 0.01}; the first steers the search. Blocks that match a pattern in
     `keep_float` stay float, those in `force_int8` become int8. `scheme` is the int8 form ("auto": the best of several),
-    `effort` scales the time given to measuring; `time_limit_s` lowers it, stage by stage, to what is left of so many
-    seconds (what a stage needs at any effort may exceed them). `progress` is called with a stage, the work done and the
+    `effort` scales the time given to measuring; `time_limit_s` lowers it, stage by stage, to finish within so many
+    seconds (what each stage needs at least may exceed them). `progress` is called with a stage, the work done and the
     total.
 
     The plan keeps the limit on all held-out inputs and is the fastest finalist, timed beside float and all-int8; if no
