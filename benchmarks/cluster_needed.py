@@ -51,7 +51,7 @@ from taglio.flow.workspace import COMPONENTS, GRAPH
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 
-BOUND, CUTS, LIMIT_S = 0.05, 5, 3.0
+BOUND, CUTS, LIMIT_S = 0.05, 5, 10.0
 # Between all devices: Mbit/s, ms.
 LINK = (100, 1.0)
 # Of what the whole model needs, what each device has.
@@ -269,7 +269,7 @@ def cells(row: dict[str, Any]) -> list[str]:
     """A row of the table."""
     start = [row["case"], row["asked"], row["way"]]
     if "predicted" not in row:
-        return [*start, "", "none keeps the limits", "", "", ""]
+        return [*start, "", "none found within the limits", "", "", ""]
     stream = row["case"] == "rate"
     wanted, got = row["predicted"], row.get("measured")
     unit, factor = ("/s", 1.0) if stream else ("ms", 1e3)

@@ -23,6 +23,7 @@ from taglio.plan.problem import Totals
 from taglio.plan.result import Limits
 from taglio.plan.schedule import Scheduler, pipelines
 from taglio.plan.simulate import simulate
+from taglio.plan.solve import Placed
 from taglio.plan.workload import Objective, Workload, parse_objective
 from taglio.profile.attribution import Attribution
 from taglio.profile.result import WholeRun
@@ -336,6 +337,21 @@ def test_the_smallest_conflict_is_named(limits: Limits, change: str, words: list
     found = conflict([Workload("m", graph, profiles, None, limits)], cluster)
     assert len(found) == len(words)
     assert all(word in str(refusal.value) for word in words), str(refusal.value)
+
+
+@pytest.mark.parametrize("objective", [LATENCY, SUM, STREAM])
+def test_a_search_whose_time_is_up_does_not_say_that_limits_contradict(
+    objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, profiles = chain()
+    nothing = Placed("time limit", inf, 0.0, (), np.zeros((0, 2), dtype=np.intp))
+    for module in ("place", "throughput"):
+        monkeypatch.setattr(f"taglio.plan.{module}.solve", lambda *_, **__: nothing)
+    monkeypatch.setattr("taglio.plan.throughput._Search._improve", lambda _: None)
+    work = Workload("m", graph, profiles, None, Limits(None, max_energy_joules=1.0))
+    with pytest.raises(Infeasible, match=r"energy limit .* 2 s of search, .* raise `time_limit_s`") as refusal:
+        place([work], CLUSTER, objective, time_limit_s=2.0)
+    assert refusal.value.limits == ()
 
 
 def test_devices_have_room_for_all_requests_with_what_components_take_beyond_their_blocks() -> None:

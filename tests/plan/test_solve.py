@@ -7,13 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from taglio.cluster.file import parse
+from taglio.plan.assemble import assemble
 from taglio.plan.costs import Costs, evaluate
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values, switching
 from taglio.plan.relaxation import EdgeRelaxation, Relaxation, tightest
+from taglio.plan.result import Limits
 from taglio.plan.solve import cheapest_copies, solve
+from taglio.plan.workload import Objective, Workload
 from tests.examples import examples, tries
 from tests.plan.reference import broken_edges, brute_force
 from tests.plan.small_problems import fan, made, problems
+from tests.plan.test_assemble import PAIR, chain
 
 CLOSE = 1e-5
 slowly = examples(25, steady=False)
@@ -383,3 +388,15 @@ def test_two_devices_in_float_are_a_minimum_cut(seed: int) -> None:
     placed = solve(problem, gap=1e-9)
     assert placed.status == "optimal"
     assert placed.objective == pytest.approx(minimum_cut(problem), rel=1e-9)
+
+
+def test_a_search_without_a_plan_goes_on_for_longer() -> None:
+    """Three blocks of 4 bytes in float, two devices with 9 bytes."""
+    graph, profiles = chain()
+    problem = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective()).problem
+    assert problem.memory is not None
+    allowed = problem.allowed & (np.arange(len(problem.forms)) == 0)
+    problem = replace(problem, allowed=allowed, memory=replace(problem.memory, capacity=np.full(2, 9.0), peak=False))
+    assert solve(problem, time_limit_s=0.0).labels == ()
+    found = solve(problem, time_limit_s=0.0, patience_s=10.0)
+    assert len(found.labels) == 3 and found.status == "time limit" and not evaluate(problem, found.labels).broken

@@ -25,7 +25,7 @@ from taglio.plan.describe import beyond_blocks, describe, latencies, loads
 from taglio.plan.problem import ENERGY, LATENCY, Problem, Totals, switching
 from taglio.plan.result import Plan, Status
 from taglio.plan.schedule import pipelines
-from taglio.plan.solve import GAP, Placed, solve
+from taglio.plan.solve import GAP, Placed, Undecided, solve
 from taglio.plan.throughput import fastest_stream
 from taglio.plan.workload import Case, Limit, Objective, Workload, limits_of
 
@@ -154,7 +154,14 @@ class _Asked:
         wanted = {each.name: each.upper for each in resources(self.workloads, self.cluster, self.objective)}
         uppers = dict(wanted)
         for number in range(_ROUNDS):
-            found = self.under(uppers)
+            try:
+                found = self.under(uppers)
+            except Undecided:
+                limits = ", ".join(map(str, limits_of(self.workloads, self.cluster))) or "all limits"
+                raise Infeasible(
+                    f"no plan that keeps {limits} was found in {self.time_limit_s:g} s of search, which does not show "
+                    "that there is none: raise `time_limit_s`, or loosen a limit"
+                ) from None
             if found is None:
                 raise _why(self.workloads, self.cluster) if why and number == 0 else Infeasible(_TOO_CLOSE)
             # The overhead of components is known only for a finished plan, so the limits on blocks are tightened: at
@@ -173,7 +180,8 @@ class _Asked:
         return found
 
     def under(self, uppers: Mapping[str, float]) -> Answer | None:
-        """The best plans found whose blocks and messages keep these limits on the resources, by name."""
+        """The best plans found whose blocks and messages keep these limits on the resources, by name; None if there is
+        none. Raises Undecided."""
         objective, cluster = self.objective, self.cluster
         assembled = assemble(self.workloads, cluster, objective)
         held = tuple(replace(each, upper=uppers[each.name]) for each in assembled.problem.resources)
@@ -201,7 +209,7 @@ class _Asked:
         return replace(answer, plans=plans)
 
     def _by(self, objective: Objective, assembled: Assembled, start: list[int] | None) -> Answer | None:
-        """The best answer by one objective, without its plans."""
+        """The best answer by one objective, without its plans; None if there is none. Raises Undecided."""
         gap, time_limit_s = self.gap, self.time_limit_s
         if objective.kind == "throughput":
             streams = fastest_stream(assembled, start, gap, time_limit_s)
@@ -213,6 +221,7 @@ class _Asked:
             if totals is not None:
                 return Answer((), assembled, totals, totals.objective, placed.bound)
             if not any(isfinite(each.limits.max_latency_s or inf) for each in assembled.workloads):
+                _need_proof(placed)
                 return None
             # It may keep the latency limit by its critical path even if its summed seconds do not.
             shortest = self._by(Objective(), assembled, start)
@@ -223,12 +232,14 @@ class _Asked:
             return replace(shortest, value=value, bound=bound)
         # The sum of seconds does not bound the critical path: only `shorten` has such a bound and checks latency
         # limits.
-        placed = solve(free_of.problem, gap=gap, time_limit_s=_STARTING_SHARE * time_limit_s, incumbent=start)
+        least_s = _STARTING_SHARE * time_limit_s
+        placed = solve(free_of.problem, gap=gap, time_limit_s=least_s, patience_s=time_limit_s, incumbent=start)
         totals = _totals(free_of.problem, placed)
         if totals is None:
+            _need_proof(placed)
             return None
         begin = [totals] if start is None else [totals, evaluate(free_of.problem, start)]
-        left = time_limit_s - (time.perf_counter() - begun)
+        left = max(least_s, time_limit_s - (time.perf_counter() - begun))
         found = Answer((), free_of, *shorten(free_of, objective, begin, gap=gap, time_limit_s=left))
         taken = latencies(free_of, found.totals)
         limits = [each.limits.max_latency_s for each in assembled.workloads]
@@ -252,7 +263,10 @@ class _Asked:
         ]
         if first.kind == "throughput":
             held += busy_times(assembled.workloads, assembled.cluster, shares, answer.value * room, "period")
-        found = self._by(later, assembled.with_problem(resources=tuple(held)), list(answer.totals.labels))
+        try:
+            found = self._by(later, assembled.with_problem(resources=tuple(held)), list(answer.totals.labels))
+        except Undecided:
+            found = None
         if found is None:
             return answer
         before, after = (sum(latencies(assembled, each.totals)) for each in (answer, found))
@@ -261,6 +275,12 @@ class _Asked:
 
 def _totals(problem: Problem, placed: Placed) -> Totals | None:
     return evaluate(problem, placed.labels, placed.copies) if placed.labels else None
+
+
+def _need_proof(placed: Placed) -> None:
+    """Raises Undecided unless it is proven that there is no plan."""
+    if placed.status != "infeasible":
+        raise Undecided
 
 
 def _free(assembled: Assembled) -> Assembled:
@@ -298,7 +318,7 @@ def conflict(workloads: Sequence[Workload], cluster: Cluster) -> tuple[Limit, ..
         try:
             uppers = {each.name: each.upper for each in resources(*case, Objective("sum"))}
             return _Asked(*case, Objective("sum"), None, 0.5, left).under(uppers) is not None
-        except BadOption:
+        except (BadOption, Undecided):
             return False
 
     for limit in limits:  # not part of the conflict if the others still contradict without it

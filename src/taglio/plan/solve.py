@@ -78,14 +78,21 @@ def solve(
     *,
     gap: float = GAP,
     time_limit_s: float = 60.0,
+    patience_s: float = 0.0,
     incumbent: Sequence[int] | None = None,
 ) -> Placed:
-    """The best plan within `gap`, or the best found after `time_limit_s`.
+    """The best plan within `gap`, or the best found after `time_limit_s`; while there is none, up to `patience_s`.
 
     `incumbent` starts the search near a running plan. The bound is valid for every plan, whatever the status. Nodes
     must be in topological order and have an allowed label; only seconds may be negative.
     """
-    return _Search(problem, gap, time.perf_counter() + time_limit_s, incumbent).run()
+    begun = time.perf_counter()
+    ends_s = begun + time_limit_s
+    return _Search(problem, gap, ends_s, max(ends_s, begun + patience_s), incumbent).run()
+
+
+class Undecided(Exception):
+    """Time was up before a plan was found, or shown to be impossible."""
 
 
 class _Search:
@@ -95,8 +102,10 @@ class _Search:
     than `most`. Branching looks for plans up to `aim`; of its time since `branching_s`, improving took `improving_s`.
     """
 
-    def __init__(self, problem: Problem, gap: float, deadline: float, incumbent: Sequence[int] | None) -> None:
-        self.problem, self.gap, self.deadline = problem, gap, deadline
+    def __init__(
+        self, problem: Problem, gap: float, ends_s: float, latest_s: float, incumbent: Sequence[int] | None
+    ) -> None:
+        self.problem, self.gap, self.ends_s, self.latest_s = problem, gap, ends_s, latest_s
         self.allowed = self.alive = problem.allowed.reshape(len(problem.nodes), -1)
         self.costs = Costs(problem)
         self.objective, self.bound = np.inf, -np.inf
@@ -127,6 +136,11 @@ class _Search:
             labels,
             self.copies,
         )
+
+    @property
+    def deadline(self) -> float:
+        """When to stop: later while there is no plan."""
+        return self.ends_s if len(self.labels) else self.latest_s
 
     def _done(self) -> bool:
         """Whether the gap is small enough."""

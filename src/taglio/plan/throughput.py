@@ -26,7 +26,7 @@ from taglio.plan.describe import loads
 from taglio.plan.elimination import TooWide
 from taglio.plan.problem import Resource, Totals
 from taglio.plan.relaxation import WIDEST, Relaxation
-from taglio.plan.solve import improve, solve
+from taglio.plan.solve import Undecided, improve, solve
 
 # Shares of the time: for the first plan; for improving answers; kept for a plan of fewer seconds with the same period.
 _FIRST_SHARE, _DESCENT_SHARE, _SPARING_SHARE = 0.1, 0.15, 0.1
@@ -41,7 +41,7 @@ def fastest_stream(
     assembled: Assembled, start: Sequence[int] | None, gap: float, time_limit_s: float
 ) -> tuple[Totals, float, float] | None:
     """A placement, its period and a lower bound on any: busy seconds of the busiest device or link per request of the
-    mix of all models, with component overheads. None if no placement was found that keeps the limits."""
+    mix of all models, with component overheads. None if no placement keeps the limits. Raises Undecided."""
     return _Search(assembled, start, gap, time_limit_s).run()
 
 
@@ -82,6 +82,8 @@ class _Search:
         if not self._done():
             self._improve()
         if self.totals is None:
+            if self.low < self._aim():
+                raise Undecided
             return None
         self._fewer_seconds()
         return self.totals, self.period, min(self.low, self.period)
