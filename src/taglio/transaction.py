@@ -33,16 +33,17 @@ class _Holder(msgspec.Struct):
 
 
 @contextlib.contextmanager
-def held(folder: Path, *, create: bool = False) -> Iterator[None]:
+def held(folder: Path, *, create: bool = False) -> Iterator[tuple[int, ...]]:
     """Lock a workspace against other commands, and clean up after a killed one. Raises Busy.
 
-    The lock is the kernel's and ends with the process, however that ends. With `create` the folder is made, and removed
-    again if it stays empty; without, a folder that does not exist is not locked.
+    The lock is the kernel's and ends with the process, however that ends, and with those that it passed the yielded
+    file descriptors to. With `create` the folder is made, and removed again if it stays empty; without, a folder that
+    does not exist is not locked.
     """
     made = _make(folder) if create else []
     try:
-        with _locked(folder):
-            yield
+        with _locked(folder) as places:
+            yield places
     finally:
         for each in made:
             with contextlib.suppress(OSError):  # not empty
@@ -50,11 +51,11 @@ def held(folder: Path, *, create: bool = False) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[tuple[int, ...]]:
     try:
         place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
-        yield
+        yield ()
         return
     try:
         try:
@@ -70,7 +71,7 @@ def _locked(folder: Path) -> Iterator[None]:
             artifact.write_bytes(info, msgspec.json.encode(_holder()))
         try:
             _recover(folder)
-            yield
+            yield (place,)
         finally:
             with contextlib.suppress(OSError):
                 info.unlink(missing_ok=True)

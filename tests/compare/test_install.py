@@ -1,5 +1,6 @@
 """Environments of back ends: built from a lock file, refused, resumed, removed, and what is said of each."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -92,6 +93,28 @@ def test_a_build_that_was_killed_is_not_used(folder: Path, lock: str, monkeypatc
     found = environments.find("small")
     assert (found.interpreter, found.status) == (None, "missing")
     assert found.reason == "its build did not finish (stopped before the end): run taglio backends add small"
+
+
+def test_what_a_killed_build_left_running_keeps_the_next_one_out(folder: Path, tmp_path: Path) -> None:
+    """pip went on, and two of them wrote into one environment."""
+    code = "from taglio.compare import install; from tests.compare.test_install import SMALL; "
+    code += "install.lock_of = lambda _: ''; "
+    code += f"install._commands = lambda _: [['sh', '-c', 'echo $$ > {tmp_path}/step; exec sleep 60']]; "
+    code += "install.build(SMALL)"
+    running = subprocess.Popen(
+        [sys.executable, "-c", code], env={**ENVIRONMENT, environments.VARIABLE: str(folder)}, cwd=ROOT
+    )
+    step = tmp_path / "step"
+    while not (step.exists() and step.read_text().endswith("\n")):
+        assert running.poll() is None
+        time.sleep(0.005)
+    running.kill()
+    running.wait()
+    try:
+        with pytest.raises(Busy, match=f"is in use by process {running.pid}"):
+            install.build(SMALL)
+    finally:
+        os.kill(int(step.read_text()), signal.SIGKILL)
 
 
 def test_only_one_process_builds(folder: Path) -> None:

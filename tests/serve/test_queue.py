@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from taglio.errors import BadDevice
-from taglio.serve.queue import Limits, ModelQueue, Ran
+from taglio.serve.queue import _SHORT_S, Limits, ModelQueue, Ran
 from taglio.serve.refusals import Draining, InferenceFailed, Overloaded, TooLate, Unavailable
 from taglio.serve.served import ServedModel, Step
 from taglio.serve.tensors import TensorSpec
@@ -176,6 +176,22 @@ def test_closing_says_how_many_were_not_answered_in_time() -> None:
     model.running.wait(10)
     assert queue.close(0.05) == 3  # one of them runs
     model.free.set()
+
+
+def test_closing_waits_for_what_runs_in_a_callers_thread() -> None:
+    model = Model()
+    queue = queue_of(model, Limits(wait_s=0.0))
+    model.free.set()
+    while queue._took_s >= _SHORT_S:
+        queue.submit(rows(1)).result(10)
+    model.free.clear()
+    model.running.clear()
+    caller = threading.Thread(target=queue.submit, args=(rows(1),))
+    caller.start()
+    model.running.wait(10)
+    threading.Timer(0.1, model.free.set).start()
+    assert queue.close(10) == 0
+    caller.join()
 
 
 def test_of_a_sequence_one_step_runs_at_a_time_while_others_run_beside_it() -> None:

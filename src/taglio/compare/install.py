@@ -117,7 +117,7 @@ def build(environment: Environment, *, show: bool = False) -> None:
         )
     check_room([environment])
     place = environments.folder() / environment.name
-    with held(place.parent, create=True):
+    with held(place.parent, create=True) as lock:
         marker = place / UNFINISHED
         try:
             shutil.rmtree(place, ignore_errors=True)
@@ -125,7 +125,7 @@ def build(environment: Environment, *, show: bool = False) -> None:
             marker.write_text("stopped before the end\n", encoding="utf-8")
             (place / STAMP).write_text(_stamp(environment), encoding="utf-8")
             for words in _commands(place):
-                _run(words, show)
+                _run(words, show, lock)
         except (BadEnvironment, OSError) as error:
             if marker.exists():
                 marker.write_text(f"{error}\n", encoding="utf-8")
@@ -177,10 +177,12 @@ def _commands(place: Path) -> list[list[str]]:
     ]
 
 
-def _run(words: list[str], show: bool) -> None:
-    """Run one step; its output goes to standard error, or is kept for the error's reason."""
+def _run(words: list[str], show: bool, lock: tuple[int, ...]) -> None:
+    """Run one step; its output goes to standard error, or is kept for the error's reason. It holds the lock too: where
+    taglio is killed it goes on, and the next build must not write beside it."""
     out, err = (sys.stderr, None) if show else (subprocess.PIPE, subprocess.STDOUT)
-    done = subprocess.run(words, stdout=out, stderr=err, env=supervise.clean_environment(), text=True, check=False)
+    variables = supervise.clean_environment()
+    done = subprocess.run(words, stdout=out, stderr=err, env=variables, text=True, check=False, pass_fds=lock)
     if done.returncode:
         raise BadEnvironment(f"{Path(words[0]).name} failed, see above" if show else _reason(done.stdout))
 

@@ -137,7 +137,9 @@ class ModelQueue:
         until = time.monotonic() + patience_s
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
-        return len(self._waiting) + self._taken
+        with self._changed:  # a caller's thread may run one
+            self._changed.wait_for(lambda: not self._taken, max(0.0, until - time.monotonic()))
+            return len(self._waiting) + self._taken
 
     def _work(self) -> None:
         while batch := self._next():
@@ -169,7 +171,7 @@ class ModelQueue:
             self._busy -= 1
             self._taken -= len(batch)
             self._running.discard(batch[0].sequence)
-            if self._waiting:
+            if self._waiting or self._closed:
                 self._changed.notify_all()
 
     def _next(self) -> list[_Waiting]:
