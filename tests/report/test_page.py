@@ -488,6 +488,14 @@ def test_parts_and_doubts_of_the_outcome_are_shown(copy: Path) -> None:
         assert words in found.sections["header"]
 
 
+def test_the_terminal_says_that_the_machine_was_busy(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known = gather(copy)
+    assert known.outcome is not None
+    busy = "the machine was busy: times may be off by up to 240%"
+    terminal.outcome(copy, replace(known, outcome=replace(known.outcome, doubt=busy)))
+    assert busy in capsys.readouterr().out
+
+
 def test_an_interval_ascends_where_larger_is_better(copy: Path) -> None:
     known = gather(copy)
     assert known.outcome is not None
