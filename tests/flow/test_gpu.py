@@ -62,7 +62,7 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.whole
 @pytest.mark.usefixtures("with_gpu")
 def test_the_fastest_place_wins_with_its_copies_and_what_it_leaves_to_the_cpu(tmp_path: Path) -> None:
-    result = taglio.optimize(*network(), max_error=0.01, effort=0.02, threads=1)
+    result = taglio.optimize(*network(), max_error=0.01, effort=0.2, threads=1)
     assert result.table and result.plan.runtime == cuda.NAME and not result.plan.assignment()
     rows = {(row.runtime, row.name): row for row in result.table.places}
     assert rows[cuda.TF32, "float32"].holds and rows[cuda.NAME, "float32"].judged

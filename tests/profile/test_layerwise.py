@@ -210,7 +210,7 @@ def test_the_layer_sum_and_the_speed_ups_by_hand(graph: Graph) -> None:
 
 
 def test_refuses_no_runs(model: Model, graph: Graph, builder: QdqBuilder) -> None:
-    with pytest.raises(BadOption, match="0 runs after 1 warm-ups"):
+    with pytest.raises(BadOption, match="0 runs after 1 warm-up:"):
         layer_times(model, graph, builder, CHOICES, ONE, {}, runs=0)
     with pytest.raises(BadOption, match="no negative warm-up"):
         layer_times(model, graph, builder, CHOICES, ONE, {}, warmup=-1)
