@@ -214,6 +214,6 @@ def constant_outputs(references: Sequence[Sequence[np.ndarray]], names: Sequence
         return ""
     empty = not sum(each.size for each, name in zip(first, names, strict=True) if name in dead)
     return (
-        f"output {', '.join(dead)} is {'empty' if empty else 'the same'} for {plural(len(references), 'input')}: its "
+        f"output {', '.join(dead)} is {'empty' if empty else 'the same'} for all {len(references)} inputs: its "
         "error is meaningless; check the data and their preprocessing"
     )
