@@ -20,12 +20,10 @@ from taglio.runtimes.onnxruntime import NAME
 _FAR = 3.0
 
 
-def shifted(expected: Interval, base: float, base_there: float) -> Interval:
-    """A predicted error moved from a place where the float model has the error `base` to one where it has
-    `base_there`."""
-    low, value, high = (
-        together(left_for_int8(end, base), base_there) for end in (expected.low, expected.value, expected.high)
-    )
+def shifted(expected: Interval, base: float) -> Interval:
+    """The predicted error of a plan in float32 arithmetic as expected in a place where the float model has the error
+    `base`."""
+    low, value, high = (together(end, base) for end in (expected.low, expected.value, expected.high))
     return Interval(low, value, high, expected.coverage)
 
 
@@ -80,9 +78,10 @@ class AsBuilt:
         """A plan of the search as expected here, under the full limits."""
         ratio = self._ratio(each)
         error = ratio * together(each.error, self.base)
-        predicted = shifted(each.plan.predicted_error, 0.0, self.base).times(ratio)
+        predicted = shifted(each.plan.predicted_error, self.base).times(ratio)
         plan = replace(each.plan, limits=self.limits, measured_error=error, predicted_error=predicted)
-        return replace(each, error=error, plan=plan, built=key_of(each.plan.assignment()) in self.ratios)
+        built = key_of(each.plan.assignment()) in self.ratios
+        return replace(each, error=error, plan=plan, built=built, searched=each)
 
     def _ratio(self, each: Tried) -> float:
         assignment = each.plan.assignment()

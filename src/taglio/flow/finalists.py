@@ -14,7 +14,7 @@ import onnx
 from taglio.errors import BadData, BadModel, one_line
 from taglio.flow.answers import Answers, answers, judging
 from taglio.flow.as_built import shifted, unsure
-from taglio.flow.choose_place import PlaceResult, left_for_int8, together
+from taglio.flow.choose_place import PlaceResult, together
 from taglio.flow.outcome import InPlace
 from taglio.flow.search import Tried, best, key_of
 from taglio.flow.work import Work
@@ -64,7 +64,7 @@ def everywhere(
     best plan of the first. Only float is tried with faster products on a GPU, where int8 has none. `bases` is the error
     of the float model in each place; finalists of the first place keep their names. At a small `effort` those that are
     not expected to keep the limit are left out, but for float and all-int8 in the first place."""
-    lender, home = next(iter(by_place.items()))
+    home = next(iter(by_place.values()))
     first = next(iter(bases))
     found: dict[str, Tried] = {}
     for place, base in bases.items():
@@ -72,23 +72,25 @@ def everywhere(
         if known is None:
             plan = [name for name in home if name not in PLAIN][:1]
             visiting = [FLOAT_RUN] if place in cuda.PLACES[1:] else [*PLAIN, *plan]
-            known = {name: moved(home[name], place, bases[lender], base) for name in visiting if name in home}
+            known = {name: moved(home[name], place, base) for name in visiting if name in home}
         suffix = "" if place == first else f", {place}"
         found |= {name + suffix: each for name, each in known.items()}
     return {name: each for name, each in found.items() if each.holds or name in PLAIN or effort >= _ALL_EFFORT}
 
 
-def moved(each: Tried, place: str, base: float, base_there: float) -> Tried:
-    """The same model in another place, where no table predicts its time; the float model's error is `base` in the old
-    place and `base_there` in the new one. It holds if it is expected to keep the limit there."""
-    error = together(left_for_int8(each.error, base), base_there)
-    predicted = shifted(each.plan.predicted_error, base, base_there)
+def moved(each: Tried, place: str, base: float) -> Tried:
+    """The same model in another place, where no table predicts its time and the float model has the error `base`. It
+    holds if it is expected to keep the limit there, from its error in float32 arithmetic: what it has where it was
+    planned may hardly be its own."""
+    known = each.searched or each
+    error = together(known.error, base)
+    predicted = shifted(known.plan.predicted_error, base)
     plan = replace(
         each.plan, runtime=place, status="measured", gap=0.0, measured_error=error, predicted_error=predicted
     )
     limit = plan.limits.max_error
     holds = each.holds and (limit is None or error <= limit)
-    return replace(each, error=error, holds=holds, plan=plan, built=False)
+    return replace(each, error=error, holds=holds, plan=plan, built=False, searched=known)
 
 
 def as_built(each: Tried, error: float, limits: Limits) -> Tried:

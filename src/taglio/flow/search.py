@@ -30,7 +30,8 @@ class Tried:
     """A plan and whether its measured error keeps the bound. `name` is the origin of a plan not from the solver, such
     as float32, otherwise "". `refused` says why it does not run in its place; `built` whether its error was measured as
     built for its place, or in float32 arithmetic. `loss` is the error by itself, even if a part is lost or a further
-    limit broken; None if only `error` is known."""
+    limit broken; None if only `error` is known. `searched` is the same plan as the search left it, with its errors in
+    float32 arithmetic; None: this one."""
 
     plan: Plan
     error: float
@@ -39,6 +40,7 @@ class Tried:
     refused: str = ""
     built: bool = False
     loss: float | None = None
+    searched: "Tried | None" = None
 
 
 def key_of(assignment: Assignment) -> tuple[tuple[str, str], ...]:
