@@ -141,8 +141,10 @@ class _Hits:
         return None if self._labels is None else self._hits / len(self._labels)
 
 
-def of_answers(answered: Mapping[str, Answers], winner: str, limits: Limits) -> tuple[str, ...]:
-    """Notes on the answers of the chosen model and of all-int8, one line each."""
+def of_answers(
+    answered: Mapping[str, Answers], winner: str, limits: Limits, labels: np.ndarray | None
+) -> tuple[str, ...]:
+    """Notes on the answers of the chosen model and of all-int8, and on the use of `labels`, one line each."""
     chosen, metric = answered[winner], limits.metric
     lines = [
         f"output {name} changes its length on {plural(count, 'input')}: missing values count as 0"
@@ -157,4 +159,13 @@ def of_answers(answered: Mapping[str, Answers], winner: str, limits: Limits) -> 
     everything = answered.get("int8")
     if everything is not None:
         lines += [f"all-int8 is rejected: {each.name} {each.lost}" for each in everything.parts if each.lost]
-    return tuple(lines)
+    return (*lines, *_unused(labels, chosen, limits))
+
+
+def _unused(labels: np.ndarray | None, chosen: Answers, limits: Limits) -> list[str]:
+    """A note if there are labels that nothing was compared with."""
+    metrics = (limits.metric, *(each.metric for each in limits.also))
+    if labels is None or chosen.accuracy is not None or any(each.labelled or each.own for each in metrics):
+        return []
+    wanted = "a whole number for each input, and one output of scores [1, classes]"
+    return [f"the labels were not used: top-1 accuracy needs {wanted}; a task as the metric takes other labels"]

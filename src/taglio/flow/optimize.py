@@ -123,7 +123,7 @@ def optimize(
     clock.lap("plan")
     built = assemble(settled, decision.plan)
     clock.lap("build")
-    notes = error.notes + of_answers(decision.answers, decision.winner, limits)
+    notes = error.notes + of_answers(decision.answers, decision.winner, limits, settled.data.held_out.labels)
     int8_blocks, chosen_error = len(decision.plan.assignment()), decision.answers[decision.winner].error
     step = nothing_changed(limits.metric, chosen_error, int8_blocks, len(set(settled.digests[1])))
     notes += ((step,) if step else ()) + _of_forms(decision.plan) + _of_bfloat16(settled, built)
