@@ -25,7 +25,7 @@ from taglio.error.loss import Metric
 from taglio.error.tally import RUINED, PartLoss
 from taglio.model.graph import Graph, flows
 from taglio.profile.result import reads, writes
-from taglio.quantize.precision import Assignment
+from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.scheme import Scheme
 
 _SMALLEST = 1e-9
@@ -153,14 +153,16 @@ class ErrorModel:
         require(len(set(names)) == len(names), "an output has two models")
 
     def misfit(self, graph: Graph) -> str:
-        """Which block, flow or output of the model `graph` does not have, or "" if the model fits it."""
+        """Which block, form, flow or output the scheme or the model `graph` does not have, or "" if the model fits."""
         blocks, moved = {each.name for each in graph.blocks}, {each.name for each in flows(graph)}
         terms = [term for each in self.outputs for term in each.blocks]
         edges = [term for each in self.outputs for term in each.edges]
         named = {each.block for each in terms} | {each.block for each in self.alone} | {each.reader for each in edges}
         named |= {name for each in self.subsets for name in each.assignment}
+        formed = {each.precision for each in terms} | {each.precision for each in self.alone}
         for what, wrong in (
             ("unknown block", named - blocks),
+            ("unknown form", formed - {each.name for each in precisions(self.scheme)}),
             ("unknown flow", {each.flow for each in edges} - moved),
             ("unknown output", {each.output for each in self.outputs if not each.output.startswith(graph.outputs)}),
         ):
