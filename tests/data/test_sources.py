@@ -433,5 +433,5 @@ def test_saved_datasets_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 def test_an_entry_of_a_dataset_names_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
-    with refused(r"its path .*pipe\.png is no file"):
+    with refused(r"its path .*pipe\.png is not a file"):
         _content({"bytes": None, "path": str(tmp_path / "pipe.png")})

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from taglio.error.loss import Metric
+from taglio.error.tally import PartLoss
 from taglio.flow.answers import Answers, _Hits, of_answers
 from taglio.plan.result import Limits
 
@@ -37,3 +38,13 @@ def test_labels_that_nothing_uses_are_told() -> None:
     assert not notes(None)
     assert not notes(np.array([1, 0]), 0.5)
     assert not notes(texts, metric="ctc")
+
+
+def test_outputs_that_lost_the_same_are_told_in_one_line() -> None:
+    lost = ("", "is constant", "no longer depends on the input", "is constant")
+    parts = tuple(PartLoss(name, 0.0, each) for name, each in zip("abcd", lost, strict=True))
+    answered = {"int8": Answers(0.0, 0.0, None, parts), "plan": Answers(0.0, 0.0, None)}
+    assert of_answers(answered, "plan", Limits(0.01), None) == (
+        "all-int8 is rejected: b is constant; the same holds for d",
+        "all-int8 is rejected: c no longer depends on the input",
+    )

@@ -86,7 +86,7 @@ def _content(entry: Any) -> Path | bytes:
         return content
     path = Path(entry["path"])
     if not path.is_file():  # reading a pipe would wait forever
-        raise BadData(f"an entry of the dataset has no bytes, and its path {path} is no file: repair or remove it")
+        raise BadData(f"an entry in the dataset has no bytes and its path {path} is not a file: fix or remove it")
     return path
 
 

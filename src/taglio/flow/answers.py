@@ -158,7 +158,10 @@ def of_answers(
         lines.append(f"the limit holds on these inputs; on similar inputs expect {metric.title} from {low} to {high}")
     everything = answered.get("int8")
     if everything is not None:
-        lines += [f"all-int8 is rejected: {each.name} {each.lost}" for each in everything.parts if each.lost]
+        for lost in dict.fromkeys(each.lost for each in everything.parts if each.lost):
+            first, *others = [each.name for each in everything.parts if each.lost == lost]
+            also = f"; the same holds for {', '.join(others)}" if others else ""
+            lines.append(f"all-int8 is rejected: {first} {lost}{also}")
     return (*lines, *_unused(labels, chosen, limits))
 
 
