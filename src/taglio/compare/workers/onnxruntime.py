@@ -1,31 +1,17 @@
-"""ONNX Runtime's CPU and CUDA providers: open the row's ONNX file, and report which kernels ran."""
+"""ONNX Runtime's CPU and CUDA providers."""
 
-import json
-import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import onnxruntime as ort
 
 from taglio.compare.request import Request
 from taglio.compare.row import Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused
+from taglio.compare.workers.sessions import Sessions
 from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.places import refusal
 
-_LEVELS = {
-    "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
-    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
-}
 PACKAGES = ("onnxruntime",)
-_SUFFIX = "_kernel_time"
-_CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
-_INT8 = ("uint8", "int8")
 
 
 def make(request: Request, data: Data) -> "OnnxRuntime":
@@ -33,27 +19,14 @@ def make(request: Request, data: Data) -> "OnnxRuntime":
     return OnnxRuntime(request, data, ["CPUExecutionProvider"])
 
 
-class OnnxRuntime:
-    """Sessions of one provider."""
-
-    def __init__(self, request: Request, data: Data, providers: Sequence[str | tuple[str, dict[str, str]]]) -> None:
-        self._request, self._data, self._providers = request, data, list(providers)
+class OnnxRuntime(Sessions):
+    """Sessions on the CPU and, where the row's engine says so, on a GPU."""
 
     def open(self, wanted: Wanted) -> Opened:
-        """A session on `wanted.file` at the optimisation level in `wanted.engine`."""
-        path = Path(wanted.file)
+        """A session on `wanted.file`, on the CPU at the optimisation level in `wanted.engine`."""
         if wanted.engine in cuda.PLACES:
-            return self._on_gpu(path, wanted.engine)
-        level = wanted.engine.rpartition(" ")[2]
-        session = self.session(path, level)
-        counts, int8 = self._kernels(path, level)
-        names = [value.name for value in session.get_inputs()]
-
-        def run(sample: Sequence[Array]) -> list[Array]:
-            outputs: list[Array] = session.run(None, dict(zip(names, sample, strict=True)))
-            return outputs
-
-        return Opened(run, path.stat().st_size, counts, int8, file=wanted.file)
+            return self._on_gpu(Path(wanted.file), wanted.engine)
+        return super().open(wanted)
 
     def _on_gpu(self, path: Path, place: str) -> Opened:
         """A session in one of the places on a GPU."""
@@ -67,35 +40,3 @@ class OnnxRuntime:
 
         told = [f"{count} {kind} on the CPU" for kind, count in session.on_cpu().most_common()]
         return Opened(run, path.stat().st_size, notes=tuple(told), file=str(path))
-
-    def session(self, path: Path, level: str, profile: Path | None = None) -> ort.InferenceSession:
-        """Open `path` with the options of every timed session."""
-        options = ort.SessionOptions()
-        options.graph_optimization_level = _LEVELS.get(level, _LEVELS["all"])
-        options.intra_op_num_threads = self._request.threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        if profile is not None:
-            options.enable_profiling = True
-            options.profile_file_prefix = str(profile)
-        return ort.InferenceSession(str(path), options, providers=self._providers, enable_fallback=0)
-
-    def _kernels(self, path: Path, level: str) -> tuple[dict[str, int], dict[str, int]]:
-        """Counts by type of the kernels in one profiled inference, and of those that computed on int8."""
-        with tempfile.TemporaryDirectory(dir=self._request.folder) as folder:
-            session = self.session(path, level, Path(folder) / "profile")
-            feed = dict(zip((value.name for value in session.get_inputs()), self._data.held_out[0], strict=True))
-            session.run(None, feed)
-            events = json.loads(Path(session.end_profiling()).read_text())
-        kernels = [event["args"] for event in events if event.get("cat") == "Node" and event["name"].endswith(_SUFFIX)]
-        counts = Counter(args["op_name"] for args in kernels)
-        int8 = Counter(args["op_name"] for args in kernels if _computes_int8(args))
-        return dict(counts), dict(int8)
-
-
-def _computes_int8(args: dict[str, Any]) -> bool:
-    if args["op_name"] in _CONVERSIONS:
-        return False
-    types = {kind for entry in args.get("input_type_shape", []) for kind in entry}
-    return bool(types & set(_INT8))

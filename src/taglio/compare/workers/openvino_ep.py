@@ -8,7 +8,7 @@ from taglio.compare.request import Request
 from taglio.compare.row import Layer, Wanted
 from taglio.compare.workers.contract import Data, Opened, Refused
 from taglio.compare.workers.loop import distance
-from taglio.compare.workers.onnxruntime import OnnxRuntime
+from taglio.compare.workers.sessions import Sessions
 from taglio.runtimes.openvino_words import complaint
 
 PACKAGES = ("onnxruntime-openvino",)
@@ -26,9 +26,9 @@ class OpenVinoProvider:
             raise Refused(f"this ONNX Runtime has no {PROVIDER}, only {', '.join(ort.get_available_providers())}")
         cpu = "CPUExecutionProvider"
         self._sample = data.held_out[0]
-        self._cpu = OnnxRuntime(request, data, [cpu])
+        self._cpu = Sessions(request, data, [cpu])
         self._by_precision = {
-            precision: OnnxRuntime(request, data, [(PROVIDER, _options(request.threads, precision)), cpu])
+            precision: Sessions(request, data, [(PROVIDER, _options(request.threads, precision)), cpu])
             for precision in ("FP32", "ACCURACY")
         }
 
