@@ -112,6 +112,18 @@ def test_as_many_runs_as_the_time_allows(run_s: float, count: int) -> None:
     assert affordable(run_s, 10.0, 32, 2) == count
 
 
+def test_a_fast_model_is_studied_on_all_inputs() -> None:
+    """On eight of 32, the error of one block was told three times as large as that of all blocks on all inputs."""
+    g = Sketch(1)
+    y = g.op("Gemm", g.op("Relu", g.op("Gemm", g.input("x", 1, 16), g.weight(16, 32))), g.weight(32, 300))
+    data = g.rng.normal(0, 1, (64, 16)).astype(np.float32)
+    data[::10] *= 10.0
+    work = Model(g.model(g.rename(y, "y")), {"x": data}, threads=1)
+    profile = taglio.profile(work, effort=0.001)
+    error = taglio.error_model(work, profile, effort=0.001)
+    assert error.samples == len(work.data.held_out.samples) == 32
+
+
 def test_a_model_of_one_block_is_not_timed_again_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model of 20 µs took two minutes: the plans of the second round were those of the first. Four inputs of a study
     are worth more than the time that three of them would save."""

@@ -45,10 +45,13 @@ _LEAST_INPUTS, _MOST_INPUTS = 8, 64
 # An input or two say little, so this many are studied if the fewest subsets then take no more than this share of the
 # time for blocks alone.
 _FEW_INPUTS, _FEW_SHARE = 4, 0.25
+# As many inputs are studied as all evaluations in this share of the time for blocks alone allow: the error on a few
+# inputs may be several times smaller than on others.
+_CHEAP_SHARE = 0.1
 # Held-out inputs whose ranges are compared with the calibrated ones, unless they take longer than _RANGES_S.
 _RANGE_INPUTS, _RANGES_S = 4, 8.0
-# The study times its second run, or its first if two take longer.
-_TWO_S = 8.0
+# An evaluation takes as long as the fastest of a few, of which the first is slower, or the first if two take longer.
+_READS, _READS_S = 4, 8.0
 # Seconds of the study, and of blocks alone in it, at effort 1; blocks alone may take as long as at _LEAST.
 _STUDY_S, _ALONE_S, _LEAST = 26.0, 100.0, 0.1
 
@@ -100,22 +103,22 @@ def error_model(
 
 def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int:
     """How many held-out inputs the study can afford to measure on: more for short outputs and for metrics that move in
-    steps of one input, while time allows."""
-    samples, sample = work.data.held_out.samples, work.typical[0]
-    for _ in range(work.affordable(_TWO_S, 2)):
+    steps of one input, while time allows; all of them where that takes hardly any time."""
+    meter = ErrorMeter(switchable, work.typical[:1], work.parts)
+    seconds = [meter.evaluation_s]
+    for _ in range(work.affordable(_READS_S, _READS) - 1):
         start = time.perf_counter()
-        outputs = switchable.run({}, sample)
-        once = time.perf_counter() - start
-    evaluations = len(switchable.switches) + len(switchable.wires) + budget.minimum_subsets
-    shortest = max(1, min((as_array(each).size for each in outputs), default=1))
-    wanted = max(_LEAST_INPUTS, min(_MOST_INPUTS, _NUMBERS // shortest))
+        meter.read({})
+        seconds.append(time.perf_counter() - start)
+    once = max(1e-6, min(seconds))
+    alone = len(switchable.switches) + len(switchable.wires)
+    shortest = max(1, min((as_array(each).size for each in meter.references[0]), default=1))
     metric = parse_metric(work.setup.metric)
-    if not metric.smooth:
-        wanted = _MOST_INPUTS
-    once = max(1e-6, once)
+    wanted = max(_LEAST_INPUTS, min(_MOST_INPUTS, _NUMBERS // shortest if metric.smooth else _MOST_INPUTS))
     few = min(_FEW_INPUTS, int(_FEW_SHARE * budget.alone_s / (once * budget.minimum_subsets)))
-    affordable = max(few, int(budget.seconds / (once * evaluations)))
-    return max(fewest_samples(metric), min(wanted, len(samples), affordable))
+    affordable = max(few, int(budget.seconds / (once * (alone + budget.minimum_subsets))))
+    cheap = int(_CHEAP_SHARE * budget.alone_s / (once * (alone + budget.maximum_subsets)))
+    return min(len(work.data.held_out.samples), max(fewest_samples(metric), min(wanted, affordable), cheap))
 
 
 def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> tuple[str, ...]:

@@ -192,7 +192,7 @@ def decide(
     bases = bases or dict.fromkeys(measured, 0.0)
     first = next(iter(measured.values()))
     work = work.settled(first.scheme).in_place(next(iter(bases)))
-    meter, full = meters(work.in_place(studied(measured)), first, limits, effort)
+    meter, full = meters(work.in_place(studied(measured)), first, limits, effort, model.samples)
 
     def build(assignment: Assignment, place: str) -> onnx.ModelProto:
         return work.in_place(place).builder(first.scheme).build(assignment)
@@ -393,17 +393,18 @@ def _rules(
 
 
 def meters(
-    work: Work, profile: Profile, limits: Limits, effort: float = 1.0
+    work: Work, profile: Profile, limits: Limits, effort: float = 1.0, inputs: int = 0
 ) -> tuple[ErrorMeter, Callable[[], ErrorMeter]]:
-    """Two meters of a plan's error: one for searching, on the first _VERIFY_SAMPLES held-out inputs, or fewer if those
-    take longer than _VERIFY_S, but as many as the metrics need; and what makes the one on all inputs (the same meter if
-    those are all)."""
+    """Two meters of a plan's error: one for searching, on the first _VERIFY_SAMPLES held-out inputs, or as many
+    `inputs` as were studied, or fewer if those take longer than _VERIFY_S, but as many as the metrics need; and what
+    makes the one on all inputs (the same meter if those are all)."""
     work = work.settled(profile.scheme)
     switchable = work.switchable(profile.scheme)
     limit = inf if limits.max_error is None else limits.max_error
     fewest = max(map(fewest_samples, [parse_metric(work.setup.metric), *(each.metric for each in limits.also)]))
     verify_s = max(_LEAST, effort) * _VERIFY_S
-    first = work.meter(switchable, max(work.affordable(verify_s, _VERIFY_SAMPLES), fewest), limits.also, limit)
+    count = work.affordable(verify_s, max(_VERIFY_SAMPLES, inputs), fewest)
+    first = work.meter(switchable, count, limits.also, limit)
     if first.evaluation_s > 2.0 * verify_s:  # reading the outputs takes long
         each_s = first.evaluation_s / first.samples
         first = work.meter(switchable, affordable(each_s, verify_s, first.samples, fewest), limits.also, limit)
