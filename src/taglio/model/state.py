@@ -1,6 +1,7 @@
 """The states of a model: outputs that are inputs of the next step."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 
@@ -10,6 +11,7 @@ import onnx
 from taglio.data.spec import Array, InputSpec, Shape, batch_symbol
 from taglio.errors import BadData, BadOption
 from taglio.model.inputs import spec_of
+from taglio.model.operators import moves
 
 # An output and the input that takes its value in the next step.
 Pair = tuple[str, str]
@@ -17,6 +19,11 @@ Pair = tuple[str, str]
 _MARKS = re.compile(
     r"past_key_values|past_key_value|present_key_values|present|past|new|next|previous|prev|output|out|input|in|cache"
 )
+# What is left of a name that is a mark alone, such as past, unless it only says input or output.
+_ALONE, _WHICH_END = "state", re.compile(r"output|out|input|in")
+# Recurrent operators write their last states after the output, in the order in which they read the first ones.
+_RECURRENT, _FIRST_STATE = frozenset({"LSTM", "GRU", "RNN"}), 5
+_GATES = frozenset({"Sigmoid", "HardSigmoid"})
 _LAST, _FIRST = re.compile(r"(?<=[a-z0-9])_?[no]$", re.IGNORECASE), re.compile(r"(?<=[a-z])_?0$|(?<=[a-z0-9])_?i$")
 
 
@@ -45,21 +52,53 @@ def pairs(specs: Sequence[InputSpec], values: Iterable[onnx.ValueInfoProto], tex
 
 
 def suggested(specs: Sequence[InputSpec], graph: onnx.GraphProto) -> tuple[Pair, ...]:
-    """Pairs of an output and an input that have the same type and shape, and the same name but for a mark of direction:
-    present.0.key and past_key_values.0.key, stateN and state, hn and h0.
+    """Pairs of an output and an input of the same type and shape where
+
+    1. the names are the same but for a mark of direction: present.0.key and past_key_values.0.key, stateN and state, hn
+       and h0; or
+    2. the input holds a first state of a recurrent cell, and the output holds its last one.
 
     An input that is only passed on is no state. Nor is one if no other input would be left to give data for.
     """
     passed = {(node.output[0], node.input[0]) for node in graph.node if node.op_type == "Identity"}
+    continued = _continued(graph)
     found: list[Pair] = []
     for spec in specs:
         for value in graph.output:
-            alike, pair = _base(value.name, _LAST) & _base(spec.name, _FIRST), (value.name, spec.name)
-            if alike and value.name != spec.name and pair not in passed and _fits(spec_of(value), spec):
+            pair = (value.name, spec.name)
+            named = value.name != spec.name and not _base(value.name, _LAST).isdisjoint(_base(spec.name, _FIRST))
+            if (named or spec.name in continued[value.name]) and pair not in passed and _fits(spec_of(value), spec):
                 found.append(pair)
     outputs, inputs = [each[0] for each in found], [each[1] for each in found]
     alone = tuple(each for each in found if outputs.count(each[0]) == inputs.count(each[1]) == 1)
     return alone if len(alone) < len(specs) else ()
+
+
+def _continued(graph: onnx.GraphProto) -> Mapping[str, set[str]]:
+    """The inputs of `graph` that hold the first states of recurrent cells, by tensors that hold the last ones."""
+    made = {name: node for node in graph.node for name in node.output}
+    holds = defaultdict[str, set[str]](set, {value.name: {value.name} for value in graph.input})
+    continued = defaultdict[str, set[str]](set)
+    for node in graph.node:
+        if node.op_type in _RECURRENT:
+            for first, last in zip(node.input[_FIRST_STATE:], node.output[1:], strict=False):
+                continued[last] |= holds[first]
+        elif node.op_type == "Add":
+            continued[node.output[0]] |= set().union(*(holds[name] for name in _kept(node, made)))
+        elif node.op_type == "Concat" or moves(node):
+            moved = node.input if node.op_type == "Concat" else node.input[:1]
+            for tensors in (holds, continued):
+                tensors |= {name: set().union(*(tensors[each] for each in moved)) for name in node.output}
+    return continued
+
+
+def _kept(add: onnx.NodeProto, made: Mapping[str, onnx.NodeProto]) -> Iterable[str]:
+    """What a gate multiplies in `add` if this is sigmoid · state + … · tanh, as in LSTM and GRU cells."""
+    factors = [made[name].input if name in made and made[name].op_type == "Mul" else () for name in add.input]
+    for old, new in (factors, reversed(factors)):
+        kinds = {name: made[name].op_type for name in (*old, *new) if name in made}
+        if any(kinds.get(name) == "Tanh" for name in new) and any(kinds.get(name) in _GATES for name in old):
+            yield from old
 
 
 def first_states(
@@ -104,9 +143,10 @@ def first_states(
 
 
 def _base(name: str, end: re.Pattern[str]) -> set[str]:
-    """`name` without marks of direction, in the forms that it may have; empty if nothing is left."""
+    """`name` without marks of direction, in the forms that it may have; empty if it only says input or output."""
     ways = {re.sub(r"[^a-z0-9]+", ".", _MARKS.sub("", each.lower())).strip(".") for each in (name, end.sub("", name))}
-    return {each for each in ways if each}
+    alone = {_ALONE} if _WHICH_END.sub("", name.lower()) else set()
+    return {each for each in ways if each} or alone
 
 
 def _fits(output: InputSpec, spec: InputSpec) -> bool:
