@@ -16,7 +16,7 @@ from taglio import artifact
 from taglio.cli import main
 from taglio.embedded import digits_data
 from taglio.error.loss import RELATIVE, Bound, Metric
-from taglio.error.model import ErrorModel
+from taglio.error.model import Alone, ErrorModel
 from taglio.error.tally import RUINED, OtherLoss, PartLoss
 from taglio.errors import BadArtifact
 from taglio.flow.curve import Level
@@ -110,7 +110,8 @@ def test_further_bounds_and_values_on_labels_have_their_rows(
         also=(Bound(agreed, 0.02),),
         float32=scored(outcome.float32, 0.95, 0.0),
         int8=scored(outcome.int8, 0.927, 0.03),
-        plan=scored(outcome.plan, 0.942, 0.015),
+        plan=replace(scored(outcome.plan, 0.942, 0.015), int8_blocks=1),
+        costly=(Alone("conv", "int8", 0.279),),
     )
     plan = artifact.load(folder / "plan.json", "plan", Plan)
     plan = replace(plan, limits=replace(plan.limits, metric=ctc))
@@ -123,6 +124,7 @@ def test_further_bounds_and_values_on_labels_have_their_rows(
     terminal.outcome(folder, gather(folder))
     out = " ".join(capsys.readouterr().out.split())
     assert "ctc on labels 95.00% 92.70% 94.20%" in out
+    assert "Largest relative-l2 errors, one block in int8: conv (27.9 %)." in out
     assert "tokens measured (limit 98.00% agree) 100.00% agree 97.00% agree 98.50% agree" in out
     assert "ctc loss 0.80% (limit 1.00%), tokens 98.50% agree (limit 98.00% agree)" in out
     told = terminal.outcome_object(folder, outcome)

@@ -117,7 +117,8 @@ def lede(material: Material) -> list[Part]:
             text += f" A larger limit is predicted to {f'give {listed}' if gains else 'gain nothing'}."
     if outcome.costly and outcome.plan.int8_blocks < _FEW * outcome.candidates:
         listed = ", ".join(f"{each.block} ({shown(metric.basis, each.error)})" for each in outcome.costly)
-        text += f" Largest errors, one block in int8: {listed}."
+        errors = "errors" if metric.smooth else f"{metric.basis.name} errors"
+        text += f" Largest {errors}, one block in int8: {listed}."
     return [Text(text, "lede"), *(Text(f"Note: {note}", "note") for note in material.notes())]
 
 
