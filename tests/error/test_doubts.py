@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from taglio.data.spec import InputSpec, batch_size
 from taglio.error.doubts import (
     coarse_metric,
     constant_inputs,
@@ -103,6 +104,17 @@ def test_samples_that_are_few_repeat_or_are_shared_are_told() -> None:
     assert any("few inputs: 1 for the ranges and 1 for the error" in line for line in lines)
     many = [{"x": np.full((1, 3), i, np.float32)} for i in range(64)]
     assert few_inputs(digests(many[:32]), digests(many[32:])) == []
+
+
+def test_a_batch_counts_as_its_inputs() -> None:
+    """Four batches of sixteen, as a loader gives them, were called four inputs."""
+    inputs = [InputSpec("x", ("batch", 3), "float32"), InputSpec("state", (2, "batch", 8), "float32")]
+    sample = {"x": np.zeros((16, 3), np.float32), "state": np.zeros((2, 16, 8), np.float32)}
+    assert batch_size(inputs, sample) == 16
+    assert batch_size([InputSpec("x", ("time", 3), "float32")], sample) == 1
+    batches = digests([{"x": np.full((16, 3), i, np.float32)} for i in range(4)])
+    assert few_inputs(batches[:2], batches[2:], 16) == []
+    assert any("few inputs: 2 for the ranges" in line for line in few_inputs(batches[:2], batches[2:]))
 
 
 def test_constant_inputs_are_told_but_no_masks() -> None:

@@ -1,7 +1,7 @@
 """The inputs of a model: name, shape and type, and which dimension is the batch. Reads no data."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +87,19 @@ def batch_symbol(inputs: Sequence[InputSpec]) -> str | None:
     called = next((name for name in names if _BATCH.search(name)), None)
     first = [spec.shape[0] for spec in inputs if spec.shape and isinstance(spec.shape[0], str)]
     return called or next(iter(first), None)
+
+
+def batch_size(inputs: Sequence[InputSpec], sample: Mapping[str, Array]) -> int:
+    """How many inputs `sample` holds: the largest dimension that is named like a batch, or 1."""
+    return max(
+        (
+            size
+            for spec in inputs
+            for dim, size in zip(spec.shape or (), sample[spec.name].shape, strict=False)
+            if isinstance(dim, str) and _BATCH.search(dim)
+        ),
+        default=1,
+    )
 
 
 def missing_batch(spec: InputSpec, shape: Sequence[int], symbol: str | None) -> int | None:

@@ -42,8 +42,8 @@ def digests(samples: Iterable[Mapping[str, np.ndarray]]) -> tuple[bytes, ...]:
     return tuple(result)
 
 
-def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes]) -> list[str]:
-    """Lines about too few, repeated or shared inputs, by their digests."""
+def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes], batch: int = 1) -> list[str]:
+    """Lines about too few, repeated or shared inputs, by their digests; each is a `batch` of so many."""
     lines = []
     for what, inputs in (("calibration", calibration), ("held-out", held_out)):
         if repeated := len(inputs) - len(set(inputs)):
@@ -52,7 +52,7 @@ def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes]) -> list[
         lines.append(
             f"{shared} of {len(held_out)} held-out inputs are also calibration inputs: errors on others may be larger"
         )
-    ranges, errors = len(set(calibration)), len(set(held_out))
+    ranges, errors = batch * len(set(calibration)), batch * len(set(held_out))
     if min(ranges, errors) < _FEW:
         lines.append(
             f"few inputs: {ranges} for the ranges and {errors} for the error (at least {_FEW} of each are needed for "
@@ -159,7 +159,7 @@ def exchanged_rows(metric: Metric, ranked: Sequence[str]) -> str:
 
 
 def coarse_metric(metric: Metric, inputs: int) -> str:
-    """A line if a metric that counts answers, one or several per input, has too few inputs, or ""."""
+    """A line if a metric that counts answers, one or several per input, has too few `inputs`, or ""."""
     if metric.smooth or inputs >= _COUNTED:
         return ""
     return f"{metric.name} on {inputs} held-out inputs, of which each counts for {1 / inputs:.1%}: give more data"

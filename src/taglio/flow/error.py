@@ -7,6 +7,7 @@ from itertools import chain
 
 from taglio.arguments import positive
 from taglio.data.dataset import Dataset
+from taglio.data.spec import batch_size
 from taglio.error.combine import fit_model
 from taglio.error.compared import as_array
 from taglio.error.doubts import (
@@ -125,14 +126,15 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> 
     """Reasons why the errors are less sure, from the data, one line each; `everything` is the all-int8 result."""
     squares, references = everything.by_sample()
     outputs = work.model.outputs
+    batch = batch_size(work.inputs, work.typical[0])
     lines = [
         *work.remarks,
-        *few_inputs(*work.digests),
+        *few_inputs(*work.digests, batch),
         *constant_inputs(chain(work.data.calibration.samples, work.data.held_out.samples)),
         not_float(everything),
         no_numbers(meter.references, outputs),
         too_few_inputs(squares, references, meter.names, len(work.data.held_out.samples)),
-        coarse_metric(meter.metric, len(work.data.held_out.samples)),
+        coarse_metric(meter.metric, batch * len(work.data.held_out.samples)),
         meter.measure.judge.doubt() if isinstance(meter.measure.judge, TaskJudge) else "",
         exchanged_rows(meter.metric, [outputs[index] for index in sorted(work.parts.ranked)]),
         unlike_calibration(work.ranges(replace(scheme, repairs=())).low_high, _held_out_ranges(work), work.graph),
