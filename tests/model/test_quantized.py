@@ -145,6 +145,96 @@ def test_dynamic_products_are_kept_or_folded(tmp_path: Path) -> None:
     assert distance(answer(model.proto, inputs[0]), answer(folded.proto, inputs[0])) < 0.05
 
 
+def contrib(graph: str, weights: dict[str, np.ndarray], opset: int = 17) -> onnx.ModelProto:
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}, "com.microsoft": 1]> g {graph}')
+    proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
+    return proto
+
+
+@pytest.mark.parametrize("accuracy", [0, 4])
+def test_weights_in_blocks_are_kept_or_folded(accuracy: int, tmp_path: Path) -> None:
+    """MatMulNBits and GatherBlockQuantized, as language models have them; 4 rounds what is multiplied to int8."""
+    rng = np.random.default_rng(5)
+    proto = contrib(
+        f"""(int64[batch, 6] ids) => (float[batch, 6, 16] y) {{
+            x = com.microsoft.GatherBlockQuantized <gather_axis = 0, quantize_axis = 1, block_size = 16> (t, ids, ts)
+            y = com.microsoft.MatMulNBits <K = 32, N = 16, bits = 4, block_size = 16, accuracy_level = {accuracy}>
+                (x, w, ws, wz, , bias)
+        }}""",
+        {
+            "ts": rng.uniform(0.1, 0.2, (20, 2)).astype(np.float32),
+            "w": rng.integers(0, 256, (16, 2, 8), dtype=np.uint8),
+            "ws": rng.uniform(0.1, 0.2, (16, 2)).astype(np.float32),
+            "wz": rng.integers(0, 256, (16, 1), dtype=np.uint8),
+            "bias": rng.normal(size=16).astype(np.float32),
+        },
+    )
+    table = helper.make_tensor("t", TensorProto.UINT4, (20, 32), rng.integers(0, 16, 640).tolist())
+    proto.graph.initializer.append(table)
+    kept = load(saved(proto, tmp_path, "kept"))
+    assert quantized_operators(kept.proto) == {"GatherBlockQuantized": 1, "MatMulNBits": 1}
+    folded = load(saved(proto, tmp_path, "folded"), requantize=True)
+    assert not quantized_operators(folded.proto)
+    assert [block.kind for block in build(folded).candidates() if "MatMul" in block.kind]
+    feed = {"ids": rng.integers(0, 20, (2, 6))}
+    assert distance(answer(kept.proto, feed), answer(folded.proto, feed)) < (0.02 if accuracy else 1e-5)
+
+
+@pytest.mark.parametrize("ends", [", ys, yz", ""], ids=["int8", "float"])
+def test_an_integer_gemm_and_softmax_are_folded_to_float(ends: str, tmp_path: Path) -> None:
+    """QGemm may write float itself."""
+    rng = np.random.default_rng(6)
+    names = "ys, yz" if ends else "xs, xz"
+    between = "z = Identity (g)" if ends else "z = QuantizeLinear (g, xs, xz)"
+    proto = contrib(
+        f"""(float[batch, 8] x) => (float[batch, 4] y) {{
+            q = QuantizeLinear (x, xs, xz)
+            g = com.microsoft.QGemm <transB = 1> (q, xs, xz, w, ws, wz, bias{ends})
+            {between}
+            p = com.microsoft.QLinearSoftmax <axis = -1, opset = 17> (z, {names}, ps, xz)
+            y = DequantizeLinear (p, ps, xz)
+        }}""",
+        {
+            "xs": np.float32(0.02), "xz": np.uint8(128), "ys": np.float32(0.02), "yz": np.uint8(120),
+            "ps": np.float32(1 / 127), "w": rng.integers(-30, 30, (4, 8)).astype(np.int8),
+            "ws": rng.uniform(0.01, 0.03, 4).astype(np.float32), "wz": np.zeros(4, np.int8),
+            "bias": rng.integers(-900, 900, 4).astype(np.int32),
+        },
+    )  # fmt: skip
+    kept = load(saved(proto, tmp_path, "kept"))
+    folded = load(saved(proto, tmp_path, "folded"), requantize=True)
+    assert quantized_operators(kept.proto)["QGemm"] == 1 and not quantized_operators(folded.proto)
+    feed = {"x": rng.normal(size=(3, 8)).astype(np.float32)}
+    assert distance(answer(kept.proto, feed), answer(folded.proto, feed)) < 0.02
+
+
+def test_a_folded_relu_comes_back_before_opset_11(tmp_path: Path) -> None:
+    """The limits of Clip are attributes there: ONNX Runtime refused the model."""
+    proto = contrib(
+        """(float[4] x) => (float[4] y) {
+            q = QuantizeLinear (x, scale, zero)
+            y = DequantizeLinear (q, scale, zero)
+        }""",
+        {"scale": np.float32(0.1), "zero": np.uint8(0)},
+        opset=10,
+    )
+    folded = load(saved(proto, tmp_path), requantize=True)
+    np.testing.assert_allclose(answer(folded.proto, {"x": np.array([-1, 2, 3, 99], np.float32)}), [0, 2, 3, 25.5])
+
+
+def test_quantised_operators_in_subgraphs_are_told(tmp_path: Path) -> None:
+    proto = contrib(
+        """(bool flag, float[4] x) => (float[4] y) {
+            y = If (flag) <
+                then_branch = t () => (float[4] a) { q = QuantizeLinear (x, scale)  a = DequantizeLinear (q, scale) },
+                else_branch = e () => (float[4] b) { b = Identity (x) }
+            >
+        }""",
+        {"scale": np.float32(0.1)},
+    )
+    assert quantized_operators(load(saved(proto, tmp_path)).proto) == {"QuantizeLinear": 1, "DequantizeLinear": 1}
+
+
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared folder's cases are not beside this checkout")
 def test_weights_behind_dequantize_and_reshape_are_float_constants() -> None:
     path = SHARED / "17_dq_reshape.onnx"

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio import weights
-from taglio.model.captures import node_inputs, readers, rename_inputs, writers
+from taglio.model.captures import graphs, node_inputs, readers, rename_inputs, writers
 from taglio.model.operators import MOVEMENT, integer
 from taglio.model.simplify import drop_unused_initializers
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
@@ -29,8 +29,14 @@ _CARRIERS = MOVEMENT - {"Resize"}
 # Integer operators with a standard float equivalent -> how many tensors they read, each with scale and zero point.
 _TWINS = {
     "QLinearConv": 2, "QLinearMatMul": 2, "QLinearAdd": 2, "QLinearMul": 2, "QLinearSigmoid": 1, "QLinearLeakyRelu": 1,
-    "QLinearAveragePool": 1, "QLinearGlobalAveragePool": 1,
+    "QLinearAveragePool": 1, "QLinearGlobalAveragePool": 1, "QGemm": 2,
+    "QLinearSoftmax": 1,
 }  # fmt: skip
+# Operators with weights in blocks -> their float operator, and which input is not constant.
+_BLOCKWISE = {"MatMulNBits": ("MatMul", 0), "GatherBlockQuantized": ("Gather", 1)}
+_BIAS = 5
+# From here on the limits of Clip are inputs.
+_CLIP_OPSET = 11
 _WIDE = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32})
 
 
@@ -40,8 +46,8 @@ def is_quantized(kind: str) -> bool:
 
 
 def quantized_operators(proto: onnx.ModelProto) -> dict[str, int]:
-    """Counts of the operators that compute with quantised values, by type."""
-    counts = Counter(node.op_type for node in proto.graph.node if is_quantized(node.op_type))
+    """Counts of the operators that compute with quantised values, also in subgraphs, by type."""
+    counts = Counter(node.op_type for graph in graphs(proto.graph) for node in graph.node if is_quantized(node.op_type))
     return dict(counts.most_common())
 
 
@@ -101,7 +107,7 @@ def why_float(proto: onnx.ModelProto) -> dict[str, str]:
         if is_quantized(node.op_type):
             reasons[node.name] = "already quantised"
         elif node.name in kept:
-            reasons[node.name] = "next to an operator that is already quantised (--requantize folds that to float)"
+            reasons[node.name] = "next to an operator that is already quantised"
         elif held := infinite.intersection(node.input):
             reasons[node.name] = f"its constant {min(held)} holds infinity or NaN"
     return reasons
@@ -168,8 +174,9 @@ def to_float(proto: onnx.ModelProto, store: weights.Store | None = None) -> onnx
     """A copy of `proto` in float: weights are dequantised, and Q/DQ pairs on activations are removed.
 
     1. An integer operator becomes its float operator, between DequantizeLinear and QuantizeLinear.
-    2. DequantizeLinear of a constant becomes a float constant.
-    3. A pair on an activation is removed. If its zero point is an end of its type, a Clip replaces it: that is how
+    2. MatMulNBits and GatherBlockQuantized of constants become MatMul and Gather of float ones.
+    3. DequantizeLinear of a constant becomes a float constant.
+    4. A pair on an activation is removed. If its zero point is an end of its type, a Clip replaces it: that is how
        quantisers fold away a Relu or Clip before the pair.
 
     Operators without a known float equivalent stay.
@@ -177,7 +184,7 @@ def to_float(proto: onnx.ModelProto, store: weights.Store | None = None) -> onnx
     made = deepcopy(proto)
     del made.graph.value_info[:]
     nodes = [each for node in proto.graph.node for each in _float_twin(node, proto)]
-    nodes = _dynamic_to_float(nodes, made, store)
+    nodes = _blockwise_to_float(_dynamic_to_float(nodes, made, store), made, store)
     del made.graph.node[:]
     made.graph.node.extend(nodes)
     _name(made.graph.node)
@@ -203,6 +210,9 @@ def _float_twin(node: onnx.NodeProto, proto: onnx.ModelProto) -> Iterator[onnx.N
         reads, (scale, zero), given = (len(given) - 2) // 3, given[:2], given[2:]
     elif kind in _TWINS and not integer(node, "channels_last"):
         reads = _TWINS[kind]
+        if kind == "QGemm":  # its bias comes before the output's scale, which it may lack: then it writes float
+            bias, *ends = (*given[6:], "", "", "")[:3]
+            given = [*given[:6], *ends, bias]
         scale, zero = (*given[3 * reads : 3 * reads + 2], "")[:2]
     else:
         yield node
@@ -215,18 +225,23 @@ def _float_twin(node: onnx.NodeProto, proto: onnx.ModelProto) -> Iterator[onnx.N
             "DequantizeLinear", [stored, *(each for each in parameters if each)], [f"{out}:float:{index}"]
         )
         if index == 1 and dims.get(parameters[0], 0):  # a scale per channel of the weights
-            pair.attribute.append(helper.make_attribute("axis", 0 if kind == "QLinearConv" else dims[stored] - 1))
+            first = kind == "QLinearConv" or (kind == "QGemm" and integer(node, "transB"))
+            pair.attribute.append(helper.make_attribute("axis", 0 if first else dims[stored] - 1))
         floats.append(pair.output[0])
         yield pair
-    if kind == "QLinearConv" and len(given) > 8 and given[8]:  # int32, with scale = input scale × weight scale
+    if (
+        kind in ("QLinearConv", "QGemm") and len(given) > 8 and given[8]
+    ):  # int32, with scale = input scale × weight scale
         yield helper.make_node("Mul", [given[1], given[4]], [f"{out}:bias:scale"])
         yield helper.make_node("Cast", [given[8]], [f"{out}:bias:cast"], to=TensorProto.FLOAT)
         yield helper.make_node("Mul", [f"{out}:bias:cast", f"{out}:bias:scale"], [f"{out}:bias"])
         floats.append(f"{out}:bias")
-    twin = helper.make_node(kind.removeprefix("QLinear"), floats, [f"{out}:float"], name=node.name)
-    twin.attribute.extend(each for each in node.attribute if each.name != "channels_last")
+    kind = "Gemm" if kind == "QGemm" else kind.removeprefix("QLinear")
+    twin = helper.make_node(kind, floats, [f"{out}:float" if scale else out], name=node.name)
+    twin.attribute.extend(each for each in node.attribute if each.name not in ("channels_last", "opset"))
     yield twin
-    yield helper.make_node("QuantizeLinear", [f"{out}:float", scale, *([zero] if zero else [])], [out])
+    if scale:
+        yield helper.make_node("QuantizeLinear", [f"{out}:float", scale, *([zero] if zero else [])], [out])
 
 
 def _dynamic_to_float(
@@ -261,6 +276,46 @@ def _dynamic_to_float(
     return result
 
 
+def _blockwise_to_float(
+    nodes: list[onnx.NodeProto], proto: onnx.ModelProto, store: weights.Store | None
+) -> list[onnx.NodeProto]:
+    """`nodes` with float operators for those with weights in blocks. ONNX Runtime computes the float weights: it
+    multiplies the unit matrix, or gathers all rows."""
+    arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
+    result = []
+    for node in nodes:
+        kind, moving = _BLOCKWISE.get(node.op_type, ("", 0))
+        fixed = [name for index, name in enumerate(node.input) if name and index != moving]
+        if not kind or any(name not in arrays for name in fixed):
+            result.append(node)
+            continue
+        out, bias = node.output[0], [*node.input[_BIAS:]] if kind == "MatMul" else []
+        if kind == "MatMul":
+            everything = np.eye(integer(node, "K")).astype(weights.values(arrays[node.input[2]]).dtype)
+        else:
+            everything = np.asarray(range(arrays[node.input[0]].dims[integer(node, "gather_axis")]))
+        given = numpy_helper.from_array(everything)
+        source = helper.make_node("Constant", [], [f"{out}:everything"], value=given)
+        whole = deepcopy(node)
+        del whole.input[_BIAS:]
+        whole.input[moving] = source.output[0]
+        kept = [each for each in node.attribute if each.name != "accuracy_level"]  # else it rounds the unit matrix
+        del whole.attribute[:]
+        whole.attribute.extend(kept)
+        [value] = _computed(proto, [source, whole], [out])
+        name = f"{out}:weight"
+        table = numpy_helper.from_array(value, name) if store is None else store.tensor(value, name)
+        proto.graph.initializer.append(table)
+        inputs = [node.input[0], name] if kind == "MatMul" else [name, node.input[1]]
+        twin = helper.make_node(kind, inputs, [f"{out}:product" if bias else out], name=node.name)
+        if kind == "Gather":
+            twin.attribute.append(helper.make_attribute("axis", integer(node, "gather_axis")))
+        result.append(twin)
+        if bias:
+            result.append(helper.make_node("Add", [twin.output[0], *bias], [out]))
+    return result
+
+
 def _drop_pairs(proto: onnx.ModelProto) -> None:
     """Remove QuantizeLinear … DequantizeLinear pairs, in place; movement operators between them run in float."""
     arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
@@ -278,10 +333,7 @@ def _drop_pairs(proto: onnx.ModelProto) -> None:
             source = producer.get(node.input[0])
             if limits is not None and not (source is not None and source.op_type in ("Relu", "Clip")):
                 clipped = f"{node.output[0]}:clip"
-                bounds = [numpy_helper.from_array(np.array(each, np.float32), f"{clipped}:{each}") for each in limits]
-                proto.graph.initializer.extend(bounds)
-                inputs = [node.input[0], *(each.name for each in bounds)]
-                nodes.append(helper.make_node("Clip", inputs, [clipped], name=clipped))
+                nodes.append(_clip(proto, node.input[0], clipped, limits))
                 in_float[node.output[0]] = clipped
         elif node.op_type in _CARRIERS and node.input and node.input[0] in in_float and len(node.output) == 1:
             twin = deepcopy(node)
@@ -295,6 +347,16 @@ def _drop_pairs(proto: onnx.ModelProto) -> None:
                 renamed[node.output[0]] = in_float[node.input[0]]
     del proto.graph.node[:]
     proto.graph.node.extend(_used(nodes, outputs))
+
+
+def _clip(proto: onnx.ModelProto, source: str, out: str, limits: tuple[float, float]) -> onnx.NodeProto:
+    """A Clip of `source`; its limits become weights of `proto`, or attributes before opset 11."""
+    low, high = limits
+    if any(each.domain in ("", "ai.onnx") and each.version < _CLIP_OPSET for each in proto.opset_import):
+        return helper.make_node("Clip", [source], [out], name=out, min=low, max=high)
+    bounds = [numpy_helper.from_array(np.array(each, np.float32), f"{out}:{each}") for each in limits]
+    proto.graph.initializer.extend(bounds)
+    return helper.make_node("Clip", [source, *(each.name for each in bounds)], [out], name=out)
 
 
 def _folded_clip(node: onnx.NodeProto, arrays: dict[str, TensorProto]) -> tuple[float, float] | None:

@@ -150,7 +150,7 @@ def inspect(model: Model, graph: Graph, chosen: set[str] | None, assumed: str = 
     )
     if counts := quantized_operators(model.proto):
         listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        say(f"already quantised: {listed}; kept as they are (--requantize converts them to float)")
+        say(f"already quantised: {listed}; kept as they are (--requantize converts those with a float form)")
     for spec in model.inputs:
         say(f"input  {spec.name} {_dims(spec.shape)} {spec.dtype}")
     for value in model.proto.graph.output:
