@@ -150,9 +150,9 @@ def of_answers(
         f"output {name} changes its length on {plural(count, 'input')}: missing values count as 0"
         for name, count in chosen.ragged.items()
     ]
-    lines += [
-        f"output {name} is not float: {share:.2%} of its values agree" for name, share in chosen.unchanged.items()
-    ]
+    if chosen.unchanged:
+        shares = ", ".join(f"{name} {share:.2%}" for name, share in chosen.unchanged.items())
+        lines.append(f"outputs that are not float, unchanged with the plan: {shares}")
     if chosen.interval and limits.max_error is not None and chosen.error <= limits.max_error < chosen.interval[1]:
         low, high = (metric.text(each, 2) for each in metric.ascending(chosen.interval))
         lines.append(f"the limit holds on these inputs; on similar inputs expect {metric.title} from {low} to {high}")
