@@ -121,6 +121,11 @@ LIES: dict[str, tuple[Callable[[Plan], Plan], str]] = {
         lambda p: replace(p, predicted_rate_per_s=replace(p.predicted_latency_s, value=1e9)),
         "requests per second",
     ),
+    "a device busy for less": (
+        lambda p: replace(p, usage=(replace(p.usage[0], predicted_busy_s=1e-9), *p.usage[1:])),
+        "busy for .* by the tables",
+    ),
+    "another is the busiest": (lambda p: replace(p, busiest="far -> near"), "is not the busiest"),
     "over its latency limit": (lambda p: replace(p, limits=Limits(None, max_latency_s=1e-6)), "over its limit"),
     "over its energy limit": (lambda p: replace(p, limits=Limits(None, max_energy_joules=1e-9)), "over its limit"),
     "below its rate": (lambda p: replace(p, limits=Limits(None, min_rate_per_s=1e9)), "over its limit"),
@@ -161,6 +166,10 @@ def test_messages_take_of_the_rate_what_they_take_of_the_devices() -> None:
     far = next(each.predicted_s for each in after.pieces if each.device == "far")
     assert 1.0 / after.predicted_rate_per_s.value == pytest.approx(far + 0.75e-3)
     assert after.predicted_rate_per_s.value < before.predicted_rate_per_s.value
+    for plan, device in ((starting, "near"), (after, "far")):
+        assert plan.busiest == device and plan.predicted_rate_per_s is not None
+        busy_s = {each.device: each.predicted_busy_s for each in plan.usage}[device]
+        assert busy_s == pytest.approx(1.0 / plan.predicted_rate_per_s.value)
 
 
 def test_a_plan_all_in_float_says_what_int8_would_take() -> None:
@@ -193,7 +202,7 @@ def test_a_lie_is_caught(change: Callable[[Plan], Plan], words: str) -> None:
         ("[device.far]", "[device.far]\nint8 = false", "may not run int8"),
         ("[device.far]", "[device.far]\nenergy_cap_joules = 0.0000001", "over its cap"),
         ("latency_ms = 0.01", "latency_ms = 0.02", "the plan claims"),
-        ("[device.far]", "[device.far]\nreceive_ms = 1", "requests per second"),
+        ("[device.far]", "[device.far]\nreceive_ms = 1", "a request keeps far busy"),
         ("[device.near]", "[device.near]\nrequest_ms = 1", "a request takes 1.0000"),
         ("[device.near]", "[device.near]\nsend_ms_per_mb = 1e4", "near is busy with two things at once"),
         ("[device.near]", "[device.near]\nsend_ms = 1", "near is busy with two things at once"),

@@ -460,13 +460,22 @@ class _Checks:
         busy[plan.start] += self.cluster.device(plan.start).request_s
         for name in busy.keys() & self.profiles.keys():
             busy[name] *= self.profiles[name].sustained()
+        for use in plan.usage:
+            if not _close(busy[use.device], use.predicted_busy_s):
+                raise PlanIsWrong(
+                    f"a request keeps {use.device} busy for {busy[use.device]:.6g} s by the tables, the plan claims "
+                    f"{use.predicted_busy_s:.6g} s"
+                )
         for name, shared in [(each.name, each.processor) for each in self.cluster.devices if each.processor]:
             busy[shared] += busy.pop(name, 0.0)
-        period_s = max(each * self.share_of_requests(*name.split(" -> ")) for name, each in busy.items())
+        periods_s = {name: each * self.share_of_requests(*name.split(" -> ")) for name, each in busy.items()}
+        period_s = max(periods_s.values())
         said = plan.predicted_rate_per_s
         rate = 1.0 / period_s if period_s > 0.0 else inf
         if said is not None and not _close(rate, said.value):
             raise PlanIsWrong(f"the tables allow {rate:.4g} requests per second, the plan claims {said.value:.4g}")
+        if plan.busiest and not _close(periods_s.get(plan.busiest, 0.0), period_s):
+            raise PlanIsWrong(f"by the tables, {plan.busiest} is not the busiest, as the plan claims")
         for what, value, most in (
             ("latency", plan.predicted_latency_s.value, limits.max_latency_s),
             ("energy", joules, limits.max_energy_joules),

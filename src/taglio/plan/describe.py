@@ -4,7 +4,7 @@ The latency is that of the simulated timeline of a single request plus the start
 rate is that of the busiest device or link.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import hypot, inf, isfinite
 
@@ -51,7 +51,8 @@ def loads(assembled: Assembled, totals: Totals, rates: Sequence[float]) -> dict[
     """Busy share of each device and link at `rates`, requests per second of each model."""
     found: dict[str, float] = {}
     for model, pipeline in enumerate(pipelines(assembled, totals)):
-        for on, seconds in _busy(assembled, model, pipeline, simulate(pipeline)).items():
+        busy = _busy(assembled, model, pipeline, simulate(pipeline))
+        for on, seconds in _periods(assembled, model, pipeline, busy).items():
             found[on] = found.get(on, 0.0) + rates[model] * seconds
     return {on: share for on, share in found.items() if share > 0.0}
 
@@ -75,9 +76,11 @@ def _plan(
     places = placements_of(assembled, model, totals.labels, totals.stages)
     width = max(work.profiles[name].interval_ratio for name in {each.device for each in places})
     joules = _joules(assembled, pipeline)
-    busiest = max(_busy(assembled, model, pipeline, timeline).values(), default=0.0)
-    rate = 1.0 / busiest if busiest > 0.0 else inf
-    usage = _usage(assembled, totals, timeline, pipeline, work)
+    busy = _busy(assembled, model, pipeline, timeline)
+    periods = _periods(assembled, model, pipeline, busy)
+    busiest = max(periods, key=periods.__getitem__)
+    rate = 1.0 / periods[busiest] if periods[busiest] > 0.0 else inf
+    usage = _usage(assembled, totals, timeline, busy, pipeline, work)
     notes: tuple[str, ...] = ()
     assumed = [each.device for each in usage if each.assumed and each.predicted_busy_s > 0.0]
     if assumed:
@@ -107,6 +110,7 @@ def _plan(
         summed_s=sum(task.seconds for task in pipeline.tasks) + sum(s.busy_s + s.delay_s for s in pipeline.transfers),
         predicted_joules=Interval.around(joules, width) if joules > 0.0 else None,
         predicted_rate_per_s=Interval.around(rate, width) if isfinite(rate) else None,
+        busiest=busiest,
         timeline=timeline.spans,
         binding=_binding(assembled, totals),
     )
@@ -138,21 +142,27 @@ def predicted_error(work: Workload, plan: Plan) -> float:
 
 
 def _busy(assembled: Assembled, model: int, pipeline: Pipeline, timeline: Timeline) -> dict[str, float]:
-    """Busy seconds per streamed request of each link and each device, including its request and message handling; of
-    devices that take turns, those of each."""
+    """Busy seconds per streamed request of each link and each place, including its request and message handling; of
+    devices that take turns, those of the one whose turn it is."""
     profiles, busy, cluster = assembled.workloads[model].profiles, dict(timeline.busy_s), assembled.cluster
-    links = {link_name(each.link): each.link for each in pipeline.transfers}
     busy[cluster.start] = busy.get(cluster.start, 0.0) + cluster.device(cluster.start).request_s
     for each in pipeline.transfers:
         source, target = (cluster.device(end) for end in each.link)
         if source.name != target.name:
             busy[source.name] = busy.get(source.name, 0.0) + source.sending_s(each.bytes)
             busy[target.name] = busy.get(target.name, 0.0) + target.receiving_s(each.bytes)
+    return {on: seconds * (profiles[on].sustained() if on in profiles else 1.0) for on, seconds in busy.items()}
+
+
+def _periods(assembled: Assembled, model: int, pipeline: Pipeline, busy: Mapping[str, float]) -> dict[str, float]:
+    """Seconds between requests that each link and device can keep up with: the places of a device share its processor,
+    devices that take turns share the requests."""
+    profiles, cluster = assembled.workloads[model].profiles, assembled.cluster
+    links = {link_name(each.link): each.link for each in pipeline.transfers}
     found: dict[str, float] = {}
     for on, seconds in busy.items():
         where = cluster.processor(on) if on in profiles else on
-        slower = profiles[on].sustained() if on in profiles else 1.0
-        found[where] = found.get(where, 0.0) + seconds * slower / cluster.turns(*links.get(on, (on,)))
+        found[where] = found.get(where, 0.0) + seconds / cluster.turns(*links.get(on, (on,)))
     return found
 
 
@@ -186,7 +196,12 @@ def _joules(assembled: Assembled, pipeline: Pipeline) -> float:
 
 
 def _usage(
-    assembled: Assembled, totals: Totals, timeline: Timeline, pipeline: Pipeline, work: Workload
+    assembled: Assembled,
+    totals: Totals,
+    timeline: Timeline,
+    busy: Mapping[str, float],
+    pipeline: Pipeline,
+    work: Workload,
 ) -> tuple[DeviceUse, ...]:
     """Use of each device by a request of one model; memory is that of all models together."""
     used = {task.device for task in pipeline.tasks}
@@ -194,13 +209,13 @@ def _usage(
     for device in assembled.cluster.devices:
         if device.name not in used:
             continue
-        busy, memory = timeline.busy_s.get(device.name, 0.0), assembled.cluster.processor(device.name)
+        memory = assembled.cluster.processor(device.name)
         owner, has = assembled.problem.devices.index(memory), assembled.cluster.device(memory).memory_bytes
         found.append(
             DeviceUse(
                 device=device.name,
-                predicted_busy_s=busy,
-                predicted_joules=busy * device.active_watts,
+                predicted_busy_s=busy.get(device.name, 0.0),
+                predicted_joules=timeline.busy_s.get(device.name, 0.0) * device.active_watts,
                 weight_bytes=float(totals.weight_bytes[owner]),
                 peak_bytes=float(totals.peak_bytes[owner]),
                 memory_bytes=has if isfinite(has) else None,

@@ -101,9 +101,10 @@ class PlannedPiece:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """Use of a device by one request: busy seconds, joules, bytes of weights, peak bytes with live activations, and the
-    device's memory (None: not given). `assumed` times are another device's, scaled; `runtime` runs the model there.
-    `replicas` are the devices that take turns at its requests, each used so; empty: itself alone."""
+    """Use of a device by one request of a stream: busy seconds with messages and requests, joules of its components,
+    bytes of weights, peak bytes with live activations, and the device's memory (None: not given). `assumed` times are
+    another device's, scaled; `runtime` runs the model there. `replicas` are the devices that take turns at its
+    requests, each used so; empty: itself alone."""
 
     device: str
     predicted_busy_s: float
@@ -132,6 +133,7 @@ class Plan:
 
     On several devices `predicted_latency_s` is that of the simulated `timeline` of one request plus the start device's
     fixed cost per request; `summed_s` adds the seconds of all components and crossings, as if nothing ran in parallel.
+    `predicted_rate_per_s` is what the `busiest` device or link can keep up with ("" in plans of earlier versions).
     Inputs come from, and outputs go to, the device `start`. Times are means over inputs of `shapes`, empty if the model
     fixes its shapes. `runtime` is the place of a plan for one machine; devices of a cluster have their own (`usage`).
     """
@@ -156,6 +158,7 @@ class Plan:
     summed_s: float | None = None
     predicted_joules: Interval | None = None
     predicted_rate_per_s: Interval | None = None
+    busiest: str = ""
     timeline: tuple[Span, ...] = ()
     shapes: tuple[dict[str, tuple[int, ...]], ...] = ()
     binding: tuple[str, ...] = ()

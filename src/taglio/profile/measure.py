@@ -131,6 +131,7 @@ def refine_near(
     effort: Effort,
     *,
     near: Assignment,
+    limit_bytes: int | None = None,
 ) -> Profile:
     """`known` refined for assignments like `near`, by timing `near` beside float, at the machine's present speed.
 
@@ -147,6 +148,7 @@ def refine_near(
         effort,
         kernels=True,
         between=speeds.look,
+        limit_bytes=limit_bytes,
     )
     seen_s = speeds.finish()
     present = replace(known.conditions, reference_s=median(seen_s), reference_half_s=middle_half(seen_s))

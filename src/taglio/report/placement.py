@@ -77,7 +77,8 @@ def _totals(plan: Plan, *, shared: bool = False) -> Facts:
     facts.append(("latency", f"{ms(latency.value)} ({ms(latency.low)} … {ms(latency.high)}){summed}"))
     if plan.predicted_rate_per_s is not None:
         alone = " if alone on its devices" if shared else ""
-        facts.append(("capacity", f"{plan.predicted_rate_per_s.value:.4g} requests/s{alone}"))
+        busiest = f" ({plan.busiest} is busiest)" if plan.busiest and plan.crossings else ""
+        facts.append(("capacity", f"{plan.predicted_rate_per_s.value:.4g} requests/s{alone}{busiest}"))
     if plan.predicted_joules is not None:
         facts.append(("energy", f"{plan.predicted_joules.value:.4g} J per request"))
     guess = plan.predicted_error

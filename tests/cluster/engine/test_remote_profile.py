@@ -1,5 +1,7 @@
 """In which runtime a device profiles: the fastest that it has, where none is asked for."""
 
+import pickle
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +11,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from taglio import weights
 from taglio.cluster.engine import remote_profile
-from taglio.cluster.engine.remote_profile import Job, fastest
+from taglio.cluster.engine.deploy import send
+from taglio.cluster.engine.remote_profile import Job, Profiler, fastest
+from taglio.memory import free_bytes, used_bytes
+from taglio.model.load import Model, load
 from taglio.quantize.scheme import parse_scheme
-from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.weights import sha256
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.end_to_end.command import SCHEME
 
 GRAPH: Any = SimpleNamespace(candidates=list, blocks=())
@@ -31,27 +36,50 @@ def test_the_runtime_of_the_fastest_form_is_taken(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(remote_profile, "time_models", timed)
     monkeypatch.setattr(remote_profile, "pure_assignments", lambda *_: {"int8": {}})
     monkeypatch.setattr(remote_profile, "here", lambda: ("onnxruntime", "openvino", "openvino-bf16"))
-    job = Job({}, {}, GRAPH, None, parse_scheme(SCHEME), [], SessionOptions(1), 1.0, 0)  # type: ignore[arg-type]
+    model: Any = None
+    job = Job({}, model, GRAPH, None, parse_scheme(SCHEME), [], SessionOptions(1), 1.0, 0)  # type: ignore[arg-type]
     builder: Any = SimpleNamespace(build=dict)
     assert fastest(builder, job) == chosen
     monkeypatch.setattr(remote_profile, "here", lambda: ("onnxruntime", "openvino-bf16"))
     assert fastest(builder, job) == "onnxruntime"
 
 
-def test_a_device_gets_all_files_and_inputs_of_every_shape_and_not_only_of_the_most_frequent(tmp_path: Path) -> None:
-    """As `taglio profile` does: `typical` inputs are of one shape, `timed` ones of shapes as they occur."""
-    options = {"options": lambda: SessionOptions(1), "runtime": "onnxruntime"}
-    setup, source = SimpleNamespace(**options, shapes={}, seed=0, requantize=False), tmp_path / "m.onnx"
-    onnx.save(with_weights_in_a_file(), source, save_as_external_data=True, location="m.bin", size_threshold=0)
-    timed = [{"x": np.zeros((1, size), np.float32)} for size in (4, 8)]
+@pytest.mark.parametrize("in_files", [False, True])
+def test_a_device_times_the_model_as_it_was_simplified_here_within_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_files: bool
+) -> None:
+    """And runs it for nothing else. Inputs are those that `taglio profile` times: of every shape, not only of the most
+    frequent."""
+    if in_files:
+        monkeypatch.setattr("taglio.weights.IN_FILES_BYTES", 1)
+    model, options = load(with_weights()), {"options": lambda: SessionOptions(1), "runtime": "onnxruntime"}
+    timed = [{"x": np.ones((1, size), np.float32)} for size in (64, 8)]
     given = {"typical": timed[:1], "timed": timed, "graph": GRAPH, "ranges": lambda *_: None}
-    work: Any = SimpleNamespace(setup=setup, source=source, **given)
-    job = remote_profile._asked(work, parse_scheme(SCHEME), 1.0)
-    assert [each["x"].shape for each in job.feeds] == [(1, 4), (1, 8)]
-    assert job.files == {name: sha256(tmp_path / name) for name in ("m.onnx", "m.bin")}
+    work: Any = SimpleNamespace(setup=SimpleNamespace(**options, seed=0), model=model, **given)
+    job = replace(remote_profile._asked(work, parse_scheme(SCHEME), 1.0), files=remote_profile.written(model, tmp_path))
+    assert [each["x"].shape for each in job.feeds] == [(1, 64), (1, 8)] and len(job.files) == 1 + in_files
+    profiler, seen = Profiler("far", 1, tmp_path / "store"), dict[str, Any]()
+
+    def measured(model: Model, *_: object, limit_bytes: int, **__: object) -> None:
+        seen.update(model=model, limit_bytes=limit_bytes)
+
+    monkeypatch.setattr(remote_profile, "profile", measured)
+    monkeypatch.setattr(remote_profile, "QdqBuilder", lambda *_: None)
+    send(profiler, {sha256: tmp_path / name for name, sha256 in job.files.items()})
+    profiler.profile(replace(pickle.loads(pickle.dumps(job)), memory_bytes=10**9))
+    found = seen["model"]
+    assert (found.name, found.sha256, found.inputs) == (model.name, model.sha256, model.inputs)
+    assert (found.store is not None) == weights.refers(found.proto) == in_files
+    both = [open_session(each.proto, SessionOptions(1)).run(None, timed[0])[0] for each in (model, found)]
+    assert np.array_equal(*both)
+    assert 0 < seen["limit_bytes"] - 10**9 < 2 * used_bytes()
+    profiler.profile(job)
+    assert seen["limit_bytes"] < free_bytes() + used_bytes()
 
 
-def with_weights_in_a_file() -> onnx.ModelProto:
-    weight = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
-    x, y = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4])] for name in "xy")
-    return helper.make_model(helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "m", x, y, [weight]))
+def with_weights() -> onnx.ModelProto:
+    weight = numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
+    x, y = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 64])] for name in "xy")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]
+    graph = helper.make_graph(nodes, "m", x, y, [weight])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

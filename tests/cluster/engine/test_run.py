@@ -9,9 +9,10 @@ import pytest
 
 from taglio.cli import cluster_tables
 from taglio.cluster.devices import Link
-from taglio.cluster.engine.pipeline import Answer
+from taglio.cluster.engine.pipeline import Answer, Broken
 from taglio.cluster.engine.result import ClusterRun, DeviceSpeed, PlanTime
 from taglio.cluster.engine.run import DeviceSpeeds, _Run, too_short, way_s
+from taglio.cluster.engine.serve import Server
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import load
 from taglio.components.build import Port
@@ -93,19 +94,19 @@ def test_what_waits_for_its_link_is_predicted_to_take_as_long_as_in_the_plan() -
     assert way_s(timeline, Message("0-camera", "camera", "server", (other,)), link) == 1.5
 
 
-def answered(outputs: list[object]) -> Answer:
-    return Answer(0, outputs, 0.0, 1.0, (), ())  # type: ignore[arg-type]
+def answered(outputs: list[object], planned: SimpleNamespace) -> Answer:
+    return Answer(0, outputs, 0.0, 1.0, (), (), planned=planned)  # type: ignore[arg-type]
 
 
 def test_an_answer_is_compared_with_one_process_also_where_an_output_is_a_sequence() -> None:
     wanted = [[np.ones(3), np.ones(2)], np.ones(4)]
     running = SimpleNamespace(plan=SimpleNamespace(fingerprint=lambda: "plan"))
     run = _Run(running, None, [{}], {"plan": [wanted]})  # type: ignore[arg-type, list-item]
-    run.check(answered([[np.ones(3), np.ones(2)], np.ones(4)]), running)  # type: ignore[arg-type]
+    run.check(answered([[np.ones(3), np.ones(2)], np.ones(4)], running))
     assert (run.identical, run.distance) == (1, 0.0)
     run.answers.clear()
     with pytest.raises(MeasurementFailed, match="differs"):
-        run.check(answered([[np.ones(3), np.zeros(2)], np.ones(4)]), running)  # type: ignore[arg-type]
+        run.check(answered([[np.ones(3), np.zeros(2)], np.ones(4)], running))
 
 
 def running(name: str, *devices: str, takes_s: float) -> SimpleNamespace:
@@ -136,8 +137,7 @@ def test_requests_of_each_plan_are_told_apart_without_those_that_were_sent_again
     took_s = [0.01, 0.01, 8.0, 0.03, 0.03, 0.01]
     for request, each_s in enumerate(took_s):
         plan, attempts = (alone, 1 + (request == 2)) if 2 <= request <= 4 else (both, 1)
-        answer = Answer(request, [], 0.0, each_s, (), (), attempts)
-        run.check(answer, plan)  # type: ignore[arg-type]
+        run.check(Answer(request, [], 0.0, each_s, (), (), attempts, plan))  # type: ignore[arg-type]
     first, second = run.plans()
     assert (first.devices, first.requests, first.measured.mean_s, first.ratio) == (("camera", "server"), 3, 0.01, 2.0)
     assert (second.devices, second.requests, second.measured.mean_s, second.ratio) == (("camera",), 3, 0.03, 2.0)
@@ -154,8 +154,65 @@ def test_requests_of_each_plan_are_told_apart_without_those_that_were_sent_again
 def test_requests_that_were_all_sent_again_still_have_a_time() -> None:
     plan = running("a", "camera", takes_s=1.0)
     run = _Run(plan, None, [{}], {"a": [[]]})  # type: ignore[arg-type]
-    run.check(Answer(0, [], 0.0, 8.0, (), (), 2), plan)  # type: ignore[arg-type]
+    run.check(Answer(0, [], 0.0, 8.0, (), (), 2, plan))  # type: ignore[arg-type]
     assert [each.measured.mean_s for each in run.plans()] == [8.0]
+
+
+class Line:
+    """The pipeline of a plan that answers `value`; its request number `breaking` cannot be sent."""
+
+    def __init__(self, value: float, lanes: int, breaking: int) -> None:
+        self.value, self.lanes, self.breaking = value, lanes, breaking
+        self.sent = self.answered = 0
+
+    def room(self) -> bool:
+        return self.sent - self.answered < self.lanes
+
+    def send(self, _: object, __: object) -> int:
+        if self.sent == self.breaking:
+            raise Broken("its device is gone")
+        self.sent += 1
+        return self.sent - 1
+
+    def wait(self, request: int, _: float) -> Answer:
+        self.answered += 1
+        return Answer(request, [np.full(1, self.value)], 0.0, 1.0, (), ())
+
+    def close(self) -> None:
+        pass
+
+
+class Losing:
+    """Each loss ends in another plan, whose answers differ."""
+
+    def __init__(self, *lines: Line) -> None:
+        self.lines, self.watched = iter(lines), list[object]()
+
+    def recover(self, _: str = "") -> Line:
+        line = next(self.lines)
+        self.running = running(f"{line.value}", "camera", takes_s=1.0)
+        return line
+
+    begin = recover
+
+    def ready(self) -> bool:
+        return False
+
+    def watch(self, answer: Answer) -> None:
+        assert answer.planned is self.running  # otherwise its times would count as the next plan's
+        self.watched.append(answer.planned)
+
+
+def test_an_answer_is_checked_against_its_plan_also_if_another_takes_over_before_it_is_handed_out() -> None:
+    """Four requests in flight are sent again on one lane: the second loss is met while the third answer is in hand."""
+    recovery = Losing(Line(1.0, 4, breaking=3), Line(2.0, 1, breaking=2), Line(3.0, 1, breaking=-1))
+    server = Server(recovery, 1.0)  # type: ignore[arg-type]
+    wanted = {f"{value}": [[np.full(1, value)]] for value in (1.0, 2.0, 3.0)}
+    run = _Run(recovery.running, None, [{}], wanted)  # type: ignore[arg-type, list-item]
+    for answer in server.answers([{}] * 5):
+        run.check(answer)
+    assert run.identical == 5 and len(recovery.watched) == 5
+    assert {name: len(answers) for name, (_, answers) in run.by_plan.items()} == {"2.0": 2, "3.0": 3}
 
 
 def test_a_run_that_no_quota_met_says_how_many_requests_would_tell_what_devices_sustain() -> None:

@@ -17,6 +17,7 @@ from taglio.cluster.engine.deploy import Deployment
 from taglio.cluster.engine.host import FETCHES, WATCH, at_turn, post
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.parcel import Hop, Parcel, SessionStep, Step, merged
+from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.wiring import CALLER
 from taglio.errors import BadData, with_kind
 
@@ -30,7 +31,7 @@ class Answer:
     """One request's outputs in the model's order, when it was sent and answered, and its steps and hops, all by this
     process's clock.
 
-    `attempts` counts how often it was sent.
+    `attempts` counts how often it was sent, and `planned` is the plan that answered it; both are the server's to say.
     """
 
     request: int
@@ -40,6 +41,7 @@ class Answer:
     steps: tuple[Step, ...]
     hops: tuple[Hop, ...]
     attempts: int = 1
+    planned: Planned | None = None
 
     @property
     def latency_s(self) -> float:

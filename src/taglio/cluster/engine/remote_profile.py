@@ -1,20 +1,22 @@
 """Let every device profile the model, and later a plan, with its own runtime and threads. Sends the model once.
 
-The stage is the same as on one machine. A device gets the model by content hash, a few inputs and the calibrated
-ranges, and returns the profile that `taglio profile` would write there.
+The stage is the same as on one machine. A device gets the model as it was simplified here, by content hash, a few
+inputs and the calibrated ranges, and returns the profile that `taglio profile` would write there. Of the sessions that
+are timed, as many are open at once as fit in the memory of the device.
 """
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
-from taglio import weights
+from taglio import artifact, weights
 from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.engine.connect import Connection, on, refusal, same_version
 from taglio.cluster.engine.deploy import Calls, send
@@ -22,8 +24,9 @@ from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.resident import Resident
 from taglio.errors import BadDevice
 from taglio.flow.work import Work
+from taglio.memory import free_bytes, used_bytes
 from taglio.model.graph import Graph
-from taglio.model.load import load
+from taglio.model.load import Model
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN, profile, pure_assignments, refine_near
 from taglio.profile.result import Profile
@@ -36,17 +39,19 @@ from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.openvino import BF16
 from taglio.runtimes.places import AUTO, here
+from taglio.scratch import scratch
 
 _EFFORT_S, _AGAIN_S, _TRIAL_S = 16.0, 6.0, 3.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """What a device is to measure: the hashes of the model's files by name, its own first, and all options of `taglio
-    profile`. To refine a plan: the `known` profile and the precisions `near` to measure."""
+    """What a device is to measure: the hashes of the model's files by name, its own first, the `model` without its
+    `proto`, which they hold, and all options of `taglio profile`. Sessions may take `memory_bytes` (None: half of what
+    is free) at once. To refine a plan: the `known` profile and the precisions `near` to measure."""
 
     files: dict[str, str]
-    shapes: dict[str, tuple[int, ...]]
+    model: Model
     graph: Graph
     ranges: Ranges
     scheme: Scheme
@@ -56,7 +61,12 @@ class Job:
     seed: int
     known: Profile | None = None
     near: Assignment = field(default_factory=dict)
-    requantize: bool = False
+    memory_bytes: int | None = None
+
+    def limit_bytes(self) -> int:
+        """The most memory that this process may take."""
+        used = used_bytes()
+        return (free_bytes() + used) // 2 if self.memory_bytes is None else used + self.memory_bytes
 
 
 class Profiler(Resident):
@@ -64,19 +74,29 @@ class Profiler(Resident):
 
     def profile(self, job: Job) -> Profile:
         """Profile the model that was sent; if a profile is known already, refine it at a plan's precisions."""
-        model = load(self.named(job.files), job.shapes, requantize=job.requantize)
+        limit_bytes, model = job.limit_bytes(), self._model(job)
         graph, options = job.graph, job.options
         builder = QdqBuilder(model, graph, {job.scheme.calibrated: job.ranges})
         if job.known is not None:
             again = Effort(budget_s=_AGAIN_S * job.effort)
-            return refine_near(model, graph, builder, job.known, job.feeds, options, again, near=job.near)
+            given = (model, graph, builder, job.known, job.feeds, options, again)
+            return refine_near(*given, near=job.near, limit_bytes=limit_bytes)
         if options.runtime == AUTO:
-            options = replace(options, runtime=fastest(builder, job))
+            options = replace(options, runtime=fastest(builder, job, limit_bytes))
         budget = Effort(budget_s=_EFFORT_S * job.effort)
-        return profile(model, graph, builder, job.scheme, job.feeds, options, budget, seed=job.seed)
+        measured = (model, graph, builder, job.scheme, job.feeds, options, budget)
+        return profile(*measured, seed=job.seed, limit_bytes=limit_bytes)
+
+    def _model(self, job: Job) -> Model:
+        """The model of a job; weights that came in a file of their own stay in it."""
+        proto = weights.load(self.named(job.files))
+        if not weights.refers(proto):
+            return replace(job.model, proto=proto)
+        store = weights.Store()
+        return replace(job.model, proto=store.take(proto), store=store)
 
 
-def fastest(builder: QdqBuilder, job: Job) -> str:
+def fastest(builder: QdqBuilder, job: Job, limit_bytes: int | None = None) -> str:
     """The runtime of this machine in which the model is fastest, float or all-int8. Runtimes that compute in bfloat16
     are not tried: the error that they add is not known here."""
     runtimes = [name for name in here() if name != BF16]
@@ -92,6 +112,7 @@ def fastest(builder: QdqBuilder, job: Job) -> str:
         kernels=False,
         places={way: replace(job.options, runtime=name) for way, (_, name) in ways.items()},
         refused={},
+        limit_bytes=limit_bytes,
     )
     return ways[min(timed, key=lambda way: timed[way].wall.median_s)][1]
 
@@ -127,11 +148,15 @@ def _measured(
     library = ray()
     connection.need(list(jobs))
     waiting: dict[str, deque[tuple[str, Any, Job]]] = {}  # by machine
-    for name, job in jobs.items():
-        device = cluster.device(name)
-        actor, machine = _profiler(device, job, _file(work).parent, work.progress)
-        there = replace(job, options=replace(job.options, threads=device.threads))
-        waiting.setdefault(machine, deque()).append((name, actor, there))
+    with scratch() as folder:
+        files = written(work.model, folder)
+        for name, job in jobs.items():
+            device = cluster.device(name)
+            memory_bytes = int(device.memory_bytes) if isfinite(device.memory_bytes) else None
+            options = replace(job.options, threads=device.threads)
+            there = replace(job, files=files, options=options, memory_bytes=memory_bytes)
+            actor, machine = _profiler(device, there, folder, work.progress)
+            waiting.setdefault(machine, deque()).append((name, actor, there))
     running: dict[Any, tuple[str, str, Any]] = {}  # keeps the actor, which ends with its handle
     found: dict[str, Profile] = {}
     while running or any(waiting.values()):
@@ -153,22 +178,21 @@ def _measured(
 
 
 def _asked(work: Work, scheme: Scheme, effort: float) -> Job:
-    """The job of every device, apart from its threads."""
-    setup, model = work.setup, _file(work)
-    tensors = weights.tensors(onnx.load(model, load_external_data=False))
-    names = [model.name, *(weights.place(each)[0] for each in tensors if weights.in_file(each))]
-    files = {name: weights.sha256(model.parent / name) for name in dict.fromkeys(names)}
+    """The job of every device, apart from the model's files and what each device has."""
+    setup, model = work.setup, replace(work.model, proto=onnx.ModelProto(), store=None)
     feeds = [dict(each) for each in work.timed]
-    ranges = work.ranges(scheme)
     options = replace(setup.options(), threads=1, runtime=setup.runtime)
-    job = Job(files, setup.shapes, work.graph, ranges, scheme, feeds, options, effort, setup.seed)
-    return replace(job, requantize=setup.requantize)
+    return Job({}, model, work.graph, work.ranges(scheme), scheme, feeds, options, effort, setup.seed)
 
 
-def _file(work: Work) -> Path:
-    """The model as an ONNX file."""
-    assert isinstance(work.source, Path), "commands give a path"
-    return work.source
+def written(model: Model, folder: Path) -> dict[str, str]:
+    """Write a model for devices, weights that lie in files into one of their own; returns hashes by name."""
+    path, data = folder / "model.onnx", folder / f"model.onnx{artifact.DATA}"
+    if model.store is None:
+        path.write_bytes(model.proto.SerializeToString())
+    else:
+        weights.save(path, model.proto, data, data.name)
+    return {each.name: weights.sha256(each) for each in (path, data) if each.exists()}
 
 
 def _in(job: Job, runtime: str) -> Job:

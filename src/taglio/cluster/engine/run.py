@@ -152,7 +152,7 @@ def answer_requests(
             look = not stream and not any(before.values())
             busy, begun = busy_from_now(), time.monotonic()
             for answer in server.steps(feeds, "run") if steps else server.answers(islice(cycle(feeds), runs)):
-                run.check(answer, recovery.running)
+                run.check(answer)
                 if look and recovery.deployment is not None:
                     speeds.look_between(recovery.deployment)
                 if progress:
@@ -250,9 +250,11 @@ class _Run:
     now: list[list[np.ndarray]] = field(default_factory=list)
     mine: list[Answer] = field(default_factory=list)
 
-    def check(self, answer: Answer, running: Planned) -> None:
-        """Compare an answer with the running plan's answer in one process. Raises MeasurementFailed if they differ. A
-        plan that took over may have other precisions, and hence different answers."""
+    def check(self, answer: Answer) -> None:
+        """Compare an answer with its plan's answer in one process. Raises MeasurementFailed if they differ. A plan that
+        took over may have other precisions, and hence different answers."""
+        running = answer.planned
+        assert running is not None, "the server says which"
         if len(self.answers) != answer.request:
             raise MeasurementFailed(f"request {answer.request} was answered instead of {len(self.answers)}")
         if running is not self.running:

@@ -169,17 +169,25 @@ class Server:
             raise
         finally:
             self._waiting.popleft()
+        # Requests that are sent below may break the pipeline, and another plan then takes over: this one answered.
+        answer = replace(
+            answer,
+            request=first.request,
+            sent_s=first.sent_s,
+            attempts=first.attempts,
+            planned=self._recovery.running,
+        )
         if first.session is not None:
             first.session.keep(first.feed)
             if first.last:
                 self._sessions.discard(first.session)
             elif sum(each.kept_bytes for each in self._sessions) > _REPLAYED_BYTES:
                 max(self._sessions, key=lambda each: each.kept_bytes).forget()
-        with suppress(BadDevice):  # as their own `next` will say
-            self._send()  # requests without a lane after a recovery
         if not self._sessions:
             self._recovery.watch(answer)
-        return replace(answer, request=first.request, sent_s=first.sent_s, attempts=first.attempts)
+        with suppress(BadDevice):  # as their own `next` will say
+            self._send()  # requests without a lane after a recovery
+        return answer
 
     def _answer(self, first: _Waiting) -> Answer:
         while True:
