@@ -16,6 +16,7 @@ from taglio.model.graph import Graph
 from taglio.model.inputs import random_feed
 from taglio.model.load import Model, load
 from taglio.model.observe import observe_random
+from taglio.model.opset import with_quantizable_opset
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from tests.models import residual, saved
 
@@ -143,6 +144,15 @@ def test_an_opset_without_quantize_linear_is_lowered_where_nothing_changed_since
     model, graph = taken(proto, tmp_path, {"x": X})
     assert model.opset < 28 and not model.no_int8
     assert "Relu" in graph.blocks[0].refusal
+
+
+def test_an_attribute_that_crashes_the_converter_of_onnx_costs_a_refusal(tmp_path: Path) -> None:
+    """The converter takes the attribute as the numbers that it should be, without looking: exit code 139."""
+    node = helper.make_node("Squeeze", ["x"], ["y"], axes="first")
+    proto = made([node], [value("x", [1, 4])], [value("y", [4])], opsets={"": 11})
+    assert with_quantizable_opset(proto) == proto
+    with pytest.raises(BadModel, match="axes"):
+        load(saved(proto, tmp_path))
 
 
 def test_an_old_opset_that_cannot_be_raised_stays_and_nothing_is_int8(tmp_path: Path) -> None:

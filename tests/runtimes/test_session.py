@@ -5,13 +5,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from taglio.errors import BadModel, BadOption
 from taglio.profile.machine import describe
-from taglio.runtimes.onnxruntime import SessionOptions, sums_saturate
+from taglio.runtimes import onnxruntime
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, sums_saturate
 from taglio.runtimes.session import RUNTIMES, opener
-from tests.models import conv_relu_chain, pyramid, saved, two_in_two_out
+from tests.models import Sketch, conv_relu_chain, pyramid, saved, two_in_two_out
 
 ONE = SessionOptions(1)
 HAS_OPENVINO = importlib.util.find_spec("openvino") is not None
@@ -70,3 +72,17 @@ def test_sums_saturate_where_the_processor_has_no_instruction_for_them() -> None
     if not flags & {"avx2", "asimd"}:
         pytest.skip(f"of this processor nothing is known: {describe()}")
     assert sums_saturate() == (not flags & {"asimd", "avx_vnni", "avx512_vnni", "amx_int8"})
+
+
+@pytest.mark.parametrize(("most", "left"), [(3, 2), (2, 3)])
+def test_equal_operators_are_not_looked_for_in_a_large_model(
+    most: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening 100,000 operators took over two minutes of a core."""
+    monkeypatch.setattr(onnxruntime, "_MOST_COMPARED", most)
+    g = Sketch()
+    x = g.input("x", 1, 4)
+    y = g.op("Mul", g.op("Sin", x), g.op("Sin", x))
+    basic = SessionOptions(1, Optimization.BASIC)
+    open_session(g.model(g.rename(y, "y")), basic, save_optimized=tmp_path / "simple.onnx")
+    assert len(onnx.load(tmp_path / "simple.onnx").graph.node) == left

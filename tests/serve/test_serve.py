@@ -11,7 +11,6 @@ import socket
 import ssl
 import struct
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -303,20 +302,21 @@ def half_messages(calls: int) -> bytes:
 def test_messages_of_unknown_size_are_received_a_few_at_a_time(serving: Callable[..., Server], tmp_path: Path) -> None:
     """Clients that send half a message, as many as the server receives at once, hold others up for half a second, not
     until its patience ends."""
-    running = serving(f"product={workspace(tmp_path / 'w', product())}", "--drain-s", "3")
+    running = serving(f"product={workspace(tmp_path / 'w', product())}", "--drain-s", "5")
     host, _, port = running.grpc.rpartition(":")
     with socket.create_connection((host, int(port)), 30) as slow, grpc.insecure_channel(running.grpc) as channel:
         live: Any = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
         assert live(b"", timeout=30)
         slow.sendall(half_messages(16))
-        time.sleep(0.3)
-        with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
-            live(b"", timeout=0.2)
-        began = time.perf_counter()
+        with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):  # as soon as the server receives them
+            any(live(b"", timeout=0.2) is None for _ in range(1000))
         assert live(b"", timeout=30)
-        assert time.perf_counter() - began < 2.0
-        while b"did not come within 3 s" not in (said := slow.recv(65536)):
-            assert said
+        said = slow.recv(65536, socket.MSG_DONTWAIT)
+        assert said and b"did not come" not in said  # its patience has not ended
+        while b"did not come within 5 s" not in said:
+            more = slow.recv(65536)
+            assert more
+            said += more
         assert live(b"", timeout=30)
 
 

@@ -35,6 +35,8 @@ _LEVELS = {
     Optimization.EXTENDED: ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     Optimization.ALL: ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
+# ONNX Runtime compares operators in time that grows with their square: over two minutes for 100,000.
+_DUPLICATES, _MOST_COMPARED = "CommonSubexpressionElimination", 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,8 @@ def open_session(
     with `save_weights` its weights beside it.
 
     For a message that refers to weights in files, kernels use these weights without repacking them, which saves memory
-    but is slower: open the file's path to time it as it is deployed.
+    but is slower: open the file's path to time it as it is deployed. In a large message opened with basic rewrites,
+    operators that compute the same are not merged.
 
     Raises BadModel, naming `label`, if ONNX Runtime refuses the model.
     """
@@ -132,8 +135,12 @@ def open_session(
     elif folder is not None and save_optimized is not None and isinstance(model, onnx.ModelProto):
         weights.link_beside(model, save_optimized)
     providers = [(options.providers[0], dict(options.provider)), *options.providers[1:]]
+    large = isinstance(model, onnx.ModelProto) and len(model.graph.node) > _MOST_COMPARED
+    disabled = [_DUPLICATES] if large and options.optimization is Optimization.BASIC else None
     try:
-        return ort.InferenceSession(source, config, providers=providers, enable_fallback=0)
+        return ort.InferenceSession(
+            source, config, providers=providers, disabled_optimizers=disabled, enable_fallback=0
+        )
     except Exception as error:  # ONNX Runtime's exceptions share no useful base class
         raise BadModel(f"{label}: ONNX Runtime {version()} cannot load it: {one_line(error, 500)}") from None
 

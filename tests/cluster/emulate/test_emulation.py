@@ -1,8 +1,8 @@
 """Whole emulations: that links and quotas do what the file says, and that nothing is left behind.
 
 Tolerances: a round trip within 2 ms above twice the latency, a megabyte within 6 % of its time on the link (headers
-take 0.6 %, copies on two cores the rest), the fastest of several, as a busy machine only adds; half a core at most
-20 % more.
+take 0.6 %, copies on two cores the rest), the fastest of several, as a busy machine only adds, and of more where none
+of these is fast enough; half a core at most 20 % more.
 """
 
 import json
@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,12 @@ latency_ms = 5
 link = [{from = "camera", to = "gateway", bandwidth_mbit_s = 5}]
 """
 SINK, SENDER = (ROOT / "benchmarks" / name for name in ("link_sink.py", "link_sender.py"))
-BUSY = "import time; end = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
+COMPUTES = """
+import time
+begun_s, used_s = time.monotonic(), time.process_time()
+while time.process_time() - used_s < 0.6: pass
+print(time.monotonic() - begun_s)
+"""
 
 
 @pytest.fixture
@@ -88,36 +94,46 @@ def traces() -> set[str]:
     return found | {str(path) for path in Path("/run/netns").glob("taglio-*")}
 
 
-def seconds(made: Emulation, source: str, target: str, size: int, runs: int = 5) -> float:
-    """Seconds from the first byte sent until the answer to the last, of the fastest run."""
+def seconds(made: Emulation, source: str, target: str, size: int, most_s: float = inf, runs: int = 5) -> float:
+    """Seconds from the first byte sent until the answer to the last, of the fastest run; of up to ten times as many
+    until one takes at most `most_s`."""
+    fastest_s = inf
     with made.start(target, [sys.executable, str(SINK)]) as sink:
         words = [sys.executable, str(SENDER), made.addresses[target], str(runs), str(size)]
-        with made.start(source, words, stdout=subprocess.PIPE) as sender:
-            told = sender.communicate(timeout=120)[0]
+        for _ in range(10):
+            with made.start(source, words, stdout=subprocess.PIPE) as sender:
+                fastest_s = min(fastest_s, *json.loads(sender.communicate(timeout=120)[0])[0])
+            if fastest_s <= most_s:
+                break
         sink.kill()
-    return float(min(json.loads(told)[0]))
+    return fastest_s
 
 
 def test_a_round_trip_takes_both_latencies(made: Emulation) -> None:
-    assert 0.020 <= seconds(made, "camera", "gateway", 1, 21) <= 0.022
-    assert 0.030 <= seconds(made, "camera", "server", 1, 21) <= 0.033  # no link of their own: over the gateway
+    assert 0.020 <= seconds(made, "camera", "gateway", 1, 0.022, 21) <= 0.022
+    assert 0.030 <= seconds(made, "camera", "server", 1, 0.033, 21) <= 0.033  # no link of its own: over the gateway
 
 
 def test_a_megabyte_takes_as_long_as_its_link_says(made: Emulation) -> None:
     size = 1_000_000
-    assert seconds(made, "gateway", "server", size) == pytest.approx(0.010 + size / 12.5e6, rel=0.06)
+    for source, target, expected_s in (
+        ("gateway", "server", 0.010 + size / 12.5e6),
+        ("camera", "gateway", 0.020 + size / 6.25e6),
+    ):
+        assert seconds(made, source, target, size, 1.06 * expected_s) == pytest.approx(expected_s, rel=0.06)
     before = made.counts().links[0].passed_bytes
-    assert seconds(made, "camera", "gateway", size) == pytest.approx(0.020 + size / 6.25e6, rel=0.06)
+    seconds(made, "camera", "gateway", size)
     passed = made.counts().links[0].passed_bytes - before
     assert size * 8 < passed < size * 8 * 1.02  # eight of them, headers included
 
 
 def test_links_and_quotas_change_while_it_runs(made: Emulation) -> None:
     made.change("link gateway->server bandwidth x0.1; link gateway->server latency x4; device server x10")
-    assert seconds(made, "gateway", "server", 100_000) == pytest.approx(0.025 + 100_000 / 1.25e6, rel=0.06)
+    expected_s = 0.025 + 100_000 / 1.25e6
+    assert seconds(made, "gateway", "server", 100_000, 1.06 * expected_s) == pytest.approx(expected_s, rel=0.06)
     assert quota_of(made, "server").split()[0] == "1000"  # of 10,000 µs: one thread at a tenth
     made.change("")
-    assert seconds(made, "gateway", "server", 1, 11) <= 0.012
+    assert seconds(made, "gateway", "server", 1, 0.012, 11) <= 0.012
     assert quota_of(made, "server").split()[0] in ("-1", "max")
     with pytest.raises(BadOption, match="no device"):
         made.change("link gateway->nowhere cut")
@@ -137,9 +153,10 @@ def test_nothing_passes_a_cut_link(made: Emulation) -> None:
 
 
 def test_half_a_core_is_half_a_core(made: Emulation) -> None:
-    with made.start("camera", [sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as busy:
-        used_s = float(busy.communicate(timeout=60)[0])
-    assert 0.3 < used_s < 1.2  # of two seconds; less than one where others compute, too
+    assert quota_of(made, "camera").split()[0] == "5000"  # of 10,000 µs
+    with made.start("camera", [sys.executable, "-c", COMPUTES], stdout=subprocess.PIPE) as computing:
+        took_s = float(computing.communicate(timeout=120)[0])
+    assert took_s > 1.0  # for 0.6 seconds of a core; longer where others compute, too
 
 
 def test_a_command_knows_where_it_is_and_ends_all_with_its_code(file: Path) -> None:
