@@ -6,10 +6,12 @@ tensors cross at a cost, and the planner makes it. It is measured in OpenVINO, w
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from math import inf
+from operator import itemgetter
 
 import numpy as np
 
@@ -37,6 +39,8 @@ _BUDGET_S, _LEAST = 20.0, 0.1
 _FEW = 2
 # Neighbours share a measurement if time is short, but no more than this share of all blocks.
 _COARSEST = 0.25
+# Groups are first as large as takes this share of the time; the rest is for dividing those with the largest errors.
+_FIRST = 0.25
 # The share of the limit that a choice may use: on other inputs its error differs. One that uses _CLOSE of that is good
 # enough.
 _SHARE, _CLOSE = 0.8, 0.95
@@ -83,7 +87,7 @@ def choose_bfloat16(
         return f"a run takes {float_s:.2g} s: its blocks were not chosen; a higher effort chooses them"
     seconds = np.array([_seconds(work, place, effort) for place in (MIXED, BF16)])
     alone = _alone(work, seconds[1], reference.first(_FEW), metric, budget_s)
-    squares = np.square([alone.get(block.name, 0.0) for block in work.graph.blocks])
+    squares = np.square([alone.get(block.name, inf) for block in work.graph.blocks])
     best = _mixed(work, seconds, squares, reference, _SHARE * limit, metric=metric, budget_s=budget_s)
     if best is None:
         return f"no choice of blocks was found that gains and keeps {_SHARE:.0%} of the limit"
@@ -147,7 +151,7 @@ def with_int8(seconds: float, error: float, limit: float) -> float:
 def fastest(graph: Graph, seconds: np.ndarray, squares: np.ndarray, most: float) -> tuple[np.ndarray, float]:
     """Which blocks are in bfloat16, bool [blocks], so that their `squares` add up to at most `most` and the sum of
     `seconds` [precision, block] and of what conversions take is least; and that sum. Model inputs and outputs are
-    float32."""
+    float32, and so are blocks with infinite squares."""
     placed = solve(_problem(graph, seconds, squares, most), time_limit_s=_SOLVE_S, incumbent=[0] * len(squares))
     return np.array(placed.labels, bool), placed.objective
 
@@ -161,13 +165,15 @@ def _problem(graph: Graph, seconds: np.ndarray, squares: np.ndarray, most: float
     count, edges = len(values), [reader for _, readers in values for reader in readers]
     sizes = np.array([each.float_bytes + _ONE if each.dtype == "float32" else 0.0 for each, _ in values])
     apart, none = 1.0 - np.eye(2), np.zeros(len(edges))
+    able = np.isfinite(squares)
+    squares = np.where(able, squares, 0.0)
     return Problem(
         devices=("float32", "bfloat16"),
         forms=(Form("float", Kind.FLOAT, Kind.FLOAT),),
         nodes=tuple(index),
         model=np.zeros(len(index), int),
         seconds=seconds.T[:, :, None],
-        allowed=np.ones((len(index), 2, 1), bool),
+        allowed=np.stack([np.ones_like(able), able], -1)[..., None],
         values=Values(
             names=tuple(each.name for each, _ in values),
             producer=np.array([SOURCE if each.producer is None else index[each.producer] for each, _ in values]),
@@ -194,8 +200,8 @@ def _alone(
     budget_s: float,
 ) -> dict[str, float]:
     """The error of each block alone in bfloat16, as ONNX Runtime computes it on rounded numbers. Blocks that OpenVINO
-    fuses into others, and take no `seconds`, are measured with the one before; if time is short, more neighbours are
-    measured together. They share the result."""
+    fuses into others, and take no `seconds`, are measured with the one before. Neighbours are first measured together,
+    then the worst of these groups in halves, for `budget_s` seconds; a group shares its result."""
     floats = {tensor.name for tensor in work.graph.tensors if tensor.dtype == "float32"}
     runs: list[list[str]] = []
     for block, each_s in zip(work.graph.blocks, seconds, strict=True):
@@ -213,12 +219,28 @@ def _alone(
     error(())
     begun = time.perf_counter()
     error(())
-    size = max(1, round(len(runs) * (time.perf_counter() - begun) / budget_s))
-    runs = [[*chain.from_iterable(runs[start : start + size])] for start in range(0, len(runs), size)]
+    end = time.perf_counter() + budget_s
+    size = max(1, round(len(runs) * (time.perf_counter() - begun) / (_FIRST * budget_s)))
+    groups = [runs[start : start + size] for start in range(0, len(runs), size)]
+    first = [(error([*chain(*group)]), group) for group in reported(groups, "trying bfloat16", work.progress)]
     found: dict[str, float] = {}
-    for run in reported(runs, "trying bfloat16", work.progress):
-        found |= dict.fromkeys(run, error(run) / len(run) ** 0.5)
+    for each, group in _divided(first, error, lambda: time.perf_counter() < end):
+        members = [*chain(*group)]
+        found |= dict.fromkeys(members, each / len(members) ** 0.5)
     return found
+
+
+def _divided(
+    measured: list[tuple[float, list[list[str]]]], error: Callable[[list[str]], float], goes_on: Callable[[], bool]
+) -> list[tuple[float, list[list[str]]]]:
+    """Errors and groups of runs of blocks, with the worst group divided in halves and measured, again and again while
+    `goes_on`."""
+    while goes_on() and (several := [each for each in measured if len(each[1]) > 1]):
+        worst = max(several, key=itemgetter(0))
+        measured.remove(worst)
+        middle = len(worst[1]) // 2
+        measured += [(error([*chain(*half)]), half) for half in (worst[1][:middle], worst[1][middle:])]
+    return measured
 
 
 def _tensors(work: Work, blocks: Sequence[Block]) -> tuple[str, ...]:
