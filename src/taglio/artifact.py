@@ -1,7 +1,6 @@
 """Write and read artifacts: a kind, a version, a model hash and a value. Knows no stage."""
 
 import errno
-import hashlib
 import os
 import stat
 import tempfile
@@ -150,13 +149,11 @@ def write_model(path: Path, proto: onnx.ModelProto) -> tuple[str, ...]:
     """Write a model as `write_bytes` does; large weights go into one file beside it. Returns the SHA-256 of each file,
     the model's first."""
     data = path.with_name(f"{path.name}{DATA}")
-    if weights.size_bytes(proto) < weights.ONE_FILE_BYTES:
-        proto = weights.in_memory(proto)
-    body = proto.SerializeToString()
-    if not weights.refers(proto):
-        write_bytes(path, body)
+    if not weights.refers(proto) or weights.size_bytes(proto) < weights.ONE_FILE_BYTES:
+        with replacing(path) as model:
+            weights.write_whole(model, proto)
         data.unlink(missing_ok=True)
-        return (hashlib.sha256(body).hexdigest(),)
+        return (weights.sha256(path),)
     with replacing(data) as stored, replacing(path) as model:
         weights.save(model, proto, stored, data.name)
     return tuple(weights.sha256(each) for each in (path, data))

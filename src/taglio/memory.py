@@ -20,8 +20,9 @@ from taglio.scratch import PREFIX, lasting
 T = TypeVar("T")
 # Shares of the limit: outputs kept for comparison, samples, events of a profiler.
 OUTPUTS, SAMPLES, EVENTS = 0.125, 0.25, 0.125
-# Share of the limit above which freed memory is returned to the system; below it, collecting is not worth the time.
-_LEAST_TAKEN = 0.25
+# Shares of the limit above which freed memory is returned to the system before a large step (below it, collecting is
+# not worth the time), and pages of weight files after a run.
+_LEAST_TAKEN, _MOST_TAKEN = 0.25, 0.75
 # glibc's mallopt(3): options and bytes. By default a process requests new pages for every large copy, which takes 0.5
 # to 2 ms per megabyte.
 _MALLOPT = {-3: 32 * 2**20, -1: 128 * 2**20}  # M_MMAP_THRESHOLD (the most it takes), M_TRIM_THRESHOLD
@@ -63,10 +64,20 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def size_text(count: float) -> str:
+    """Bytes in words: "1.5 GB" or "300 MB"."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
 def give_back() -> None:
-    """Collect garbage and `trim`; also drop pages of weight files, which are read again when needed."""
+    """Collect garbage and `trim`; also drop pages of weight files."""
     gc.collect()
     trim()
+    _drop_pages()
+
+
+def _drop_pages() -> None:
+    """Take the pages of weight files out of this process; they are read again when needed."""
     for start, end in _mapped():
         ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
 
@@ -91,6 +102,12 @@ def make_room(limit_bytes: float | None) -> None:
     """Call `give_back` if this process uses a good part of `limit_bytes` (None: no limit)."""
     if limit_bytes is not None and used_bytes() > _LEAST_TAKEN * limit_bytes:
         give_back()
+
+
+def drop_pages_near(limit_bytes: float | None) -> None:
+    """Drop pages of weight files if this process uses most of `limit_bytes` (None: no limit)."""
+    if limit_bytes is not None and used_bytes() > _MOST_TAKEN * limit_bytes:
+        _drop_pages()
 
 
 def groups_within(items: Iterable[T], bytes_of: Callable[[T], int], room_bytes: float) -> Iterator[list[T]]:

@@ -173,13 +173,60 @@ def test_sessions_are_timed_in_groups_beside_the_first(monkeypatch: pytest.Monke
 
 
 def test_a_limit_makes_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert groups_of(monkeypatch, limit_bytes=3_600_000)[0] == [[*"abc"], [*"ade"]]
+    assert groups_of(monkeypatch, limit_bytes=4_000_000)[0] == [[*"abc"], [*"ade"]]
 
 
 def test_one_at_a_time_where_no_two_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     groups, seconds = groups_of(monkeypatch, limit_bytes=1_600_000)
     assert groups == [["a"], ["b"], ["c"], ["d"], ["e"]]
     assert min(seconds.values()) > 0.0
+
+
+def test_what_does_not_fit_outside_onnx_runtime_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO takes twice the weights: a model of 300 MB exceeded a limit of 1 GB, opened beside ONNX Runtime's."""
+    pytest.importorskip("openvino")
+    g = Sketch(3)
+    model = g.model(g.op("MatMul", g.input("x", 1, 512), g.weight(512, 512)))
+    feed = {"x": np.zeros((1, 512), np.float32)}
+    monkeypatch.setattr(stopwatch, "used_bytes", lambda: 1_000_000)
+    places = {name: SessionOptions(1, runtime=name) for name in ("onnxruntime", "openvino")}
+    found: dict[int, list[str]] = {}
+    for limit_bytes in (2_500_000, 4_000_000):
+        refused: dict[str, str] = {}
+        timed = time_models(
+            dict.fromkeys(places, lambda: model),
+            [feed],
+            SessionOptions(1),
+            EFFORT,
+            kernels=False,
+            limit_bytes=limit_bytes,
+            places=places,
+            refused=refused,
+        )
+        found[limit_bytes] = [*timed]
+        if refused:
+            assert refused == {
+                "openvino": "it needs an estimated 3 MB there, and the memory limit leaves 2 MB for sessions"
+            }
+    assert found == {2_500_000: ["onnxruntime"], 4_000_000: ["onnxruntime", "openvino"]}
+
+
+def test_a_model_that_does_not_fit_lets_a_smaller_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[list[str]] = []
+    interleave: Callable[..., object] = stopwatch._interleave
+
+    def watched(sessions: dict[str, object], *rest: object, **named: object) -> object:
+        groups.append([*sessions])
+        return interleave(sessions, *rest, **named)
+
+    monkeypatch.setattr(stopwatch, "_interleave", watched)
+    monkeypatch.setattr(stopwatch, "used_bytes", lambda: 0)
+    monkeypatch.setattr(stopwatch, "session_bytes", lambda proto, _: 1e6 * len(proto.graph.node))
+    models = {str(count): lambda count=count: products(count) for count in (1, 9, 2)}  # two operators each
+    feed = {"x": np.zeros((1, 64), np.float32)}
+    timed = time_models(models, [feed], SessionOptions(1), EFFORT, kernels=False, limit_bytes=10_000_000)
+    assert groups == [["1", "2"], ["9"]]
+    assert [*timed] == ["1", "9", "2"]
 
 
 def test_answers_and_errors_are_the_same_without_room(given: tuple[Path, Path]) -> None:
@@ -191,7 +238,7 @@ def test_answers_and_errors_are_the_same_without_room(given: tuple[Path, Path]) 
     assert wide == narrow
     switchable = Switchable(work.model, work.graph, builder, CHOICES, SessionOptions(1))
     held, filed = (
-        ErrorMeter(switchable, work.data.held_out.samples, work.parts, room_bytes=room) for room in (None, 0)
+        ErrorMeter(switchable, work.data.held_out.samples, work.parts, memory_bytes=limit) for limit in (None, 8)
     )
     one, other = held.read(assignment), filed.read(assignment)
     np.testing.assert_array_equal(one.l2, other.l2)

@@ -16,7 +16,7 @@ from taglio.error.sketch import Sketcher
 from taglio.error.switchable import Switchable
 from taglio.error.tally import RUINED, Measure, Outputs, Tally
 from taglio.errors import BadData
-from taglio.memory import Shelf
+from taglio.memory import OUTPUTS, Shelf, drop_pages_near
 from taglio.quantize.precision import Assignment
 
 
@@ -46,18 +46,20 @@ class ErrorMeter:
         measure: Measure | None = None,
         limit: float = inf,
         *,
-        room_bytes: float | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
         """`parts` are those of the outputs, or the outputs' names; `measure` is relative L2 if None, and `limit` the
-        limit on its metric. Float outputs beyond `room_bytes` (None: no limit) are kept in a file. Raises BadData for
-        an output of the float model that is all NaN or infinite."""
+        limit on its metric. `memory_bytes` is what this process may use (None: no limit); float outputs beyond their
+        share of it are kept in a file. Raises BadData for an output of the float model that is all NaN or infinite."""
         start = time.perf_counter()
         self._switchable = switchable
         self._samples = samples
         self._parts = parts if isinstance(parts, Parts) else whole(parts)
         self._limit = limit
         self.names = self._parts.names
-        self._reference = Shelf((switchable.run({}, sample) for sample in samples), room_bytes)
+        self._memory_bytes = memory_bytes
+        room_bytes = None if memory_bytes is None else OUTPUTS * memory_bytes
+        self._reference = Shelf((self._run({}, sample) for sample in samples), room_bytes)
         for index, name in enumerate(self._parts.outputs):
             refuse_missing(name, (outputs[index] for outputs in self._reference))
         self.measure = anchored(measure or Measure(Metric()), lambda: self._reference)
@@ -98,15 +100,22 @@ class ErrorMeter:
         """The tally of the outputs with `assignment` quantised."""
         tally = Tally(self._parts, self.measure, watched=True)
         for sample, reference in zip(self._samples, self._reference, strict=True):
-            tally.add(reference, self._switchable.run(assignment, sample))
+            tally.add(reference, self._run(assignment, sample))
         return tally
+
+    def _run(
+        self, assignment: Assignment, sample: Mapping[str, np.ndarray], wires: Collection[str] = ()
+    ) -> list[np.ndarray]:
+        outputs = self._switchable.run(assignment, sample, wires)
+        drop_pages_near(self._memory_bytes)  # an assignment reads one form of each weight, a study all of them
+        return outputs
 
     def read(self, assignment: Assignment, wires: Collection[str] = (), *, sketch: bool = True) -> Reading:
         """One evaluation for the study; the tensors `wires` also travel as int8."""
         tally = Tally(self._parts, self.measure)
         sums = np.zeros((len(self.names), self._sketcher.size if sketch else 0))
         for index, (sample, reference) in enumerate(zip(self._samples, self._reference, strict=True)):
-            differences = tally.add(reference, self._switchable.run(assignment, sample, wires))
+            differences = tally.add(reference, self._run(assignment, sample, wires))
             if sketch:
                 self._sketcher.add(sums, index, differences)
         l2, sums = tally.l2(), sums.astype(np.float32)

@@ -11,6 +11,7 @@ from taglio.error.loss import Metric
 from taglio.flow.choose_place import left_for_int8
 from taglio.flow.choose_scheme import STEPS_ERROR
 from taglio.flow.work import Work
+from taglio.memory import make_room
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Effort, Timed, time_models
 from taglio.quantize.precision import UNCALIBRATED, Assignment
@@ -132,6 +133,8 @@ def _errors(
     reference, source = work.quick_reference(float_s), work.data.held_out.source
     errors = {}
     for name, assignment in choices.items():
+        make_room(work.memory_bytes)
         session = open_session(work.builder(scheme).build(assignment), work.setup.options(NAME))
         errors[name] = reference.loss(metric, partial(run_session, session, work.outputs, label=source))
+        del session  # and its memory, before the next is opened
     return errors

@@ -9,6 +9,7 @@ import onnx
 from taglio.error.loss import Metric
 from taglio.errors import BadModel, BadOption, TaglioError, one_line
 from taglio.flow.work import Work
+from taglio.memory import make_room
 from taglio.model.graph import Graph
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.stopwatch import Effort, Timed, time_models
@@ -109,6 +110,7 @@ def choose(
     options = SessionOptions(work.setup.threads, spinning=True)
 
     def scored(scheme: Scheme, latency_s: float, build: Callable[[], onnx.ModelProto]) -> SchemeResult:
+        make_room(work.memory_bytes)
         try:
             session = open_session(build(), options)
         except BadModel as refusal:  # it was timed in OpenVINO, which may load more

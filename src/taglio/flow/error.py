@@ -31,6 +31,7 @@ from taglio.error.switchable import Switchable
 from taglio.error.tally import Tally
 from taglio.errors import BadData, BadOption
 from taglio.flow.work import Work
+from taglio.memory import make_room
 from taglio.plan.result import Limits
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile
@@ -176,4 +177,5 @@ def loss_limits(work: Work, limits: Limits) -> Limits:
 def _held_out_ranges(work: Work) -> Mapping[str, tuple[float, float]]:
     held_out = work.data.held_out
     few: Dataset = replace(held_out, samples=held_out.samples[: work.affordable(_RANGES_S, _RANGE_INPUTS)])
+    make_room(work.memory_bytes)
     return calibrate(work.model, few, "minmax").low_high

@@ -1,16 +1,16 @@
 """Estimate the memory that a run needs before it begins. Measures nothing: taglio/memory.py does.
 
-Needed at once: this process, the weights twice (in the model and packed for kernels), the tensors alive within one
-inference of the largest sample, twice (copies in another layout), and the outputs of one sample four times (float,
-changed, and two for their difference). Everything else (samples, float outputs of other samples, sessions of other
-variants) is held in memory or in files, as the limit allows.
+Needed at once: this process, with the libraries that it will load; the weights (twice if they are in the model: there,
+and packed for kernels); the tensors alive within one inference of the largest sample, twice (copies in another layout);
+and the outputs of one sample four times (float, changed, and two for their difference). Everything else (samples, float
+outputs of other samples, sessions of other variants) is held in memory or in files, as the limit allows.
 """
 
 from dataclasses import dataclass
 
 from taglio.data.dataset import Split
 from taglio.errors import BadOption
-from taglio.memory import used_bytes
+from taglio.memory import size_text, used_bytes
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.profile.measure import MIXES
@@ -18,6 +18,8 @@ from taglio.weights import listed_bytes, weight_bytes
 
 # Sessions timed side by side if memory allows: those of a profile.
 _SESSIONS = MIXES + 3
+# What the runtimes, the solver and the tables of later stages take.
+_LIBRARIES_BYTES = 150_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +33,15 @@ class Needs:
         """One line for the user."""
         held = "" if self.like <= limit_bytes else "; samples and outputs go to files, sessions open in groups"
         return (
-            f"memory: estimated need {_size(self.least)}, or {_size(self.like)} to hold everything at once, "
-            f"limit {_size(limit_bytes)}{held}"
+            f"memory: estimated need {size_text(self.least)}, or {size_text(self.like)} to hold everything at once, "
+            f"limit {size_text(limit_bytes)}{held}"
         )
 
     def refuse(self, name: str, limit_bytes: int) -> None:
         """Raise BadOption for a limit below the least."""
         if self.least > limit_bytes:
             raise BadOption(
-                f"`memory_limit` {_size(limit_bytes)}: {name} needs an estimated {_size(self.least)} or more: "
+                f"`memory_limit` {size_text(limit_bytes)}: {name} needs an estimated {size_text(self.least)} or more: "
                 "allow that much, or give smaller inputs with `shapes`"
             )
 
@@ -54,7 +56,7 @@ def memory_needs(model: Model, graph: Graph, data: Split) -> Needs:
     count, held_out = len(data.calibration.samples) + len(data.held_out.samples), len(data.held_out.samples)
     # Kernels pack weights in files while reading them.
     session = 2 * between + (1 if model.store else 2) * weights
-    least = used_bytes() + session + 4 * outputs + inputs
+    least = used_bytes() + _LIBRARIES_BYTES + session + 4 * outputs + inputs
     like = least + (_SESSIONS - 1) * session + held_out * outputs + count * inputs
     return Needs(least, like)
 
@@ -72,7 +74,3 @@ def activation_bytes(graph: Graph) -> int:
         most = max(most, held)
         held -= sum(sizes.get(name, 0) for name in {*block.inputs, *block.outputs} if last.get(name, -1) == index)
     return most
-
-
-def _size(size: float) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

@@ -33,7 +33,7 @@ from taglio.error.switchable import Switchable, quantizable_flows
 from taglio.error.tally import Measure, Reference
 from taglio.errors import BadOption, plural
 from taglio.flow.repair import MEANS, repaired
-from taglio.memory import OUTPUTS, Shelf
+from taglio.memory import OUTPUTS, Shelf, make_room
 from taglio.model.graph import Graph
 from taglio.model.load import Model as Network
 from taglio.profile.machine import MOST_THREADS
@@ -248,7 +248,8 @@ class Work:
         known: Shelf = self.kept.once(("answers", held_out.sha256), lambda: Shelf((), self.outputs_bytes))
         missing = held_out.samples[len(known) : count]
         if missing:
-            session = open_session(self.model.proto, self.setup.options(NAME), label=self.name)
+            make_room(self.memory_bytes)
+            session = open_session(self.model.proto, replace(self.setup.options(NAME), lean=True), label=self.name)
             for sample in missing:
                 known.append(run_session(session, self.outputs, sample, held_out.source))
         return known if count is None or count >= len(known) else known[:count]
@@ -299,7 +300,7 @@ class Work:
         held-out inputs (None: all)."""
         measure = self.measure(parse_metric(self.setup.metric), also, count)
         samples = self.data.held_out.samples[:count]
-        return ErrorMeter(switchable, samples, self.parts, measure, limit, room_bytes=self.outputs_bytes)
+        return ErrorMeter(switchable, samples, self.parts, measure, limit, memory_bytes=self.memory_bytes)
 
     def builder(self, scheme: Scheme) -> QdqBuilder:
         """The builder of quantised models under `scheme`, for the place of the set-up."""
@@ -320,8 +321,9 @@ class Work:
         return self.kept.once((*key, self._fuses), lambda: self._switchable(scheme, provider))
 
     def _switchable(self, scheme: Scheme, provider: str) -> Switchable:
-        setup = self.setup
-        options = SessionOptions(setup.threads, spinning=setup.spinning, providers=providers_for(provider))
+        setup, given = self.setup, providers_for(provider)
+        options = SessionOptions(setup.threads, spinning=setup.spinning, providers=given, lean=True)
+        make_room(self.memory_bytes)
         wires = dict.fromkeys(quantizable_flows(self.graph), scheme)
         builder, forms = self.builder(scheme), precisions(scheme)
         result = Switchable(self.model, self.graph, builder, forms, options, wires=wires)
@@ -340,6 +342,7 @@ class Work:
         """The blocks that cannot be int8 under `scheme`, each with the reason."""
         options = replace(self.setup.options(), spinning=False)
         feed, builder, ranges = self.data.calibration.samples[0], self.builder(scheme), self.ranges(scheme)
+        make_room(self.memory_bytes)
         return unusable(self.model, self.graph, ranges, scheme, feed, options, thorough=thorough, builder=builder)
 
     def ranges(self, scheme: Scheme, *, effort: float = 1.0) -> Ranges:
@@ -348,6 +351,7 @@ class Work:
 
     def _calibrated(self, scheme: Scheme, effort: float) -> Ranges:
         data = self.data.calibration
+        make_room(self.memory_bytes)
         more: dict[str, Any] = {"room_bytes": self.outputs_bytes, "progress": self.progress}
         if not scheme.repairs:
             return calibrate(self.model, data, scheme.calibration, **more)

@@ -20,6 +20,24 @@ def with_outputs(proto: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProt
     return result
 
 
+def with_operators(proto: onnx.ModelProto, added: Iterable[onnx.NodeProto], outputs: Iterable[str]) -> onnx.ModelProto:
+    """A copy of `proto` with operators `added`, each directly behind the last one that it reads, and with the tensors
+    `outputs` among its outputs. A `lean` session then holds no tensor longer for them."""
+    result = with_outputs(proto, outputs)
+    nodes = [*result.graph.node]
+    writer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    behind: dict[int, list[onnx.NodeProto]] = {}
+    for node in added:
+        index = max((writer.get(name, -1) for name in node_inputs(node)), default=-1)
+        behind.setdefault(index, []).append(node)
+        writer |= dict.fromkeys(node.output, index)
+    del result.graph.node[:]
+    result.graph.node.extend(behind.get(-1, ()))
+    for index, node in enumerate(nodes):
+        result.graph.node.extend((node, *behind.get(index, ())))
+    return result
+
+
 def empty_like(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """A model with the opsets, functions and descriptions of `proto` and an empty graph called `name`."""
     result = onnx.ModelProto(

@@ -15,7 +15,7 @@ from onnx import helper, shape_inference
 
 from taglio.data.spec import Shape, dtype_name
 from taglio.errors import BadData, BadModel
-from taglio.model.derived import with_outputs
+from taglio.model.derived import with_operators, with_outputs
 from taglio.model.inputs import Feed, fix_shapes, random_feeds
 from taglio.model.load import Model
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
@@ -23,7 +23,7 @@ from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_sessi
 _PREFIX = "taglio/shape/"
 # With more tensors, static shapes are used where they exist: ONNX Runtime takes minutes to fetch 100,000 outputs.
 _ALL_OBSERVED = 5_000
-_PLAIN = SessionOptions(threads=0, optimization=Optimization.NONE)
+_PLAIN = SessionOptions(threads=0, optimization=Optimization.NONE, lean=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +138,10 @@ def tensor_shapes(proto: onnx.ModelProto, dynamic: int | None = None) -> dict[st
 
 
 def _with_shapes(model: onnx.ModelProto, typed: list[str], open_: list[str]) -> onnx.ModelProto:
-    proto = with_outputs(model, [*(_PREFIX + name for name in typed), *open_])
+    shapes = [helper.make_node("Shape", [name], [_PREFIX + name], name=_PREFIX + name) for name in typed]
+    proto = with_operators(model, shapes, [*(_PREFIX + name for name in typed), *open_])
     if not any(entry.domain in ("", "ai.onnx") for entry in proto.opset_import):
         proto.opset_import.append(helper.make_opsetid("", 13))
-    for name in typed:
-        proto.graph.node.append(helper.make_node("Shape", [name], [_PREFIX + name], name=_PREFIX + name))
     return proto
 
 

@@ -19,8 +19,8 @@ import numpy as np
 import onnx
 
 from taglio import weights
-from taglio.errors import MeasurementFailed, TaglioError, one_line
-from taglio.memory import EVENTS, groups_within, make_room, trim, used_bytes
+from taglio.errors import BadOption, MeasurementFailed, TaglioError, one_line
+from taglio.memory import EVENTS, groups_within, make_room, size_text, trim, used_bytes
 from taglio.model import captures
 from taglio.profile import openvino_clock
 from taglio.profile.busy import PATIENCE, Watch, enough, kept, others_in
@@ -30,6 +30,7 @@ from taglio.profile.refills import refills
 from taglio.profile.wall_time import STRETCH_S, WallTime, scatter, summarize
 from taglio.progress import Progress, reported
 from taglio.runtimes import cuda
+from taglio.runtimes.footprint import session_bytes
 from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions, open_session
 from taglio.runtimes.session import Session, opener
 from taglio.scratch import scratch
@@ -50,6 +51,8 @@ _ASLEEP_S, _AWAKE_S = 0.05, 0.3
 # those of all models would exceed _EVENTS_BYTES there are fewer rounds, but at least _SHOWN, and then fewer models at
 # once.
 _EVENT_BYTES, _EVENTS_BYTES, _SHOWN = 2500, 500_000_000, 12
+# Share of the memory limit up to which sessions are opened: what they need is an estimate.
+_SESSIONS = 0.9
 # A served model gets a new input each time, which no cache holds: with a single input, times were 5 % too short.
 FEEDS = 4
 
@@ -147,14 +150,17 @@ def time_models(
     ready = options if as_it_is else SessionOptions(options.threads, Optimization.NONE, options.spinning)
     with scratch() as folder:
         paths = {name: folder / f"{index}.onnx" for index, name in enumerate(models)}
+        settings, needs = dict.fromkeys(models, ready) | dict(places or {}), dict[str, float]()
         for name, build in reported([*models.items()], "loading", progress):
             make_room(limit_bytes)
+            proto = build()
+            needs[name] = session_bytes(proto, settings[name].runtime)
             if as_it_is:
-                weights.write(paths[name], build())
+                weights.write(paths[name], proto)
             else:
-                open_session(build(), options, save_optimized=paths[name], label=name)
+                open_session(proto, options, save_optimized=paths[name], label=name)
                 _repair_names(paths[name])
-        settings = dict.fromkeys(models, ready) | dict(places or {})
+            del proto
         run = Run.of(feeds)
         timing = _Timing(
             paths=paths,
@@ -169,6 +175,7 @@ def time_models(
             limit_bytes=limit_bytes,
             refused=refused,
             opened=opened,
+            needs=needs,
         )
         if effort.affordable(len(models) * once_s) is not effort:
             return timing.once_each(len(models) * once_s)
@@ -234,8 +241,8 @@ _Read = Callable[[onnx.ModelProto, int, float | None, Sequence[int], int], dict[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Timing:
-    """Models in files, by name, with the options of their sessions; the other fields are arguments of `time_models`.
-    Kernels are timed with `ready` options."""
+    """Models in files, by name, with the options of their sessions and the bytes that these are expected to need; the
+    other fields are arguments of `time_models`. Kernels are timed with `ready` options."""
 
     paths: Mapping[str, Path]
     options: Mapping[str, SessionOptions]
@@ -249,20 +256,25 @@ class _Timing:
     limit_bytes: int | None
     refused: dict[str, str] | None
     opened: Callable[[str, Session], object] | None
+    needs: Mapping[str, float]
     # Open sessions in OpenVINO that can count their kernels.
     clocks: dict[str, openvino_clock.Counting] = field(default_factory=dict)
 
     def open(self, names: Sequence[str]) -> dict[str, Session]:
-        """Sessions of the models `names`, as many as keep this process under the limit: the next is assumed to need as
-        much as the largest so far, as warm-up runs show. At least one, unless all are refused."""
+        """Sessions of the models `names`, as many as keep this process under the limit: the next is assumed to exceed
+        what it is expected to need by as much as the worst so far did, as warm-up runs show. At least one, unless all
+        are refused."""
         make_room(self.limit_bytes)
         sessions: dict[str, Session] = {}
-        largest = 0
+        beyond = 0.0
         for name in names:
+            if sessions and self._short_bytes(name, beyond) > 0.0:
+                make_room(self.limit_bytes)  # of files that a session has mapped
+                if self._short_bytes(name, beyond) > 0.0:
+                    continue
             before = used_bytes()
-            if sessions and self.limit_bytes is not None and before + largest > self.limit_bytes:
-                break
             try:
+                self._require_room(name)
                 session = self.run.open(self._session(name))
                 for _ in range(self.effort.warmup if self.limit_bytes is not None else self.refused is not None):
                     run_once(name, session, self.run.feeds[0])
@@ -270,8 +282,24 @@ class _Timing:
                 self._refuse(name, error)
                 continue
             sessions[name] = session
-            largest = max(largest, used_bytes() - before)
+            beyond = max(beyond, used_bytes() - before - self.needs[name])
         return sessions
+
+    def _short_bytes(self, name: str, beyond: float = 0.0) -> float:
+        """By how much this process would exceed its limit if it opened a model that needs this much `beyond` what is
+        expected."""
+        return used_bytes() + self.needs[name] + beyond - _SESSIONS * (self.limit_bytes or inf)
+
+    def _require_room(self, name: str) -> None:
+        """Raise BadOption for a model that exceeds the limit by itself and may be left out: outside ONNX Runtime, and
+        not the first, with which others are compared."""
+        may = self.refused is not None and not self.kernels and name != next(iter(self.paths))
+        if may and self.options[name].runtime != NAME and (short := self._short_bytes(name)) > 0.0:
+            allowed = _SESSIONS * (self.limit_bytes or 0)
+            raise BadOption(
+                f"it needs an estimated {size_text(short + allowed)} there, and the memory limit leaves "
+                f"{size_text(allowed)} for sessions"
+            )
 
     def _session(self, name: str) -> Session:
         session: Session
@@ -290,6 +318,7 @@ class _Timing:
         for done, name in enumerate(self.paths):
             make_room(self.limit_bytes)
             try:
+                self._require_room(name)
                 found[name] = self._once(name, warmup)
             except TaglioError as error:
                 self._refuse(name, error)

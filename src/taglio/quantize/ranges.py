@@ -18,7 +18,7 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 from taglio.artifact import require
 from taglio.data.dataset import Dataset, one_of_each
 from taglio.memory import groups_within
-from taglio.model.derived import with_outputs
+from taglio.model.derived import with_operators, with_outputs
 from taglio.model.load import Model
 from taglio.model.observe import observe, tensor_values
 from taglio.progress import Progress, reported
@@ -30,7 +30,7 @@ _BINS = {"entropy": 128, "percentile": 2048}
 _PERCENTILE = 99.999
 # A value beyond this is a mask or an overflow, not data.
 _MASK = 1e30
-_PLAIN = SessionOptions(threads=0, optimization=Optimization.NONE)
+_PLAIN = SessionOptions(threads=0, optimization=Optimization.NONE, lean=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,8 @@ def _extremes(model: Model, dataset: Dataset, progress: Progress | None) -> dict
         return {}
     ends = [(kind, f"taglio/{kind}/{name}", name) for kind in ("ReduceMin", "ReduceMax") for name in names]
     wanted = [end for _, end, _ in ends]
-    proto = with_outputs(model.proto, wanted)
-    proto.graph.node.extend(helper.make_node(kind, [name], [end], name=end, keepdims=0) for kind, end, name in ends)
-    session = open_session(proto, _PLAIN, label=model.name)
+    added = [helper.make_node(kind, [name], [end], name=end, keepdims=0) for kind, end, name in ends]
+    session = open_session(with_operators(model.proto, added, wanted), _PLAIN, label=model.name)
     lowest, highest = np.full(len(names), np.inf), np.full(len(names), -np.inf)
     for index, feed in enumerate(reported(dataset.samples, "calibrating", progress)):
         sample = dataset.names[index] if index < len(dataset.names) else str(index)

@@ -46,7 +46,9 @@ class SessionOptions:
     `spinning` lets idle threads busy-wait: faster on a dedicated machine, very slow on a shared one. `providers` are
     ONNX Runtime's; an operator goes to the first that can run it, whose settings are `provider`. `runtime` names the
     place for callers that choose one (see session.py); this module always opens ONNX Runtime. `bfloat16` names the
-    tensors that are computed in bfloat16 where a place mixes it with float32.
+    tensors that are computed in bfloat16 where a place mixes it with float32. `lean` takes less memory where
+    nothing is timed: operators run in the order of the file (by default, those whose results only the caller reads run
+    last, and what they read is held until then), and no memory is planned by the first run.
     """
 
     threads: int
@@ -56,6 +58,7 @@ class SessionOptions:
     provider: tuple[tuple[str, str], ...] = ()
     runtime: str = NAME
     bfloat16: tuple[str, ...] = ()
+    lean: bool = False
 
 
 def providers_for(device: str) -> tuple[str, ...]:
@@ -115,6 +118,9 @@ def open_session(
     config.intra_op_num_threads = options.threads
     config.inter_op_num_threads = 1
     config.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    if options.lean:
+        config.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+        config.enable_mem_pattern = False
     config.log_severity_level = 4
     config.add_session_config_entry("session.intra_op.allow_spinning", "1" if options.spinning else "0")
     if options.providers != PROVIDERS:

@@ -15,7 +15,7 @@ import onnx
 from onnx import helper
 
 from taglio.errors import BadData, BadModel, CannotQuantize
-from taglio.model.derived import with_outputs
+from taglio.model.derived import with_operators
 from taglio.model.graph import Block
 from taglio.model.load import Model
 from taglio.model.operators import scales
@@ -52,12 +52,11 @@ def shifts(
         wanted[anchor.name] = f"{_APART}{anchor.name}/mean"
     if not wanted:
         return {}
-    proto = with_outputs(model.proto, wanted.values())
-    proto.graph.node.extend(emitter.nodes)
+    proto = with_operators(model.proto, emitter.nodes, wanted.values())
     proto.graph.initializer.extend(emitter.initializers.values())
     total: list[np.ndarray] = [np.zeros(())] * len(wanted)
     try:
-        session = open_session(proto, SessionOptions(0, Optimization.NONE), label=model.name)
+        session = open_session(proto, SessionOptions(0, Optimization.NONE, lean=True), label=model.name)
         for feed in reported(samples, "bias correction", progress):
             means = run_session(session, list(wanted.values()), feed, "the calibration data")
             total = [one + np.asarray(other, np.float64) for one, other in zip(total, means, strict=True)]
