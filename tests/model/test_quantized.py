@@ -1,8 +1,10 @@
 """Models that hold quantised values: what stays as it is, what is folded, and that neither changes an answer."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -145,9 +147,9 @@ def test_dynamic_products_are_kept_or_folded(tmp_path: Path) -> None:
     assert distance(answer(model.proto, inputs[0]), answer(folded.proto, inputs[0])) < 0.05
 
 
-def contrib(graph: str, weights: dict[str, np.ndarray], opset: int = 17) -> onnx.ModelProto:
+def contrib(graph: str, weights: Mapping[str, npt.ArrayLike], opset: int = 17) -> onnx.ModelProto:
     proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}, "com.microsoft": 1]> g {graph}')
-    proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items())
     return proto
 
 

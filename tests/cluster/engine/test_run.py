@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -199,7 +200,7 @@ class Losing:
         return False
 
     def watch(self, answer: Answer) -> None:
-        assert answer.planned is self.running  # otherwise its times would count as the next plan's
+        assert answer.planned is cast("object", self.running)  # otherwise its times would count as the next plan's
         self.watched.append(answer.planned)
 
 
@@ -208,7 +209,7 @@ def test_an_answer_is_checked_against_its_plan_also_if_another_takes_over_before
     recovery = Losing(Line(1.0, 4, breaking=3), Line(2.0, 1, breaking=2), Line(3.0, 1, breaking=-1))
     server = Server(recovery, 1.0)  # type: ignore[arg-type]
     wanted = {f"{value}": [[np.full(1, value)]] for value in (1.0, 2.0, 3.0)}
-    run = _Run(recovery.running, None, [{}], wanted)  # type: ignore[arg-type, list-item]
+    run = _Run(recovery.running, None, [{}], wanted)  # type: ignore[arg-type]
     for answer in server.answers([{}] * 5):
         run.check(answer)
     assert run.identical == 5 and len(recovery.watched) == 5
