@@ -1,6 +1,7 @@
 """Models that hold quantised values: what stays as it is, what is folded, and that neither changes an answer."""
 
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -180,6 +181,32 @@ def test_weights_in_blocks_are_kept_or_folded(accuracy: int, tmp_path: Path) -> 
     assert [block.kind for block in build(folded).candidates() if "MatMul" in block.kind]
     feed = {"ids": rng.integers(0, 20, (2, 6))}
     assert distance(answer(kept.proto, feed), answer(folded.proto, feed)) < (0.02 if accuracy else 1e-5)
+
+
+def test_an_embedding_in_int8_is_folded_once(tmp_path: Path) -> None:
+    """Dynamic quantisation leaves Gather of int8 rows, which are then dequantised, here for two readers."""
+    rng = np.random.default_rng(7)
+    proto = contrib(
+        """(int64[batch, 5] ids) => (float[batch, 5, 8] y, float[batch, 5, 8] z) {
+            rows = Gather (table, ids)
+            y = DequantizeLinear (rows, scale, zero)
+            again = DequantizeLinear (rows, scale, zero)
+            z = Relu (again)
+        }""",
+        {
+            "table": rng.integers(-99, 99, (20, 8)).astype(np.int8), "scale": np.float32(0.1), "zero": np.int8(3),
+        },
+    )  # fmt: skip
+    kept = load(saved(proto, tmp_path, "kept"))
+    folded = load(saved(proto, tmp_path, "folded"), requantize=True)
+    assert not quantized_operators(folded.proto) and not already_quantized(folded.proto, requantized=True)
+    assert already_quantized(kept.proto, requantized=True) == (
+        f"quantised operators without a known float form stay: {quantized_operators(kept.proto)['DequantizeLinear']} "
+        "DequantizeLinear",
+    )
+    assert sum(prod(tensor.dims) == 160 for tensor in folded.proto.graph.initializer) == 1
+    feed = {"ids": rng.integers(0, 20, (2, 5))}
+    np.testing.assert_array_equal(answer(kept.proto, feed), answer(folded.proto, feed))
 
 
 @pytest.mark.parametrize("ends", [", ys, yz", ""], ids=["int8", "float"])

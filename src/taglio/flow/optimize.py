@@ -127,7 +127,11 @@ def optimize(
     int8_blocks, chosen_error = len(decision.plan.assignment()), decision.answers[decision.winner].error
     step = nothing_changed(limits.metric, chosen_error, int8_blocks, len(set(settled.digests[1])))
     notes += ((step,) if step else ()) + _of_forms(decision.plan) + _of_bfloat16(settled, built)
-    notes += on_gpus(settled, [*places.usable]) + _left_out(work, found, wanted) + already_quantized(work.model.proto)
+    notes += (
+        on_gpus(settled, [*places.usable])
+        + _left_out(work, found, wanted)
+        + already_quantized(work.model.proto, work.setup.requantize)
+    )
     outcome = _outcome(settled, places.schemes, decision, built, notes, clock)
     outcome = replace(outcome, repairs=repairs, forms=found.forms, curve=levels, costly=costly(error))
     if work.setup.runtime == AUTO:

@@ -1,8 +1,9 @@
 """Operators that are quantised in the source model: find them, keep them, or fold them to float. Calibrates nothing."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -51,14 +52,19 @@ def quantized_operators(proto: onnx.ModelProto) -> dict[str, int]:
     return dict(counts.most_common())
 
 
-def already_quantized(proto: onnx.ModelProto) -> tuple[str, ...]:
-    """A line on what figures mean for a model that is quantised already, if it is."""
+def already_quantized(proto: onnx.ModelProto, requantized: bool = False) -> tuple[str, ...]:
+    """A line on what figures mean for a model that is quantised already, if it is, or still is after `to_float`."""
+    if not (counts := quantized_operators(proto)):
+        return ()
+    if requantized:
+        return (f"quantised operators without a known float form stay: {listed(counts)}",)
     what = "the model is quantised already: float32 stands for it as it is, and other runtimes round it differently"
-    return (
-        (f"{what}; to plan from float instead: --requantize (in Python: requantize=True)",)
-        if quantized_operators(proto)
-        else ()
-    )
+    return (f"{what}; to plan from float instead: --requantize (in Python: requantize=True)",)
+
+
+def listed(counts: Mapping[str, int]) -> str:
+    """Counts of operators by type as text."""
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
 def kept_nodes(proto: onnx.ModelProto) -> frozenset[str]:
@@ -175,7 +181,8 @@ def to_float(proto: onnx.ModelProto, store: weights.Store | None = None) -> onnx
 
     1. An integer operator becomes its float operator, between DequantizeLinear and QuantizeLinear.
     2. MatMulNBits and GatherBlockQuantized of constants become MatMul and Gather of float ones.
-    3. DequantizeLinear of a constant becomes a float constant.
+    3. DequantizeLinear of a constant, also of one that was moved first, as rows of an embedding are, becomes a float
+       constant.
     4. A pair on an activation is removed. If its zero point is an end of its type, a Clip replaces it: that is how
        quantisers fold away a Relu or Clip before the pair.
 
@@ -185,6 +192,7 @@ def to_float(proto: onnx.ModelProto, store: weights.Store | None = None) -> onnx
     del made.graph.value_info[:]
     nodes = [each for node in proto.graph.node for each in _float_twin(node, proto)]
     nodes = _blockwise_to_float(_dynamic_to_float(nodes, made, store), made, store)
+    nodes = _dequantized_first(nodes, made.graph.initializer)
     del made.graph.node[:]
     made.graph.node.extend(nodes)
     _name(made.graph.node)
@@ -273,6 +281,27 @@ def _dynamic_to_float(
             result.append(twin)
         else:
             result.append(node)
+    return result
+
+
+def _dequantized_first(nodes: list[onnx.NodeProto], constants: Sequence[TensorProto]) -> list[onnx.NodeProto]:
+    """`nodes` where a constant that is moved and then dequantised, with one scale, is dequantised first."""
+    dims, producer = {tensor.name: tensor.dims for tensor in constants}, writers(nodes)
+    made: dict[tuple[str, ...], str] = {}
+    result = []
+    for node in nodes:
+        mover = producer.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
+        moves = mover is not None and mover.op_type in _CARRIERS and mover.input[0] in dims
+        if mover is None or not moves or prod(dims.get(node.input[1], [0])) != 1:
+            result.append(node)
+            continue
+        key = (mover.input[0], *node.input[1:])
+        if key not in made:
+            made[key] = f"{node.output[0]}:constant"
+            result.append(helper.make_node("DequantizeLinear", key, [made[key]]))
+        twin = deepcopy(mover)
+        twin.name, twin.input[0], twin.output[:] = node.name, made[key], [node.output[0]]
+        result.append(twin)
     return result
 
 

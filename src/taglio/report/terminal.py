@@ -19,7 +19,7 @@ from taglio.flow.sensitivity import Sensitivity, ranks
 from taglio.model.graph import Graph
 from taglio.model.inputs import spec_of
 from taglio.model.load import Model
-from taglio.model.quantized import quantized_operators
+from taglio.model.quantized import listed, quantized_operators
 from taglio.plan.explain import Alternative, amount
 from taglio.plan.place import Answer
 from taglio.plan.result import Plan
@@ -149,8 +149,7 @@ def inspect(model: Model, graph: Graph, chosen: set[str] | None, assumed: str = 
         f"{size(weight_bytes(model.proto) + listed_bytes(model.proto.graph.node))} of weights{opset}"
     )
     if counts := quantized_operators(model.proto):
-        listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        say(f"already quantised: {listed}; kept as they are (--requantize converts those with a float form)")
+        say(f"already quantised: {listed(counts)}; kept as they are (--requantize converts those with a float form)")
     for spec in model.inputs:
         say(f"input  {spec.name} {_dims(spec.shape)} {spec.dtype}")
     for value in model.proto.graph.output:
