@@ -1,6 +1,7 @@
 """Find channels of different scale in one tensor, from its values. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
+from math import ceil
 
 import numpy as np
 import onnx
@@ -10,6 +11,9 @@ _APART, _NOTHING = 30.0, 1e-6
 # Least mean absolute value over root mean square of a channel that is active for every input; 0.8 if values are normal.
 _STEADY = 0.2
 _MOST = 4
+# The smallest channels are a group if they are this share of all, or have so many values. Fewer are chance, such as the
+# coordinates of one of thousands of boxes, and cannot hide others.
+_SHARE, _VALUES = 0.01, 256
 
 # Outputs of these have one scale, however rare some of their classes are.
 _BOUNDED = {"Sigmoid", "HardSigmoid", "Softmax", "LogSoftmax", "Tanh", "Softsign", "LpNormalization", "Hardmax"}
@@ -24,8 +28,8 @@ def groups_by_scale(values: Sequence[np.ndarray]) -> np.ndarray:
     """The group of each channel, 0 for the largest values; `values` has an array [channels, values] per input.
 
     Channels, sorted by root mean square, are split at the widest gap while the ends of a group differ by more than the
-    factor `_APART`. Channels that are zero but for a few values are rare, not small: they go to group 0. Probabilities
-    that add up to 1 have one scale, however rare some of them are.
+    factor `_APART`, but no split leaves too few smaller ones. Channels that are zero but for a few values are rare, not
+    small: they go to group 0. Probabilities that add up to 1 have one scale, however rare some of them are.
     """
     count = sum(each.shape[1] for each in values)
     groups = np.zeros(len(values[0]), np.int64)
@@ -42,14 +46,15 @@ def groups_by_scale(values: Sequence[np.ndarray]) -> np.ndarray:
     rms = np.sqrt(squares / count)
     steady = sizes / count > _STEADY * rms
     usable = np.flatnonzero(steady & (rms > _NOTHING * rms.max()))
+    least = max(1, min(ceil(_SHARE * len(groups)), ceil(_VALUES / count)))
     runs = [usable[np.argsort(-rms[usable], kind="stable")]]
     while len(runs) < _MOST:
-        ratios = [rms[run[0]] / rms[run[-1]] if len(run) else 1.0 for run in runs]
+        ratios = [rms[run[0]] / rms[run[-least]] if len(run) >= least else 1.0 for run in runs]
         widest = int(np.argmax(ratios))
         if ratios[widest] <= _APART:
             break
         run = runs[widest]
-        cut = 1 + int(np.argmax(rms[run[:-1]] / rms[run[1:]]))
+        cut = 1 + int(np.argmax(rms[run[:-least]] / rms[run[1 : len(run) - least + 1]]))
         runs[widest : widest + 1] = [run[:cut], run[cut:]]
     for index, run in enumerate(runs):
         groups[run] = index
