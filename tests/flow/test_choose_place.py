@@ -8,6 +8,7 @@ import pytest
 
 from taglio.embedded import digits_data
 from taglio.error.loss import Metric
+from taglio.error.tally import Reference
 from taglio.errors import MeasurementFailed
 from taglio.flow import choose_place, profile
 from taglio.flow.choose_place import PlaceResult, left_for_int8, one_of_each_runtime, rank, together
@@ -135,6 +136,21 @@ def test_a_model_that_openvino_cannot_mark_is_planned_elsewhere(monkeypatch: pyt
     assert bfloat16 is None
     assert [each.dropped for each in found if each.runtime == MIXED] == ["no such port"]
     assert {each.runtime for each in found if not each.dropped} == {ORT, NAME}
+
+
+def test_a_mix_is_judged_on_more_inputs_than_places_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = []
+
+    def mix(_: Model, reference: Reference, *__: object) -> str:
+        judged.append(len(reference.samples))
+        return "none"
+
+    timed_bfloat16(monkeypatch, 0.001, mix)
+    work = Model(digits_model(), digits_data())
+    for effort in (1.0, 0.01):
+        choose_place.float_everywhere(work, 0.01, Metric(), effort)
+    assert judged == [len(work.data.held_out.samples), len(work.quick_reference(0.001).samples)]
+    assert judged[0] > judged[1]
 
 
 def test_no_mix_is_tried_where_bfloat16_is_slower_than_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
