@@ -404,6 +404,22 @@ def test_an_energy_limit_holds_with_what_components_take_beyond_their_blocks(sha
         place([replace(work, limits=limits)], cluster, SUM)
 
 
+@pytest.mark.parametrize("overhead", [0.5, 5.0])
+@pytest.mark.parametrize("frugal", ["near", "far"])
+def test_a_later_objective_takes_nothing_of_the_rate(overhead: float, frugal: str) -> None:
+    """The period leaves room for more blocks on each device, to save joules, but not for more components."""
+    graph, profiles = chain()
+    profiles = {name: replace(each, overhead_s=overhead * each.blocks[0].seconds) for name, each in profiles.items()}
+    devices = (replace(each, active_watts=0.01 if each.name == frugal else 1.0) for each in CLUSTER.devices)
+    work, cluster = Workload("m", graph, profiles, None, Limits(None)), replace(CLUSTER, devices=tuple(devices))
+    one, two = (
+        place([work], cluster, parse_objective(text), time_limit_s=5.0).plans[0]
+        for text in ("throughput", "throughput,energy")
+    )
+    assert one.predicted_rate_per_s is not None and two.predicted_rate_per_s is not None
+    assert two.predicted_rate_per_s.value >= one.predicted_rate_per_s.value * (1 - 2e-3)
+
+
 def test_a_running_plan_stays_unless_moving_pays() -> None:
     graph, profiles = chain()
     work = Workload("m", graph, profiles, None, Limits(None))

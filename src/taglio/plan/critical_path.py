@@ -399,16 +399,11 @@ class _Paths:
 
     def _spared(self) -> np.ndarray:
         """Most seconds that changes of type at a node's inputs and outputs can save (node, label)."""
-        values, table, first = self.table.problem.values, self.table, self.table.nodes.start
+        table, values = self.table, self.table.problem.values
         change = np.minimum(np.minimum(values.quantize_s.min(axis=1), values.dequantize_s), 0.0)
-        # A value is quantised on the device that writes it, and quantised or dequantised on the one that reads it.
-        spared = np.zeros((len(table.nodes), table.devices))
-        for value in np.flatnonzero((change < 0.0).any(axis=1)).tolist():
-            ends = [
-                int(values.producer[value]),
-                *values.readers[values.start[value] : values.start[value + 1]].tolist(),
-            ]
-            for node in ends:
-                if first <= node < table.nodes.stop:
-                    spared[node - first] -= change[value]
-        return spared[:, table.device]
+        # A value is quantised on the device that writes it, and quantised or dequantised on the one that reads it. The
+        # last row is for those that are no nodes (−1).
+        spared = np.zeros((len(table.problem.nodes) + 1, table.devices))
+        np.subtract.at(spared, values.producer, change)
+        np.subtract.at(spared, values.readers, change[values.edge_value()])
+        return spared[table.nodes.start : table.nodes.stop, table.device]

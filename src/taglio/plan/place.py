@@ -26,7 +26,7 @@ from taglio.plan.problem import ENERGY, LATENCY, Problem, Totals, switching
 from taglio.plan.result import Plan, Status
 from taglio.plan.schedule import pipelines
 from taglio.plan.solve import GAP, Placed, Undecided, solve
-from taglio.plan.throughput import fastest_stream
+from taglio.plan.throughput import fastest_stream, period_s
 from taglio.plan.workload import Case, Limit, Objective, Workload, limits_of
 
 # Relative loss of an earlier objective allowed to a later one, so that rounding does not forbid all but one plan.
@@ -38,6 +38,8 @@ _TOO_CLOSE = (
     "no plan was found that keeps the limits on energy and rate once the overhead of components is counted: "
     "loosen one of these limits a little"
 )
+# Share of the time for a stream that is spent on a plan of fewer seconds with the same period.
+_SPARING_SHARE = 0.1
 # Share of the time for a critical path that is spent on the plan with the least sum, where the search starts.
 _STARTING_SHARE = 0.15
 # Usage of a limit that still counts as kept, and a period that still counts as the same, because of rounding.
@@ -194,13 +196,16 @@ class _Asked:
                 forms = len(assembled.problem.forms)
                 kept = np.array(start)[:, None] % forms == np.arange(forms)
                 assembled = assembled.with_problem(allowed=assembled.problem.allowed & kept[:, None])
-        answer = self._by(objective, assembled, start)
-        for later in objective.then:
-            if answer is None:
-                return None
-            answer = self._better(answer, later)
+        answer = self._by(objective, assembled, start, self.time_limit_s)
         if answer is None:
             return None
+        if objective.kind == "throughput":
+            spare_s = _SPARING_SHARE * self.time_limit_s
+            fewer = self._better(answer, Objective("sum"), spare_s, give=1e-3 * self.gap).totals
+            totals = evaluate(assembled.problem, fewer.labels, fewer.copies)
+            answer = replace(answer, totals=totals, value=period_s(assembled, totals))
+        for later in objective.then:
+            answer = self._better(answer, later, self.time_limit_s)
         # The start device's fixed cost per request is part of the latency; no choice changes it.
         more = objective.last.latency * cluster.device(cluster.start).request_s if objective.last.simulated else 0.0
         answer = replace(answer, value=float(answer.value) + more, bound=float(answer.bound) + more)
@@ -208,11 +213,13 @@ class _Asked:
         plans = describe(answer.assembled, answer.totals, status=status, gap=answer.gap, objective=str(objective))
         return replace(answer, plans=plans)
 
-    def _by(self, objective: Objective, assembled: Assembled, start: list[int] | None) -> Answer | None:
+    def _by(
+        self, objective: Objective, assembled: Assembled, start: list[int] | None, time_limit_s: float
+    ) -> Answer | None:
         """The best answer by one objective, without its plans; None if there is none. Raises Undecided."""
-        gap, time_limit_s = self.gap, self.time_limit_s
+        gap = self.gap
         if objective.kind == "throughput":
-            streams = fastest_stream(assembled, start, gap, time_limit_s)
+            streams = fastest_stream(assembled, start, gap, (1.0 - _SPARING_SHARE) * time_limit_s)
             return None if streams is None else Answer((), assembled, *streams)
         free_of, begun = _free(assembled), time.perf_counter()
         if not objective.simulated:
@@ -224,7 +231,7 @@ class _Asked:
                 _need_proof(placed)
                 return None
             # It may keep the latency limit by its critical path even if its summed seconds do not.
-            shortest = self._by(Objective(), assembled, start)
+            shortest = self._by(Objective(), assembled, start, time_limit_s)
             if shortest is None:
                 return None
             bound = solve(free_of.problem, gap=gap, time_limit_s=time_limit_s).bound
@@ -246,10 +253,10 @@ class _Asked:
         kept = all(limit is None or each <= limit * (1.0 + 1e-6) for each, limit in zip(taken, limits, strict=True))
         return found if kept else None
 
-    def _better(self, answer: Answer, later: Objective) -> Answer:
-        """The best answer by `later` among those that lose nothing of the first objective; `answer` itself if none is
-        better."""
-        first, assembled, room = self.objective, answer.assembled, 1.0 + _GIVE
+    def _better(self, answer: Answer, later: Objective, time_limit_s: float, give: float = _GIVE) -> Answer:
+        """The best answer found by `later` among those that lose no more than the share `give` of the first objective;
+        `answer` itself if none is better."""
+        first, assembled, room = self.objective, answer.assembled, 1.0 + give
         shares = request_shares(assembled.workloads)
         limited = {"throughput": "", "energy": ENERGY}.get(first.kind, LATENCY)
         weights = {LATENCY: later.latency, ENERGY: later.energy}
@@ -262,15 +269,25 @@ class _Asked:
             for each, used in zip(assembled.problem.resources, answer.totals.resources, strict=True)
         ]
         if first.kind == "throughput":
-            held += busy_times(assembled.workloads, assembled.cluster, shares, answer.value * room, "period")
+            # Components take the rest of the period, and more of them would take more.
+            periods = busy_times(assembled.workloads, assembled.cluster, shares, inf, "period")
+            known = evaluate(replace(assembled.problem, resources=periods), answer.totals.labels, answer.totals.copies)
+            held += [replace(each, upper=float(known.resources.max()) * room) for each in periods]
         try:
-            found = self._by(later, assembled.with_problem(resources=tuple(held)), list(answer.totals.labels))
+            within = assembled.with_problem(resources=tuple(held))
+            found = self._by(later, within, list(answer.totals.labels), time_limit_s)
         except Undecided:
             found = None
         if found is None:
             return answer
-        before, after = (sum(latencies(assembled, each.totals)) for each in (answer, found))
-        return answer if first.simulated and after > before * room else found
+
+        def spent(totals: Totals) -> float:
+            """What the first objective counts once the components are known; 0 where its limits hold all of it."""
+            if first.kind == "throughput":
+                return period_s(assembled, totals)
+            return sum(latencies(assembled, totals)) if first.simulated else 0.0
+
+        return answer if spent(found.totals) > spent(answer.totals) * room else found
 
 
 def _totals(problem: Problem, placed: Placed) -> Totals | None:

@@ -28,8 +28,8 @@ from taglio.plan.problem import Resource, Totals
 from taglio.plan.relaxation import WIDEST, Relaxation
 from taglio.plan.solve import Undecided, improve, solve
 
-# Shares of the time: for the first plan; for improving answers; kept for a plan of fewer seconds with the same period.
-_FIRST_SHARE, _DESCENT_SHARE, _SPARING_SHARE = 0.1, 0.15, 0.1
+# Shares of the time: for the first plan, and for improving answers.
+_FIRST_SHARE, _DESCENT_SHARE = 0.1, 0.15
 # Answers tried for an aim, and the spread of their prices around the best ones.
 _ANSWERS, _STRAYING = 16, 0.6
 # Times that a descent is repeated with doubled penalties on the limits that it broke.
@@ -40,9 +40,14 @@ _PERIOD = "period"
 def fastest_stream(
     assembled: Assembled, start: Sequence[int] | None, gap: float, time_limit_s: float
 ) -> tuple[Totals, float, float] | None:
-    """A placement, its period and a lower bound on any: busy seconds of the busiest device or link per request of the
-    mix of all models, with component overheads. None if no placement keeps the limits. Raises Undecided."""
+    """A placement, its period (`period_s`) and a lower bound on any. None if no placement keeps the limits. Raises
+    Undecided."""
     return _Search(assembled, start, gap, time_limit_s).run()
+
+
+def period_s(assembled: Assembled, totals: Totals) -> float:
+    """Busy seconds of the busiest device or link per request of the mix of all models, with component overheads."""
+    return max(loads(assembled, totals, list(request_shares(assembled.workloads))).values(), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +69,7 @@ class _Search:
     def __init__(self, assembled: Assembled, start: Sequence[int] | None, gap: float, time_limit_s: float) -> None:
         begun = time.perf_counter()
         self.assembled, self.start, self.gap, self.time_limit_s = assembled, start, gap, time_limit_s
-        self.deadline = begun + (1.0 - _SPARING_SHARE) * time_limit_s
+        self.deadline = begun + time_limit_s
         self.shares = request_shares(assembled.workloads)
         self.totals: Totals | None = None
         self.period, self.low = inf, 0.0
@@ -85,7 +90,6 @@ class _Search:
             if self.low < self._aim():
                 raise Undecided
             return None
-        self._fewer_seconds()
         return self.totals, self.period, min(self.low, self.period)
 
     def _done(self) -> bool:
@@ -95,8 +99,7 @@ class _Search:
         """Keep a placement if it is within the limits and its simulated period is the shortest so far."""
         if totals.broken:
             return
-        period = max(loads(self.assembled, totals, list(self.shares)).values(), default=0.0)
-        if period < self.period:
+        if (period := period_s(self.assembled, totals)) < self.period:
             self.totals, self.period = totals, period
 
     def _improve(self) -> None:
@@ -198,20 +201,3 @@ class _Search:
                 if not broken.any() or time.perf_counter() > until:
                     return
                 penalty[broken] *= 2.0
-
-    def _fewer_seconds(self) -> None:
-        """Look for a plan with the same period that takes fewer seconds per request."""
-        assert self.totals is not None
-        problem, known = self.assembled.problem, self.totals
-        counted = evaluate(replace(problem, resources=self._periods(inf)), known.labels, known.copies)
-        # Components take the rest, and more of them would take more.
-        upper = float(counted.resources.max()) * (1.0 + 1e-6)
-        limited = replace(problem, resources=(*problem.resources, *self._periods(upper)))
-        share = _SPARING_SHARE * self.time_limit_s
-        placed = solve(limited, gap=self.gap, time_limit_s=share, incumbent=known.labels)
-        if not placed.labels:
-            return
-        found = evaluate(problem, placed.labels, placed.copies)
-        period = max(loads(self.assembled, found, list(self.shares)).values(), default=0.0)
-        if not found.broken and period <= self.period * (1.0 + 1e-3 * self.gap) and found.objective < known.objective:
-            self.totals, self.period = found, period
