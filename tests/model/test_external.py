@@ -135,6 +135,12 @@ def test_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
         load(path)
 
 
+def test_a_model_in_memory_without_its_weights_is_told_to_come_as_a_path(tmp_path: Path) -> None:
+    proto = onnx.load(external(products(), tmp_path), load_external_data=False)
+    with pytest.raises(BadModel, match=r"weights\.bin: No such file or directory\): give its path instead$"):
+        load(proto)
+
+
 @pytest.mark.usefixtures("in_files")
 def test_weights_in_int8_alone_become_float_in_files(tmp_path: Path) -> None:
     g = Sketch(4)

@@ -6,6 +6,7 @@ and the outputs of one sample four times (float, changed, and two for their diff
 outputs of other samples, sessions of other variants) is held in memory or in files, as the limit allows.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from taglio.data.dataset import Split
@@ -48,17 +49,28 @@ class Needs:
 
 def memory_needs(model: Model, graph: Graph, data: Split) -> Needs:
     """The memory that a run on `data` needs, from the sizes of weights, tensors and samples."""
-    weights = weight_bytes(model.proto) + listed_bytes(model.proto.graph.node)
-    between = activation_bytes(graph)
-    tensors = graph.tensor_map()
-    outputs = sum(tensors[name].float_bytes for name in graph.outputs)
-    inputs = sum(tensors[name].float_bytes for name in graph.inputs)
+    least, session = least_bytes(model, graph), _session_bytes(model, graph)
+    outputs, inputs = _sum_bytes(graph, graph.outputs), _sum_bytes(graph, graph.inputs)
     count, held_out = len(data.calibration.samples) + len(data.held_out.samples), len(data.held_out.samples)
-    # Kernels pack weights in files while reading them.
-    session = 2 * between + (1 if model.store else 2) * weights
-    least = used_bytes() + _LIBRARIES_BYTES + session + 4 * outputs + inputs
     like = least + (_SESSIONS - 1) * session + held_out * outputs + count * inputs
     return Needs(least, like)
+
+
+def least_bytes(model: Model, graph: Graph) -> int:
+    """The memory that a run can work with."""
+    wanted = 4 * _sum_bytes(graph, graph.outputs) + _sum_bytes(graph, graph.inputs)
+    return used_bytes() + _LIBRARIES_BYTES + _session_bytes(model, graph) + wanted
+
+
+def _session_bytes(model: Model, graph: Graph) -> int:
+    weights = weight_bytes(model.proto) + listed_bytes(model.proto.graph.node)
+    # Kernels pack weights in files while reading them.
+    return 2 * activation_bytes(graph) + (1 if model.store else 2) * weights
+
+
+def _sum_bytes(graph: Graph, names: Iterable[str]) -> int:
+    tensors = graph.tensor_map()
+    return sum(tensors[name].float_bytes for name in names)
 
 
 def activation_bytes(graph: Graph) -> int:
