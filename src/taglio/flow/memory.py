@@ -1,9 +1,10 @@
 """Estimate the memory that a run needs before it begins. Measures nothing: taglio/memory.py does.
 
-Needed at once: this process, with the libraries that it will load; the weights (twice if they are in the model: there,
-and packed for kernels); the tensors alive within one inference of the largest sample, twice (copies in another layout);
-and the outputs of one sample four times (float, changed, and two for their difference). Everything else (samples, float
-outputs of other samples, sessions of other variants) is held in memory or in files, as the limit allows.
+Needed at once: this process, with the libraries that it will load; the session of the switchable graph, which stays
+open, and one more: for each twice the tensors alive within one inference of the largest sample, and the weights for
+both (in the model, in the graph and packed for kernels; those in files are mapped); and the outputs of one sample four
+times (float, changed, and two for their difference). Everything else (samples, float outputs of other samples, sessions
+of other variants) is held in memory or in files, as the limit allows.
 """
 
 from collections.abc import Iterable
@@ -20,7 +21,7 @@ from taglio.weights import listed_bytes, weight_bytes
 # Sessions timed side by side if memory allows: those of a profile.
 _SESSIONS = MIXES + 3
 # What the runtimes, the solver and the tables of later stages take.
-_LIBRARIES_BYTES = 150_000_000
+_LIBRARIES_BYTES = 200_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,9 @@ class Needs:
 
 def memory_needs(model: Model, graph: Graph, data: Split) -> Needs:
     """The memory that a run on `data` needs, from the sizes of weights, tensors and samples."""
-    least, session = least_bytes(model, graph), _session_bytes(model, graph)
+    least = least_bytes(model, graph)
+    # Kernels pack weights in files while reading them.
+    session = 2 * activation_bytes(graph) + (1 if model.store else 2) * _weight_bytes(model)
     outputs, inputs = _sum_bytes(graph, graph.outputs), _sum_bytes(graph, graph.inputs)
     count, held_out = len(data.calibration.samples) + len(data.held_out.samples), len(data.held_out.samples)
     like = least + (_SESSIONS - 1) * session + held_out * outputs + count * inputs
@@ -59,13 +62,12 @@ def memory_needs(model: Model, graph: Graph, data: Split) -> Needs:
 def least_bytes(model: Model, graph: Graph) -> int:
     """The memory that a run can work with."""
     wanted = 4 * _sum_bytes(graph, graph.outputs) + _sum_bytes(graph, graph.inputs)
-    return used_bytes() + _LIBRARIES_BYTES + _session_bytes(model, graph) + wanted
+    weights = (1.5 if model.store else 4.0) * _weight_bytes(model)
+    return int(used_bytes() + _LIBRARIES_BYTES + 4 * activation_bytes(graph) + weights + wanted)
 
 
-def _session_bytes(model: Model, graph: Graph) -> int:
-    weights = weight_bytes(model.proto) + listed_bytes(model.proto.graph.node)
-    # Kernels pack weights in files while reading them.
-    return 2 * activation_bytes(graph) + (1 if model.store else 2) * weights
+def _weight_bytes(model: Model) -> int:
+    return weight_bytes(model.proto) + listed_bytes(model.proto.graph.node)
 
 
 def _sum_bytes(graph: Graph, names: Iterable[str]) -> int:
