@@ -141,8 +141,8 @@ def test_a_model_in_memory_without_its_weights_is_told_to_come_as_a_path(tmp_pat
         load(proto)
 
 
-@pytest.mark.usefixtures("in_files")
-def test_weights_in_int8_alone_become_float_in_files(tmp_path: Path) -> None:
+def test_weights_in_int8_alone_become_float_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "IN_FILES_BYTES", 2 * 4 * 96 * 96)  # of their floats: the file has a quarter
     g = Sketch(4)
     x = g.input("x", 2, 96)
     for _ in range(2):
