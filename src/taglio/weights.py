@@ -205,6 +205,14 @@ def weight_bytes(proto: onnx.ModelProto) -> int:
     return bytes_of(tensors(proto))
 
 
+def float_bytes(proto: onnx.ModelProto) -> int:
+    """Bytes of all tensors, those of a narrower type than float32 as that: quantised weights may become it."""
+    return sum(
+        max(stored_bytes(each.data_type, each.dims), stored_bytes(TensorProto.FLOAT, each.dims))
+        for each in tensors(proto)
+    )
+
+
 def bytes_of(some: Iterable[TensorProto]) -> int:
     """Bytes of these tensors, in the model or in files."""
     return sum(stored_bytes(each.data_type, each.dims) for each in some)

@@ -1,5 +1,6 @@
 """A limit on memory changes where things wait, and no result; a model of many weights goes the whole way."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -124,6 +125,11 @@ def test_a_limit_that_is_too_small_says_what_is_needed(
     assert said.startswith("taglio: BadOption: --memory-limit 10 MB: model needs ")
     assert said.count("\n") == 1
     assert not (tmp_path / "out").exists()
+    needed = re.search(r"needs an estimated (\d+) MB or more", said)
+    assert main(["inspect", str(model)]) == 0
+    told = re.search(r"memory: optimize needs an estimated (\d+) MB or more", capsys.readouterr().out)
+    assert needed and told
+    assert int(told[1]) == pytest.approx(int(needed[1]), rel=0.1)
     for wrong in ("0", "-1GB", "much", "1e400GB"):
         assert main([*common, f"--memory-limit={wrong}"]) == 2
         assert "is not a size: give 8GB or 500MB" in capsys.readouterr().err

@@ -135,8 +135,14 @@ def test_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
         load(path)
 
 
-@pytest.mark.usefixtures("in_files")
-def test_weights_in_int8_alone_become_float_in_files(tmp_path: Path) -> None:
+def test_a_model_in_memory_without_its_weights_is_told_to_come_as_a_path(tmp_path: Path) -> None:
+    proto = onnx.load(external(products(), tmp_path), load_external_data=False)
+    with pytest.raises(BadModel, match=r"weights\.bin: No such file or directory\): give its path instead$"):
+        load(proto)
+
+
+def test_weights_in_int8_alone_become_float_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "IN_FILES_BYTES", 2 * 4 * 96 * 96)  # of their floats: the file has a quarter
     g = Sketch(4)
     x = g.input("x", 2, 96)
     for _ in range(2):

@@ -1,11 +1,13 @@
 """Estimate the memory that a run needs before it begins. Measures nothing: taglio/memory.py does.
 
-Needed at once: this process, with the libraries that it will load; the weights (twice if they are in the model: there,
-and packed for kernels); the tensors alive within one inference of the largest sample, twice (copies in another layout);
-and the outputs of one sample four times (float, changed, and two for their difference). Everything else (samples, float
-outputs of other samples, sessions of other variants) is held in memory or in files, as the limit allows.
+Needed at once: this process, with the libraries that it will load; the session of the switchable graph, which stays
+open, and one more: for each twice the tensors alive within one inference of the largest sample, and the weights for
+both (in the model, in the graph and packed for kernels; those in files are mapped); and the outputs of one sample four
+times (float, changed, and two for their difference). Everything else (samples, float outputs of other samples, sessions
+of other variants) is held in memory or in files, as the limit allows.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from taglio.data.dataset import Split
@@ -19,7 +21,7 @@ from taglio.weights import listed_bytes, weight_bytes
 # Sessions timed side by side if memory allows: those of a profile.
 _SESSIONS = MIXES + 3
 # What the runtimes, the solver and the tables of later stages take.
-_LIBRARIES_BYTES = 150_000_000
+_LIBRARIES_BYTES = 200_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +50,29 @@ class Needs:
 
 def memory_needs(model: Model, graph: Graph, data: Split) -> Needs:
     """The memory that a run on `data` needs, from the sizes of weights, tensors and samples."""
-    weights = weight_bytes(model.proto) + listed_bytes(model.proto.graph.node)
-    between = activation_bytes(graph)
-    tensors = graph.tensor_map()
-    outputs = sum(tensors[name].float_bytes for name in graph.outputs)
-    inputs = sum(tensors[name].float_bytes for name in graph.inputs)
-    count, held_out = len(data.calibration.samples) + len(data.held_out.samples), len(data.held_out.samples)
+    least = least_bytes(model, graph)
     # Kernels pack weights in files while reading them.
-    session = 2 * between + (1 if model.store else 2) * weights
-    least = used_bytes() + _LIBRARIES_BYTES + session + 4 * outputs + inputs
+    session = 2 * activation_bytes(graph) + (1 if model.store else 2) * _weight_bytes(model)
+    outputs, inputs = _sum_bytes(graph, graph.outputs), _sum_bytes(graph, graph.inputs)
+    count, held_out = len(data.calibration.samples) + len(data.held_out.samples), len(data.held_out.samples)
     like = least + (_SESSIONS - 1) * session + held_out * outputs + count * inputs
     return Needs(least, like)
+
+
+def least_bytes(model: Model, graph: Graph) -> int:
+    """The memory that a run can work with."""
+    wanted = 4 * _sum_bytes(graph, graph.outputs) + _sum_bytes(graph, graph.inputs)
+    weights = (1.5 if model.store else 4.0) * _weight_bytes(model)
+    return int(used_bytes() + _LIBRARIES_BYTES + 4 * activation_bytes(graph) + weights + wanted)
+
+
+def _weight_bytes(model: Model) -> int:
+    return weight_bytes(model.proto) + listed_bytes(model.proto.graph.node)
+
+
+def _sum_bytes(graph: Graph, names: Iterable[str]) -> int:
+    tensors = graph.tensor_map()
+    return sum(tensors[name].float_bytes for name in names)
 
 
 def activation_bytes(graph: Graph) -> int:

@@ -70,7 +70,7 @@ def load(
     path = source if isinstance(source, Path) else IN_MEMORY
     refuse_damage(path, proto)
     refuse_bad_weights(path, proto)
-    store = weights.Store() if weights.weight_bytes(proto) >= weights.IN_FILES_BYTES else None
+    store = weights.Store() if weights.float_bytes(proto) >= weights.IN_FILES_BYTES else None
     if store is not None:
         proto = store.take(proto)
     _drop_initializers_from_inputs(proto)

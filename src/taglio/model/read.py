@@ -55,7 +55,9 @@ def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Has
             for tensor in external:
                 weights.hold(tensor)
     except (OSError, ValueError, KeyError, OverflowError) as error:
-        raise BadModel(f"{path}: external weights cannot be read ({one_line(error)}): put them beside it") from None
+        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else one_line(error)
+        fix = "give its path instead" if path == IN_MEMORY else "put the whole files that it names beside it"
+        raise BadModel(f"{path}: external weights cannot be read ({why}): {fix}") from None
     return proto, digest
 
 

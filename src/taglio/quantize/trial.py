@@ -111,7 +111,7 @@ def _trial(
             return f"ONNX Runtime {version()} fails on it in int8: {_cause(error)}"
         if not compare:
             return ""
-        plain = run(built, SessionOptions(options.threads, Optimization.NONE))
+        plain = run(built, SessionOptions(options.threads, Optimization.NONE, lean=True))
         for name, value, alone, reference in zip(model.outputs, fused, plain, floats, strict=True):
             members = reference if isinstance(reference, list) else [reference]
             if any(np.asarray(each).dtype.kind != "f" for each in members):  # follows from others
