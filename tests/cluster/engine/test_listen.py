@@ -1,12 +1,14 @@
 """Nothing listens beyond the address asked for, however a device was started."""
 
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from taglio.cluster.engine.listen import everywhere
-from tests.cluster.engine.devices import CLIENT, bench, listened, needs_ray
+from tests.cluster.engine.devices import CLIENT, bench, listened, needs_ray, until
 from tests.end_to_end.command import ENVIRONMENT, refused, taglio
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own filter of calls is Linux's")
@@ -55,15 +57,24 @@ def test_a_process_its_threads_and_its_children_are_held() -> None:
 @needs_ray
 @pytest.mark.whole
 def test_devices_listen_where_they_were_told() -> None:
-    """Also on addresses that are not 127.0.0.1."""
+    """Also on addresses that are not 127.0.0.1, and after the keeper has restarted the head's process."""
     devices, head, joined = bench(CLIENT), "127.0.0.2", "127.0.0.3"
     begin = ("device", "start", "--threads", 1, "--json", "--name")
     try:
         devices.command(*begin, "camera", "--head", "--port", devices.port, "--host", head).json()
         devices.command(*begin, "server", "--address", f"{head}:{devices.port}", "--host", joined).json()
         assert set(devices.command("cluster", "status", "--json").json()["devices"]) == {"camera", "server"}
-        for name, host in (("camera", head), ("server", joined)):
-            assert host in listened(devices.processes(name)) <= {host, "127.0.0.1"}
+
+        def held() -> None:
+            for name, host in (("camera", head), ("server", joined)):
+                assert host in listened(devices.processes(name)) <= {host, "127.0.0.1"}
+
+        held()
+        (process,) = devices.named("camera", "gcs_server")
+        os.kill(process, signal.SIGKILL)
+        until(lambda: {process} != set(devices.named("camera", "gcs_server")) != set(), 60.0, "a new head")
+        until(lambda: head in listened(devices.named("camera", "gcs_server")), 60.0, "it listens")
+        held()
     finally:
         devices.stop()
 

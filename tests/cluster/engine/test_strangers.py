@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.engine.devices import AGENT, Bench, bench, needs_ray
+from tests.cluster.engine.devices import AGENT, Bench, bench, listened, needs_ray
 from tests.end_to_end.command import refused
 
 pytestmark = [needs_ray, pytest.mark.whole]
@@ -79,6 +79,8 @@ def test_with_certificates_plain_text_is_refused(locked: Bench, placed: Path, cl
     assert locked.start("server").json()["name"] == "server"
     ran = locked.command("run", placed, "--cluster", cluster, "--runs", 5, "--json").json()
     assert (ran["requests"], ran["identical"]) == (5, 5)
+    for name in ("camera", "server"):
+        assert listened(locked.processes(name)) == {"127.0.0.1"}
 
 
 def outward() -> str:

@@ -2,11 +2,12 @@
 
 The stage is the same as on one machine. A device gets the model as it was simplified here, by content hash, a few
 inputs and the calibrated ranges, and returns the profile that `taglio profile` would write there. Of the sessions that
-are timed, as many are open at once as fit in the memory of the device.
+are timed, as many are open at once as fit in the memory of the device; if not even one of the whole model does, it is
+timed in parts.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
@@ -21,6 +22,7 @@ from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.engine.connect import Connection, on, refusal, same_version
 from taglio.cluster.engine.deploy import Calls, send
 from taglio.cluster.engine.library import ray
+from taglio.cluster.engine.parts import Parts, ranges
 from taglio.cluster.engine.resident import Resident
 from taglio.errors import BadDevice
 from taglio.flow.work import Work
@@ -30,7 +32,7 @@ from taglio.model.load import Model
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN, profile, pure_assignments, refine_near
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort, time_models
+from taglio.profile.stopwatch import Effort, Timed, time_models
 from taglio.progress import Progress
 from taglio.quantize.precision import Assignment, Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
@@ -63,6 +65,11 @@ class Job:
     near: Assignment = field(default_factory=dict)
     memory_bytes: int | None = None
 
+    def holds_whole(self) -> bool:
+        """Whether a session of the whole model fits: it maps the weights, and holds a packed copy."""
+        weight_bytes = sum(block.weight_bytes(32) for block in self.graph.blocks)
+        return self.memory_bytes is None or 2 * weight_bytes < self.memory_bytes
+
     def limit_bytes(self) -> int:
         """The most memory that this process may take."""
         used = used_bytes()
@@ -77,26 +84,41 @@ class Profiler(Resident):
         limit_bytes, model = job.limit_bytes(), self._model(job)
         graph, options = job.graph, job.options
         builder = QdqBuilder(model, graph, {job.scheme.calibrated: job.ranges})
+        parts = None if job.holds_whole() else self._parts(model, job)
+        timer = None if parts is None else parts.time
         if job.known is not None:
             again = Effort(budget_s=_AGAIN_S * job.effort)
             given = (model, graph, builder, job.known, job.feeds, options, again)
-            return refine_near(*given, near=job.near, limit_bytes=limit_bytes)
-        if options.runtime == AUTO:
-            options = replace(options, runtime=fastest(builder, job, limit_bytes))
-        budget = Effort(budget_s=_EFFORT_S * job.effort)
-        measured = (model, graph, builder, job.scheme, job.feeds, options, budget)
-        return profile(*measured, seed=job.seed, limit_bytes=limit_bytes)
+            found = refine_near(*given, near=job.near, limit_bytes=limit_bytes, timer=timer)
+        else:
+            if options.runtime == AUTO:
+                options = replace(options, runtime=fastest(builder, job, limit_bytes, timer))
+            budget, once_s = Effort(budget_s=_EFFORT_S * job.effort), 0.0 if parts is None else parts.once_s
+            measured = (model, graph, builder, job.scheme, job.feeds, options, budget)
+            found = profile(*measured, seed=job.seed, limit_bytes=limit_bytes, once_s=once_s, timer=timer)
+        if parts is None:
+            return found
+        return replace(found, overhead_s=found.overhead_s / len(parts.feeds))  # each part paid it
+
+    def _parts(self, model: Model, job: Job) -> Parts:
+        assert job.memory_bytes is not None, "otherwise it holds the whole"
+        return Parts.opened(model, job.graph, ranges(job.graph, job.memory_bytes), job.feeds, job.options.threads)
 
     def _model(self, job: Job) -> Model:
-        """The model of a job; weights that came in a file of their own stay in it."""
+        """The model of a job; its weights are in files if they came so, or there is no memory for them."""
         proto = weights.load(self.named(job.files))
-        if not weights.refers(proto):
+        if job.holds_whole() and not weights.refers(proto):
             return replace(job.model, proto=proto)
         store = weights.Store()
         return replace(job.model, proto=store.take(proto), store=store)
 
 
-def fastest(builder: QdqBuilder, job: Job, limit_bytes: int | None = None) -> str:
+def fastest(
+    builder: QdqBuilder,
+    job: Job,
+    limit_bytes: int | None = None,
+    timer: Callable[..., dict[str, Timed]] | None = None,
+) -> str:
     """The runtime of this machine in which the model is fastest, float or all-int8. Runtimes that compute in bfloat16
     are not tried: the error that they add is not known here."""
     runtimes = [name for name in here() if name != BF16]
@@ -104,7 +126,7 @@ def fastest(builder: QdqBuilder, job: Job, limit_bytes: int | None = None) -> st
         return runtimes[0]
     forms = {FLOAT_RUN: dict[str, Precision](), **pure_assignments(job.graph, precisions(job.scheme))}
     ways = {f"{form} in {name}": (form, name) for name in runtimes for form in forms}
-    timed = time_models(
+    timed = (timer or time_models)(
         {way: partial(builder.build, forms[form]) for way, (form, _) in ways.items()},
         job.feeds,
         replace(job.options, runtime=NAME),

@@ -1,0 +1,135 @@
+"""Time models part by part, where a device has no memory for a session of the whole. Chooses no forms.
+
+A part is a range of blocks, cut like a component; what crosses from part to part is float32. Only sessions of one part
+are open at a time. The times of a model are the sums over its parts: they lack what runtimes fuse across the cuts.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import onnx
+
+from taglio.components.cut import Component, Wires, cut
+from taglio.memory import give_back
+from taglio.model.graph import Graph
+from taglio.model.load import Model
+from taglio.profile.attribution import base_name
+from taglio.profile.stopwatch import Effort, Feed, Timed, run_once, time_models
+from taglio.profile.wall_time import WallTime
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+
+# Of the room, what the weights of a part may take: a session maps their file, and holds a packed copy.
+_SHARE = 1 / 3
+# Runtimes name kernels that they add alike in every part; attribution ignores what follows this mark.
+_MARK = "_token_"
+
+
+def ranges(graph: Graph, room_bytes: float) -> dict[str, str]:
+    """The part of every block: consecutive blocks, whose float32 weights fit into their share of `room_bytes`."""
+    found: dict[str, str] = {}
+    part, held = 0, 0.0
+    for block in graph.blocks:
+        weights = block.weight_bytes(32)
+        if held and held + weights > _SHARE * room_bytes:
+            part, held = part + 1, 0.0
+        held += weights
+        found[block.name] = f"part {part}"
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """A model, with its weights in files, in parts: the part of every block, the inputs of each part, the seconds of a
+    run of all."""
+
+    model: Model
+    graph: Graph
+    of: Mapping[str, str]
+    feeds: Mapping[str, Sequence[Feed]]
+    once_s: float
+
+    @classmethod
+    def opened(cls, model: Model, graph: Graph, of: Mapping[str, str], feeds: Sequence[Feed], threads: int) -> "Parts":
+        """Run the float model part by part on `feeds`, to have the inputs of each part."""
+        given, once_s = dict[str, Sequence[Feed]](), 0.0
+        values: list[dict[str, Any]] = [dict(each) for each in feeds]
+        for part in _cut(model, graph, model.proto, of).values():
+            session = open_session(part.proto, SessionOptions(threads), label=part.name)
+            given[part.device] = [{name: each[name] for name in part.inputs} for each in values]
+            for each, feed in zip(values, given[part.device], strict=True):
+                each.update(zip(part.outputs, session.run(list(part.outputs), feed), strict=True))
+            once_s += run_once(part.name, session, given[part.device][0])
+            del session
+            give_back()
+        return cls(model, graph, of, given, once_s)
+
+    def time(
+        self,
+        models: Mapping[str, Callable[[], onnx.ModelProto]],
+        _: Sequence[Feed],
+        options: SessionOptions,
+        effort: Effort,
+        *,
+        refused: dict[str, str] | None = None,
+        once_s: float = 0.0,
+        **how: Any,
+    ) -> dict[str, Timed]:
+        """Time models as `time_models` does, part by part; a model of which a part is refused is left out."""
+        found: dict[str, list[Timed]] = {name: [] for name in models}
+        # Without their weights, which lie in files.
+        cuts = {name: _cut(self.model, self.graph, build(), self.of) for name, build in models.items()}
+        share = replace(effort, budget_s=effort.budget_s / len(self.feeds))
+        for part, feeds in self.feeds.items():
+            protos = {name: partial(_proto, each[part]) for name, each in cuts.items() if name not in (refused or {})}
+            if not protos:
+                break
+            given = (protos, feeds, options, share)
+            for name, timed in time_models(*given, refused=refused, once_s=once_s / len(self.feeds), **how).items():
+                found[name].append(timed)
+            give_back()
+        return {name: joined(each) for name, each in found.items() if len(each) == len(self.feeds)}
+
+
+def joined(parts: Sequence[Timed]) -> Timed:
+    """The parts of one model as if they had been timed at once."""
+    whole, kernels = onnx.ModelProto(), dict[str, float]()
+    for index, part in enumerate(parts):
+        for node in part.optimized.graph.node:
+            seconds = part.kernels.get(node.name)
+            copy = whole.graph.node.add()
+            copy.CopyFrom(node)
+            if copy.name in kernels:
+                copy.name += f"{_MARK}{index}"
+            if seconds is not None:
+                kernels[copy.name] = seconds
+    walls = [each.wall for each in parts]
+    wall = WallTime(
+        sum(each.median_s for each in walls),
+        sum(each.deviation_s for each in walls),
+        sum(each.p95_s for each in walls),
+        sum(each.mean_s for each in walls),
+        min(each.runs for each in walls),
+        sum(each.steady_s for each in walls),
+    )
+    return Timed(whole, wall, kernels, others=max(each.others for each in parts))
+
+
+def _proto(part: Component) -> onnx.ModelProto:
+    return part.proto
+
+
+def _cut(model: Model, graph: Graph, whole: onnx.ModelProto, of: Mapping[str, str]) -> dict[str, Component]:
+    """Parts of a float or quantised model in running order, whose inputs have the names of the float model's tensors,
+    whatever the producer's form calls them."""
+    tensors = graph.tensor_map()
+    found = {}
+    for part in cut(model, graph, whole, of, Wires(next(iter(of.values())), {})):
+        names = {name: base_name(name, tensors) or name for name in part.inputs}
+        for node in part.proto.graph.node:
+            node.input[:] = [names.get(name, name) for name in node.input]
+        for value in part.proto.graph.input:
+            value.name = names[value.name]
+        found[part.device] = replace(part, inputs=tuple(names.values()))
+    return found
