@@ -111,6 +111,12 @@ def test_all_blocks_are_those_that_have_such_a_form(
     session(made)
 
 
+def test_a_method_that_fits_no_block_writes_nothing(tiny: Case, tmp_path: Path) -> None:
+    ran = taglio("quantize", *tiny.arguments(), "--method", "int4-weights", "-o", tmp_path / "q.onnx")
+    refused(ran, "BadOption", "no block can be int4-weights: use another --method")
+    assert not list(tmp_path.iterdir())
+
+
 def test_quantize_says_what_it_wrote(tiny: Case, tmp_path: Path) -> None:
     ran = taglio("quantize", *tiny.arguments(), "-o", tmp_path / "q.onnx")
     assert (ran.code, ran.err) == (0, "")

@@ -58,7 +58,10 @@ def quantize(
         raise BadOption(f"{work.name}: {found}: taglio inspect lists them")
     rule = ":" in blocks or blocks == "all"  # not names: take those of its blocks that have such a form
     if rule:
-        names = _fitting(work, method, names)
+        fitting = _fitting(work, method, names)
+        if not fitting:
+            raise BadOption(f"{work.name}: no block can be {method}: use another `method`")
+        names = fitting
     used = [form] if method in ("static", "dynamic") else []
     note = ""
     if method in _UNCALIBRATED:
