@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from taglio.runtimes.onnxruntime import sums_saturate
 from tests.end_to_end.command import SCHEME, Case, refused, taglio
 from tests.end_to_end.independent import DIGITS, difference, held_out, session
+from tests.models import conv_transpose, dense, saved
 
 # `quantize` measures its error on so many of the held-out samples.
 MEASURED = 16
@@ -89,6 +90,31 @@ def test_quantize_chosen_blocks(rule: str, count: int | None, few_digits: Case, 
     printed = taglio("quantize", *few_digits.arguments(), "--blocks", rule, "-o", made, "--json").json()
     assert printed["blocks"] == wanted < printed["candidates"]
     session(made)
+
+
+@pytest.mark.parametrize(
+    ("proto", "options", "blocks", "note"),
+    [
+        (dense, ("--method", "dynamic"), 4, ""),  # not the product of two activations
+        (conv_transpose, ("--scheme", "qoperator-u8s8-asym-pt"), 2, "QOperator has no int8 ConvTranspose"),
+    ],
+)
+def test_all_blocks_are_those_that_have_such_a_form(
+    proto: Callable[[], onnx.ModelProto], options: Sequence[str], blocks: int, note: str, tmp_path: Path
+) -> None:
+    model, made = saved(proto(), tmp_path), tmp_path / "q.onnx"
+    shape = [dim.dim_value for dim in onnx.load(model).graph.input[0].type.tensor_type.shape.dim]
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(0, 1, (32, *shape[1:])).astype(np.float32))
+    printed = taglio("quantize", model, "--data", tmp_path / "x.npy", *options, "-o", made, "--json").json()
+    assert printed["blocks"] == blocks < printed["candidates"]
+    assert any(note in each for each in printed["notes"]) if note else not printed["notes"]
+    session(made)
+
+
+def test_a_method_that_fits_no_block_writes_nothing(tiny: Case, tmp_path: Path) -> None:
+    ran = taglio("quantize", *tiny.arguments(), "--method", "int4-weights", "-o", tmp_path / "q.onnx")
+    refused(ran, "BadOption", "no block can be int4-weights: use another --method")
+    assert not list(tmp_path.iterdir())
 
 
 def test_quantize_says_what_it_wrote(tiny: Case, tmp_path: Path) -> None:

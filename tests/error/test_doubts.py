@@ -124,6 +124,7 @@ def test_constant_inputs_are_told_but_no_masks() -> None:
         "input x is constant (0.0) in 4 of 4 samples: check the data and their preprocessing"
     ]
     assert len(constant_inputs([{"mask": mask}] * 4)) == 1
+    assert constant_inputs([{"ids": np.arange(4), "mask": mask, "types": 0 * mask}] * 4) == []
 
 
 def test_outputs_that_are_not_float_are_told() -> None:

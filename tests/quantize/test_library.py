@@ -319,6 +319,56 @@ def test_float16_halves_the_file(tmp_path: Path) -> None:
     assert after == before / 2
 
 
+def test_tools_know_the_types_behind_operators_that_onnx_does_not_know(tmp_path: Path) -> None:
+    g = Sketch(70)
+    x = g.op("Relu", g.conv(g.conv(g.input("x", 1, 3, 8, 8), 3, 4), 4, 4))
+    proto = g.model(g.op("MatMul", x, g.weight(8, 5)))
+    proto.graph.node[0].op_type, proto.graph.node[0].domain = "FusedConv", "com.microsoft"
+    proto.graph.node[0].attribute.append(onnx.helper.make_attribute("activation", "Relu"))
+    proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    del proto.graph.value_info[:]
+    model, graph, _ = case(proto, tmp_path)
+    asked = anchors(graph)
+    assert len(asked) == 2
+    for made in (dynamic(model, graph, asked, DYNAMIC), float16(model, graph, asked)):
+        assert 0 < distance(run(model.proto, model), run(made, model)) < 0.05
+
+
+def test_float16_keeps_outputs_that_are_inputs_or_constants(tmp_path: Path) -> None:
+    g = Sketch(71)
+    grid = g.constant(np.arange(4.0).reshape(1, 4, 1, 1), "grid")
+    x = g.op("Mul", g.conv(g.input("x", 1, 4, 6, 6), 4, 4), grid)
+    model, graph, _ = case(g.model("x", g.conv(x, 4, 2), grid), tmp_path)
+    made = float16(model, graph, [block.name for block in graph.blocks])
+    assert [each.name for each in made.graph.output] == [*model.outputs]
+    before, after = run(model.proto, model), run(made, model)
+    for index in (0, 2):
+        np.testing.assert_array_equal(before[index], after[index])
+    assert 0 < distance(before, after) < 2e-3
+
+
+def test_operators_that_have_the_form_already_are_no_surprise(tmp_path: Path) -> None:
+    g = Sketch(72)
+    half = g.op("Cast", g.input("x", 2, 8), to=TensorProto.FLOAT16)
+    half = g.op("MatMul", half, g.constant(g.rng.normal(0, 0.3, (8, 8)).astype(np.float16)))
+    x = g.op("MatMul", g.op("Cast", half, to=TensorProto.FLOAT), g.weight(8, 8))
+    q = g.op("DynamicQuantizeLinear", x, outputs=3)
+    whole = g.op("MatMulInteger", q, g.constant(np.arange(-32, 32, dtype=np.int8).reshape(8, 8)), f"{q}2")
+    model, graph, _ = case(g.model(g.op("Cast", whole, to=TensorProto.FLOAT)), tmp_path)
+    for made in (dynamic(model, graph, ["matmul3"], DYNAMIC), float16(model, graph, ["matmul3"])):
+        assert distance(run(model.proto, model), run(made, model)) < 0.05
+
+
+def test_whatever_a_tool_raises_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("Graph is not\na DAG")
+
+    model, graph, _ = case(conv_relu_chain(), tmp_path)
+    monkeypatch.setattr("taglio.quantize.library.quantize_dynamic", fail)
+    with pytest.raises(CannotQuantize, match="dynamic int8 tool fails on these blocks: Graph is not a DAG"):
+        dynamic(model, graph, ["conv0"], DYNAMIC)
+
+
 def test_an_old_model_converts_too(tmp_path: Path) -> None:
     model, graph, ranges = case(messy(), tmp_path)
     first = graph.blocks[0].name

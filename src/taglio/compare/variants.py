@@ -1,10 +1,10 @@
 """Write the ONNX forms in the table, once for all back ends that read ONNX. Runs no back end."""
 
 import hashlib
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -12,14 +12,14 @@ import onnx
 from taglio import artifact
 from taglio.compare.table import FASTER, PROVIDER, Form
 from taglio.data.dataset import Split
-from taglio.errors import BadArtifact, CannotQuantize, TaglioError, plural
+from taglio.errors import BadArtifact, CannotQuantize, TaglioError
 from taglio.model.graph import Graph, select
 from taglio.model.load import Model
 from taglio.profile.layerwise import layer_times, speedups
 from taglio.progress import Progress, reported
 from taglio.quantize.effective import effective
 from taglio.quantize.keep_float import with_activation
-from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
+from taglio.quantize.library import dynamic, dynamic_blocks, float16, most, qoperator
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
@@ -98,45 +98,23 @@ def int8(scheme: Scheme) -> Precision:
 
 def _build(source: Source, builder: QdqBuilder, form: Form) -> tuple[onnx.ModelProto, str]:
     model, graph, scheme = source.model, source.graph, form.scheme
+    make: Callable[[Sequence[str]], onnx.ModelProto]
     if form.method == "float16":
-        return _most(graph, lambda chosen: float16(model, graph, chosen), [block.name for block in graph.blocks])
-    if scheme is None:
+        make, names = partial(float16, model, graph), [block.name for block in graph.blocks]
+    elif scheme is None:
         return model.proto, ""
-    if form.method == "dynamic":
-        anchors = [block.name for block in graph.candidates() if block.anchor in DYNAMIC]
-        return _most(graph, lambda chosen: dynamic(model, graph, chosen, scheme), anchors)
-    names = _faster(source, builder, scheme) if form.blocks == FASTER else select(graph, form.blocks)
-    if not names:
-        raise CannotQuantize(f"no block matches the rule {form.blocks}")
-    if scheme.format == "qoperator":
-        return _most(graph, lambda chosen: qoperator(model, graph, chosen, scheme, source.ranges), names)
-    precision = int8(scheme)
-    return builder.build(effective(graph, dict.fromkeys(names, precision), precision)), ""
-
-
-def _most(
-    graph: Graph, make: Callable[[list[str]], onnx.ModelProto], names: Sequence[str]
-) -> tuple[onnx.ModelProto, str]:
-    """The result of `make` for as many of `names` as it accepts: if it refuses a block, all of that kind are left out.
-
-    Raises CannotQuantize if less than half of them remain.
-    """
-    kinds = {name: graph.block(name).kind for name in names}
-    left, why = list(names), ""
-    while True:
-        try:
-            made = make(left)
-        except CannotQuantize as refusal:
-            why = why or str(refusal)
-            named = next((name for name in left if re.search(rf"blocks? {re.escape(name)}[: ]", str(refusal))), "")
-            left = [name for name in left if named and kinds[name] != kinds[named]]
-            if 2 * len(left) < len(names):
-                raise
-        else:
-            return (
-                made,
-                f"{len(names) - len(left)} of {plural(len(names), 'block')} left in float: {why}" if why else "",
-            )
+    elif form.method == "dynamic":
+        make, names = partial(dynamic, model, graph, scheme=scheme), dynamic_blocks(model, graph)
+    else:
+        names = _faster(source, builder, scheme) if form.blocks == FASTER else [*select(graph, form.blocks)]
+        if not names:
+            raise CannotQuantize(f"no block matches the rule {form.blocks}")
+        if scheme.format == "qdq":
+            precision = int8(scheme)
+            return builder.build(effective(graph, dict.fromkeys(names, precision), precision)), ""
+        make = partial(qoperator, model, graph, scheme=scheme, ranges=source.ranges)
+    made, _, note = most(graph, make, names)
+    return made, note
 
 
 def _faster(source: Source, builder: QdqBuilder, scheme: Scheme) -> list[str]:

@@ -62,8 +62,8 @@ def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes], batch: i
 
 
 def constant_inputs(samples: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
-    """A line for each input that is constant in at least half of the samples. Integer inputs, such as masks, are often
-    constant, so they count only if the model has no float inputs."""
+    """A line for each input that is constant in at least half of the samples. Integer inputs, such as masks beside
+    token ids, are often constant, so they count only if no input is of floats and none varies."""
     found: dict[str, list[object]] = {}
     floats, count = set[str](), 0
     for sample in samples:
@@ -72,9 +72,10 @@ def constant_inputs(samples: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
             floats |= {name} if value.dtype.kind == "f" else set()
             constant = value.size > 1 and (value == value.flat[0]).all()
             found.setdefault(name, []).extend([value.flat[0]] if constant else [])
+    still = {name: values for name, values in found.items() if len(values) >= max(1, count / 2)}
     lines = []
-    for name, values in found.items():
-        if (name in floats or not floats) and len(values) >= max(1, count / 2):
+    for name, values in still.items():
+        if name in floats or (not floats and len(still) == len(found)):
             which = f" ({values[0]})" if len({str(each) for each in values}) == 1 else ""
             lines.append(
                 f"input {name} is constant{which} in {len(values)} of {count} samples: check the data and their "

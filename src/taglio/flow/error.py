@@ -32,6 +32,7 @@ from taglio.error.tally import Tally
 from taglio.errors import BadData, BadOption
 from taglio.flow.work import Work
 from taglio.memory import make_room
+from taglio.model.captures import readers
 from taglio.plan.result import Limits
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile
@@ -126,12 +127,14 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int
 def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> tuple[str, ...]:
     """Reasons why the errors are less sure, from the data, one line each; `everything` is the all-int8 result."""
     squares, references = everything.by_sample()
-    outputs = work.model.outputs
-    batch = batch_size(work.inputs, work.typical[0])
+    outputs, batch = work.model.outputs, batch_size(work.inputs, work.typical[0])
+    read, stored = readers(work.model.proto.graph.node), work.model.initializers()
+    samples = chain(work.data.calibration.samples, work.data.held_out.samples)
+    computed = [index for index, name in enumerate(outputs) if name not in stored]
     lines = [
         *work.remarks,
         *few_inputs(*work.digests, batch),
-        *constant_inputs(chain(work.data.calibration.samples, work.data.held_out.samples)),
+        *constant_inputs({name: each[name] for name in each if name in read} for each in samples),
         not_float(everything),
         no_numbers(meter.references, outputs),
         too_few_inputs(squares, references, meter.names, len(work.data.held_out.samples)),
@@ -139,7 +142,7 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> 
         meter.measure.judge.doubt() if isinstance(meter.measure.judge, TaskJudge) else "",
         exchanged_rows(meter.metric, [outputs[index] for index in sorted(work.parts.ranked)]),
         unlike_calibration(work.ranges(replace(scheme, repairs=())).low_high, _held_out_ranges(work), work.graph),
-        constant_outputs(meter.references, outputs),
+        constant_outputs([[each[i] for i in computed] for each in meter.references], [outputs[i] for i in computed]),
         saturating_sums(scheme, sums_saturate()),
     ]
     return tuple(line for line in lines if line)

@@ -1,6 +1,7 @@
 """Quantise chosen blocks under one scheme, without a plan. Writes nothing."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import onnx
 
@@ -11,9 +12,9 @@ from taglio.error.tally import Tally
 from taglio.errors import BadOption
 from taglio.flow.outcome import Quantized
 from taglio.flow.work import Work
-from taglio.model.graph import Block, match, select
+from taglio.model.graph import match, select
 from taglio.progress import Progress
-from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
+from taglio.quantize.library import dynamic, dynamic_blocks, float16, most, qoperator
 from taglio.quantize.precision import UNCALIBRATED, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
@@ -51,42 +52,53 @@ def quantize(
         raise BadOption(f"`repair` {', '.join(form.repairs)}: repairs need the static method and a qdq scheme")
     if method == "static" and form.format == "qdq":
         work = work.settled(form)
-    names = select(work.graph, blocks)
+    names: Sequence[str] = select(work.graph, blocks)
     if not names:
         found = f'`blocks` "{blocks}" matches no block' if work.graph.candidates() else "no block can be int8"
         raise BadOption(f"{work.name}: {found}: taglio inspect lists them")
-    if ":" in blocks or blocks == "all":  # a rule, not names: take those of its blocks that have such a form
-        fits = _fits(method)
-        names = tuple(name for name in names if fits(work.graph.block(name)))
+    rule = ":" in blocks or blocks == "all"  # not names: take those of its blocks that have such a form
+    if rule:
+        fitting = _fitting(work, method, names)
+        if not fitting:
+            raise BadOption(f"{work.name}: no block can be {method}: use another `method`")
+        names = fitting
     used = [form] if method in ("static", "dynamic") else []
-    if method == "float16":
-        proto = float16(work.model, work.graph, names)
-    elif method == "dynamic":
-        proto = dynamic(work.model, work.graph, names, form)
-    elif method in _UNCALIBRATED:
+    note = ""
+    if method in _UNCALIBRATED:
         proto = QdqBuilder(work.model, work.graph, {}).build(dict.fromkeys(names, _UNCALIBRATED[method]))
-    else:
+    elif method == "static" and form.format == "qdq":
         assignment = _assignment(work, names, form, also)
         names, used = tuple(assignment), list(dict.fromkeys(each.scheme for each in assignment.values() if each.scheme))
         ranges: dict[str, Ranges] = {each.calibrated: work.ranges(each) for each in used}
-        if form.format == "qoperator":
-            proto = qoperator(work.model, work.graph, names, form, ranges[form.calibration])
-        else:
-            proto = QdqBuilder(work.model, work.graph, ranges).build(assignment)
-    return proto, _judged(work, method, names, proto, tuple(used))
+        proto = QdqBuilder(work.model, work.graph, ranges).build(assignment)
+    elif also:
+        raise BadOption("`also` mixes schemes in the qdq format only: use the static method and a qdq scheme")
+    else:
+        make = _by_tool(work, method, form)
+        proto, names, note = most(work.graph, make, names) if rule else (make(names), names, "")
+    return proto, _judged(work, method, names, proto, used, note)
 
 
-def _fits(method: str) -> Callable[[Block], bool]:
-    """Whether a block has the form that a method gives."""
+def _fitting(work: Work, method: str, names: Sequence[str]) -> Sequence[str]:
+    """Those of the blocks `names` that have the form that a method gives."""
     if method == "dynamic":
-        return lambda block: block.anchor in DYNAMIC
-    return _UNCALIBRATED[method].fits if method in _UNCALIBRATED else lambda _: True
+        able = set(dynamic_blocks(work.model, work.graph))
+        return [name for name in names if name in able]
+    fits = _UNCALIBRATED[method].fits if method in _UNCALIBRATED else None
+    return [name for name in names if fits is None or fits(work.graph.block(name))]
+
+
+def _by_tool(work: Work, method: str, form: Scheme) -> Callable[[Sequence[str]], onnx.ModelProto]:
+    """What quantises chosen blocks by ONNX Runtime's own tools."""
+    if method == "float16":
+        return partial(float16, work.model, work.graph)
+    if method == "dynamic":
+        return partial(dynamic, work.model, work.graph, scheme=form)
+    return partial(qoperator, work.model, work.graph, scheme=form, ranges=work.ranges(form))
 
 
 def _assignment(work: Work, names: Sequence[str], form: Scheme, also: Sequence[str]) -> dict[str, Precision]:
     """The blocks `names` in int8 under `form`, and those of `also` under their own schemes."""
-    if also and form.format == "qoperator":
-        raise BadOption("`also` mixes schemes in the qdq format only: use a qdq scheme")
     assignment = {name: Precision("int8", form, "whole") for name in names}
     for text in also:
         other, _, pattern = text.partition("=")
@@ -97,7 +109,9 @@ def _assignment(work: Work, names: Sequence[str], form: Scheme, also: Sequence[s
     return assignment
 
 
-def _judged(work: Work, method: str, names: Sequence[str], proto: onnx.ModelProto, used: Sequence[Scheme]) -> Quantized:
+def _judged(
+    work: Work, method: str, names: Sequence[str], proto: onnx.ModelProto, used: Sequence[Scheme], note: str
+) -> Quantized:
     before = open_session(work.model.proto, SessionOptions(1), label=work.model.name)
     after = open_session(proto, SessionOptions(1), label="the quantised model")
     total, wanted = Tally(work.parts, watched=True), list(work.model.outputs)
@@ -113,6 +127,6 @@ def _judged(work: Work, method: str, names: Sequence[str], proto: onnx.ModelProt
         size_bytes=weights.size_bytes(proto),
         float_size_bytes=weights.size_bytes(work.model.proto),
         error=max(each.loss for each in parts),
-        notes=work.remarks + tuple(note for each in used if (note := saturating_sums(each, saturates))),
+        notes=tuple(filter(None, (*work.remarks, note, *(saturating_sums(each, saturates) for each in used)))),
         parts=parts,
     )

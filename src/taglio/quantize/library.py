@@ -15,14 +15,15 @@ requested operator is looked up in the result, and no other may have changed.
 
 import contextlib
 import logging
+import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from onnxruntime.quantization import CalibrationMethod, QuantizationMode, QuantType, quantize_dynamic
 from onnxruntime.quantization.calibrate import TensorData, TensorsData
 from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
@@ -34,7 +35,7 @@ from taglio.errors import BadModel, BadOption, CannotQuantize, one_line, plural
 from taglio.model.captures import node_inputs
 from taglio.model.graph import Block, Graph, flows
 from taglio.model.load import Model
-from taglio.model.observe import tensor_shapes
+from taglio.model.observe import tensor_shapes, tensor_types
 from taglio.model.operators import integer, scales
 from taglio.model.simplify import drop_unused_initializers
 from taglio.quantize.casts import in_float16, tidy_casts
@@ -48,9 +49,33 @@ from taglio.scratch import scratch
 
 _TYPES = {"u8": QuantType.QUInt8, "s8": QuantType.QInt8}
 _CLIPS = frozenset({"Relu", "Clip"})
-DYNAMIC = frozenset({"Conv", "MatMul", "Gemm"})
+_DYNAMIC = frozenset({"Conv", "MatMul", "Gemm"})
 _LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 _SCALES = "_scales_mul"  # the name of the tool's product of an activation's scale and the weights'
+
+
+def most(
+    graph: Graph, make: Callable[[Sequence[str]], onnx.ModelProto], names: Sequence[str]
+) -> tuple[onnx.ModelProto, list[str], str]:
+    """The result of `make` for as many of the blocks `names` as it accepts, those blocks, and a line about the others
+    ("" if there are none): if `make` refuses a block, all of its kind are left out.
+
+    Raises CannotQuantize if less than half of them remain.
+    """
+    kinds = {name: graph.block(name).kind for name in names}
+    left, why = list(names), ""
+    while True:
+        try:
+            made = make(left)
+        except CannotQuantize as refusal:
+            why = why or str(refusal)
+            named = next((name for name in left if re.search(rf"blocks? {re.escape(name)}[: ]", str(refusal))), "")
+            left = [name for name in left if named and kinds[name] != kinds[named]]
+            if 2 * len(left) < len(names):
+                raise
+        else:
+            out = len(names) - len(left)
+            return made, left, f"{out} of {plural(len(names), 'block')} left in float: {why}" if out else ""
 
 
 def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme, ranges: Ranges) -> onnx.ModelProto:
@@ -93,6 +118,12 @@ def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme,
     return made
 
 
+def dynamic_blocks(model: Model, graph: Graph) -> list[str]:
+    """The candidate blocks that `dynamic` converts under a scheme per tensor."""
+    nodes, initializers = model.nodes(), model.initializers()
+    return [block.name for block in graph.candidates() if not _never_dynamic(nodes[block.operators[0]], initializers)]
+
+
 def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -> onnx.ModelProto:
     """`model` with the Conv, MatMul or Gemm of each of `blocks` on int8 weights and scales computed at run time.
 
@@ -116,8 +147,8 @@ def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -
         # The tool first splits every Gemm into MatMul and Add, under new names, and transposes its weights in place.
         asked[f"{node.name}_MatMul" if node.op_type == "Gemm" else node.name] = block
     gemms = {node.name for node in model.proto.graph.node if node.op_type == "Gemm"}
-    proto = _own_weights(model.proto, gemms | {block.operators[0] for block in chosen})
-    with scratch() as folder, _quiet():
+    proto = _typed(_own_weights(model.proto, gemms | {block.operators[0] for block in chosen}), graph)
+    with scratch() as folder, _tool("dynamic int8"):
         target = folder / "dynamic.onnx"
         quantize_dynamic(
             proto,
@@ -130,8 +161,7 @@ def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -
             extra_options={"WeightSymmetric": scheme.weight_symmetric},
         )
         made = onnx.load(target)
-    integer = {node.name.removesuffix("_quant") for node in made.graph.node if node.op_type.endswith("Integer")}
-    _compare(asked, integer, "dynamic int8")
+    _compare(asked, _integer(made) - _integer(model.proto), "dynamic int8")
     _scales_last(made)
     _check_loads(made, chosen, "dynamic int8")
     return made
@@ -160,15 +190,23 @@ def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProt
                 raise CannotQuantize(
                     f"block {block.name}: weight {weight} reaches {largest:.3g}, float16 ends at 65504: leave it out"
                 )
-    proto = _own_weights(model.proto, asked)
-    with _quiet():
+    proto = _typed(_own_weights(model.proto, asked), graph)
+    outputs = [*proto.graph.output]
+    written = {name for node in proto.graph.node for name in node.output}
+    # The tool would write an output that is an input or a constant a second time.
+    del proto.graph.output[:]
+    proto.graph.output.extend(each for each in outputs if each.name in written)
+    with _tool("float16"):
         made = convert_float_to_float16(
             proto,
             keep_io_types=True,
             node_block_list=[node.name for node in proto.graph.node if node.name not in asked],
         )
-    made = tidy_casts(made, nodes)
-    _compare(asked, in_float16(made), "float16")
+        made = tidy_casts(made, nodes)
+    del made.graph.output[:]
+    made.graph.output.extend(outputs)
+    already = in_float16(model.proto) - set(asked)
+    _compare(asked, in_float16(made) - already, "float16")
     _check_loads(made, chosen, "float16")
     return made
 
@@ -212,6 +250,7 @@ def _own_weights(proto: onnx.ModelProto, operators: Collection[str]) -> onnx.Mod
     copy = deepcopy(proto)
     floats = {tensor.name: tensor for tensor in copy.graph.initializer if tensor.data_type == TensorProto.FLOAT}
     uses = Counter(name for node in copy.graph.node for name in set(node_inputs(node)))
+    uses.update(value.name for value in copy.graph.output)
     for node in copy.graph.node:
         for index, name in enumerate(node.input):
             if node.name in operators and name in floats and uses[name] > 1:
@@ -220,6 +259,14 @@ def _own_weights(proto: onnx.ModelProto, operators: Collection[str]) -> onnx.Mod
                 own.name = node.input[index] = f"{name}/{node.name}/{index}"
     drop_unused_initializers(copy.graph)
     return copy
+
+
+def _typed(proto: onnx.ModelProto, graph: Graph) -> onnx.ModelProto:
+    """`proto`, with the float32 tensors between blocks declared where ONNX's inference does not know their type."""
+    known = tensor_types(proto)
+    missing = [name for name, each in graph.tensor_map().items() if name not in known and each.dtype == "float32"]
+    proto.graph.value_info.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in missing)
+    return proto
 
 
 def _parameters(graph: Graph, ranges: Mapping[str, tuple[float, float]], scheme: Scheme) -> dict[str, TensorParameters]:
@@ -277,7 +324,7 @@ def _quantize(
         name: [{"scale": np.array(value.scale), "zero_point": np.array(value.zero_point)}]
         for name, value in given.items()
     }
-    with _quiet():
+    with _tool("QOperator"):
         tool = ONNXQuantizer(
             proto,
             scheme.per_channel,
@@ -295,10 +342,7 @@ def _quantize(
                 "TensorQuantOverrides": overrides,
             },
         )
-        try:
-            made: onnx.ModelProto = tool.quantize_model()
-        except Exception as error:  # such as a RuntimeError about a tensor that the tool itself renamed
-            raise CannotQuantize(f"ONNX Runtime's QOperator tool fails on these blocks: {one_line(error)}") from None
+        made: onnx.ModelProto = tool.quantize_model()
     return made
 
 
@@ -342,17 +386,28 @@ def _scales_last(made: onnx.ModelProto) -> None:
 
 
 def _dynamic_refusal(node: onnx.NodeProto, initializers: Mapping[str, onnx.TensorProto], scheme: Scheme) -> str:
-    if node.op_type not in DYNAMIC:
-        return f"ONNX Runtime does {', '.join(sorted(DYNAMIC))}, this is {node.op_type}"
+    if reason := _never_dynamic(node, initializers):
+        return reason
+    if node.op_type == "Conv" and scheme.per_channel:
+        return f"scheme {scheme} has a weight scale per channel, ConvInteger one per tensor: write pt"
+    return ""
+
+
+def _never_dynamic(node: onnx.NodeProto, initializers: Mapping[str, onnx.TensorProto]) -> str:
+    """Why no scheme makes this operator dynamic, or ""."""
+    if node.op_type not in _DYNAMIC:
+        return f"ONNX Runtime does {', '.join(sorted(_DYNAMIC))}, this is {node.op_type}"
     if node.input[1] not in initializers:
         return "its weights are computed at run time"
     if node.op_type == "Gemm" and scales(node):
         return "a Gemm with alpha or beta other than 1"
     if node.op_type == "Gemm" and integer(node, "transA"):
         return "a Gemm that transposes its input"
-    if node.op_type == "Conv" and scheme.per_channel:
-        return f"scheme {scheme} has a weight scale per channel, ConvInteger one per tensor: write pt"
     return ""
+
+
+def _integer(proto: onnx.ModelProto) -> set[str]:
+    return {node.name.removesuffix("_quant") for node in proto.graph.node if node.op_type.endswith("Integer")}
 
 
 def _compare(asked: Mapping[str, Block], done: set[str], form: str, reason: str = "") -> None:
@@ -377,11 +432,14 @@ def _check_loads(made: onnx.ModelProto, chosen: Sequence[Block], form: str) -> N
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the advice that ONNX Runtime's tools log: taglio has already prepared the model."""
+def _tool(form: str) -> Iterator[None]:
+    """Silence the advice that ONNX Runtime's tools log: taglio has already prepared the model. Whatever they raise
+    (AssertionError, RuntimeError about a tensor that the tool itself renamed) becomes a CannotQuantize."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         yield
+    except Exception as error:
+        raise CannotQuantize(f"ONNX Runtime's {form} tool fails on these blocks: {one_line(error)}") from None
     finally:
         logging.disable(level)

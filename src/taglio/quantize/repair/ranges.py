@@ -195,11 +195,13 @@ def _probe_graph(model: Model, index: Mapping[str, int]) -> onnx.ModelProto:
     del graph.node[:]
     graph.input.append(helper.make_tensor_value_info(_WHICH, TensorProto.BOOL, [len(index)]))
     graph.input.append(helper.make_tensor_value_info(_HOW, TensorProto.FLOAT, [4]))
+    flags = [f"{_WHICH}/{each}" for each in range(len(index))]
+    graph.initializer.append(helper.make_tensor(f"{_WHICH}/sizes", TensorProto.INT64, [len(flags)], [1] * len(flags)))
+    graph.node.append(helper.make_node("Split", [_WHICH, f"{_WHICH}/sizes"], flags, name=f"{_WHICH}/split", axis=0))
     how = [f"{_HOW}/{name}" for name in ("inverse", "scale", "least", "most")]
-    for fed, into in ((_WHICH, [f"{_WHICH}/{each}" for each in range(len(index))]), (_HOW, how)):
-        sizes = helper.make_tensor(f"{fed}/sizes", TensorProto.INT64, [len(into)], [1] * len(into))
-        graph.initializer.append(sizes)
-        graph.node.append(helper.make_node("Split", [fed, sizes.name], into, name=f"{fed}/split", axis=0))
+    for position, name in enumerate(how):  # scalars: with shape [1] they would add a dimension to scalar tensors
+        graph.initializer.append(helper.make_tensor(f"{name}/position", TensorProto.INT64, [], [position]))
+        graph.node.append(helper.make_node("Gather", [_HOW, f"{name}/position"], [name], name=name, axis=0))
     for value in graph.input:
         if value.name in index:
             graph.node.append(_switch(value.name, index[value.name], how))
