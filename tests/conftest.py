@@ -13,15 +13,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from taglio.embedded import digits_data
 from taglio.profile import busy, speed
 from tests.end_to_end.command import SCHEME, Case, taglio
 from tests.models import digits_model, pyramid, saved
 
-# Started in the background of a shell, tests would hand an ignored Ctrl-C down to the commands that they interrupt.
+# Started in the background of a shell, or by nohup, tests would hand ignored signals down to the commands they stop.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# An example of a property may take as long as a busy machine needs.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # A cluster file: the device of the profile, and one twice as fast.
 TWO_DEVICES = """start = "camera"

@@ -2,7 +2,7 @@
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 FAST = bool(os.environ.get("TAGLIO_TEST_FAST"))  # set by make test-fast
 
@@ -14,5 +14,5 @@ def tries(count: int) -> int:
 
 def examples(count: int, *, steady: bool = True) -> settings:
     """`tries(count)` examples; the same in every run if `steady`."""
-    calm = settings(max_examples=tries(count), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    return settings(calm, derandomize=True, database=None) if steady else calm
+    several = settings(max_examples=tries(count))
+    return settings(several, derandomize=True, database=None) if steady else several

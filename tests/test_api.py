@@ -23,7 +23,7 @@ from taglio.plan.check import check
 from taglio.plan.result import LOCAL, Plan
 from taglio.profile.result import Profile
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from tests.end_to_end.command import SCHEME, Case
+from tests.end_to_end.command import ENVIRONMENT, SCHEME, Case
 from tests.models import Sketch, pyramid
 
 QUICK: dict[str, Any] = {"effort": 0.01, "scheme": SCHEME}
@@ -353,3 +353,12 @@ def test_public_names_are_there_and_light() -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.startswith("[] True"), ran.stdout
     assert (Path(taglio.__file__).parent / "py.typed").exists()
+
+
+def test_onnx_runtime_sends_nothing_and_leaves_nothing_in_the_home(tmp_path: Path) -> None:
+    """With its telemetry on, it writes an identifier of the machine there. On machines that test it is off anyway."""
+    quiet = ("CI", "ORT_DISABLE_TELEMETRY", "ORT_RUNNING_UNIT_TESTS", "XDG_CACHE_HOME", "PYTEST_CURRENT_TEST")
+    environment = {name: value for name, value in ENVIRONMENT.items() if name not in quiet} | {"HOME": str(tmp_path)}
+    code = "import taglio.runtimes.onnxruntime as runtime; print(runtime.version())"
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert not [*tmp_path.iterdir()]

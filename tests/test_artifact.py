@@ -107,6 +107,16 @@ def test_folders_are_made(tmp_path: Path) -> None:
     assert artifact.load(path, "value", Value) == KEPT
 
 
+@pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o022, 0o644), (0o002, 0o664)])
+def test_files_are_readable_by_whom_the_umask_lets(umask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        artifact.write_bytes(tmp_path / "file", b"content")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+
+
 def test_another_kind_version_or_model_is_refused(kept: Path) -> None:
     with pytest.raises(BadArtifact, match="its kind is value, not plan: run `taglio plan` again"):
         artifact.load(kept, "plan", Plan)
@@ -201,7 +211,9 @@ def failing(where: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("where", ["tempfile.mkstemp", "pathlib.Path.write_bytes", "os.fsync", "pathlib.Path.replace"])
+@pytest.mark.parametrize(
+    "where", ["pathlib.Path.touch", "pathlib.Path.write_bytes", "os.fsync", "pathlib.Path.replace"]
+)
 def test_a_write_that_fails_changes_nothing(where: str, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = snapshot(kept.parent)
     with failing(where, monkeypatch), pytest.raises(BadArtifact, match=r"value\.json: the disk is full"):

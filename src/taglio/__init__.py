@@ -6,9 +6,11 @@ The whole flow in one call, or one stage at a time; every function takes and ret
 >>> result.plan.measured_error <= 0.02
 True
 
-Importing this package loads nothing heavy: a name is imported when it is first used.
+Importing this package loads nothing heavy: a name is imported when it is first used. It turns ONNX Runtime's telemetry
+off (ORT_DISABLE_TELEMETRY=0 in the environment leaves it on).
 """
 
+import os
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from taglio.flow.result import Result as Result
     from taglio.flow.result import load as load
     from taglio.flow.run import run as run
+
+# ONNX Runtime from 1.29 on sends names and hashes of models to its maker, unless told before it is loaded.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOMES = {
     "Model": "taglio.flow.opening",

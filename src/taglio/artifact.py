@@ -2,8 +2,8 @@
 
 import errno
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -167,14 +167,12 @@ def replacing(path: Path) -> Iterator[Path]:
         raise BadArtifact(f"{path}: not a regular file: choose another name")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}{_TEMPORARY}")
+        temporary = path.with_name(f".{path.name}{_TEMPORARY}{secrets.token_hex(4)}")
+        temporary.touch(exist_ok=False)  # readable by whom the umask lets
     except OSError as error:
         raise refusal(path, error) from None
-    os.close(handle)
-    temporary = Path(name)
     try:
         yield temporary
-        temporary.chmod(0o644)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -126,9 +126,9 @@ def test_a_limit_that_a_larger_error_does_not_help_is_refused_at_once(
         return solve(*given, **named)
 
     monkeypatch.setattr(place, "solve", counted)
-    small = replace(cluster(), devices=tuple(replace(each, memory_bytes=1.0) for each in cluster().devices))
+    alone = Cluster("camera", (Device("camera", profile="profile.json", memory_bytes=1.0),), ())
     with pytest.raises(Infeasible, match="the memory of"):
-        place.place(embedded, small, time_limit_s=0.5)
+        place.place(embedded, alone, time_limit_s=0.5)
     assert tried == 1
 
 

@@ -66,7 +66,7 @@ def test_a_model_too_quick_to_be_timed_has_a_plan() -> None:
     assert (plan.predicted_latency_s.value, plan.predicted_rate_per_s) == (0.0, None)
 
 
-@examples(80)
+@examples(40)
 @given(made_up.problems())
 def test_a_plan_is_the_fastest_of_all_assignments_that_keep_the_limits(problem: Problem) -> None:
     solved(problem.graph, problem.profile, problem.error, problem.limits)

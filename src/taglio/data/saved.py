@@ -1,6 +1,5 @@
 """A saved Hugging Face dataset → samples, from the columns that match the model's inputs. Downloads nothing."""
 
-import importlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,8 @@ from taglio.data.sounds import from_sounds
 from taglio.data.spec import Array
 from taglio.data.texts import TEXT_KEYS, from_texts
 from taglio.data.values import from_values
-from taglio.errors import BadData, BadOption, one_line
+from taglio.errors import BadData, one_line
+from taglio.optional import optional
 
 _ONE, _SPLITS = "state.json", "dataset_dict.json"
 
@@ -114,12 +114,8 @@ def _opened(path: Path) -> Any:
         except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise BadData(f"{path / _SPLITS} cannot be read ({one_line(error)}): save the dataset again") from None
         raise BadData(f"{path} has the splits {', '.join(map(str, splits))}: give one of them, such as {path}/{first}")
-    try:
-        library = importlib.import_module("datasets")
-    except ImportError:
-        raise BadOption(
-            f"{path} is a Hugging Face dataset, but datasets is not installed: pip install 'taglio[datasets]'"
-        ) from None
+    missing = f"{path} is a Hugging Face dataset, but datasets is not installed: pip install 'taglio[datasets]'"
+    library = optional("datasets", missing)
     try:
         return library.load_from_disk(str(path))
     except Exception as error:  # Arrow's errors have many classes, one of them Exception itself

@@ -1,6 +1,5 @@
 """Texts → token ids and masks, by the model's own tokenizer."""
 
-import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,7 +12,8 @@ from taglio.data.dataset import LABEL_KEYS, Dataset, Sample, span
 from taglio.data.items import Asked, Items, from_items
 from taglio.data.spec import Array, InputSpec
 from taglio.data.table import TABLE_SUFFIXES, as_labels, read_lines, read_table
-from taglio.errors import BadData, BadOption, one_line
+from taglio.errors import BadData, one_line
+from taglio.optional import optional
 
 TEXT_SUFFIXES = (".txt", *TABLE_SUFFIXES)
 TOKENIZER = "tokenizer.json"
@@ -122,10 +122,8 @@ def _tokenizer(asked: Asked, length: int | None) -> Any:
             f"{source} has texts, which need {TOKENIZER} next to the model, but {where}: copy it there, or give token "
             "ids in an .npz"
         )
-    try:
-        library = importlib.import_module("tokenizers")
-    except ImportError:
-        raise BadOption(f"{source} has texts, but tokenizers is not installed: pip install 'taglio[text]'") from None
+    missing = f"{source} has texts, but tokenizers is not installed: pip install 'taglio[text]'"
+    library = optional("tokenizers", missing)
     with _using(f"{path} is not a tokenizer"):
         tokenizer = library.Tokenizer.from_file(str(path))
     config = near.read("tokenizer_config.json")

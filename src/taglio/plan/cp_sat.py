@@ -17,7 +17,6 @@ elsewhere: e(n) ≥ e(p) + on(n, d) − on(p, d) for node n behind node p. The s
 inputs for other devices, and one more if it dequantises outputs from them.
 """
 
-import importlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from taglio.errors import BadOption
+from taglio.optional import optional
 from taglio.plan.costs import Costs
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind
 
@@ -51,12 +50,8 @@ class Stream:
 
 def library() -> Any:
     """OR-Tools' CP-SAT. Raises BadOption if it is not installed."""
-    try:
-        return importlib.import_module("ortools.sat.python.cp_model")
-    except ImportError:
-        raise BadOption(
-            "plans for throughput need OR-Tools, which is not installed here: pip install 'taglio[cluster]'"
-        ) from None
+    missing = "plans for throughput need OR-Tools, which is not installed here: pip install 'taglio[cluster]'"
+    return optional("ortools.sat.python.cp_model", missing)
 
 
 class PeriodProgram:

@@ -4,14 +4,14 @@ OpenVINO is an optional extra, imported when a session is opened. Float parts co
 in bfloat16 if the options name that place; OpenVINO's own default depends on the processor.
 """
 
-import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from taglio.errors import BadModel, BadOption
+from taglio.errors import BadModel
+from taglio.optional import optional
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.openvino_fusions import read_fused
 from taglio.runtimes.openvino_marks import MarkedModel
@@ -103,7 +103,4 @@ def capabilities() -> list[str]:
 
 
 def _openvino() -> Any:
-    try:
-        return importlib.import_module("openvino")
-    except ImportError:
-        raise BadOption("OpenVINO is not installed here: pip install 'taglio[openvino]'") from None
+    return optional("openvino", "OpenVINO is not installed here: pip install 'taglio[openvino]'")
