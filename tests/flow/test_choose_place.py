@@ -160,7 +160,7 @@ def test_no_mix_is_tried_where_bfloat16_is_slower_than_another_place(monkeypatch
     assert bfloat16 is None and MIXED not in {each.runtime for each in found}
 
 
-def timed_bfloat16(monkeypatch: pytest.MonkeyPatch, seconds: float, mix: Callable[..., None]) -> None:
+def timed_bfloat16(monkeypatch: pytest.MonkeyPatch, seconds: float, mix: Callable[..., object]) -> None:
     """In bfloat16 the float model takes `seconds` and breaks the limit, elsewhere it takes a millisecond; `mix` chooses
     what computes in it."""
 

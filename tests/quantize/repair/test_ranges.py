@@ -1,5 +1,6 @@
 """Ranges chosen by their effect on the outputs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ def test_a_scalar_stays_a_scalar_when_it_is_quantised(tmp_path: Path) -> None:
     builder = QdqBuilder(model, graph, {scheme.calibrated: found})
     seen: list[tuple[int, ...]] = []
 
-    def differences(outputs: list[list[np.ndarray]]) -> np.ndarray:
+    def differences(outputs: Sequence[list[np.ndarray]]) -> np.ndarray:
         seen.extend(each.shape for (each,) in outputs)
         return np.zeros((2, 1, 1))
 
