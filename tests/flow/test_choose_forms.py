@@ -114,8 +114,9 @@ def test_profile_and_error_model_know_the_form(
     times = known.block_times()
     assert all((block.name, UNCALIBRATED[form].name) in times for block in work.graph.blocks)
     everything = {block.name: UNCALIBRATED[form] for block in work.graph.blocks}
-    measured = work.meter(work.switchable(scheme), 8).error(everything)  # the inputs of the study
-    assert error_model(work, known, effort=1.0).predict(work.graph, everything) == pytest.approx(measured, rel=0.25)
+    found = error_model(work, known, effort=1.0)
+    measured = work.meter(work.switchable(scheme), found.samples).error(everything)
+    assert found.predict(work.graph, everything) == pytest.approx(measured, rel=0.25)
 
 
 @pytest.mark.whole
