@@ -9,7 +9,7 @@ import pytest
 from taglio.flow.answers import Answers
 from taglio.flow.as_built import AsBuilt
 from taglio.flow.choose_place import PlaceResult
-from taglio.flow.finalists import everywhere, in_places, moved, winner_of
+from taglio.flow.finalists import everywhere, fastest_of, in_places, moved, winner_of
 from taglio.flow.search import Tried
 from taglio.plan.result import Interval, Limits, Placement, Plan
 from taglio.profile.stopwatch import Timed
@@ -136,3 +136,12 @@ def test_an_error_that_is_not_finite_is_not_shown_as_one() -> None:
     final = {"int8": tried("int8", ORT, inf, holds=False)}
     (row,) = in_places(final, {"int8": timed(1.0)}, {}, [])
     assert (row.error, row.reason) == (None, "an output would lose its information")
+
+
+def test_what_few_runs_do_not_prove_faster_than_float_leads_all_the_same() -> None:
+    final = {"float32": tried("float32", ORT), "int8-weights": tried("int8-weights", ORT)}
+    whole = timed(9.0)
+    unclear = tuple(each * (0.5, 2.0)[index % 2] for index, each in enumerate(whole.samples_s))
+    clock = {"float32": timed(10.0), "int8-weights": replace(whole, reference_s=unclear)}
+    assert winner_of(final, clock) == "float32"
+    assert fastest_of(final, clock) == "int8-weights"

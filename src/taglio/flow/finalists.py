@@ -137,11 +137,17 @@ def timed_finalists(
     return timed
 
 
+def fastest_of(final: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
+    """The fastest by the clock among those that keep the limit."""
+    holding = [name for name, each in final.items() if each.holds and name in timed]
+    return min(holding, key=lambda name: timed[name].wall.median_s)
+
+
 def winner_of(final: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
-    """The fastest by the clock among those that keep the limit; float or all-int8 if a plan gains only noise, and float
-    in the first place if the apparent winner did not win in the rounds that ran both."""
+    """The fastest; float or all-int8 if a plan gains only noise, and float in the first place if the apparent winner
+    did not win in the rounds that ran both."""
+    fastest = fastest_of(final, timed)
     seconds = {name: timed[name].wall.median_s for name, each in final.items() if each.holds and name in timed}
-    fastest = min(seconds, key=lambda each: seconds[each])
     plain = [name for name in seconds if final[name].name in PLAIN and seconds[name] <= seconds[fastest] * NOISE]
     chosen = min(plain, key=lambda each: seconds[each]) if plain else fastest
     if chosen == FLOAT_RUN or FLOAT_RUN not in seconds:
