@@ -40,7 +40,7 @@ _FEW = 2
 # Neighbours share a measurement if time is short, but no more than this share of all blocks.
 _COARSEST = 0.25
 # Groups are first as large as takes this share of the time; the rest is for dividing those with the largest errors.
-_FIRST = 0.25
+_FIRST = 0.5
 # The share of the limit that a choice may use: on other inputs its error differs. One that uses _CLOSE of that is good
 # enough.
 _SHARE, _CLOSE = 0.8, 0.95
@@ -87,7 +87,7 @@ def choose_bfloat16(
         return f"a run takes {float_s:.2g} s: its blocks were not chosen; a higher effort chooses them"
     seconds = np.array([_seconds(work, place, effort) for place in (MIXED, BF16)])
     alone = _alone(work, seconds[1], reference.first(_FEW), metric, budget_s)
-    squares = np.square([alone.get(block.name, inf) for block in work.graph.blocks])
+    squares = np.square([0.0 if block.movement else alone.get(block.name, inf) for block in work.graph.blocks])
     best = _mixed(work, seconds, squares, reference, _SHARE * limit, metric=metric, budget_s=budget_s)
     if best is None:
         return f"no choice of blocks was found that gains and keeps {_SHARE:.0%} of the limit"
@@ -126,6 +126,7 @@ def _mixed(
             if fixed >= most or time.perf_counter() > deadline:
                 break
             chosen, expected_s = fastest(work.graph, seconds, squares, most**2 - fixed**2)
+            chosen = following(work.graph, chosen)
             bfloat16 = _tensors(work, [work.graph.blocks[index] for index in np.flatnonzero(chosen)])
             if not bfloat16 or bfloat16 in seen:
                 break
@@ -154,6 +155,20 @@ def fastest(graph: Graph, seconds: np.ndarray, squares: np.ndarray, most: float)
     float32, and so are blocks with infinite squares."""
     placed = solve(_problem(graph, seconds, squares, most), time_limit_s=_SOLVE_S, incumbent=[0] * len(squares))
     return np.array(placed.labels, bool), placed.objective
+
+
+def following(graph: Graph, chosen: np.ndarray) -> np.ndarray:
+    """The choice, bool [blocks], in which movement is in bfloat16 only if all that it reads is. It hands on rounded
+    numbers as they are, but would round those of float32 blocks."""
+    reads: dict[str, list[str | None]] = {}
+    for tensor in graph.tensors:
+        for reader in tensor.consumers if tensor.dtype == "float32" else ():
+            reads.setdefault(reader, []).append(tensor.producer)
+    rounded = set[str | None]()
+    for block, each in zip(graph.blocks, chosen, strict=True):
+        if each and (not block.movement or rounded.issuperset(reads.get(block.name, ()))):
+            rounded.add(block.name)
+    return np.array([block.name in rounded for block in graph.blocks])
 
 
 def _problem(graph: Graph, seconds: np.ndarray, squares: np.ndarray, most: float) -> Problem:

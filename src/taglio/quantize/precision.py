@@ -47,7 +47,7 @@ class Precision:
         if self.form == "float":
             return True
         if self.form == "bfloat16":
-            return not _BODIES & set(block.kind.split("+"))
+            return not block.movement and not _BODIES & set(block.kind.split("+"))
         if block.recurrent:
             return self.form == "dynamic"
         if self.uncalibrated:
