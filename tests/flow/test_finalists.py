@@ -145,3 +145,18 @@ def test_what_few_runs_do_not_prove_faster_than_float_leads_all_the_same() -> No
     clock = {"float32": timed(10.0), "int8-weights": replace(whole, reference_s=unclear)}
     assert winner_of(final, clock) == "float32"
     assert fastest_of(final, clock) == "int8-weights"
+
+
+def test_one_that_is_not_proven_faster_than_float_leaves_it_to_the_next() -> None:
+    final = {
+        name: tried(name.partition(",")[0], NAME if NAME in name else ORT) for name in ("float32", "float32, openvino")
+    }
+    final["plan 1, openvino"] = tried("", NAME)
+    reference, best = timed(10.0).samples_s, timed(5.0)
+    disturbed = tuple(each * (0.4, 2.0)[index % 2] for index, each in enumerate(best.samples_s))
+    clock = {
+        "float32": timed(10.0),
+        "plan 1, openvino": replace(best, reference_s=disturbed),
+        "float32, openvino": replace(timed(6.0), reference_s=reference),
+    }
+    assert winner_of(final, clock) == "float32, openvino"

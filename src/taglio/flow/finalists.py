@@ -144,19 +144,28 @@ def fastest_of(final: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
 
 
 def winner_of(final: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
-    """The fastest; float or all-int8 if a plan gains only noise, and float in the first place if the apparent winner
-    did not win in the rounds that ran both."""
-    fastest = fastest_of(final, timed)
-    seconds = {name: timed[name].wall.median_s for name, each in final.items() if each.holds and name in timed}
-    plain = [name for name in seconds if final[name].name in PLAIN and seconds[name] <= seconds[fastest] * NOISE]
-    chosen = min(plain, key=lambda each: seconds[each]) if plain else fastest
-    if chosen == FLOAT_RUN or FLOAT_RUN not in seconds:
-        return chosen
-    is_plain = final[chosen].name in PLAIN
-    if is_plain and same_assignment(final[chosen], final[FLOAT_RUN]):  # all-int8 of a model without candidates
-        return FLOAT_RUN
-    one, other = timed[chosen].samples_s, timed[chosen].reference_s
-    return chosen if faster(one, other, 1.0 if is_plain else NOISE) else FLOAT_RUN
+    """The fastest that won in the rounds that ran both it and float in the first place, or else that; float or all-int8
+    if a plan gains only noise. One that lost a round by chance does not decide against the next."""
+    holding = {name: each for name, each in final.items() if each.holds and name in timed}
+    while FLOAT_RUN in holding:
+        chosen = _least(holding, timed)
+        is_plain = final[chosen].name in PLAIN
+        if chosen == FLOAT_RUN:
+            return chosen
+        if is_plain and same_assignment(final[chosen], final[FLOAT_RUN]):  # all-int8 of a model without candidates
+            return FLOAT_RUN
+        if faster(timed[chosen].samples_s, timed[chosen].reference_s, 1.0 if is_plain else NOISE):
+            return chosen
+        del holding[chosen]
+    return _least(holding, timed)
+
+
+def _least(holding: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
+    """The fastest by the clock; float or all-int8 if it gains only noise on them."""
+    seconds = {name: timed[name].wall.median_s for name in holding}
+    fastest = fastest_of(holding, timed)
+    plain = [name for name in seconds if holding[name].name in PLAIN and seconds[name] <= seconds[fastest] * NOISE]
+    return min(plain, key=lambda each: seconds[each]) if plain else fastest
 
 
 def proven(

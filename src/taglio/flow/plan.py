@@ -61,12 +61,13 @@ from taglio.runtimes.session import Session
 Bounds = float | Mapping[str, float]
 # How often timings of plans refine the tables, and how many plans are measured: solved ones, from _FEWEST to _SOLVED,
 # and those of rules that exclude block after block. Each is cut where it would take longer than _PATIENCE_S, and one
-# measurement at _VERIFY_S, at effort 1; a small effort counts as _LEAST.
+# measurement at _VERIFY_S, at effort 1; a small effort counts as _LEAST, and in the finals as _LEAST_FINALS: three
+# rounds prove nothing if one is disturbed.
 _ROUNDS = 2
 _PATIENCE_S = 60.0
 _SOLVED, _FEWEST, _SOLVED_AGAIN, _EXCLUDED = 10, 3, 6, 30
 _VERIFY_SAMPLES, _VERIFY_S = 32, 8.0
-_LEAST = 0.1
+_LEAST, _LEAST_FINALS = 0.1, 0.2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,7 +211,7 @@ def decide(
     if not found:
         raise refusals[0]
     tried = [each for explored in found.values() for each in explored.tried]
-    budget_s = (8.0 + 2.0 * (len(bases) - 1)) * effort
+    budget_s = (8.0 + 2.0 * (len(bases) - 1)) * max(_LEAST_FINALS, effort)
     by_place = {place: finalists(each.tried, each.leader) for place, each in found.items()}
     final, answered = everywhere(by_place, bases, effort), dict[str, Answers]()
     timed = timed_finalists(work, build, final, budget_s, limits, meter.samples)
