@@ -144,28 +144,27 @@ def fastest_of(final: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
 
 
 def winner_of(final: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
-    """The fastest that won in the rounds that ran both it and float in the first place, or else that; float or all-int8
-    if a plan gains only noise. One that lost a round by chance does not decide against the next."""
+    """The fastest that beat the float model of the first place in the rounds that ran both; that float model if none
+    did. Float or all-int8 is preferred to a plan that gains only noise. A finalist that lost a round by chance does not
+    rule out the next."""
     holding = {name: each for name, each in final.items() if each.holds and name in timed}
     while FLOAT_RUN in holding:
-        chosen = _least(holding, timed)
+        chosen = _fastest_or_plain(holding, timed)
         is_plain = final[chosen].name in PLAIN
-        if chosen == FLOAT_RUN:
-            return chosen
-        if is_plain and same_assignment(final[chosen], final[FLOAT_RUN]):  # all-int8 of a model without candidates
+        # All-int8 of a model without candidates is the float model.
+        if chosen == FLOAT_RUN or (is_plain and same_assignment(final[chosen], final[FLOAT_RUN])):
             return FLOAT_RUN
         if faster(timed[chosen].samples_s, timed[chosen].reference_s, 1.0 if is_plain else NOISE):
             return chosen
         del holding[chosen]
-    return _least(holding, timed)
+    return _fastest_or_plain(holding, timed)
 
 
-def _least(holding: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
+def _fastest_or_plain(holding: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
     """The fastest by the clock; float or all-int8 if it gains only noise on them."""
-    seconds = {name: timed[name].wall.median_s for name in holding}
-    fastest = fastest_of(holding, timed)
-    plain = [name for name in seconds if holding[name].name in PLAIN and seconds[name] <= seconds[fastest] * NOISE]
-    return min(plain, key=lambda each: seconds[each]) if plain else fastest
+    most_s = NOISE * timed[fastest_of(holding, timed)].wall.median_s
+    plain = {name: each for name, each in holding.items() if each.name in PLAIN and timed[name].wall.median_s <= most_s}
+    return fastest_of(plain or holding, timed)
 
 
 def proven(

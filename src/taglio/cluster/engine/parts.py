@@ -20,9 +20,9 @@ from taglio.profile.stopwatch import Effort, Feed, Timed, run_once, time_models
 from taglio.profile.wall_time import WallTime
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 
-# Of the room, what the weights of a part may take: a session maps their file, and holds a packed copy.
+# Share of the memory that the weights of a part may take: a session maps their file and holds a packed copy.
 _SHARE = 1 / 3
-# Runtimes name kernels that they add alike in every part; attribution ignores what follows this mark.
+# The kernels that a runtime adds have the same names in every part. Attribution ignores what follows this mark.
 _MARK = "_token_"
 
 
@@ -41,8 +41,8 @@ def ranges(graph: Graph, room_bytes: float) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """A model, with its weights in files, in parts: the part of every block, the inputs of each part, the seconds of a
-    run of all."""
+    """A model, with its weights in files, divided into parts: `of` is the part of every block, `feeds` the inputs of
+    each part, `once_s` the seconds of one run of all parts."""
 
     model: Model
     graph: Graph
@@ -52,7 +52,7 @@ class Parts:
 
     @classmethod
     def opened(cls, model: Model, graph: Graph, of: Mapping[str, str], feeds: Sequence[Feed], threads: int) -> "Parts":
-        """Run the float model part by part on `feeds`, to have the inputs of each part."""
+        """Run the float model part by part on `feeds` to get the inputs of each part."""
         given, once_s = dict[str, Sequence[Feed]](), 0.0
         values: list[dict[str, Any]] = [dict(each) for each in feeds]
         for part in _cut(model, graph, model.proto, of).values():
@@ -76,9 +76,10 @@ class Parts:
         once_s: float = 0.0,
         **how: Any,
     ) -> dict[str, Timed]:
-        """Time models as `time_models` does, part by part; a model of which a part is refused is left out."""
+        """Time models part by part, otherwise as `time_models` does. If any part of a model is refused, so is the
+        model."""
         found: dict[str, list[Timed]] = {name: [] for name in models}
-        # Without their weights, which lie in files.
+        # These hold no weights, which stay in files.
         cuts = {name: _cut(self.model, self.graph, build(), self.of) for name, build in models.items()}
         share = replace(effort, budget_s=effort.budget_s / len(self.feeds))
         for part, feeds in self.feeds.items():
@@ -121,8 +122,8 @@ def _proto(part: Component) -> onnx.ModelProto:
 
 
 def _cut(model: Model, graph: Graph, whole: onnx.ModelProto, of: Mapping[str, str]) -> dict[str, Component]:
-    """Parts of a float or quantised model in running order, whose inputs have the names of the float model's tensors,
-    whatever the producer's form calls them."""
+    """The parts of a float or quantised model, in running order. Their inputs are named like the tensors of the float
+    model, whatever name the producer's form gives them."""
     tensors = graph.tensor_map()
     found = {}
     for part in cut(model, graph, whole, of, Wires(next(iter(of.values())), {})):
