@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.engine.devices import CLUSTER, DASHBOARD, Bench, planned, planned_with_states, two_devices
+from tests.cluster.engine.devices import (
+    CLUSTER,
+    DASHBOARD,
+    Bench,
+    made_up_times,
+    planned,
+    planned_with_states,
+    two_devices,
+)
 from tests.conftest import Staged, once
 
 
@@ -26,8 +34,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def out(digits_staged: Staged, tmp_path: Path) -> Path:
-    """A workspace to plan in."""
-    return Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
+    """A workspace to plan in, whose plans do not depend on how fast this machine is."""
+    folder = Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
+    made_up_times(folder)
+    return folder
 
 
 @pytest.fixture

@@ -11,13 +11,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from taglio import artifact
+from taglio.flow.workspace import PROFILE
+from taglio.profile.result import Profile
 from tests import stateful
 from tests.end_to_end.command import ENVIRONMENT, SCHEME, Ran, taglio
 
@@ -156,6 +159,19 @@ def bench(port: int, tls: Path | None = None, head: str = "camera") -> Bench:
             probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     return Bench(Path(tempfile.mkdtemp(prefix="tg", dir="/tmp")), port, tls, head)
+
+
+def made_up_times(out: Path) -> None:
+    """Replace the times of a profile: 20 µs for a float block and 10 µs in other forms, nothing between blocks."""
+    known = artifact.load(out / "profile.json", PROFILE, Profile)
+    made_up = replace(
+        known,
+        blocks=tuple(replace(each, seconds=2e-5 if each.precision == "float32" else 1e-5) for each in known.blocks),
+        glue=tuple(each.times(0.0, 0.0) for each in known.glue),
+        overhead_s=2e-5,
+        conditions=replace(known.conditions, waking_s=5e-5),
+    )
+    artifact.save(out / "profile.json", PROFILE, known.model_sha256, made_up)
 
 
 def planned(out: Path, cluster: Path, *options: object) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def test_requests_are_answered_as_one_process_answers(running: Bench, out: Path,
     }  # fmt: skip
     conditions = json.loads((out / "profile.json").read_text())["body"]["conditions"]
     waited = [each["predicted_s"] for each in ran["components"] if each["device"] == "server"]
-    assert waited and min(waited) >= 0.5 * conditions["waking_s"]  # a conversion that saves time may cost less than 0
+    assert waited and min(waited) >= conditions["waking_s"]
     low_s, high_s = conditions["reference_half_s"]
     assert low_s <= conditions["reference_s"] <= high_s
     for each in (*ran["components"], *ran["crossings"]):
@@ -170,17 +170,13 @@ def test_a_killed_device_costs_no_request(running: Bench, placed: Path, cluster:
 
 def test_a_killed_device_comes_back(running: Bench, placed: Path, cluster: Path) -> None:
     with _killed(running, "run", placed, "--cluster", cluster, "--runs", 1_000_000) as process:
-        assert process.stderr is not None
-        said: list[str] = []
-        reader = threading.Thread(target=lambda: said.extend(process.stderr or ()), daemon=True)
-        reader.start()
+        said = _read(process)
         until(lambda: "sent again after" in "".join(said), 60.0, "a plan without the server")
         assert running.start("server").json()["name"] == "server"
         until(lambda: "its devices are back" in "".join(said), 120.0, "the plan of both devices again")
         assert running.command("cluster", "status", "--json").json()["alive"] == {"camera": True, "server": True}
         process.send_signal(signal.SIGINT)
         assert process.wait(60.0) == 130
-        reader.join(10.0)
 
 
 def test_two_that_are_alike_take_turns_and_one_goes_on_alone_until_the_other_is_back(
@@ -190,7 +186,7 @@ def test_two_that_are_alike_take_turns_and_one_goes_on_alone_until_the_other_is_
     cluster = tmp_path / "cluster.toml"
     slow = CLUSTER.replace('profile = "profile.json"', 'scale = { of = "profile.json", factor = 50.0 }', 1)
     cluster.write_text(f'{slow}[device.second]\nlike = "server"\n')
-    asked = ("--cluster", cluster, "--max-error", "5%", "--time-limit", 1, "--objective", "throughput")
+    asked = ("--cluster", cluster, "--max-error", "5%", "--objective", "throughput")
     (plan,) = taglio("plan", out, *asked, "--json").json()["plans"]
     replicas = {each["device"]: each["replicas"] for each in plan["usage"]}
     assert replicas["server"] == ["server", "second"]
@@ -218,33 +214,33 @@ def test_a_device_that_slows_down_loses_its_blocks_for_good(running: Bench, out:
     cluster = tmp_path / "cluster.toml"
     quick = CLUSTER.replace("latency_ms = 0.5", "latency_ms = 0.01")  # otherwise the camera is no slower
     cluster.write_text(quick.replace('profile = "profile.json"', 'scale = { of = "profile.json", factor = 4.0 }', 1))
-    found = taglio("plan", out, "--cluster", cluster, "--max-error", "5%", "--time-limit", 1, "--json").json()
+    found = taglio("plan", out, "--cluster", cluster, "--max-error", "5%", "--json").json()
     assert {each["device"] for each in found["plans"][0]["placements"]} == {"server"}
     taglio("build", out, "--json").json()
-    with running.begin("run", out, "--cluster", cluster, "--runs", 12_000, "--json") as process:
+    with running.begin("run", out, "--cluster", cluster, "--runs", 1_000_000) as process:
         try:
+            said = _read(process)
             until(lambda: process.poll() is not None or answering(running), 60.0, "requests under way")
             time.sleep(4.0)  # what later answers are compared with takes the first two or three seconds
             with _slowed(running, "server"):
-                said, error = process.communicate(timeout=240.0)
+                until(lambda: "new plan from here on" in "".join(said), 120.0, "a plan without the server")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60.0) == 130
         finally:
             process.kill()
-    assert process.returncode == 0, error
-    ran = last_json(said)
-    assert (ran["requests"], ran["resent"], ran["interruptions"]) == (12_000, 0, [])
-    assert len(ran["switches"]) == 1, ran["switches"]
-    assert "times as long as at first" in ran["switches"][0]["reason"]
+    switches = [line for line in said if "new plan from here on" in line]
+    assert "times as long as at first" in switches[0] and "sent again" not in "".join(said)
 
 
 @contextmanager
 def _slowed(running: Bench, device: str) -> Iterator[None]:
-    """The device's host stands still nine tenths of the time."""
+    """The device's host stands still nearly all of the time: at short computations, most requests escape a pause."""
     ended = threading.Event()
     pids = running.named(device, "ray::Host")
 
     def hold() -> None:
         while not ended.is_set():
-            for sign, rest_s in ((signal.SIGSTOP, 0.018), (signal.SIGCONT, 0.002)):
+            for sign, rest_s in ((signal.SIGSTOP, 0.048), (signal.SIGCONT, 0.002)):
                 for pid in pids:
                     with suppress(ProcessLookupError):
                         os.kill(pid, sign)
@@ -270,6 +266,13 @@ def _killed(running: Bench, *command: object) -> Iterator["subprocess.Popen[str]
             yield process
         finally:
             process.kill()
+
+
+def _read(process: "subprocess.Popen[str]") -> list[str]:
+    """The lines that a process writes to standard error, as they come."""
+    said: list[str] = []
+    threading.Thread(target=lambda: said.extend(process.stderr or ()), daemon=True).start()
+    return said
 
 
 def last_manifest(out: Path) -> list[dict[str, Any]]:
