@@ -8,8 +8,9 @@ from hypothesis import given
 from taglio.cluster.devices import Cluster
 from taglio.cluster.file import parse
 from taglio.errors import Infeasible
+from taglio.plan.assemble import assemble, labels_of
 from taglio.plan.check import PlanIsWrong, check_turns
-from taglio.plan.place import Answer, alike, place
+from taglio.plan.place import Answer, _Asked, alike, place
 from taglio.plan.result import Limits, Plan
 from taglio.plan.schedule import pipelines
 from taglio.plan.simulate import Pipeline
@@ -131,9 +132,25 @@ def test_only_devices_that_can_stand_for_each_other_take_turns() -> None:
     assert link is not None
     slow = cluster.with_link(replace(link, target="furthest", latency_s=1.0))
     assert alike([work(slow)], slow) == (("far", "further"),)
+
+
+def test_a_model_with_states_has_no_replicas() -> None:
+    cluster = several(2)
     graph = work(cluster).graph
     stateful = replace(graph, blocks=(replace(graph.blocks[0], state_bytes=8), *graph.blocks[1:]))
-    assert alike([replace(work(cluster), graph=stateful)], cluster) == ()
+    plan, *_ = place([replace(work(cluster), graph=stateful)], cluster, STREAM).plans
+    assert all(each.machines == (each.device,) for each in plan.usage)
+
+
+def test_a_stream_without_replicas_starts_from_a_plan_for_one_of_those_that_are_alike() -> None:
+    few, many = several(1), several(4)
+    known = work(many)
+    best = place([work(few)], few, STREAM, replicas=False).plans[0]
+    asked = _Asked([known], many, STREAM, None, 1e-3, 20.0)
+    assembled = assemble([known], many, STREAM)
+    labels = asked._of_fewer(assembled, {each.name: each.upper for each in assembled.problem.resources})
+    assert labels == labels_of(assembled, 0, best.devices(), best.assignment())
+    assert _Asked([work(few)], few, STREAM, None, 1e-3, 20.0)._of_fewer(assembled, {}) is None
 
 
 def test_a_replica_that_cannot_stand_for_its_device_is_caught() -> None:

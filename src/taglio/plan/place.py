@@ -6,6 +6,8 @@ different components on the devices of a group has a shorter period: if every de
 turn, each would be busy for the mean of what the devices were, and no tensors would be sent between them. But every
 device then needs memory for all components; if memory is limited, plans without replicas are made too. Only as many
 devices of a group take turns as the period needs.
+
+Without replicas, a stream is planned first for one device of each group, and from that plan for all devices.
 """
 
 import time
@@ -40,6 +42,8 @@ _TOO_CLOSE = (
 )
 # Share of the time for a stream that is spent on a plan of fewer seconds with the same period.
 _SPARING_SHARE = 0.1
+# Share of the time for a stream that is spent on a plan for fewer devices, where the search starts.
+_FEWER_SHARE = 0.3
 # Share of the time for a critical path that is spent on the plan with the least sum, where the search starts.
 _STARTING_SHARE = 0.15
 # Usage of a limit that still counts as kept, and a period that still counts as the same, because of rounding.
@@ -106,7 +110,8 @@ def place(
     cannot be reached without them, there may be `replicas`. Raises Infeasible with limits that contradict each other,
     or if no plan was found that keeps limits on energy or rates including the overhead of components."""
     asked, streamed = _Asked(workloads, cluster, objective, running, gap, time_limit_s), objective.kind == "throughput"
-    wanted = replicas and (streamed or any(each.needed_per_s for each in workloads))
+    stateful = any(block.state_bytes for each in workloads for block in each.graph.blocks)
+    wanted = replicas and not stateful and (streamed or any(each.needed_per_s for each in workloads))
     groups = alike(workloads, cluster) if wanted else ()
     if not groups:
         return asked.answer(why=True)
@@ -196,7 +201,10 @@ class _Asked:
                 forms = len(assembled.problem.forms)
                 kept = np.array(start)[:, None] % forms == np.arange(forms)
                 assembled = assembled.with_problem(allowed=assembled.problem.allowed & kept[:, None])
-        answer = self._by(objective, assembled, start, self.time_limit_s)
+        begun = time.perf_counter()
+        if start is None and objective.kind == "throughput":
+            start = self._of_fewer(assembled, uppers)
+        answer = self._by(objective, assembled, start, self.time_limit_s - (time.perf_counter() - begun))
         if answer is None:
             return None
         if objective.kind == "throughput":
@@ -212,6 +220,22 @@ class _Asked:
         status: Status = "optimal" if answer.gap <= self.gap else "time limit"
         plans = describe(answer.assembled, answer.totals, status=status, gap=answer.gap, objective=str(objective))
         return replace(answer, plans=plans)
+
+    def _of_fewer(self, assembled: Assembled, uppers: Mapping[str, float]) -> list[int] | None:
+        """Labels of a plan on one of the devices that are alike: among labels for twenty devices the search hardly
+        improves its first plan. None if there are no such devices or no such plan."""
+        fewer = self.cluster
+        for _, *others in alike(self.workloads, self.cluster):
+            for name in others:
+                fewer = fewer.without(name)
+        if fewer is self.cluster:
+            return None
+        try:
+            asked = replace(self, cluster=fewer, time_limit_s=_FEWER_SHARE * self.time_limit_s)
+            found = asked.under(uppers)
+        except Undecided:
+            return None
+        return None if found is None else _labels(assembled, found.plans)
 
     def _by(
         self, objective: Objective, assembled: Assembled, start: list[int] | None, time_limit_s: float
@@ -360,9 +384,7 @@ def _why(workloads: Sequence[Workload], cluster: Cluster) -> Infeasible:
 
 def alike(workloads: Sequence[Workload], cluster: Cluster) -> tuple[tuple[str, ...], ...]:
     """Groups of identical devices (times, limits and links), in file order, without the start device and devices that
-    share a processor. None for a model with states, which stay on one device."""
-    if any(block.state_bytes for each in workloads for block in each.graph.blocks):
-        return ()
+    share a processor."""
     shared = {name for each in cluster.devices if each.processor for name in (each.name, each.processor)}
     groups: list[list[str]] = []
     for device in cluster.devices:
