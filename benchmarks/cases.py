@@ -30,6 +30,15 @@ SHARED = ROOT.parent / "shared"
 RESULTS = ROOT / "benchmarks" / "results"
 CACHE = ROOT / "out" / "benchmarks"
 
+# What make_data.py calls the data of each network.
+DATA = {
+    "paraphrase-MiniLM-L3-v2-6000": "minilm",
+    "ch_PP-OCRv4_rec_infer": "rec",
+    "ch_PP-OCRv4_det_infer": "det",
+    "magika-standard_v3_3": "magika",
+    "silero_vad_op18_ifless": "silero",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -50,6 +59,7 @@ CASES = {
         Case("yolo11n-seg", "models/yolo11n-seg.topology.onnx.gz", "coco-*.jpg", "rgb,mean=0,scale=1/255,letterbox"),
         Case("yolo11s-seg", "models/yolo11s-seg.topology.onnx.gz", "coco-*.jpg", "rgb,mean=0,scale=1/255,letterbox"),
         Case("yolo11x-seg", "models/yolo11x-seg.topology.onnx.gz", "coco-*.jpg", "rgb,mean=0,scale=1/255,letterbox"),
+        Case("magika", "models/wild/magika-standard_v3_3.onnx", "", ""),
     )
 }
 
@@ -61,6 +71,8 @@ def paths(case: Case) -> tuple[Path, Path]:
     source = SHARED / case.model
     if not source.exists():
         raise FileNotFoundError(f"{case.name}: {source} is missing: benchmarks need ../shared")
+    if source.parent.name == "wild":
+        return source, data_of(source)
     folder = CACHE / case.name
     images = folder / "images"
     images.mkdir(parents=True, exist_ok=True)
@@ -76,6 +88,17 @@ def paths(case: Case) -> tuple[Path, Path]:
         with gzip.open(source) as file:
             onnx.save(fill(file.read(), 0), filled)
     return filled, images
+
+
+def data_of(model: Path) -> Path:
+    """The model's samples, made where they are not there yet."""
+    if model.parent.name == "cases":
+        return model.with_suffix(".npz")
+    folder = CACHE / "wild"
+    path = folder / f"{DATA[model.stem]}.npz"
+    if not path.exists():
+        runpy.run_path(str(SHARED / "models" / "wild" / "make_data.py"))["main"](folder)
+    return path
 
 
 def open_case(name: str, threads: int | None = None, runtime: str = AUTO) -> Work:

@@ -40,11 +40,13 @@ from taglio.cluster.engine.load import FULL
 from taglio.cluster.engine.optimize import Profiles, timed_plan
 from taglio.cluster.engine.remote_profile import refine_devices
 from taglio.cluster.engine.run import run_on_cluster
+from taglio.error.model import ErrorModel
 from taglio.errors import Infeasible, TaglioError
 from taglio.flow import stages
-from taglio.flow.place import place
-from taglio.flow.placing import CLUSTER, opened, reopened
-from taglio.flow.workspace import GRAPH, PLAN, PROFILE, keep_plan, reopen_profiled
+from taglio.flow.place import candidate, place
+from taglio.flow.placing import CLUSTER, opened
+from taglio.flow.work import Work
+from taglio.flow.workspace import GRAPH, PLAN, PROFILE, keep_plan, read_error, reopen_profiled
 from taglio.model.graph import Graph
 from taglio.plan.place import Answer, Running
 from taglio.plan.result import Plan
@@ -71,12 +73,16 @@ both = true
 bandwidth_mbit_s = {3}
 latency_ms = {4}
 """
-# Requests of a plan fill as many seconds, if they are not more than so many.
-LEAST_S, MOST_S = 10.0, 30.0
+# Time limit of a plan: a prediction is to be right, whatever the plan.
+PLAN_S = 1.0
+# Requests of a plan fill as many seconds, in each of several rounds fewer, if they are not more than so many.
+LEAST_S, ROUND_S, MOST_S = 10.0, 5.0, 30.0
 FEWEST_RUNS, MOST_RUNS = 6, 5000
 # Other tenants of the machine come and go within seconds and minutes: shorter requests than this have so many rounds
 # over all plans, of which the median counts.
 SHORT_S, ROUNDS = 0.15, 3
+# What the driver says after each command.
+DONE = "done\n"
 PAIRS = (("camera", "gateway"), ("gateway", "server"), ("camera", "server"))
 
 
@@ -183,7 +189,7 @@ def limits(folder: Path, variant: Variant) -> dict[str, Any]:
 
 
 def variants(network: str) -> Iterator[Variant]:
-    """Twelve for each network: every device alone, pairs, all three, and where the planner likes."""
+    """Thirteen for each network: every device alone, pairs, all three, and where the planner likes."""
     del network
     for each in SCENARIOS:
         yield Variant("free", each, (), 0.05)
@@ -199,24 +205,36 @@ def variants(network: str) -> Iterator[Variant]:
     yield Variant("three-slow", "field", (("camera", 0.3), ("gateway", 0.7), ("server", 1.0)), 0.05)
 
 
-def make(made: Emulation, work: Path, file: Path, variant: Variant, *, timed: bool = True) -> Path:
+@cache
+def network(work: Path) -> tuple[Work, Profile, ErrorModel]:
+    """A network, opened once for all of its plans: errors that were measured and sessions stay."""
+    model, measured = reopen_profiled(work)
+    return model, measured, read_error(work, model, measured)
+
+
+def make(
+    made: Emulation, work: Path, file: Path, variant: Variant, *, timed: bool = True, time_limit_s: float = 3.0
+) -> Path:
     """Plan and build a variant in a folder of its own, for the links as they were measured; what is not `timed` is as
     the profiles have it."""
     folder = work.parent / "plans" / f"{variant.name.replace('|', '-')}-{variant.scenario}-{variant.objective}"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(work, folder, symlinks=True)
     cluster, used = opened(file, None)
+    model, measured, error = network(work)
 
     def placed(profiles: Profiles, running: Running | None, _: float) -> Answer:
-        keep(folder, profiles)
-        there = reopened(folder, cluster, **limits(folder, variant))
-        return place(there, cluster, objective=variant.objective, running=running, time_limit_s=3.0)
+        there = candidate(model, measured, error, profiles=profiles, **limits(folder, variant))
+        return place(there, cluster, objective=variant.objective, running=running, time_limit_s=time_limit_s)
 
-    def refined(_: Profiles, plan: Plan) -> Profiles:
+    # Other devices cannot be chosen, so that their times do not matter.
+    devices = [device for device, _ in variant.ends] or DEVICES
+
+    def refined(profiles: Profiles, plan: Plan) -> Profiles:
+        keep(folder, profiles)
         keep_plan(folder, plan)
-        words = [sys.executable, __file__, "--again", str(file), str(folder)]
-        if made.start("camera", words).wait() != 0:
-            raise RuntimeError(f"{folder}: its plan was not timed")
+        if told := driver(made).ask("again", file, folder, *devices):
+            raise RuntimeError(f"{folder}: its plan was not timed: {told}")
         return known(folder)
 
     profiles = known(folder)
@@ -224,21 +242,65 @@ def make(made: Emulation, work: Path, file: Path, variant: Variant, *, timed: bo
         plan, profiles = timed_plan(placed, refined, profiles)
         keep(folder, profiles)
     else:
-        plan = placed(profiles, None, 3.0).plans[0]
+        plan = placed(profiles, None, time_limit_s).plans[0]
     keep_plan(folder, plan)
     artifact.save(folder / f"{CLUSTER}.json", CLUSTER, plan.model_sha256, used)
     stages.build(folder)
     return folder
 
 
+class Driver:
+    """A process on the start device that times plans and runs them, one after another: to start one takes half a core
+    longer than to time a plan."""
+
+    def __init__(self, made: Emulation) -> None:
+        self.made = made
+        self.process: subprocess.Popen[str] | None = None
+
+    def ask(self, *asked: object) -> list[dict[str, Any]]:
+        """What one of COMMANDS tells; a process that has ended is started again for the next."""
+        if self.process is None or self.process.poll() is not None:
+            words = [sys.executable, __file__, "--drive"]
+            self.process = self.made.start("camera", words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps([str(each) for each in asked]), file=self.process.stdin, flush=True)
+        told: list[dict[str, Any]] = []
+        for line in self.process.stdout:
+            if line == DONE:
+                return told
+            if line.startswith("{"):
+                told.append(json.loads(line))
+        return [*told, {"error": f"its process ended with exit code {self.process.wait()}"}]
+
+
+@cache
+def driver(made: Emulation) -> Driver:
+    """The driver of an emulation, which ends with it."""
+    return Driver(made)
+
+
+def drive() -> int:
+    """On the start device: do what comes on standard input."""
+    for line in sys.stdin:
+        name, *words = json.loads(line)
+        try:
+            COMMANDS[name](words)
+        except TaglioError as error:
+            print(json.dumps({"error": f"{type(error).__name__}: {error}"}))
+        print(DONE, end="", flush=True)
+    return 0
+
+
 def again(words: list[str]) -> int:
-    """On the start device: have a plan's precisions timed on every device."""
-    file, name = words
+    """On the start device: have a plan's precisions timed on some devices."""
+    file, name, *devices = words
     folder, cluster = Path(name), cluster_file.load(Path(file))
     work, _ = reopen_profiled(folder)
     plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan)
     with connect(cluster.start) as connection:
-        keep(folder, refine_devices(connection, work, cluster, known(folder), plan))
+        profiles = {name: each for name, each in known(folder).items() if name in devices}
+        keep(folder, refine_devices(connection, work, cluster, profiles, plan))
     return 0
 
 
@@ -264,8 +326,9 @@ def inside(words: list[str]) -> int:
                 each_s = max(plan.predicted_latency_s.value, 1e-4)
                 if number and each_s > SHORT_S:
                     continue
+                least_s = ROUND_S if each_s <= SHORT_S else LEAST_S
                 most_s = MOST_S * (3 if stream == "stream" else 1)
-                count = min(max(int(runs), int(LEAST_S / each_s)), max(FEWEST_RUNS, int(most_s / each_s)), MOST_RUNS)
+                count = min(max(int(runs), int(least_s / each_s)), max(FEWEST_RUNS, int(most_s / each_s)), MOST_RUNS)
                 count = int(runs) if stream == "once" else count
                 result = run_on_cluster(Path(folder), cluster, count, stream=stream == "stream")
             except TaglioError as error:
@@ -277,12 +340,10 @@ def inside(words: list[str]) -> int:
 
 def measured(made: Emulation, file: Path, runs: int, stream: bool, folders: list[Path]) -> dict[str, dict[str, Any]]:
     """What `inside` said of each folder: of several runs that of median latency or rate, and the figures of all."""
-    words = [sys.executable, __file__, "--inside", str(file), str(runs), "stream" if stream else "single"]
-    process = made.start("camera", [*words, *(str(each) for each in folders)], stdout=subprocess.PIPE, text=True)
-    told = [json.loads(line) for line in process.communicate()[0].splitlines() if line.startswith("{")]
+    told = driver(made).ask("inside", file, runs, "stream" if stream else "single", *folders)
     found = {}
     for folder in map(str, folders):
-        answers = [each for each in told if each["folder"] == folder]
+        answers = [each for each in told if each.get("folder", folder) == folder]
         good = sorted((each["run"] for each in answers if "run" in each), key=partial(figure, stream=stream))
         if good:
             rounds = [figure(each, stream=stream) for each in good]
@@ -290,6 +351,9 @@ def measured(made: Emulation, file: Path, runs: int, stream: bool, folders: list
         elif answers:
             found[folder] = answers[0]
     return found
+
+
+COMMANDS = {"again": again, "inside": inside}
 
 
 def figure(run: dict[str, Any], *, stream: bool) -> float:
@@ -305,7 +369,7 @@ def study(made: Emulation, file: Path, name: str, options: argparse.Namespace, r
     for variant in variants(name):
         made.become(scenario(file, "lan"))  # models and inputs are sent
         try:
-            folder = make(made, work, links[variant.scenario], variant)
+            folder = make(made, work, links[variant.scenario], variant, time_limit_s=PLAN_S)
         except Infeasible as error:
             print(f"{name} {variant.name}: {error}")
             continue
@@ -350,10 +414,10 @@ def tell(row: dict[str, Any]) -> None:
 def main() -> int:
     if sys.argv[1:2] == ["--inside"]:
         return inside(sys.argv[2:])
-    if sys.argv[1:2] == ["--again"]:
-        return again(sys.argv[2:])
+    if sys.argv[1:2] == ["--drive"]:
+        return drive()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default="ultraface-rfb-320,yunet-n-640,yolo11n-seg")
+    parser.add_argument("--cases", default="digits,magika,ultraface-rfb-320")
     parser.add_argument("--parts", default="prediction,throughput")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--effort", type=float, default=0.3)

@@ -13,7 +13,6 @@ python benchmarks/wild.py --rivals [--cases …] [--folder OTHER_NETWORKS] [--th
 
 import argparse
 import json
-import runpy
 import subprocess
 import sys
 import time
@@ -25,7 +24,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from cases import CACHE, CASES, ROOT, SHARED, markdown, paths, write
+from cases import CACHE, CASES, DATA, ROOT, SHARED, data_of, markdown, paths, write
 from taglio.components.build import read
 from taglio.data.files import load
 from taglio.data.preprocess import parse_preprocess
@@ -34,14 +33,6 @@ from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import opener
 from wild_rivals import Contest, contest, everything, means, rows
 
-# What make_data.py calls the data of each network.
-DATA = {
-    "paraphrase-MiniLM-L3-v2-6000": "minilm",
-    "ch_PP-OCRv4_rec_infer": "rec",
-    "ch_PP-OCRv4_det_infer": "det",
-    "magika-standard_v3_3": "magika",
-    "silero_vad_op18_ifless": "silero",
-}
 # Refusals that are right, with a word that the message must hold.
 REFUSED = {"19_custom_op": "MyNms"}
 LIMIT_S = 1200
@@ -65,17 +56,6 @@ class Row:
     predicted_error: float = float("nan")
     latency_s: float = float("nan")
     predicted_s: float = float("nan")
-
-
-def data_of(model: Path) -> Path:
-    """The model's samples, made where they are not there yet."""
-    if model.parent.name == "cases":
-        return model.with_suffix(".npz")
-    folder = CACHE / "wild"
-    path = folder / f"{DATA[model.stem]}.npz"
-    if not path.exists():
-        runpy.run_path(str(SHARED / "models" / "wild" / "make_data.py"))["main"](folder)
-    return path
 
 
 def optimize(

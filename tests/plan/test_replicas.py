@@ -1,11 +1,12 @@
 """Devices that take turns: when the planner lets them, how many, and that a simulated stream keeps the rate."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 
-from taglio.cluster.devices import Cluster
+from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.file import parse
 from taglio.errors import Infeasible
 from taglio.plan.assemble import assemble, labels_of
@@ -132,6 +133,22 @@ def test_only_devices_that_can_stand_for_each_other_take_turns() -> None:
     assert link is not None
     slow = cluster.with_link(replace(link, target="furthest", latency_s=1.0))
     assert alike([work(slow)], slow) == (("far", "further"),)
+
+
+def test_a_hundred_devices_that_are_alike_are_one_group_at_once() -> None:
+    """Of ten thousand links, none is searched for."""
+    names = tuple(f"far{number}" for number in range(100))
+    cluster = parse(FAST + "".join(f'[device.{name}]\nlike = "far"\n' for name in names))
+    searched = 0
+
+    class Links(tuple[Link, ...]):
+        def __iter__(self) -> Iterator[Link]:
+            nonlocal searched
+            searched += 1
+            return super().__iter__()
+
+    assert alike([work(cluster)], replace(cluster, links=Links(cluster.links))) == (("far", *names),)
+    assert searched <= 2 * len(names)
 
 
 def test_a_model_with_states_has_no_replicas() -> None:

@@ -17,7 +17,7 @@ from math import inf, isfinite
 
 import numpy as np
 
-from taglio.cluster.devices import Cluster, Device
+from taglio.cluster.devices import Cluster, Device, Link
 from taglio.errors import BadOption, Infeasible
 from taglio.plan.assemble import Assembled, assemble, busy_times, labels_of, request_shares, resources
 from taglio.plan.check import check, check_turns
@@ -402,10 +402,14 @@ def _same(workloads: Sequence[Workload], cluster: Cluster, one: str, other: str)
     def device(name: str) -> Device:
         return replace(cluster.device(name), name="", profile=None, scale_of=None, scale_factor=1.0, like="")
 
-    def links(name: str) -> list[object]:
-        rest = [each.name for each in cluster.devices if each.name not in (one, other)]
-        found = [link for each in rest for link in (cluster.link(name, each), cluster.link(each, name))]
-        return [None if link is None else replace(link, source="", target="") for link in found]
+    def links(name: str) -> dict[tuple[bool, str], Link]:
+        return {
+            (each.source == name, each.target if each.source == name else each.source): replace(
+                each, source="", target=""
+            )
+            for each in cluster.links
+            if name in (each.source, each.target) and not {each.source, each.target} <= {one, other}
+        }
 
     def limits(name: str, work: Workload) -> list[list[str]]:
         pairs = (work.limits.device_pins, work.limits.device_exclusions)
