@@ -65,7 +65,8 @@ def prepare(cluster: Path) -> Path:
     folder = CACHE / "soak"
     model, data = paths(CASES["digits"])
     if not (folder / "error.json").exists():
-        taglio("profile", model, "--data", data, "--effort", 0.3, "--threads", 1, "-o", folder)
+        asked = ("--data", data, "--runtime", "onnxruntime", "--effort", 0.3, "--threads", 1)
+        taglio("profile", model, *asked, "-o", folder)
         taglio("error", folder, "--effort", 0.3)
     pins = [word for pin in PINS for word in ("--pin", pin)]
     taglio("plan", folder, "--cluster", cluster, "--max-error", "5%", "--time-limit", 1, *pins)

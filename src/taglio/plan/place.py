@@ -204,7 +204,8 @@ class _Asked:
         begun = time.perf_counter()
         if start is None and objective.kind == "throughput":
             start = self._of_fewer(assembled, uppers)
-        answer = self._by(objective, assembled, start, self.time_limit_s - (time.perf_counter() - begun))
+        left_s = max((1.0 - _FEWER_SHARE) * self.time_limit_s, self.time_limit_s - (time.perf_counter() - begun))
+        answer = self._by(objective, assembled, start, left_s)
         if answer is None:
             return None
         if objective.kind == "throughput":
