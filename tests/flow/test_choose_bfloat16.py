@@ -14,7 +14,18 @@ from taglio.components.cut import cut
 from taglio.embedded import digits_data
 from taglio.error.loss import RELATIVE
 from taglio.flow import choose_bfloat16, settle
-from taglio.flow.choose_bfloat16 import _BYTE_S, _ONE, Choice, _alone, _divided, fastest, following, with_int8
+from taglio.flow.choose_bfloat16 import (
+    _BYTE_S,
+    _ONE,
+    Choice,
+    _alone,
+    _divided,
+    corrected,
+    fastest,
+    following,
+    searched,
+    with_int8,
+)
 from taglio.flow.choose_place import PlaceResult
 from taglio.flow.opening import Model
 from taglio.quantize.qdq import in_bfloat16
@@ -104,6 +115,47 @@ def test_the_worst_of_many_blocks_is_found_in_few_measurements() -> None:
     assert [group for each, group in found if each == 0.1] == [[["block41"]]]
     assert sorted(name for _, group in found for run in group for name in run) == sorted(name for (name,) in names)
     assert len(_divided([(0.1, names[:4])], error, lambda: True)) == 4  # nothing is left to divide
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_search_finds_the_few_blocks_to_blame(few: Model, seed: int) -> None:
+    """They looked as good as the others, and early choices without them keep the limit, far from the fastest."""
+    graph, rng = few.graph, np.random.default_rng(seed)
+    count = len(graph.blocks)
+    able = np.array([not block.movement for block in graph.blocks])
+    true = np.where(able, 1e-3, 0.0)
+    true[rng.choice(np.flatnonzero(able), 2, replace=False)] = 1.0
+    seconds = np.stack([rng.uniform(1e-3, 3e-3, count), rng.uniform(5e-4, 1e-3, count)])
+    guess = np.where(able, rng.uniform(0.01, 0.1, count), 0.0)
+
+    def error(chosen: np.ndarray) -> float:
+        return float(np.sqrt(true[chosen].sum()))
+
+    found = searched(graph, seconds, guess, 0.5, error, range(16))
+    assert found is not None
+    chosen, expected_s, measured = found
+    assert measured == error(chosen) <= 0.5
+    assert expected_s <= 1.25 * fastest(graph, seconds, true, 0.25)[1]
+
+
+def test_the_search_goes_on_where_a_choice_loses_an_output(few: Model) -> None:
+    """Its error is infinite."""
+    graph = few.graph
+    count = len(graph.blocks)
+    squares = np.where([block.movement for block in graph.blocks], 0.0, 0.01)
+    seconds = np.stack([np.full(count, 2e-3), np.full(count, 1e-3)])
+    found = searched(graph, seconds, squares, 0.5, lambda chosen: inf if chosen[: count // 2].any() else 0.1, range(16))
+    assert found is not None
+    assert found[0].any()
+
+
+def test_squares_are_corrected_by_all_that_was_measured() -> None:
+    choices = np.array([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0], [0, 1, 1, 0, 0]], bool)
+    found = choices @ np.array([1.0, 2.0, 9.0, 1.0, 5.0])
+    squares = corrected(np.ones(5), [*zip(choices, found, strict=True)])
+    np.testing.assert_allclose(choices @ squares, found, rtol=0.01)
+    assert squares[4] == 1.0  # of which nothing is known
+    assert squares.argmax() == 2
 
 
 def test_int8_is_expected_to_save_by_what_is_left_to_it() -> None:

@@ -6,10 +6,10 @@ tensors cross at a cost, and the planner makes it. It is measured in OpenVINO, w
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, takewhile
 from math import inf
 from operator import itemgetter
 
@@ -34,22 +34,23 @@ from taglio.runtimes.openvino import BF16, MIXED, NAME, compiled, marked
 from taglio.scratch import scratch
 
 # Seconds, at effort 1, for the errors of blocks alone, and again for choices; lower efforts than _LEAST count as that.
-_BUDGET_S, _LEAST = 20.0, 0.1
+_BUDGET_S, _LEAST = 20.0, 0.2
 # Inputs for the error of a block alone; a choice is measured on all that are given.
 _FEW = 2
 # Neighbours share a measurement if time is short, but no more than this share of all blocks.
 _COARSEST = 0.25
 # Groups are first as large as takes this share of the time; the rest is for dividing those with the largest errors.
 _FIRST = 0.5
-# The share of the limit that a choice may use: on other inputs its error differs. One that uses _CLOSE of that is good
-# enough.
-_SHARE, _CLOSE = 0.8, 0.95
+# The share of the limit that a choice may use: on other inputs its error differs.
+_SHARE = 0.8
 # The share of the seconds that int8 saves where all of the limit is left to it; it was 0.1 to 0.2 on networks that were
 # trained.
 _INT8_SAVES = 0.15
 # A choice is worth it if it takes at most this share of float32's time.
 _WORTH = 0.97
-_TRIED, _SURPRISE = 8, 2.0
+# Choices, at most; sweeps of a correction over all that was measured, and the most by which one corrects other blocks;
+# and how many times the limit an error counts at most, if it is infinite too.
+_TRIED, _SWEEPS, _SURPRISE, _FAR = 16, 100, 2.0, 4.0
 _KERNELS, _WALL = Effort(maximum=20, budget_s=1.0), Effort(maximum=60, budget_s=0.6)
 # Copies of the weights, at most, while models are compared.
 _COPIES = 4
@@ -107,41 +108,80 @@ def _mixed(
     metric: Metric,
     budget_s: float,
 ) -> Choice | None:
-    """The choice that is expected to be fastest and has an error of at most `most`, from the `seconds` [precision,
-    block] and the `squares` of errors alone, [block]. Measure what is chosen, correct the errors of blocks, and choose
-    again until it is near enough, for `budget_s` seconds."""
+    """`searched`, for `budget_s` seconds, with errors on the inputs of `reference`."""
     with scratch() as folder:
         path = folder / "model.onnx"
         weights.write(path, work.model.proto)
         model = marked(path, folder)
 
-        def error(bfloat16: Sequence[str]) -> float:
-            session = compiled(model.read(bfloat16), work.setup.options(MIXED))
+        def tensors(chosen: np.ndarray) -> tuple[str, ...]:
+            return _tensors(work, [work.graph.blocks[index] for index in np.flatnonzero(chosen)])
+
+        def error(chosen: np.ndarray) -> float:
+            session = compiled(model.read(tensors(chosen)), work.setup.options(MIXED))
             return reference.loss(metric.basis, partial(session.run, work.model.outputs))
 
-        best, seen = None, set[tuple[str, ...]]()
-        fixed = error(())  # of operators that do not stay in float32
-        deadline = time.perf_counter() + budget_s
-        for _ in reported(range(_TRIED), "mixing bfloat16", work.progress):
-            if fixed >= most or time.perf_counter() > deadline:
-                break
-            chosen, expected_s = fastest(work.graph, seconds, squares, most**2 - fixed**2)
-            chosen = following(work.graph, chosen)
-            bfloat16 = _tensors(work, [work.graph.blocks[index] for index in np.flatnonzero(chosen)])
-            if not bfloat16 or bfloat16 in seen:
-                break
-            seen.add(bfloat16)
-            found = error(bfloat16)
-            added = max(found**2 - fixed**2, _TINY)
-            # Errors of blocks interplay, and those that were chosen may have looked small by chance: what was found is
-            # theirs, and the root of that factor, at most _SURPRISE, concerns the others.
-            factor = added / max(float(squares[chosen].sum()), _TINY)
-            squares = squares * np.where(chosen, factor, min(factor**0.5, _SURPRISE))
-            if found <= most and (best is None or expected_s < best.seconds):
-                best = Choice(bfloat16, expected_s, found)
-            if _CLOSE * most <= found <= most:
-                break
-        return best
+        end = time.perf_counter() + budget_s
+        rounds = reported(range(_TRIED), "mixing bfloat16", work.progress)
+        found = searched(
+            work.graph, seconds, squares, most, error, takewhile(lambda _: time.perf_counter() < end, rounds)
+        )
+        return found and Choice(tensors(found[0]), *found[1:])
+
+
+def searched(
+    graph: Graph,
+    seconds: np.ndarray,
+    squares: np.ndarray,
+    most: float,
+    error: Callable[[np.ndarray], float],
+    rounds: Iterable[object],
+) -> tuple[np.ndarray, float, float] | None:
+    """The choice, bool [blocks], that is expected to be fastest and has an `error` of at most `most`, with its seconds
+    and error, from the `seconds` [precision, block] and the `squares` of errors alone, [block].
+
+    In each of the `rounds`, measure what is chosen, correct the squares, and choose again. The first choice that keeps
+    the limit is seldom among the fastest, so one that is near it ends nothing.
+    """
+    fixed = error(np.zeros(len(squares), bool))  # of operators that do not stay in float32
+    best, measured = None, dict[bytes, tuple[np.ndarray, float]]()
+
+    def measure(chosen: np.ndarray) -> float:
+        found = error(chosen)
+        measured[chosen.tobytes()] = chosen, max(min(found, _FAR * most) ** 2 - fixed**2, _TINY)
+        return found
+
+    for _ in rounds if fixed < most else ():
+        chosen, expected_s = fastest(graph, seconds, squares, most**2 - fixed**2)
+        chosen = following(graph, chosen)
+        if not chosen.any() or chosen.tobytes() in measured:
+            break
+        expected = float(squares[chosen].sum())
+        found = measure(chosen)
+        if found > most:  # half of it tells which blocks are to blame
+            added = np.cumsum(np.where(chosen, squares, 0.0))
+            half = following(graph, chosen & (added <= added[-1] / 2.0))
+            if half.any():
+                measure(half)
+        elif best is None or expected_s < best[1]:
+            best = chosen, expected_s, found
+        # The root of the factor by which the estimate was off concerns blocks that were never chosen, too.
+        factor = measured[chosen.tobytes()][1] / max(expected, _TINY)
+        squares = corrected(squares * np.clip(factor**0.5, 1.0 / _SURPRISE, _SURPRISE), [*measured.values()])
+    return best
+
+
+def corrected(squares: np.ndarray, measured: Sequence[tuple[np.ndarray, float]]) -> np.ndarray:
+    """`squares` of errors alone, [block], scaled so that those of each of the `measured` choices, bool [block], add up
+    to what was found of it, as nearly as they can agree.
+
+    Errors of blocks interplay, and those that were chosen may have looked small by chance. This is the multiplicative
+    algebraic reconstruction of Gordon, Bender and Herman, 1970: each choice in turn, several times.
+    """
+    squares = squares.copy()
+    for chosen, found in _SWEEPS * [*measured]:
+        squares[chosen] *= found / max(float(squares[chosen].sum()), _TINY)
+    return squares
 
 
 def with_int8(seconds: float, error: float, limit: float) -> float:
