@@ -197,7 +197,7 @@ def at(body: Any, path: str) -> tuple[Any, Any]:
         ("setup", "optimization", "heavy", "unknown optimization heavy"),
         ("setup", "threads", 100000, "threads"),
         ("setup", "seed", -1, "seed"),
-        ("setup", "runtime", "abacus", "unknown runtime abacus"),
+        ("setup", "runtime", "abacus", "abacus: use auto or onnxruntime"),
         ("components/manifest", "pieces", [], "no components"),
         ("components/manifest", "pieces.0.file", "../model.onnx", "outside"),
         ("components/manifest", "pieces.0.inputs.0.name", "other", "reads other"),

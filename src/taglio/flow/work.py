@@ -101,17 +101,17 @@ class Setup:
     def check(self) -> None:
         """Raise ValueError for settings that no stage accepts."""
         levels = [each.value for each in Optimization]
-        require(self.optimization in levels, f"unknown optimization {self.optimization}: use {' or '.join(levels)}")
-        known = (AUTO, *RUNTIMES)
-        require(self.runtime in known, f"unknown runtime {self.runtime}: use {' or '.join(known)}")
+        require(self.optimization in levels, f"unknown `optimization` {self.optimization}: use {' or '.join(levels)}")
+        known = (AUTO, *(name for name in RUNTIMES if name not in WHOLE))
+        require(self.runtime in {*known, *WHOLE}, f"unknown `runtime` {self.runtime}: use {' or '.join(known)}")
         require(
             self.runtime not in WHOLE or (self.runtime == MIXED and self.bfloat16 is not None),
             f"runtime {self.runtime} runs only whole models: use `runtime` auto, which chooses it where it pays",
         )
-        require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}, but is {self.threads}")
-        require(0 <= self.seed < 2**63, f"seed must be at least 0 and below 2**63, but is {self.seed}")
+        require(1 <= self.threads <= MOST_THREADS, f"`threads` must be from 1 to {MOST_THREADS}, but is {self.threads}")
+        require(0 <= self.seed < 2**63, f"`seed` must be at least 0 and below 2**63, but is {self.seed}")
         require(self.memory_bytes is None or self.memory_bytes > 0, "`memory_limit` must be above 0")
-        require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "shapes: sizes must not be negative")
+        require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "`shapes`: sizes must not be negative")
 
     def options(self, place: str = "") -> SessionOptions:
         """Options of timed sessions in `place`; by default in the set-up's own runtime, which is ONNX Runtime until one
