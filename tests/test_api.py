@@ -4,10 +4,10 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -24,7 +24,7 @@ from taglio.plan.result import LOCAL, Plan
 from taglio.profile.result import Profile
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.end_to_end.command import ENVIRONMENT, SCHEME, Case
-from tests.models import Sketch, pyramid
+from tests.models import Sketch, conv_relu_chain, pyramid
 
 QUICK: dict[str, Any] = {"effort": 0.01, "scheme": SCHEME}
 BOUND = 0.5
@@ -289,6 +289,22 @@ def test_what_cannot_be_used_is_named_by_its_argument(
     with pytest.raises(kind, match=words.replace("[", r"\[")) as raised:
         taglio.optimize(asked.pop("model"), asked.pop("data"), **asked)
     assert "--" not in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_what_was_made_from_another_model_is_refused(result: Result, samples: np.ndarray) -> None:
+    other, made = taglio.Model(conv_relu_chain(), samples, threads=1), (result.profile, result.error)
+    stages: dict[str, Callable[[], object]] = {
+        "`profile` was made from another model: make it from ": lambda: taglio.error_model(other, result.profile),
+        "`profile` was made": lambda: taglio.plan(other, *made, max_error=BOUND),
+        "`profile` was made ": lambda: taglio.candidate(other, *made),
+        "`plan` was made": lambda: taglio.build(other, result.plan),
+        "`profile` was made from": lambda: taglio.run(other, result.profile, result.plan, result.built),
+        "`profile` has the type ErrorModel: give a Profile": lambda: taglio.plan(other, *made[::-1], max_error=BOUND),
+        "`model` has the type str: give a taglio.Model": lambda: taglio.profile(cast(Any, "model.onnx")),
+    }
+    for words, stage in stages.items():
+        with pytest.raises(BadOption, match=words):
+            stage()
 
 
 def test_settings_may_be_numbers_of_numpy(samples: np.ndarray) -> None:

@@ -67,6 +67,9 @@ _FEW_S, _MOST_FEW, _LEAST_FEW, _TWO_S = 0.5, 32, 8, 8.0
 _MEANS_S, _LEAST_MEANS = 8.0, 4
 T = TypeVar("T")
 
+# Arguments of stages -> the class of what they take.
+_MADE = {"profile": "Profile", "error": "ErrorModel", "plan": "Plan", "built": "Built"}
+
 
 @dataclass(frozen=True, slots=True)
 class Setup:
@@ -363,3 +366,15 @@ class Work:
 def affordable(run_s: float, seconds: float, most: int, fewest: int = 1) -> int:
     """How many runs of `run_s` take `seconds`: at most `most`, at least `fewest`."""
     return most if run_s * most <= seconds else min(most, max(fewest, int(seconds / run_s)))
+
+
+def require_own(work: Any, **made: Any) -> None:
+    """Raise BadOption unless `work` is an open model, and each of `made`, by argument, an artifact of that kind which
+    was made from it."""
+    if not isinstance(work, Work):
+        raise BadOption(f"`model` has the type {type(work).__name__}: give a taglio.Model")
+    for name, value in made.items():
+        if type(value).__name__ != _MADE[name]:
+            raise BadOption(f"`{name}` has the type {type(value).__name__}: give a {_MADE[name]}")
+        if value.model_sha256 != work.model.sha256:
+            raise BadOption(f"`{name}` was made from another model: make it from {work.name}")
