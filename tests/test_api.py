@@ -299,7 +299,9 @@ def test_what_was_made_from_another_model_is_refused(result: Result, samples: np
         "`profile` was made ": lambda: taglio.candidate(other, *made),
         "`plan` was made": lambda: taglio.build(other, result.plan),
         "`profile` was made from": lambda: taglio.run(other, result.profile, result.plan, result.built),
-        "`profile` has the type ErrorModel: give a Profile": lambda: taglio.plan(other, *made[::-1], max_error=BOUND),
+        "`profile` has the type ErrorModel: give a Profile": lambda: taglio.plan(
+            other, *cast(Any, made[::-1]), max_error=BOUND
+        ),
         "`model` has the type str: give a taglio.Model": lambda: taglio.profile(cast(Any, "model.onnx")),
     }
     for words, stage in stages.items():

@@ -194,7 +194,7 @@ def at(body: Any, path: str) -> tuple[Any, Any]:
         ("plan", "placements", [], "no placements"),
         ("plan", "placements.0.precision", "int3", "unknown precision int3"),
         ("plan", "placements.0.block", "other", "no placement of block conv0"),
-        ("setup", "optimization", "heavy", "unknown optimization heavy"),
+        ("setup", "optimization", "heavy", 'unknown "optimization" heavy'),
         ("setup", "threads", 100000, "threads"),
         ("setup", "seed", -1, "seed"),
         ("setup", "runtime", "abacus", "abacus: use auto or onnxruntime"),

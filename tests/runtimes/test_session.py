@@ -99,5 +99,5 @@ def test_a_signal_after_sessions_of_openvino_reaches_its_handler(tmp_path: Path)
         "del first; gc.collect(); del second; gc.collect()\n"
         "signal.signal(signal.SIGUSR1, lambda *_: print('came')); signal.raise_signal(signal.SIGUSR1)"
     )
-    command = [sys.executable, "-c", code, saved(pyramid(), tmp_path)]
+    command = [sys.executable, "-c", code, str(saved(pyramid(), tmp_path))]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "came\n"
