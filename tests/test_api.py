@@ -4,10 +4,10 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -24,7 +24,7 @@ from taglio.plan.result import LOCAL, Plan
 from taglio.profile.result import Profile
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.end_to_end.command import ENVIRONMENT, SCHEME, Case
-from tests.models import Sketch, pyramid
+from tests.models import Sketch, conv_relu_chain, pyramid
 
 QUICK: dict[str, Any] = {"effort": 0.01, "scheme": SCHEME}
 BOUND = 0.5
@@ -84,12 +84,14 @@ def test_one_run_makes_everything_once(counted: tuple[Result, Counts]) -> None:
 def test_a_result_holds_the_plan_the_table_and_the_model(result: Result) -> None:
     assert result.plan.measured_error is not None and result.plan.measured_error <= BOUND
     assert result.table is not None and result.table.plan.holds(BOUND)
-    assert repr(result).endswith(str(result.table)) and len(repr(result)) < 500
+    assert repr(result).endswith(str(result.table)) and len(repr(result)) < 3000
     onnx.checker.check_model(result.model)
     assert [value.name for value in result.model.graph.output] == ["y"]
     shown = str(result.table).splitlines()
-    assert [line.split()[0] for line in shown[1:]] == ["float32", "int8", "plan"]
+    assert [line.split()[0] for line in shown[1:4]] == ["float32", "int8", "plan"]
     assert "ms" in shown[1] and "error" in shown[0]
+    moved = replace(result.table, plan=replace(result.table.plan, runtime="openvino"), doubt="busy", notes=("few",))
+    assert "\nplan in openvino  " in str(moved) and str(moved).endswith("\nNote: busy\nNote: few")
 
 
 def test_a_session_answers_as_the_built_file(result: Result, samples: np.ndarray, tmp_path: Path) -> None:
@@ -251,7 +253,7 @@ def test_a_model_of_links_is_opened_where_the_links_are(samples: np.ndarray, tmp
 @pytest.mark.parametrize(
     ("given", "kind", "words"),
     [
-        ({"model": 3}, BadModel, "has the type int: give a path, bytes or an onnx.ModelProto"),
+        ({"model": 3}, BadModel, "`model` has the type int: give a path, bytes or an onnx.ModelProto"),
         ({"model": b"no model"}, BadModel, "not an ONNX file"),
         ({"model": "nowhere.onnx"}, BadModel, "no such file"),
         ({"data": 3}, BadData, "`data` has the type int"),
@@ -261,13 +263,14 @@ def test_a_model_of_links_is_opened_where_the_links_are(samples: np.ndarray, tmp
         ({"labels": np.arange(3)}, BadData, "labels"),
         ({"max_error": "much"}, BadOption, "`max_error` is 'much'"),
         ({"max_error": None}, BadOption, "`max_error` is missing"),
-        ({"max_error": -1.0}, BadOption, "`max_error` -1.0"),
+        ({"max_error": -1.0}, BadOption, "`max_error` is -1.0"),
+        ({"max_error": 5}, BadOption, "`max_error` is 5, which is 500%: for 5 % give 0.05"),
         ({"effort": 0}, BadOption, "`effort` is 0: give a number above 0"),
-        ({"threads": 0}, BadOption, "threads must be from 1 to"),
+        ({"threads": 0}, BadOption, "`threads` must be from 1 to"),
         ({"threads": "two"}, BadOption, "`threads`: expected int, got str"),
         ({"memory_limit": "2GB"}, BadOption, "`memory_limit`: expected int"),
-        ({"seed": -1}, BadOption, "seed must be at least 0"),
-        ({"runtime": "abacus"}, BadOption, "unknown runtime abacus"),
+        ({"seed": -1}, BadOption, "`seed` must be at least 0"),
+        ({"runtime": "abacus"}, BadOption, "abacus: use auto or onnxruntime or openvino or openvino-bf16$"),
         ({"scheme": "int7"}, BadOption, "int7"),
         ({"scheme": 8}, BadOption, "`scheme` has the type int"),
         ({"metric": "psnr"}, BadOption, "`metric`"),
@@ -286,6 +289,24 @@ def test_what_cannot_be_used_is_named_by_its_argument(
     with pytest.raises(kind, match=words.replace("[", r"\[")) as raised:
         taglio.optimize(asked.pop("model"), asked.pop("data"), **asked)
     assert "--" not in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_what_was_made_from_another_model_is_refused(result: Result, samples: np.ndarray) -> None:
+    other, made = taglio.Model(conv_relu_chain(), samples, threads=1), (result.profile, result.error)
+    stages: dict[str, Callable[[], object]] = {
+        "`profile` was made from another model: make it from ": lambda: taglio.error_model(other, result.profile),
+        "`profile` was made": lambda: taglio.plan(other, *made, max_error=BOUND),
+        "`profile` was made ": lambda: taglio.candidate(other, *made),
+        "`plan` was made": lambda: taglio.build(other, result.plan),
+        "`profile` was made from": lambda: taglio.run(other, result.profile, result.plan, result.built),
+        "`profile` has the type ErrorModel: give a Profile": lambda: taglio.plan(
+            other, *cast(Any, made[::-1]), max_error=BOUND
+        ),
+        "`model` has the type str: give a taglio.Model": lambda: taglio.profile(cast(Any, "model.onnx")),
+    }
+    for words, stage in stages.items():
+        with pytest.raises(BadOption, match=words):
+            stage()
 
 
 def test_settings_may_be_numbers_of_numpy(samples: np.ndarray) -> None:

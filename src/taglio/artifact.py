@@ -64,7 +64,7 @@ def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None =
         how = f"run `taglio {_MAKER[kind]}` first" if kind in _MAKER else "run the previous stage"
         raise BadArtifact(f"{path}: no such file: {how}") from None
     except OSError as error:
-        raise BadArtifact(f"{path}: cannot be read ({error.strerror})") from None
+        raise BadArtifact(f"{path}: cannot be read ({error.strerror}): give a workspace directory of yours") from None
     again = f"run `taglio {_MAKER[kind]}` again" if kind in _MAKER else "make it again"
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
@@ -192,7 +192,7 @@ def refusal(path: Path, error: OSError) -> BadArtifact:
     """The error for a failed write to `path`."""
     if error.errno == errno.ENOSPC:
         return BadArtifact(f"{path}: the disk is full: free some space; the previous contents are unchanged")
-    return BadArtifact(f"{path}: cannot be written ({error.strerror or error}): choose another folder with -o")
+    return BadArtifact(f"{path}: cannot be written ({error.strerror or error}): choose another folder")
 
 
 # The command that makes each kind of artifact.

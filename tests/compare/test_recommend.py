@@ -16,7 +16,7 @@ WRONG = measured("qdq-b", 1.0, 0.5)
 def test_the_fastest_within_the_bound() -> None:
     assert best([FLOAT, FAST, WRONG], 0.01, None) is FAST
     text = recommend([FLOAT, FAST, WRONG], 0.01)
-    assert text.startswith("Use onnxruntime/qdq-a: 4.00 ms (± 0.01), 2.50 x as fast as the fastest float32")
+    assert text.startswith("Use onnxruntime/qdq-a: 4.00 ms (± 0.0100 ms), 2.50× as fast as the fastest float32")
     assert "error 0.800% (limit 1.00%), 1.50 MB" in text
     assert "noise" not in text
 
@@ -28,7 +28,7 @@ def test_what_is_within_the_noise_is_said() -> None:
 
 def test_the_fastest_float_row_of_any_back_end_is_the_yardstick() -> None:
     other = measured("float32", 8.0, 0.0, backend="openvino")
-    assert "2.00 x as fast as the fastest float32 (openvino/float32, 8.00 ms)" in recommend([FLOAT, other, FAST], 0.01)
+    assert "2.00× as fast as the fastest float32 (openvino/float32, 8.00 ms)" in recommend([FLOAT, other, FAST], 0.01)
 
 
 def test_float_is_kept_where_nothing_is_faster() -> None:
@@ -73,8 +73,8 @@ def test_seconds_are_those_of_the_usual_machine() -> None:
 def test_rows_of_different_back_ends_are_ranked_without_it() -> None:
     assert best(ROWS, 0.01, drift(ROWS)) is SLOWED
     assert recommend(ROWS, 0.01).startswith(
-        "Use openvino/qdq-a: 3.00 ms (± 0.01) at the machine's usual speed (6.00 ms when it was measured), "
-        "3.33 x as fast as the fastest float32"
+        "Use openvino/qdq-a: 3.00 ms (± 0.0050 ms) at the machine's usual speed (6.00 ms when it was measured), "
+        "3.33× as fast as the fastest float32"
     )
 
 

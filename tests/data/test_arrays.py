@@ -83,6 +83,8 @@ def test_a_batch_groups_rows_and_labels(tmp_path: Path) -> None:
     assert len(load(npy(tmp_path, rows(2, 3, 5)), [x_of(3, 5)]).samples) == 2
     with refused("2 samples; the batch of input 'x' is 3: add samples"):
         load(npy(tmp_path, rows(2, 5)), [x_of(3, 5)])
+    with refused(r"takes \[3, 5\]: give 3 in each sample, or all in one array"):
+        from_values([*x], [x_of(3, 5)])
 
 
 def test_scalar_inputs_and_the_default_limit(tmp_path: Path) -> None:

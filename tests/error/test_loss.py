@@ -56,7 +56,9 @@ def test_no_change_is_no_loss_and_units_go_both_ways(name: str) -> None:
     assert Metric(SQNR).value(0.0) == inf
 
 
-@pytest.mark.parametrize(("name", "value"), [(RELATIVE_L2, -0.1), (TOP1, 1.2), (COSINE, float("nan"))])
+@pytest.mark.parametrize(
+    ("name", "value"), [(RELATIVE_L2, -0.1), (RELATIVE_L2, 5.0), (TOP1, 1.2), (COSINE, float("nan"))]
+)
 def test_bounds_that_the_metric_cannot_have_are_refused(name: str, value: float) -> None:
     with pytest.raises(BadOption, match="`max_error`"):
         parse_metric(name).bound(value)

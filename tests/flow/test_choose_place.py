@@ -107,7 +107,7 @@ def test_a_place_that_fails_while_it_is_profiled_leaves_the_others(monkeypatch: 
 
 
 def test_a_place_that_is_out_is_not_usable() -> None:
-    found = [place(ORT, 10.0), place(BF16, 4.0, 0.05, "the float model alone has error 5.00% there")]
+    found = [place(ORT, 10.0), place(BF16, 4.0, 0.05, "the float model alone uses up the limit there")]
     places = rank(found, {ORT: tried(6.0)}, None)
     assert places.usable == {ORT: 0.0}
     assert places.results[1].dropped

@@ -272,3 +272,19 @@ def test_weights_behind_dequantize_and_reshape_are_float_constants() -> None:
     shapes = {spec.name: [dim for dim in spec.shape or () if isinstance(dim, int)] for spec in model.inputs}
     feed = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
     assert distance(answer(onnx.load(path), feed), answer(model.proto, feed)) < 1e-6
+
+
+def test_weights_in_float16_are_constants(tmp_path: Path) -> None:
+    """ONNX Runtime casts them for operators without a float16 kernel, which left no Conv with an int8 form."""
+    proto = conv_relu_chain()
+    del proto.graph.value_info[:]
+    for tensor in proto.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    model = load(saved(proto, tmp_path))
+    reasons = {block.anchor: block.refusal for block in build(model).blocks}
+    assert not reasons["Conv"]
+    assert "weights" not in " ".join(reasons.values())
+    feed = {"x": np.random.default_rng(0).normal(size=(1, 3, 8, 8)).astype(np.float16)}
+    np.testing.assert_array_equal(answer(proto, feed), answer(model.proto, feed))

@@ -1,6 +1,7 @@
 """One form of session whichever runtime holds the model."""
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 
@@ -86,3 +87,17 @@ def test_equal_operators_are_not_looked_for_in_a_large_model(
     basic = SessionOptions(1, Optimization.BASIC)
     open_session(g.model(g.rename(y, "y")), basic, save_optimized=tmp_path / "simple.onnx")
     assert len(onnx.load(tmp_path / "simple.onnx").graph.node) == left
+
+
+@pytest.mark.skipif(not HAS_OPENVINO, reason=WHY_NOT)
+def test_a_signal_after_sessions_of_openvino_reaches_its_handler(tmp_path: Path) -> None:
+    """Where the processor has AMX, the process crashed if they ended in the order in which they were opened."""
+    code = (
+        "import gc, pathlib, signal, sys; from taglio.runtimes.session import opener\n"
+        "from taglio.runtimes.onnxruntime import SessionOptions\n"
+        "first, second = (opener('openvino')(pathlib.Path(sys.argv[1]), SessionOptions(1)) for _ in range(2))\n"
+        "del first; gc.collect(); del second; gc.collect()\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: print('came')); signal.raise_signal(signal.SIGUSR1)"
+    )
+    command = [sys.executable, "-c", code, str(saved(pyramid(), tmp_path))]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "came\n"

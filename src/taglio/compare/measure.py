@@ -211,7 +211,7 @@ def _model(model: Any, folder: Path) -> Path:
     if isinstance(model, str | os.PathLike):
         return Path(model)
     if not isinstance(model, onnx.ModelProto):
-        raise BadModel(f"the model has the type {type(model).__name__}: give a path or an onnx.ModelProto")
+        raise BadModel(f"`model` has the type {type(model).__name__}: give a path or an onnx.ModelProto")
     name = re.sub(r"[^\w.-]", "_", model.graph.name)[:_LONGEST_NAME] or "model"
     path = folder / f"{name}.onnx"
     onnx.save(model, path)

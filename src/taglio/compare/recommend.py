@@ -73,8 +73,8 @@ def recommend(rows: Sequence[Row], max_error: float) -> str:
     fit = _within(rows, max_error)
     floats = [each for each in fit if each.wanted.method == "float32"]
     own_s, deviation_s = seconds(row, machine), _deviation_s(row, machine)
-    shown, measured = f"{own_s * 1e3:.2f} ms", f"{row.latency.median_s * 1e3:.2f} ms"
-    head = f"Use {row.wanted.id}: {shown} (± {deviation_s * 1e3:.2f})"
+    shown, measured = _ms(own_s), _ms(row.latency.median_s)
+    head = f"Use {row.wanted.id}: {shown} (± {_ms(deviation_s)})"
     if shown != measured and abs(own_s / row.latency.median_s - 1) > _SAME:
         head += f" at the machine's usual speed ({measured} when it was measured)"
     checked = row.checked
@@ -83,7 +83,7 @@ def recommend(rows: Sequence[Row], max_error: float) -> str:
     gain = ""
     if fastest is not None and fastest is not row:
         float_s = seconds(fastest, machine)
-        gain = f", {float_s / own_s:.2f} x as fast as the fastest float32 ({fastest.wanted.id}, {float_s * 1e3:.2f} ms)"
+        gain = f", {float_s / own_s:.2f}× as fast as the fastest float32 ({fastest.wanted.id}, {_ms(float_s)})"
     close = [
         each.wanted.id
         for each in fit
@@ -91,6 +91,10 @@ def recommend(rows: Sequence[Row], max_error: float) -> str:
     ]
     tie = f"; as fast within noise: {', '.join(close[:3])}" if close else ""
     return f"{head}{gain}, {error}{tie}."
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.{2 if seconds >= 1e-3 else 4}f} ms"
 
 
 def _within(rows: Sequence[Row], max_error: float) -> list[Row]:

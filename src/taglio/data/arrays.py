@@ -243,7 +243,10 @@ def one_sample(where: str, spec: InputSpec, array: Array, symbol: str | None) ->
     """`array` as one sample, with the batch dimension added if it is missing. Raises BadData if it does not fit."""
     if not spec.fits(array.shape):
         axis = missing_batch(spec, array.shape, symbol)
-        if axis is None or (spec.shape is not None and isinstance(spec.shape[axis], int) and spec.shape[axis] != 1):
+        batch = 1 if axis is None or spec.shape is None else spec.shape[axis]
+        if isinstance(batch, int) and batch != 1:
+            raise _unfit(where, spec, array.shape, f"give {batch} in each sample, or all in one array")
+        if axis is None:
             raise _unfit(where, spec, array.shape, "give each sample that shape, or without its batch dimension")
         array = np.expand_dims(array, axis)
     return cast(where, spec, array)

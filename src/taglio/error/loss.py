@@ -159,7 +159,9 @@ class Metric:
         """
         negative = value < 0.0 and self.name != SQNR and not self.own
         if not isfinite(value) or negative:
-            raise BadOption(f"`max_error` {value}: give a value that {self.name} can have")
+            raise BadOption(f"`max_error` is {value}: give a finite number of at least 0")
+        if self.name == RELATIVE_L2 and value > 1.0:
+            raise BadOption(f"`max_error` is {value:g}, which is {value:.0%}: for {value:g} % give {value / 100:g}")
         if not self.smooth and not self.own:
             if value <= _LARGEST_LOSS:
                 return value

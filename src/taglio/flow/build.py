@@ -19,7 +19,7 @@ from taglio.data.dataset import Sample, covering
 from taglio.data.spec import InputSpec, dtype_name
 from taglio.data.values import one_feed
 from taglio.errors import BadData, TaglioError, one_line
-from taglio.flow.work import Work
+from taglio.flow.work import Work, require_own
 from taglio.model.derived import with_hard_swish
 from taglio.model.inputs import input_specs
 from taglio.plan.result import Plan
@@ -150,6 +150,7 @@ def build(work: Work, plan: Plan, *, progress: Progress | None = None) -> Built:
     >>> [part.name for part in built.parts], built.proof.samples
     (['0-local'], 8)
     """
+    require_own(work, plan=plan)
     work = work.telling(progress)
     result, whole = assemble(work, plan), _quantized(work, plan)
     with scratch() as folder:

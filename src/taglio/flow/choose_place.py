@@ -166,7 +166,7 @@ def float_everywhere(
         errors = dict.fromkeys(errors, 0.0)
     for name, error in errors.items():
         if error > _LEFT * max_loss:
-            dropped[name] = f"the float model alone has {metric.title} {metric.text(error, 2)} there"
+            dropped[name] = "the float model alone uses up the limit there"
     choice: Choice | str = ""
     reachable = float_s.get(BF16, inf) <= _REACH * min(each for name, each in float_s.items() if name not in dropped)
     if errors.get(BF16, 0.0) > _MUCH * max_loss and OPENVINO in errors and OPENVINO not in dropped and reachable:

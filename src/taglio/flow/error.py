@@ -30,7 +30,7 @@ from taglio.error.study import Budget, measure
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Tally
 from taglio.errors import BadData, BadOption
-from taglio.flow.work import Work
+from taglio.flow.work import Work, require_own
 from taglio.memory import make_room
 from taglio.model.captures import readers
 from taglio.plan.result import Limits
@@ -80,6 +80,7 @@ def error_model(
     >>> error.predict(model.graph, {})
     0.0
     """
+    require_own(work, profile=profile)
     positive("effort", effort)
     scheme = profile.scheme
     work = work.telling(progress).settled(scheme)

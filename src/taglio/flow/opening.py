@@ -229,7 +229,7 @@ def _proto(source: Any) -> onnx.ModelProto:
     if isinstance(source, onnx.ModelProto):
         return source
     if not isinstance(source, (bytes, bytearray)):
-        raise BadModel(f"the model has the type {type(source).__name__}: give a path, bytes or an onnx.ModelProto")
+        raise BadModel(f"`model` has the type {type(source).__name__}: give a path, bytes or an onnx.ModelProto")
     return parsed(IN_MEMORY, bytes(source))
 
 

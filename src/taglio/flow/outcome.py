@@ -116,10 +116,11 @@ class Outcome:
         return self.metric.score_text(value) if self.metric.labelled else f"{value:.2%}"
 
     def __str__(self) -> str:
+        """Float, all-int8 and the plan, with the runtime where it differs from float's, and notes on the figures."""
         columns = ["", "latency", self.metric.title, "accuracy", "size", "int8 blocks"]
         rows = [columns] + [
             [
-                each.name,
+                each.name if each.runtime == self.float32.runtime else f"{each.name} in {each.runtime}",
                 f"{each.latency.median_s * 1e3:.3f} ms",
                 self.metric.text(each.error, 3),
                 "" if each.accuracy is None else f"{each.accuracy:.2%}",
@@ -133,7 +134,11 @@ class Outcome:
             [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
             for row in rows
         ]
-        return "\n".join("  ".join(line).rstrip() for line in lines)
+        return "\n".join(["  ".join(line).rstrip() for line in lines] + [f"Note: {each}" for each in self.unsure()])
+
+    def unsure(self) -> tuple[str, ...]:
+        """What makes the figures less sure: `doubt` and `notes`."""
+        return (*([self.doubt] if self.doubt else []), *self.notes)
 
     def predicted(self, each: Variant) -> bool:
         """Whether the stored profile predicts this variant; times in other runtimes are no predictions."""

@@ -18,7 +18,7 @@ from taglio.flow.choose_place import base_errors, left_for_int8, together
 from taglio.flow.pareto import Axis, Front, front
 from taglio.flow.plan import Bounds, limits_for, meters
 from taglio.flow.search import search_by
-from taglio.flow.work import Work
+from taglio.flow.work import Work, require_own
 from taglio.flow.workspace import PROFILE
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import noise_limits
@@ -173,6 +173,8 @@ def candidate(
     for argument, value in amounts.items():
         if value is not None:
             positive(argument, value)
+    for each in (profile, *(profiles or {}).values()):
+        require_own(work, profile=each, error=error)
     work = work.settled(profile.scheme)
     limits = replace(
         limits_for(work, max_error, keep_float, force_int8),

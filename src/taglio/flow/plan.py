@@ -44,7 +44,7 @@ from taglio.flow.search import (
     search,
     unsolved,
 )
-from taglio.flow.work import Work, affordable
+from taglio.flow.work import Work, affordable, require_own
 from taglio.model.graph import ANCHORS, Graph
 from taglio.plan.one_machine import pinned
 from taglio.plan.result import Limits, Plan, placements
@@ -129,6 +129,7 @@ def plan(
     >>> plan.measured_error <= 0.02
     True
     """
+    require_own(work, profile=profile, error=error)
     work = work.telling(progress).settled(profile.scheme)
     limits = limits_for(work, max_error, keep_float, force_int8)
     places = place_by_hand(work.graph, patterns("pins", pins), patterns("cuts", cuts), patterns("devices", devices))

@@ -6,7 +6,7 @@ from taglio.arguments import number, positive
 from taglio.error.loss import RELATIVE
 from taglio.errors import BadModel, BadOption, MeasurementFailed
 from taglio.flow.settle import settle
-from taglio.flow.work import Work
+from taglio.flow.work import Work, require_own
 from taglio.profile.layerwise import Cut, LayerTimes, layer_times
 from taglio.profile.measure import profile as measure
 from taglio.profile.result import Profile
@@ -41,6 +41,7 @@ def profile(
     >>> str(profile.scheme), len(profile.runs) > 10
     ('qdq-u8s8-asym-pc', True)
     """
+    require_own(work)
     wanted, bound = read_scheme(scheme), number("max_error", max_error)
     positive("effort", effort)
     found = settle(work.telling(progress), wanted, RELATIVE.bound(bound), RELATIVE, effort=effort)

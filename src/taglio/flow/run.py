@@ -5,7 +5,7 @@ from dataclasses import replace
 from taglio import weights
 from taglio.errors import BadOption
 from taglio.flow.build import Built
-from taglio.flow.work import Work
+from taglio.flow.work import Work, require_own
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, predict
@@ -38,6 +38,7 @@ def run(
     >>> report.plan.runs, report.predicted_s > 0.0
     (10, True)
     """
+    require_own(work, profile=profile, plan=plan, built=built)
     runs = work.affordable(_PATIENCE_S, _RUNS, _FEWEST) if runs is None else runs
     _refuse(plan, built, "runs", runs)
     options, home = work.setup.options(), profile.conditions.runtime

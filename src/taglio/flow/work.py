@@ -67,6 +67,9 @@ _FEW_S, _MOST_FEW, _LEAST_FEW, _TWO_S = 0.5, 32, 8, 8.0
 _MEANS_S, _LEAST_MEANS = 8.0, 4
 T = TypeVar("T")
 
+# Arguments of stages -> the class of what they take.
+_MADE = {"profile": "Profile", "error": "ErrorModel", "plan": "Plan", "built": "Built"}
+
 
 @dataclass(frozen=True, slots=True)
 class Setup:
@@ -101,17 +104,17 @@ class Setup:
     def check(self) -> None:
         """Raise ValueError for settings that no stage accepts."""
         levels = [each.value for each in Optimization]
-        require(self.optimization in levels, f"unknown optimization {self.optimization}: use {' or '.join(levels)}")
-        known = (AUTO, *RUNTIMES)
-        require(self.runtime in known, f"unknown runtime {self.runtime}: use {' or '.join(known)}")
+        require(self.optimization in levels, f"unknown `optimization` {self.optimization}: use {' or '.join(levels)}")
+        known = (AUTO, *(name for name in RUNTIMES if name not in WHOLE))
+        require(self.runtime in {*known, *WHOLE}, f"unknown `runtime` {self.runtime}: use {' or '.join(known)}")
         require(
             self.runtime not in WHOLE or (self.runtime == MIXED and self.bfloat16 is not None),
             f"runtime {self.runtime} runs only whole models: use `runtime` auto, which chooses it where it pays",
         )
-        require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}, but is {self.threads}")
-        require(0 <= self.seed < 2**63, f"seed must be at least 0 and below 2**63, but is {self.seed}")
+        require(1 <= self.threads <= MOST_THREADS, f"`threads` must be from 1 to {MOST_THREADS}, but is {self.threads}")
+        require(0 <= self.seed < 2**63, f"`seed` must be at least 0 and below 2**63, but is {self.seed}")
         require(self.memory_bytes is None or self.memory_bytes > 0, "`memory_limit` must be above 0")
-        require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "shapes: sizes must not be negative")
+        require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "`shapes`: sizes must not be negative")
 
     def options(self, place: str = "") -> SessionOptions:
         """Options of timed sessions in `place`; by default in the set-up's own runtime, which is ONNX Runtime until one
@@ -363,3 +366,15 @@ class Work:
 def affordable(run_s: float, seconds: float, most: int, fewest: int = 1) -> int:
     """How many runs of `run_s` take `seconds`: at most `most`, at least `fewest`."""
     return most if run_s * most <= seconds else min(most, max(fewest, int(seconds / run_s)))
+
+
+def require_own(work: Any, **made: Any) -> None:
+    """Raise BadOption unless `work` is an open model, and each of `made`, by argument, an artifact of that kind which
+    was made from it."""
+    if not isinstance(work, Work):
+        raise BadOption(f"`model` has the type {type(work).__name__}: give a taglio.Model")
+    for name, value in made.items():
+        if type(value).__name__ != _MADE[name]:
+            raise BadOption(f"`{name}` has the type {type(value).__name__}: give a {_MADE[name]}")
+        if value.model_sha256 != work.model.sha256:
+            raise BadOption(f"`{name}` was made from another model: make it from {work.name}")

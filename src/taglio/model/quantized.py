@@ -120,19 +120,21 @@ def why_float(proto: onnx.ModelProto) -> dict[str, str]:
 
 
 def fold_weights(proto: onnx.ModelProto, store: weights.Store | None = None) -> bool:
-    """Turn weights of 8 bits or more that are dequantised for a float operator into float ones, in place; True if any.
+    """Turn weights of 8 bits or more that are dequantised for a float operator, and float16 ones that are cast for it,
+    into float32 ones, in place; True if any.
 
     Weights stay quantised if their operator reads dequantised activations too (ONNX Runtime computes it in int8), and
-    if they have 4 bits or are quantised in blocks (to be small).
+    if they have 4 bits or are quantised in blocks (to be small). ONNX Runtime casts the weights of operators without a
+    float16 kernel, after it has folded constants.
     """
     constants = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     dequantized = {node.output[0] for node in proto.graph.node if node.op_type == "DequantizeLinear"}
     chosen = [
         node
         for node in proto.graph.node
-        if node.op_type == "DequantizeLinear"
+        if node.op_type in ("DequantizeLinear", "Cast")
         and all(name in constants for name in node.input if name)
-        and constants[node.input[0]] in _WIDE
+        and constants[node.input[0]] in (*_WIDE, TensorProto.FLOAT16)
         and not integer(node, "block_size")
     ]
     constant = {node.output[0] for node in chosen}

@@ -87,12 +87,6 @@ class Material:
         missing = self.absent[name]
         return [Text(f"{missing.reason} To make it:", "absent", missing.command)]
 
-    def notes(self) -> list[str]:
-        """Notes on what makes the outcome's figures less sure."""
-        if self.outcome is None:
-            return []
-        return [*([self.outcome.doubt] if self.outcome.doubt else []), *self.outcome.notes]
-
 
 def gather(folder: Path) -> Material:
     """Read a workspace. Raises BadArtifact if the profile or its graph is missing, or any artifact is damaged or of

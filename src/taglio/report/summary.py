@@ -119,7 +119,7 @@ def lede(material: Material) -> list[Part]:
         listed = ", ".join(f"{each.block} ({shown(metric.basis, each.error)})" for each in outcome.costly)
         errors = "errors" if metric.smooth else f"{metric.basis.name} errors"
         text += f" Largest {errors}, one block in int8: {listed}."
-    return [Text(text, "lede"), *(Text(f"Note: {note}", "note") for note in material.notes())]
+    return [Text(text, "lede"), *(Text(f"Note: {note}", "note") for note in outcome.unsure())]
 
 
 def tiles(material: Material) -> list[Part]:

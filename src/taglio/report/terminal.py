@@ -182,7 +182,7 @@ def profile(material: Material, layers: LayerTimes | None = None) -> None:
         )
     say(f"scheme {result.scheme}; 9 of 10 times are expected within {percent(result.interval_ratio)} of the prediction")
     if doubt := result.conditions.doubt():
-        say(f"note: {doubt}")
+        say(f"Note: {doubt}")
 
 
 def error(known: ErrorModel, provider: str = "") -> None:
@@ -268,7 +268,7 @@ def quantized(result: Quantized) -> None:
     if len(result.parts) > 1 or any(each.lost for each in result.parts):
         say(f"error by part of the outputs: {predicted_error.by_part(result.parts, RELATIVE)}")
     for note in result.notes:
-        say(f"note: {note}")
+        say(f"Note: {note}")
     say(f"wrote {result.path}")
 
 

@@ -5,6 +5,7 @@ in bfloat16 if the options name that place; OpenVINO's own default depends on th
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +81,14 @@ def open_session(path: Path, options: SessionOptions, *, counters: bool = False)
 
 def marked(path: Path, folder: Path) -> MarkedModel:
     """The model at `path` in OpenVINO's format, written to `folder`, to be read with any tensors in bfloat16."""
-    return MarkedModel(_openvino().Core(), path, folder)
+    return MarkedModel(_core(), path, folder)
 
 
 def compiled(model: Any, options: SessionOptions, *, counters: bool = False) -> OpenVinoSession:
     """A session of an openvino.Model, or of the file at a path, in the place `options.runtime`."""
     settings = properties(options.runtime) | {"INFERENCE_NUM_THREADS": options.threads, "PERF_COUNT": counters}
-    core = _openvino().Core()
-    model = read_fused(core, model) if isinstance(model, str) else model
-    return OpenVinoSession(core.compile_model(model, "CPU", settings))
+    model = read_fused(_core(), model) if isinstance(model, str) else model
+    return OpenVinoSession(_core().compile_model(model, "CPU", settings))
 
 
 def properties(place: str) -> dict[str, str]:
@@ -99,7 +99,15 @@ def properties(place: str) -> dict[str, str]:
 
 def capabilities() -> list[str]:
     """The number types that OpenVINO reports for this processor, such as FP32, BF16, INT8."""
-    return [str(each) for each in _openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")]
+    return [str(each) for each in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")]
+
+
+@cache
+def _core() -> Any:
+    """The only openvino.Core of this process. On processors with AMX each brings a stack for signal handlers. If two
+    end in the order in which they began, the last restores the first one's, which is gone: the next signal, such as
+    Ctrl-C, then crashes the process."""
+    return _openvino().Core()
 
 
 def _openvino() -> Any:
