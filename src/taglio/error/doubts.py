@@ -96,7 +96,7 @@ def sizes_measured(inputs: Iterable[InputSpec], samples: Iterable[Mapping[str, n
                     sizes.setdefault(dim or f"{spec.name}[{index}]", set()).add(size)
     each = [f"{dim} {min(seen)}" + (f" to {max(seen)}" if len(seen) > 1 else "") for dim, seen in sizes.items()]
     told = (
-        f"errors are measured at {', '.join(each)} only: other sizes of these dynamic dimensions may have larger ones"
+        f"errors were measured at {', '.join(each)} only; at other sizes of these dynamic dimensions they may be larger"
     )
     return told if each else ""
 
