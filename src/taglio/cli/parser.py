@@ -14,6 +14,7 @@ from taglio.cli.options import (
     Facts,
     any_port,
     fraction,
+    memory_size,
     names,
     option,
     port,
@@ -291,7 +292,8 @@ COMMANDS = (
         "compare",
         "compare:compare",
         "run and quantise one model with every back end, measured side by side",
-        f"model --shape {_DATA} --backends --layers --max-error --threads --row-limit --effort --emit --out",
+        f"model --shape {_DATA} --backends --layers --max-error --threads --row-limit --memory-limit --effort --emit "
+        "--out",
         {
             "--backends": option(
                 "back ends to measure, in this order", type=names, default=_BACKENDS, metavar="A,B,..."
@@ -309,6 +311,12 @@ COMMANDS = (
                 dest="row_limit_s",
                 default=300.0,
                 metavar="S",
+            ),
+            "--memory-limit": option(
+                "memory that each process may use, such as 8GB; rows that need more are left out (default: 85%% of the "
+                "free memory)",
+                type=memory_size,
+                metavar="SIZE",
             ),
             "--out": option("output directory", type=Path, required=True),
         },

@@ -78,14 +78,14 @@ def write(
             done.refusals[form.key] = str(refusal)
         else:
             path = folder / f"{form.key}.onnx"
-            onnx.save(proto, path)
+            artifact.write_model(path, proto)
             done.files[form.key] = str(path.resolve())
             saturating = form.scheme is not None and form.scheme.may_saturate and sums_saturate()
             if notes := [each for each in (note, _SATURATES if saturating else "") if each]:
                 done.notes[form.key] = "; ".join(notes)
             if (other := with_activation(proto)) is not None:
                 path = folder / f"{form.key}{PROVIDER}.onnx"
-                onnx.save(other, path)
+                artifact.write_model(path, other)
                 done.files[form.key + PROVIDER] = str(path.resolve())
     artifact.save(folder / _WRITTEN, _KIND, source.model.sha256, done)
     return done

@@ -37,8 +37,8 @@ class Sessions:
         """A session on `wanted.file` at the optimisation level in `wanted.engine`."""
         path = Path(wanted.file)
         level = wanted.engine.rpartition(" ")[2]
+        counts, int8 = self._kernels(path, level)  # before the session that stays: two take twice the memory
         session = self.session(path, level)
-        counts, int8 = self._kernels(path, level)
         names = [value.name for value in session.get_inputs()]
 
         def run(sample: Sequence[Array]) -> list[Array]:
