@@ -4,8 +4,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from taglio.compare.measure import _emptied, _model, _opened
+from taglio import weights
+from taglio.compare.measure import _emptied, _model, _opened, compare
 from taglio.data.files import load
 from tests.models import Sketch, conv_relu_chain, saved
 
@@ -37,3 +39,21 @@ def test_only_its_own_folder_is_emptied(tmp_path: Path) -> None:
     (tmp_path / "work").symlink_to(tmp_path / "mine")
     assert _emptied(tmp_path / "work").is_dir()
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+def test_a_model_with_its_weights_in_files_is_compared_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime refused the path of the weights in every float32 and QDQ row of a model of 300 MB."""
+    monkeypatch.setattr(weights, "IN_FILES_BYTES", 1)
+    g = Sketch()
+    model = g.model(g.rename(g.op("Relu", g.conv(g.input("x", 1, 16, 8, 8), 16, 16)), "y"))
+    data, rows = {"x": g.rng.normal(0, 1, (8, 16, 8, 8)).astype(np.float32)}, ["qdq-u8s8-sym-pc", "float16"]
+    how = {"backends": ["onnxruntime"], "rows": rows, "effort": 0.01, "threads": 1}
+
+    def statuses(**more: int) -> dict[str, str]:
+        return {each.wanted.id.partition("/")[2]: each.status for each in compare(model, data, **how, **more).rows}
+
+    assert statuses() == dict.fromkeys(["float32", *rows], "measured")
+    assert statuses(memory_limit=1000) == {
+        "float32": "out of memory", "qdq-u8s8-sym-pc": "out of memory", "float16": "impossible"
+    }  # fmt: skip
