@@ -14,7 +14,7 @@ import onnxruntime as ort
 
 from taglio.compare.request import Request
 from taglio.compare.row import Wanted
-from taglio.compare.workers.contract import Array, Data, Opened
+from taglio.compare.workers.contract import Array, Data, Opened, file_bytes
 
 _LEVELS = {
     "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -45,7 +45,7 @@ class Sessions:
             outputs: list[Array] = session.run(None, dict(zip(names, sample, strict=True)))
             return outputs
 
-        return Opened(run, path.stat().st_size, counts, int8, file=wanted.file)
+        return Opened(run, file_bytes(path), counts, int8, file=wanted.file)
 
     def session(self, path: Path, level: str, profile: Path | None = None) -> ort.InferenceSession:
         """Open `path` with the options of every timed session."""
