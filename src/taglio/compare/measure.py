@@ -119,7 +119,7 @@ def compare(
             alone = bool(READS_ONNX - {"onnxruntime"} & set(backends))
             write_blocks(source, Path(request.blocks), alone=alone)
         distance = _write_arrays(request, source, limits)
-        identity = _identity(request, effort)
+        identity = _identity(request, effort, memory_limit)
         written = _write(backends, rows, source, work / _MODELS, str(identity), progress, memory_bytes)
         wanted = {backend: _wanted(backend, written, rows, options.threads) for backend in backends}
         if emit:
@@ -137,7 +137,7 @@ def compare(
     return result
 
 
-def _identity(request: Request, effort: float) -> dict[str, object]:
+def _identity(request: Request, effort: float, memory_limit: int | None) -> dict[str, object]:
     """All that stored rows depend on besides the model and back ends' versions."""
     return {
         "machine": str(describe()),
@@ -145,6 +145,7 @@ def _identity(request: Request, effort: float) -> dict[str, object]:
         "threads": request.threads,
         "seed": request.seed,
         "effort": effort,
+        "memory_limit": memory_limit,
         "taglio": artifact.tools(),
     }
 
