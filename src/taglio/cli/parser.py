@@ -14,7 +14,6 @@ from taglio.cli.options import (
     Facts,
     any_port,
     fraction,
-    memory_size,
     names,
     option,
     port,
@@ -311,12 +310,6 @@ COMMANDS = (
                 dest="row_limit_s",
                 default=300.0,
                 metavar="S",
-            ),
-            "--memory-limit": option(
-                "memory that each process may use, such as 8GB; rows that need more are left out (default: 85%% of the "
-                "free memory)",
-                type=memory_size,
-                metavar="SIZE",
             ),
             "--out": option("output directory", type=Path, required=True),
         },

@@ -56,7 +56,7 @@ _WORK, _MODELS = "compare-work", "models"
 _LONGEST_NAME = 100
 _BUDGET_S, _MINIMUM_ROUNDS = 30.0, 3
 # Shares: of the free memory, at which a worker is stopped by default; of its limit, at which it times its open rows.
-_STOP_AT, _TIME_AT = 0.85, 0.5
+_STOP_AT, _TIME_AT = 0.5, 0.5
 
 
 def compare(
@@ -86,7 +86,7 @@ def compare(
     `stopped`. `rows` names the rows to measure, without their back end (default: all; float rows always are). `emit`,
     such as "openvino/bfloat16", is the row whose model is copied to `out`, ready to run. `effort` scales the time given
     to measuring, `row_limit_s` is the time that a row may take without output, `memory_limit` the memory that each
-    process may use, in bytes (default: 85 % of what is free): a row that needs more is left out.
+    process may use, in bytes (default: half of what is free): a row that needs more is left out.
 
     Raises BadModel, BadData or BadOption for a model or data that no back end could use.
 
