@@ -1,12 +1,18 @@
 """What a comparison reads before any back end runs."""
 
+import shutil
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
+import pytest
 
-from taglio.compare.measure import _emptied, _model, _opened
+from taglio import weights
+from taglio.compare.measure import _emptied, _model, _opened, compare
 from taglio.data.files import load
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.models import Sketch, conv_relu_chain, saved
 
 
@@ -37,3 +43,34 @@ def test_only_its_own_folder_is_emptied(tmp_path: Path) -> None:
     (tmp_path / "work").symlink_to(tmp_path / "mine")
     assert _emptied(tmp_path / "work").is_dir()
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
+
+
+def small(g: Sketch) -> tuple[onnx.ModelProto, dict[str, np.ndarray], dict[str, Any]]:
+    """A model, its data, and how to compare few rows of it fast."""
+    model = g.model(g.rename(g.op("Relu", g.conv(g.input("x", 1, 16, 8, 8), 16, 16)), "y"))
+    rows = ["qdq-u8s8-sym-pc", "float16"]
+    how = {"backends": ["onnxruntime"], "rows": rows, "effort": 0.01, "threads": 1}
+    return model, {"x": g.rng.normal(0, 1, (8, 16, 8, 8)).astype(np.float32)}, how
+
+
+@pytest.mark.parametrize("one_file_bytes", [1, 2**30])
+def test_a_model_with_its_weights_in_files_is_compared(
+    one_file_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime refused the path of the weights in every float32 and QDQ row of a model of 300 MB."""
+    monkeypatch.setattr(weights, "IN_FILES_BYTES", 1)
+    monkeypatch.setattr(weights, "ONE_FILE_BYTES", one_file_bytes)
+    model, data, how = small(Sketch())
+    found = compare(model, data, out=tmp_path, emit="onnxruntime/float32", **how)
+    assert [each.status for each in found.rows] == ["measured"] * 3
+    assert all(each.checked and each.checked.size_bytes > 16 * 16 * 9 for each in found.rows)
+    shutil.rmtree(tmp_path / "compare-work")
+    assert found.emitted and open_session(Path(found.emitted), SessionOptions(1)).run(None, {"x": data["x"][:1]})
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+def test_rows_beyond_the_memory_limit_are_left_out() -> None:
+    model, data, how = small(Sketch())
+    found = {each.wanted.id.partition("/")[2]: each for each in compare(model, data, memory_limit=1000, **how).rows}
+    assert [found[row].status for row in ("float32", "qdq-u8s8-sym-pc")] == ["out of memory"] * 2
+    assert found["float16"].status == "impossible" and "raise the memory limit" in found["float16"].reason

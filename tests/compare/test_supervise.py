@@ -141,7 +141,7 @@ def test_a_row_that_takes_too_much_memory_is_stopped(worker: Path, tmp_path: Pat
     rows = ran(worker, tmp_path, "a", "opening memory", limits=Limits(60.0, 200 * 2**20))
     assert rows["a"].status == "measured"
     assert rows["opening memory"].status == "out of memory"
-    assert "the limit is 0.2" in rows["opening memory"].reason
+    assert "the limit is 210 MB" in rows["opening memory"].reason
 
 
 def test_a_system_that_does_not_say_what_a_process_holds_limits_nothing(

@@ -14,6 +14,7 @@ from taglio.error.doubts import (
     not_float,
     nothing_changed,
     saturating_sums,
+    sizes_measured,
     too_few_inputs,
     unlike_calibration,
 )
@@ -125,6 +126,14 @@ def test_constant_inputs_are_told_but_no_masks() -> None:
     ]
     assert len(constant_inputs([{"mask": mask}] * 4)) == 1
     assert constant_inputs([{"ids": np.arange(4), "mask": mask, "types": 0 * mask}] * 4) == []
+
+
+def test_the_sizes_of_dynamic_dimensions_are_told() -> None:
+    ids, fixed = InputSpec("ids", ("batch", "length"), "int64"), InputSpec("x", (1, 3), "float32")
+    samples = [{"ids": np.ones((1, length)), "x": np.ones((1, 3))} for length in (8, 32, 16)]
+    assert "measured at batch 1, length 8 to 32 only" in sizes_measured([ids, fixed], samples)
+    assert "at y[0] 1 only" in sizes_measured([InputSpec("y", (None,), "float32")], [{"y": np.ones(1)}])
+    assert not sizes_measured([fixed], samples)
 
 
 def test_outputs_that_are_not_float_are_told() -> None:

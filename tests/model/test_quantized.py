@@ -251,17 +251,61 @@ def test_a_folded_relu_comes_back_before_opset_11(tmp_path: Path) -> None:
     np.testing.assert_allclose(answer(folded.proto, {"x": np.array([-1, 2, 3, 99], np.float32)}), [0, 2, 3, 25.5])
 
 
-def test_quantised_operators_in_subgraphs_are_told(tmp_path: Path) -> None:
+def test_dynamic_products_before_opset_11_are_folded(tmp_path: Path) -> None:
+    """Their scale is computed by several operators."""
+    rng = np.random.default_rng(4)
+    proto = contrib(
+        """(float[2, 8] x) => (float[2, 4] y) {
+            low = ReduceMin <keepdims = 0> (x)
+            high = ReduceMax <keepdims = 0> (x)
+            span = Sub (high, low)
+            scale = Div (span, steps)
+            below = Div (low, scale)
+            above = Sub (origin, below)
+            zero = Cast <to = 2> (above)
+            q = QuantizeLinear (x, scale, zero)
+            integers = MatMulInteger (q, w, zero, wz)
+            product = Cast <to = 1> (integers)
+            both = Mul (scale, ws)
+            y = Mul (product, both)
+        }""",
+        {
+            "steps": np.float32(255), "origin": np.float32(0), "w": rng.integers(0, 255, (8, 4)).astype(np.uint8),
+            "wz": np.uint8(120), "ws": np.float32(0.01),
+        },
+        opset=10,
+    )  # fmt: skip
+    kept = load(saved(proto, tmp_path, "kept"))
+    folded = load(saved(proto, tmp_path, "folded"), requantize=True)
+    assert quantized_operators(kept.proto) == {"QuantizeLinear": 1, "MatMulInteger": 1}
+    assert {node.op_type for node in folded.proto.graph.node} <= {"MatMul", "Mul"}
+    feed = {"x": rng.normal(size=(2, 8)).astype(np.float32)}
+    assert distance(answer(kept.proto, feed), answer(folded.proto, feed)) < 0.02
+
+
+def test_quantised_operators_in_subgraphs_are_told_or_folded(tmp_path: Path) -> None:
+    """Also beside a node that is written behind the If that reads it, as ONNX Runtime's tools do."""
     proto = contrib(
         """(bool flag, float[4] x) => (float[4] y) {
             y = If (flag) <
-                then_branch = t () => (float[4] a) { q = QuantizeLinear (x, scale)  a = DequantizeLinear (q, scale) },
-                else_branch = e () => (float[4] b) { b = Identity (x) }
+                then_branch = t () => (float[4] a) {
+                    q = QuantizeLinear (x, scale)
+                    r = DequantizeLinear (q, scale)
+                    v = DequantizeLinear (w, scale)
+                    a = Add (r, v)
+                },
+                else_branch = e () => (float[4] b) { b = Identity (late) }
             >
+            late = Relu (x)
         }""",
-        {"scale": np.float32(0.1)},
+        {"scale": np.float32(0.1), "w": np.arange(4, dtype=np.uint8)},
     )
-    assert quantized_operators(load(saved(proto, tmp_path)).proto) == {"QuantizeLinear": 1, "DequantizeLinear": 1}
+    kept, folded = load(saved(proto, tmp_path, "kept")), load(saved(proto, tmp_path, "folded"), requantize=True)
+    assert quantized_operators(kept.proto).keys() == {"QuantizeLinear", "DequantizeLinear"}
+    assert not quantized_operators(folded.proto)
+    for flag in (True, False):
+        feed = {"flag": np.array(flag), "x": np.array([-1, 2, 3, 99], np.float32)}
+        np.testing.assert_allclose(answer(kept.proto, feed), answer(folded.proto, feed), rtol=1e-6)
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared folder's cases are not beside this checkout")

@@ -76,7 +76,7 @@ def test_back_ends_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> Non
 def test_limits_drift_and_what_was_kept_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     comparison.show(replace(RESULT, kept=7), None)
     out = capsys.readouterr().out
-    assert "timeout per row 300 s; memory limit 16.0 GiB" in out
+    assert "timeout per row 300 s; memory limit 17.2 GB" in out
     assert "7 rows from an earlier" in out
     assert "took 9.00 ms to 12.0 ms" in out.replace("\u00a0", " ")
     comparison.show(replace(RESULT, memory_limit_bytes=None), None)

@@ -291,7 +291,8 @@ COMMANDS = (
         "compare",
         "compare:compare",
         "run and quantise one model with every back end, measured side by side",
-        f"model --shape {_DATA} --backends --layers --max-error --threads --row-limit --effort --emit --out",
+        f"model --shape {_DATA} --backends --layers --max-error --threads --row-limit --memory-limit --effort --emit "
+        "--out",
         {
             "--backends": option(
                 "back ends to measure, in this order", type=names, default=_BACKENDS, metavar="A,B,..."

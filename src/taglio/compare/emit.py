@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from taglio.artifact import DATA
 from taglio.compare.row import Row, Wanted
 from taglio.errors import BadOption
 
@@ -32,4 +33,6 @@ def emit(row: str, rows: Sequence[Row], out: Path) -> Path:
     target = out / FOLDER / (re.sub(r"[^\w.+-]+", "-", row) + source.suffix)
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
+    if (data := source.with_name(source.name + DATA)).exists():  # under the name that the model refers to
+        shutil.copyfile(data, target.with_name(data.name))
     return target

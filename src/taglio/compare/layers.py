@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-import onnx
-
+from taglio import artifact
 from taglio.compare.request import Known
 from taglio.compare.row import MOST_ALONE, NOT_ALONE, Layer
 from taglio.compare.variants import Source, int8
@@ -37,12 +36,12 @@ def write_blocks(source: Source, path: Path, *, alone: bool) -> None:
     folder.mkdir(exist_ok=True)
     known = []
     for index, block in enumerate(source.graph.blocks):
-        file = folder / f"{index}.onnx" if block.name in largest else ""
+        file = folder / f"{index}.onnx" if block.name in largest else None
         if file:
-            onnx.save(builder.build({block.name: int8(SCHEME)}), file)
+            artifact.write_model(file, builder.build({block.name: int8(SCHEME)}))
         sizes = (block.flops, *_bytes(block, tensors))
         names = (block.name, block.kind, block.operators, block.outputs)
-        known.append(Known(*names, *sizes, block.refusal, str(file)))
+        known.append(Known(*names, *sizes, block.refusal, str(file or "")))
     path.write_text(json.dumps([asdict(each) for each in known]))
 
 

@@ -55,8 +55,8 @@ MOST_CALIBRATION, MOST_HELD_OUT = 64, 16
 _WORK, _MODELS = "compare-work", "models"
 _LONGEST_NAME = 100
 _BUDGET_S, _MINIMUM_ROUNDS = 30.0, 3
-# Shares of the free memory at which a worker times its open rows, and at which it is stopped.
-_TIME_AT, _STOP_AT = 0.4, 0.85
+# Shares: of the free memory, at which a worker is stopped by default; of its limit, at which it times its open rows.
+_STOP_AT, _TIME_AT = 0.5, 0.5
 
 
 def compare(
@@ -75,6 +75,7 @@ def compare(
     threads: int | None = None,
     effort: float = 1.0,
     row_limit_s: float = 300.0,
+    memory_limit: int | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Every back end's ways to run and quantise one model, measured side by side in separate processes.
@@ -84,7 +85,8 @@ def compare(
     kept there, and after an interruption the same call continues; Ctrl-C ends measuring and returns what is finished as
     `stopped`. `rows` names the rows to measure, without their back end (default: all; float rows always are). `emit`,
     such as "openvino/bfloat16", is the row whose model is copied to `out`, ready to run. `effort` scales the time given
-    to measuring, `row_limit_s` is the time that a row may take without output.
+    to measuring, `row_limit_s` is the time that a row may take without output, `memory_limit` the memory that each
+    process may use, in bytes (default: half of what is free): a row that needs more is left out.
 
     Raises BadModel, BadData or BadOption for a model or data that no back end could use.
 
@@ -99,7 +101,8 @@ def compare(
         raise BadOption(f"no back end {unknown[0]}: choose among {', '.join(BACKENDS)}")
     if emit and out is None:
         raise BadOption(f'`emit` "{emit}" needs `out`, the directory to write to')
-    limits = Limits(positive("row_limit_s", row_limit_s), int(_STOP_AT * free_bytes()))
+    memory_bytes = int(_STOP_AT * free_bytes() if memory_limit is None else positive("memory_limit", memory_limit))
+    limits = Limits(positive("row_limit_s", row_limit_s), memory_bytes)
     budget_s, options = _BUDGET_S * positive("effort", effort), SessionOptions(threads or available_cores())
     fixed = {name: tuple(sizes) for name, sizes in (shapes or {}).items()}
     with scratch() as temporary, held(folder := Path(out or temporary / "out"), create=True):
@@ -111,13 +114,13 @@ def compare(
         network, graph, samples = _opened(made.path, fixed, read, seed)
         ranges = calibrate(network, samples.calibration, "minmax", progress)
         source = Source(network, graph, samples, ranges, options)
-        request = _request(source, made.kind, model_path, work, budget_s, seed)
+        request = _request(source, made.kind, model_path, work, budget_s, memory_bytes, seed)
         if layers:
             alone = bool(READS_ONNX - {"onnxruntime"} & set(backends))
             write_blocks(source, Path(request.blocks), alone=alone)
         distance = _write_arrays(request, source, limits)
-        identity = _identity(request, effort)
-        written = _write(backends, rows, source, work / _MODELS, str(identity), progress)
+        identity = _identity(request, effort, memory_limit)
+        written = _write(backends, rows, source, work / _MODELS, str(identity), progress, memory_bytes)
         wanted = {backend: _wanted(backend, written, rows, options.threads) for backend in backends}
         if emit:
             known(emit, wanted.values())
@@ -134,7 +137,7 @@ def compare(
     return result
 
 
-def _identity(request: Request, effort: float) -> dict[str, object]:
+def _identity(request: Request, effort: float, memory_limit: int | None) -> dict[str, object]:
     """All that stored rows depend on besides the model and back ends' versions."""
     return {
         "machine": str(describe()),
@@ -142,6 +145,7 @@ def _identity(request: Request, effort: float) -> dict[str, object]:
         "threads": request.threads,
         "seed": request.seed,
         "effort": effort,
+        "memory_limit": memory_limit,
         "taglio": artifact.tools(),
     }
 
@@ -270,10 +274,12 @@ def _wanted(backend: str, written: Written, chosen: Sequence[str], threads: int)
     return tuple(each for each in every if not chosen or each.baseline or each.id.partition("/")[2] in chosen)
 
 
-def _request(source: Source, kind: str, model: Path, work: Path, budget_s: float, seed: int) -> Request:
+def _request(
+    source: Source, kind: str, model: Path, work: Path, budget_s: float, memory_bytes: int, seed: int
+) -> Request:
     work = work.resolve()
     checked = work / "float32.onnx"
-    checked.write_bytes(source.model.proto.SerializeToString())
+    artifact.write_model(checked, source.model.proto)
     return Request(
         task="rows",
         folder=str(work),
@@ -288,7 +294,7 @@ def _request(source: Source, kind: str, model: Path, work: Path, budget_s: float
         threads=source.options.threads,
         budget_s=budget_s,
         minimum_rounds=_MINIMUM_ROUNDS,
-        memory_bytes=int(_TIME_AT * free_bytes()),
+        memory_bytes=int(_TIME_AT * memory_bytes),
         seed=seed,
     )
 
@@ -320,10 +326,16 @@ def _write_arrays(request: Request, source: Source, limits: Limits) -> float | N
 
 
 def _write(
-    backends: Sequence[str], rows: Sequence[str], source: Source, folder: Path, identity: str, progress: Progress | None
+    backends: Sequence[str],
+    rows: Sequence[str],
+    source: Source,
+    folder: Path,
+    identity: str,
+    progress: Progress | None,
+    limit_bytes: int,
 ) -> Written:
     if not READS_ONNX & set(backends):
         return Written()
     keys = {name.partition(" ")[0] for name in rows}
     forms = tuple(each for each in table.forms() if not keys or each.key in keys or each.key == table.FLOAT)
-    return variants.write(source, forms, folder, identity, progress)
+    return variants.write(source, forms, folder, identity, progress, limit_bytes=limit_bytes)

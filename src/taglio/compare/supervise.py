@@ -21,7 +21,7 @@ from typing import Any
 from taglio.compare.request import Request
 from taglio.compare.row import Checked, Latency, Row, Status, Wanted
 from taglio.compare.workers.marker import Marker
-from taglio.memory import resident_bytes
+from taglio.memory import resident_bytes, size_text
 from taglio.progress import Progress
 
 MAIN = Path(__file__).parent / "workers" / "__main__.py"
@@ -215,9 +215,8 @@ def _listen(
             if count != seen:
                 seen, quiet_s = count, 0.0
             if (held := resident_bytes(process.pid) or 0) > limits.memory_bytes:
-                return Ended(
-                    "out of memory", f"held {held / 2**30:.1f} GiB, the limit is {limits.memory_bytes / 2**30:.1f}"
-                )
+                told = f"held {size_text(held)}, the limit is {size_text(limits.memory_bytes)}"
+                return Ended("out of memory", told)
             if quiet_s > limits.timeout_s:
                 return Ended("stuck", f"no response for {limits.timeout_s:.0f} s: it was stopped")
             continue

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import onnx
 
-from taglio import artifact
+from taglio import artifact, weights
 from taglio.compare.table import FASTER, PROVIDER, Form
 from taglio.data.dataset import Split
 from taglio.errors import BadArtifact, CannotQuantize, TaglioError
+from taglio.memory import make_room, size_text
 from taglio.model.graph import Graph, select
 from taglio.model.load import Model
 from taglio.profile.layerwise import layer_times, speedups
@@ -26,6 +27,8 @@ from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, sums_saturate
 
+# What the tools in quantize/library.py take beside weights of 300 MB, with this process, in sizes of the model.
+_TOOLS = 5.5
 _WRITTEN, _KIND = "written.json", "forms of a model"
 _SATURATES = (
     "this processor has no VNNI: sums of u8×s8 products may saturate at 16 bits; rows that end in -rr have 7-bit "
@@ -56,10 +59,22 @@ class Written:
 
 
 def write(
-    source: Source, forms: tuple[Form, ...], folder: Path, identity: str = "", progress: Progress | None = None
+    source: Source,
+    forms: tuple[Form, ...],
+    folder: Path,
+    identity: str = "",
+    progress: Progress | None = None,
+    *,
+    limit_bytes: float | None = None,
 ) -> Written:
-    """Write every form below `folder`; existing files are kept if they are these forms of this model and `identity`
-    (data, machine, versions)."""
+    """Write every form below `folder`, except those for which `limit_bytes` are too few; existing files are kept if
+    they are these forms of this model and `identity` (data, machine, versions)."""
+    needed = _TOOLS * weights.size_bytes(source.model.proto)
+    too_large = dict[str, str]()
+    if limit_bytes is not None and needed > limit_bytes:
+        why = f"ONNX Runtime's tools need an estimated {size_text(needed)} to write it: raise the memory limit"
+        too_large = {each.key: why for each in forms if _by_tools(each)}
+        forms = tuple(each for each in forms if each.key not in too_large)
     key = hashlib.sha256(f"{identity} {forms} {folder.resolve()}".encode()).hexdigest()
     try:
         kept = artifact.load(folder / _WRITTEN, _KIND, Written, model_sha256=source.model.sha256)
@@ -70,25 +85,31 @@ def write(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     builder = QdqBuilder(source.model, source.graph, {source.ranges.method: source.ranges})
-    done = Written(key)
+    done = Written(key, refusals=too_large)
     for form in reported(forms, "writing models", progress):
+        make_room(limit_bytes)
         try:
             proto, note = _build(source, builder, form)
         except TaglioError as refusal:
             done.refusals[form.key] = str(refusal)
         else:
             path = folder / f"{form.key}.onnx"
-            onnx.save(proto, path)
+            artifact.write_model(path, proto)
             done.files[form.key] = str(path.resolve())
             saturating = form.scheme is not None and form.scheme.may_saturate and sums_saturate()
             if notes := [each for each in (note, _SATURATES if saturating else "") if each]:
                 done.notes[form.key] = "; ".join(notes)
             if (other := with_activation(proto)) is not None:
                 path = folder / f"{form.key}{PROVIDER}.onnx"
-                onnx.save(other, path)
+                artifact.write_model(path, other)
                 done.files[form.key + PROVIDER] = str(path.resolve())
+    make_room(limit_bytes)
     artifact.save(folder / _WRITTEN, _KIND, source.model.sha256, done)
     return done
+
+
+def _by_tools(form: Form) -> bool:
+    return form.method in ("float16", "dynamic") or (form.scheme is not None and form.scheme.format == "qoperator")
 
 
 def int8(scheme: Scheme) -> Precision:

@@ -19,6 +19,7 @@ from taglio.error.doubts import (
     no_numbers,
     not_float,
     saturating_sums,
+    sizes_measured,
     too_few_inputs,
     unlike_calibration,
 )
@@ -136,6 +137,7 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> 
         *work.remarks,
         *few_inputs(*work.digests, batch),
         *constant_inputs({name: each[name] for name in each if name in read} for each in samples),
+        sizes_measured(work.inputs, work.data.held_out.samples),
         not_float(everything),
         no_numbers(meter.references, outputs),
         too_few_inputs(squares, references, meter.names, len(work.data.held_out.samples)),

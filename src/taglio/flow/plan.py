@@ -217,7 +217,9 @@ def decide(
     final, answered = everywhere(by_place, bases, effort), dict[str, Answers]()
     timed = timed_finalists(work, build, final, budget_s, limits, meter.samples)
     winner = proven(work, build, final, timed, answered, limits)
-    if meter.samples < len(work.data.held_out.samples) and _none_but_plain(final, winner):
+    again_s = _FEWEST * len(work.data.held_out.samples) * meter.evaluation_s / meter.samples
+    patient = winner is None or again_s <= _PATIENCE_S
+    if meter.samples < len(work.data.held_out.samples) and patient and _none_but_plain(final, winner):
         place, best_there = next(iter(found.items()))
         expected = AsBuilt(limits, bases[place])
         again = _searched(work, best_there.profile, best_there.error, expected.within(), full(), effort=effort)

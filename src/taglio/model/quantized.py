@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio import weights
-from taglio.model.captures import graphs, node_inputs, readers, rename_inputs, writers
+from taglio.model.captures import bodies, graphs, node_inputs, readers, rename_inputs, writers
 from taglio.model.operators import MOVEMENT, integer
 from taglio.model.simplify import drop_unused_initializers
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
@@ -187,12 +187,16 @@ def to_float(proto: onnx.ModelProto, store: weights.Store | None = None) -> onnx
        constant.
     4. A pair on an activation is removed. If its zero point is an end of its type, a Clip replaces it: that is how
        quantisers fold away a Relu or Clip before the pair.
+    5. So in subgraphs, but for values that they exchange quantised with the graph around them.
 
     Operators without a known float equivalent stay.
     """
     made = deepcopy(proto)
     del made.graph.value_info[:]
-    nodes = [each for node in proto.graph.node for each in _float_twin(node, proto)]
+    for node in made.graph.node:
+        for body in bodies(node):
+            _body_to_float(body, made, store)
+    nodes = [each for node in made.graph.node for each in _float_twin(node, made)]
     nodes = _blockwise_to_float(_dynamic_to_float(nodes, made, store), made, store)
     nodes = _dequantized_first(nodes, made.graph.initializer)
     del made.graph.node[:]
@@ -203,6 +207,22 @@ def to_float(proto: onnx.ModelProto, store: weights.Store | None = None) -> onnx
     _fold(made, [node for node in dequantize if all(name in constants for name in node.input if name)], store)
     _drop_pairs(made)
     return made
+
+
+def _body_to_float(body: onnx.GraphProto, outer: onnx.ModelProto, store: weights.Store | None) -> None:
+    """`to_float` of a subgraph, in place: as a model with the constants of `outer` that it reads."""
+    part = onnx.ModelProto(ir_version=outer.ir_version, opset_import=outer.opset_import, graph=body)
+    if not quantized_operators(part):
+        return
+    own = {each.name for each in body.initializer}
+    read = {name for node in body.node for name in node_inputs(node)} - own
+    shared = [each for each in outer.graph.initializer if each.name in read]
+    part.graph.initializer.extend(shared)
+    made = to_float(part, store).graph
+    kept = [each for each in made.initializer if each.name not in {other.name for other in shared}]
+    made.ClearField("initializer")
+    made.initializer.extend(kept)
+    body.CopyFrom(made)
 
 
 def _name(nodes: Collection[onnx.NodeProto]) -> None:
@@ -257,18 +277,25 @@ def _float_twin(node: onnx.NodeProto, proto: onnx.ModelProto) -> Iterator[onnx.N
 def _dynamic_to_float(
     nodes: list[onnx.NodeProto], proto: onnx.ModelProto, store: weights.Store | None
 ) -> list[onnx.NodeProto]:
-    """`nodes` with DynamicQuantizeLinear and the integer products behind it as float products, with a scale of 1."""
+    """`nodes` with dynamic quantisation and the integer products behind it as float products, with a scale of 1."""
     arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
-    sources = {node.output[0]: node.input[0] for node in nodes if node.op_type == "DynamicQuantizeLinear"}
+    produced = writers(nodes)
+    dynamic = {
+        node.output[0]: node
+        for node in nodes
+        # Before opset 11 the scale is computed by other operators.
+        if node.op_type == "DynamicQuantizeLinear" or (node.op_type == "QuantizeLinear" and node.input[1] in produced)
+    }
     products = [node for node in nodes if node.op_type in _INTEGER]
-    if not products or any(node.input[0] not in sources or node.input[1] not in arrays for node in products):
+    if not products or any(node.input[0] not in dynamic or node.input[1] not in arrays for node in products):
         return nodes
-    one = numpy_helper.from_array(np.array(1, np.float32), "taglio:one")
+    scales = {(*each.output[1:], *each.input[1:])[0] for each in (dynamic[node.input[0]] for node in products)}
+    one = numpy_helper.from_array(np.array(1, np.float32), f"{products[0].output[0]}:one")
     proto.graph.initializer.append(one)
     result = []
     for node in nodes:
-        if node.op_type == "DynamicQuantizeLinear":
-            result.append(helper.make_node("Identity", [one.name], [node.output[1]], name=node.name))
+        if scale := next((name for name in node.output if name in scales), ""):
+            result.append(helper.make_node("Identity", [one.name], [scale], name=node.name))
         elif node.op_type in _INTEGER:
             values = weights.values(arrays[node.input[1]]).astype(np.float32)
             if len(node.input) > 3 and node.input[3]:
@@ -278,7 +305,7 @@ def _dynamic_to_float(
             weight = numpy_helper.from_array(values, name) if store is None else store.tensor(values, name)
             proto.graph.initializer.append(weight)
             kind = node.op_type.removesuffix("Integer")
-            twin = helper.make_node(kind, [sources[node.input[0]], weight.name], node.output, name=node.name)
+            twin = helper.make_node(kind, [dynamic[node.input[0]].input[0], weight.name], node.output, name=node.name)
             twin.attribute.extend(node.attribute)
             result.append(twin)
         else:
@@ -412,9 +439,10 @@ def _stored_type(node: onnx.NodeProto) -> np.dtype[Any]:
 
 
 def _used(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
-    wanted, kept = set(outputs), []
-    for node in reversed(nodes):
-        if wanted.intersection(node.output):
-            kept.append(node)
-            wanted.update(node_inputs(node))
-    return kept[::-1]
+    producer, waiting, kept = writers(nodes), [*outputs], set[int]()
+    while waiting:  # ONNX Runtime's tools write nodes behind an If that reads them
+        node = producer.get(waiting.pop())
+        if node is not None and id(node) not in kept:
+            kept.add(id(node))
+            waiting += node_inputs(node)
+    return [node for node in nodes if id(node) in kept]

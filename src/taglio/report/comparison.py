@@ -8,6 +8,7 @@ from taglio.compare.recommend import best, seconds, standings
 from taglio.compare.result import COMPARISON, Comparison
 from taglio.compare.row import Layer, Row
 from taglio.errors import plural
+from taglio.memory import size_text
 from taglio.report import console, written
 from taglio.report.parts import Axis, Bar, Bars, Chart, Columns, Heading, Items, Legend, Mark, Part, Table, Text
 from taglio.report.units import MISSING, ms, percent, size, times
@@ -58,7 +59,7 @@ def _conditions(result: Comparison) -> Items:
     """Where and how rows were measured, their limits, and how steady the machine was."""
     memory = "no memory limit: this system does not report the memory of a process"
     if result.memory_limit_bytes is not None:
-        memory = f"memory limit {result.memory_limit_bytes / 2**30:.1f} GiB"
+        memory = f"memory limit {size_text(result.memory_limit_bytes)}"
     samples = f"{plural(result.calibration_samples, 'sample')} for calibration, {result.held_out_samples} held out"
     lines = [
         str(result.machine),

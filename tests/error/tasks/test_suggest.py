@@ -129,6 +129,21 @@ def test_states_tell_no_task(tmp_path: Path) -> None:
     assert found is not None and found.metric == "top1"
 
 
+@pytest.mark.parametrize(("last", "task"), [("Concat <axis = 1> (b, s)", None), ("Add (b, s)", "segmentation")])
+def test_boxes_joined_with_scores_are_no_maps_of_classes(last: str, task: str | None, tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 3, 32, 32] x) => (float[1, c, 32, 32] y) {{
+            b = Relu (x)
+            s = Sigmoid (x)
+            j = {last}
+            y = Identity (j)
+        }}""")
+    onnx.save(proto, tmp_path / "m.onnx")
+    model = load(tmp_path / "m.onnx")
+    found = suggest_for(model, build(model, observe_random(model)[0]))
+    assert (found and found.metric) == task
+
+
 @pytest.mark.skipif(not (SHARED / "models" / "wild").exists(), reason="../shared is not beside the checkout")
 @pytest.mark.parametrize(
     ("name", "task"),

@@ -55,6 +55,11 @@ class Opened:
     file: str = ""
 
 
+def file_bytes(path: Path) -> int:
+    """Bytes of an ONNX file, with the weights that `artifact.write_model` put beside it."""
+    return sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*"))
+
+
 class Backend(Protocol):
     """One back end, made by its module's `make` from a request and its data: it converts, and may raise Refused.
 

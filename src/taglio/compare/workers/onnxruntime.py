@@ -5,7 +5,7 @@ from pathlib import Path
 
 from taglio.compare.request import Request
 from taglio.compare.row import Wanted
-from taglio.compare.workers.contract import Array, Data, Opened, Refused
+from taglio.compare.workers.contract import Array, Data, Opened, Refused, file_bytes
 from taglio.compare.workers.sessions import Sessions
 from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import SessionOptions
@@ -39,4 +39,4 @@ class OnnxRuntime(Sessions):
             return session.run(None, dict(zip(names, sample, strict=True)))
 
         told = [f"{count} {kind} on the CPU" for kind, count in session.on_cpu().most_common()]
-        return Opened(run, path.stat().st_size, notes=tuple(told), file=str(path))
+        return Opened(run, file_bytes(path), notes=tuple(told), file=str(path))

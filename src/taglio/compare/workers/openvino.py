@@ -11,7 +11,7 @@ import openvino as ov
 
 from taglio.compare.request import Known, Request, known_blocks
 from taglio.compare.row import NOT_ALONE, Layer, Wanted
-from taglio.compare.workers.contract import Array, Data, Opened, Refused
+from taglio.compare.workers.contract import Array, Data, Opened, Refused, file_bytes
 from taglio.compare.workers.loop import distance
 from taglio.runtimes.openvino_fusions import read_fused
 from taglio.runtimes.openvino_parts import parts_of
@@ -58,7 +58,7 @@ class OpenVino:
         if hint != "f32" and not any(part.precision == hint for part in parts):
             ran = ", ".join(f"{count} in {each}" for each, count in Counter(part.precision for part in parts).items())
             notes.append(f"{hint} was requested, but no part of the compiled graph uses it: {ran}")
-        return Opened(run, Path(wanted.file).stat().st_size, dict(counts), dict(int8), tuple(notes), wanted.file)
+        return Opened(run, file_bytes(Path(wanted.file)), dict(counts), dict(int8), tuple(notes), wanted.file)
 
     def layers(self) -> Iterator[Layer]:
         """The blocks of the ONNX form, float and int8: the compiled parts that carry their operators' names."""

@@ -14,7 +14,7 @@ import onnxruntime as ort
 
 from taglio.compare.request import Request
 from taglio.compare.row import Wanted
-from taglio.compare.workers.contract import Array, Data, Opened
+from taglio.compare.workers.contract import Array, Data, Opened, file_bytes
 
 _LEVELS = {
     "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -37,15 +37,15 @@ class Sessions:
         """A session on `wanted.file` at the optimisation level in `wanted.engine`."""
         path = Path(wanted.file)
         level = wanted.engine.rpartition(" ")[2]
+        counts, int8 = self._kernels(path, level)  # before the session that stays: two take twice the memory
         session = self.session(path, level)
-        counts, int8 = self._kernels(path, level)
         names = [value.name for value in session.get_inputs()]
 
         def run(sample: Sequence[Array]) -> list[Array]:
             outputs: list[Array] = session.run(None, dict(zip(names, sample, strict=True)))
             return outputs
 
-        return Opened(run, path.stat().st_size, counts, int8, file=wanted.file)
+        return Opened(run, file_bytes(path), counts, int8, file=wanted.file)
 
     def session(self, path: Path, level: str, profile: Path | None = None) -> ort.InferenceSession:
         """Open `path` with the options of every timed session."""

@@ -18,6 +18,7 @@ _MOST_LABELS = 64
 _SMALLEST_EMBEDDING = 32
 # Ultralytics' metadata, which names classes too.
 _ULTRALYTICS = dict.fromkeys(("detect", "segment", "pose", "obb"), "detection") | {"classify": "top1"}
+_MOVERS = ("Identity", "Transpose", "Reshape")
 _POOLING = ("ReduceMean", "ReduceMax", "AveragePool", "GlobalAveragePool", "LpNormalization")
 
 
@@ -65,6 +66,7 @@ def suggest_for(model: Model, graph: Graph, states: Collection[str] = ()) -> Sug
         {each.key: each.value for each in model.proto.metadata_props},
         vocabularies=[rows[node.input[0]] for node in nodes if node.op_type == "Gather" and node.input[0] in rows],
         pooled=[name for name in model.outputs if _embeds(writer.get(name), writer)],
+        joined=[name for name in model.outputs if _joins(_behind(writer.get(name), writer, *_MOVERS))],
     )
 
 
@@ -84,6 +86,10 @@ def _embeds(node: onnx.NodeProto | None, writer: Mapping[str, onnx.NodeProto]) -
     )
 
 
+def _joins(node: onnx.NodeProto | None) -> bool:
+    return node is not None and node.op_type == "Concat" and len(node.input) > 1
+
+
 def _behind(node: onnx.NodeProto | None, writer: Mapping[str, onnx.NodeProto], *kinds: str) -> onnx.NodeProto | None:
     """The first node from `node` towards the inputs whose type is not in `kinds`."""
     while node is not None and node.op_type in kinds:
@@ -98,11 +104,12 @@ def suggest(
     *,
     vocabularies: Sequence[int] = (),
     pooled: Sequence[str] = (),
+    joined: Sequence[str] = (),
 ) -> Suggestion | None:
     """The most likely task of the outputs; None if nothing indicates one.
 
     `vocabularies` are the numbers of rows of embedding tables, `pooled` the outputs written by pooling or by a
-    normalisation to unit length.
+    normalisation to unit length, `joined` those written by a Concat: of boxes and scores, say, not one map per class.
     """
     if found := _ULTRALYTICS.get(metadata.get("task", "") if CLASS_NAMES in metadata else ""):
         return Suggestion(found, f'the metadata names the task "{metadata["task"]}"')
@@ -114,7 +121,7 @@ def suggest(
     tokens = any(not each.is_float and len(each.shape) == 2 and each.shape[1] not in (2, 4) for each in inputs)
     image = next((height_and_width(each.shape) for each in inputs if _is_image(each)), None)
     if image is not None and not tokens:
-        return _of_image(image, floats, outputs) or _of_vector(floats, pooled, rows)
+        return _of_image(image, floats, outputs, joined) or _of_vector(floats, pooled, rows)
     for each in floats:
         if len(each.shape) == 3 and tokens:
             classes = each.shape[2]
@@ -136,7 +143,9 @@ def _is_image(each: Tensor) -> bool:
     return len(each.shape) == 4 and not {1, 3, 4}.isdisjoint((each.shape[1], each.shape[3]))
 
 
-def _of_image(image: tuple[int, int], floats: Sequence[Tensor], outputs: Sequence[Tensor]) -> Suggestion | None:
+def _of_image(
+    image: tuple[int, int], floats: Sequence[Tensor], outputs: Sequence[Tensor], joined: Collection[str]
+) -> Suggestion | None:
     """The suggestion for a network that reads an image of this height and width (0: unknown), by its heads."""
     names = {each.name for each in floats}
     if {f"{what}_{stride}" for what in ("cls", "bbox") for stride in (8, 16, 32)} <= names:
@@ -162,7 +171,8 @@ def _of_image(image: tuple[int, int], floats: Sequence[Tensor], outputs: Sequenc
             return Suggestion("detection", f"output {each} may be boxes, each with a score and a class")
     for each in outputs:
         rank = len(each.shape)
-        if (rank == 4 and each.is_float and image in (each.shape[2:], each.shape[1:3])) or (
+        maps = each.is_float and each.name not in joined
+        if (rank == 4 and maps and image in (each.shape[2:], each.shape[1:3])) or (
             rank in (3, 4) and not each.is_float and each.shape[-2:] == image
         ):
             known = "is" if all(image) else "may be"
