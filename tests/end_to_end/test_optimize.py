@@ -201,7 +201,7 @@ def test_a_bound_on_the_brink_holds_or_is_refused(many: Case, tmp_path: Path) ->
         return taglio("plan", out, "--max-error", bound, *pins)
 
     brink = best_reachable(planned(1e-9))
-    for share in (0.97, 1.0005, 1.02, 1.06, 1.15):
+    for share in (0.97, 1.0005, 1.06):
         ran = planned(share * brink)
         if ran.code:
             assert best_reachable(ran) > share * brink - 1e-6
