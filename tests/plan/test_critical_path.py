@@ -40,14 +40,14 @@ def shortest(assembled: Assembled) -> float:
     return min((seconds(assembled, replace(t, stages=s)) for t in every(assembled) for s in stages), default=inf)
 
 
-@examples(20)
+@examples(12)
 @given(made_up.problems(largest=3, sparing=False))
 def test_no_placement_undercuts_the_bound(problem: Problem) -> None:
     assembled = assemble([workload(problem)], CLUSTER, Objective())
     assert bound(assembled) <= shortest(assembled) * (1 + 1e-9)
 
 
-@examples(40)
+@examples(25)
 @given(made_up.problems(largest=9, sparing=False), st.integers(0, 2**32))
 def test_no_placement_of_a_larger_graph_undercuts_the_bound(problem: Problem, seed: int) -> None:
     """Too many to try: some at random, and what a pool makes of them, whose aim is to be below."""

@@ -66,7 +66,7 @@ def test_a_model_too_quick_to_be_timed_has_a_plan() -> None:
     assert (plan.predicted_latency_s.value, plan.predicted_rate_per_s) == (0.0, None)
 
 
-@examples(40)
+@examples(20)
 @given(made_up.problems())
 def test_a_plan_is_the_fastest_of_all_assignments_that_keep_the_limits(problem: Problem) -> None:
     solved(problem.graph, problem.profile, problem.error, problem.limits)
@@ -78,7 +78,7 @@ def test_without_an_error_model_only_time_and_pins_count(problem: Problem) -> No
     solved(problem.graph, problem.profile, None, problem.limits)
 
 
-@examples(20)
+@examples(10)
 @given(made_up.problems(largest=12))
 def test_a_looser_bound_never_gives_a_slower_plan(problem: Problem) -> None:
     last = inf

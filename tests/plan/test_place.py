@@ -90,7 +90,7 @@ def placed(problem: Problem, objective: Objective, cluster: Cluster = CLUSTER) -
         return None
 
 
-@examples(25)
+@examples(15)
 @given(made_up.problems(largest=3, sparing=False))
 def test_the_shortest_request_is_between_the_bound_and_what_is_found(problem: Problem) -> None:
     answer = placed(problem, LATENCY)
@@ -109,7 +109,7 @@ def test_the_shortest_request_is_between_the_bound_and_what_is_found(problem: Pr
     assert answer.plans[0].predicted_latency_s.value == pytest.approx(answer.value)
 
 
-@examples(30)
+@examples(20)
 @given(made_up.problems(largest=3), st.sampled_from([SUM, ENERGY, parse_objective("latency=0,energy=2")]))
 def test_what_adds_up_is_the_least_of_all(problem: Problem, objective: Objective) -> None:
     answer = placed(problem, objective)
@@ -271,7 +271,7 @@ def test_a_component_that_would_take_less_than_nothing_counts_in_limits_with_wha
     assert joules is not None and total == pytest.approx(joules.value)
 
 
-@examples(20)
+@examples(12)
 @given(made_up.problems(largest=6, sparing=False), st.integers(0, 3))
 def test_more_never_hurts(problem: Problem, which: int) -> None:
     """A faster link, a looser bound, another order of devices: what adds up is proven, so nothing gets worse."""

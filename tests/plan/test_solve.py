@@ -21,7 +21,7 @@ from tests.plan.small_problems import fan, made, problems
 from tests.plan.test_assemble import PAIR, chain
 
 CLOSE = 1e-5
-slowly = examples(15, steady=False)
+slowly = examples(10, steady=False)
 
 
 def alive(problem: Problem) -> np.ndarray:

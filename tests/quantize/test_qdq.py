@@ -39,7 +39,7 @@ SCHEMES = [
     exact(text) for text in ("u8s8-asym", "u8s8-sym", "u8s8-restr", "s8s8-sym", "u8u8-asym-pt", "u8s8-asym-wasym-pt-rr")
 ]
 U8_SCHEMES = [scheme for scheme in SCHEMES if scheme.activation == "u8"]
-SUBSETS = 10
+SUBSETS = 6
 INTEGER_KERNELS = {
     "QLinearConv": "Conv", "QGemm": "Gemm", "QLinearMatMul": "MatMul", "MatMulIntegerToFloat": "MatMul",
     "DynamicQuantizeMatMul": "MatMul", "QLinearSoftmax": "Softmax",

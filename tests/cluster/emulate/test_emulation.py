@@ -24,7 +24,6 @@ from tests.end_to_end.command import ENVIRONMENT, ROOT
 
 pytestmark = [
     pytest.mark.skipif(needs.missing() is not None, reason=f"cannot emulate here: {needs.missing()}"),
-    pytest.mark.alone,
     pytest.mark.whole,
 ]
 
@@ -87,11 +86,10 @@ def taglio(*words: str, env: dict[str, str] | None = None) -> "subprocess.Comple
     return subprocess.run(command, env=told, capture_output=True, text=True, check=False, timeout=60)
 
 
-def traces() -> set[str]:
-    """All that emulations have on this machine."""
-    found = {str(path) for path in record.FOLDER.glob("*")} if record.FOLDER.exists() else set()
-    found |= {str(path) for path in Path("/sys/fs/cgroup").glob("**/taglio-*")}
-    return found | {str(path) for path in Path("/run/netns").glob("taglio-*")}
+def traces(owner: int | str) -> list[Path]:
+    """All that a process's emulation has on this machine, where tests beside this one may have others."""
+    groups, spaces = Path("/sys/fs/cgroup").glob(f"**/taglio-{owner}"), Path("/run/netns").glob(f"taglio-{owner}-*")
+    return [*record.FOLDER.glob(f"{owner}"), *groups, *spaces]
 
 
 def seconds(made: Emulation, source: str, target: str, size: int, most_s: float = inf, runs: int = 5) -> float:
@@ -109,11 +107,13 @@ def seconds(made: Emulation, source: str, target: str, size: int, most_s: float 
     return fastest_s
 
 
+@pytest.mark.alone
 def test_a_round_trip_takes_both_latencies(made: Emulation) -> None:
     assert 0.020 <= seconds(made, "camera", "gateway", 1, 0.022, 21) <= 0.022
     assert 0.030 <= seconds(made, "camera", "server", 1, 0.033, 21) <= 0.033  # no link of its own: over the gateway
 
 
+@pytest.mark.alone
 def test_a_megabyte_takes_as_long_as_its_link_says(made: Emulation) -> None:
     size = 1_000_000
     for source, target, expected_s in (
@@ -127,6 +127,7 @@ def test_a_megabyte_takes_as_long_as_its_link_says(made: Emulation) -> None:
     assert size * 8 < passed < size * 8 * 1.02  # eight of them, headers included
 
 
+@pytest.mark.alone
 def test_links_and_quotas_change_while_it_runs(made: Emulation) -> None:
     made.change("link gateway->server bandwidth x0.1; link gateway->server latency x4; device server x10")
     expected_s = 0.025 + 100_000 / 1.25e6
@@ -160,12 +161,13 @@ def test_half_a_core_is_half_a_core(made: Emulation) -> None:
 
 
 def test_a_command_knows_where_it_is_and_ends_all_with_its_code(file: Path) -> None:
-    before = traces()
-    program = "import os; print(os.environ['TAGLIO_DEVICE'], os.environ['TAGLIO_ADDRESSES']); raise SystemExit(7)"
+    told = ", ".join(f"os.environ['{name}']" for name in ("TAGLIO_EMULATION", "TAGLIO_DEVICE", "TAGLIO_ADDRESSES"))
+    program = f"import os; print({told}); raise SystemExit(7)"
     done = taglio("emulate", str(file), "--bare", "--scenario", "slow", "--", sys.executable, "-c", program)
     assert done.returncode == 7
-    assert done.stdout == "camera camera=10.77.0.1 gateway=10.77.0.2 server=10.77.0.3\n"
-    assert traces() == before
+    folder, _, said = done.stdout.partition(" ")
+    assert said == "camera camera=10.77.0.1 gateway=10.77.0.2 server=10.77.0.3\n"
+    assert not traces(Path(folder).name)
 
 
 def test_a_command_that_is_not_there(file: Path) -> None:
@@ -177,24 +179,23 @@ def test_a_command_that_is_not_there(file: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_everything_goes_when_it_is_stopped(file: Path, number: signal.Signals) -> None:
-    before = traces()
     with begun(file) as running:
-        assert traces() != before
+        assert len(traces(running.pid)) == 5  # its folder, its group, and three namespaces
         running.send_signal(number)
         assert running.wait(30) == 128 + number
-    assert traces() == before
+    assert not traces(running.pid)
 
 
+@pytest.mark.alone  # the next one is not another test's
 def test_what_a_killed_one_left_is_removed_by_the_next(file: Path) -> None:
-    before = traces()
     with begun(file) as running:
         running.kill()
         running.wait(30)
-    assert traces() != before
+    assert traces(running.pid)
     done = taglio("emulate", str(file), "--bare", "--", "true")
     assert done.returncode == 0
     assert "remains of a killed emulation" in done.stderr
-    assert traces() == before
+    assert not traces(running.pid)
 
 
 def test_a_running_one_is_joined_from_outside(file: Path) -> None:
@@ -215,18 +216,7 @@ def test_a_running_one_is_joined_from_outside(file: Path) -> None:
 @contextmanager
 def begun(file: Path) -> "Iterator[subprocess.Popen[str]]":
     """An emulation in a process of its own, with something running in it."""
-    words = [
-        sys.executable,
-        "-m",
-        "taglio",
-        "emulate",
-        str(file),
-        "--bare",
-        "--",
-        "sh",
-        "-c",
-        "echo here; sleep 1000",
-    ]
+    words = [sys.executable, "-m", "taglio", "emulate", str(file), "--bare", "--", "sh", "-c", "echo here; sleep 1000"]
     with subprocess.Popen(
         words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as running:

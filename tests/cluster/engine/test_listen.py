@@ -56,6 +56,7 @@ def test_a_process_its_threads_and_its_children_are_held() -> None:
 @linux
 @needs_ray
 @pytest.mark.whole
+@pytest.mark.slow  # devices on 127.0.0.1 and on emulated addresses are looked at by other tests
 def test_devices_listen_where_they_were_told() -> None:
     """Also on addresses that are not 127.0.0.1, and after the keeper has restarted the head's process."""
     devices, head, joined = bench(CLIENT), "127.0.0.2", "127.0.0.3"

@@ -99,10 +99,10 @@ def joined(parts: Sequence[Timed]) -> Timed:
     for index, part in enumerate(parts):
         for node in part.optimized.graph.node:
             seconds = part.kernels.get(node.name)
-            copy = whole.graph.node.add()
+            copy, number = whole.graph.node.add(), index
             copy.CopyFrom(node)
-            if copy.name in kernels:
-                copy.name += f"{_MARK}{index}"
+            while copy.name in kernels:  # runtimes number what they add in the same way
+                copy.name, number = f"{node.name}{_MARK}{number}", number + len(parts)
             if seconds is not None:
                 kernels[copy.name] = seconds
     walls = [each.wall for each in parts]
