@@ -166,6 +166,23 @@ def test_a_peak_of_activations_is_kept_and_the_bound_holds(problem: Problem) -> 
         assert placed.bound <= best.objective + CLOSE * abs(best.objective)
 
 
+@pytest.mark.parametrize("seed", [13, 39, 47, 73])
+def test_the_plan_that_hardly_fits_is_found(seed: int) -> None:
+    """Copies and labels that are cheapest by prices keep too many activations alive."""
+    problem = made(np.random.default_rng(seed), limits=True, peak=True)
+    assert problem.memory is not None
+    endless = replace(problem.memory, capacity=np.full(len(problem.devices), 1e9))
+    free = brute_force(replace(problem, memory=endless))
+    assert free is not None
+    peak = free.peak_bytes
+    for tight in (0.9, 0.7):
+        tighter = replace(problem.memory, capacity=tight * np.maximum(peak, 0.5 * peak.max()))
+        least, placed = brute_force(replace(problem, memory=tighter)), solve(replace(problem, memory=tighter))
+        assert bool(placed.labels) == (least is not None)
+        if least is not None:
+            assert placed.objective <= least.objective * (1.0 + 5e-3)
+
+
 @slowly
 @given(problems(), st.integers(0, 2**16))
 def test_the_cheapest_copies_of_given_labels_equal_brute_force(problem: Problem, seed: int) -> None:
@@ -174,16 +191,16 @@ def test_the_cheapest_copies_of_given_labels_equal_brute_force(problem: Problem,
     only = np.arange(problem.labels) == labels[:, None]
     best = brute_force(replace(problem, allowed=only.reshape(problem.allowed.shape), implications=()))
     costs = Costs(problem)
-    copies, bound = cheapest_copies(costs, labels, cutoff=np.inf, time_limit_s=30.0)
+    copies, bound = cheapest_copies(costs, labels, time_limit_s=30.0)
     if any(broken_edges(problem, labels.tolist(), value) for value in range(len(problem.values))):
         return
     if best is None:
-        assert (copies is None and bound == np.inf) or (problem.memory is not None and problem.memory.peak)
+        assert copies is None and bound == np.inf
         return
     assert copies is not None and bound <= best.objective + CLOSE * abs(best.objective)
     totals = evaluate(problem, labels.tolist(), copies)
     assert totals.objective <= best.objective * (1.0 + 2e-4)
-    assert not [each for each in totals.broken if not each.startswith("memory") and "between its" not in each]
+    assert not [each for each in totals.broken if "between its" not in each]
 
 
 @slowly
