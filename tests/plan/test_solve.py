@@ -166,7 +166,22 @@ def test_a_peak_of_activations_is_kept_and_the_bound_holds(problem: Problem) -> 
         assert placed.bound <= best.objective + CLOSE * abs(best.objective)
 
 
-@pytest.mark.parametrize("seed", [13, 39, 47, 73])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_block_that_fits_nowhere_is_proof_enough(seed: int) -> None:
+    """Of its labels that are not allowed the first one may be cheap."""
+    problem = made(np.random.default_rng(seed), limits=True)
+    allowed = problem.allowed.copy()
+    allowed[0, :, 0] = False
+    seconds = problem.seconds.copy()
+    seconds[0][allowed[0]] = 1e3
+    late = replace(problem.resources[0], upper=900.0)
+    tight = replace(problem, allowed=allowed, seconds=seconds, resources=(late, *problem.resources[1:]))
+    assert brute_force(tight) is None
+    placed = solve(tight)
+    assert (placed.status, placed.labels) == ("infeasible", ())
+
+
+@pytest.mark.parametrize("seed", [13, 47, 73])
 def test_the_plan_that_hardly_fits_is_found(seed: int) -> None:
     """Copies and labels that are cheapest by prices keep too many activations alive."""
     problem = made(np.random.default_rng(seed), limits=True, peak=True)

@@ -118,6 +118,8 @@ class _Search:
 
     def run(self) -> Placed:
         """Run all steps and return the answer."""
+        if not self.alive.any(axis=1).all():  # whatever else is chosen, such a node breaks a limit
+            return Placed("infeasible", np.inf, np.inf, (), self.copies)
         if self.given is not None and self.alive[np.arange(len(self.given)), self.given].all():
             self._offer(self.given)
         try:
