@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.plan.assemble import assemble
 from taglio.plan.costs import Costs, evaluate
-from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values, switching
+from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Memory, Problem, Resource, Values, switching
 from taglio.plan.relaxation import EdgeRelaxation, Relaxation, tightest
 from taglio.plan.result import Limits
 from taglio.plan.solve import cheapest_copies, solve
@@ -179,6 +179,15 @@ def test_a_block_that_fits_nowhere_is_proof_enough(seed: int) -> None:
     assert brute_force(tight) is None
     placed = solve(tight)
     assert (placed.status, placed.labels) == ("infeasible", ())
+
+
+def test_a_device_without_end_to_its_memory_holds_what_a_small_one_does_not() -> None:
+    problem = fan(2, 2, np.random.default_rng(0))
+    memory = Memory(np.array([3.0, np.inf]), np.zeros((3, 2)), peak=True)
+    placed = solve(replace(problem, memory=memory))
+    assert placed.status == "optimal"
+    writes = placed.labels[0]
+    assert writes >= 2 or problem.forms[writes].writes == Kind.INT8
 
 
 @pytest.mark.parametrize("seed", [13, 47, 73])

@@ -201,7 +201,7 @@ class Costs:
         np.add.at(live, values.producer[inner], sizes[writes][:, inner].T)
         taken = np.unique(np.column_stack([values.readers, self.edge_value])[read], axis=0)
         np.add.at(live, taken[:, 0], sizes.min(axis=0)[taken[:, 1], None])
-        room = memory.used() @ memory.capacity
+        room = np.where(memory.used(), memory.capacity, np.inf).min(axis=1)
         needed = (memory.weights + live)[:, None]
         fits = needed <= (room + TOLERANCE * np.maximum(1e-3, room))[:, None]
         return np.asarray(possible & fits.reshape(self.nodes, -1))
