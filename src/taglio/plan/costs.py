@@ -189,8 +189,22 @@ class Costs:
 
     def possible(self) -> np.ndarray:
         """Labels that are allowed and do not break a limit on their own, a mask (nodes, labels)."""
-        allowed = self.problem.allowed.reshape(self.nodes, -1)
-        return np.asarray(allowed & ~self._alone(self.limited.unary))
+        allowed, memory = self.problem.allowed.reshape(self.nodes, -1), self.problem.memory
+        possible = allowed & ~self._alone(self.limited.unary)
+        if memory is None or not memory.peak:
+            return np.asarray(possible)
+        # While a node runs, its device holds its outputs as written and at least the smaller copy of its inputs.
+        values = self.problem.values
+        sizes = np.stack([values.float_bytes, values.int8_bytes])
+        live, inner, read = np.zeros((self.nodes, self.forms)), values.producer >= 0, values.readers >= 0
+        writes = (self.label_writes[: self.forms] == Kind.INT8).astype(np.intp)
+        np.add.at(live, values.producer[inner], sizes[writes][:, inner].T)
+        taken = np.unique(np.column_stack([values.readers, self.edge_value])[read], axis=0)
+        np.add.at(live, taken[:, 0], sizes.min(axis=0)[taken[:, 1], None])
+        room = np.where(memory.used(), memory.capacity, np.inf).min(axis=1)
+        needed = (memory.weights + live)[:, None]
+        fits = needed <= (room + TOLERANCE * np.maximum(1e-3, room))[:, None]
+        return np.asarray(possible & fits.reshape(self.nodes, -1))
 
     def most(self) -> np.ndarray:
         """More than any labelling's sums, by sum (the objective first)."""
@@ -387,7 +401,7 @@ class Costs:
         resources, noises, weight = np.split(total[1:], np.cumsum([len(problem.resources), len(problem.noises)]))
         peak = weight
         if problem.memory is not None and problem.memory.peak:
-            peak = weight + self._live_bytes(ends, served).max(axis=1)
+            peak = weight + self._live_by_device(ends, served).max(axis=1)
         broken = self._broken_labels(labels_, ends, served)
         amounts = np.concatenate([total[: -self.devices], peak])
         broken += [each.name for each in self.rows if over(float(amounts[each.column]), each.unit * each.upper)]
@@ -396,16 +410,16 @@ class Costs:
             tuple(labels_.tolist()), served.copies, float(total[0]), resources, noises, weight, peak, tuple(broken)
         )
 
-    def full(self, labels: np.ndarray, copies: np.ndarray) -> list[tuple[int, int]]:
-        """Devices whose memory is too small for weights and live activations, each with the node of its peak."""
+    def full(self, labels: np.ndarray, copies: np.ndarray) -> list[tuple[int, int, float]]:
+        """Devices whose memory is too small for weights and live activations, each with the node of its peak and the
+        share of its memory that weights leave."""
         memory, ends = self.problem.memory, self.ends(labels)
         if memory is None or not memory.peak:
             return []
-        live = self._live_bytes(ends, self.given(ends, copies))
-        used = self.sums.unary[np.arange(self.nodes), labels].sum(axis=0)[-self.devices :] + live.max(axis=1)
-        return [
-            (d, int(live[d].argmax())) for d in range(self.devices) if over(float(used[d]), float(memory.capacity[d]))
-        ]
+        live = self._live_by_device(ends, self.given(ends, copies))
+        weights, room = self.sums.unary[np.arange(self.nodes), labels].sum(axis=0)[-self.devices :], memory.capacity
+        over_ = [d for d in range(self.devices) if over(float(weights[d] + live[d].max()), float(room[d]))]
+        return [(d, int(live[d].argmax()), float(1.0 - weights[d] / room[d])) for d in over_]
 
     def _broken_labels(self, labels: np.ndarray, ends: Ends, served: Served) -> list[str]:
         problem, values = self.problem, self.problem.values
@@ -427,18 +441,31 @@ class Costs:
         lost = [values.names[value] for value in np.flatnonzero(wrong.any(axis=1)).tolist()]
         return [*broken, *(f"{name} does not reach its readers with the chosen copies" for name in lost)]
 
-    def _live_bytes(self, ends: Ends, served: Served) -> np.ndarray:
-        """Bytes of live activations (device, position). A copy is live from the position of its producer (0 for an
-        input) to its last reader on the device (the end if the caller reads it); on its own device at least while it is
-        written."""
+    def _live(self, ends: Ends, served: Served) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Bytes of activations by listed value and device, and the nodes from which and up to which they are live
+        there. A copy is live from its producer (0 for an input) to its last reader on the device (the end if the caller
+        reads it); on its own device at least while it is written."""
         values, rows, nodes = self.problem.values, np.arange(len(ends.value)), max(1, self.nodes)
         held = served.copies | np.where(served.again, int(Copies.INT8), 0)
         held[rows, ends.place] |= np.where(ends.kind == Kind.INT8, int(Copies.INT8), int(Copies.FLOAT))
         held[rows, ends.place] |= np.where(served.quantized, int(Copies.INT8), 0)
-        first = np.maximum(values.producer, 0)
-        last = np.repeat(first[:, None], self.devices, axis=1)
-        np.maximum.at(last, (ends.owner, ends.to), np.where(self.readers == CALLER, nodes - 1, self.readers))
-        size = (held & 1) * values.float_bytes[:, None] + (held >> 1) * values.int8_bytes[:, None]
+        first = np.maximum(values.producer[ends.value], 0)
+        last, reader = np.repeat(first[:, None], self.devices, axis=1), self.readers[ends.edge]
+        np.maximum.at(last, (ends.owner, ends.to), np.where(reader == CALLER, nodes - 1, reader))
+        float_bytes, int8_bytes = values.float_bytes[ends.value, None], values.int8_bytes[ends.value, None]
+        return (held & 1) * float_bytes + (held >> 1) * int8_bytes, first, last
+
+    def live(self, ends: Ends, served: Served, device: int, node: int) -> np.ndarray:
+        """Share of a device's memory that each listed value fills while a node runs."""
+        size, first, last = self._live(ends, served)
+        memory = self.problem.memory
+        assert memory is not None
+        shares = size * ((first <= node)[:, None] & (last >= node)) / memory.capacity[device]
+        return np.asarray(shares @ memory.used()[:, device])
+
+    def _live_by_device(self, ends: Ends, served: Served) -> np.ndarray:
+        """Bytes of live activations (device, node)."""
+        (size, first, last), nodes = self._live(ends, served), max(1, self.nodes)
         change = np.zeros((self.devices, nodes + 1))
         for device in range(self.devices):
             np.add.at(change[device], first, size[:, device])

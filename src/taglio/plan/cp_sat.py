@@ -311,7 +311,7 @@ class PeriodProgram:
             full = self.costs.full(labels, copies)
             if not full:
                 return Stream(labels, copies, bound)
-            for device, node in full:
+            for device, node, _ in full:
                 self._limit_live(device, node)
 
     def _read(self, solver: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,8 @@
    large groups of blocks fill a limit, the answers at the best prices place whole groups differently. Fixing one node
    splits such a group, which raises the bound of both halves. A half whose bound reaches the cutoff holds no better
    plan; the half with the lowest bound is explored next. Answers near a plan become plans by local search. Where every
-   label is fixed, HiGHS chooses the copies: if a few large copies fill a limit, no prices lead to the best combination.
+   label is fixed, HiGHS chooses the copies: if a few large copies fill a limit, or live activations (which have no
+   price) a memory, no prices lead to the best combination.
 
 If the graph is too wide to eliminate, edges are relaxed and priced like limits (`EdgeRelaxation`).
 """
@@ -106,8 +107,8 @@ class _Search:
         self, problem: Problem, gap: float, ends_s: float, latest_s: float, incumbent: Sequence[int] | None
     ) -> None:
         self.problem, self.gap, self.ends_s, self.latest_s = problem, gap, ends_s, latest_s
-        self.allowed = self.alive = problem.allowed.reshape(len(problem.nodes), -1)
         self.costs = Costs(problem)
+        self.alive = self.costs.possible()
         self.objective, self.bound = np.inf, -np.inf
         self.labels, self.copies = np.zeros(0, dtype=np.intp), np.zeros((0, self.costs.devices), dtype=np.intp)
         self.floor, self.most = np.inf, float(self.costs.most()[0]) * (1.0 + 1e-9) + 1e-9
@@ -117,7 +118,9 @@ class _Search:
 
     def run(self) -> Placed:
         """Run all steps and return the answer."""
-        if self.given is not None and self.allowed[np.arange(len(self.given)), self.given].all():
+        if not self.alive.any(axis=1).all():  # whatever else is chosen, such a node breaks a limit
+            return Placed("infeasible", np.inf, np.inf, (), self.copies)
+        if self.given is not None and self.alive[np.arange(len(self.given)), self.given].all():
             self._offer(self.given)
         try:
             rough = Relaxation(self.costs, self.alive, arity=1, limit=WIDEST)
@@ -345,7 +348,7 @@ class _Search:
         if surrounded(self.problem, labels):
             return True
         left_s = self.deadline - time.perf_counter()
-        copies, bound = cheapest_copies(self.costs, labels, cutoff=self._cutoff(), time_limit_s=left_s)
+        copies, bound = cheapest_copies(self.costs, labels, time_limit_s=left_s)
         if copies is not None:
             self._take(labels, copies, self.costs.totals(labels, copies).objective)
         return bound >= self._cutoff()
@@ -430,11 +433,9 @@ def improve(
     return (float(total[0]) if feasible() else np.inf), labels
 
 
-def cheapest_copies(
-    costs: Costs, labels: np.ndarray, *, cutoff: float, time_limit_s: float
-) -> tuple[np.ndarray | None, float]:
-    """Copies (value, device) that keep the limits and cost at most `cutoff`, None if there are none or none was found
-    in time; and a lower bound on the objective, infinite if nothing is cheaper than `cutoff`."""
+def cheapest_copies(costs: Costs, labels: np.ndarray, *, time_limit_s: float) -> tuple[np.ndarray | None, float]:
+    """Copies (value, device) that keep the limits, None if there are none or none was found in time; and a lower bound
+    on the objective, infinite if there are none."""
     ends = costs.ends(labels)
     _, floats, there = costs.readers_on(ends)
     plain = (ends.kind != Kind.INT8)[:, None]
@@ -451,13 +452,22 @@ def cheapest_copies(
     choices = [(value, each) for value, row in enumerate(may) for each in product(*map(np.flatnonzero, row))]
     value, copies = np.array([each for each, _ in choices]), np.array([each for _, each in choices])
     ends = costs.ends(labels, value)
-    amounts = costs.by_value(costs.limited, ends, costs.given(ends, copies))
+    served = costs.given(ends, copies)
+    amounts = costs.by_value(costs.limited, ends, served)
     total = costs.limited.unary[np.arange(costs.nodes), labels].sum(axis=0)
     total[0] += costs.problem.constant
     within = costs.uppers + 1e-9 * np.maximum(1e-6, np.abs(costs.uppers))
-    limits = np.concatenate([[cutoff], within]) - total
-    taken, bound = _one_of_each(value, amounts, limits, time_limit_s)
-    return None if taken is None else copies[taken], total[0] + bound
+    limits = np.concatenate([[np.inf], within]) - total
+    deadline = time.perf_counter() + time_limit_s
+    # Live activations are limited where an answer exceeds a memory.
+    while True:
+        taken, bound = _one_of_each(value, amounts, limits, deadline - time.perf_counter())
+        full = [] if taken is None else costs.full(labels, copies[taken])
+        if not full or time.perf_counter() > deadline:
+            return None if taken is None else copies[taken], total[0] + bound
+        for device, node, room in full:
+            amounts = np.column_stack([amounts, costs.live(ends, served, device, node)])
+            limits = np.append(limits, room)
 
 
 def _one_of_each(

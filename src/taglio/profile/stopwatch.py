@@ -18,21 +18,19 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from taglio import weights
-from taglio.errors import BadOption, MeasurementFailed, TaglioError, one_line
-from taglio.memory import EVENTS, groups_within, make_room, size_text, trim, used_bytes
-from taglio.model import captures
+from taglio.errors import MeasurementFailed, TaglioError, one_line
+from taglio.memory import EVENTS, groups_within, make_room, trim
 from taglio.profile import openvino_clock
 from taglio.profile.busy import PATIENCE, Watch, enough, kept, others_in
 from taglio.profile.kernels import kernel_seconds
 from taglio.profile.quota import quota
 from taglio.profile.refills import refills
+from taglio.profile.sessions import Models
 from taglio.profile.wall_time import STRETCH_S, WallTime, scatter, summarize
-from taglio.progress import Progress, reported
+from taglio.progress import Progress
 from taglio.runtimes import cuda
-from taglio.runtimes.footprint import session_bytes
 from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions, open_session
-from taglio.runtimes.session import Session, opener
+from taglio.runtimes.session import Session
 from taglio.scratch import scratch
 
 Feed = Mapping[str, np.ndarray]
@@ -51,8 +49,6 @@ _ASLEEP_S, _AWAKE_S = 0.05, 0.3
 # those of all models would exceed _EVENTS_BYTES there are fewer rounds, but at least _SHOWN, and then fewer models at
 # once.
 _EVENT_BYTES, _EVENTS_BYTES, _SHOWN = 2500, 500_000_000, 12
-# Share of the memory limit up to which sessions are opened: what they need is an estimate.
-_SESSIONS = 0.9
 # A served model gets a new input each time, which no cache holds: with a single input, times were 5 % too short.
 FEEDS = 4
 
@@ -149,33 +145,19 @@ def time_models(
     as_it_is = options.runtime != NAME or places is not None
     ready = options if as_it_is else SessionOptions(options.threads, Optimization.NONE, options.spinning)
     with scratch() as folder:
-        paths = {name: folder / f"{index}.onnx" for index, name in enumerate(models)}
-        settings, needs = dict.fromkeys(models, ready) | dict(places or {}), dict[str, float]()
-        for name, build in reported([*models.items()], "loading", progress):
-            make_room(limit_bytes)
-            proto = build()
-            needs[name] = session_bytes(proto, settings[name].runtime)
-            if as_it_is:
-                weights.write(paths[name], proto)
-            else:
-                open_session(proto, options, save_optimized=paths[name], label=name)
-                _repair_names(paths[name])
-            del proto
-        run = Run.of(feeds)
+        settings = dict.fromkeys(models, ready) | dict(places or {})
+        given = None if as_it_is else options
+        stored = Models.write(models, folder, settings, given, limit_bytes, refused, progress, must_fit=not kernels)
         timing = _Timing(
-            paths=paths,
-            options=settings,
-            run=run,
+            models=stored,
+            run=Run.of(feeds),
             ready=ready,
             effort=effort,
             kernels=kernels,
             often=often,
             between=between,
             progress=progress,
-            limit_bytes=limit_bytes,
-            refused=refused,
             opened=opened,
-            needs=needs,
         )
         if effort.affordable(len(models) * once_s) is not effort:
             return timing.once_each(len(models) * once_s)
@@ -241,11 +223,9 @@ _Read = Callable[[onnx.ModelProto, int, float | None, Sequence[int], int], dict[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Timing:
-    """Models in files, by name, with the options of their sessions and the bytes that these are expected to need; the
-    other fields are arguments of `time_models`. Kernels are timed with `ready` options."""
+    """The models and the arguments of `time_models`. Kernels are timed with `ready` options."""
 
-    paths: Mapping[str, Path]
-    options: Mapping[str, SessionOptions]
+    models: Models
     run: Run
     ready: SessionOptions
     effort: Effort
@@ -253,60 +233,29 @@ class _Timing:
     often: Collection[str]
     between: Callable[[], object] | None
     progress: Progress | None
-    limit_bytes: int | None
-    refused: dict[str, str] | None
     opened: Callable[[str, Session], object] | None
-    needs: Mapping[str, float]
     # Open sessions in OpenVINO that can count their kernels.
     clocks: dict[str, openvino_clock.Counting] = field(default_factory=dict)
 
     def open(self, names: Sequence[str]) -> dict[str, Session]:
-        """Sessions of the models `names`, as many as keep this process under the limit: the next is assumed to exceed
-        what it is expected to need by as much as the worst so far did, as warm-up runs show. At least one, unless all
-        are refused."""
-        make_room(self.limit_bytes)
-        sessions: dict[str, Session] = {}
-        beyond = 0.0
-        for name in names:
-            if sessions and self._short_bytes(name, beyond) > 0.0:
-                make_room(self.limit_bytes)  # of files that a session has mapped
-                if self._short_bytes(name, beyond) > 0.0:
-                    continue
-            before = used_bytes()
-            try:
-                self._require_room(name)
-                session = self.run.open(self._session(name))
-                for _ in range(self.effort.warmup if self.limit_bytes is not None else self.refused is not None):
-                    run_once(name, session, self.run.feeds[0])
-            except TaglioError as error:
-                self._refuse(name, error)
-                continue
-            sessions[name] = session
-            beyond = max(beyond, used_bytes() - before - self.needs[name])
-        return sessions
+        """Sessions of as many of these models as fit, warmed up where that shows what they need or that they fail."""
+        models = self.models
+        warmup = self.effort.warmup if models.limit_bytes is not None else models.refused is not None
 
-    def _short_bytes(self, name: str, beyond: float = 0.0) -> float:
-        """By how much this process would exceed its limit if it opened a model that needs this much `beyond` what is
-        expected."""
-        return used_bytes() + self.needs[name] + beyond - _SESSIONS * (self.limit_bytes or inf)
+        def start(name: str) -> Session:
+            session = self.run.open(self._session(name))
+            for _ in range(warmup):
+                run_once(name, session, self.run.feeds[0])
+            return session
 
-    def _require_room(self, name: str) -> None:
-        """Raise BadOption for a model that exceeds the limit by itself and may be left out: outside ONNX Runtime, and
-        not the first, with which others are compared."""
-        may = self.refused is not None and not self.kernels and name != next(iter(self.paths))
-        if may and self.options[name].runtime != NAME and (short := self._short_bytes(name)) > 0.0:
-            allowed = _SESSIONS * (self.limit_bytes or 0)
-            raise BadOption(
-                f"it needs an estimated {size_text(short + allowed)} there, and the memory limit leaves "
-                f"{size_text(allowed)} for sessions"
-            )
+        return models.open(names, start)
 
     def _session(self, name: str) -> Session:
         session: Session
         if self.kernels and self.ready.runtime != NAME:
-            session = self.clocks[name] = openvino_clock.Counting(self.paths[name], self.ready)
+            session = self.clocks[name] = openvino_clock.Counting(self.models.paths[name], self.ready)
         else:
-            session = _open(name, self.paths[name], self.options[name])
+            session = self.models.session(name)
         if self.opened is not None:
             self.opened(name, session)
         return session
@@ -315,24 +264,24 @@ class _Timing:
         """Time every model by one run, after a warm-up if two rounds of `round_s` are within the patience."""
         warmup = int(2.0 * round_s <= self.effort.patience_s)
         found: dict[str, Timed] = {}
-        for done, name in enumerate(self.paths):
-            make_room(self.limit_bytes)
+        for done, name in enumerate(self.models.paths):
+            make_room(self.models.limit_bytes)
             try:
-                self._require_room(name)
+                self.models.require_room(name)
                 found[name] = self._once(name, warmup)
             except TaglioError as error:
-                self._refuse(name, error)
-            self._after_round("timing", len(self.paths))(done + 1)
+                self.models.refuse(name, error)
+            self._after_round("timing", len(self.models.paths))(done + 1)
         first = next(iter(found.values()), None)
         return {name: each.beside(first, 1.0) for name, each in found.items() if first is not None}
 
     def _once(self, name: str, warmup: int) -> Timed:
-        path, feed, read = self.paths[name], self.run.feeds[0], None
+        feed, read = self.run.feeds[0], None
         if self.kernels:
             session, read = self._counting(name)
         else:
             session = self._session(name)
-        graph, opened = _skeleton(path), self.run.open(session)
+        graph, opened = self.models.graph(name), self.run.open(session)
         for _ in range(warmup):
             run_once(name, opened, feed)
         watch = Watch()
@@ -345,7 +294,7 @@ class _Timing:
     def time(self, sessions: dict[str, Session]) -> dict[str, Timed]:
         """Time the models in `sessions`, within their share of the budget, and close these."""
         names, feeds = [*sessions], self.run.turns()
-        effort = replace(self.effort, budget_s=self.effort.budget_s * len(names) / len(self.paths))
+        effort = replace(self.effort, budget_s=self.effort.budget_s * len(names) / len(self.models.paths))
         if effort.warmup:  # a first run shows how long runs take
             effort = effort.affordable(len(names) * run_once(names[0], sessions[names[0]], feeds[0]))
         least_s = stretch_s(sessions, feeds, effort)
@@ -355,7 +304,7 @@ class _Timing:
         begun, before = time.perf_counter(), time.process_time()
         watch = Watch()
         after_round = self._after_round("timing", rounds)
-        idle = [name for name in names if self.options[name].runtime in cuda.PLACES]
+        idle = [name for name in names if self.models.options[name].runtime in cuda.PLACES]
         samples = _interleave(
             sessions, feeds, rounds, after_round, least_s, often, idle, watch=watch, refills=plan.refills
         )
@@ -363,8 +312,8 @@ class _Timing:
         sessions.clear()
         if not self.clocks:
             trim()  # sessions that count kernels need other blocks of memory
-            make_room(self.limit_bytes)  # of a large model, one session fits at a time
-        graphs = {name: _skeleton(self.paths[name]) for name in names}
+            make_room(self.models.limit_bytes)  # of a large model, one session fits at a time
+        graphs = {name: self.models.graph(name) for name in names}
         seconds: dict[str, dict[str, float]] = {}
         if self.kernels:
             allowed, threads = quota(), self.ready.threads
@@ -394,7 +343,7 @@ class _Timing:
         }
         affordable = int(_EVENTS_BYTES / max(1, sum(round_bytes.values())))
         rounds = effort.warmup + min(rounds, max(_SHOWN, affordable))
-        room = min(_EVENTS_BYTES, EVENTS * (self.limit_bytes or inf))
+        room = min(_EVENTS_BYTES, EVENTS * (self.models.limit_bytes or inf))
         for group in groups_within(graphs, lambda name: rounds * round_bytes[name], room):
             counting = {name: self._counting(name) for name in group}
             seen = Watch()
@@ -408,18 +357,12 @@ class _Timing:
             }
             del counting, opened
             trim()
-            make_room(self.limit_bytes)
+            make_room(self.models.limit_bytes)
         return found
-
-    def _refuse(self, name: str, error: TaglioError) -> None:
-        """Leave a model out for this reason, or raise it. The file that an error may name is a temporary one."""
-        if self.refused is None:
-            raise error
-        self.refused[name] = one_line(str(error).removeprefix(f"{self.paths[name].name}: "), 300)
 
     def _counting(self, name: str) -> tuple[Session, _Read]:
         """A session that counts the seconds of its kernels, and what reads them when it has run."""
-        path, at_once = self.paths[name], self.run.at_once
+        path, at_once = self.models.paths[name], self.run.at_once
         if self.ready.runtime != NAME:
             if name not in self.clocks:
                 self._session(name)
@@ -449,13 +392,6 @@ class _Timing:
                 self.progress(stage, done, rounds)
 
         return after_round
-
-
-def _open(name: str, path: Path, options: SessionOptions) -> Session:
-    if options.runtime != NAME:
-        return opener(options.runtime)(path, options)
-    session: Session = open_session(path, options, label=name)
-    return session
 
 
 def _timed(
@@ -532,22 +468,6 @@ def run_once(name: str, session: Session, feed: Feed) -> float:
     except Exception as error:
         raise MeasurementFailed(f"{name}: failed while being timed: {one_line(error, 200)}") from None
     return time.perf_counter() - start
-
-
-def _repair_names(path: Path) -> None:
-    """Rename duplicates in the file at `path`: ONNX Runtime gives layout changes that it adds the same names in a graph
-    and its subgraphs, and then refuses to load the file."""
-    proto = onnx.load(path, load_external_data=False)
-    if captures.separate(proto.graph):
-        onnx.save(proto, path)
-
-
-def _skeleton(path: Path) -> onnx.ModelProto:
-    """The graph without its weights, which are not needed again and are most of its size."""
-    proto, kept = onnx.load(path, load_external_data=False), onnx.ModelProto()
-    del proto.graph.initializer[:]
-    kept.CopyFrom(proto)  # a message frees what was deleted from it only as a whole
-    return kept
 
 
 @dataclass(frozen=True, slots=True)

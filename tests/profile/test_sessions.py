@@ -1,0 +1,130 @@
+"""Which models are open side by side under a memory limit, and which are left out."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from taglio.memory import trim, used_bytes
+from taglio.profile import sessions, stopwatch
+from taglio.profile.sessions import Models
+from taglio.profile.stopwatch import Effort, time_models
+from taglio.runtimes import onnxruntime
+from taglio.runtimes.onnxruntime import SessionOptions
+from tests.models import Sketch, conv_relu_chain
+
+EFFORT = Effort(warmup=1, minimum=2, maximum=2, budget_s=0.1)
+
+
+def chain(count: int) -> onnx.ModelProto:
+    """Of two operators each."""
+    g = Sketch(3)
+    x = g.input("x", 1, 64)
+    for _ in range(count):
+        x = g.op("Relu", g.op("MatMul", x, g.weight(64, 64, gain=1.4)))
+    return g.model(x)
+
+
+def groups_of(monkeypatch: pytest.MonkeyPatch, limit_bytes: int | None) -> tuple[list[list[str]], dict[str, float]]:
+    """Which models were timed side by side, and their times, with a session that takes a megabyte."""
+    groups: list[list[str]] = []
+    taken = [0]
+    opened = onnxruntime.open_session
+    interleave: Callable[..., object] = stopwatch._interleave
+
+    def watched(given: dict[str, object], *rest: object, **named: object) -> object:
+        groups.append([*given])
+        result = interleave(given, *rest, **named)
+        taken[0] = 0
+        return result
+
+    def counting(model: object, *rest: object, **named: object) -> object:
+        taken[0] += 1_000_000 if isinstance(model, Path) else 0
+        return opened(model, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sessions, "open_session", counting)
+    monkeypatch.setattr(sessions, "used_bytes", lambda: 500_000 + taken[0])
+    monkeypatch.setattr(stopwatch, "_interleave", watched)
+    model = conv_relu_chain()
+    feed = {"x": np.zeros([d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim], np.float32)}
+    models = {name: lambda: model for name in "abcde"}
+    timed = time_models(models, [feed], SessionOptions(1), EFFORT, kernels=False, limit_bytes=limit_bytes)
+    assert [*timed] == [*"abcde"]
+    assert all(len(each.reference_s) == len(each.samples_s) > 0 for each in timed.values())
+    assert timed["a"].reference_s == timed["a"].samples_s
+    return groups, {name: each.wall.median_s for name, each in timed.items()}
+
+
+def test_sessions_are_timed_in_groups_beside_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert groups_of(monkeypatch, limit_bytes=None)[0] == [[*"abcde"]]
+
+
+def test_a_limit_makes_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert groups_of(monkeypatch, limit_bytes=4_000_000)[0] == [[*"abc"], [*"ade"]]
+
+
+def test_one_at_a_time_where_no_two_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups, seconds = groups_of(monkeypatch, limit_bytes=1_600_000)
+    assert groups == [["a"], ["b"], ["c"], ["d"], ["e"]]
+    assert min(seconds.values()) > 0.0
+
+
+def test_what_does_not_fit_outside_onnx_runtime_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO takes twice the weights: a model of 300 MB exceeded a limit of 1 GB, opened beside ONNX Runtime's."""
+    pytest.importorskip("openvino")
+    g = Sketch(3)
+    model = g.model(g.op("MatMul", g.input("x", 1, 512), g.weight(512, 512)))
+    feed = {"x": np.zeros((1, 512), np.float32)}
+    monkeypatch.setattr(sessions, "used_bytes", lambda: 1_000_000)
+    places = {name: SessionOptions(1, runtime=name) for name in ("onnxruntime", "openvino")}
+    found: dict[int, list[str]] = {}
+    for limit_bytes in (2_500_000, 4_000_000):
+        refused: dict[str, str] = {}
+        timed = time_models(
+            dict.fromkeys(places, lambda: model),
+            [feed],
+            SessionOptions(1),
+            EFFORT,
+            kernels=False,
+            limit_bytes=limit_bytes,
+            places=places,
+            refused=refused,
+        )
+        found[limit_bytes] = [*timed]
+        if refused:
+            assert refused == {
+                "openvino": "it needs an estimated 3 MB there, and the memory limit leaves 2 MB for sessions"
+            }
+    assert found == {2_500_000: ["onnxruntime"], 4_000_000: ["onnxruntime", "openvino"]}
+
+
+def test_a_model_that_does_not_fit_lets_a_smaller_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[list[str]] = []
+    interleave: Callable[..., object] = stopwatch._interleave
+
+    def watched(given: dict[str, object], *rest: object, **named: object) -> object:
+        groups.append([*given])
+        return interleave(given, *rest, **named)
+
+    monkeypatch.setattr(stopwatch, "_interleave", watched)
+    monkeypatch.setattr(sessions, "used_bytes", lambda: 0)
+    monkeypatch.setattr(sessions, "session_bytes", lambda proto, _: 1e6 * len(proto.graph.node))
+    models = {str(count): lambda count=count: chain(count) for count in (1, 9, 2)}  # two operators each
+    feed = {"x": np.zeros((1, 64), np.float32)}
+    timed = time_models(models, [feed], SessionOptions(1), EFFORT, kernels=False, limit_bytes=10_000_000)
+    assert groups == [["1", "2"], ["9"]]
+    assert [*timed] == ["1", "9", "2"]
+
+
+def test_graphs_that_ran_are_kept_without_their_weights(tmp_path: Path) -> None:
+    """Those of 14 variants of a network of 35 MB held half a gigabyte: deleting from a message frees nothing."""
+    g = Sketch(0)
+    onnx.save(g.model(g.op("MatMul", g.input("x", 1, 4096), g.constant(np.zeros((4096, 4096))))), tmp_path / "m.onnx")
+    before = used_bytes()
+    models = Models({"m": tmp_path / "m.onnx"}, {}, {}, None, None, must_fit=True)
+    kept = [models.graph("m") for _ in range(4)]
+    trim()
+    assert [len(each.graph.node) for each in kept] == [1] * 4
+    assert used_bytes() - before < 100e6
