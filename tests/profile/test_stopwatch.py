@@ -80,7 +80,7 @@ def test_a_device_with_half_a_processor_takes_twice_as_long_in_the_long_run(
 @pytest.mark.parametrize("once_s", [2e-5, 0.01, 0.3, 1.0, 4.0, 20.0])
 def test_a_model_of_seconds_is_measured_less_and_others_as_ever(once_s: float) -> None:
     effort, others = Effort(budget_s=16.0), 3
-    mixes = mixes_within(effort, once_s, others)
+    mixes = mixes_within(effort, once_s, others, 100)
     models = mixes + others
     chosen = effort.affordable(models * once_s)
     if once_s < 1.0:

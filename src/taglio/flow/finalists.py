@@ -7,6 +7,7 @@ A finalist is a plan in a place, its `Plan.runtime`, and is judged by its error 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from math import inf, isfinite
 
 import onnx
@@ -21,7 +22,7 @@ from taglio.flow.work import Work
 from taglio.plan.result import Interval, Limits
 from taglio.profile.busy import faster
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.profile.stopwatch import Effort, Timed, sessions_within, time_models
 from taglio.quantize.precision import Assignment
 from taglio.runtimes import cuda
 
@@ -34,6 +35,8 @@ NOISE = 1.015
 PLAIN = (FLOAT_RUN, "int8")
 # At a smaller effort, only those finalists are timed that may win.
 _ALL_EFFORT = 0.2
+# Finalists beside float and all-int8 in the first place that are timed of any model, however large.
+_OTHERS = 2
 
 
 def same_assignment(one: Tried, other: Tried) -> bool:
@@ -58,12 +61,13 @@ def finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
 
 
 def everywhere(
-    by_place: Mapping[str, Mapping[str, Tried]], bases: Mapping[str, float], effort: float = 1.0
+    by_place: Mapping[str, Mapping[str, Tried]], bases: Mapping[str, float], effort: float = 1.0, most: int = 100
 ) -> dict[str, Tried]:
     """The finalists of all places: for places that were planned in, their own; for the others float, all-int8 and the
     best plan of the first. Only float is tried with faster products on a GPU, where int8 has none. `bases` is the error
     of the float model in each place; finalists of the first place keep their names. At a small `effort` those that are
-    not expected to keep the limit are left out, but for float and all-int8 in the first place."""
+    not expected to keep the limit are left out, but for float and all-int8 in the first place; so are those that are
+    expected to be the slowest, if there are more than `most` and two others."""
     home = next(iter(by_place.values()))
     first = next(iter(bases))
     found: dict[str, Tried] = {}
@@ -75,7 +79,10 @@ def everywhere(
             known = {name: moved(home[name], place, base) for name in visiting if name in home}
         suffix = "" if place == first else f", {place}"
         found |= {name + suffix: each for name, each in known.items()}
-    return {name: each for name, each in found.items() if each.holds or name in PLAIN or effort >= _ALL_EFFORT}
+    found = {name: each for name, each in found.items() if each.holds or name in PLAIN or effort >= _ALL_EFFORT}
+    others = sorted((n for n in found if n not in PLAIN), key=lambda n: found[n].plan.predicted_latency_s.value)
+    kept = {*PLAIN, *islice(others, max(_OTHERS, most - len(PLAIN)))}
+    return {name: each for name, each in found.items() if name in kept}
 
 
 def moved(each: Tried, place: str, base: float) -> Tried:

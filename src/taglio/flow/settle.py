@@ -10,6 +10,7 @@ from taglio.flow.choose_place import PROFILED, Places, float_everywhere, left_fo
 from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads
 from taglio.flow.work import Work
 from taglio.model.graph import Graph
+from taglio.profile.stopwatch import sessions_within
 from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import AUTO_SCHEMES, DEFAULT_SCHEME, Scheme
 from taglio.runtimes.onnxruntime import NAME
@@ -18,8 +19,9 @@ _DYNAMIC = UNCALIBRATED["dyn"]
 # In OpenVINO a scale per channel is as fast as one per tensor.
 _IN_OPENVINO = tuple(each for each in AUTO_SCHEMES if each.per_channel)
 
-# A slow model, which runs PROFILED times in longer than this, is profiled in fewer places.
-_PROFILED_S = 2.0
+# A slow model, which runs PROFILED times in longer than this, is profiled in fewer places; so is one of which fewer than
+# this many sessions per place may be opened.
+_PROFILED_S, _SESSIONS = 2.0, 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +57,7 @@ def settle(
         asked = (scheme,) if scheme else AUTO_SCHEMES if place == NAME else _IN_OPENVINO
         left = left_for_int8(max_loss, base)
         by_place[place] = choose(work.in_place(place), left, metric, asked, effort=min(1.0, effort))
-    most = work.affordable(_PROFILED_S, PROFILED)
+    most = min(work.affordable(_PROFILED_S, PROFILED), max(1, sessions_within(0.0, work.model.proto) // _SESSIONS))
     places = rank(found, by_place, scheme, most=most)
     if scheme is not None:
         return Settled(work.settled(scheme), scheme, places)
