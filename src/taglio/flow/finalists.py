@@ -22,7 +22,7 @@ from taglio.flow.work import Work
 from taglio.plan.result import Interval, Limits
 from taglio.profile.busy import faster
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Effort, Timed, sessions_within, time_models
+from taglio.profile.stopwatch import Effort, Timed, time_models
 from taglio.quantize.precision import Assignment
 from taglio.runtimes import cuda
 

@@ -19,8 +19,8 @@ _DYNAMIC = UNCALIBRATED["dyn"]
 # In OpenVINO a scale per channel is as fast as one per tensor.
 _IN_OPENVINO = tuple(each for each in AUTO_SCHEMES if each.per_channel)
 
-# A slow model, which runs PROFILED times in longer than this, is profiled in fewer places; so is one of which fewer than
-# this many sessions per place may be opened.
+# A slow model, which runs PROFILED times in longer than this, is profiled in fewer places; so is a large one, of which
+# fewer than this many sessions per place may be opened.
 _PROFILED_S, _SESSIONS = 2.0, 3
 
 
