@@ -17,6 +17,7 @@ from taglio.flow import choose_bfloat16, settle
 from taglio.flow.choose_bfloat16 import _BYTE_S, _ONE, Choice, _alone, _divided, fastest, following, with_int8
 from taglio.flow.choose_place import PlaceResult
 from taglio.flow.opening import Model
+from taglio.profile import stopwatch
 from taglio.quantize.qdq import in_bfloat16
 from taglio.runtimes.openvino import BF16, MIXED, NAME
 from taglio.runtimes.places import refusal
@@ -180,3 +181,6 @@ def test_effort_scales_the_time_for_trying(few: Model, monkeypatch: pytest.Monke
     )
     with pytest.raises(pytest.fail.Exception):
         choose_bfloat16.choose_bfloat16(few, reference, 0.01, RELATIVE, 0.5, effort=0.5)
+    monkeypatch.setattr(stopwatch, "_OPERATOR_S", 1.0)
+    found = choose_bfloat16.choose_bfloat16(few, reference, 0.01, RELATIVE, 0.5, effort=0.5)
+    assert "operators take long to open: its blocks were not chosen" in str(found)

@@ -25,7 +25,7 @@ from taglio.plan.problem import CALLER, SOURCE, Form, Kind, NoiseBound, Problem,
 from taglio.plan.solve import solve
 from taglio.profile.attribution import Attributor
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Effort, time_models
+from taglio.profile.stopwatch import Effort, sessions_within, time_models
 from taglio.progress import reported
 from taglio.quantize.precision import BFLOAT16
 from taglio.quantize.qdq import QdqBuilder
@@ -50,6 +50,9 @@ _INT8_SAVES = 0.15
 # A choice is worth it if it takes at most this share of float32's time.
 _WORTH = 0.97
 _TRIED, _SURPRISE = 8, 2.0
+# The sessions of a choice: to time both precisions, to measure blocks alone, the choices tried, and to time the best.
+# Opening them may take this many times the budget.
+_SESSIONS, _OPENING = _TRIED + 6, 5.0
 _KERNELS, _WALL = Effort(maximum=20, budget_s=1.0), Effort(maximum=60, budget_s=0.6)
 # Copies of the weights, at most, while models are compared.
 _COPIES = 4
@@ -85,6 +88,9 @@ def choose_bfloat16(
         return f"the memory limit does not hold {_COPIES} copies of the weights, as choosing its blocks needs"
     if min(_FEW, len(reference.samples)) * float_s > _COARSEST * budget_s:
         return f"a run takes {float_s:.2g} s: its blocks were not chosen; a higher effort chooses them"
+    if sessions_within(_OPENING * budget_s, work.model.proto) < _SESSIONS:
+        count = len(work.model.proto.graph.node)
+        return f"{count:,} operators take long to open: its blocks were not chosen; a higher effort chooses them"
     seconds = np.array([_seconds(work, place, effort) for place in (MIXED, BF16)])
     alone = _alone(work, seconds[1], reference.first(_FEW), metric, budget_s)
     squares = np.square([0.0 if block.movement else alone.get(block.name, inf) for block in work.graph.blocks])
