@@ -7,7 +7,6 @@ A finalist is a plan in a place, its `Plan.runtime`, and is judged by its error 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from math import inf, isfinite
 
 import onnx
@@ -35,7 +34,7 @@ NOISE = 1.015
 PLAIN = (FLOAT_RUN, "int8")
 # At a smaller effort, only those finalists are timed that may win.
 _ALL_EFFORT = 0.2
-# Finalists beside float and all-int8 in the first place that are timed of any model, however large.
+# Finalists beside float everywhere and all-int8 in the first place that are timed of any model, however large.
 _OTHERS = 2
 
 
@@ -66,8 +65,8 @@ def everywhere(
     """The finalists of all places: for places that were planned in, their own; for the others float, all-int8 and the
     best plan of the first. Only float is tried with faster products on a GPU, where int8 has none. `bases` is the error
     of the float model in each place; finalists of the first place keep their names. At a small `effort` those that are
-    not expected to keep the limit are left out, but for float and all-int8 in the first place; so are those that are
-    expected to be the slowest, if there are more than `most` and two others."""
+    not expected to keep the limit are left out, but for float and all-int8 in the first place; of more than
+    `most` in all, those are left out that are expected to be the slowest, but for float, all-int8 and two others."""
     home = next(iter(by_place.values()))
     first = next(iter(bases))
     found: dict[str, Tried] = {}
@@ -80,8 +79,9 @@ def everywhere(
         suffix = "" if place == first else f", {place}"
         found |= {name + suffix: each for name, each in known.items()}
     found = {name: each for name, each in found.items() if each.holds or name in PLAIN or effort >= _ALL_EFFORT}
-    others = sorted((n for n in found if n not in PLAIN), key=lambda n: found[n].plan.predicted_latency_s.value)
-    kept = {*PLAIN, *islice(others, max(_OTHERS, most - len(PLAIN)))}
+    kept = {name for name, each in found.items() if name in PLAIN or each.name == FLOAT_RUN}
+    others = sorted(found.keys() - kept, key=lambda name: (found[name].plan.predicted_latency_s.value, name))
+    kept |= {*others[: max(_OTHERS, most - len(kept))]}
     return {name: each for name, each in found.items() if name in kept}
 
 

@@ -19,9 +19,11 @@ _DYNAMIC = UNCALIBRATED["dyn"]
 # In OpenVINO a scale per channel is as fast as one per tensor.
 _IN_OPENVINO = tuple(each for each in AUTO_SCHEMES if each.per_channel)
 
-# A slow model, which runs PROFILED times in longer than this, is profiled in fewer places; so is a large one, of which
-# fewer than this many sessions per place may be opened.
-_PROFILED_S, _SESSIONS = 2.0, 3
+# A slow model, which runs PROFILED times in longer than this, is profiled in fewer places.
+_PROFILED_S = 2.0
+# A large one, of which so few sessions may be opened in these seconds at effort 1, is profiled in ONNX Runtime alone: in
+# int8, OpenVINO compiles 5,000 operators for half a minute. The finals take its plan to the other places.
+_SESSIONS, _OPENING_S = 5, 60.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +51,8 @@ def settle(
     if bfloat16 is not None:
         work = work.but(setup=replace(work.setup, bfloat16=bfloat16))
     bases = {each.runtime: each.error for each in one_of_each_runtime(found, max_loss)}
+    if NAME in bases and sessions_within(effort * _OPENING_S, work.model.proto) <= _SESSIONS:
+        bases = {NAME: bases[NAME]}
     by_place: dict[str, tuple[Scheme, tuple[SchemeResult, ...]]] = {}
     for place, base in bases.items():
         if not work.graph.candidates() or (scheme is not None and len(bases) == 1):  # there is no choice
@@ -57,7 +61,7 @@ def settle(
         asked = (scheme,) if scheme else AUTO_SCHEMES if place == NAME else _IN_OPENVINO
         left = left_for_int8(max_loss, base)
         by_place[place] = choose(work.in_place(place), left, metric, asked, effort=min(1.0, effort))
-    most = min(work.affordable(_PROFILED_S, PROFILED), max(1, sessions_within(0.0, work.model.proto) // _SESSIONS))
+    most = work.affordable(_PROFILED_S, PROFILED)
     places = rank(found, by_place, scheme, most=most)
     if scheme is not None:
         return Settled(work.settled(scheme), scheme, places)

@@ -285,19 +285,19 @@ def covering_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed:
     """
     pool = list(random_mixes(graph, choices, _POOL * count, seed).values())
     tensors = graph.tensor_map()
-    moving = flows(graph)
+    moving = [(flow, max(tensors[name].elements for name in flow.tensors) / 1e4) for flow in flows(graph)]
     weight: dict[tuple[str, ...], float] = {}
     shown: list[list[tuple[str, ...]]] = []
     for mix in pool:
         cells: list[tuple[str, ...]] = [(block, precision.name) for block, precision in mix.items()]
         weight.update(dict.fromkeys(cells, 1.0))
-        for flow in moving:
+        for flow, size in moving:
             cell: tuple[str, ...] = (
                 flow.name,
                 "int8" if writes(mix, flow.producer) else "float",
                 "changes" * bool(changes(flow, mix)),
             )
-            weight[cell] = max(1.0, max(tensors[name].elements for name in flow.tensors) / 1e4)
+            weight[cell] = max(1.0, size)
             cells.append(cell)
         shown.append(cells)
     columns = {cell: column for column, cell in enumerate(weight)}
