@@ -21,8 +21,8 @@ _IN_OPENVINO = tuple(each for each in AUTO_SCHEMES if each.per_channel)
 
 # A slow model, which runs PROFILED times in longer than this, is profiled in fewer places.
 _PROFILED_S = 2.0
-# A large one, of which so few sessions may be opened in these seconds at effort 1, is profiled in ONNX Runtime alone: in
-# int8, OpenVINO compiles 5,000 operators for half a minute. The finals take its plan to the other places.
+# A large one, of which so few sessions may be opened in these seconds at effort 1, is profiled in ONNX Runtime alone:
+# OpenVINO compiles 5,000 operators in int8 for 25 s. The finals take its plan to the other places.
 _SESSIONS, _OPENING_S = 5, 60.0
 
 
