@@ -63,6 +63,19 @@ def test_at_a_small_effort_only_those_are_timed_that_may_win() -> None:
     }  # fmt: skip
 
 
+def test_of_a_model_that_takes_long_to_open_the_fastest_are_timed() -> None:
+    def expected(each: Tried, seconds: float) -> Tried:
+        return replace(each, plan=replace(each.plan, predicted_latency_s=Interval(seconds, seconds, seconds, 0.9)))
+
+    times = {"plan 1": 2.0, "plan 2": 1.0, "float32": 5.0, "int8": 3.0}
+    home = {name: expected(each, times[name]) for name, each in HOME.items()}
+    always = {"float32", "int8", "float32, openvino"}
+    assert set(everywhere({ORT: home}, {ORT: 0.0, NAME: 0.0}, most=3)) == {*always, "plan 1", "plan 2"}
+    assert set(everywhere({NAME: home}, {ORT: 0.0, NAME: 0.0}, most=6)) == {
+        *always, "plan 2, openvino", "plan 1", "plan 1, openvino"
+    }  # fmt: skip
+
+
 def test_the_same_plan_in_another_place_is_another_one() -> None:
     one = tried("", NAME).plan
     assert one.fingerprint() != moved(tried("", NAME), ORT, 0.0).plan.fingerprint()

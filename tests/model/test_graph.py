@@ -222,6 +222,15 @@ def test_a_models_output_that_is_read_inside_has_both_readers(tmp_path: Path) ->
     assert set(by_name["middle"].readers) == {("middle", ""), ("middle", "conv6")}
 
 
+def test_flows_are_derived_once_per_graph(tmp_path: Path) -> None:
+    """A search asked a thousand times: 10 s of a core for a network of 1,000 operators."""
+    graph = graph_of(pyramid(), tmp_path)
+    assert flows(graph) is flows(graph)
+    assert "relu1_out" in {flow.name for flow in flows(graph)}
+    moved_in_float = graph.without_int8({"maxpool2": "asked for"})
+    assert "maxpool2_out" in {flow.name for flow in flows(moved_in_float)} - {flow.name for flow in flows(graph)}
+
+
 @pytest.mark.parametrize("name", TINY)
 def test_every_tensor_is_in_one_flow_and_every_reading_too(name: str, tmp_path: Path) -> None:
     graph = graph_of(TINY[name](), tmp_path)

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.plan.assemble import Assembled, assemble, labels_of
 from taglio.plan.costs import evaluate
-from taglio.plan.critical_path import Pool, Search, path_bound
+from taglio.plan.critical_path import Pool, Search, lower_bound
 from taglio.plan.describe import latencies
 from taglio.plan.place import place
 from taglio.plan.problem import NoiseBound
 from taglio.plan.replay import Timetable
 from taglio.plan.result import Limits
+from taglio.plan.solve import solve
 from taglio.plan.workload import Objective, Workload, parse_objective
 from tests.examples import examples
 from tests.plan import made_up
@@ -31,7 +32,8 @@ TWO = parse(PAIR)
 
 
 def bound(assembled: Assembled) -> float:
-    return path_bound(Timetable(assembled, 0))
+    least = solve(assembled.problem).bound - assembled.problem.constant
+    return lower_bound([Timetable(assembled, 0)], np.ones(1), least)
 
 
 def shortest(assembled: Assembled) -> float:

@@ -19,7 +19,7 @@ from taglio.profile import quota, speed, stopwatch
 from taglio.profile.kernels import kernel_seconds, unpaused
 from taglio.profile.measure import MIXES, mixes_within
 from taglio.profile.speed import Speeds, reference_seconds, waking_seconds
-from taglio.profile.stopwatch import Effort, Feed, Run, run_for, stretch_s, time_models
+from taglio.profile.stopwatch import Effort, Feed, Run, run_for, sessions_within, stretch_s, time_models
 from taglio.profile.wall_time import STRETCH_S, stretches, summarize
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions
@@ -80,7 +80,7 @@ def test_a_device_with_half_a_processor_takes_twice_as_long_in_the_long_run(
 @pytest.mark.parametrize("once_s", [2e-5, 0.01, 0.3, 1.0, 4.0, 20.0])
 def test_a_model_of_seconds_is_measured_less_and_others_as_ever(once_s: float) -> None:
     effort, others = Effort(budget_s=16.0), 3
-    mixes = mixes_within(effort, once_s, others)
+    mixes = mixes_within(effort, once_s, others, 100)
     models = mixes + others
     chosen = effort.affordable(models * once_s)
     if once_s < 1.0:
@@ -89,6 +89,15 @@ def test_a_model_of_seconds_is_measured_less_and_others_as_ever(once_s: float) -
         assert models * once_s * (chosen.warmup + 1 + 2 * chosen.minimum) <= effort.patience_s
     else:  # one run each
         assert mixes >= 3 and models * once_s <= max(effort.patience_s, (3 + others) * once_s)
+
+
+def test_a_model_that_takes_long_to_open_is_opened_less() -> None:
+    effort = Effort(budget_s=1.0)
+    large, small = onnx.ModelProto(), onnx.ModelProto()
+    large.graph.node.extend([onnx.NodeProto()] * 5000)
+    assert mixes_within(effort, 1e-3, 2, sessions_within(effort.patience_s, small)) == MIXES
+    assert mixes_within(effort, 1e-3, 2, sessions_within(effort.patience_s, large)) == 3
+    assert mixes_within(effort, 1e-3, 2, sessions_within(100.0, large)) == 8
 
 
 def test_a_slow_model_is_timed_in_one_run_with_its_kernels() -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from taglio.errors import BadOption, CannotQuantize
 from taglio.model import graph as graphs
 from taglio.model.graph import Graph
 from taglio.model.load import Model
-from taglio.quantize.library import dynamic, float16, qoperator
+from taglio.quantize.library import dynamic, float16, most, qoperator
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.models import (
@@ -310,6 +310,28 @@ def test_float16_refusals(tmp_path: Path) -> None:
     model, graph, _ = case(g.model(x), tmp_path)
     with pytest.raises(CannotQuantize, match=r"block conv0: weight heavy reaches 1e\+05, float16 ends at 65504"):
         float16(model, graph, ["conv0"])
+
+
+def test_what_bodies_read_from_outside_stays_float32(tmp_path: Path) -> None:
+    g = Sketch(81)
+    image = g.input("x", 1, 4, 6, 6)
+    x = g.conv(image, 4, 4)
+    flag = g.op("Greater", g.op("ReduceSum", x, keepdims=0), g.constant(0.0))
+    result = helper.make_tensor_value_info("result", TensorProto.FLOAT, None)
+    inner = helper.make_graph([helper.make_node("Mul", [x, g.weight(1, 4, 1, 1)], ["result"])], "inner", [], [result])
+    nodes = [helper.make_node("If", [flag], ["chosen"], then_branch=inner, else_branch=inner)]
+    nodes.append(helper.make_node("Add", ["chosen", image], ["result"]))
+    outer = helper.make_graph(nodes, "outer", [], [result])
+    chosen = g.op("If", flag, then_branch=outer, else_branch=outer)
+    model, graph, _ = case(g.model(g.conv(chosen, 4, 2), x), tmp_path)
+    before = run(model.proto, model)
+    for name in ("conv0", "reducesum1", "conv4"):
+        assert distance(before, run(float16(model, graph, [name]), model)) < 2e-3
+    every = [block.name for block in graph.blocks]
+    made, done, left = most(graph, lambda names: float16(model, graph, names), every)
+    assert distance(before, run(made, model)) < 2e-3
+    assert {"conv0", "reducesum1", "conv4"} == {*done}
+    assert "2 of 5 blocks left in float: block if3: float16 bodies cannot read" in left
 
 
 def test_float16_halves_the_file(tmp_path: Path) -> None:

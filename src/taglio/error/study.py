@@ -147,8 +147,9 @@ def picked_subsets(
     columns = known.columns
     choices = [(graph.block(block), forms[form]) for block, form in columns.own if form in forms]
     outputs = list(fit_outputs(known, unseen=False).terms.values())
-    rows = np.array([columns.row({block.name: form}) for block, form in choices])
-    worst = np.max([rows @ each.noise for each in outputs], axis=0) if choices and outputs else np.zeros(0)
+    # A row at a time: all of them would take gigabytes on a network of thousands of blocks.
+    alone = (columns.row({block.name: form}) for block, form in choices if outputs)
+    worst = np.array([max(float(row @ each.noise) for each in outputs) for row in alone])
 
     def predicted(assignment: Assignment) -> float:
         row = columns.row(assignment)[None]

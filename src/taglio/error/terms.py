@@ -56,6 +56,11 @@ class Design:
             found.setdefault(reader, []).append(index)
         return found
 
+    @cached_property
+    def producers(self) -> dict[str, str | None]:
+        """The block that computes each flow."""
+        return {flow.name: flow.producer for flow in self.flows}
+
     def row(self, assignment: Assignment) -> np.ndarray:
         """The columns that `assignment` sums, 0 or 1, shape [columns]."""
         row = np.zeros(len(self.own) + len(self.edge))
@@ -63,10 +68,9 @@ class Design:
             column = self.index.get((block, precision.name))
             if column is not None:
                 row[column] = 1.0
-        producers = {flow.name: flow.producer for flow in self.flows}
-        for column, (flow, reader) in enumerate(self.edge):
-            if reads(assignment, reader) and not writes(assignment, producers[flow]):
-                row[len(self.own) + column] = 1.0
+            for edge in self.reading.get(block, ()) if reads(assignment, block) else ():
+                if not writes(assignment, self.producers[self.edge[edge][0]]):
+                    row[len(self.own) + edge] = 1.0
         return row
 
 
@@ -105,7 +109,6 @@ def starting_noises(
         for key, sketch in blocks_alone.items()
     }
     start = np.zeros(len(columns.own) + len(columns.edge))
-    producers = {flow.name: flow.producer for flow in columns.flows}
     for column, (block, name) in enumerate(columns.own):
         key = (block, name) if (block, name) in own else (block, whole)
         share = 1.0 if key == (block, name) else _ANCHOR_SHARE
@@ -116,7 +119,7 @@ def starting_noises(
             continue
         square = float(np.dot(own[key], own[key]))
         for flow in flows_read:
-            producer = (producers[flow] or "", whole)
+            producer = (columns.producers[flow] or "", whole)
             if producer in own:
                 square += 2.0 * float(np.dot(own[key], own[producer]))
         start[column] = share * max(square, _LEAST_OWN * alone)

@@ -25,7 +25,7 @@ from taglio.plan.problem import CALLER, SOURCE, Form, Kind, NoiseBound, Problem,
 from taglio.plan.solve import solve
 from taglio.profile.attribution import Attributor
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Effort, time_models
+from taglio.profile.stopwatch import Effort, sessions_within, time_models
 from taglio.progress import reported
 from taglio.quantize.precision import BFLOAT16
 from taglio.quantize.qdq import QdqBuilder
@@ -51,6 +51,9 @@ _WORTH = 0.97
 # Choices, at most; sweeps of a correction over all that was measured, and the most by which one corrects other blocks;
 # and how many times the limit an error counts at most, if it is infinite too.
 _TRIED, _SWEEPS, _SURPRISE, _FAR = 16, 100, 2.0, 4.0
+# The fewest sessions that choose well: to time both precisions, to measure blocks alone, eight choices, and to time the
+# best. Opening them may take this many times the budget.
+_SESSIONS, _OPENING = 14, 5.0
 _KERNELS, _WALL = Effort(maximum=20, budget_s=1.0), Effort(maximum=60, budget_s=0.6)
 # Copies of the weights, at most, while models are compared.
 _COPIES = 4
@@ -86,6 +89,9 @@ def choose_bfloat16(
         return f"the memory limit does not hold {_COPIES} copies of the weights, as choosing its blocks needs"
     if min(_FEW, len(reference.samples)) * float_s > _COARSEST * budget_s:
         return f"a run takes {float_s:.2g} s: its blocks were not chosen; a higher effort chooses them"
+    if sessions_within(_OPENING * budget_s, work.model.proto) < _SESSIONS:
+        count = len(work.model.proto.graph.node)
+        return f"{count:,} operators take long to open: its blocks were not chosen; a higher effort chooses them"
     seconds = np.array([_seconds(work, place, effort) for place in (MIXED, BF16)])
     alone = _alone(work, seconds[1], reference.first(_FEW), metric, budget_s)
     squares = np.square([0.0 if block.movement else alone.get(block.name, inf) for block in work.graph.blocks])

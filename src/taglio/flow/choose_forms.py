@@ -13,7 +13,7 @@ from taglio.flow.choose_scheme import STEPS_ERROR
 from taglio.flow.work import Work
 from taglio.memory import make_room
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.profile.stopwatch import Effort, Timed, sessions_within, time_models
 from taglio.quantize.precision import UNCALIBRATED, Assignment
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session
@@ -65,7 +65,9 @@ def try_forms(
         for form in UNCALIBRATED.values()
         if (blocks := [block for block in work.graph.blocks if form.fits(block)])
     }
-    if not choices or work.setup.run_s * _RUNS * len(choices) > effort * _PATIENCE_S:
+    patience_s, wanted = effort * _PATIENCE_S, len(bases) * (1 + len(choices))
+    slow = work.setup.run_s * _RUNS * len(choices) > patience_s
+    if not choices or slow or wanted > sessions_within(patience_s, work.model.proto):
         return ()
     timed = {place: _timed(work, scheme, place, choices, effort) for place in bases}
     floats = {place: found[FLOAT_RUN].wall.median_s for place, (found, _) in timed.items() if FLOAT_RUN in found}

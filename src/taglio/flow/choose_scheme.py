@@ -12,7 +12,7 @@ from taglio.flow.work import Work
 from taglio.memory import make_room
 from taglio.model.graph import Graph
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
-from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.profile.stopwatch import Effort, Timed, sessions_within, time_models
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, sums_saturate
@@ -136,7 +136,9 @@ def _affordable(work: Work, schemes: Sequence[Scheme], effort: Effort) -> Sequen
     """The first of `schemes` that there is time to compare; none if that leaves no choice, or no block can be int8."""
     if not work.graph.candidates():
         return ()
-    count = work.affordable(0.5 * effort.patience_s, _RUNS * (1 + len(schemes))) // _RUNS - 1
+    patience_s = 0.5 * effort.patience_s
+    runs = work.affordable(patience_s, _RUNS * (1 + len(schemes))) // _RUNS
+    count = min(runs, sessions_within(patience_s, work.model.proto)) - 1
     return schemes[:count] if count >= min(2, len(schemes)) else ()
 
 

@@ -34,6 +34,8 @@ NOISE = 1.015
 PLAIN = (FLOAT_RUN, "int8")
 # At a smaller effort, only those finalists are timed that may win.
 _ALL_EFFORT = 0.2
+# Finalists beside float everywhere and all-int8 in the first place that are timed of any model, however large.
+_OTHERS = 2
 
 
 def same_assignment(one: Tried, other: Tried) -> bool:
@@ -58,12 +60,13 @@ def finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
 
 
 def everywhere(
-    by_place: Mapping[str, Mapping[str, Tried]], bases: Mapping[str, float], effort: float = 1.0
+    by_place: Mapping[str, Mapping[str, Tried]], bases: Mapping[str, float], effort: float = 1.0, most: int = 100
 ) -> dict[str, Tried]:
     """The finalists of all places: for places that were planned in, their own; for the others float, all-int8 and the
     best plan of the first. Only float is tried with faster products on a GPU, where int8 has none. `bases` is the error
     of the float model in each place; finalists of the first place keep their names. At a small `effort` those that are
-    not expected to keep the limit are left out, but for float and all-int8 in the first place."""
+    not expected to keep the limit are left out, but for float and all-int8 in the first place; of more than
+    `most` in all, those are left out that are expected to be the slowest, but for float, all-int8 and two others."""
     home = next(iter(by_place.values()))
     first = next(iter(bases))
     found: dict[str, Tried] = {}
@@ -75,7 +78,11 @@ def everywhere(
             known = {name: moved(home[name], place, base) for name in visiting if name in home}
         suffix = "" if place == first else f", {place}"
         found |= {name + suffix: each for name, each in known.items()}
-    return {name: each for name, each in found.items() if each.holds or name in PLAIN or effort >= _ALL_EFFORT}
+    found = {name: each for name, each in found.items() if each.holds or name in PLAIN or effort >= _ALL_EFFORT}
+    kept = {name for name, each in found.items() if name in PLAIN or each.name == FLOAT_RUN}
+    others = sorted(found.keys() - kept, key=lambda name: (found[name].plan.predicted_latency_s.value, name))
+    kept |= {*others[: max(_OTHERS, most - len(kept))]}
+    return {name: each for name, each in found.items() if name in kept}
 
 
 def moved(each: Tried, place: str, base: float) -> Tried:

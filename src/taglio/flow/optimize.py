@@ -31,7 +31,7 @@ from taglio.memory import peak_bytes
 from taglio.model.quantized import already_quantized
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Timed
+from taglio.profile.stopwatch import Timed, sessions_within
 from taglio.progress import Progress
 from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import Scheme
@@ -40,6 +40,8 @@ from taglio.runtimes.openvino import MIXED
 # What stages take at effort 1, roughly, by which a time limit is divided; and the least effort.
 _TYPICAL_S = {"scheme": 60.0, "repair": 20.0, "profile": 50.0, "error": 60.0, "plan": 80.0}
 _LEAST = 0.01
+# A model of which only so many sessions may be opened in a stage is large; another is slow.
+_FEW = 10
 
 
 def optimize(
@@ -222,13 +224,15 @@ def _outcome(
 
 
 def _left_out(work: Work, found: Settled, wanted: Scheme | None) -> tuple[str, ...]:
-    """What was not compared because the model is slow, if no scheme was `wanted`."""
+    """What was not compared because the model is slow or large, if no scheme was `wanted`."""
     if wanted is not None:
         return ()
     able = any(form.fits(block) for form in UNCALIBRATED.values() for block in work.graph.blocks)
     left = [] if found.places.schemes or not work.graph.candidates() else ["schemes"]
     left += ["forms without calibration"] if able and not found.forms else []
-    line = f"a run takes {work.setup.run_s:.2g} s: {' and '.join(left)} were not compared"
+    large = f"{len(work.model.proto.graph.node):,} operators take long to open"
+    why = f"a run takes {work.setup.run_s:.2g} s" if sessions_within(0.0, work.model.proto) > _FEW else large
+    line = f"{why}: {' and '.join(left)} were not compared"
     return (f"{line}; a higher effort compares them",) if left else ()
 
 

@@ -51,7 +51,7 @@ from taglio.plan.result import Limits, Plan, placements
 from taglio.profile.busy import doubt
 from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.profile.stopwatch import Effort, Timed, sessions_within, time_models
 from taglio.progress import Progress
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision
@@ -214,7 +214,8 @@ def decide(
     tried = [each for explored in found.values() for each in explored.tried]
     budget_s = (8.0 + 2.0 * (len(bases) - 1)) * max(_LEAST_FINALS, effort)
     by_place = {place: finalists(each.tried, each.leader) for place, each in found.items()}
-    final, answered = everywhere(by_place, bases, effort), dict[str, Answers]()
+    most = sessions_within(_patience_s(effort), work.model.proto)
+    final, answered = everywhere(by_place, bases, effort, most), dict[str, Answers]()
     timed = timed_finalists(work, build, final, budget_s, limits, meter.samples)
     winner = proven(work, build, final, timed, answered, limits)
     again_s = _FEWEST * len(work.data.held_out.samples) * meter.evaluation_s / meter.samples
@@ -225,7 +226,7 @@ def decide(
         again = _searched(work, best_there.profile, best_there.error, expected.within(), full(), effort=effort)
         again = predicted_by(best_there.profile, best_there.error, work.graph, again)
         again = [expected.deployed(each) for each in again]
-        final, answered = everywhere({place: finalists(again, None)}, bases, effort), {}
+        final, answered = everywhere({place: finalists(again, None)}, bases, effort, most), {}
         timed = timed_finalists(work, build, final, budget_s, limits, full().samples)
         winner = proven(work, build, final, timed, answered, limits)
         tried += again
@@ -280,6 +281,8 @@ def _explored(
         chosen = finalists(tried, leader)
         keys = {key_of(each.plan.assignment()) for each in chosen.values()}
         if keys <= seen or time.monotonic() - start + len(chosen) * work.setup.run_s > _patience_s(effort):
+            break
+        if len(chosen) > sessions_within(_patience_s(effort), work.model.proto):
             break
         seen |= keys
         losses = dict[str, float]()

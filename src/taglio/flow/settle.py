@@ -10,6 +10,7 @@ from taglio.flow.choose_place import PROFILED, Places, float_everywhere, left_fo
 from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads
 from taglio.flow.work import Work
 from taglio.model.graph import Graph
+from taglio.profile.stopwatch import sessions_within
 from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import AUTO_SCHEMES, DEFAULT_SCHEME, Scheme
 from taglio.runtimes.onnxruntime import NAME
@@ -20,6 +21,9 @@ _IN_OPENVINO = tuple(each for each in AUTO_SCHEMES if each.per_channel)
 
 # A slow model, which runs PROFILED times in longer than this, is profiled in fewer places.
 _PROFILED_S = 2.0
+# A large one, of which so few sessions may be opened in these seconds at effort 1, is profiled in ONNX Runtime alone:
+# OpenVINO compiles 5,000 operators in int8 for 25 s. The finals take its plan to the other places.
+_SESSIONS, _OPENING_S = 5, 60.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +51,8 @@ def settle(
     if bfloat16 is not None:
         work = work.but(setup=replace(work.setup, bfloat16=bfloat16))
     bases = {each.runtime: each.error for each in one_of_each_runtime(found, max_loss)}
+    if NAME in bases and sessions_within(effort * _OPENING_S, work.model.proto) <= _SESSIONS:
+        bases = {NAME: bases[NAME]}
     by_place: dict[str, tuple[Scheme, tuple[SchemeResult, ...]]] = {}
     for place, base in bases.items():
         if not work.graph.candidates() or (scheme is not None and len(bases) == 1):  # there is no choice

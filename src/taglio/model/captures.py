@@ -19,6 +19,11 @@ def node_inputs(node: onnx.NodeProto) -> list[str]:
     return names
 
 
+def captured(node: onnx.NodeProto) -> list[str]:
+    """Names that the subgraphs of a node read from outside, each once."""
+    return list(dict.fromkeys(node_inputs(node)[sum(map(bool, node.input)) :]))
+
+
 def readers(nodes: Iterable[onnx.NodeProto]) -> dict[str, list[onnx.NodeProto]]:
     """The nodes that read each tensor, also in their subgraphs; a node is there as often as it reads the tensor."""
     found: dict[str, list[onnx.NodeProto]] = {}

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from math import prod
 
@@ -145,11 +146,12 @@ class Flow:
     readers: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Graph:
     """Blocks in execution order and the tensors between them.
 
     `states` are pairs (output, input): outputs that are inputs of the next step. One block reads and writes each.
+    Without slots, so that what searches ask for thousands of times is derived once.
     """
 
     model_sha256: str
@@ -161,14 +163,25 @@ class Graph:
 
     def block(self, name: str) -> Block:
         """The block called `name`. Raises BadOption with the nearest names otherwise."""
-        for block in self.blocks:
-            if block.name == name:
-                return block
-        raise BadOption(f'no block "{name}" among {len(self.blocks)}: taglio inspect lists them')
+        if name not in self._by_name:
+            raise BadOption(f'no block "{name}" among {len(self.blocks)}: taglio inspect lists them')
+        return self._by_name[name]
 
-    def tensor_map(self) -> dict[str, Tensor]:
+    def tensor_map(self) -> Mapping[str, Tensor]:
         """Tensors by name."""
+        return self._tensors
+
+    @cached_property
+    def _by_name(self) -> dict[str, Block]:
+        return {block.name: block for block in self.blocks}
+
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
         return {tensor.name: tensor for tensor in self.tensors}
+
+    @cached_property
+    def _flows(self) -> tuple[Flow, ...]:
+        return _moved(self)
 
     def without_int8(self, refusals: Mapping[str, str]) -> "Graph":
         """The same graph, with the blocks in `refusals` (name -> reason) refused their int8 form."""
@@ -256,6 +269,10 @@ def build(model: Model, observed: Observed | None = None, states: tuple[tuple[st
 
 def flows(graph: Graph) -> tuple[Flow, ...]:
     """The flows of `graph`, in the order of their first tensor. Movement blocks belong to the flow they move."""
+    return graph._flows  # noqa: SLF001 (derived by this module, kept with the graph)
+
+
+def _moved(graph: Graph) -> tuple[Flow, ...]:
     blocks = {block.name: block for block in graph.blocks}
     tensors = graph.tensor_map()
     result = []

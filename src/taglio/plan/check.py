@@ -16,7 +16,7 @@ from math import inf, isclose, prod
 from taglio.cluster.devices import Cluster
 from taglio.error.model import ErrorModel
 from taglio.errors import TaglioError
-from taglio.model.graph import Graph, Tensor
+from taglio.model.graph import Block, Graph, Tensor
 from taglio.plan.result import Plan
 from taglio.profile.result import Glue, Profile
 
@@ -175,6 +175,15 @@ class _Checks:
             producer = self.tensors[tensor].producer
         return tensor
 
+    @cached_property
+    def moves(self) -> dict[str, list[Block]]:
+        """The movement blocks of each flow."""
+        found = defaultdict[str, list[Block]](list)
+        for block in self.graph.blocks:
+            if block.carries:
+                found[self.flow(block.inputs[0])].append(block)
+        return found
+
     def glue(self, tensor: str, device: str) -> Glue:
         """Cost of a tensor's flow on a device."""
         return self._glue[device][self.flow(tensor)]
@@ -329,8 +338,7 @@ class _Checks:
     def bearers(self, tensor: Tensor, read: bool) -> list[tuple[str, float]]:
         """Blocks charged a flow's type-independent cost, with shares: its movement blocks by elements written, or its
         producer, or its first reader; "" stands for every component if nobody reads an input."""
-        moves = [block for block in self.graph.blocks if block.carries and self.flow(block.inputs[0]) == tensor.name]
-        if moves:
+        if moves := self.moves[tensor.name]:
             sizes = [sum(self.tensors[name].elements for name in block.outputs) for block in moves]
             whole = sum(sizes)
             return [(b.name, s / whole if whole else 1.0 / len(moves)) for b, s in zip(moves, sizes, strict=True)]

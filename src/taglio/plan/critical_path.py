@@ -10,7 +10,9 @@ minimum: smaller gains are below the accuracy of predictions. Components of the 
 The bound: a request takes at least as long as any path of blocks and transfers, whatever else happens. With the noise
 limits priced at λ ≥ 0, the length of a path is its seconds plus λ times its noise; the longest path under its best
 labels, minus λ times the limits, is a lower bound for every λ, and the best of several λ is taken. The bound ignores
-that a device runs one component at a time, so it is tight for chains and loose for wide networks.
+that a device runs one component at a time, so it is tight for chains and loose for wide networks. Two cases raise it:
+where all blocks run on the device that starts, a request takes the sum of their seconds, which has a bound of its own;
+otherwise there is a block elsewhere, and the longest path through it crosses links.
 """
 
 import time
@@ -54,17 +56,24 @@ _PRICES = (0.0, 0.03, 0.06, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 
 
 def shorten(
-    assembled: Assembled, objective: Objective, start: Sequence[Totals], *, gap: float, time_limit_s: float
+    assembled: Assembled,
+    objective: Objective,
+    start: Sequence[Totals],
+    *,
+    least: float,
+    gap: float,
+    time_limit_s: float,
 ) -> tuple[Totals, float, float]:
     """The best placement found from `start` (placements within the limits), its value, and a lower bound on any value,
-    once the gap is proven or time is up. `objective` weighs the critical path and the joules."""
+    once the gap is proven or time is up. `objective` weighs the critical path and the joules; `least` is a lower bound
+    with the sum of seconds for the critical path."""
     begun, bound = time.perf_counter(), 0.0
     search = Search(assembled, objective)
     for totals in start:
         search.offer(totals)
     if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS:
         tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
-        bound = objective.latency * float(search.shares @ [path_bound(each) for each in tables])
+        bound = lower_bound(tables, objective.latency * search.shares, least)
         evolve(search, tables, begun + _EVOLVING * time_limit_s, good_enough=bound / (1.0 - gap))
     assert search.best is not None, "give at least one placement"
     return search.best, search.value, min(bound, search.value)
@@ -342,19 +351,31 @@ def together(before: Sequence[Sequence[int | None]], ends: Sequence[bool]) -> np
     return np.concatenate([leads, leads.T, comes_alone.T, leads_alone.T])
 
 
-def path_bound(table: Timetable) -> float:
-    """Lower bound on the seconds of any placement of a model."""
+def lower_bound(tables: Sequence[Timetable], weights: np.ndarray, least: float) -> float:
+    """Lower bound on the value of any placement, with the weight of each model's critical path; `least` bounds it with
+    the sum of seconds in its place, which it is where all blocks run on the device that starts."""
+    paths = np.array([path_bounds(each) for each in tables])
+    anywhere = float(weights @ paths[:, 0])
+    away = float((weights * (paths[:, 1] - paths[:, 0])).min())
+    return max(anywhere, min(anywhere + away, least))
+
+
+def path_bounds(table: Timetable) -> np.ndarray:
+    """Lower bounds on the seconds of a model: of any placement, and of one with a block that is not on the device that
+    starts."""
     paths, uppers = _Paths(table), np.array([each.upper for each in table.problem.noises])
     bounded = np.flatnonzero(np.isfinite(uppers))
     prices = np.zeros(len(uppers))
-    best = unpriced = paths.longest(prices)
+    best = paths.longest(prices)
+    unpriced = float(best[0])
     for index in bounded.tolist():
         found = []
         for each in _PRICES:
             prices[index] = each * unpriced / max(uppers[index], 1e-9)
-            found.append((paths.longest(prices) - float(prices[bounded] @ uppers[bounded]), prices[index]))
-        highest, prices[index] = max(found)
-        best = max(best, highest)
+            lengths = paths.longest(prices) - float(prices[bounded] @ uppers[bounded])
+            best = np.maximum(best, lengths)
+            found.append((float(lengths[0]), prices[index]))
+        prices[index] = max(found)[1]
     return best
 
 
@@ -370,23 +391,30 @@ class _Paths:
         self.reads = [[(way.producer, *self._edge(way, answers=False)) for way in ways] for ways in table.reads]
         self.answers = [[self._edge(way, answers=True) for way in ways] for ways in table.answers]
 
-    def longest(self, prices: np.ndarray) -> float:
-        """Length of the longest path: seconds plus noise at these prices (by bound)."""
-        own = self.seconds + self.table.own @ prices
-        ends: list[np.ndarray] = []
-        longest = 0.0
+    def longest(self, prices: np.ndarray) -> np.ndarray:
+        """Length of the longest path, and the least of the longest ones through a block that is not on the device that
+        starts: seconds plus noise at these prices (by bound)."""
+        table = self.table
+        own = self.seconds + table.own @ prices
+        # From the request to the end of a node, and from there to the last answer, by its label.
+        ends, rest = np.zeros_like(own), np.zeros_like(own)
         for node, edges in enumerate(self.reads):
-            start = np.zeros(self.table.labels) if edges else self.table.overhead_s[self.table.device]
+            start = np.zeros(table.labels) if edges else table.overhead_s[table.device]
             for producer, seconds, noise in edges:
                 came = seconds + noise @ prices
                 came = came[0] if producer is None else (ends[producer][:, None] + came).min(axis=0)
                 start = np.maximum(start, came)
-            end = start + own[node]
-            ends.append(end)
-            longest = max(longest, float(end.min()))
+            ends[node] = start + own[node]
+        for node in reversed(range(len(own))):
             for seconds, _ in self.answers[node]:
-                longest = max(longest, float((end + seconds[:, 0]).min()))
-        return longest + self.spared
+                rest[node] = np.maximum(rest[node], seconds[:, 0])
+            for producer, seconds, noise in self.reads[node]:
+                if producer is not None:
+                    left = (seconds + noise @ prices + own[node] + rest[node]).min(axis=1)
+                    rest[producer] = np.maximum(rest[producer], left)
+        through = ends + rest
+        away = through[:, table.device != table.home].min(initial=NEVER)
+        return np.array([through.min(axis=1).max(initial=0.0), away]) + self.spared
 
     def _edge(self, way: Way, *, answers: bool) -> tuple[np.ndarray, np.ndarray]:
         """Least seconds between the producer's end and the reader's start, and noise, by both labels."""

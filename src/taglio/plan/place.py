@@ -272,7 +272,8 @@ class _Asked:
             return None
         begin = [totals] if start is None else [totals, evaluate(free_of.problem, start)]
         left = max(least_s, time_limit_s - (time.perf_counter() - begun))
-        found = Answer((), free_of, *shorten(free_of, objective, begin, gap=gap, time_limit_s=left))
+        least = placed.bound - free_of.problem.constant
+        found = Answer((), free_of, *shorten(free_of, objective, begin, least=least, gap=gap, time_limit_s=left))
         taken = latencies(free_of, found.totals)
         limits = [each.limits.max_latency_s for each in assembled.workloads]
         kept = all(limit is None or each <= limit * (1.0 + 1e-6) for each, limit in zip(taken, limits, strict=True))

@@ -54,6 +54,6 @@ def unpaused(seconds: Mapping[str, Sequence[float]], longest_s: float) -> dict[s
     """
     free = {name: float(np.percentile(values, 20)) for name, values in seconds.items()}
     mean = {name: float(np.mean(values)) for name, values in seconds.items()}
-    short = [name for name, each in free.items() if each <= longest_s]
+    short = dict.fromkeys(name for name, each in free.items() if each <= longest_s)
     share = sum(free[name] for name in short) / max(sum(mean[name] for name in short), 1e-12)
     return {name: free[name] / share if name in short else mean[name] for name in seconds}

@@ -23,7 +23,7 @@ from taglio.profile.fit import Run, conformal_ratio
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, writes
 from taglio.profile.speed import REFERENCE_S, Speeds, middle_half, waking_seconds
-from taglio.profile.stopwatch import Effort, Feed, Timed, run_once, time_models
+from taglio.profile.stopwatch import Effort, Feed, Timed, run_once, sessions_within, time_models
 from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
 from taglio.quantize.effective import effective
@@ -71,7 +71,8 @@ def profile(
     pure = {FLOAT_RUN: {}, **pure_assignments(graph, choices)}
     if not once_s:
         once_s = run_once(model.name, open_session(model.proto, replace(options, runtime=NAME)), feeds[0])
-    mixes = covering_mixes(graph, choices, mixes_within(effort, once_s, len(pure)), seed)
+    count = mixes_within(effort, once_s, len(pure), sessions_within(effort.patience_s, model.proto))
+    mixes = covering_mixes(graph, choices, count, seed)
     assignments = {**pure, **mixes}
     speeds = Speeds(options.threads, min(REFERENCE_S, _REFERENCE_SHARE * effort.budget_s))
     refused: dict[str, str] = {}
@@ -117,10 +118,10 @@ def _share(assignments: Iterable[Assignment]) -> float:
     return min(1.0, len(different) / _DIFFERENT)
 
 
-def mixes_within(effort: Effort, once_s: float, others: int) -> int:
+def mixes_within(effort: Effort, once_s: float, others: int, sessions: int) -> int:
     """How many mixes to measure beside `others` if a run takes `once_s`: fewer than `MIXES` if a run of each would
-    exceed the effort's patience."""
-    return max(_FEWEST_MIXES, min(MIXES, int(effort.patience_s / max(once_s, 1e-9)) - others))
+    exceed the effort's patience, or they need more than so many `sessions`."""
+    return max(_FEWEST_MIXES, min(MIXES, min(sessions, int(effort.patience_s / max(once_s, 1e-9))) - others))
 
 
 def refine_near(
@@ -284,19 +285,19 @@ def covering_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed:
     """
     pool = list(random_mixes(graph, choices, _POOL * count, seed).values())
     tensors = graph.tensor_map()
-    moving = flows(graph)
+    moving = [(flow, max(tensors[name].elements for name in flow.tensors) / 1e4) for flow in flows(graph)]
     weight: dict[tuple[str, ...], float] = {}
     shown: list[list[tuple[str, ...]]] = []
     for mix in pool:
         cells: list[tuple[str, ...]] = [(block, precision.name) for block, precision in mix.items()]
         weight.update(dict.fromkeys(cells, 1.0))
-        for flow in moving:
+        for flow, size in moving:
             cell: tuple[str, ...] = (
                 flow.name,
                 "int8" if writes(mix, flow.producer) else "float",
                 "changes" * bool(changes(flow, mix)),
             )
-            weight[cell] = max(1.0, max(tensors[name].elements for name in flow.tensors) / 1e4)
+            weight[cell] = max(1.0, size)
             cells.append(cell)
         shown.append(cells)
     columns = {cell: column for column, cell in enumerate(weight)}

@@ -28,23 +28,22 @@ def effective(graph: Graph, assignment: Assignment, int8: Precision) -> dict[str
         for block in graph.blocks
         if block.name in assignment and assignment[block.name].form != "float" and not block.movement
     }
-    changed = True
-    while changed:
-        changed = False
-        for block in graph.blocks:
-            if block.name in result:
-                continue
-            producers = [tensors[name].producer for name in block.inputs]
-            written = [producer in result and result[producer].int8_output for producer in producers]
-            if block.carries:
-                joins = bool(written) and written[0]
-            elif fuses_when_surrounded(block):
-                readers = behind.get(block.name, [])  # "" for the caller, which is never in `result`
-                int8_readers = [reader in result and result[reader].scheme is not None for reader in readers]
-                joins = all(written) and bool(readers) and all(int8_readers)
-            else:
-                joins = False
-            if joins:
+
+    def joins(block: Block) -> bool:
+        producers = (tensors[name].producer for name in block.inputs)
+        written = (producer in result and result[producer].int8_output for producer in producers)
+        if block.carries:
+            return next(written, False)
+        readers = behind.get(block.name, [])  # "" for the caller, which is never in `result`
+        int8_readers = (reader in result and result[reader].scheme is not None for reader in readers)
+        return all(written) and bool(readers) and all(int8_readers)
+
+    may = [each for each in graph.blocks if each.name not in result and (each.carries or fuses_when_surrounded(each))]
+    left = len(may) + 1
+    while len(may) < left:
+        left = len(may)
+        for block in may:
+            if joins(block):
                 result[block.name] = int8
-                changed = True
+        may = [block for block in may if block.name not in result]
     return {block.name: result[block.name] for block in graph.blocks if block.name in result}

@@ -32,7 +32,7 @@ from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_floa
 
 from taglio import weights
 from taglio.errors import BadModel, BadOption, CannotQuantize, one_line, plural
-from taglio.model.captures import node_inputs
+from taglio.model.captures import captured, node_inputs, rename_inputs
 from taglio.model.graph import Block, Graph, flows
 from taglio.model.load import Model
 from taglio.model.observe import tensor_shapes, tensor_types
@@ -170,8 +170,8 @@ def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -
 def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProto:
     """`model` with `blocks` in float16; inputs, outputs, the other blocks and tensors between those stay float32.
 
-    Raises CannotQuantize for a block whose operators the converter keeps in float32, or whose weights are beyond the
-    range of float16.
+    Raises CannotQuantize for a block whose operators the converter keeps in float32, an If, Loop or Scan whose body
+    reads tensors from outside, or weights beyond the range of float16.
     """
     model = _held(model)
     chosen = _blocks(graph, blocks)
@@ -183,6 +183,8 @@ def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProt
     for name, block in asked.items():
         if nodes[name].op_type in DEFAULT_OP_BLOCK_LIST:
             raise CannotQuantize(f"block {block.name}: the float16 converter keeps {nodes[name].op_type} in float32")
+        if captured(nodes[name]):
+            raise CannotQuantize(f"block {block.name}: float16 bodies cannot read the float32 tensors around them")
     for block in chosen:
         for weight in block.weights:
             largest = float(np.abs(weights.values(initializers[weight])).max(initial=0.0))
@@ -196,6 +198,8 @@ def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProt
     # The tool would write an output that is an input or a constant a second time.
     del proto.graph.output[:]
     proto.graph.output.extend(each for each in outputs if each.name in written)
+    for node in proto.graph.node:  # the tool casts what a float32 operator reads, but not what its bodies do
+        node.input.extend(captured(node))
     with _tool("float16"):
         made = convert_float_to_float16(
             proto,
@@ -203,6 +207,11 @@ def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProt
             node_block_list=[node.name for node in proto.graph.node if node.name not in asked],
         )
         made = tidy_casts(made, nodes)
+    for node in made.graph.node:
+        if node.name in nodes and (names := captured(nodes[node.name])):
+            given = node.input[-len(names) :]
+            del node.input[-len(names) :]
+            rename_inputs(node, dict(zip(names, given, strict=True)))
     del made.graph.output[:]
     made.graph.output.extend(outputs)
     already = in_float16(model.proto) - set(asked)
