@@ -353,11 +353,12 @@ def together(before: Sequence[Sequence[int | None]], ends: Sequence[bool]) -> np
 
 def lower_bound(tables: Sequence[Timetable], weights: np.ndarray, least: float) -> float:
     """Lower bound on the value of any placement, with the weight of each model's critical path; `least` bounds it with
-    the sum of seconds in its place, which it is where all blocks run on the device that starts."""
+    the sum of seconds in its place, which it is, beside the overhead of a component, on the device that starts."""
     paths = np.array([path_bounds(each) for each in tables])
     anywhere = float(weights @ paths[:, 0])
     away = float((weights * (paths[:, 1] - paths[:, 0])).min())
-    return max(anywhere, min(anywhere + away, least))
+    begun = float(weights @ [each.overhead_s[each.home] for each in tables])
+    return max(anywhere, min(anywhere + away, least + begun))
 
 
 def path_bounds(table: Timetable) -> np.ndarray:
@@ -367,11 +368,11 @@ def path_bounds(table: Timetable) -> np.ndarray:
     bounded = np.flatnonzero(np.isfinite(uppers))
     prices = np.zeros(len(uppers))
     best = paths.longest(prices)
-    unpriced = float(best[0])
+    unit = abs(float(best[0]))  # negative where changes of type spare more than the longest path takes
     for index in bounded.tolist():
         found = []
         for each in _PRICES:
-            prices[index] = each * unpriced / max(uppers[index], 1e-9)
+            prices[index] = each * unit / max(uppers[index], 1e-9)
             lengths = paths.longest(prices) - float(prices[bounded] @ uppers[bounded])
             best = np.maximum(best, lengths)
             found.append((float(lengths[0]), prices[index]))
