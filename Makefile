@@ -28,7 +28,7 @@ TESTS := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 --dist worksteal
 test: dev ## run the tests that every change must pass (ARGS="tests/plan -x" for some)
 	@$(TESTS) -n 3 -m 'not slow' $(ARGS)
 
-test-fast: dev ## run those that take a minute: none starts devices or servers, none goes the whole way, and properties get a tenth of their examples
+test-fast: dev ## run those that take a minute: none starts a process, none goes the whole way, and properties get a tenth of their examples
 	@TAGLIO_TEST_FAST=1 $(TESTS) -m 'not slow and not whole' $(ARGS)
 
 # What tests/ has for these rooms, without what passes through them on the whole way; repairs and

@@ -236,6 +236,7 @@ def process(*arguments: str, cwd: Path | None = None, shell: str = "", **environ
 
 
 @pytest.mark.parametrize("shell", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+@pytest.mark.whole
 def test_closed_streams_change_nothing_else(shell: str, tiny: Case) -> None:
     ran = process("inspect", str(tiny.model), "--json", shell=shell)
     assert (ran.code, ran.err) == (0, "")
@@ -243,6 +244,7 @@ def test_closed_streams_change_nothing_else(shell: str, tiny: Case) -> None:
     assert process("inspect", "nowhere.onnx", shell=shell).code == 2
 
 
+@pytest.mark.whole
 def test_output_that_nobody_takes(tiny: Case) -> None:
     """Both what is printed at once and what waits in the buffer until the end."""
     for how in ([], ["--json"]):
@@ -258,6 +260,7 @@ def test_output_that_nobody_takes(tiny: Case) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.whole
 def test_a_terminal_with_few_letters(encoding: str, tmp_path: Path) -> None:
     model = conv_relu_chain()
     model.graph.name = "ünï→"
@@ -281,6 +284,7 @@ def test_names_with_line_breaks_stay_on_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.whole
 def test_a_signal_stops_a_command_as_ctrl_c_does(number: signal.Signals, tiny: Case, tmp_path: Path) -> None:
     """What it had begun is gone: the workspace, and its temporary folder."""
     (tmp_path / "tmp").mkdir()

@@ -125,6 +125,7 @@ def test_the_last_words_are_quoted(worker: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["opening", "timing"])
+@pytest.mark.whole
 def test_a_row_that_hangs_is_stopped_with_all_it_started(worker: Path, tmp_path: Path, when: str) -> None:
     name = f"{when} hang"
     rows = ran(worker, tmp_path, "a", name, "b", limits=Limits(3.0, 2**40))  # to start takes a busy machine one

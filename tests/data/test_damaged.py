@@ -81,6 +81,7 @@ KINDS: dict[str, tuple[Callable[[], bytes], Callable[[Path], Dataset]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.whole
 def test_damaged_files_are_read_or_refused(kind: str, tmp_path: Path) -> None:
     make, read = KINDS[kind]
     whole, path = make(), tmp_path / f"data.{kind}"

@@ -24,6 +24,7 @@ def pictures() -> tuple[np.ndarray, np.ndarray]:
         return data["image"], data["label"]
 
 
+@pytest.mark.whole
 def test_it_is_the_trained_network_to_the_bit_in_float(pictures: tuple[np.ndarray, np.ndarray]) -> None:
     images, labels = pictures
     logits = read(digits_model(), images)

@@ -40,6 +40,7 @@ def test_a_profile_fits_its_workspace(data: Path, tmp_path: Path) -> None:
     assert reopen_profiled(tmp_path / "out")[0].graph == graph == gather(tmp_path / "out").graph
 
 
+@pytest.mark.whole
 def test_a_result_fits_its_workspace(data: Path, tmp_path: Path) -> None:
     result = taglio.optimize(saved(masked(), tmp_path), data, max_error=0.05, **QUICK)
     result.save(tmp_path / "out")

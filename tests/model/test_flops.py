@@ -131,6 +131,7 @@ def test_counts_the_products_that_the_operator_makes(
 
 
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.whole
 def test_whole_networks_against_recorded_counts(name: str, network: Networks) -> None:
     model = network(name)
     ours = by_type(model.proto, products(model))

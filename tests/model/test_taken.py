@@ -210,6 +210,7 @@ def test_text_in_and_out(tmp_path: Path) -> None:
     taken(proto, tmp_path, feed)
 
 
+@pytest.mark.whole
 def test_an_endless_loop_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(same, "_LIMIT_S", 1.0)
     body = helper.make_graph(

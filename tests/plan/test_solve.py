@@ -156,7 +156,7 @@ def test_solve_equals_brute_force(problem: Problem) -> None:
 @given(problems(peak=True))
 def test_a_peak_of_activations_is_kept_and_the_bound_holds(problem: Problem) -> None:
     best = brute_force(problem)
-    placed = solve(problem, gap=1e-6)
+    placed = solve(problem, gap=1e-6, time_limit_s=1.0)
     if placed.labels:
         assert best is not None
         assert evaluate(problem, placed.labels, placed.copies).broken == ()

@@ -28,6 +28,7 @@ from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
+from tests.examples import tries
 from tests.models import TINY, Sketch, conv_relu_chain, digits_model, exact, feeds, loaded, residual
 
 ONE_THREAD = SessionOptions(threads=1)
@@ -117,7 +118,7 @@ def subsets(graph: Graph, scheme: Scheme, count: int = SUBSETS) -> list[dict[str
     int8, anchor = forms(scheme)
     blocks = graph.candidates()
     chosen = [whole(graph, scheme), {b.name: anchor if b.soft_tail else int8 for b in blocks}]
-    while len(chosen) < count:
+    while len(chosen) < min(count, tries(10 * count)):
         share = rng.uniform(0.2, 0.9)
         taken = [block for block in blocks if rng.random() < share]
         chosen.append({b.name: anchor if b.soft_tail and rng.random() < 0.4 else int8 for b in taken})

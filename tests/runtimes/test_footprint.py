@@ -28,6 +28,7 @@ def products(size: int = 1024, count: int = 8) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("place", [NAME, OPENVINO, BF16])
+@pytest.mark.whole
 def test_a_session_takes_no_more_than_was_expected(place: str, tmp_path: Path) -> None:
     if place != NAME:
         pytest.importorskip("openvino")

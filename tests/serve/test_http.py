@@ -57,6 +57,7 @@ def test_half_a_head_ends_the_connection(serving: Callable[..., Server], tmp_pat
         assert made.recv(100) == b""
 
 
+@pytest.mark.whole
 def test_half_a_request_does_not_hold_the_end_up(tmp_path: Path) -> None:
     running = start(f"product={workspace(tmp_path, product_model())}", "--drain-s", "1")
     host, _, port = running.http.removeprefix("http://").rpartition(":")

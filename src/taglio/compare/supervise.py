@@ -214,11 +214,13 @@ def _listen(
             _, count = marker.read()
             if count != seen:
                 seen, quiet_s = count, 0.0
-            if (held := resident_bytes(process.pid) or 0) > limits.memory_bytes:
-                told = f"held {size_text(held)}, the limit is {size_text(limits.memory_bytes)}"
-                return Ended("out of memory", told)
-            if quiet_s > limits.timeout_s:
-                return Ended("stuck", f"no response for {limits.timeout_s:.0f} s: it was stopped")
+            line = ""
+        if (held := resident_bytes(process.pid) or 0) > limits.memory_bytes:
+            told = f"held {size_text(held)}, the limit is {size_text(limits.memory_bytes)}"
+            return Ended("out of memory", told)
+        if quiet_s > limits.timeout_s:
+            return Ended("stuck", f"no response for {limits.timeout_s:.0f} s: it was stopped")
+        if line == "":
             continue
         if line is None:
             return None

@@ -50,6 +50,7 @@ def test_the_residual_is_the_distance_from_the_line() -> None:
     assert fitted([Power(0.0, -1.0), Power(1.0, 3.0)]).idle_watts == 0.0
 
 
+@pytest.mark.whole
 def test_the_command_computes_and_writes_the_keys_of_the_cluster_file(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = time.monotonic()
 

@@ -156,6 +156,7 @@ def test_boxes_joined_with_scores_are_no_maps_of_classes(last: str, task: str | 
         ("ultraface-rfb-320", "detection"),
     ],
 )
+@pytest.mark.whole
 def test_real_networks(name: str, task: str) -> None:
     model = load(SHARED / "models" / f"{name}.onnx")
     found = suggest_for(model, build(model, observe_random(model)[0]))
