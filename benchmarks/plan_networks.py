@@ -14,7 +14,7 @@ from cases import CASES, paths
 from taglio.cluster.devices import Cluster
 from taglio.error.loss import RELATIVE
 from taglio.error.model import BlockNoise, EdgeNoise, ErrorModel, OutputModel
-from taglio.model.graph import Graph, build, flows
+from taglio.model.graph import Graph, build
 from taglio.model.load import load
 from taglio.plan.result import Limits
 from taglio.plan.workload import Workload
@@ -43,7 +43,7 @@ def profile(graph: Graph, seed: int, *, sparing: float = 0.1) -> Profile:
         shares = {"float32": 1.0, "int8": rng.uniform(0.3, 1.1), "int8-anchor": rng.uniform(0.4, 1.1)}
         fitting = [] if block.movement else [each.name for each in choices if each.fits(block)]
         blocks += [BlockTime(block.name, name, seconds * shares[name], 0.0, 1) for name in fitting]
-    for flow in flows(graph):
+    for flow in graph.flows:
         whole = START_S + PER_ELEMENT_S * tensors[flow.name].elements
         quantize, dequantize = whole * rng.uniform(0.3, 1.5, 2) * np.where(rng.random(2) < sparing, -0.3, 1.0)
         moves = len(flow.moves) * whole
@@ -66,7 +66,7 @@ def error(graph: Graph, seed: int) -> tuple[ErrorModel, dict[str, float]]:
         for each in choices
         if each.fits(graph.block(name))
     )
-    readers = dict.fromkeys((flow.name, reader) for flow in flows(graph) for _, reader in flow.readers if reader in own)
+    readers = dict.fromkeys((flow.name, reader) for flow in graph.flows for _, reader in flow.readers if reader in own)
     edges = tuple(EdgeNoise(f, reader, 0.5 * own[reader] * rng.uniform(0.2, 1.8)) for f, reader in readers)
     output = graph.outputs[0]
     model = ErrorModel(

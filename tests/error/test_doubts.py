@@ -131,8 +131,9 @@ def test_constant_inputs_are_told_but_no_masks() -> None:
 def test_the_sizes_of_dynamic_dimensions_are_told() -> None:
     ids, fixed = InputSpec("ids", ("batch", "length"), "int64"), InputSpec("x", (1, 3), "float32")
     samples = [{"ids": np.ones((1, length)), "x": np.ones((1, 3))} for length in (8, 32, 16)]
-    assert "measured at batch 1, length 8 to 32 only" in sizes_measured([ids, fixed], samples)
-    assert "at y[0] 1 only" in sizes_measured([InputSpec("y", (None,), "float32")], [{"y": np.ones(1)}])
+    assert "measured at length 8 to 32 only" in sizes_measured([ids, fixed], samples)
+    assert "at y[1] 4 only" in sizes_measured([InputSpec("y", (None, None), "float32")], [{"y": np.ones((1, 4))}])
+    assert not sizes_measured([InputSpec("y", ("batch", 4), "float32")], [{"y": np.ones((1, 4))}])
     assert not sizes_measured([fixed], samples)
 
 

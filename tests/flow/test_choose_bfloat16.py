@@ -28,7 +28,7 @@ from taglio.flow.choose_bfloat16 import (
 )
 from taglio.flow.choose_place import PlaceResult
 from taglio.flow.opening import Model
-from taglio.profile import stopwatch
+from taglio.profile import sessions
 from taglio.quantize.qdq import in_bfloat16
 from taglio.runtimes.openvino import BF16, MIXED, NAME
 from taglio.runtimes.places import refusal
@@ -233,6 +233,6 @@ def test_effort_scales_the_time_for_trying(few: Model, monkeypatch: pytest.Monke
     )
     with pytest.raises(pytest.fail.Exception):
         choose_bfloat16.choose_bfloat16(few, reference, 0.01, RELATIVE, 0.5, effort=0.5)
-    monkeypatch.setattr(stopwatch, "_OPERATOR_S", 1.0)
+    monkeypatch.setattr(sessions, "_OPERATOR_S", 1.0)
     found = choose_bfloat16.choose_bfloat16(few, reference, 0.01, RELATIVE, 0.5, effort=0.5)
     assert "operators take long to open: its blocks were not chosen" in str(found)

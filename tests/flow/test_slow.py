@@ -16,7 +16,7 @@ import taglio
 from taglio.flow import plan
 from taglio.flow.opening import Model, open_work
 from taglio.flow.work import affordable
-from taglio.profile import measure, stopwatch
+from taglio.profile import measure, sessions
 from taglio.profile.measure import _share
 from taglio.runtimes import openvino
 from tests.components.cases import ANCHOR, INT8
@@ -92,7 +92,7 @@ def test_a_model_that_takes_long_to_open_is_opened_seldom(monkeypatch: pytest.Mo
 
     counting(onnxruntime.InferenceSession)
     counting(openvino.OpenVinoSession)
-    monkeypatch.setattr(stopwatch, "_OPERATOR_S", 1.0)
+    monkeypatch.setattr(sessions, "_OPERATOR_S", 1.0)
     model, data = slow()
     result = taglio.optimize(model, data, max_error=0.05, threads=1, effort=0.05)
     assert opened["InferenceSession"] <= 40 and opened["OpenVinoSession"] <= 16, opened

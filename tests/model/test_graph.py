@@ -10,7 +10,7 @@ from onnx import helper
 
 from taglio.errors import BadOption
 from taglio.model import graph as graphs
-from taglio.model.graph import Graph, flows, match, select
+from taglio.model.graph import Graph, match, select
 from taglio.model.load import load
 from tests.models import (
     TINY,
@@ -202,7 +202,7 @@ def test_movement_costs_no_flops(tmp_path: Path) -> None:
 
 def test_a_flow_follows_values_through_movement(tmp_path: Path) -> None:
     graph = graph_of(pyramid(), tmp_path)
-    by_name = {flow.name: flow for flow in flows(graph)}
+    by_name = {flow.name: flow for flow in graph.flows}
     first = by_name["relu1_out"]
     assert first.producer == "conv0"
     assert first.moves == ("maxpool2",)
@@ -218,25 +218,25 @@ def test_a_flow_follows_values_through_movement(tmp_path: Path) -> None:
 
 
 def test_a_models_output_that_is_read_inside_has_both_readers(tmp_path: Path) -> None:
-    by_name = {flow.name: flow for flow in flows(graph_of(two_in_two_out(), tmp_path))}
+    by_name = {flow.name: flow for flow in graph_of(two_in_two_out(), tmp_path).flows}
     assert set(by_name["middle"].readers) == {("middle", ""), ("middle", "conv6")}
 
 
 def test_flows_are_derived_once_per_graph(tmp_path: Path) -> None:
     """A search asked a thousand times: 10 s of a core for a network of 1,000 operators."""
     graph = graph_of(pyramid(), tmp_path)
-    assert flows(graph) is flows(graph)
-    assert "relu1_out" in {flow.name for flow in flows(graph)}
+    assert graph.flows is graph.flows
+    assert "relu1_out" in {flow.name for flow in graph.flows}
     moved_in_float = graph.without_int8({"maxpool2": "asked for"})
-    assert "maxpool2_out" in {flow.name for flow in flows(moved_in_float)} - {flow.name for flow in flows(graph)}
+    assert "maxpool2_out" in {flow.name for flow in moved_in_float.flows} - {flow.name for flow in graph.flows}
 
 
 @pytest.mark.parametrize("name", TINY)
 def test_every_tensor_is_in_one_flow_and_every_reading_too(name: str, tmp_path: Path) -> None:
     graph = graph_of(TINY[name](), tmp_path)
     moving = {block.name for block in graph.blocks if block.movement and block.quantizable}
-    assert Counter(tensor for flow in flows(graph) for tensor in flow.tensors) == Counter(t.name for t in graph.tensors)
-    readings = Counter(reader for flow in flows(graph) for reader in flow.readers)
+    assert Counter(tensor for flow in graph.flows for tensor in flow.tensors) == Counter(t.name for t in graph.tensors)
+    readings = Counter(reader for flow in graph.flows for reader in flow.readers)
     expected = Counter(
         (name, block.name) for block in graph.blocks if block.name not in moving for name in block.inputs
     )

@@ -10,7 +10,7 @@ from onnx import helper
 
 from taglio.data.files import load as load_data
 from taglio.embedded import digits_data
-from taglio.model.graph import Flow, Graph, build, flows
+from taglio.model.graph import Flow, Graph, build
 from taglio.model.load import Model, load
 from taglio.profile.attribution import Attributor
 from taglio.profile.measure import pure_assignments, random_mixes
@@ -174,7 +174,7 @@ def test_glue_stands_behind_the_block_that_writes_its_tensor(
     each = variants[name]
     owner = {operator: block.name for block in graph.blocks for operator in block.operators}
     writer = {tensor: owner[node.name] for node in model.proto.graph.node for tensor in node.output}
-    moves = {flow_tensor: flow.producer for flow in flows(graph) for flow_tensor in flow.tensors}
+    moves = {flow_tensor: flow.producer for flow in graph.flows for flow_tensor in flow.tensors}
     produced = {tensor: node for node in each.optimized.graph.node for tensor in node.output}
     computing = set(each.block_of.values())
     for node in each.optimized.graph.node:
@@ -191,7 +191,7 @@ def test_glue_stands_behind_the_block_that_writes_its_tensor(
 
 def test_every_tensor_with_time_is_of_a_flow(variants: dict[str, Variant], graph: Graph) -> None:
     """The fit looks at flows and blocks: time at a tensor of neither would end in the overhead of the session."""
-    known = {tensor for flow in flows(graph) for tensor in flow.tensors}
+    known = {tensor for flow in graph.flows for tensor in flow.tensors}
     lost = {
         (name, tensor) for name, each in variants.items() for tensor in each.tensor_of.values() if tensor not in known
     }
@@ -206,7 +206,7 @@ def test_conversions_stand_where_the_type_changes_as_often_as_predicted(
     """
     wrong = []
     for name, each in variants.items():
-        for flow in flows(graph):
+        for flow in graph.flows:
             found = conversions(each, flow)
             count = changes(flow, each.assignment)
             into_float = writes(each.assignment, flow.producer)

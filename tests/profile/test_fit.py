@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from taglio.model.graph import Block, Flow, Graph, Tensor, build, flows
+from taglio.model.graph import Block, Flow, Graph, Tensor, build
 from taglio.model.load import load
 from taglio.profile import fit as fitting
 from taglio.profile.attribution import Attribution
@@ -36,7 +36,7 @@ class Imagined:
     def __init__(self, graph: Graph, *, noise: float, slow: float = 1.0, clock_s: float = 3e-6, seed: int = 0) -> None:
         self.graph, self.noise, self.slow, self.clock_s = graph, noise, slow, clock_s
         self.random = random.Random(seed)
-        self.moving = flows(graph)
+        self.moving = graph.flows
         elements = {tensor.name: tensor.elements for tensor in graph.tensors}
         self.overhead_s = 40e-6
         self.blocks_s = {}
@@ -230,7 +230,7 @@ def test_forms_are_derived_once_for_all_fits(graph: Graph, monkeypatch: pytest.M
     monkeypatch.setattr(fitting, "changes", counted)
     runs = Imagined(graph, noise=0.02).runs(mixes=9)
     calibrate(runs, graph)
-    assert len(asked) == len(runs) * len(flows(graph))
+    assert len(asked) == len(runs) * len(graph.flows)
 
 
 def test_what_every_run_gets_wrong_is_corrected(graph: Graph) -> None:
@@ -313,12 +313,12 @@ def test_a_prediction_by_hand() -> None:
         )
     )
     graph = Graph("hand", blocks, tensors, ("x",), ("y", "z"))
-    assert [flow.name for flow in flows(graph)] == ["x", "a", "y", "z"]
+    assert [flow.name for flow in graph.flows] == ["x", "a", "y", "z"]
     us = MICROSECOND
     times = [("float32", 100 * us), ("int8", 40 * us), ("int8-anchor", 70 * us)]
     tables = Tables(
         tuple(BlockTime(b, p, s, 0.0, 1) for b in ("first", "second", "third") for p, s in times),
-        tuple(Glue(flow.name, 1 * us, 2 * us, 10 * us, 20 * us, 1) for flow in flows(graph)),
+        tuple(Glue(flow.name, 1 * us, 2 * us, 10 * us, 20 * us, 1) for flow in graph.flows),
         1000 * us, 1.0, 0.0, 0.0, 0.0,
     )  # fmt: skip
     profile = as_profile(tables, graph)

@@ -12,7 +12,7 @@ from taglio.flow import workspace
 from taglio.flow.choose_repairs import RepairResult
 from taglio.flow.outcome import Outcome, Point, Variant
 from taglio.flow.work import Setup
-from taglio.model.graph import Graph, build, flows
+from taglio.model.graph import Graph, build
 from taglio.model.load import Model
 from taglio.plan.result import Interval, Limits, Plan, placements
 from taglio.profile.attribution import Attribution
@@ -40,7 +40,7 @@ def made_up_profile(model: Model, graph: Graph) -> Profile:
         for index, block in enumerate(graph.blocks)
         for form in FORMS
     )
-    glue = tuple(Glue(flow.name, 0.0, 1e-6, 2e-6, 3e-6, 1) for flow in flows(graph))
+    glue = tuple(Glue(flow.name, 0.0, 1e-6, 2e-6, 3e-6, 1) for flow in graph.flows)
     everything = {block.name: "int8" for block in graph.candidates()}
     runs = (
         WholeRun("float32", {}, wall(9e-3), nothing, False, 9e-3),

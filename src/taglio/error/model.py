@@ -23,7 +23,7 @@ import numpy as np
 from taglio.artifact import require
 from taglio.error.loss import Metric
 from taglio.error.tally import RUINED, PartLoss
-from taglio.model.graph import Graph, flows
+from taglio.model.graph import Graph
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.scheme import Scheme
@@ -75,7 +75,7 @@ class OutputModel:
         own = {(entry.block, entry.precision): entry.own for entry in self.blocks}
         edge = {(entry.flow, entry.reader): entry.noise for entry in self.edges}
         total = sum(own.get((block, precision.name), 0.0) for block, precision in assignment.items())
-        for flow in flows(graph):
+        for flow in graph.flows:
             if not writes(assignment, flow.producer):
                 readers = dict.fromkeys(block for _, block in flow.readers if block)
                 total += sum(edge.get((flow.name, reader), 0.0) for reader in readers if reads(assignment, reader))
@@ -154,7 +154,7 @@ class ErrorModel:
 
     def misfit(self, graph: Graph) -> str:
         """Which block, form, flow or output the scheme or the model `graph` does not have, or "" if the model fits."""
-        blocks, moved = {each.name for each in graph.blocks}, {each.name for each in flows(graph)}
+        blocks, moved = {each.name for each in graph.blocks}, {each.name for each in graph.flows}
         terms = [term for each in self.outputs for term in each.blocks]
         edges = [term for each in self.outputs for term in each.edges]
         named = {each.block for each in terms} | {each.block for each in self.alone} | {each.reader for each in edges}

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from taglio.errors import BadOption
 from taglio.model.captures import node_inputs
 from taglio.model.derived import empty_like
-from taglio.model.graph import Block, Graph, flows
+from taglio.model.graph import Block, Graph
 from taglio.model.load import Model
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.keep_float import MICROSOFT
@@ -122,7 +122,7 @@ def quantizable_flows(graph: Graph) -> tuple[str, ...]:
     tensors = graph.tensor_map()
     return tuple(
         flow.name
-        for flow in flows(graph)
+        for flow in graph.flows
         if tensors[flow.name].element_bytes == 4
         and tensors[flow.name].shape
         and any(reader in computing for _, reader in flow.readers)

@@ -24,7 +24,7 @@ from functools import cached_property
 
 import numpy as np
 
-from taglio.model.graph import Flow, Graph, flows
+from taglio.model.graph import Flow, Graph
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment, Precision
 
@@ -76,7 +76,7 @@ class Design:
 
 def design(graph: Graph, precisions: Sequence[Precision]) -> Design:
     """The columns of `graph` under `precisions`, for all blocks that have a choice."""
-    moving = flows(graph)
+    moving = graph.flows
     blocks = {block.name: block for block in graph.choices() if not block.movement}
     own = [(name, p.name) for name, block in blocks.items() for p in precisions if p.form != "float" and p.fits(block)]
     able = {name for name, block in blocks.items() if block.quantizable}

@@ -25,7 +25,8 @@ from taglio.plan.problem import CALLER, SOURCE, Form, Kind, NoiseBound, Problem,
 from taglio.plan.solve import solve
 from taglio.profile.attribution import Attributor
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Effort, sessions_within, time_models
+from taglio.profile.sessions import sessions_within
+from taglio.profile.stopwatch import Effort, time_models
 from taglio.progress import reported
 from taglio.quantize.precision import BFLOAT16
 from taglio.quantize.qdq import QdqBuilder

@@ -13,7 +13,8 @@ from taglio.flow.choose_scheme import STEPS_ERROR
 from taglio.flow.work import Work
 from taglio.memory import make_room
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Effort, Timed, sessions_within, time_models
+from taglio.profile.sessions import sessions_within
+from taglio.profile.stopwatch import Effort, Timed, time_models
 from taglio.quantize.precision import UNCALIBRATED, Assignment
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session

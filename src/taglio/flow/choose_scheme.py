@@ -12,7 +12,8 @@ from taglio.flow.work import Work
 from taglio.memory import make_room
 from taglio.model.graph import Graph
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
-from taglio.profile.stopwatch import Effort, Timed, sessions_within, time_models
+from taglio.profile.sessions import sessions_within
+from taglio.profile.stopwatch import Effort, Timed, time_models
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, sums_saturate

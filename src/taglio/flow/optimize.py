@@ -31,7 +31,8 @@ from taglio.memory import peak_bytes
 from taglio.model.quantized import already_quantized
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Timed, sessions_within
+from taglio.profile.sessions import sessions_within
+from taglio.profile.stopwatch import Timed
 from taglio.progress import Progress
 from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import Scheme

@@ -51,7 +51,8 @@ from taglio.plan.result import Limits, Plan, placements
 from taglio.profile.busy import doubt
 from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort, Timed, sessions_within, time_models
+from taglio.profile.sessions import sessions_within
+from taglio.profile.stopwatch import Effort, Timed, time_models
 from taglio.progress import Progress
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision

@@ -10,7 +10,7 @@ from taglio.flow.choose_place import PROFILED, Places, float_everywhere, left_fo
 from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads
 from taglio.flow.work import Work
 from taglio.model.graph import Graph
-from taglio.profile.stopwatch import sessions_within
+from taglio.profile.sessions import sessions_within
 from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import AUTO_SCHEMES, DEFAULT_SCHEME, Scheme
 from taglio.runtimes.onnxruntime import NAME

@@ -67,7 +67,7 @@ _FEW_S, _MOST_FEW, _LEAST_FEW, _TWO_S = 0.5, 32, 8, 8.0
 _MEANS_S, _LEAST_MEANS = 8.0, 4
 T = TypeVar("T")
 
-# Arguments of stages -> the class of what they take.
+# Arguments of stages -> the name of the class that they take: the modules of some import this one.
 _MADE = {"profile": "Profile", "error": "ErrorModel", "plan": "Plan", "built": "Built"}
 
 

@@ -180,8 +180,27 @@ class Graph:
         return {tensor.name: tensor for tensor in self.tensors}
 
     @cached_property
-    def _flows(self) -> tuple[Flow, ...]:
-        return _moved(self)
+    def flows(self) -> tuple[Flow, ...]:
+        """The flows, in the order of their first tensor. Movement blocks belong to the flow they move."""
+        blocks, tensors = self._by_name, self._tensors
+        result = []
+        for tensor in self.tensors:
+            producer = tensor.producer
+            if producer is not None and blocks[producer].carries:
+                continue
+            members, moves, readers = [tensor.name], [], []
+            for name in members:  # grows while it is walked
+                if name in self.outputs:
+                    readers.append((name, ""))
+                for consumer in tensors[name].consumers:
+                    block = blocks[consumer]
+                    if block.carries and block.inputs[0] == name:
+                        moves.append(consumer)
+                        members += [output for output in block.outputs if output in tensors]
+                    else:
+                        readers.append((name, consumer))
+            result.append(Flow(tensor.name, producer, tuple(members), tuple(moves), tuple(readers)))
+        return tuple(result)
 
     def without_int8(self, refusals: Mapping[str, str]) -> "Graph":
         """The same graph, with the blocks in `refusals` (name -> reason) refused their int8 form."""
@@ -265,34 +284,6 @@ def build(model: Model, observed: Observed | None = None, states: tuple[tuple[st
         shape = operators.shapes.get(name)
         tensors.append(Tensor(name, shape, dtype.itemsize, produced.get(name), outside, dtype_name(dtype)))
     return Graph(model.sha256, tuple(blocks), tuple(tensors), inputs, model.outputs, states)
-
-
-def flows(graph: Graph) -> tuple[Flow, ...]:
-    """The flows of `graph`, in the order of their first tensor. Movement blocks belong to the flow they move."""
-    return graph._flows  # noqa: SLF001 (derived by this module, kept with the graph)
-
-
-def _moved(graph: Graph) -> tuple[Flow, ...]:
-    blocks = {block.name: block for block in graph.blocks}
-    tensors = graph.tensor_map()
-    result = []
-    for tensor in graph.tensors:
-        producer = tensor.producer
-        if producer is not None and blocks[producer].carries:
-            continue
-        members, moves, readers = [tensor.name], [], []
-        for name in members:  # grows while it is walked
-            if name in graph.outputs:
-                readers.append((name, ""))
-            for consumer in tensors[name].consumers:
-                block = blocks[consumer]
-                if block.carries and block.inputs[0] == name:
-                    moves.append(consumer)
-                    members += [output for output in block.outputs if output in tensors]
-                else:
-                    readers.append((name, consumer))
-        result.append(Flow(tensor.name, producer, tuple(members), tuple(moves), tuple(readers)))
-    return tuple(result)
 
 
 def select(graph: Graph, text: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import numpy as np
 from taglio.cluster.devices import Cluster, Device
 from taglio.error.model import OutputModel
 from taglio.errors import BadOption
-from taglio.model.graph import Block, Flow, Graph, flows
+from taglio.model.graph import Block, Flow, Graph
 from taglio.plan.problem import (
     CALLER,
     ENERGY,
@@ -47,7 +47,7 @@ class BlockTables:
         self.graph, self.blocks, self.limits = workload.graph, workload.graph.blocks, workload.limits
         self.profiles = workload.profiles
         self.index = {block.name: position for position, block in enumerate(self.blocks)}
-        self.flows = flows(self.graph)
+        self.flows = self.graph.flows
         self.precision = {each.name: each for each in workload.precisions}
         # By tensor, the blocks that read it, and "" if the caller does.
         self.readers = {

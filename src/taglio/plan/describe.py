@@ -11,7 +11,6 @@ from math import hypot, inf, isfinite
 import numpy as np
 
 from taglio.cluster.devices import Cluster
-from taglio.model.graph import flows
 from taglio.plan.assemble import Assembled, behind_tensor, placements_of
 from taglio.plan.costs import Costs
 from taglio.plan.problem import Totals
@@ -126,7 +125,7 @@ def predicted_error(work: Workload, plan: Plan) -> float:
     """Predicted error of a plan, including tensors quantised only for the wire."""
     assert work.error is not None
     assignment = plan.assignment()
-    flow_of = {tensor: flow.name for flow in flows(work.graph) for tensor in flow.tensors}
+    flow_of = {tensor: flow.name for flow in work.graph.flows for tensor in flow.tensors}
     wired = {
         (flow_of[tensor], behind)
         for tensor, reader in plan.wire_only(work.graph)

@@ -7,7 +7,7 @@ from typing import get_args
 
 import numpy as np
 
-from taglio.model.graph import Flow, Graph, flows
+from taglio.model.graph import Flow, Graph
 from taglio.profile.attribution import Attribution
 from taglio.profile.result import BlockTime, Glue, Written, changes, reads, writes, written, written_costs
 from taglio.quantize.precision import Assignment, Precision, form_of
@@ -89,7 +89,7 @@ def fit(runs: Sequence[Run], graph: Graph) -> Tables:
 
 def with_forms(runs: Sequence[Run], graph: Graph) -> list[Run]:
     """The runs with their `forms`, where these are not known yet."""
-    moving = flows(graph)
+    moving = graph.flows
     incoming: dict[str, list[Flow]] = {}
     outgoing: dict[str, list[Flow]] = {}
     for flow in moving:
@@ -235,7 +235,7 @@ def _clock(runs: Sequence[Run]) -> tuple[float, float, float]:
 def _glue(
     runs: Sequence[Run], graph: Graph, surplus: Mapping[tuple[str, str], float]
 ) -> tuple[tuple[Glue, ...], float, float]:
-    tensors, moving = graph.tensor_map(), flows(graph)
+    tensors, moving = graph.tensor_map(), graph.flows
     elements = {flow.name: max(tensors[name].elements for name in flow.tensors) for flow in moving}
     pure: dict[tuple[str, str], _Weighted] = {}
     mixed: list[tuple[str, Written, int, float, float]] = []  # flow, its written form, type changes, seconds, weight

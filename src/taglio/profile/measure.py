@@ -15,15 +15,16 @@ import numpy as np
 
 from taglio.data.dataset import shapes_of
 from taglio.errors import MeasurementFailed
-from taglio.model.graph import Graph, flows
+from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.profile.attribution import Attributor
 from taglio.profile.calibrate import calibrate
 from taglio.profile.fit import Run, conformal_ratio
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, writes
+from taglio.profile.sessions import sessions_within
 from taglio.profile.speed import REFERENCE_S, Speeds, middle_half, waking_seconds
-from taglio.profile.stopwatch import Effort, Feed, Timed, run_once, sessions_within, time_models
+from taglio.profile.stopwatch import Effort, Feed, Timed, run_once, time_models
 from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
 from taglio.quantize.effective import effective
@@ -285,7 +286,7 @@ def covering_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed:
     """
     pool = list(random_mixes(graph, choices, _POOL * count, seed).values())
     tensors = graph.tensor_map()
-    moving = [(flow, max(tensors[name].elements for name in flow.tensors) / 1e4) for flow in flows(graph)]
+    moving = [(flow, max(tensors[name].elements for name in flow.tensors) / 1e4) for flow in graph.flows]
     weight: dict[tuple[str, ...], float] = {}
     shown: list[list[tuple[str, ...]]] = []
     for mix in pool:

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Literal
 
 from taglio.artifact import require
-from taglio.model.graph import Flow, Graph, flows
+from taglio.model.graph import Flow, Graph
 from taglio.profile.attribution import Attribution
 from taglio.profile.busy import doubt
 from taglio.profile.machine import MOST_THREADS, Machine
@@ -169,7 +169,7 @@ class Profile:
         """Which block or flow the profile and `graph` do not share, or "" if the profile fits the graph."""
         blocks = {each.name for each in graph.blocks}
         timed = {each.block for each in self.blocks if each.precision == FLOAT32.name}
-        moved, known = {each.name for each in flows(graph)}, {each.flow for each in self.glue}
+        moved, known = {each.name for each in graph.flows}, {each.flow for each in self.glue}
         used = {each.block for each in self.blocks} | {name for run in self.runs for name in run.assignment}
         for what, wrong in (
             ("no time of block", blocks - timed),
@@ -238,7 +238,7 @@ def predict(profile: Profile, graph: Graph, assignment: Assignment) -> Breakdown
     times, glue = profile.block_times(), profile.glue_map()
     blocks = {block.name: times.get((block.name, form_of(assignment, block.name)), 0.0) for block in graph.blocks}
     moved = {}
-    for flow in flows(graph):
+    for flow in graph.flows:
         seconds = flow_seconds(glue[flow.name], flow, assignment)
         if seconds < 0.0 and flow.producer is not None:
             blocks[flow.producer] += seconds

@@ -1,4 +1,4 @@
-"""Models in files, and sessions of as many at once as fit in memory. Times nothing.
+"""Models in files, and how many of their sessions fit in memory at once, or in the time of a stage. Times nothing.
 
 What a session takes is estimated before it is opened. The next is assumed to exceed its estimate by as much as the
 worst so far did.
@@ -22,6 +22,9 @@ from taglio.runtimes.session import Session, opener
 
 # Share of the memory limit up to which sessions are opened: what they need is an estimate.
 _SHARE = 0.9
+# A model of thousands of operators takes far longer to build and open than to run, in any runtime: about this many
+# seconds per operator. A stage may open sessions for _OPENING_S at any effort.
+_OPERATOR_S, _OPENING_S = 2e-3, 20.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,6 +126,11 @@ class Models:
         """By how much this process would exceed its limit if it opened a model that needs this much `beyond` what is
         expected."""
         return used_bytes() + self.needs[name] + beyond - _SHARE * (self.limit_bytes or inf)
+
+
+def sessions_within(seconds: float, proto: onnx.ModelProto) -> int:
+    """How many sessions of `proto` a stage may open that should take `seconds`."""
+    return int(max(_OPENING_S, seconds) / (_OPERATOR_S * max(1, len(proto.graph.node))))
 
 
 def _repair_names(path: Path) -> None:

@@ -49,9 +49,6 @@ _ASLEEP_S, _AWAKE_S = 0.05, 0.3
 # those of all models would exceed _EVENTS_BYTES there are fewer rounds, but at least _SHOWN, and then fewer models at
 # once.
 _EVENT_BYTES, _EVENTS_BYTES, _SHOWN = 2500, 500_000_000, 12
-# A model of thousands of operators takes far longer to build and open than to run, in any runtime: about this many
-# seconds per operator. A stage may open sessions for _OPENING_S at any effort.
-_OPERATOR_S, _OPENING_S = 2e-3, 20.0
 # A served model gets a new input each time, which no cache holds: with a single input, times were 5 % too short.
 FEEDS = 4
 
@@ -81,11 +78,6 @@ class Effort:
         if (self.warmup + 1 + 2 * self.minimum) * round_s <= self.patience_s:
             return self
         return replace(self, warmup=min(1, self.warmup), minimum=1)
-
-
-def sessions_within(seconds: float, proto: onnx.ModelProto) -> int:
-    """How many sessions of `proto` a stage may open that should take `seconds`."""
-    return int(max(_OPENING_S, seconds) / (_OPERATOR_S * max(1, len(proto.graph.node))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

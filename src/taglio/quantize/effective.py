@@ -6,7 +6,7 @@
    around it are all that fusion needs, and its inputs and output are int8 already. A Relu behind it is part of it.
 """
 
-from taglio.model.graph import Block, Graph, flows
+from taglio.model.graph import Block, Graph
 from taglio.quantize.precision import Assignment, Precision
 
 
@@ -20,7 +20,7 @@ def effective(graph: Graph, assignment: Assignment, int8: Precision) -> dict[str
     """Precision by block under both rules, in graph order, without the blocks in float32."""
     tensors = graph.tensor_map()
     behind: dict[str, list[str]] = {}
-    for flow in flows(graph):
+    for flow in graph.flows:
         if flow.producer:
             behind.setdefault(flow.producer, []).extend(reader for _, reader in flow.readers)
     result = {

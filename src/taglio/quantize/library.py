@@ -33,7 +33,7 @@ from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_floa
 from taglio import weights
 from taglio.errors import BadModel, BadOption, CannotQuantize, one_line, plural
 from taglio.model.captures import captured, node_inputs, rename_inputs
-from taglio.model.graph import Block, Graph, flows
+from taglio.model.graph import Block, Graph
 from taglio.model.load import Model
 from taglio.model.observe import tensor_shapes, tensor_types
 from taglio.model.operators import integer, scales
@@ -281,7 +281,7 @@ def _typed(proto: onnx.ModelProto, graph: Graph) -> onnx.ModelProto:
 def _parameters(graph: Graph, ranges: Mapping[str, tuple[float, float]], scheme: Scheme) -> dict[str, TensorParameters]:
     """Scale and zero point by tensor; moved tensors take those of the tensor that first held the values."""
     low_high = dict(ranges)
-    for flow in flows(graph):
+    for flow in graph.flows:
         for tensor in flow.tensors:
             if flow.name in ranges:
                 low_high[tensor] = ranges[flow.name]

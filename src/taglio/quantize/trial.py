@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from taglio.errors import BadData, BadModel, CannotQuantize
-from taglio.model.graph import Block, Graph, flows
+from taglio.model.graph import Block, Graph
 from taglio.model.load import Model
 from taglio.model.same import difference
 from taglio.quantize.precision import Precision, precisions
@@ -145,7 +145,7 @@ def _by_range(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> dic
         except CannotQuantize as error:
             reasons[block.name] = str(error)
     soft = _up_to_softmax(graph)
-    for flow in flows(graph):
+    for flow in graph.flows:
         if flow.producer in reasons or not any(reader in soft for _, reader in flow.readers):
             continue
         try:

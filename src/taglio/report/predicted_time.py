@@ -6,7 +6,6 @@ from statistics import median
 
 from taglio.errors import plural
 from taglio.flow import workspace
-from taglio.model.graph import flows
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Breakdown, Profile, changes, flow_seconds, predict, writes
 from taglio.quantize.precision import Assignment, form_of
@@ -30,7 +29,7 @@ def where_it_goes(material: Material) -> list[Part]:
         return material.lacks(workspace.PLAN)
     assignment = plan.assignment()
     chosen, base = predict(material.profile, graph, assignment), predict(material.profile, graph, {})
-    count = sum(changes(flow, assignment) for flow in flows(graph))
+    count = sum(changes(flow, assignment) for flow in graph.flows)
     lede = (
         f"Predicted latency of the plan: {ms(chosen.total_s)}, float {ms(base.total_s)}. "
         f"{plural(count, 'conversion')} between float and int8 take {ms(_changing(material, assignment))}."
@@ -169,7 +168,7 @@ def _changing(material: Material, assignment: Assignment) -> float:
     """Seconds for quantising and dequantising between blocks."""
     glue = material.profile.glue_map()
     total = 0.0
-    for flow in flows(material.graph):
+    for flow in material.graph.flows:
         entry = glue[flow.name]
         still = entry.int8_s if writes(assignment, flow.producer) else entry.float_s
         total += flow_seconds(entry, flow, assignment) - still
