@@ -194,7 +194,7 @@ def with_chunk(kind: bytes, data: bytes) -> bytes:
 )
 def test_pictures_that_are_something_else_or_a_bomb(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(content)
-    with pytest.raises(BadData, match=r"a\.png is not a readable image"):
+    with pytest.raises(BadData, match=r"a\.png is not a readable JPEG"):
         load(tmp_path, [PICTURE])
 
 

@@ -186,7 +186,7 @@ def test_unreadable_pictures_are_named(tmp_path: Path) -> None:
     picture = pictures(tmp_path, 1) / "p00.png"
     for content in (picture.read_bytes()[:70], b"not a picture", b""):
         picture.write_bytes(content)
-        with refused(r"p00\.png is not a readable image, .* \(.+\): replace or remove it"):
+        with refused(r"p00\.png is not a readable .* image \(.+\): replace or remove it"):
             load(tmp_path, [IMAGE])
     Image.fromarray(np.full((4, 6), 40000, dtype=np.uint16)).save(picture)
     with refused(r"p00\.png has pixels of mode I;16, not 8-bit"):
@@ -212,7 +212,7 @@ def test_only_bitmaps_are_opened_and_a_pipe_is_left_alone(tmp_path: Path, monkey
     assert load(tmp_path, [IMAGE]).names == ("p00.png",)
     head = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
     (tmp_path / "a.jpg").write_bytes(head)
-    with refused("a.jpg is not a readable image, JPEG, PNG, BMP, WEBP"):
+    with refused("a.jpg is not a readable JPEG, PNG, BMP or WEBP image"):
         load(tmp_path, [IMAGE])
     assert not started
 

@@ -132,9 +132,9 @@ def _opened(name: str, content: Path | bytes, mode: str) -> Image.Image:
     except Image.DecompressionBombWarning as error:
         raise BadData(f"{file} is too large ({one_line(error)}): make it smaller or remove it") from error
     except broken as error:
-        kinds = ", ".join(_FORMATS)
+        kinds = f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}"
         why = one_line(error) or type(error).__name__
-        raise BadData(f"{file} is not a readable image, {kinds} ({why}): replace or remove it") from error
+        raise BadData(f"{file} is not a readable {kinds} image ({why}): replace or remove it") from error
 
 
 def _upright(image: Image.Image) -> Image.Image:
