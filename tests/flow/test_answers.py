@@ -16,6 +16,8 @@ from taglio.plan.result import Limits
         (np.array([1.0, 1.0]), 1.0),
         (np.array([True, False]), 0.5),
         (np.array([1.5, 1.0]), None),
+        (np.array([1, 2]), None),  # counted from 1
+        (np.array([-1, 1]), None),
         (np.array(["1", "1"]), None),
         (np.ones((2, 5)), None),
     ],
@@ -34,7 +36,7 @@ def test_labels_that_nothing_uses_are_told() -> None:
 
     texts = np.array(["cat", "dog"])
     (line,) = notes(texts)
-    assert line.startswith("the labels were not used: top-1 accuracy needs a whole number for each input")
+    assert line.startswith("the labels were not used: top-1 accuracy needs a class from 0 to classes - 1 for each")
     assert not notes(None)
     assert not notes(np.array([1, 0]), 0.5)
     assert not notes(texts, metric="ctc")

@@ -132,10 +132,11 @@ class _Hits:
 
     def add(self, index: int, outputs: Outputs) -> None:
         scores = as_array(outputs[0])
-        if self._labels is None or scores.dtype.kind != "f" or scores.ndim != 2 or scores.shape[0] != 1:
+        classes = scores.shape[1] if scores.dtype.kind == "f" and scores.ndim == 2 and scores.shape[0] == 1 else 0
+        if self._labels is not None and 0 <= (label := int(self._labels[index])) < classes:
+            self._hits += int(scores[0].argmax()) == label
+        else:
             self._labels = None
-            return
-        self._hits += int(scores[0].argmax()) == int(self._labels[index])
 
     def share(self) -> float | None:
         return None if self._labels is None else self._hits / len(self._labels)
@@ -170,5 +171,5 @@ def _unused(labels: np.ndarray | None, chosen: Answers, limits: Limits) -> list[
     metrics = (limits.metric, *(each.metric for each in limits.also))
     if labels is None or chosen.accuracy is not None or any(each.labelled or each.own for each in metrics):
         return []
-    wanted = "a whole number for each input, and one output of scores [1, classes]"
+    wanted = "a class from 0 to classes - 1 for each input, and one output of scores [1, classes]"
     return [f"the labels were not used: top-1 accuracy needs {wanted}; a task as the metric takes other labels"]

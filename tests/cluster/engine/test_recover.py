@@ -73,7 +73,7 @@ def test_of_devices_that_take_turns_the_rest_goes_on_with_the_same_components(mo
     alive = dict.fromkeys(("near", "far", "further", "furthest"), True)
     taken: list[Planned] = []
 
-    def deployed(_: object, planned: Planned) -> Any:
+    def deployed(_: object, planned: Planned, _lanes: int) -> Any:
         if gone := [name for each in planned.plan.machines().values() for name in each if not alive[name]]:
             raise BadDevice(f"{gone[0]} is lost")
         taken.append(planned)
@@ -106,7 +106,7 @@ def test_of_devices_that_take_turns_the_rest_goes_on_with_the_same_components(mo
     assert recovery.running.plan.machines()["far"] == ("furthest",)
     alive["furthest"] = False
 
-    def without_asking(_: object, planned: Planned) -> SimpleNamespace:
+    def without_asking(_: object, planned: Planned, _lanes: int) -> SimpleNamespace:
         taken.append(planned)
         return SimpleNamespace(actors={})
 

@@ -10,9 +10,10 @@ import pytest
 
 from taglio.cli import cluster_tables
 from taglio.cluster.devices import Link
+from taglio.cluster.engine.deploy import MOST_LANES
 from taglio.cluster.engine.pipeline import Answer, Broken
 from taglio.cluster.engine.result import ClusterRun, DeviceSpeed, PlanTime
-from taglio.cluster.engine.run import DeviceSpeeds, _Run, too_short, way_s
+from taglio.cluster.engine.run import DeviceSpeeds, _Run, lanes_for, too_short, way_s
 from taglio.cluster.engine.serve import Server
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import load
@@ -220,3 +221,22 @@ def test_a_run_that_no_quota_met_says_how_many_requests_would_tell_what_devices_
     said = too_short(40, 0.03, 2.28)
     assert said is not None and "40 requests took 0.03 s" in said and "2000 runs take" in said
     assert too_short(40, 0.03, 1.05) is None and too_short(1200, 1.1, 2.28) is None
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "rate_per_s", "machines", "lanes"),
+    [
+        (0.01, None, 1, 2),
+        (0.01, 100.0, 1, 2),
+        (0.115, 102.0, 1, 13),  # a slow link of much bandwidth is full only with many on their way
+        (1.0, 1000.0, 1, MOST_LANES),
+        (1.0, 1000.0, 3, 3 * MOST_LANES),
+    ],
+)
+def test_as_many_requests_are_in_flight_as_keep_the_busiest_resource_busy(
+    latency_s: float, rate_per_s: float | None, machines: int, lanes: int
+) -> None:
+    rate = None if rate_per_s is None else SimpleNamespace(value=rate_per_s)
+    usage = (SimpleNamespace(machines=("a",)), SimpleNamespace(machines=tuple(map(str, range(machines)))))
+    plan = SimpleNamespace(predicted_latency_s=SimpleNamespace(value=latency_s), predicted_rate_per_s=rate, usage=usage)
+    assert lanes_for(plan) == lanes  # type: ignore[arg-type]

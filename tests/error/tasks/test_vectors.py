@@ -25,6 +25,13 @@ def test_perplexity_of_even_scores_is_the_number_of_classes() -> None:
     assert scored("perplexity", outputs, outputs, np.array([[1, 2, -100]])) == pytest.approx(7.0)
 
 
+@pytest.mark.parametrize("wrong", [7, -1])
+def test_perplexity_refuses_labels_that_are_no_class(wrong: int) -> None:
+    outputs = [{"y": np.zeros((1, 2, 7), np.float32)}]
+    with pytest.raises(BadData, match=f"label {wrong} is no class: there are 7"):
+        scored("perplexity", outputs, outputs, np.array([[1, wrong]]))
+
+
 @pytest.mark.parametrize("channels_first", [True, False])
 def test_mean_iou_of_a_shifted_edge(channels_first: bool) -> None:
     left = np.zeros((4, 8), np.int64)

@@ -23,7 +23,8 @@ from taglio.components.build import Manifest, read
 from taglio.errors import BadDevice, plural
 from taglio.progress import Progress
 
-LANES = 8
+# Requests in flight per device at most: each has its threads on every device.
+MOST_LANES = 32
 _PATIENCE_S = 120.0
 _PINGS = 50
 
@@ -70,10 +71,11 @@ class Calls:
         return lambda *given: ray().get(method.remote(*given), timeout=self._patience_s)
 
 
-def deploy(connection: Connection, planned: Planned) -> Deployment:
-    """Send and open the components of a plan. Raises BadDevice for a device that cannot run its components."""
+def deploy(connection: Connection, planned: Planned, lanes: int) -> Deployment:
+    """Send and open the components of a plan for up to `lanes` requests in flight. Raises BadDevice for a device that
+    cannot run its components."""
     manifest = read(planned.folder, model_sha256=planned.plan.model_sha256)
-    return open_components(connection, manifest, planned.folder, planned.cluster, planned.plan.machines())
+    return open_components(connection, manifest, planned.folder, planned.cluster, lanes, planned.plan.machines())
 
 
 def open_components(
@@ -81,10 +83,11 @@ def open_components(
     manifest: Manifest,
     folder: Path,
     cluster: Cluster,
+    lanes: int,
     machines: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Deployment:
-    """Send and open the components in `folder`; `machines` are the devices that run a device's components in turn
-    (default: itself). Raises BadDevice.
+    """Send and open the components in `folder` for up to `lanes` requests in flight; `machines` are the devices that
+    run a device's components in turn (default: itself). Raises BadDevice.
 
     On the start device, its components are opened in this process: inputs and outputs are here.
     """
@@ -96,14 +99,19 @@ def open_components(
     connection.need(names)
     own = connection.here
     here = Host(own.name, own.threads, own.folder / "components") if own.name == cluster.start else None
-    # The answers of the next request are fetched in advance.
-    groups = {MESSAGES: LANES, FETCHES: (LANES + 1) * len(wiring.messages), WATCH: 1}
-    actor = library.remote(num_cpus=0, max_restarts=0, concurrency_groups=groups)(Host)
-    actors = {name: actor.options(**on(name)).remote() for name in names if here is None or name != here.device}
+    threads = min(lanes, MOST_LANES)  # devices that take turns share what is in flight
+    away = [name for name in names if here is None or name != here.device]
+    actors = {}
+    for name in away:
+        sent = sum(each.source_device == stands_for[name] for each in wiring.messages)
+        # The answers of the next request are fetched in advance.
+        groups = {MESSAGES: threads, FETCHES: max(1, (threads + 1) * sent), WATCH: 1}
+        actor = library.remote(num_cpus=0, max_restarts=0, concurrency_groups=groups)(Host)
+        actors[name] = actor.options(**on(name)).remote()
     hosts: dict[str, Any] = {name: Calls(each) for name, each in actors.items()}
     if here is not None and here.device in names:
         hosts[here.device] = here
-    clocks, sent, loaded = {}, 0, []
+    clocks, sent_bytes, loaded = {}, 0, []
     opening = {}
     with ThreadPoolExecutor(len(hosts)) as pool:
         for name, host in hosts.items():
@@ -114,7 +122,7 @@ def open_components(
                 _fits(device, pieces[0].runtime, found)
                 clocks[name] = Clock(0.0, 0.0) if found.clock == clock_name() else _clock(host)
                 files = {sha256: folder / file for piece in pieces for file, sha256 in piece.files.items()}
-                sent += send(host, files)
+                sent_bytes += send(host, files)
             except Exception as error:
                 raise refusal(name, error) from None
             jobs = [
@@ -130,7 +138,7 @@ def open_components(
             except Exception as error:
                 raise refusal(name, error) from None
     _hold(manifest, places, loaded)
-    return Deployment(manifest, wiring, actors, here, tuple(loaded), clocks, sent, places)
+    return Deployment(manifest, wiring, actors, here, tuple(loaded), clocks, sent_bytes, places)
 
 
 def _fits(device: Device, runtime: str, found: Facts) -> None:

@@ -21,7 +21,7 @@ from onnx.parser import parse_model
 
 from taglio.cluster.devices import Cluster
 from taglio.cluster.engine.connect import Connection
-from taglio.cluster.engine.deploy import LANES, Deployment, open_components
+from taglio.cluster.engine.deploy import Deployment, open_components
 from taglio.cluster.engine.pipeline import Answer, Broken, Pipeline
 from taglio.components.build import write
 from taglio.components.cut import Component
@@ -30,8 +30,9 @@ from taglio.progress import Progress, reported
 from taglio.runtimes.onnxruntime import NAME
 from taglio.scratch import scratch
 
-# Extra messages in the third pipeline.
+# Extra messages in the third pipeline; requests in flight where as many as possible are answered.
 _MORE = 2
+_LANES = 8
 # A message of "many bytes" occupies the link for this long, within these sizes.
 _LONG_S, _FEWEST_BYTES, _MOST_BYTES = 0.2, 100_000, 1_000_000
 _LEAST_S, _FEWEST, _FEWEST_LONG, _PATIENCE_S = 2.0, 50, 16, 60.0
@@ -190,12 +191,12 @@ def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[fl
 
 
 def _opened(
-    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], lanes: int = LANES
+    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], lanes: int = _LANES
 ) -> tuple[Deployment, Pipeline]:
     folder.mkdir()
     runtimes = {each.name: each.runtime or NAME for each in cluster.devices}
     manifest = write(folder, "0" * 64, [_INPUT], [_OUTPUT], parts, runtimes=runtimes)
-    deployment = open_components(connection, manifest, folder, cluster)
+    deployment = open_components(connection, manifest, folder, cluster, lanes)
     return deployment, Pipeline(deployment, lanes, cluster.start)
 
 

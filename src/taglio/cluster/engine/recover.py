@@ -166,8 +166,9 @@ class Recovery:
         return pipeline
 
     def _deployed(self, planned: Planned) -> tuple[Deployment, Pipeline]:
-        deployment = deploy(self._connection, planned)
-        return deployment, Pipeline(deployment, self._lanes(planned), planned.cluster.start)
+        lanes = self._lanes(planned)
+        deployment = deploy(self._connection, planned, lanes)
+        return deployment, Pipeline(deployment, lanes, planned.cluster.start)
 
     def _prepare(self, make: Callable[[], Planned], reason: str) -> None:
         def work() -> None:

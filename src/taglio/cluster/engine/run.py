@@ -5,7 +5,7 @@ Plans nothing; recover.py handles lost devices.
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
@@ -18,7 +18,7 @@ from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.engine.connect import connect
 from taglio.cluster.engine.counters import between
 from taglio.cluster.engine.counters import read as read_counters
-from taglio.cluster.engine.deploy import LANES, Deployment
+from taglio.cluster.engine.deploy import MOST_LANES, Deployment
 from taglio.cluster.engine.load import busy_from_now, crowded
 from taglio.cluster.engine.pipeline import Answer
 from taglio.cluster.engine.recover import Recovery
@@ -89,11 +89,15 @@ def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
 
 
 def lanes_for(plan: Plan) -> int:
-    """Requests in flight that keep the busiest device or link busy: latency times rate (Little's law), plus one."""
+    """Requests in flight that keep the busiest device or link busy: latency times rate (Little's law), plus one; at
+    most as many as the devices have threads for."""
+    return min(_needed_lanes(plan), MOST_LANES * max(len(each.machines) for each in plan.usage))
+
+
+def _needed_lanes(plan: Plan) -> int:
     if plan.predicted_rate_per_s is None:
         return 2
-    needed = math.ceil(plan.predicted_latency_s.value * plan.predicted_rate_per_s.value) + 1
-    return max(2, min(LANES * max(len(each.machines) for each in plan.usage), needed))
+    return max(2, math.ceil(plan.predicted_latency_s.value * plan.predicted_rate_per_s.value) + 1)
 
 
 def patience_s(plan: Plan) -> float:
@@ -174,8 +178,7 @@ def answer_requests(
             notes.append(f'inputs were sent from "{here}", not from the start device "{cluster.start}"')
         if planned_for(folder, work) not in (None, cluster):
             notes.append("the cluster file has changed since the plan was made: predictions are for the earlier one")
-        if stream and crossings and not any(each.send_s or each.receive_s for each in cluster.devices):
-            notes.append("the predicted rate ignores the CPU cost per message: taglio cluster probe measures it")
+        notes += _of_rate(ready, lanes) if stream else ()
         notes += filter(None, (None if stream else too_short(runs, took_s, plans[0].ratio), crowded(busy_share)))
         result = ClusterRun(
             requests=runs,
@@ -206,6 +209,14 @@ def answer_requests(
         )
     artifact.save(folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
     return result
+
+
+def _of_rate(planned: Planned, lanes: int) -> Iterator[str]:
+    """Notes on a predicted rate that a stream cannot be expected to reach."""
+    if planned.plan.crossings and not any(each.send_s or each.receive_s for each in planned.cluster.devices):
+        yield "the predicted rate ignores the CPU cost per message: taglio cluster probe measures it"
+    if lanes < (needed := _needed_lanes(planned.plan)):
+        yield f"the predicted rate needs {needed} requests in flight, {lanes} are the most for these devices"
 
 
 def too_short(runs: int, took_s: float, ratio: float) -> str | None:

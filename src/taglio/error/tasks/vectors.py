@@ -77,9 +77,14 @@ def read_scores(outputs: Outputs, _: Setting) -> np.ndarray:
 
 def likelihood(scores: np.ndarray, tokens: np.ndarray, _: Setting) -> np.ndarray:
     """Negative log likelihood of the labels under softmax of the scores, and the number of labels."""
-    if tokens.size != len(scores) or tokens.max(initial=0) >= scores.shape[1]:
+    if tokens.size != len(scores):
         raise BadData(f"metric perplexity: labels {list(np.shape(tokens))} do not fit scores {list(scores.shape)}")
     counted = tokens != IGNORED
+    if (outside := tokens[counted & ((tokens < 0) | (tokens >= scores.shape[1]))]).size:
+        raise BadData(
+            f"metric perplexity: label {outside[0]} is no class: there are {scores.shape[1]}, counted from 0 "
+            f"({IGNORED} is ignored)"
+        )
     shifted = scores - scores.max(axis=1, keepdims=True)
     logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return np.array([-logs[counted, tokens[counted]].sum(), counted.sum()], np.float64)
