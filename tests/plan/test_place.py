@@ -420,6 +420,17 @@ def test_a_later_objective_takes_nothing_of_the_rate(overhead: float, frugal: st
     assert two.predicted_rate_per_s.value >= one.predicted_rate_per_s.value * (1 - 2e-3)
 
 
+@pytest.mark.parametrize(("text", "send_s", "told"), [("throughput", 0.0, 1), ("throughput", 1e-9, 0), ("sum", 0.0, 0)])
+def test_a_rate_that_takes_messages_for_free_is_told(text: str, send_s: float, told: int) -> None:
+    """A stream whose messages nobody had measured had a third of the rate that was predicted."""
+    graph, profiles = chain()
+    cluster = replace(CLUSTER, devices=tuple(replace(each, send_s=send_s) for each in CLUSTER.devices))
+    work = Workload("m", graph, profiles, None, Limits(None))
+    plan = place([work], cluster, parse_objective(text), time_limit_s=5.0).plans[0]
+    assert text == "sum" or any(each.source != each.target for each in plan.crossings)
+    assert len([each for each in plan.notes if "messages to cost the devices no CPU time" in each]) == told
+
+
 def test_a_running_plan_stays_unless_moving_pays() -> None:
     graph, profiles = chain()
     work = Workload("m", graph, profiles, None, Limits(None))

@@ -104,6 +104,11 @@ class Cluster:
                 "cluster file, or leave energy out"
             )
 
+    @property
+    def messages_cost(self) -> bool:
+        """Whether any device's CPU time per message is known (taglio cluster probe measures it)."""
+        return any(each.send_s or each.receive_s for each in self.devices)
+
     def processor(self, name: str) -> str:
         """The device whose processor and memory `name` uses: its own or another device's."""
         return self.device(name).processor or name

@@ -84,6 +84,10 @@ def _plan(
     assumed = [each.device for each in usage if each.assumed and each.predicted_busy_s > 0.0]
     if assumed:
         notes = (f"assumed, not measured: the times of {', '.join(assumed)}",)
+    apart = any(cluster.processor(t.link[0]) != cluster.processor(t.link[1]) for t in pipeline.transfers)
+    if apart and "throughput" in objective and not cluster.messages_cost:
+        told = "the predicted rate takes messages to cost the devices no CPU time, and a stream may be far slower"
+        notes = (*notes, f"{told}: taglio cluster probe measures it, plan with what it writes")
     first = next(iter(work.profiles.values()))
     plan = Plan(
         model_sha256=work.graph.model_sha256,

@@ -213,7 +213,7 @@ def answer_requests(
 
 def _of_rate(planned: Planned, lanes: int) -> Iterator[str]:
     """Notes on a predicted rate that a stream cannot be expected to reach."""
-    if planned.plan.crossings and not any(each.send_s or each.receive_s for each in planned.cluster.devices):
+    if planned.plan.crossings and not planned.cluster.messages_cost:
         yield "the predicted rate ignores the CPU cost per message: taglio cluster probe measures it"
     if lanes < (needed := _needed_lanes(planned.plan)):
         yield f"the predicted rate needs {needed} requests in flight, {lanes} are the most for these devices"
