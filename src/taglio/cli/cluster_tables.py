@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from taglio.cluster.devices import Handling
 from taglio.cluster.engine.calibrate import Watts
-from taglio.cluster.engine.handling import Handling
 from taglio.cluster.engine.optimize import ClusterOutcome
 from taglio.cluster.engine.probe import LinkProbe
 from taglio.cluster.engine.resident import Facts

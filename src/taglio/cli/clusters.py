@@ -12,7 +12,7 @@ from taglio.cli.parser import arguments
 from taglio.cluster import file as cluster_file
 from taglio.cluster.engine.calibrate import calibrate
 from taglio.cluster.engine.connect import connect, gather
-from taglio.cluster.engine.handling import handling, with_handling
+from taglio.cluster.engine.handling import handling
 from taglio.cluster.engine.optimize import optimize_on_cluster
 from taglio.cluster.engine.probe import measured
 from taglio.cluster.engine.probe import probe as probe_links
@@ -94,7 +94,7 @@ def probe(options: argparse.Namespace) -> Shown:
     with connect(cluster.start) as connection:
         found = probe_links(connection, cluster, options.progress)
         handled = handling(connection, cluster, options.progress)
-    text = cluster_file.written(measured(with_handling(cluster, handled), found))
+    text = cluster_file.written(measured(cluster.with_handling(handled), found))
     cluster_file.parse(text)
     if options.write is not None:
         artifact.write_bytes(options.write, text.encode())

@@ -1,7 +1,7 @@
 """Devices and the links between them, as values. Measures nothing, reads no file and is independent of models."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from math import inf, lcm
 from typing import Any
@@ -10,6 +10,8 @@ from taglio.errors import BadOption
 
 # The environment variable that is set in emulated devices.
 EMULATION = "TAGLIO_EMULATION"
+# Bytes of a call that fetches a message, with its headers and acknowledgements (docs/notes/ray.md).
+FETCH_BYTES = 700
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,18 @@ class Device:
     def assumed(self) -> bool:
         """Whether its times are scaled from another device's instead of measured."""
         return self.scale_of is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """CPU seconds of a device per message and per byte, as sender and as receiver, and per request on the start device;
+    stretched by the device's quota like all its work."""
+
+    send_s: float
+    receive_s: float
+    send_byte_s: float = 0.0
+    receive_byte_s: float = 0.0
+    request_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +139,11 @@ class Cluster:
                 return link
         return Link(source, target, inf) if source == target else None
 
+    def fetching_s(self, source: str) -> float:
+        """Seconds that the start device's call for a message from `source` keeps the link there busy."""
+        link = self.link(self.start, source)
+        return 0.0 if link is None or source == self.start else FETCH_BYTES / link.bandwidth_bytes_per_s
+
     def with_link(self, link: Link) -> "Cluster":
         """A copy with one link set."""
         others = tuple(each for each in self.links if (each.source, each.target) != (link.source, link.target))
@@ -134,6 +153,11 @@ class Cluster:
         """A copy with other values of one device."""
         device = replace(self.device(name), **changes)
         return replace(self, devices=tuple(device if each.name == name else each for each in self.devices))
+
+    def with_handling(self, found: Mapping[str, Handling]) -> "Cluster":
+        """A copy with the CPU cost per message of each device, or of the one that it is declared to be like."""
+        costs = ((each, found.get(each.like or each.name)) for each in self.devices)
+        return replace(self, devices=tuple(replace(each, **asdict(cost)) if cost else each for each, cost in costs))
 
     def without(self, name: str) -> "Cluster":
         """A copy without one device and its links. Raises BadOption for the start device."""

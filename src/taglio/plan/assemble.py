@@ -238,7 +238,10 @@ def busy_times(
                 only = own[a][:, None] * own[b]
                 name = f"{what} of {source.name} -> {target.name}"
                 of_each = models / cluster.turns(source.name, target.name)
-                found.append(Resource(name, none, only * gap, only * per_byte[a, b], of_each, 0.0, upper))
+                fetch = own[b] * cluster.fetching_s(target.name) if source.name == cluster.start else None
+                found.append(
+                    Resource(name, none, only * gap, only * per_byte[a, b], of_each, 0.0, upper, fetch=fetch)
+                )
     return tuple(found)
 
 

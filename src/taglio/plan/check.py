@@ -17,7 +17,7 @@ from taglio.cluster.devices import Cluster
 from taglio.error.model import ErrorModel
 from taglio.errors import TaglioError
 from taglio.model.graph import Block, Graph, Tensor
-from taglio.plan.result import Plan
+from taglio.plan.result import Crossing, Plan
 from taglio.profile.result import Glue, Profile
 
 INT8, FLOAT = "int8", "float32"
@@ -221,6 +221,14 @@ class _Checks:
         arriving = self.arrives(name, where, readings)
         wants = {INT8 if each.int8 else FLOAT for each in readings}
         return kind in wants or not wants <= arriving
+
+    def taken_by(self, sent: Crossing) -> frozenset[str]:
+        """The components, or the caller (""), that use a tensor where it arrives."""
+        return frozenset(
+            where
+            for (name, where), readings in self.groups.items()
+            if (name, readings[0].device) == (sent.tensor, sent.target) and self.takes(sent.precision, name, where, readings)
+        )
 
     def behind(self, reader: str) -> set[str]:
         """Blocks that compute with what a reader takes: itself, or all behind it if it only moves values."""
@@ -451,6 +459,7 @@ class _Checks:
         """Energy, rate and the limits per request."""
         plan, limits = self.plan, self.plan.limits
         busy, spent = defaultdict[str, float](float), defaultdict[str, float](float)
+        fetched: set[tuple[str, str, frozenset[str]]] = set()  # messages to the start device
         for name, device in self.device_of.items():
             busy[device] += self.seconds[name]
             spent[device] += self.seconds[name] * self.cluster.device(device).active_watts
@@ -460,8 +469,12 @@ class _Checks:
             spent[sent.source] += sent.bytes * link.joules_per_byte
             busy[f"{sent.source} -> {sent.target}"] += link.gap_s + sent.bytes / link.bandwidth_bytes_per_s
             if sent.source != sent.target:
+                if sent.target == plan.start:
+                    fetched.add((sent.source, self.sender(sent.tensor, sent.precision), self.taken_by(sent)))
                 busy[sent.source] += self.cluster.device(sent.source).sending_s(sent.bytes)
                 busy[sent.target] += self.cluster.device(sent.target).receiving_s(sent.bytes)
+        for source, *_ in fetched:
+            busy[f"{plan.start} -> {source}"] += self.cluster.fetching_s(source)
         joules, claimed = sum(spent.values()), plan.predicted_joules
         if not _close(joules, claimed.value if claimed is not None else 0.0):
             raise PlanIsWrong(f"a request takes {joules:.6g} J by the tables, the plan claims {claimed}")

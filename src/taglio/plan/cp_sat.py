@@ -15,6 +15,8 @@ the program is then solved again.
 Components: a device has at least as many components of a model as lie on any path through it, separated by blocks
 elsewhere: e(n) ≥ e(p) + on(n, d) − on(p, d) for node n behind node p. The start device has one more if it quantises
 inputs for other devices, and one more if it dequantises outputs from them.
+
+Fetched messages: at least one of each device that sends the start device anything.
 """
 
 import time
@@ -238,7 +240,8 @@ class PeriodProgram:
             if periods[index]:
                 amounts = np.floor(table[used, index] * (row.unit / self.unit)).astype(np.int64)
                 total = self.cp.LinearExpr.weighted_sum(literals, amounts.tolist())
-                self.model.add(total + self._components(row.column - 1, overhead_s) <= self.period)
+                more = self._components(row.column - 1, overhead_s) + self._fetches(row.column - 1)
+                self.model.add(total + more <= self.period)
             else:
                 # Amounts are cut where they break the limit whatever is saved elsewhere.
                 most = row.upper + float(self.costs.saved[index]) + 1.0
@@ -255,6 +258,21 @@ class PeriodProgram:
             bare = [each for key, each in self.bare.items() if key[:2] == (model, device)]
             count = self._count(int(model), int(device), taken_s) + sum(bare)
             total = total + int(np.floor(taken_s / self.unit)) * count
+        return total
+
+    def _fetches(self, resource: int) -> Any:
+        """A lower bound on what fetching messages takes of a resource, rounded down: one message of each device that
+        sends the start device anything."""
+        each, total = self.costs.problem.resources[resource], 0
+        if each.fetch is None:
+            return total
+        values = self.costs.problem.values
+        for model, device in zip(*np.nonzero(each.models[:, None] * each.fetch), strict=True):
+            fetched = self._new()
+            for (value, source, target, _), option in self.options.items():
+                if (source, target, values.model[value]) == (device, values.home[value], model):
+                    self.model.add_implication(option, fetched)
+            total = total + int(np.floor(float(each.models[model] * each.fetch[device]) / self.unit)) * fetched
         return total
 
     def _count(self, model: int, device: int, taken_s: float) -> Any:

@@ -4,6 +4,7 @@ The latency is that of the simulated timeline of a single request plus the start
 rate is that of the busiest device or link.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import hypot, inf, isfinite
@@ -57,14 +58,24 @@ def loads(assembled: Assembled, totals: Totals, rates: Sequence[float]) -> dict[
 
 
 def beyond_blocks(assembled: Assembled, of_models: Sequence[Pipeline]) -> np.ndarray:
-    """What the components of every model's pipeline take beyond their blocks, by resource of the problem."""
+    """What the components and fetched messages of every model's pipeline take beyond their blocks, by resource of the
+    problem."""
     devices, resources = assembled.problem.devices, assembled.problem.resources
     result = np.zeros(len(resources))
     for model, pipeline in enumerate(of_models):
         on = [devices.index(task.device) for task in pipeline.tasks]
         busy = np.bincount(on, [task.beyond_s for task in pipeline.tasks], len(devices))
         result += [float(each.models[model] * (each.device @ busy)) for each in resources]
+        fetched = np.array([_fetched(pipeline, assembled.cluster.start)[device] for device in devices], float)
+        result += [0.0 if each.fetch is None else float(each.models[model] * (each.fetch @ fetched)) for each in resources]
     return result
+
+
+def _fetched(pipeline: Pipeline, start: str) -> Counter[str]:
+    """The number of messages that the start device fetches from each device: one for all tensors that the same
+    components read."""
+    sent = (each for each in pipeline.transfers if each.link[1] == start != each.link[0])
+    return Counter(device for _, _, _, device in {(t.source, t.targets, t.answers, t.link[0]) for t in sent})
 
 
 def _plan(
@@ -145,8 +156,8 @@ def predicted_error(work: Workload, plan: Plan) -> float:
 
 
 def _busy(assembled: Assembled, model: int, pipeline: Pipeline, timeline: Timeline) -> dict[str, float]:
-    """Busy seconds per streamed request of each link and each place, including its request and message handling; of
-    devices that take turns, those of the one whose turn it is."""
+    """Busy seconds per streamed request of each link, including calls that fetch messages, and of each place, including
+    its request and message handling; of devices that take turns, those of the one whose turn it is."""
     profiles, busy, cluster = assembled.workloads[model].profiles, dict(timeline.busy_s), assembled.cluster
     busy[cluster.start] = busy.get(cluster.start, 0.0) + cluster.device(cluster.start).request_s
     for each in pipeline.transfers:
@@ -154,6 +165,9 @@ def _busy(assembled: Assembled, model: int, pipeline: Pipeline, timeline: Timeli
         if source.name != target.name:
             busy[source.name] = busy.get(source.name, 0.0) + source.sending_s(each.bytes)
             busy[target.name] = busy.get(target.name, 0.0) + target.receiving_s(each.bytes)
+    for device, count in _fetched(pipeline, cluster.start).items():
+        name = link_name((cluster.start, device))
+        busy[name] = busy.get(name, 0.0) + count * cluster.fetching_s(device)
     return {on: seconds * (profiles[on].sustained() if on in profiles else 1.0) for on, seconds in busy.items()}
 
 
@@ -161,7 +175,7 @@ def _periods(assembled: Assembled, model: int, pipeline: Pipeline, busy: Mapping
     """Seconds between requests that each link and device can keep up with: the places of a device share its processor,
     devices that take turns share the requests."""
     profiles, cluster = assembled.workloads[model].profiles, assembled.cluster
-    links = {link_name(each.link): each.link for each in pipeline.transfers}
+    links = {link_name(ends): ends for each in pipeline.transfers for ends in (each.link, each.link[::-1])}
     found: dict[str, float] = {}
     for on, seconds in busy.items():
         where = cluster.processor(on) if on in profiles else on

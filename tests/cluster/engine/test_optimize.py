@@ -10,8 +10,10 @@ import pytest
 
 from taglio import artifact
 from taglio.cli import cluster_tables
-from taglio.cluster.devices import Cluster
-from taglio.cluster.engine import optimize
+from taglio.cluster.devices import Cluster, Handling
+from taglio.cluster.engine import optimize, run
+from taglio.cluster.engine.replan import Planned
+from taglio.cluster.file import parse
 from taglio.components.build import read
 from taglio.flow import opening, work
 from taglio.flow.profile import profile_as
@@ -84,6 +86,42 @@ def test_one_run_opens_and_makes_everything_once(tiny: Case, tmp_path: Path, mon
     assert len(answered) == 1 and done.scheme == SCHEME and done.scheme_from is None
     assert artifact.load(out / "plan.json", "plan", Plan) == done.plan
     assert read(out / "components").plan_sha256 == done.plan.fingerprint()
+
+
+@pytest.mark.whole
+def test_messages_that_the_cluster_file_has_no_cost_of_are_measured_for_a_stream(
+    tiny: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planned as if messages were free, a stream had a third of the rate that was promised. A run of the plan with the
+    same file knows what was measured."""
+    asked: list[Cluster] = []
+    found = {"camera": Handling(1e-3, 2e-3, request_s=1e-4), "server": Handling(3e-3, 4e-3)}
+
+    def measured(_: Any, cluster: Cluster, __: Any) -> dict[str, Handling]:
+        asked.append(cluster)
+        return found
+
+    ready: list[Planned] = []
+    monkeypatch.setattr(optimize, "connect", connected)
+    monkeypatch.setattr(optimize, "profile_devices", profiled)
+    monkeypatch.setattr(optimize, "refine_devices", lambda _, __, ___, known, *____: known)
+    monkeypatch.setattr(optimize, "answer_requests", lambda _, __, each, *___, **____: ready.append(each))
+    monkeypatch.setattr(optimize, "handling", measured)
+    for each in ("_FIRST_S", "_LAST_S", "_TIMED_S"):
+        monkeypatch.setattr(optimize, each, 0.3)
+    file, out = tmp_path / "cluster.toml", tmp_path / "out"
+    text = CLUSTER.replace('profile = "profile.json"', "")
+    file.write_text(text)
+    given = (out, tiny.model, tiny.data, file)
+    settings: dict[str, Any] = {"max_error": 0.5, "scheme": SCHEME, "effort": 0.01, "threads": 1}
+    done = optimize.optimize_on_cluster(*given, objective="energy,throughput", **settings)
+    assert asked == [parse(text)] and ready[-1].cluster == parse(text).with_handling(found)
+    assert not any("messages to cost" in each for each in done.plan.notes)
+    opened, again = run.planned(out, parse(text))
+    assert again.cluster == ready[-1].cluster == run.planned_for(out, opened)
+    file.write_text(text.replace("active_watts = 4", "active_watts = 4\nsend_ms = 1"))
+    optimize.optimize_on_cluster(*given, objective="throughput", **settings)
+    assert len(asked) == 1 and ready[-1].cluster.device("camera").send_s == 1e-3
 
 
 def test_the_plan_taken_is_one_that_was_timed_and_not_one_that_looks_faster_by_the_tables() -> None:

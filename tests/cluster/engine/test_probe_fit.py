@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from taglio.cluster.devices import Link
+from taglio.cluster.devices import Handling, Link
 from taglio.cluster.engine import probe
-from taglio.cluster.engine.handling import Handling, with_handling
 from taglio.cluster.engine.probe import SIZES, fitted, measured
 from taglio.cluster.file import parse, written
 from tests.cluster.engine.devices import CLUSTER
@@ -61,7 +60,7 @@ def test_what_was_measured_is_a_cluster_file() -> None:
     samples = {size: [0.01 + size / 5e6] * 5 for size in SIZES}
     ends = [("camera", "server"), ("server", "camera"), ("camera", "camera")]
     probes = [fitted(a, b, samples, cluster.link(a, b), 1e-3 if a != b else 0.0) for a, b in ends]
-    cluster = with_handling(cluster, {"server": Handling(2e-3, 3e-3, 2.0**-28, 2.0**-26)})
+    cluster = cluster.with_handling({"server": Handling(2e-3, 3e-3, 2.0**-28, 2.0**-26)})
     again = parse(written(measured(cluster, probes)))
     assert [each.name for each in again.devices] == [each.name for each in cluster.devices]
     assert again.start == cluster.start

@@ -12,14 +12,14 @@ works like a network, beside its runs without requests.
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnx.parser import parse_model
 
-from taglio.cluster.devices import Cluster
+from taglio.cluster.devices import Cluster, Handling
 from taglio.cluster.engine.connect import Connection
 from taglio.cluster.engine.deploy import Deployment, open_components
 from taglio.cluster.engine.pipeline import Answer, Broken, Pipeline
@@ -46,18 +46,6 @@ _FEW, _FLOAT_BYTES = 8, 4
 # network.
 _WIDE, _LONG = 400, 4000
 _INPUT, _OUTPUT = "x", "y"
-
-
-@dataclass(frozen=True, slots=True)
-class Handling:
-    """CPU seconds of a device per message and per byte, as sender and as receiver, and per request on the start device;
-    stretched by the device's quota like all its work."""
-
-    send_s: float
-    receive_s: float
-    send_byte_s: float = 0.0
-    receive_byte_s: float = 0.0
-    request_s: float = 0.0
 
 
 def handling(connection: Connection, cluster: Cluster, progress: Progress | None = None) -> dict[str, Handling]:
@@ -103,12 +91,6 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
     mine = np.median(ours, axis=0) / np.median(shares) if ours else np.zeros(4)
     found[start] = replace(_bounded(mine), request_s=request_s)
     return found
-
-
-def with_handling(cluster: Cluster, found: Mapping[str, Handling]) -> Cluster:
-    """The cluster with the measured CPU cost per message."""
-    devices = (replace(each, **asdict(found[each.name])) if each.name in found else each for each in cluster.devices)
-    return replace(cluster, devices=tuple(devices))
 
 
 def _bounded(seconds: np.ndarray) -> Handling:

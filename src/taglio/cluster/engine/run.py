@@ -85,6 +85,8 @@ def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
         raise BadArtifact(
             f'{folder / PLAN}.json: starts at "{plan.start}", the cluster file at "{cluster.start}": plan again'
         )
+    if not cluster.messages_cost and (kept := _kept(folder, work)) is not None:
+        cluster = cluster.with_handling(kept.handling)
     return work, Planned(folder / COMPONENTS, plan, cluster)
 
 
@@ -232,11 +234,13 @@ def too_short(runs: int, took_s: float, ratio: float) -> str | None:
 
 def planned_for(folder: Path, work: Work) -> Cluster | None:
     """The cluster that the plan in `folder` was made for; None if it was not stored."""
+    kept = _kept(folder, work)
+    return None if kept is None else parse(kept.text, kept.file, kept.scenario).with_handling(kept.handling)
+
+
+def _kept(folder: Path, work: Work) -> ClusterFile | None:
     path = folder / f"{CLUSTER}.json"
-    if not path.exists():
-        return None
-    kept = artifact.load(path, CLUSTER, ClusterFile, model_sha256=work.model.sha256)
-    return parse(kept.text, kept.file, kept.scenario)
+    return artifact.load(path, CLUSTER, ClusterFile, model_sha256=work.model.sha256) if path.exists() else None
 
 
 @dataclass(slots=True)
