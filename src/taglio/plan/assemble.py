@@ -239,9 +239,7 @@ def busy_times(
                 name = f"{what} of {source.name} -> {target.name}"
                 of_each = models / cluster.turns(source.name, target.name)
                 fetch = own[b] * cluster.fetching_s(target.name) if source.name == cluster.start else None
-                found.append(
-                    Resource(name, none, only * gap, only * per_byte[a, b], of_each, 0.0, upper, fetch=fetch)
-                )
+                found.append(Resource(name, none, only * gap, only * per_byte[a, b], of_each, 0.0, upper, fetch=fetch))
     return tuple(found)
 
 

@@ -227,7 +227,8 @@ class _Checks:
         return frozenset(
             where
             for (name, where), readings in self.groups.items()
-            if (name, readings[0].device) == (sent.tensor, sent.target) and self.takes(sent.precision, name, where, readings)
+            if (name, readings[0].device) == (sent.tensor, sent.target)
+            and self.takes(sent.precision, name, where, readings)
         )
 
     def behind(self, reader: str) -> set[str]:

@@ -67,7 +67,8 @@ def beyond_blocks(assembled: Assembled, of_models: Sequence[Pipeline]) -> np.nda
         busy = np.bincount(on, [task.beyond_s for task in pipeline.tasks], len(devices))
         result += [float(each.models[model] * (each.device @ busy)) for each in resources]
         fetched = np.array([_fetched(pipeline, assembled.cluster.start)[device] for device in devices], float)
-        result += [0.0 if each.fetch is None else float(each.models[model] * (each.fetch @ fetched)) for each in resources]
+        calls = [0.0 if each.fetch is None else float(each.fetch @ fetched) for each in resources]
+        result += [float(each.models[model]) * taken for each, taken in zip(resources, calls, strict=True)]
     return result
 
 
