@@ -125,6 +125,11 @@ def test_constant_inputs_are_told_but_no_masks() -> None:
         "input x is constant (0.0) in 4 of 4 samples: check the data and their preprocessing"
     ]
     assert len(constant_inputs([{"mask": mask}] * 4)) == 1
+    states = {f"state{index}": np.zeros(4, np.float32) for index in range(6)}
+    assert constant_inputs([{"x": varied, **states}] * 4) == [
+        "inputs state0, state1, state2, state3 and 2 others are constant (0.0) in 4 of 4 samples: check the data and "
+        "their preprocessing"
+    ]
     assert constant_inputs([{"ids": np.arange(4), "mask": mask, "types": 0 * mask}] * 4) == []
 
 
@@ -133,6 +138,8 @@ def test_the_sizes_of_dynamic_dimensions_are_told() -> None:
     samples = [{"ids": np.ones((1, length)), "x": np.ones((1, 3))} for length in (8, 32, 16)]
     assert "measured at length 8 to 32 only" in sizes_measured([ids, fixed], samples)
     assert "at y[1] 4 only" in sizes_measured([InputSpec("y", (None, None), "float32")], [{"y": np.ones((1, 4))}])
+    unnamed = InputSpec("y", ("?", "?"), "float32")  # two dimensions, not one
+    assert "at y[1] 4 only" in sizes_measured([unnamed], [{"y": np.ones((2, 4))}])
     assert not sizes_measured([InputSpec("y", ("batch", 4), "float32")], [{"y": np.ones((1, 4))}])
     assert not sizes_measured([fixed], samples)
 

@@ -227,7 +227,7 @@ def test_a_profile_by_itself_is_not_of_a_mix(tiny: Case, monkeypatch: pytest.Mon
 def test_effort_scales_the_time_for_trying(few: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose_bfloat16, "_seconds", lambda *_: pytest.fail("was tried", pytrace=False))
     reference = few.reference(4)
-    # One measurement takes 3 s: too long for a quarter of a fifth of 20 s, the least.
+    # Sixteen runs take 24 s: more than three times a fifth of 20 s, the least.
     assert choose_bfloat16.choose_bfloat16(few, reference, 0.01, RELATIVE, 1.5, effort=0.05) == (
         "a run takes 1.5 s: its blocks were not chosen; a higher effort chooses them"
     )

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from onnx.parser import parse_model
 
 from taglio.profile import quota, speed, stopwatch
 from taglio.profile.kernels import kernel_seconds, unpaused
@@ -351,3 +352,27 @@ def test_an_inference_takes_the_mean_over_the_shapes_that_occur() -> None:
     ):
         assert small < 0.01 * large
         assert 10.0 * small < mixed < 0.5 * large  # the median would be `small`
+
+
+@pytest.mark.parametrize("once_s", [0.0, 1e3])
+def test_a_loop_takes_no_longer_by_its_kernels_than_its_run(once_s: float) -> None:
+    """Recording the kernels of 3,000 steps takes longer than the steps."""
+    loop = parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        counts (float[4] x) => (float[4] y) <int64 steps = {3000}, bool on = {1}> {
+            [before] a = Relu (x)
+            [repeats] b = Loop <body = step (int64 i, bool c, float[4] carried) => (bool same, float[4] more) {
+                same = Identity (c)
+                twice = Add (carried, carried)
+                half = Sub (twice, carried)
+                more = Relu (half)
+            }> (steps, on, a)
+            [after] y = Sigmoid (b)
+        }
+        """
+    )
+    feeds = [{"x": np.ones(4, np.float32)}]
+    options = SessionOptions(threads=1)
+    found = time_models({"m": lambda: loop}, feeds, options, Effort(), kernels=True, once_s=once_s)["m"]
+    assert 0.5 * found.wall.median_s < found.kernels["repeats"] <= found.wall.median_s

@@ -164,3 +164,28 @@ def test_a_sum_that_is_not_named_is_in_float32_with_the_convolutions_it_adds(nam
     )
     y = g.rename(g.op("Conv", pair, weights, pads=[1] * 4), "y")
     assert distance(saved(g.model(y), tmp_path), ends[named]) < 0.005
+
+
+@pytest.mark.parametrize(
+    ("width", "int8", "behind"), [("width", True, "Clamp"), (12, True, "Add"), ("width", False, "Add")]
+)
+def test_beside_int8_no_convolution_of_unknown_size_adds_in_place(
+    width: str | int, int8: bool, behind: str, tmp_path: Path
+) -> None:
+    """Sums lose their marks there. A table reader's network of 70 blocks then answered nothing, or crashed the process
+    after a few models."""
+    g = Sketch(4)
+    x = g.input("x", 1, 16, 12, width)
+    ends = [g.conv(g.op(kind, x), 16, 16) for kind in ("Relu", "Abs")]
+    total = g.op("Add", *ends)
+    if int8:
+        scale, zero = g.constant(0.05), g.constant(np.array(128, np.uint8))
+        total = g.op("DequantizeLinear", g.op("QuantizeLinear", total, scale, zero), scale, zero)
+    path = saved(g.model(g.rename(g.conv(total, 16, 16), "y")), tmp_path)
+    read = marked(path, tmp_path).read(())
+    sums = [
+        [each.get_node().get_type_name() for each in node.input_values()]
+        for node in read.get_ordered_ops()
+        if node.get_type_name() == "Add"
+    ]
+    assert [behind, behind] in sums

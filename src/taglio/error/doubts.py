@@ -28,6 +28,8 @@ _COUNTED = 100
 # Share of its calibrated range by which a tensor may exceed it (values beyond are clipped). Between two halves of one
 # folder of photographs half of the tensors exceed it by less than a tenth.
 _OVERFLOW = 0.25
+# Inputs that are named in one line.
+_NAMED = 4
 
 
 def digests(samples: Iterable[Mapping[str, np.ndarray]]) -> tuple[bytes, ...]:
@@ -63,8 +65,8 @@ def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes], batch: i
 
 
 def constant_inputs(samples: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
-    """A line for each input that is constant in at least half of the samples. Integer inputs, such as masks beside
-    token ids, are often constant, so they count only if no input is of floats and none varies."""
+    """A line for the inputs that are constant in equally many samples, at least half. Integer inputs, such as masks
+    beside token ids, are often constant, so they count only if no input is of floats and none varies."""
     found: dict[str, list[object]] = {}
     floats, count = set[str](), 0
     for sample in samples:
@@ -74,14 +76,16 @@ def constant_inputs(samples: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
             constant = value.size > 1 and (value == value.flat[0]).all()
             found.setdefault(name, []).extend([value.flat[0]] if constant else [])
     still = {name: values for name, values in found.items() if len(values) >= max(1, count / 2)}
-    lines = []
+    alike: dict[str, list[str]] = {}
     for name, values in still.items():
         if name in floats or (not floats and len(still) == len(found)):
             which = f" ({values[0]})" if len({str(each) for each in values}) == 1 else ""
-            lines.append(
-                f"input {name} is constant{which} in {len(values)} of {count} samples: check the data and their "
-                "preprocessing"
-            )
+            alike.setdefault(f"constant{which} in {len(values)} of {count} samples", []).append(name)
+    lines = []
+    for how, names in alike.items():
+        more = f" and {len(names) - _NAMED} others" if len(names) > _NAMED else ""
+        those = f"inputs {', '.join(names[:_NAMED])}{more} are" if len(names) > 1 else f"input {names[0]} is"
+        lines.append(f"{those} {how}: check the data and their preprocessing")
     return lines
 
 
@@ -92,8 +96,9 @@ def sizes_measured(inputs: Sequence[InputSpec], samples: Iterable[Mapping[str, n
     for sample in samples:
         for spec in inputs:
             for index, (dim, size) in enumerate(zip(spec.shape or (), sample[spec.name].shape, strict=False)):
-                if not isinstance(dim, int) and (dim != batch if dim else index > 0):
-                    sizes.setdefault(dim or f"{spec.name}[{index}]", set()).add(size)
+                named = isinstance(dim, str) and any(each.isalnum() for each in dim)  # some exporters write "?"
+                if not isinstance(dim, int) and (dim != batch if named else index > 0):
+                    sizes.setdefault(str(dim) if named else f"{spec.name}[{index}]", set()).add(size)
     each = [f"{dim} {min(seen)}" + (f" to {max(seen)}" if len(seen) > 1 else "") for dim, seen in sizes.items()]
     told = (
         f"errors were measured at {', '.join(each)} only; at other sizes of these dynamic dimensions they may be larger"

@@ -1,7 +1,7 @@
 """Answers of built models on the held-out inputs: error and accuracy of the files that would be deployed."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 
@@ -12,16 +12,19 @@ from taglio import weights
 from taglio.error.compared import as_array
 from taglio.error.tally import OtherLoss, Outputs, PartLoss, Tally
 from taglio.errors import BadData, one_line, plural
+from taglio.flow.build import Built
 from taglio.flow.work import Work
-from taglio.memory import make_room
+from taglio.memory import Shelf, make_room
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN
-from taglio.runtimes.onnxruntime import NAME, SessionOptions
+from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
 from taglio.runtimes.session import Session, opener
 from taglio.scratch import scratch
 
 # Of the models that are timed, losses are measured if that takes no longer than this.
 _JUDGED_S = 30.0
+# Seconds for running the float model and the chosen one on the calibration inputs.
+_AGAIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,32 @@ def judging(
         found[name] = tally.judged(inf if limits.max_error is None else limits.max_error)
 
     return judge
+
+
+def on_calibration(work: Work, built: Built, limits: Limits) -> str:
+    """A note if a built model breaks the limit on the calibration inputs, or "": a decoder that decides otherwise once
+    changes all that follows, on some inputs. They are not run for a task, or where that takes longer than _AGAIN_S."""
+    metric, most = limits.metric, limits.max_error
+    count = work.affordable(_AGAIN_S / 2.0, len(work.data.calibration.samples), 0)
+    if not count or most is None or not metric.smooth:
+        return ""
+    samples = work.data.calibration.samples[:count]
+    names, tally = list(work.model.outputs), Tally(work.parts, metric)
+    make_room(work.memory_bytes)
+    session = open_session(work.model.proto, replace(work.setup.options(NAME), lean=True), label=work.name)
+    floats = Shelf((_run(session, names, sample, FLOAT_RUN) for sample in samples), work.outputs_bytes)
+    del session
+    make_room(work.memory_bytes)
+    deployed = built.session(work.setup.threads)
+    for sample, reference in zip(samples, floats, strict=True):
+        found = deployed.run(sample)
+        tally.add(reference, [found[name] for name in names])
+    if (loss := tally.value()) <= most:
+        return ""
+    return (
+        f"on {plural(count, 'calibration input')} {metric.title} is {metric.text(loss, 2)}, beyond the limit that the "
+        "held-out inputs keep: some inputs change far more than others; give more data or a smaller limit"
+    )
 
 
 def _answers(tally: Tally, top1: float | None, groups: Sequence[int], limits: Limits) -> Answers:

@@ -36,7 +36,10 @@ from taglio.scratch import scratch
 
 # Seconds, at effort 1, for the errors of blocks alone, and again for choices; lower efforts than _LEAST count as that.
 _BUDGET_S, _LEAST = 20.0, 0.2
-# Inputs for the error of a block alone; a choice is measured on all that are given.
+# The fewest runs that tell blocks apart, and the most times the budget that they may take.
+_RUNS, _LONGER = 16, 3.0
+# Inputs for the error of a block alone if the budget holds _RUNS on each, else one; a choice is measured on all that
+# are given.
 _FEW = 2
 # Neighbours share a measurement if time is short, but no more than this share of all blocks.
 _COARSEST = 0.25
@@ -88,13 +91,16 @@ def choose_bfloat16(
     weight_bytes = sum(block.weight_float_bytes for block in work.graph.blocks)
     if work.memory_bytes is not None and _COPIES * weight_bytes > work.memory_bytes:
         return f"the memory limit does not hold {_COPIES} copies of the weights, as choosing its blocks needs"
-    if min(_FEW, len(reference.samples)) * float_s > _COARSEST * budget_s:
+    least_s = _RUNS * float_s
+    if least_s > _LONGER * budget_s:
         return f"a run takes {float_s:.2g} s: its blocks were not chosen; a higher effort chooses them"
     if sessions_within(_OPENING * budget_s, work.model.proto) < _SESSIONS:
         count = len(work.model.proto.graph.node)
         return f"{count:,} operators take long to open: its blocks were not chosen; a higher effort chooses them"
+    few = _FEW if _FEW * least_s <= budget_s else 1
+    budget_s = max(budget_s, least_s)
     seconds = np.array([_seconds(work, place, effort) for place in (MIXED, BF16)])
-    alone = _alone(work, seconds[1], reference.first(_FEW), metric, budget_s)
+    alone = _alone(work, seconds[1], reference.first(few), metric, budget_s)
     squares = np.square([0.0 if block.movement else alone.get(block.name, inf) for block in work.graph.blocks])
     best = _mixed(work, seconds, squares, reference, _SHARE * limit, metric=metric, budget_s=budget_s)
     if best is None:

@@ -11,7 +11,7 @@ from taglio import weights
 from taglio.arguments import positive
 from taglio.error.doubts import nothing_changed
 from taglio.errors import BadOption
-from taglio.flow.answers import Answers, of_answers
+from taglio.flow.answers import Answers, of_answers, on_calibration
 from taglio.flow.build import Built, assemble
 from taglio.flow.choose_place import left_for_int8, studied
 from taglio.flow.choose_repairs import RepairResult, choose_repairs
@@ -29,7 +29,7 @@ from taglio.flow.settle import Settled, settle
 from taglio.flow.work import Work
 from taglio.memory import peak_bytes
 from taglio.model.quantized import already_quantized
-from taglio.plan.result import Plan
+from taglio.plan.result import Limits, Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.sessions import sessions_within
 from taglio.profile.stopwatch import Timed
@@ -126,14 +126,15 @@ def optimize(
     clock.lap("plan")
     built = assemble(settled, decision.plan)
     clock.lap("build")
-    notes = error.notes + of_answers(decision.answers, decision.winner, limits, settled.data.held_out.labels)
-    int8_blocks, chosen_error = len(decision.plan.assignment()), decision.answers[decision.winner].error
-    step = nothing_changed(limits.metric, chosen_error, int8_blocks, len(set(settled.digests[1])))
-    notes += ((step,) if step else ()) + _of_forms(decision.plan) + _of_bfloat16(settled, built)
-    notes += (
-        on_gpus(settled, [*places.usable])
-        + _left_out(work, found, wanted)
-        + already_quantized(work.model.proto, work.setup.requantize)
+    notes = (
+        *error.notes,
+        *of_answers(decision.answers, decision.winner, limits, settled.data.held_out.labels),
+        *_of_inputs(settled, decision, built, limits),
+        *_of_forms(decision.plan),
+        *_of_bfloat16(settled, built),
+        *on_gpus(settled, [*places.usable]),
+        *_left_out(work, found, wanted),
+        *already_quantized(work.model.proto, work.setup.requantize),
     )
     outcome = _outcome(settled, places.schemes, decision, built, notes, clock)
     outcome = replace(outcome, repairs=repairs, forms=found.forms, curve=levels, costly=costly(error))
@@ -235,6 +236,14 @@ def _left_out(work: Work, found: Settled, wanted: Scheme | None) -> tuple[str, .
     why = f"a run takes {work.setup.run_s:.2g} s" if sessions_within(0.0, work.model.proto) > _FEW else large
     line = f"{why}: {' and '.join(left)} were not compared"
     return (f"{line}; a higher effort compares them",) if left else ()
+
+
+def _of_inputs(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[str, ...]:
+    """What the held-out inputs do not show, or the calibration inputs show otherwise."""
+    int8_blocks, error = len(decision.plan.assignment()), decision.answers[decision.winner].error
+    step = nothing_changed(limits.metric, error, int8_blocks, len(set(work.digests[1])))
+    again = on_calibration(work, built, limits) if error > 0.0 else ""
+    return tuple(each for each in (step, again) if each)
 
 
 def _of_forms(plan: Plan) -> tuple[str, ...]:

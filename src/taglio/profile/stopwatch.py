@@ -22,7 +22,7 @@ from taglio.errors import MeasurementFailed, TaglioError, one_line
 from taglio.memory import EVENTS, groups_within, make_room, trim
 from taglio.profile import openvino_clock
 from taglio.profile.busy import PATIENCE, Watch, enough, kept, others_in
-from taglio.profile.kernels import kernel_seconds
+from taglio.profile.kernels import has_bodies, kernel_seconds, without_recording
 from taglio.profile.quota import quota
 from taglio.profile.refills import refills
 from taglio.profile.sessions import Models
@@ -96,6 +96,10 @@ class Timed:
     others: float = 0.0
     reference_s: tuple[float, ...] = ()
 
+    def unrecorded(self) -> "Timed":
+        """The same with loops less what recording the kernels inside them took."""
+        return replace(self, kernels=without_recording(self.optimized, self.kernels, self.wall.median_s))
+
     def beside(self, reference: "Timed", drift: float) -> "Timed":
         """The same with the `reference` timed in the same rounds, and times multiplied by `drift`."""
         pairs = tuple(islice(cycle(reference.samples_s), len(self.samples_s)))
@@ -136,7 +140,7 @@ def time_models(
     timed. With `refused`, a model that does not load or run is left out, and the reason is stored there.
 
     If a run is known to take `once_s`, and the effort's patience is too short for the minimum of rounds, models are
-    timed once each, one after another, with the kernels of the same run.
+    timed once each, one after another, with the kernels of the same run unless there are loops.
 
     `opened` is called with each model's name and session before it is timed, for what else its answers tell: sessions
     take long to open. A TaglioError from it is one of the model. It is not called for models in ONNX Runtime that are
@@ -276,20 +280,33 @@ class _Timing:
         return {name: each.beside(first, 1.0) for name, each in found.items() if first is not None}
 
     def _once(self, name: str, warmup: int) -> Timed:
-        feed, read = self.run.feeds[0], None
-        if self.kernels:
+        graph, read, kernels = self.models.graph(name), None, dict[str, float]()
+        # Recorded kernels slow a loop down, so that the run must be timed without them.
+        apart = self.kernels and self.ready.runtime == NAME and has_bodies(graph)
+        if self.kernels and not apart:
             session, read = self._counting(name)
         else:
             session = self._session(name)
-        graph, opened = self.models.graph(name), self.run.open(session)
+        wall_s, watch = self._one_run(name, session, warmup)
+        del session
+        if apart:
+            make_room(self.models.limit_bytes)
+            session, read = self._counting(name)
+            self._one_run(name, session, warmup)
+        if read is not None:
+            kernels = without_recording(graph, read(graph, warmup, None, [warmup], 0), wall_s)
+        self.clocks.clear()
+        return _timed(graph, [wall_s], kernels, watch, self.effort)
+
+    def _one_run(self, name: str, session: Session, warmup: int) -> tuple[float, Watch]:
+        """Wall seconds of a run after `warmup` others, and what other programs did meanwhile."""
+        feed, opened = self.run.feeds[0], self.run.open(session)
         for _ in range(warmup):
             run_once(name, opened, feed)
         watch = Watch()
         wall_s = run_once(name, opened, feed) / self.run.at_once
         watch.look(1, last=True)
-        kernels = read(graph, warmup, None, [warmup], 0) if read is not None else {}
-        self.clocks.clear()
-        return _timed(graph, [wall_s], kernels, watch, self.effort)
+        return wall_s, watch
 
     def time(self, sessions: dict[str, Session]) -> dict[str, Timed]:
         """Time the models in `sessions`, within their share of the budget, and close these."""
@@ -323,7 +340,8 @@ class _Timing:
             seconds = self._kernels(graphs, warm, plan.paused if pauses else again, limit, plan.refills)
             self.clocks.clear()
         inferences = {name: [each / self.run.at_once for each in samples[name]] for name in names}
-        return {name: _timed(graphs[name], inferences[name], seconds.get(name, {}), watch, effort) for name in names}
+        found = {name: _timed(graphs[name], inferences[name], seconds.get(name, {}), watch, effort) for name in names}
+        return {name: each.unrecorded() for name, each in found.items()}
 
     def _kernels(
         self,

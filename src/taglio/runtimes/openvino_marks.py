@@ -67,6 +67,7 @@ class _Net:
     def __init__(self, root: ET.Element) -> None:
         (self._all,), (self._edges,) = root.findall("layers"), root.findall("edges")
         self._layers = {each.attrib["id"]: each for each in self._all}
+        self._int8 = any(each.attrib["type"] == "FakeQuantize" for each in self._all)
         self._readers: dict[str, list[str]] = {key: [] for key in self._layers}
         self._sources: dict[str, list[ET.Element]] = {key: [] for key in self._layers}
         for edge in self._edges:
@@ -99,12 +100,29 @@ class _Net:
                 _mark(inner)
 
     def _apart(self, key: str) -> None:
-        """Keep the plugin from replacing a MatMul and the bias behind it by one operator: put between them what changes
-        no finite value and is fused into the MatMul."""
-        products = self._inputs(key, "MatMul")
-        if self._layers[key].attrib["type"] != "Add" or not products or not self._inputs(key, "Const"):
+        """Keep the plugin from replacing a MatMul and the bias behind it by one operator.
+
+        Sums beside int8 lose their marks, and then a convolution that adds one in place reads another precision: of
+        sizes that are not known beforehand the plugin leaves it unset, answers nothing, or writes beyond its memory. So
+        such convolutions are kept apart from their sums.
+        """
+        if self._layers[key].attrib["type"] != "Add":
             return
-        edge, number = products[0], str(1 + max(map(int, self._layers)))
+        if self._inputs(key, "Const"):
+            for edge in self._inputs(key, "MatMul")[:1]:
+                self._put_between(edge)
+        elif self._int8:
+            biased = [each for each in self._inputs(key, "Add") if self._inputs(each.attrib["from-layer"], "Const")]
+            biased = [each for each in biased if self._inputs(each.attrib["from-layer"], "Convolution")]
+            for edge in (*self._inputs(key, "Convolution"), *biased):
+                if any(
+                    each.text == "-1" for each in self._layers[edge.attrib["from-layer"]].findall("output/port/dim")
+                ):
+                    self._put_between(edge)
+
+    def _put_between(self, edge: ET.Element) -> None:
+        """Put behind a product what changes no finite value and is fused into it."""
+        number = str(1 + max(map(int, self._layers)))
         product = self._layers[edge.attrib["from-layer"]]
         (written,) = product.findall("output/port")
         layer = ET.Element("layer", {"id": number, "name": f"{product.attrib['name']}/kept", **_UNCHANGED})

@@ -1,0 +1,61 @@
+"""Seconds per kernel from what ONNX Runtime recorded: runs are told apart also where a loop runs kernels many times."""
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx.parser import parse_model
+
+from taglio.profile.kernels import has_bodies, kernel_seconds, without_recording
+
+LOOP = parse_model(
+    """
+    <ir_version: 8, opset_import: ["" : 17]>
+    counts (float[4] x, int64 steps, bool on) => (float[4] y) {
+        [before] a = Relu (x)
+        [repeats] b = Loop <body = step (int64 i, bool c, float[4] carried) => (bool same, float[4] more) {
+            [goes] same = Identity (c)
+            [adds] more = Add (carried, carried)
+        }> (steps, on, a)
+        [after] y = Relu (b)
+    }
+    """
+)
+PLAIN = parse_model(
+    '<ir_version: 8, opset_import: ["" : 17]> plain (float[4] x) => (float[4] y) { [before] y = Relu (x) }'
+)
+
+
+def recorded(path: Path, *runs: dict[str, list[float]]) -> Path:
+    """A profile of runs: microseconds by kernel."""
+    events = []
+    for run in runs:
+        for name, each in run.items():
+            events += [{"cat": "Node", "name": f"{name}_kernel_time", "dur": duration} for duration in each]
+        events.append({"cat": "Session", "name": "model_run", "dur": 1000.0})
+    path.write_text(json.dumps(events))
+    return path
+
+
+def test_rounds_are_told_apart_by_runs_and_not_by_the_kernel_that_runs_most(tmp_path: Path) -> None:
+    runs = [{"before": [each], "adds": [2.0] * 50, "repeats": [200.0]} for each in (900.0, 5.0, 6.0, 700.0, 7.0)]
+    found = kernel_seconds(recorded(tmp_path / "profile.json", *runs), 1, None, [1, 2, 4])
+    assert found == pytest.approx({"before": 6e-6, "adds": 2e-6, "repeats": 200e-6})
+
+
+@pytest.mark.parametrize(
+    ("model", "wall_s", "loop_s"),
+    [
+        (LOOP, 100e-6, 60e-6),  # what the others leave
+        (LOOP, 1.0, 200e-6),  # no more than was recorded
+        (LOOP, 30e-6, 0.0),  # another run was faster than all others
+        (PLAIN, 1e-6, 200e-6),
+    ],
+)
+def test_a_loop_takes_what_the_other_kernels_leave_of_a_run(
+    model: onnx.ModelProto, wall_s: float, loop_s: float
+) -> None:
+    seconds = {"before": 30e-6, "repeats": 200e-6, "adds": 2e-6, "after": 10e-6}
+    assert has_bodies(model) == (model is LOOP)
+    assert without_recording(model, seconds, wall_s) == pytest.approx(seconds | {"repeats": loop_s})
