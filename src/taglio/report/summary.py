@@ -312,13 +312,14 @@ def _profiled(material: Material, label: str, name: str) -> _Column:
 
 def _status(outcome: Outcome) -> str:
     status, gap = outcome.status, outcome.gap
+    by = f"{gap * 100:.2g} %"  # of a bound, more digits say nothing
     if status == "optimal":
-        margin = f" by more than {percent(gap)}" if gap > 1e-6 else ""
+        margin = f" by more than {by}" if gap > 1e-6 else ""
         return f"according to the measured times, no plan within the limit is faster{margin}"
     if status == "measured":
-        though = f", though predicted {percent(gap)} slower than the solver's plan" if gap > 1e-6 else ""
+        though = f", though predicted {by} slower than the solver's plan" if gap > 1e-6 else ""
         return f"no other was clearly faster when timed{though}"
-    return f"solver status {status!r}, at most {percent(gap)} slower than the optimum"
+    return f"solver status {status!r}, at most {by} slower than the optimum"
 
 
 def _drift(material: Material) -> list[Part]:
