@@ -13,7 +13,7 @@ from taglio.profile.wall_time import WallTime
 from taglio.report.material import Material
 from taglio.report.parts import Cell, Facts, Heading, Items, Part, Table, Text, Tiles
 from taglio.report.placement import measured_at
-from taglio.report.units import MISSING, allowed, ms, ms_decimals, percent, shown, size, times
+from taglio.report.units import MISSING, allowed, ms, ms_decimals, shown, size, times
 
 # A smaller drift counts as none.
 STEADY = 0.03
