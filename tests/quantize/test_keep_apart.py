@@ -11,6 +11,7 @@ from taglio.flow.build import assemble
 from taglio.flow.opening import Model
 from taglio.model.same import difference
 from taglio.plan.result import DeviceUse, Interval, Limits, Plan, placements
+from taglio.quantize.keep_apart import keep_apart_in
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.runtimes.onnxruntime import NAME as ONNXRUNTIME
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
@@ -90,3 +91,28 @@ def test_nothing_is_added_where_all_sizes_are_known(tmp_path: Path) -> None:
     whole = dict.fromkeys((block.name for block in work.graph.candidates()), Precision("int8", exact(), "whole"))
     built = work.in_place(NAME).builder(exact()).build(whole)
     assert "LeakyRelu" not in {node.op_type for node in built.graph.node}
+
+
+@pytest.mark.parametrize("batch", ["batch", 1])
+@pytest.mark.parametrize("kind", ["Add", "Sub", "Relu", "output"])
+def test_all_readers_of_an_int8_convolution_without_a_bias_read_its_numbers(
+    kind: str, batch: str | int, tmp_path: Path
+) -> None:
+    """In models that come quantised. With a batch of any size OpenVINO handed the numbers on by a factor off."""
+    g = Sketch(5)
+    x, scale, zero = g.input("x", batch, 3, 8, 8), g.constant(0.02), g.constant(np.array(128, np.uint8))
+    read = g.op("DequantizeLinear", g.op("QuantizeLinear", x, scale, zero), scale, zero)
+    whole = g.constant(g.rng.integers(-99, 99, (8, 3, 3, 3)).astype(np.int8))
+    shared = g.op("Conv", read, g.op("DequantizeLinear", whole, g.constant(0.002)), pads=[1] * 4)
+    if kind == "Relu":
+        y = g.op("Add", g.op("Relu", shared), g.op("Sigmoid", shared))
+    elif kind == "output":
+        y = g.op("Add", g.conv(x, 3, 8), shared)
+    else:
+        y = g.op(kind, g.conv(shared, 8, 8), shared)
+    proto = g.model(g.rename(y, "y"), *([g.rename(shared, "shared")] if kind == "output" else []))
+    feed = {"x": np.random.default_rng(0).normal(0, 1, (1, 3, 8, 8)).astype(np.float32)}
+    wanted = open_session(proto, SessionOptions(1, Optimization.NONE)).run(None, feed)
+    keep_apart_in(proto.graph, dynamic=batch == "batch")
+    found = open_openvino(saved(proto, tmp_path), SessionOptions(1, runtime=NAME)).run(None, feed)
+    assert max(map(difference, wanted, found)) < ROUNDING

@@ -99,7 +99,7 @@ class QdqBuilder:
         keep_float(emitter.nodes, emitter.initializers, self._shapes, self._nodes.keys(), self.model.outputs)
         if self.fuses:
             constants = self._initializers.keys() | emitter.initializers.keys()
-            keep_apart(emitter.nodes, constants, dynamic=self.dynamic)
+            keep_apart(emitter.nodes, constants, self.model.outputs, dynamic=self.dynamic)
         return self._assemble(emitter)
 
     def emitter(self, wire: Mapping[tuple[str, str], Scheme] | None = None) -> Emitter:
