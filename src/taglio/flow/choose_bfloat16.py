@@ -41,9 +41,8 @@ _RUNS, _LONGER = 16, 3.0
 # Inputs for the error of a block alone if the budget holds _RUNS on each, else one; a choice is measured on all that
 # are given.
 _FEW = 2
-# Neighbours share a measurement if time is short, but no more than this share of all blocks.
-_COARSEST = 0.25
-# Groups are first as large as takes this share of the time; the rest is for dividing those with the largest errors.
+# Neighbours share a measurement if time is short. Groups are first as large as takes this share of it; the rest is for
+# dividing those with the largest errors.
 _FIRST = 0.5
 # The share of the limit that a choice may use: on other inputs its error differs.
 _SHARE = 0.8
