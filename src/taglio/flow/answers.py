@@ -1,7 +1,7 @@
-"""Answers of built models on the held-out inputs: error and accuracy of the files that would be deployed."""
+"""Answers of built models: error and accuracy of the files that would be deployed, on the held-out inputs."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
@@ -14,10 +14,10 @@ from taglio.error.tally import OtherLoss, Outputs, PartLoss, Tally
 from taglio.errors import BadData, one_line, plural
 from taglio.flow.build import Built
 from taglio.flow.work import Work
-from taglio.memory import Shelf, make_room
+from taglio.memory import make_room
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN
-from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
+from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.session import Session, opener
 from taglio.scratch import scratch
 
@@ -106,17 +106,12 @@ def on_calibration(work: Work, built: Built, limits: Limits) -> str:
     count = work.affordable(_AGAIN_S / 2.0, len(work.data.calibration.samples), 0)
     if not count or most is None or not metric.smooth:
         return ""
-    samples = work.data.calibration.samples[:count]
-    names, tally = list(work.model.outputs), Tally(work.parts, metric)
-    make_room(work.memory_bytes)
-    session = open_session(work.model.proto, replace(work.setup.options(NAME), lean=True), label=work.name)
-    floats = Shelf((_run(session, names, sample, FLOAT_RUN) for sample in samples), work.outputs_bytes)
-    del session
+    tally, wanted = Tally(work.parts, metric), work.float_answers(count, work.data.calibration)
     make_room(work.memory_bytes)
     deployed = built.session(work.setup.threads)
-    for sample, reference in zip(samples, floats, strict=True):
+    for sample, reference in zip(work.data.calibration.samples, wanted, strict=False):
         found = deployed.run(sample)
-        tally.add(reference, [found[name] for name in names])
+        tally.add(reference, [found[name] for name in work.model.outputs])
     if (loss := tally.value()) <= most:
         return ""
     return (

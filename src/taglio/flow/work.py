@@ -15,6 +15,7 @@ import onnx
 
 from taglio.artifact import require
 from taglio.data.dataset import (
+    Dataset,
     Sample,
     Split,
     chosen,
@@ -244,17 +245,17 @@ class Work:
         """How many runs of the model take `seconds`: at most `most`, at least `fewest`."""
         return affordable(self.setup.run_s, seconds, most, fewest)
 
-    def float_answers(self, count: int | None = None) -> Sequence[list[Any]]:
-        """The float model's answers in ONNX Runtime to the first `count` held-out inputs (None: all); each is computed
-        once."""
-        held_out = self.data.held_out
-        known: Shelf = self.kept.once(("answers", held_out.sha256), lambda: Shelf((), self.outputs_bytes))
-        missing = held_out.samples[len(known) : count]
+    def float_answers(self, count: int | None = None, data: Dataset | None = None) -> Sequence[list[Any]]:
+        """The float model's answers in ONNX Runtime to the first `count` inputs (None: all) of `data` (None: those held
+        out); each is computed once."""
+        data = data or self.data.held_out
+        known: Shelf = self.kept.once(("answers", data.sha256), lambda: Shelf((), self.outputs_bytes))
+        missing = data.samples[len(known) : count]
         if missing:
             make_room(self.memory_bytes)
             session = open_session(self.model.proto, replace(self.setup.options(NAME), lean=True), label=self.name)
             for sample in missing:
-                known.append(run_session(session, self.outputs, sample, held_out.source))
+                known.append(run_session(session, self.outputs, sample, data.source))
         return known if count is None or count >= len(known) else known[:count]
 
     def reference(self, count: int) -> Reference:

@@ -92,6 +92,11 @@ class Objective:
         return any(each.energy > 0.0 for each in (self, *self.then))
 
     @property
+    def weighs_rate(self) -> bool:
+        """Whether requests a second are maximised, be it after something else."""
+        return any(each.kind == "throughput" for each in (self, *self.then))
+
+    @property
     def simulated(self) -> bool:
         """Whether the critical path is minimised, rather than a sum."""
         return self.kind == "latency" or (self.kind == "weights" and self.latency > 0.0)

@@ -96,10 +96,6 @@ class Timed:
     others: float = 0.0
     reference_s: tuple[float, ...] = ()
 
-    def unrecorded(self) -> "Timed":
-        """The same with loops less what recording the kernels inside them took."""
-        return replace(self, kernels=without_recording(self.optimized, self.kernels, self.wall.median_s))
-
     def beside(self, reference: "Timed", drift: float) -> "Timed":
         """The same with the `reference` timed in the same rounds, and times multiplied by `drift`."""
         pairs = tuple(islice(cycle(reference.samples_s), len(self.samples_s)))
@@ -294,7 +290,7 @@ class _Timing:
             session, read = self._counting(name)
             self._one_run(name, session, warmup)
         if read is not None:
-            kernels = without_recording(graph, read(graph, warmup, None, [warmup], 0), wall_s)
+            kernels = read(graph, warmup, None, [warmup], 0)
         self.clocks.clear()
         return _timed(graph, [wall_s], kernels, watch, self.effort)
 
@@ -340,8 +336,7 @@ class _Timing:
             seconds = self._kernels(graphs, warm, plan.paused if pauses else again, limit, plan.refills)
             self.clocks.clear()
         inferences = {name: [each / self.run.at_once for each in samples[name]] for name in names}
-        found = {name: _timed(graphs[name], inferences[name], seconds.get(name, {}), watch, effort) for name in names}
-        return {name: each.unrecorded() for name, each in found.items()}
+        return {name: _timed(graphs[name], inferences[name], seconds.get(name, {}), watch, effort) for name in names}
 
     def _kernels(
         self,
@@ -419,7 +414,9 @@ def _timed(
     rounds = kept(watch.windows, effort.minimum)
     each = len(samples) // watch.windows[-1].end  # more than one if the model ran often
     counted = [samples[index] for index in range(len(samples)) if index // each in set(rounds)]
-    return Timed(graph, summarize(counted), kernels, tuple(counted), others_in(watch.windows, set(rounds)))
+    wall = summarize(counted)
+    kernels = without_recording(graph, kernels, wall.median_s)
+    return Timed(graph, wall, kernels, tuple(counted), others_in(watch.windows, set(rounds)))
 
 
 def _interleave(

@@ -15,13 +15,12 @@ are off by a factor (66 to 100 %), for example where one of the readers is a sum
 A LeakyRelu with slope 1, which changes nothing, keeps the two apart. Convolutions fuse it like any activation.
 """
 
-from collections import Counter
 from collections.abc import Collection
 
 import onnx
 from onnx import helper
 
-from taglio.model.captures import writers
+from taglio.model.captures import readers, writers
 
 _CONVOLUTIONS = frozenset({"Conv", "FusedConv"})
 _WITH_CONSTANT = frozenset({"Add", "Sub", "Mul", "Div"})
@@ -57,27 +56,28 @@ def keep_apart(
             return dynamic and len(node.input) > 2
         return node.op_type in _WITH_CONSTANT and any(map(fixed, node.input))
 
-    readers = Counter([*outputs, *(name for node in nodes for name in node.input)])
+    reading = readers(nodes)
 
     def shared(node: onnx.NodeProto) -> bool:
         """Whether OpenVINO may give the readers of an int8 convolution other numbers."""
         int8 = node.op_type in _CONVOLUTIONS and all(_dequantised(producer.get(name)) for name in node.input[:2])
-        return dynamic and int8 and len(node.input) == 2 and readers[node.output[0]] > 1
+        written = node.output[0]
+        return dynamic and int8 and len(node.input) == 2 and len(reading.get(written, [])) + (written in outputs) > 1
 
     kept: dict[str, onnx.NodeProto] = {}
     for node in nodes:
         if node.op_type == "QuantizeLinear" and folds(source := node.input[0]):
             node.input[0] = f"{source}/kept"
-            kept[producer[source].name] = helper.make_node(
-                "LeakyRelu", [source], [f"{source}/kept"], name=f"{source}/keep", alpha=1.0
-            )
+            kept[producer[source].name] = _unchanged(source, f"{source}/kept", source)
         elif shared(node):
             (written,) = node.output
             node.output[0] = f"{written}/raw"
-            kept[node.name] = helper.make_node(
-                "LeakyRelu", [node.output[0]], [written], name=f"{written}/keep", alpha=1.0
-            )
+            kept[node.name] = _unchanged(node.output[0], written, written)
     nodes[:] = [each for node in nodes for each in (node, kept.get(node.name)) if each is not None]
+
+
+def _unchanged(source: str, written: str, name: str) -> onnx.NodeProto:
+    return helper.make_node("LeakyRelu", [source], [written], name=f"{name}/keep", alpha=1.0)
 
 
 def _dequantised(node: onnx.NodeProto | None) -> bool:

@@ -106,19 +106,13 @@ class _Net:
         sizes that are not known beforehand the plugin leaves it unset, answers nothing, or writes beyond its memory. So
         such convolutions are kept apart from their sums.
         """
-        if self._layers[key].attrib["type"] != "Add":
-            return
-        if self._inputs(key, "Const"):
-            for edge in self._inputs(key, "MatMul")[:1]:
-                self._put_between(edge)
-        elif self._int8:
-            biased = [each for each in self._inputs(key, "Add") if self._inputs(each.attrib["from-layer"], "Const")]
-            biased = [each for each in biased if self._inputs(each.attrib["from-layer"], "Convolution")]
-            for edge in (*self._inputs(key, "Convolution"), *biased):
-                if any(
-                    each.text == "-1" for each in self._layers[edge.attrib["from-layer"]].findall("output/port/dim")
-                ):
-                    self._put_between(edge)
+        if self._sums(key):
+            apart = [each for each in self._sources[key] if self._int8 and self._convolves(each.attrib["from-layer"])]
+        else:
+            biased = self._layers[key].attrib["type"] == "Add"
+            apart = self._inputs(key, "MatMul")[:1] if biased else []
+        for edge in apart:
+            self._put_between(edge)
 
     def _put_between(self, edge: ET.Element) -> None:
         """Put behind a product what changes no finite value and is fused into it."""
@@ -141,6 +135,12 @@ class _Net:
     def _inputs(self, key: str, kind: str) -> list[ET.Element]:
         """The edges by which a layer reads layers of a kind."""
         return [edge for edge in self._sources[key] if self._layers[edge.attrib["from-layer"]].attrib["type"] == kind]
+
+    def _convolves(self, key: str) -> bool:
+        """Whether a layer is a convolution, or its bias, of a size that is not known."""
+        biased = self._layers[key].attrib["type"] == "Add" and self._inputs(key, "Const")
+        convolves = self._layers[key].attrib["type"] == "Convolution" or (biased and self._inputs(key, "Convolution"))
+        return bool(convolves) and any(each.text == "-1" for each in self._layers[key].findall("output/port/dim"))
 
     def _sums(self, key: str) -> bool:
         """Whether a layer adds two computed tensors."""

@@ -148,8 +148,7 @@ def _handled(
     connection: Connection, cluster: Cluster, aim: Objective, progress: Progress | None
 ) -> dict[str, Handling]:
     """The CPU cost per message by device, for a plan for throughput whose cluster file has none; empty otherwise."""
-    streamed = any(each.kind == "throughput" for each in (aim, *aim.then))
-    if not streamed or cluster.messages_cost or len(cluster.devices) == 1:
+    if not aim.weighs_rate or cluster.messages_cost or len(cluster.devices) == 1:
         return {}
     return handling(connection, cluster, progress)
 
