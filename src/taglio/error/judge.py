@@ -51,6 +51,9 @@ class TaskJudge:
         self.labelled = labels is not None and task.label is not None
         self._plain = Setting(task.parameters, self.labelled, None, metadata or {})
         self._images = [image_size(sample) for sample in samples]
+        numbers = [each for each in (samples[0] if samples else {}).values() if each.dtype.kind == "f" and each.size]
+        ends = min((each.min() for each in numbers), default=0.0), max((each.max() for each in numbers), default=0.0)
+        self._range = f" (the first input's values go from {ends[0]:.3g} to {ends[1]:.3g})" if numbers else ""
         self._inputs = [inputs_in(sample) if task.one_by_one else 1 for sample in samples]
         self._truths: dict[int, Sequence[Any]] = {}
         if labels is not None and task.label is not None:
@@ -106,7 +109,7 @@ class TaskJudge:
             known = ", ".join(f"{key}={given:g}" for key, given in self._task.parameters.items())
             raise BadData(
                 f"{name}: {whose} nothing in any of {where}, so any model would agree: check the data, their "
-                f"preprocessing, and the metric's parameters ({known})"
+                f"preprocessing{self._range}, and the metric's parameters ({known})"
             )
         if self.labelled and self._task.larger_is_better and value == 0.0:
             raise BadData(

@@ -95,9 +95,11 @@ def test_where_nothing_is_found_every_model_agrees(labelled: bool) -> None:
     blanks[..., 0] = letter[..., 0] = 1.0
     letter[0, 2, 1] = 2.0
     labels = np.array(["", ""]) if labelled else None
-    judge = TaskJudge(parse_task("ctc"), ["y"], labels=labels, metadata={"character": "a\nb"})
+    samples = [{"x": np.linspace(0.0, 1.0, 4), "length": np.array(9)}] * 2  # scaled where they should not be
+    judge = TaskJudge(parse_task("ctc"), ["y"], samples, labels=labels, metadata={"character": "a\nb"})
     judge.evidence(0, [blanks], [letter])
-    with pytest.raises(BadData, match=r"(labels hold|float model finds) nothing in any of \d held-out .*\(blank=0\)"):
+    told = r"(labels hold|float model finds) nothing in any of \d held-out .* values go from 0 to 1\), .*\(blank=0\)"
+    with pytest.raises(BadData, match=told):
         judge.refuse_useless(1.0)
     judge = TaskJudge(
         parse_task("ctc"), ["y"], labels=np.array(["", "a"]) if labelled else None, metadata={"character": "a\nb"}
