@@ -8,6 +8,7 @@ from taglio.embedded import digits_data, digits_model
 from taglio.flow import stages
 from taglio.report import built, material, page, placement, terminal
 from taglio.report.console import say, show
+from taglio.report.units import limit
 from taglio.report.written import offer
 
 
@@ -39,7 +40,7 @@ def profile(options: argparse.Namespace) -> Shown:
     def tables() -> None:
         terminal.profile(material.Material(options.out.name, result, graph), layers)
         if options.scheme == "auto":
-            say(f"{result.scheme} was chosen for a relative L2 limit of {options.max_error:.3%} (--max-error)")
+            say(f"{result.scheme} was chosen for a relative L2 limit of {limit(options.max_error)} (--max-error)")
 
     return Shown({"profile": result, "layers": layers} if layers else result, tables)
 
