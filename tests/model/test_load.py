@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from taglio.data.spec import InputSpec
 from taglio.errors import BadData, BadModel
 from taglio.model import opset
+from taglio.model.captures import graphs
 from taglio.model.inputs import random_feed
 from taglio.model.load import Model, load
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
@@ -400,3 +402,37 @@ def test_an_old_upsample_is_raised_and_answers_as_before(mode: str, tmp_path: Pa
     graph = helper.make_graph(nodes, "g", [x], [y], [weight, scales])
     model = load(saved(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=4), tmp_path))
     assert (model.opset, model.no_int8) == (17, "")
+
+
+def test_weights_that_one_branch_reads_move_into_it(tmp_path: Path) -> None:
+    """`twice` is read in both branches and `outside` by the graph too: these stay."""
+    value = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT, shape=None)
+    names = ("there", "here", "twice", "outside")
+    weights = {name: np.full((4, 4), index + 1.0, np.float32) for index, name in enumerate(names)}
+
+    def branch(own: str) -> onnx.GraphProto:
+        read = [own, "twice", "outside"]
+        nodes = [
+            helper.make_node("MatMul", [before, weight], [f"{own}/{weight}"])
+            for before, weight in zip(("x", *(f"{own}/{each}" for each in read)), read)
+        ]
+        return helper.make_graph(nodes, own, [], [value(f"{own}/outside")])
+
+    nodes = [
+        helper.make_node("If", ["which"], ["chosen"], then_branch=branch("there"), else_branch=branch("here")),
+        helper.make_node("MatMul", ["chosen", "outside"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])]
+    inputs.append(helper.make_tensor_value_info("which", TensorProto.BOOL, []))
+    kept = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "g", inputs, [value("y")], kept)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = load(saved(proto, tmp_path))
+    held = {each.name: {tensor.name for tensor in each.initializer} for each in graphs(model.proto.graph)}
+    assert held == {model.proto.graph.name: {"twice", "outside"}, "there": {"there"}, "here": {"here"}}
+    for which in (True, False):
+        feed = {"x": np.ones((2, 4), np.float32), "which": np.array(which)}
+        before, after = (
+            open_session(each, SessionOptions(1), label="m").run(None, feed)[0] for each in (proto, model.proto)
+        )
+        np.testing.assert_array_equal(before, after)

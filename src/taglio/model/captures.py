@@ -12,16 +12,21 @@ import onnx
 def node_inputs(node: onnx.NodeProto) -> list[str]:
     """Names that a node reads, including those that its subgraphs read from outside."""
     names = [name for name in node.input if name]
-    for graph in bodies(node):
-        own = _defined(graph)
-        reads = [name for sub in graph.node for name in node_inputs(sub)] + [value.name for value in graph.output]
-        names += [name for name in reads if name not in own]
+    for body in bodies(node):
+        names += read_from_outside(body)
     return names
+
+
+def read_from_outside(body: onnx.GraphProto) -> list[str]:
+    """Names of enclosing graphs that a subgraph and those within it read, each as often as it is read."""
+    own = _defined(body)
+    reads = [name for sub in body.node for name in node_inputs(sub)] + [value.name for value in body.output]
+    return [name for name in reads if name not in own]
 
 
 def captured(node: onnx.NodeProto) -> list[str]:
     """Names that the subgraphs of a node read from outside, each once."""
-    return list(dict.fromkeys(node_inputs(node)[sum(map(bool, node.input)) :]))
+    return list(dict.fromkeys(name for body in bodies(node) for name in read_from_outside(body)))
 
 
 def readers(nodes: Iterable[onnx.NodeProto]) -> dict[str, list[onnx.NodeProto]]:

@@ -16,7 +16,7 @@ from onnx import numpy_helper, shape_inference
 from onnxruntime import InferenceSession
 
 from taglio import weights
-from taglio.model.captures import graphs
+from taglio.model.captures import bodies, graphs, read_from_outside
 from taglio.model.operators import standard
 from taglio.model.opset import STANDARD, declared_opset
 from taglio.model.strides import move_strides
@@ -67,8 +67,8 @@ def as_it_is(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _prepared(proto: onnx.ModelProto, known: set[str]) -> onnx.ModelProto:
-    """Make weights dense, infer shapes, drop unused initialisers, and name every node and tensor. Tensors in `known`
-    keep their names."""
+    """Make weights dense, infer shapes, drop unused initialisers, move others to their readers, and name every node and
+    tensor. Tensors in `known` keep their names."""
     for node in (node for graph in graphs(proto.graph) for node in graph.node):
         if node.domain == "ai.onnx":  # in subgraphs ONNX Runtime knows it only as ""
             node.domain = ""
@@ -76,6 +76,7 @@ def _prepared(proto: onnx.ModelProto, known: set[str]) -> onnx.ModelProto:
     with contextlib.suppress(Exception):  # bare RuntimeErrors from C++; ONNX Runtime's shapes stay then
         proto = shape_inference.infer_shapes(proto, data_prop=True)
     drop_unused_initializers(proto.graph)
+    _move_into_bodies(proto.graph)
     _name_nodes(proto.graph)
     _rename_tensors(proto.graph, known)
     return proto
@@ -106,6 +107,23 @@ def drop_unused_initializers(graph: onnx.GraphProto) -> None:
     for index in range(len(graph.initializer) - 1, -1, -1):
         if graph.initializer[index].name not in used:
             del graph.initializer[index]
+
+
+def _move_into_bodies(graph: onnx.GraphProto) -> None:
+    """Move, in place, the initialisers that one subgraph alone reads into it: ONNX Runtime packs the weights of a
+    matrix product only in the graph that holds them (a step of Silero VAD 5 takes 4 % less)."""
+    here = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    inside = [body for node in graph.node for body in bodies(node)]
+    wanted = [(body, name) for body in inside for name in set(read_from_outside(body))]
+    counts = Counter(name for _, name in wanted)
+    only = {name: body for body, name in wanted if counts[name] == 1 and name not in here}
+    for index in range(len(graph.initializer) - 1, -1, -1):
+        tensor = graph.initializer[index]
+        if tensor.name in only and not weights.in_file(tensor):
+            only[tensor.name].initializer.append(tensor)
+            del graph.initializer[index]
+    for body in inside:
+        _move_into_bodies(body)
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
