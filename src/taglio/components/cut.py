@@ -64,9 +64,8 @@ def cut(
 ) -> list[Component]:
     """Components in a running order: each after those it reads from.
 
-    `devices` names the device of every block; `stages` gives the stage within its device for blocks that are not in the
-    first. Blocks on one device form one component unless they are in different stages, or a path between them leaves
-    the device and returns. Raises BadOption for a block without a device.
+    `devices` names the device of every block; `stages` are those of blocks that have another than 0 (schedule.py).
+    Raises BadOption for a block without a device.
     """
     missing = [block.name for block in graph.blocks if block.name not in devices]
     if missing:

@@ -56,8 +56,8 @@ class Candidate:
     def workload(self, cluster: Cluster, slack: float = 1.0) -> Workload:
         """The planner's view of the model. Raises BadArtifact for a device without a profile, Infeasible if a runtime
         alone uses the whole error limit."""
-        profiles = {device: in_components(each) for device, each in self.device_profiles(cluster).items()}
         graph, limits = self.work.graph.placeable(self.limits.max_steps), self.limits
+        profiles = {device: in_components(each, graph) for device, each in self.device_profiles(cluster).items()}
         bases = self.bases(profiles)
         work = Workload(self.name, graph, profiles, self.error, limits, self.rate_per_s, bases=bases)
         return with_error(work, limits.max_error, slack)

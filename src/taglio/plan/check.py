@@ -144,15 +144,14 @@ class _Checks:
                 yield Reading(tensor, "", self.plan.start, int8=False)
 
     def _components(self) -> dict[str, str]:
-        """Component of every block: one per device, stage and number of changes of either on a path to it, numbered in
-        running order."""
-        place = {name: (self.place[name], self.stage[name]) for name in self.blocks}
-        changes: dict[str, int] = {}
+        """Component of every block: one per device and level (schedule.py), numbered in running order."""
+        level: dict[str, int] = {}
         for block in self.graph.blocks:
             sources = [made for name in block.inputs if (made := self.tensors[name].producer) is not None]
-            changes[block.name] = max((changes[s] + (place[s] != place[block.name]) for s in sources), default=0)
-        order = sorted({(changes[name], *place[name]) for name in self.blocks})
-        return {name: f"{order.index((changes[name], *place[name]))}-{self.place[name]}" for name in self.blocks}
+            behind = [level[each] + (self.place[each] != self.place[block.name]) for each in sources]
+            level[block.name] = max([self.stage[block.name], *behind])
+        order = sorted({(level[name], self.place[name]) for name in self.blocks})
+        return {name: f"{order.index((level[name], self.place[name]))}-{self.place[name]}" for name in self.blocks}
 
     @cached_property
     def device_of(self) -> dict[str, str]:

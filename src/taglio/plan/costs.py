@@ -405,7 +405,7 @@ class Costs:
         broken = self._broken_labels(labels_, ends, served)
         amounts = np.concatenate([total[: -self.devices], peak])
         broken += [each.name for each in self.rows if over(float(amounts[each.column]), each.unit * each.upper)]
-        broken += [f"{problem.nodes[node]} between its neighbours" for node in surrounded(problem, labels_)]
+        broken += [f"{problem.nodes[each.node]} between its neighbours" for each in surrounded(problem, labels_)]
         return Totals(
             tuple(labels_.tolist()), served.copies, float(total[0]), resources, noises, weight, peak, tuple(broken)
         )

@@ -29,14 +29,16 @@ import numpy as np
 from taglio.optional import optional
 from taglio.plan.costs import Costs
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind
+from taglio.profile.machine import available_cores
 
 # Units in a whole limit, and in the longest period.
 _LIMIT_UNITS, _PERIOD_UNITS = 10**9, 10**7
 # If a component's overhead is a smaller share of the longest period, each device and model counts one component at
 # most.
 _COUNTED = 1e-3
-# CP-SAT's searches complement each other: with fewer workers it leaves some out, however few cores there are.
-_WORKERS = 8
+# Only the search with the whole linear relaxation proves anything here, and it needs a core: on two cores it had its
+# first bound after 18 s beside seven others, after 9 s beside one (yolo11n over 1 Gbit/s).
+_SEARCHES = ("max_lp", "no_lp", "quick_restart_no_lp", "reduced_costs")
 _FLOATS = (Kind.FLOAT, Kind.ANCHOR)
 
 
@@ -308,11 +310,13 @@ class PeriodProgram:
         for (value, source, target, sent), column in self.options.items():
             self.model.add_hint(column, int(place[value] == source and copies[value, target] == sent))
 
-    def solve(self, *, gap: float, time_limit_s: float) -> Stream:
-        """The placement with the shortest period found."""
+    def solve(self, *, gap: float, time_limit_s: float, first: bool = False) -> Stream:
+        """The placement with the shortest period found, or the `first` one."""
         solver = self.cp.CpSolver()
-        solver.parameters.num_workers = _WORKERS
+        solver.parameters.num_workers = max(2, min(available_cores(), 2 * len(_SEARCHES)))
+        solver.parameters.subsolvers.extend(_SEARCHES)
         solver.parameters.relative_gap_limit = gap
+        solver.parameters.stop_after_first_solution = first
         # Probing and symmetry take most of presolve here and find nothing.
         solver.parameters.cp_model_probing_level = 0
         solver.parameters.symmetry_level = 0

@@ -24,6 +24,7 @@ from taglio.plan.check import check, check_turns
 from taglio.plan.costs import evaluate
 from taglio.plan.critical_path import shorten
 from taglio.plan.describe import beyond_blocks, describe, latencies, loads
+from taglio.plan.merge import merged
 from taglio.plan.problem import ENERGY, LATENCY, Problem, Totals, switching
 from taglio.plan.result import Plan, Status
 from taglio.plan.schedule import pipelines
@@ -211,7 +212,7 @@ class _Asked:
         if objective.kind == "throughput":
             spare_s = _SPARING_SHARE * self.time_limit_s
             fewer = self._better(answer, Objective("sum"), spare_s, give=1e-3 * self.gap).totals
-            totals = evaluate(assembled.problem, fewer.labels, fewer.copies)
+            totals = merged(assembled, evaluate(assembled.problem, fewer.labels, fewer.copies))
             answer = replace(answer, totals=totals, value=period_s(assembled, totals))
         for later in objective.then:
             answer = self._better(answer, later, self.time_limit_s)
@@ -306,6 +307,8 @@ class _Asked:
             found = None
         if found is None:
             return answer
+        if first.kind == "throughput":
+            found = replace(found, totals=merged(assembled, found.totals))
 
         def spent(totals: Totals) -> float:
             """What the first objective counts once the components are known; 0 where its limits hold all of it."""

@@ -191,8 +191,8 @@ class Totals:
     """The cost of a labelling and its `copies` (value, device; `Copies` numbers, 0: none): the objective, each
     resource, each noise sum, weight and peak bytes per device.
 
-    `broken` names every broken limit, strict edge and implication. `stages` are each node's stage on its device
-    (schedule.py), empty if all run in the first; stages add no cost here.
+    `broken` names every broken limit, strict edge and implication. `stages` are each node's least level (schedule.py),
+    empty if all are 0; stages add no cost here.
     """
 
     labels: tuple[int, ...]
@@ -213,10 +213,10 @@ def switching(problem: Problem, labels: Sequence[int], costs: Floats) -> Floats:
     return extra.reshape(problem.seconds.shape)
 
 
-def surrounded(problem: Problem, labels: np.ndarray) -> list[int]:
-    """Nodes whose label is forbidden by their neighbours' labels."""
+def surrounded(problem: Problem, labels: np.ndarray) -> list[Implication]:
+    """What labels break: nodes whose label is forbidden by their neighbours' labels."""
     return [
-        each.node
+        each
         for each in problem.implications
         if each.labels[labels[each.node]] and all(mask[labels[node]] for node, mask in each.neighbours)
     ]

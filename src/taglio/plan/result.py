@@ -44,8 +44,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One block's device, precision name, and stage on its device: the outputs of a stage leave before the next stage
-    runs."""
+    """One block's device, precision name and stage: blocks of one device may share a component from the same stage
+    on (schedule.py)."""
 
     block: str
     device: str
@@ -231,7 +231,7 @@ class Plan:
         return replace(self, usage=usage, predicted_rate_per_s=rate)
 
     def stages(self) -> dict[str, int]:
-        """Stage by block, without the blocks in the first stage."""
+        """Stage by block, without the blocks whose stage is 0."""
         return {each.block: each.stage for each in self.placements if each.stage}
 
     def copies(self) -> dict[tuple[str, str], frozenset[str]]:

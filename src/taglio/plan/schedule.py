@@ -1,8 +1,9 @@
 """Turn labels and copies into the components, transfers and times of one request. Chooses nothing; see simulate.py.
 
-Blocks on one device form one component unless a path between them leaves the device and returns, or a plan puts them in
-different stages: the outputs of a stage leave before the next stage runs. A block's level is the largest number of
-changes of device or stage on a path to it; a component is the blocks of one device, stage and level. A component reads
+A component is the blocks of one device and level. A block's level is the least that is not below its stage (0 unless a
+plan gives one), not below the level of a block on the same device that it reads from, and above that of a block on
+another device. So a path that leaves a device and returns ends in another component, a higher stage parts blocks whose
+outputs should leave earlier, and blocks that do not depend on each other can be brought together. A component reads
 only from lower levels or from itself, so components cannot wait for each other in a cycle.
 
 A change of type is paid where it happens: a float value is quantised once by the component that writes it if anything
@@ -23,28 +24,28 @@ from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Totals
 from taglio.plan.simulate import Pipeline, Task, Transfer
 
 
-def levels(sources: Sequence[Sequence[int]], places: Sequence[Hashable]) -> list[int]:
-    """Level of every node; `sources` are the earlier nodes that each reads from, `places` its device and stage."""
+def levels(sources: Sequence[Sequence[int]], places: Sequence[Hashable], stages: Sequence[int]) -> list[int]:
+    """Level of every node; `sources` are the earlier nodes that each reads from, `places` their devices."""
     level: list[int] = []
-    for node, read in enumerate(sources):
-        here = places[node]
-        level.append(max((level[each] + (places[each] != here) for each in read), default=0))
+    for read, here, stage in zip(sources, places, stages, strict=True):
+        level.append(max(stage, max((level[each] + (places[each] != here) for each in read), default=0)))
     return level
 
 
 def components(graph: Graph, devices: Mapping[str, str], stages: Mapping[str, int] | None = None) -> dict[str, str]:
     """Component of every block, as "index-device", numbered in an order in which components can run; `stages` are the
-    blocks' stages where not the first."""
+    blocks' stages where not 0."""
     tensors = graph.tensor_map()
     index = {block.name: position for position, block in enumerate(graph.blocks)}
     sources = [
         [index[source] for name in block.inputs if (source := tensors[name].producer) is not None]
         for block in graph.blocks
     ]
-    places = [(devices[block.name], (stages or {}).get(block.name, 0)) for block in graph.blocks]
+    places = [devices[block.name] for block in graph.blocks]
+    given = [(stages or {}).get(block.name, 0) for block in graph.blocks]
     key = {
-        block.name: (level, *places[index[block.name]])
-        for block, level in zip(graph.blocks, levels(sources, places), strict=True)
+        block.name: (level, place)
+        for block, level, place in zip(graph.blocks, levels(sources, places, given), places, strict=True)
     }
     label = {each: f"{position}-{each[1]}" for position, each in enumerate(sorted(set(key.values())))}
     return {name: label[key[name]] for name in sorted(key, key=key.__getitem__)}
@@ -98,10 +99,9 @@ class Scheduler:
         own = np.asarray(labels)[mine]
         device, form = np.divmod(own, len(problem.forms))
         stage = np.asarray(stages)[mine] if len(stages) else np.zeros(len(own), dtype=np.intp)
-        place = self.alphabetical[device] * (1 + int(stage.max(initial=0))) + stage
-        level = np.array(levels(self.sources, place.tolist()), dtype=np.intp)
+        level = np.array(levels(self.sources, device.tolist(), stage.tolist()), dtype=np.intp)
         # Components in running order: those that quantise inputs first (0), those that dequantise outputs last.
-        found, piece = np.unique(level * (1 + int(place.max(initial=0))) + place, return_inverse=True)
+        found, piece = np.unique(level * len(self.names) + self.alphabetical[device], return_inverse=True)
         piece, last = piece + 1, len(found) + 1
         at = np.full(last + 1, self.home)
         at[piece] = device

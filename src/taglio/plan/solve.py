@@ -377,7 +377,7 @@ def _where(
             node, index = divmod(flat, scores.shape[1])
             if sides := split(node, parts == index):
                 return node, sides
-    broken = {node for account in pool for node in surrounded(costs.problem, account.labels)}
+    broken = {each.node for account in pool for each in surrounded(costs.problem, account.labels)}
     for each in costs.problem.implications:  # not part of the priced problem
         if each.node in broken:
             for node, mask in ((each.node, each.labels), *each.neighbours):
@@ -429,7 +429,19 @@ def improve(
         total, use = costs.by_move(priced, labels)
         again = np.flatnonzero(stale[nodes])
         change[again] = costs.changes(priced, labels, use, nodes[again], to[again])
-    total, _ = costs.by_move(priced, labels)
+    total, use = costs.by_move(priced, labels)
+    for _ in range(_ROUNDS):  # no part of the priced problem: labels that their neighbours' forbid
+        forbidden = np.zeros((costs.nodes, costs.labels), dtype=bool)
+        for each in surrounded(costs.problem, labels):
+            forbidden[each.node] |= each.labels
+        moves = np.flatnonzero(forbidden[nodes].any(axis=1) & ~forbidden[nodes, to])
+        if not len(moves):
+            break
+        after = merit(total + costs.changes(priced, labels, use, nodes[moves], to[moves]))
+        moves = moves[np.argsort(after, kind="stable")]
+        _, cheapest = np.unique(nodes[moves], return_index=True)
+        labels[nodes[moves[cheapest]]] = to[moves[cheapest]]
+        total, use = costs.by_move(priced, labels)
     return (float(total[0]) if feasible() else np.inf), labels
 
 

@@ -8,7 +8,7 @@
 3. CP-SAT (cp_sat.py) improves the best plan among the labels of plans at least as good, and raises the bound.
 
 CP-SAT includes a lower bound of the components' overhead. Plans are compared by simulated busy time, which includes all
-of it.
+of it, once their components are merged (merge.py).
 """
 
 import time
@@ -22,18 +22,22 @@ from taglio.plan.assemble import Assembled, busy_times, request_shares
 from taglio.plan.costs import Costs, evaluate
 from taglio.plan.cp_sat import PeriodProgram
 from taglio.plan.cutting_planes import Plane, maximise
-from taglio.plan.describe import loads
 from taglio.plan.elimination import TooWide
+from taglio.plan.merge import busy_s, merged
 from taglio.plan.problem import Resource, Totals
 from taglio.plan.relaxation import WIDEST, Relaxation
 from taglio.plan.solve import Undecided, improve, solve
 
-# Shares of the time: for the first plan, and for improving answers.
-_FIRST_SHARE, _DESCENT_SHARE = 0.1, 0.15
+# Shares of the time: for the first plan, and for improving answers; of what is left, for the first search by CP-SAT.
+_FIRST_SHARE, _DESCENT_SHARE, _SEARCH_SHARE = 0.1, 0.15, 0.3
+# How much better the next plan should be, in gaps.
+_STEP = 0.9
 # Answers tried for an aim, and the spread of their prices around the best ones.
 _ANSWERS, _STRAYING = 16, 0.6
 # Times that a descent is repeated with doubled penalties on the limits that it broke.
 _DEARER = 4
+# Descents end once they miss an aim this near to the best plan.
+_NEAR = 1.05
 _PERIOD = "period"
 
 
@@ -47,7 +51,7 @@ def fastest_stream(
 
 def period_s(assembled: Assembled, totals: Totals) -> float:
     """Busy seconds of the busiest device or link per request of the mix of all models, with component overheads."""
-    return max(loads(assembled, totals, list(request_shares(assembled.workloads))).values(), default=0.0)
+    return max(busy_s(assembled, totals).values(), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,29 +103,47 @@ class _Search:
         """Keep a placement if it is within the limits and its simulated period is the shortest so far."""
         if totals.broken:
             return
+        totals = merged(self.assembled, totals)
         if (period := period_s(self.assembled, totals)) < self.period:
             self.totals, self.period = totals, period
 
     def _improve(self) -> None:
         """Improve the best plan: by descent, then by CP-SAT."""
-        core, until, better = self._core(self._aim()), time.perf_counter() + _DESCENT_SHARE * self.time_limit_s, True
-        while better and core.bound <= 1.0 and time.perf_counter() < until and not self._done():
-            before = self.period
-            self._descend(core, until)
-            better = self.period < before * (1.0 - self.gap)
-            core = self._core(float(np.sqrt(max(self.low, 1e-3 * self._aim()) * self._aim())))
-        aim = self._aim()
+        until = time.perf_counter() + _DESCENT_SHARE * self.time_limit_s
+        self._descend(self._core(self._aim()), until)
+        missed = 1e-3 * self._aim()
+        while time.perf_counter() < until and not self._done():
+            aim = float(np.sqrt(max(self.low, missed) * self._aim()))
+            core = self._core(aim)
+            if core.bound <= 1.0:
+                self._descend(core, until)
+            missed = aim if self.period > aim else missed
+            if missed > self._aim() / _NEAR:
+                break
+        better = self._search(self._aim(), 1.0 if self.totals is None else _SEARCH_SHARE)
+        while better and not self._done():
+            better = self._search((1.0 - _STEP * self.gap) * self._aim(), 1.0)
+
+    def _search(self, aim: float, share: float) -> bool:
+        """Search by CP-SAT for a plan with a period up to an aim, for a share of the time left; whether to search on
+        below the best plan then. An aim below the best plan is for the first plan that is better, or for a proof that
+        there is none: that leaves out the copies that take longer, and tensors have few sizes."""
+        known, left_s = self.period <= aim, self.deadline - time.perf_counter()
         core = self._core(aim)
-        if self._done() or core.bound > 1.0:
-            return
+        if left_s <= 0.0 or self._done() or core.bound > 1.0:
+            return False
         # Plans with other labels than those left have longer periods than the aim.
         program = PeriodProgram(core.costs, core.alive, core.periods, self.assembled.overhead_s, self.low, aim)
         if self.totals is not None:
             program.hint(self.totals.labels, self.totals.copies)
-        found = program.solve(gap=0.5 * self.gap, time_limit_s=self.deadline - time.perf_counter())
+        before = self.period
+        found = program.solve(
+            gap=0.5 * self.gap, time_limit_s=share * left_s, first=not known and self.totals is not None
+        )
         self.low = max(self.low, min(found.bound, aim))
         if found.labels is not None:
             self._offer(evaluate(self.assembled.problem, found.labels.tolist(), found.copies))
+        return known or self.period < before
 
     def _aim(self) -> float:
         """The period of the best plan; without one, more than any plan's."""
@@ -185,7 +207,7 @@ class _Search:
 
     def _descend(self, core: _Core, until: float) -> None:
         """Improve answers at prices around the core's towards its aim."""
-        if core.prices is None or core.relaxation is None:
+        if core.prices is None or core.relaxation is None or core.bound > 1.0:
             return
         costs, rng = core.costs, np.random.default_rng(0)
         for _ in range(_ANSWERS):

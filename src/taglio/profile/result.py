@@ -202,15 +202,44 @@ class Profile:
         return next(each for each in self.precisions if each.name == name)
 
 
-def in_components(profile: Profile) -> Profile:
-    """The profile without a negative overhead, for models that are divided into components. If kernels add up to more
-    than the runs took, all blocks are shortened by the same share instead."""
+def in_components(profile: Profile, graph: Graph) -> Profile:
+    """The profile for a model that is divided into components: no component takes less than no time.
+
+    If kernels add up to more than the runs took, all blocks are shortened by the same share instead of a negative
+    overhead. A change of type saves at most what the blocks before and behind it take, of each an equal share of those
+    of its tensors: a sum of savings may stand in one component, and the blocks whose fusion it owes them to in others.
+    """
+    profile = replace(profile, glue=_bounded(profile, graph))
     if profile.overhead_s >= 0.0:
         return profile
     whole = sum(each.seconds for each in profile.blocks if each.precision == FLOAT32.name)
     share = max(0.0, 1.0 + profile.overhead_s / whole) if whole > 0.0 else 1.0
     blocks = tuple(replace(each, seconds=share * each.seconds) for each in profile.blocks)
     return replace(profile, blocks=blocks, overhead_s=0.0)
+
+
+def _bounded(profile: Profile, graph: Graph) -> tuple[Glue, ...]:
+    """The glue whose type changes save no more than the blocks beside them take."""
+    least: dict[str, float] = {"": 0.0}
+    for each in profile.blocks:
+        block = graph.block(each.block)
+        share = each.seconds / max(1, len(block.inputs) + len(block.outputs))
+        least[each.block] = min(share, least.get(each.block, share))
+    found, glue = [], profile.glue_map()
+    for flow in graph.flows:
+        own, before = glue[flow.name], 0.0 if flow.producer is None else least[flow.producer]
+        behind = min((least[reader] for _, reader in flow.readers), default=0.0)
+        most = min([before, *(least[reader] for _, reader in flow.readers if reader)])
+        anchor_s = own.anchor_quantize_s
+        found.append(
+            replace(
+                own,
+                quantize_s=max(own.quantize_s, -most),
+                dequantize_s=max(own.dequantize_s, -behind),
+                anchor_quantize_s=None if anchor_s is None else max(anchor_s, -most),
+            )
+        )
+    return tuple(found)
 
 
 def scaled(profile: Profile, factor: float) -> Profile:
