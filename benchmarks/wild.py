@@ -213,6 +213,8 @@ def networks(options: argparse.Namespace) -> dict[str, tuple[Path, Path]]:
     detectors = ["ultraface-rfb-320", "yunet-n-640", "yolo11n-seg", "yolo11s-seg"]
     found = {}
     for name in options.cases.split(",") if options.cases else [*DATA, *detectors]:
+        if name not in (*DATA, *CASES):
+            raise SystemExit(f"{name} is none of {', '.join((*DATA, *CASES))}; --folder takes other networks")
         model = SHARED / "models" / "wild" / f"{name}.onnx" if name in DATA else paths(CASES[name])[0]
         if model.exists():
             found[name] = model, data_of(model) if name in DATA else images_of(name)
