@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taglio.plan.merge import busy_s, fewest_components, merged
+from taglio.plan.merge import busy_s, fewest_components
 from taglio.plan.place import place
 from taglio.plan.result import Limits
 from taglio.plan.schedule import levels
@@ -120,5 +120,8 @@ def test_a_stream_has_fewer_components_where_one_waits_for_two_inputs() -> None:
     assert answer.bound == pytest.approx(answer.value)
     (plan,) = answer.plans
     assert sorted(each.blocks for each in plan.pieces if each.device == "far") == [1, 2]
-    # Where one more component does not matter, there is none the less.
-    assert merged(answer.assembled, answer.totals).stages == answer.totals.stages
+    # Two models share no component: each has as many as alone.
+    both = place([work, replace(work, name="n")], FAST, parse_objective("throughput"))
+    assert both.value == pytest.approx(answer.value)
+    for each in both.plans:
+        assert sorted(piece.blocks for piece in each.pieces if piece.device == "far") == [1, 2]

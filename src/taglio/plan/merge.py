@@ -6,7 +6,7 @@ no path leads from one of them through another device to another of them. Once t
 components of the next device, of which there may then be more than without.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from graphlib import TopologicalSorter
 
@@ -27,18 +27,19 @@ def merged(assembled: Assembled, totals: Totals) -> Totals:
     for made, reader in zip(values.producer[values.edge_value()].tolist(), values.readers.tolist(), strict=True):
         if made != SOURCE and reader != CALLER:
             sources[reader].append(made)
-    places = [problem.devices[problem.split(label)[0]] for label in totals.labels]
+    devices = [problem.devices[problem.split(label)[0]] for label in totals.labels]
+    places = list(zip(devices, problem.model.tolist(), strict=True))  # models share no component
     best, busy = totals, busy_s(assembled, totals)
     shortest = _period(busy)
-    order = sorted(set(places), key=lambda device: -busy.get(device, 0.0))
-    tried = set[tuple[str, ...]]()
+    order = sorted(dict.fromkeys(places), key=lambda place: -busy.get(place[0], 0.0))
+    tried = set[tuple[tuple[str, int], ...]]()
     while tuple(order) not in tried:
         tried.add(tuple(order))
         found = replace(totals, stages=tuple(fewest_components(sources, places, order)))
         busy = busy_s(assembled, found)
         if _period(busy) < shortest:
             best, shortest = found, _period(busy)
-        order.sort(key=lambda device: -busy.get(device, 0.0))
+        order.sort(key=lambda place: -busy.get(place[0], 0.0))
     return best
 
 
@@ -46,19 +47,21 @@ def _period(busy: Mapping[str, float]) -> float:
     return max(busy.values(), default=0.0)
 
 
-def fewest_components(sources: Sequence[Sequence[int]], places: Sequence[str], order: Sequence[str]) -> list[int]:
-    """The level of every node (schedule.py) if each device in `order` has as few components as those before it allow;
+def fewest_components(
+    sources: Sequence[Sequence[int]], places: Sequence[Hashable], order: Sequence[Hashable]
+) -> list[int]:
+    """The level of every node (schedule.py) if each place in `order` has as few components as those before it allow;
     `sources` are the earlier nodes that each reads from, `places` their devices."""
     component = list(range(len(places)))  # each named by its first node
-    for device in order:
+    for place in order:
         entries = dict.fromkeys(component, 0)
         first: dict[int, int] = {}
         for each, before in _running(sources, component).items():
-            here = places[each] == device
-            entries[each] = max((entries[other] + (here and places[other] != device) for other in before), default=here)
+            here = places[each] == place
+            entries[each] = max((entries[other] + (here and places[other] != place) for other in before), default=here)
             if here:
                 first.setdefault(entries[each], each)
-        component = [first[entries[each]] if places[each] == device else each for each in component]
+        component = [first[entries[each]] if places[each] == place else each for each in component]
     level = {each: index for index, each in enumerate(_running(sources, component))}
     return [level[each] for each in component]
 
