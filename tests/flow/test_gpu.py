@@ -21,10 +21,10 @@ from tests.models import Sketch, digits_model
 
 
 def network() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Three convolutions that take a processor longer than looking an answer up, and 24 samples."""
+    """Eight convolutions that take a processor longer than looking an answer up, and 24 samples."""
     g = Sketch(4)
     x = g.input("x", 1, 16, 24, 24)
-    for _ in range(3):
+    for _ in range(8):
         x = g.op("Relu", g.conv(x, 16, 16))
     return g.model(g.rename(x, "y")), {"x": g.rng.normal(0, 1, (24, 16, 24, 24)).astype(np.float32)}
 

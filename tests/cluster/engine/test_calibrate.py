@@ -64,7 +64,7 @@ def test_the_command_computes_and_writes_the_keys_of_the_cluster_file(monkeypatc
     found = json.loads(taglio("calibrate-energy", "--threads", 1, "--json").out)
     assert (found["idle_watts"], found["active_watts"]) == (pytest.approx(20.0, rel=0.1), pytest.approx(20.0, rel=0.1))
     busy = [each["busy"] for each in found["measured"]]
-    assert busy[0] == 0.0 and 0.9 < busy[4] <= 1.0 and busy[1] < busy[3]
+    assert busy[0] == 0.0 and 0.5 < busy[4] <= 1.0 and busy[1] < busy[3]
     told = taglio("calibrate-energy", "--threads", 1).out
     assert "\nidle_watts = " in told and "\nactive_watts = " in told and "root mean square" in told
 
