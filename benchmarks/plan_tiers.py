@@ -5,7 +5,7 @@ gateways have links of 100 Mbit/s and 2 ms, gateways and servers of 1 Gbit/s and
 and 20 ms. Networks are those of plan_networks.py: made-up costs, so that nothing is measured. A plan for a stream,
 
 * grouped: devices that are alike take turns (taglio's way);
-* apart: a device for each component, as if none were alike; only up to twenty, where already nothing is proven.
+* apart: a device for each component, as if none were alike; only up to forty, where nothing is proven any more.
 
 For each: seconds of the solve, those of processors meanwhile, gap, requests a second predicted and by simulation, and
 by simulation when the busiest device beside the camera is lost, until there is another plan (grouped: its replicas go
@@ -33,7 +33,7 @@ from taglio.plan.schedule import pipelines
 from taglio.plan.simulate import Pipeline, Task, Transfer, simulate
 from taglio.plan.workload import parse_objective
 
-MOST_APART = 20
+MOST_APART = 40
 # Speed beside the camera's, and links: Mbit/s, ms.
 GATEWAY, SERVER = 0.1, 0.02
 LINKS = {("camera", "gateway"): (100, 2), ("gateway", "server"): (1000, 1), ("camera", "server"): (20, 20)}
