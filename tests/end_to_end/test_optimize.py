@@ -131,7 +131,7 @@ def test_the_extremes_are_plans_too(bound: float, extra: Sequence[str], tiny: Ca
 def test_tables_instead_of_json(tiny: Case, tmp_path: Path) -> None:
     ran = quick(tiny, tmp_path / "out", "--max-error", 0.05)
     assert ran.code == 0
-    assert ran.err == ""
+    assert all(line.startswith("after ") for line in ran.err.splitlines()), ran.err  # progress on a slow machine
     for word in ("float", "all int8", "plan", "latency", "error", "5 for calibration", "held out", "report.html"):
         assert word in ran.out
 

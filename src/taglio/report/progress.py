@@ -1,21 +1,34 @@
-"""A progress bar on standard error for long stages. Standard output stays clean for scripts."""
+"""The progress of long stages on standard error: a bar, or a line now and then where that is no terminal. Standard
+output stays clean for scripts."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from taglio.progress import Progress as Tell
 
+# Least seconds between two lines, and before the first: what takes less leaves a log empty.
+_LINE_EVERY_S = 30.0
+
 
 @contextmanager
 def bar(quiet: bool = False) -> Iterator[Tell | None]:
-    """A callback (what, done, total) that draws, from its first call on; None if `quiet` or without a terminal."""
-    if quiet or not sys.stderr.isatty():
+    """A callback (what, done, total) that draws, from its first call on; None if `quiet`."""
+    if quiet:
         yield None
-        return
+    elif not sys.stderr.isatty():
+        yield _lines(_LINE_EVERY_S)
+    else:
+        with _drawn() as tell:
+            yield tell
+
+
+@contextmanager
+def _drawn() -> Iterator[Tell]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
     tasks: dict[str, TaskID] = {}
@@ -31,3 +44,16 @@ def bar(quiet: bool = False) -> Iterator[Tell | None]:
     finally:
         if tasks:
             progress.stop()
+
+
+def _lines(every_s: float) -> Tell:
+    begun = last = monotonic()
+
+    def tell(what: str, done: int, total: int) -> None:
+        nonlocal last
+        now = monotonic()
+        if now - last >= every_s:
+            last = now
+            print(f"after {now - begun:.0f} s: {what}, {done} of {total}", file=sys.stderr, flush=True)
+
+    return tell
