@@ -100,9 +100,9 @@ def equal(case: Case, parts: list[Component], assignment: Assignment) -> None:
 
 
 def pieces(
-    case: Case, assignment: Assignment, devices: Mapping[str, str], stages: Mapping[str, int] | None = None
+    case: Case, assignment: Assignment, devices: Mapping[str, str], levels: Mapping[str, int] | None = None
 ) -> list[Component]:
-    parts = cut(case.model, case.graph, case.builder.build(assignment), devices, stages=stages)
+    parts = cut(case.model, case.graph, case.builder.build(assignment), devices, levels=levels)
     in_order(case, parts, devices)
     return parts
 
@@ -171,16 +171,16 @@ def test_components_of_tiny_models_equal_the_whole(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("assignment", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
-def test_stages_of_one_device_are_components_of_their_own(
+def test_levels_of_one_device_are_components_of_their_own(
     network: Case, assignment: Callable[[Case], Assignment], tmp_path: Path
 ) -> None:
-    """What a stage writes leaves before the next one runs; together they are still the whole."""
+    """What a component writes leaves before the next one runs; together they are still the whole."""
     chosen, blocks = assignment(network), network.graph.blocks
     devices = dict.fromkeys((block.name for block in blocks), "only")
-    stages = {block.name: 1 for block in blocks[len(blocks) // 2 :]}
-    parts = pieces(network, chosen, devices, stages)
+    levels = {block.name: 1 for block in blocks[len(blocks) // 2 :]}
+    parts = pieces(network, chosen, devices, levels)
     assert [part.device for part in parts] == ["only", "only"]
-    assert {name for part in parts[1:] for name in part.blocks} == set(stages)
+    assert {name for part in parts[1:] for name in part.blocks} == set(levels)
     equal(network, parts, chosen)
     prove(tmp_path, written(network, parts, tmp_path), network.builder.build(chosen), network.held_out.samples[:2])
 

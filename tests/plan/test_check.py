@@ -20,7 +20,7 @@ from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import INT8, Problem
 from tests.plan.test_assemble import PAIR, chain
-from tests.plan.test_schedule import drawn, some_stages
+from tests.plan.test_schedule import drawn, some_levels
 
 THREE = parse(
     PAIR.replace(
@@ -58,7 +58,7 @@ def test_every_labelling_is_described_as_the_checker_finds_it(problem: Problem, 
     assembled = on_three(problem)
     totals = evaluate(assembled.problem, drawn(assembled, seed))
     if seed % 2:
-        totals = replace(totals, stages=some_stages(assembled, seed))
+        totals = replace(totals, levels=some_levels(assembled, seed))
     (plan,) = describe(assembled, totals)
     check(problem.graph, assembled.workloads[0].profiles, problem.error, THREE, plan)
     noises = {
@@ -139,14 +139,14 @@ LIES: dict[str, tuple[Callable[[Plan], Plan], str]] = {
 }
 
 
-def test_stages_that_the_plan_was_not_described_with_are_caught() -> None:
+def test_levels_that_the_plan_was_not_described_with_are_caught() -> None:
     graph, profiles = chain()
     cluster = parse(PAIR)
     assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], cluster, Objective())
     labels = labels_of(assembled, 0, dict.fromkeys((block.name for block in graph.blocks), "far"), {})
     (plan,) = describe(assembled, evaluate(assembled.problem, labels))
     check(graph, profiles, None, cluster, plan)
-    late = replace(plan, placements=(*plan.placements[:-1], replace(plan.placements[-1], stage=1)))
+    late = replace(plan, placements=(*plan.placements[:-1], replace(plan.placements[-1], level=1)))
     assert late.fingerprint() != plan.fingerprint()
     with pytest.raises(PlanIsWrong, match="its placements make"):
         check(graph, profiles, None, cluster, late)

@@ -26,7 +26,7 @@ from tests.plan import made_up
 from tests.plan.made_up import Problem, Sketch, profile_of
 from tests.plan.test_assemble import PAIR, chain
 from tests.plan.test_place import CLUSTER, every, seconds, workload
-from tests.plan.test_schedule import drawn, on_two, some_stages
+from tests.plan.test_schedule import drawn, on_two, some_levels
 
 TWO = parse(PAIR)
 
@@ -37,9 +37,9 @@ def bound(assembled: Assembled) -> float:
 
 
 def shortest(assembled: Assembled) -> float:
-    """Of all placements, copies and stages."""
-    stages = list(product(range(2), repeat=len(assembled.problem.nodes)))
-    return min((seconds(assembled, replace(t, stages=s)) for t in every(assembled) for s in stages), default=inf)
+    """Of all placements, copies and levels."""
+    levels = list(product(range(2), repeat=len(assembled.problem.nodes)))
+    return min((seconds(assembled, replace(t, levels=s)) for t in every(assembled) for s in levels), default=inf)
 
 
 @examples(12)
@@ -58,7 +58,7 @@ def test_no_placement_of_a_larger_graph_undercuts_the_bound(problem: Problem, se
     for each in range(5):
         totals = evaluate(assembled.problem, drawn(assembled, seed + each))
         if search.kept(totals):
-            search.offer(replace(totals, stages=some_stages(assembled, seed + each)))
+            search.offer(replace(totals, levels=some_levels(assembled, seed + each)))
     if search.best is not None:
         pool = Pool(search, [Timetable(assembled, 0)], price=search.value)
         pool.add(np.array([search.best.labels]))
@@ -114,11 +114,11 @@ def two_outputs(pins: tuple[str, ...]) -> Workload:
     return Workload("m", graph, profiles, None, Limits(None, device_pins=tuple((name, "far") for name in pins)))
 
 
-def best_stages(assembled: Assembled, labels: list[int]) -> float:
-    """The shortest request of these labels over all stages of the blocks."""
+def best_levels(assembled: Assembled, labels: list[int]) -> float:
+    """The shortest request of these labels over all levels of the blocks."""
     totals = evaluate(assembled.problem, labels)
-    stages = product(range(2), repeat=len(labels))
-    return min(latencies(assembled, replace(totals, stages=each))[0] for each in stages)
+    levels = product(range(2), repeat=len(labels))
+    return min(latencies(assembled, replace(totals, levels=each))[0] for each in levels)
 
 
 def test_an_output_leaves_before_the_rest_has_run() -> None:
@@ -126,9 +126,9 @@ def test_an_output_leaves_before_the_rest_has_run() -> None:
     answer = place([work], TWO, parse_objective("latency"), time_limit_s=5.0)
     plan, assembled = answer.plans[0], answer.assembled
     labels = labels_of(assembled, 0, dict.fromkeys((b.name for b in work.graph.blocks), "far"), plan.assignment())
-    whole = latencies(assembled, replace(answer.totals, stages=()))[0]
-    assert plan.stages() and [each.device for each in plan.pieces if each.blocks] == ["far", "far"]
-    assert answer.value == pytest.approx(best_stages(assembled, labels)) and answer.value < 0.95 * whole
+    whole = latencies(assembled, replace(answer.totals, levels=()))[0]
+    assert plan.levels() and [each.device for each in plan.pieces if each.blocks] == ["far", "far"]
+    assert answer.value == pytest.approx(best_levels(assembled, labels)) and answer.value < 0.95 * whole
     sent = next(each for each in plan.timeline if each.transfer and each.what.startswith("conv0"))
     later = next(each for each in plan.timeline if each.what == "1-far")
     assert sent.start_s < later.end_s
@@ -142,7 +142,7 @@ def test_one_output_needs_no_parting() -> None:
     profile = profile_of(graph, cost, {tensor.name: (0.0, 0.0, 0.0, 0.0) for tensor in graph.tensors}, 1.0)
     pins = tuple((block.name, "far") for block in graph.blocks)
     work = Workload("m", graph, {"near": profile, "far": profile}, None, Limits(None, device_pins=pins))
-    assert not place([work], TWO, parse_objective("latency"), time_limit_s=5.0).plans[0].stages()
+    assert not place([work], TWO, parse_objective("latency"), time_limit_s=5.0).plans[0].levels()
 
 
 @examples(60)

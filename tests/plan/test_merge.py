@@ -68,11 +68,11 @@ def least(sources: Sequence[Sequence[int]], places: Sequence[str], device: str) 
 def test_the_first_device_has_as_few_components_as_can_be(seed: int) -> None:
     sources, places = graph(seed)
     for order in (["a", "b"], ["b", "a"]):
-        stages = fewest_components(sources, places, order)
-        assert levels(sources, places, stages) == stages, "components in running order are levels"
-        pieces = sorted(set(zip(stages, places, strict=True)))
-        assert can_run(sources, [pieces.index(each) for each in zip(stages, places, strict=True)])
-        assert len({stage for stage, _ in pieces}) == len(pieces), "no two components share a level"
+        made = fewest_components(sources, places, order)
+        assert levels(sources, places, made) == made, "components in running order are levels"
+        pieces = sorted(set(zip(made, places, strict=True)))
+        assert can_run(sources, [pieces.index(each) for each in zip(made, places, strict=True)])
+        assert len({level for level, _ in pieces}) == len(pieces), "no two components share a level"
         found = sum(place == order[0] for _, place in pieces)
         assert found == (least(sources, places, order[0]) if order[0] in places else 0)
 
@@ -97,13 +97,13 @@ def test_a_device_later_in_the_order_has_more_components_where_they_would_wait_f
     """a0 → b1 and b2 → a3: either device can be one component, not both."""
     sources, places = [[], [0], [], [2]], ["a", "b", "b", "a"]
     for order, wanted in ((["a", "b"], {"a": 1, "b": 2}), (["b", "a"], {"a": 2, "b": 1})):
-        stages = fewest_components(sources, places, order)
-        counts = {d: len({each for each in zip(stages, places) if each[1] == d}) for d in "ab"}
+        made = fewest_components(sources, places, order)
+        counts = {d: len({each for each in zip(made, places) if each[1] == d}) for d in "ab"}
         assert counts == wanted
 
 
 def test_a_stream_has_fewer_components_where_one_waits_for_two_inputs() -> None:
-    """near: conv1 behind conv0 (far), conv3 of an input; far: conv2 and conv4 behind them. Without stages conv4 runs
+    """near: conv1 behind conv0 (far), conv3 of an input; far: conv2 and conv4 behind them. Without levels conv4 runs
     before conv2 does, in a component of its own."""
     sketch = made_up.Sketch()
     sketch.conv(sketch.conv(sketch.conv(sketch.input("in0"))))
@@ -115,7 +115,7 @@ def test_a_stream_has_fewer_components_where_one_waits_for_two_inputs() -> None:
     limits = Limits(None, device_pins=pins, float_blocks=tuple(block.name for block in graph.blocks))
     work = Workload("m", graph, {"near": profile, "far": profile}, None, limits)
     answer = place([work], FAST, parse_objective("throughput"))
-    apart = busy_s(answer.assembled, replace(answer.totals, stages=()))
+    apart = busy_s(answer.assembled, replace(answer.totals, levels=()))
     assert apart["far"] == pytest.approx(303e-6) and answer.value == pytest.approx(203e-6)
     assert answer.bound == pytest.approx(answer.value)
     (plan,) = answer.plans

@@ -100,8 +100,8 @@ def test_the_shortest_request_is_between_the_bound_and_what_is_found(problem: Pr
     except BadOption:
         assert answer is None
         return
-    stages = list(product(range(2), repeat=len(assembled.problem.nodes)))
-    best = min((seconds(assembled, replace(t, stages=s)) for t in every(assembled) for s in stages), default=inf)
+    levels = list(product(range(2), repeat=len(assembled.problem.nodes)))
+    best = min((seconds(assembled, replace(t, levels=s)) for t in every(assembled) for s in levels), default=inf)
     assert (answer is None) == (best == inf)
     if answer is None:
         return
@@ -209,9 +209,9 @@ def test_a_stream_of_blocks_that_take_no_time_has_a_plan() -> None:
 
 
 def fastest(assembled: Assembled) -> float:
-    """The least period of all plans, with what components take, in whatever stages."""
-    stages = list(product(range(2), repeat=len(assembled.problem.nodes)))
-    found = (replace(totals, stages=each) for totals in every(assembled) for each in stages)
+    """The least period of all plans, with what components take, in whatever levels."""
+    levels = list(product(range(2), repeat=len(assembled.problem.nodes)))
+    found = (replace(totals, levels=each) for totals in every(assembled) for each in levels)
     return min(max(loads(assembled, each, [1.0]).values(), default=0.0) for each in found)
 
 

@@ -31,11 +31,11 @@ def sent(assembled: Assembled, labels: list[int]) -> np.ndarray:
 
 
 def played(assembled: Assembled, labels: list[int]) -> tuple[float, float]:
-    """Seconds of a request by replay, and by the simulator with the same copies and stages."""
+    """Seconds of a request by replay, and by the simulator with the same copies and levels."""
     replay = Replay(Timetable(assembled, 0), 0.0)
     found = replay.play(np.array([labels]), range(len(labels)))
     copies = sent(assembled, labels)
-    totals = replace(evaluate(assembled.problem, labels, copies), stages=tuple(found.component[0].tolist()))
+    totals = replace(evaluate(assembled.problem, labels, copies), levels=tuple(found.component[0].tolist()))
     return float(found.latency_s[0]), Search(assembled, Objective()).worth(totals)
 
 

@@ -34,7 +34,7 @@ def test_a_plan_from_an_assignment_takes_what_the_profile_says() -> None:
         (replace(PLAN, placements=PLAN.placements[:1] * 2), "placed twice"),
         (replace(PLAN, placements=(Placement("conv0", "local", "int4"),)), "unknown precision int4"),
         (replace(PLAN, placements=(Placement("conv0", "", "int8"),)), "no device"),
-        (replace(PLAN, placements=(Placement("conv0", "local", "int8", -1),)), "negative stage"),
+        (replace(PLAN, placements=(Placement("conv0", "local", "int8", -1),)), "negative level"),
         (replace(PLAN, gap=-0.1), "must not be negative"),
         (replace(PLAN, limits=Limits(-0.1)), "max_error must not be negative"),
         (replace(PLAN, measured_error=-0.1), "an error must not be negative"),

@@ -59,11 +59,11 @@ def drawn(assembled: Assembled, seed: int) -> list[int]:
     return labels
 
 
-def made(assembled: Assembled, labels: list[int], stages: Sequence[int] = ()) -> Pipeline:
-    return Scheduler(assembled, 0).schedule(labels, evaluate(assembled.problem, labels).copies, stages)
+def made(assembled: Assembled, labels: list[int], least: Sequence[int] = ()) -> Pipeline:
+    return Scheduler(assembled, 0).schedule(labels, evaluate(assembled.problem, labels).copies, least)
 
 
-def some_stages(assembled: Assembled, seed: int) -> tuple[int, ...]:
+def some_levels(assembled: Assembled, seed: int) -> tuple[int, ...]:
     """Stages at random."""
     rng = Random(seed)
     return tuple(rng.randrange(3) for _ in assembled.problem.nodes)
@@ -176,15 +176,15 @@ def test_components_are_those_that_are_cut(problem: Problem, seed: int) -> None:
     assembled = on_two(problem)
     labels = drawn(assembled, seed)
     blocks = problem.graph.blocks
-    stages = some_stages(assembled, seed)
+    least = some_levels(assembled, seed)
     places = {b.name: assembled.problem.devices[assembled.problem.split(label)[0]] for b, label in zip(blocks, labels)}
     wanted: dict[str, list[str]] = {}
-    in_stages = {block.name: stage for block, stage in zip(blocks, stages) if stage}
-    for block, name in components(problem.graph, places, in_stages).items():
+    in_levels = {block.name: level for block, level in zip(blocks, least) if level}
+    for block, name in components(problem.graph, places, in_levels).items():
         wanted.setdefault(name, []).append(block)
     found = {
         piece.name: [blocks[node].name for node in piece.nodes]
-        for piece in made(assembled, labels, stages).tasks
+        for piece in made(assembled, labels, least).tasks
         if piece.nodes
     }
     assert {name: sorted(each) for name, each in found.items()} == {name: sorted(each) for name, each in wanted.items()}

@@ -60,17 +60,17 @@ def cut(
     quantized: onnx.ModelProto,
     devices: Mapping[str, str],
     wires: Wires | None = None,
-    stages: Mapping[str, int] | None = None,
+    levels: Mapping[str, int] | None = None,
 ) -> list[Component]:
     """Components in a running order: each after those it reads from.
 
-    `devices` names the device of every block; `stages` are those of blocks that have another than 0 (schedule.py).
+    `devices` names the device of every block; `levels` are the least levels that are not 0 (schedule.py).
     Raises BadOption for a block without a device.
     """
     missing = [block.name for block in graph.blocks if block.name not in devices]
     if missing:
         raise BadOption(f"block {missing[0]} and {len(missing) - 1} more have no device: place every block")
-    names = components(graph, devices, stages)
+    names = components(graph, devices, levels)
     ends = _ends(model, graph, devices, wires)
     if len(set(names.values())) == 1 and not ends:
         only = next(iter(names.values()))
@@ -185,7 +185,7 @@ def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[
     if len(devices) != len(tensors) + 1:
         raise BadOption(f"{plural(len(tensors), 'cut')} for {plural(len(devices), 'device')}: name {len(tensors) + 1}")
     known = graph.tensor_map()
-    stage = {block.name: 0 for block in graph.blocks}
+    position = {block.name: 0 for block in graph.blocks}
     before: set[str] = set()
     for tensor in tensors:
         producer = known[tensor].producer if tensor in known else None
@@ -201,8 +201,8 @@ def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[
             raise BadOption(f'`cuts` "{tensor}": no block comes after it: cut at an earlier tensor')
         before = behind
         for block in graph.blocks:
-            stage[block.name] += block.name not in behind
-    return {name: devices[index] for name, index in stage.items()}
+            position[block.name] += block.name not in behind
+    return {name: devices[index] for name, index in position.items()}
 
 
 def _ends(model: Model, graph: Graph, devices: Mapping[str, str], wires: Wires | None) -> dict[str, str]:

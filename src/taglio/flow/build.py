@@ -162,7 +162,7 @@ def assemble(work: Work, plan: Plan) -> Built:
     """Build the components of `plan`, without the proof."""
     quantized = _quantized(work, plan)
     wires = Wires(plan.start, plan.copies()) if plan.crossings else None
-    parts = cut(work.model, work.graph, quantized, plan.devices(), wires, plan.stages())
+    parts = cut(work.model, work.graph, quantized, plan.devices(), wires, plan.levels())
     for number, part in enumerate(parts):
         if plan.runtime_on(part.device) != NAME:
             parts[number] = replace(part, proto=with_hard_swish(part.proto))

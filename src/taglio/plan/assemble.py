@@ -467,14 +467,14 @@ def labels_of(assembled: Assembled, model: int, devices: Mapping[str, str], assi
 
 
 def placements_of(
-    assembled: Assembled, model: int, labels: Sequence[int], stages: Sequence[int] = ()
+    assembled: Assembled, model: int, labels: Sequence[int], levels: Sequence[int] = ()
 ) -> tuple[Placement, ...]:
-    """Placements of one model's blocks, from `labels` and optional `stages` of all nodes of the problem."""
+    """Placements of one model's blocks, from `labels` and optional `levels` of all nodes of the problem."""
     problem = assembled.problem
     found = []
     for node, block in zip(assembled.nodes(model), assembled.workloads[model].graph.blocks, strict=True):
         device, form = problem.split(labels[node])
         name = problem.forms[form].name
         name = FLOAT32.name if name == CARRY_ANCHOR else name
-        found.append(Placement(block.name, problem.devices[device], name, stages[node] if stages else 0))
+        found.append(Placement(block.name, problem.devices[device], name, levels[node] if levels else 0))
     return tuple(found)

@@ -103,7 +103,7 @@ class _Checks:
         self.blocks = {block.name: block for block in graph.blocks}
         self.tensors = graph.tensor_map()
         self.place, self.copies = plan.devices(), plan.copies()
-        self.stage = {each.block: each.stage for each in plan.placements}
+        self.level = {each.block: each.level for each in plan.placements}
         self.form = {each.block: each.precision for each in plan.placements}
         named = {each.name: each for each in plan.precisions}
         self.precision = {block: named[form] for block, form in self.form.items() if form in named}
@@ -149,7 +149,7 @@ class _Checks:
         for block in self.graph.blocks:
             sources = [made for name in block.inputs if (made := self.tensors[name].producer) is not None]
             behind = [level[each] + (self.place[each] != self.place[block.name]) for each in sources]
-            level[block.name] = max([self.stage[block.name], *behind])
+            level[block.name] = max([self.level[block.name], *behind])
         order = sorted({(level[name], self.place[name]) for name in self.blocks})
         return {name: f"{order.index((level[name], self.place[name]))}-{self.place[name]}" for name in self.blocks}
 

@@ -139,17 +139,17 @@ class Search:
         """The placement with components that follow one another on a device merged where that costs nothing."""
         problem = self.problem
         device = np.array(totals.labels) // len(problem.forms)
-        for model, place in np.unique(np.column_stack([problem.model, device]), axis=0) if totals.stages else ():
+        for model, place in np.unique(np.column_stack([problem.model, device]), axis=0) if totals.levels else ():
             mine = (problem.model == model) & (device == place)
-            kept, *others = np.unique(np.array(totals.stages)[mine])
-            for stage in others:
-                stages = np.array(totals.stages)
-                stages[mine & (stages == stage)] = kept
-                tried = replace(totals, stages=tuple(stages.tolist()))
+            kept, *others = np.unique(np.array(totals.levels)[mine])
+            for level in others:
+                levels = np.array(totals.levels)
+                levels[mine & (levels == level)] = kept
+                tried = replace(totals, levels=tuple(levels.tolist()))
                 if (worth := self.worth(tried)) <= value and self._has_room(tried):
                     totals, value = tried, worth
                 else:
-                    kept = stage
+                    kept = level
         return totals, value
 
 
@@ -184,7 +184,7 @@ class Pool:
 
     def add(self, labels: np.ndarray, order: int = 0, most: int = _SIMULATED) -> None:
         """Simulate the best of these placements (placement, node), and keep those that are among the pool's best."""
-        values, handled, stages = self._replayed(labels, order)
+        values, handled, levels = self._replayed(labels, order)
         ranks = values * handled
         worst = self.members[-1].rank if len(self.members) == POOL else inf
         seen, tried = {_level(each.rank) for each in self.members}, list[int]()
@@ -196,10 +196,10 @@ class Pool:
                 tried.append(index)
         found = list(self.members)
         for index in tried:
-            split = self._totals(labels[index], stages[index])
+            split = self._totals(labels[index], levels[index])
             if self.search.kept(split):
                 value, totals = min(
-                    ((self.search.worth(each), each) for each in (split, replace(split, stages=()))),
+                    ((self.search.worth(each), each) for each in (split, replace(split, levels=()))),
                     key=lambda each: each[0],
                 )
                 found.append(Member(value * float(handled[index]), labels[index], totals, order))
@@ -231,7 +231,7 @@ class Pool:
 
     def _replayed(self, labels: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """By placement: its value by replay, infinite if it surely breaks a limit; the factor for its number of
-        components and copies; and the stages of its nodes."""
+        components and copies; and the levels of its nodes."""
         search, every = self.search, np.arange(labels.shape[1])
         played = [
             replay.play(labels[:, nodes.start : nodes.stop], own)
@@ -246,11 +246,11 @@ class Pool:
         handled = sum(each.copies + each.component.max(axis=1) for each in played)
         return value, 1.0 + _WORTH * handled, np.concatenate([each.component for each in played], axis=1)
 
-    def _totals(self, labels: np.ndarray, stages: np.ndarray) -> Totals:
+    def _totals(self, labels: np.ndarray, levels: np.ndarray) -> Totals:
         copies = np.zeros((len(self.problem.values), len(self.problem.devices)), dtype=np.intp)
         for replay, nodes in zip(self.replays, self.models, strict=True):
             replay.copies(labels[nodes.start : nodes.stop].tolist(), copies)
-        return replace(self.search.costs.totals(labels, copies), stages=tuple(stages.tolist()))
+        return replace(self.search.costs.totals(labels, copies), levels=tuple(levels.tolist()))
 
     def _changed(self, order: Sequence[Sequence[int]]) -> np.ndarray:
         """Changed copies of placements in the pool, better ones more often."""

@@ -84,7 +84,7 @@ def _plan(
 ) -> Plan:
     work, cluster, names = assembled.workloads[model], assembled.cluster, assembled.problem.values.names
     timeline = simulate(pipeline)
-    places = placements_of(assembled, model, totals.labels, totals.stages)
+    places = placements_of(assembled, model, totals.labels, totals.levels)
     width = max(work.profiles[name].interval_ratio for name in {each.device for each in places})
     joules = _joules(assembled, pipeline)
     busy = _busy(assembled, model, pipeline, timeline)

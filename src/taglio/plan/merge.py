@@ -21,7 +21,7 @@ def busy_s(assembled: Assembled, totals: Totals) -> dict[str, float]:
 
 
 def merged(assembled: Assembled, totals: Totals) -> Totals:
-    """The placement with the stages that make its period the shortest, as far as orders of devices show."""
+    """The placement with the levels that make its period the shortest, as far as orders of devices show."""
     problem, values = assembled.problem, assembled.problem.values
     sources: list[list[int]] = [[] for _ in problem.nodes]
     for made, reader in zip(values.producer[values.edge_value()].tolist(), values.readers.tolist(), strict=True):
@@ -35,7 +35,7 @@ def merged(assembled: Assembled, totals: Totals) -> Totals:
     tried = set[tuple[tuple[str, int], ...]]()
     while tuple(order) not in tried:
         tried.add(tuple(order))
-        found = replace(totals, stages=tuple(fewest_components(sources, places, order)))
+        found = replace(totals, levels=tuple(fewest_components(sources, places, order)))
         busy = busy_s(assembled, found)
         if _period(busy) < shortest:
             best, shortest = found, _period(busy)

@@ -191,8 +191,8 @@ class Totals:
     """The cost of a labelling and its `copies` (value, device; `Copies` numbers, 0: none): the objective, each
     resource, each noise sum, weight and peak bytes per device.
 
-    `broken` names every broken limit, strict edge and implication. `stages` are each node's least level (schedule.py),
-    empty if all are 0; stages add no cost here.
+    `broken` names every broken limit, strict edge and implication. `levels` are each node's least level (schedule.py),
+    empty if all are 0; they add no cost here.
     """
 
     labels: tuple[int, ...]
@@ -203,7 +203,7 @@ class Totals:
     weight_bytes: Floats
     peak_bytes: Floats
     broken: tuple[str, ...]
-    stages: tuple[int, ...] = ()
+    levels: tuple[int, ...] = ()
 
 
 def switching(problem: Problem, labels: Sequence[int], costs: Floats) -> Floats:

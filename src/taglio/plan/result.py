@@ -44,13 +44,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One block's device, precision name and stage: blocks of one device may share a component from the same stage
-    on (schedule.py)."""
+    """One block's device, precision name and least level: blocks of one device and level are a component
+    (schedule.py)."""
 
     block: str
     device: str
     precision: str
-    stage: int = 0
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Plan:
         require(len(set(blocks)) == len(blocks), "a block is placed twice")
         for each in self.placements:
             require(each.precision in names, f"block {each.block} has the unknown precision {each.precision}")
-            require(each.device != "" and each.stage >= 0, f"block {each.block} has no device or a negative stage")
+            require(each.device != "" and each.level >= 0, f"block {each.block} has no device or a negative level")
         require(self.predicted_latency_s.low >= 0.0 and self.gap >= 0.0, "a latency or gap must not be negative")
         require(self.limits.max_error is None or self.limits.max_error >= 0.0, "max_error must not be negative")
         require(self.measured_error is None or self.measured_error >= 0.0, "an error must not be negative")
@@ -200,7 +200,7 @@ class Plan:
 
     def fingerprint(self) -> str:
         """SHA-256 of everything that determines the components: model, scheme and placements."""
-        rows = [f"{each.block}\t{each.device}\t{each.precision}\t{each.stage}" for each in self.placements]
+        rows = [f"{each.block}\t{each.device}\t{each.precision}\t{each.level}" for each in self.placements]
         rows += [f"{each.tensor}\t{each.target}\t{each.precision}" for each in self.crossings]
         rows += [self.runtime] if self.runtime != NAME else []
         rows += [f"{each.device}\t{each.runtime}" for each in self.usage if each.runtime != NAME]
@@ -230,9 +230,9 @@ class Plan:
             rate = Interval(rate.low * share, rate.value * share, rate.high * share, rate.coverage)
         return replace(self, usage=usage, predicted_rate_per_s=rate)
 
-    def stages(self) -> dict[str, int]:
-        """Stage by block, without the blocks whose stage is 0."""
-        return {each.block: each.stage for each in self.placements if each.stage}
+    def levels(self) -> dict[str, int]:
+        """Least level by block, without the blocks whose least level is 0."""
+        return {each.block: each.level for each in self.placements if each.level}
 
     def copies(self) -> dict[tuple[str, str], frozenset[str]]:
         """Precisions in which each tensor is sent, by (tensor, target device)."""

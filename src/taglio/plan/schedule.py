@@ -1,8 +1,8 @@
 """Turn labels and copies into the components, transfers and times of one request. Chooses nothing; see simulate.py.
 
-A component is the blocks of one device and level. A block's level is the least that is not below its stage (0 unless a
-plan gives one), not below the level of a block on the same device that it reads from, and above that of a block on
-another device. So a path that leaves a device and returns ends in another component, a higher stage parts blocks whose
+A component is the blocks of one device and level. A block's level is the least that is not below the one given by the
+plan (0 if none), not below the level of a block on the same device that it reads from, and above that of a block on
+another device. So a path that leaves a device and returns ends in another component, a higher level parts blocks whose
 outputs should leave earlier, and blocks that do not depend on each other can be brought together. A component reads
 only from lower levels or from itself, so components cannot wait for each other in a cycle.
 
@@ -24,17 +24,18 @@ from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Totals
 from taglio.plan.simulate import Pipeline, Task, Transfer
 
 
-def levels(sources: Sequence[Sequence[int]], places: Sequence[Hashable], stages: Sequence[int]) -> list[int]:
-    """Level of every node; `sources` are the earlier nodes that each reads from, `places` their devices."""
+def levels(sources: Sequence[Sequence[int]], places: Sequence[Hashable], least: Sequence[int]) -> list[int]:
+    """Level of every node; `sources` are the earlier nodes that each reads from, `places` their devices, `least`
+    the plan's levels."""
     level: list[int] = []
-    for read, here, stage in zip(sources, places, stages, strict=True):
-        level.append(max(stage, max((level[each] + (places[each] != here) for each in read), default=0)))
+    for read, here, lowest in zip(sources, places, least, strict=True):
+        level.append(max(lowest, max((level[each] + (places[each] != here) for each in read), default=0)))
     return level
 
 
-def components(graph: Graph, devices: Mapping[str, str], stages: Mapping[str, int] | None = None) -> dict[str, str]:
-    """Component of every block, as "index-device", numbered in an order in which components can run; `stages` are the
-    blocks' stages where not 0."""
+def components(graph: Graph, devices: Mapping[str, str], least: Mapping[str, int] | None = None) -> dict[str, str]:
+    """Component of every block, as "index-device", numbered in an order in which components can run; `least` are the
+    plan's levels where not 0."""
     tensors = graph.tensor_map()
     index = {block.name: position for position, block in enumerate(graph.blocks)}
     sources = [
@@ -42,7 +43,7 @@ def components(graph: Graph, devices: Mapping[str, str], stages: Mapping[str, in
         for block in graph.blocks
     ]
     places = [devices[block.name] for block in graph.blocks]
-    given = [(stages or {}).get(block.name, 0) for block in graph.blocks]
+    given = [(least or {}).get(block.name, 0) for block in graph.blocks]
     key = {
         block.name: (level, place)
         for block, level, place in zip(graph.blocks, levels(sources, places, given), places, strict=True)
@@ -88,18 +89,18 @@ class Scheduler:
 
     def placed(self, totals: Totals) -> Pipeline:
         """The pipeline of one request of a placement."""
-        return self.schedule(totals.labels, totals.copies, totals.stages)
+        return self.schedule(totals.labels, totals.copies, totals.levels)
 
     def schedule(  # noqa: PLR0915
-        self, labels: Sequence[int] | np.ndarray, copies: np.ndarray, stages: Sequence[int] | np.ndarray = ()
+        self, labels: Sequence[int] | np.ndarray, copies: np.ndarray, least: Sequence[int] | np.ndarray = ()
     ) -> Pipeline:
-        """The pipeline of one request under `labels` (of all nodes) and `copies` (value, device); `stages` are those of
-        all nodes, or empty."""
+        """The pipeline of one request under `labels` (of all nodes) and `copies` (value, device); `least` are the
+        plan's levels of all nodes, or empty."""
         problem, values, mine = self.problem, self.problem.values, slice(self.nodes.start, self.nodes.stop)
         own = np.asarray(labels)[mine]
         device, form = np.divmod(own, len(problem.forms))
-        stage = np.asarray(stages)[mine] if len(stages) else np.zeros(len(own), dtype=np.intp)
-        level = np.array(levels(self.sources, device.tolist(), stage.tolist()), dtype=np.intp)
+        lowest = np.asarray(least)[mine] if len(least) else np.zeros(len(own), dtype=np.intp)
+        level = np.array(levels(self.sources, device.tolist(), lowest.tolist()), dtype=np.intp)
         # Components in running order: those that quantise inputs first (0), those that dequantise outputs last.
         found, piece = np.unique(level * len(self.names) + self.alphabetical[device], return_inverse=True)
         piece, last = piece + 1, len(found) + 1

@@ -54,6 +54,6 @@ def _lines(every_s: float) -> Tell:
         now = monotonic()
         if now - last >= every_s:
             last = now
-            print(f"after {now - begun:.0f} s: {what}, {done} of {total}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"after {now - begun:.0f} s: {what}, {done} of {total}\n")
 
     return tell
