@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taglio.plan.merge import busy_s, fewest_components
+from taglio.plan.describe import loads
+from taglio.plan.merge import fewest_components
 from taglio.plan.place import place
 from taglio.plan.result import Limits
 from taglio.plan.schedule import levels
@@ -115,7 +116,7 @@ def test_a_stream_has_fewer_components_where_one_waits_for_two_inputs() -> None:
     limits = Limits(None, device_pins=pins, float_blocks=tuple(block.name for block in graph.blocks))
     work = Workload("m", graph, {"near": profile, "far": profile}, None, limits)
     answer = place([work], FAST, parse_objective("throughput"))
-    apart = busy_s(answer.assembled, replace(answer.totals, levels=()))
+    apart = loads(answer.assembled, replace(answer.totals, levels=()))
     assert apart["far"] == pytest.approx(303e-6) and answer.value == pytest.approx(203e-6)
     assert answer.bound == pytest.approx(answer.value)
     (plan,) = answer.plans

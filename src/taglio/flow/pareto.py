@@ -14,7 +14,7 @@ import numpy as np
 
 from taglio.errors import Infeasible
 from taglio.plan.assemble import request_shares
-from taglio.plan.describe import loads
+from taglio.plan.describe import period_s
 from taglio.plan.place import Answer
 from taglio.plan.result import Plan
 from taglio.plan.workload import Objective, Workload, parse_objective
@@ -141,15 +141,15 @@ def _point(axis: Axis, works: Sequence[Workload], answer: Answer, limit: float) 
 
 
 def _value(axis: Axis, works: Sequence[Workload], answer: Answer) -> float:
-    shares, plans = request_shares(works), answer.plans
+    plans = answer.plans
     if axis == "error":
         used = [each.predicted_error.value / _error(work) for each, work in zip(plans, works, strict=True)]
         return _error(works[0]) * max(used)
     if axis == "energy":
         joules = [each.predicted_joules.value if each.predicted_joules is not None else 0.0 for each in plans]
-        return float(shares @ np.array(joules))
-    busiest = max(loads(answer.assembled, answer.totals, list(shares)).values(), default=0.0)
-    return float(1.0 / busiest) if busiest > 0.0 else 0.0
+        return float(request_shares(works) @ np.array(joules))
+    busiest = period_s(answer.assembled, answer.totals)
+    return 1.0 / busiest if busiest > 0.0 else 0.0
 
 
 def _undominated(axis: Axis, points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:

@@ -12,7 +12,7 @@ from math import hypot, inf, isfinite
 import numpy as np
 
 from taglio.cluster.devices import Cluster
-from taglio.plan.assemble import Assembled, behind_tensor, placements_of
+from taglio.plan.assemble import Assembled, behind_tensor, placements_of, request_shares
 from taglio.plan.costs import Costs
 from taglio.plan.problem import Totals
 from taglio.plan.result import Crossing, DeviceUse, Interval, Plan, PlannedPiece, Status
@@ -47,14 +47,20 @@ def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
     return tuple(request_s + simulate(each).end_s for each in pipelines(assembled, totals))
 
 
-def loads(assembled: Assembled, totals: Totals, rates: Sequence[float]) -> dict[str, float]:
-    """Busy share of each device and link at `rates`, requests per second of each model."""
-    found: dict[str, float] = {}
+def loads(assembled: Assembled, totals: Totals, rates: Sequence[float] | None = None) -> dict[str, float]:
+    """Busy share of each device and link at `rates`, requests per second of each model; without rates, its busy seconds
+    per request of the mix of all models. Includes the overhead of components."""
+    shares, found = request_shares(assembled.workloads) if rates is None else rates, dict[str, float]()
     for model, pipeline in enumerate(pipelines(assembled, totals)):
         busy = _busy(assembled, model, pipeline, simulate(pipeline))
         for on, seconds in _periods(assembled, model, pipeline, busy).items():
-            found[on] = found.get(on, 0.0) + rates[model] * seconds
+            found[on] = found.get(on, 0.0) + float(shares[model]) * seconds
     return {on: share for on, share in found.items() if share > 0.0}
+
+
+def period_s(assembled: Assembled, totals: Totals, rates: Sequence[float] | None = None) -> float:
+    """The largest of the `loads`: without rates, the seconds between requests that a stream of the mix can keep up."""
+    return max(loads(assembled, totals, rates).values(), default=0.0)
 
 
 def beyond_blocks(assembled: Assembled, of_models: Sequence[Pipeline]) -> np.ndarray:

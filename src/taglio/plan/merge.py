@@ -6,18 +6,13 @@ no path leads from one of them through another device to another of them. Once t
 components of the next device, of which there may then be more than without.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from graphlib import TopologicalSorter
 
-from taglio.plan.assemble import Assembled, request_shares
+from taglio.plan.assemble import Assembled
 from taglio.plan.describe import loads
 from taglio.plan.problem import CALLER, SOURCE, Totals
-
-
-def busy_s(assembled: Assembled, totals: Totals) -> dict[str, float]:
-    """Busy seconds of each device and link per request of the mix of all models, with component overheads."""
-    return loads(assembled, totals, list(request_shares(assembled.workloads)))
 
 
 def merged(assembled: Assembled, totals: Totals) -> Totals:
@@ -29,22 +24,18 @@ def merged(assembled: Assembled, totals: Totals) -> Totals:
             sources[reader].append(made)
     devices = [problem.devices[problem.split(label)[0]] for label in totals.labels]
     places = list(zip(devices, problem.model.tolist(), strict=True))  # models share no component
-    best, busy = totals, busy_s(assembled, totals)
-    shortest = _period(busy)
+    best, busy = totals, loads(assembled, totals)
+    shortest = max(busy.values(), default=0.0)
     order = sorted(dict.fromkeys(places), key=lambda place: -busy.get(place[0], 0.0))
     tried = set[tuple[tuple[str, int], ...]]()
     while tuple(order) not in tried:
         tried.add(tuple(order))
         found = replace(totals, levels=tuple(fewest_components(sources, places, order)))
-        busy = busy_s(assembled, found)
-        if _period(busy) < shortest:
-            best, shortest = found, _period(busy)
+        busy = loads(assembled, found)
+        if (period := max(busy.values(), default=0.0)) < shortest:
+            best, shortest = found, period
         order.sort(key=lambda place: -busy.get(place[0], 0.0))
     return best
-
-
-def _period(busy: Mapping[str, float]) -> float:
-    return max(busy.values(), default=0.0)
 
 
 def fewest_components(

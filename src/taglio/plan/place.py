@@ -23,13 +23,13 @@ from taglio.plan.assemble import Assembled, assemble, busy_times, labels_of, req
 from taglio.plan.check import check, check_turns
 from taglio.plan.costs import evaluate
 from taglio.plan.critical_path import shorten
-from taglio.plan.describe import beyond_blocks, describe, latencies, loads
+from taglio.plan.describe import beyond_blocks, describe, latencies, loads, period_s
 from taglio.plan.merge import merged
 from taglio.plan.problem import ENERGY, LATENCY, Problem, Totals, switching
 from taglio.plan.result import Plan, Status
 from taglio.plan.schedule import pipelines
 from taglio.plan.solve import GAP, Placed, Undecided, solve
-from taglio.plan.throughput import fastest_stream, period_s
+from taglio.plan.throughput import fastest_stream
 from taglio.plan.workload import Case, Limit, Objective, Workload, limits_of
 
 # Relative loss of an earlier objective allowed to a later one, so that rounding does not forbid all but one plan.
@@ -436,10 +436,10 @@ def _fewest(answer: Answer, workloads: Sequence[Workload], cluster: Cluster, *, 
     """The answer with the fewest replicas that keep its period, or the required rates if it is not `streamed`,
     described and checked again. `cluster` has all devices."""
     assembled, totals = answer.assembled, answer.totals
-    rates = list(request_shares(workloads)) if streamed else [each.needed_per_s for each in workloads]
+    rates = None if streamed else [each.needed_per_s for each in workloads]
 
     def busiest(shared: Cluster) -> float:
-        return max(loads(replace(assembled, cluster=shared), totals, rates).values(), default=0.0)
+        return period_s(replace(assembled, cluster=shared), totals, rates)
 
     used = {name for plan in answer.plans for name in plan.devices().values()}
     shared = assembled.cluster

@@ -23,7 +23,8 @@ from taglio.plan.costs import Costs, evaluate
 from taglio.plan.cp_sat import PeriodProgram
 from taglio.plan.cutting_planes import Plane, maximise
 from taglio.plan.elimination import TooWide
-from taglio.plan.merge import busy_s, merged
+from taglio.plan.describe import period_s
+from taglio.plan.merge import merged
 from taglio.plan.problem import Resource, Totals
 from taglio.plan.relaxation import WIDEST, Relaxation
 from taglio.plan.solve import Undecided, improve, solve
@@ -47,11 +48,6 @@ def fastest_stream(
     """A placement, its period (`period_s`) and a lower bound on any. None if no placement keeps the limits. Raises
     Undecided."""
     return _Search(assembled, start, gap, time_limit_s).run()
-
-
-def period_s(assembled: Assembled, totals: Totals) -> float:
-    """Busy seconds of the busiest device or link per request of the mix of all models, with component overheads."""
-    return max(busy_s(assembled, totals).values(), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
