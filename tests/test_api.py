@@ -363,6 +363,7 @@ def test_no_refusal_of_the_library_names_a_flag() -> None:
     assert wrong == []
 
 
+@pytest.mark.whole
 def test_public_names_are_there_and_light() -> None:
     code = (
         "import sys, taglio, inspect\n"

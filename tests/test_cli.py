@@ -186,6 +186,7 @@ def test_devices_start_and_stop_without_a_runtime() -> None:
     assert printed(f"import sys, taglio.cli.devices; print([m for m in {heavy} if m in sys.modules])") == "[]"
 
 
+@pytest.mark.whole
 def test_fits_use_the_threads_of_sessions(tmp_path: Path) -> None:
     """NumPy's linear algebra reads its limit on import: `--threads` comes first, or what the workspace was profiled
     with."""

@@ -215,6 +215,7 @@ def python(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProc
     )
 
 
+@pytest.mark.whole
 def test_nothing_happens_on_import(tmp_path: Path) -> None:
     # Workers import back ends that this environment lacks; what they share with core is imported by others.
     ours = (

@@ -37,6 +37,7 @@ def test_a_sample_of_the_suite() -> None:
     assert news(found) == []
 
 
+@pytest.mark.whole
 def test_graphs_as_exporters_make_them() -> None:
     assert {name for name, each in outcomes(exporters.cases()).items() if each.status != PASSED} == set()
 

@@ -200,6 +200,7 @@ def test_the_upper_end_covers_what_a_planner_picks(
     assert np.mean(covered) >= 0.8
 
 
+@pytest.mark.whole
 def test_near_a_bound_most_subsets_are_measured_and_predicted(network: Case, meter: ErrorMeter) -> None:
     """A bound of an eighth of the error of all blocks: where plans end on networks that int8 hurts."""
     blocks = [block.name for block in network.graph.candidates() if not block.movement]

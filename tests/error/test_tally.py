@@ -214,6 +214,7 @@ def test_the_interval_is_wide_for_few_samples_and_unknown_for_repeated_ones() ->
     assert widths[0] > widths[1] > widths[2] > 0.0
 
 
+@pytest.mark.whole
 def test_the_interval_holds_the_error_of_many_samples_nine_times_in_ten() -> None:
     rng = np.random.default_rng(1)
     inside = 0

@@ -104,6 +104,7 @@ def test_a_form_counts_only_where_plans_are_made() -> None:
     assert [each.kept for each in told] == [True, False]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("make", "form"), [(products, "w8"), (recurrent, "dyn")])
 def test_profile_and_error_model_know_the_form(
     make: Callable[[Path], tuple[Path, Path]], form: Uncalibrated, tmp_path: Path

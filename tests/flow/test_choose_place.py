@@ -127,6 +127,7 @@ def test_with_one_runtime_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
+@pytest.mark.whole
 def test_a_model_that_openvino_cannot_mark_is_planned_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("no such port")

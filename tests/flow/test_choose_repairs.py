@@ -45,6 +45,7 @@ def test_an_outlier_that_matters_keeps_its_range(tmp_path: Path) -> None:
     assert opened(tmp_path, 0.3).ranges(RANGES).low_high["x"][1] > 200.0
 
 
+@pytest.mark.whole
 def test_optimize_tries_what_paid_on_trained_networks(tmp_path: Path) -> None:
     work, scheme = opened(tmp_path, 0.3), exact()
     chosen, tried = choose_repairs(work, scheme, Metric())
@@ -58,6 +59,7 @@ def test_a_repair_without_time_is_not_told_as_one_without_effect(tmp_path: Path)
     assert [each.repair for each in tried] == ["bias"]
 
 
+@pytest.mark.whole
 def test_repairs_of_a_fast_model_are_judged_on_all_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On eight of 48 inputs all int8 had 0.25 %, on all of them 7.99 %."""
     seen: list[int] = []

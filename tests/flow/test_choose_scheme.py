@@ -49,6 +49,7 @@ def tried(work: Work, saturates: bool, elsewhere: bool, monkeypatch: pytest.Monk
     return [each.scheme for each in results]
 
 
+@pytest.mark.whole
 def test_weights_of_seven_bits_are_tried_where_sums_saturate(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = replace(DEFAULT_SCHEME, reduced_range=True)
     assert tried(work, False, False, monkeypatch) == [DEFAULT_SCHEME]

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import taglio
 from tests.models import Sketch, saved
 
 
+@pytest.mark.whole
 def test_what_is_told_of_inputs_and_outputs(tmp_path: Path) -> None:
     g = Sketch(6)
     x, _ = g.input("x", "n", 3, "height", 6), g.input("unused", 1, 2)

@@ -141,6 +141,7 @@ def test_the_limit_is_kept_from_stage_to_stage(given: tuple[Path, Path], tmp_pat
         open_work(replace(small, memory_bytes=1))
 
 
+@pytest.mark.whole
 def test_answers_and_errors_are_the_same_without_room(given: tuple[Path, Path]) -> None:
     work = open_work(setup(*given))
     builder = work.builder(DEFAULT_SCHEME)
@@ -210,6 +211,7 @@ def test_kernels_are_counted_in_groups_whose_events_fit(monkeypatch: pytest.Monk
         assert all(each.kernels for each in timed.values()) and [*timed] == [*models]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("event_bytes", "rounds"), [(1, 32), (2**40, 14)])
 def test_kernels_are_counted_in_fewer_rounds_where_there_are_many(
     event_bytes: int, rounds: int, monkeypatch: pytest.MonkeyPatch

@@ -88,6 +88,7 @@ def latency(tried: Tried) -> float:
     return tried.plan.predicted_latency_s.value
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("factor", "bound"), [(0.6, 0.02), (1.0, 0.03), (1.7, 0.01), (6.0, 0.02)])
 def test_it_comes_near_the_fastest_plan_that_truly_holds(factor: float, bound: float) -> None:
     graph, profile, error = chain()
@@ -114,6 +115,7 @@ def test_an_error_above_the_predicted_one_tightens_until_a_plan_holds() -> None:
     assert all(each.plan.predicted_error.value <= broke for each in later)
 
 
+@pytest.mark.whole
 def test_room_under_the_bound_is_used() -> None:
     graph, profile, error = chain()
     measure, limits = Hidden(graph, error, 0.6), Limits(0.02)
@@ -147,6 +149,7 @@ def test_a_bound_of_zero_gives_the_float_plan() -> None:
     assert [(each.plan.assignment(), each.error, each.holds) for each in tried] == [({}, 0.0, True)]
 
 
+@pytest.mark.whole
 def test_a_bound_that_only_the_upper_end_of_the_model_breaks_is_used() -> None:
     """Every block's upper end is over the bound, its true error is not: measuring is all that can tell."""
     graph, profile, error = chain(upper_log=0.5)
@@ -158,6 +161,7 @@ def test_a_bound_that_only_the_upper_end_of_the_model_breaks_is_used() -> None:
     assert best(tried, 1)[0].plan.assignment()
 
 
+@pytest.mark.whole
 def test_pins_that_only_the_upper_end_of_the_model_breaks_are_measured() -> None:
     graph, profile, error = chain(upper_log=0.5)
     pinned = tuple(block.name for block in choosers(graph)[:3])
@@ -179,6 +183,7 @@ def test_pins_that_truly_break_the_bound_give_no_plan_that_holds() -> None:
     assert best(tried, 3) == []
 
 
+@pytest.mark.whole
 @examples(10)
 @given(
     made_up.problems(largest=10),
@@ -228,6 +233,7 @@ def test_the_best_are_the_fastest_of_those_that_hold_and_a_fallback_is_one_of_th
     assert unsolved("other", graph, profile, error, Limits(None), everything, (0.9, 0.9)).holds
 
 
+@pytest.mark.whole
 def test_a_factor_that_all_plans_miss_by_is_learnt_from_those_near_the_bound() -> None:
     graph, profile, error = chain()
     measure, limits = Hidden(graph, error, 1.7, 0.05), Limits(0.02)

@@ -141,6 +141,7 @@ def test_as_many_runs_as_the_time_allows(run_s: float, count: int) -> None:
     assert affordable(run_s, 10.0, 32, 2) == count
 
 
+@pytest.mark.whole
 def test_a_fast_model_is_studied_on_all_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """On eight of 32, the error of one block was told three times as large as that of all blocks on all inputs. Every
     read takes 10 µs, however busy this machine is."""
@@ -156,6 +157,7 @@ def test_a_fast_model_is_studied_on_all_inputs(monkeypatch: pytest.MonkeyPatch) 
     assert studied.samples == len(work.data.held_out.samples) == 32
 
 
+@pytest.mark.whole
 def test_a_model_of_one_block_is_not_timed_again_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model of 20 µs took two minutes: the plans of the second round were those of the first. Four inputs of a study
     are worth more than the time that three of them would save."""

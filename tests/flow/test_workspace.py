@@ -34,6 +34,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data.npz"
 
 
+@pytest.mark.whole
 def test_a_profile_fits_its_workspace(data: Path, tmp_path: Path) -> None:
     graph, _, _ = stages.profile(tmp_path / "out", saved(masked(), tmp_path), data, **QUICK)
     assert any(block.kind == "Unsqueeze" and "masks" in block.refusal for block in graph.blocks)

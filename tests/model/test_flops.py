@@ -142,6 +142,7 @@ def test_whole_networks_against_recorded_counts(name: str, network: Networks) ->
             assert ours[kind] == pytest.approx(millions * 1e6, rel=1e-3), kind
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_block_against_onnx_tool(name: str, network: Networks) -> None:
     """onnx-tool infers the shapes by itself: ours are taken out of the model that it gets."""

@@ -264,6 +264,7 @@ def test_a_weight_whose_shape_is_not_that_of_its_values(tmp_path: Path) -> None:
         load(saved(proto, tmp_path))
 
 
+@pytest.mark.whole
 def test_ten_thousand_nodes_take_seconds(tmp_path: Path) -> None:
     nodes = [helper.make_node("Neg", [f"t{i}"], [f"t{i + 1}"]) for i in range(10_000)]
     proto = made(nodes, [value("t0", [2])], [value("t10000", [2])])

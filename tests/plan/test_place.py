@@ -278,6 +278,7 @@ def test_a_component_that_would_take_less_than_nothing_counts_in_limits_with_wha
     assert joules is not None and total == pytest.approx(joules.value)
 
 
+@pytest.mark.whole
 @examples(12)
 @given(made_up.problems(largest=6, sparing=False), st.integers(0, 3))
 def test_more_never_hurts(problem: Problem, which: int) -> None:

@@ -82,6 +82,7 @@ def test_no_more_devices_take_turns_than_the_period_needs() -> None:
     assert rate(held.plans[0]) == pytest.approx(1.0 / held.value)
 
 
+@pytest.mark.whole
 @examples(8)
 @given(made_up.problems(largest=4, sparing=False))
 def test_taking_turns_is_never_slower_than_a_device_for_each_component(problem: Problem) -> None:
@@ -93,6 +94,7 @@ def test_taking_turns_is_never_slower_than_a_device_for_each_component(problem: 
     assert simulated(turns) >= 0.9 * rate(turns.plans[0])
 
 
+@pytest.mark.whole
 def test_devices_without_memory_for_all_of_it_have_a_part_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block's weights are what one of them can hold."""
     monkeypatch.setattr(
@@ -107,6 +109,7 @@ def test_devices_without_memory_for_all_of_it_have_a_part_each(monkeypatch: pyte
     }  # fmt: skip
 
 
+@pytest.mark.whole
 def test_a_rate_that_is_asked_for_is_reached_by_taking_turns_only_where_it_must() -> None:
     cluster = several(3)
     most = rate(place([work(several(1))], several(1), STREAM).plans[0])

@@ -65,12 +65,14 @@ def test_a_limit_makes_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     assert groups_of(monkeypatch, limit_bytes=4_000_000)[0] == [[*"abc"], [*"ade"]]
 
 
+@pytest.mark.whole
 def test_one_at_a_time_where_no_two_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     groups, seconds = groups_of(monkeypatch, limit_bytes=1_600_000)
     assert groups == [["a"], ["b"], ["c"], ["d"], ["e"]]
     assert min(seconds.values()) > 0.0
 
 
+@pytest.mark.whole
 def test_what_does_not_fit_outside_onnx_runtime_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenVINO takes twice the weights: a model of 300 MB exceeded a limit of 1 GB, opened beside ONNX Runtime's."""
     pytest.importorskip("openvino")
@@ -100,6 +102,7 @@ def test_what_does_not_fit_outside_onnx_runtime_is_left_out(monkeypatch: pytest.
     assert found == {2_500_000: ["onnxruntime"], 4_000_000: ["onnxruntime", "openvino"]}
 
 
+@pytest.mark.whole
 def test_a_model_that_does_not_fit_lets_a_smaller_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[list[str]] = []
     interleave: Callable[..., object] = stopwatch._interleave
@@ -118,6 +121,7 @@ def test_a_model_that_does_not_fit_lets_a_smaller_one_pass(monkeypatch: pytest.M
     assert [*timed] == ["1", "9", "2"]
 
 
+@pytest.mark.whole
 def test_graphs_that_ran_are_kept_without_their_weights(tmp_path: Path) -> None:
     """Those of 14 variants of a network of 35 MB held half a gigabyte: deleting from a message frees nothing."""
     g = Sketch(0)

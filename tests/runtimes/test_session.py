@@ -89,6 +89,7 @@ def test_equal_operators_are_not_looked_for_in_a_large_model(
     assert len(onnx.load(tmp_path / "simple.onnx").graph.node) == left
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(not HAS_OPENVINO, reason=WHY_NOT)
 def test_a_signal_after_sessions_of_openvino_reaches_its_handler(tmp_path: Path) -> None:
     """Where the processor has AMX, the process crashed if they ended in the order in which they were opened."""

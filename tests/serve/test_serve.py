@@ -172,6 +172,7 @@ def test_what_is_no_message_is_refused_in_words(server: Server) -> None:
     assert refused.value.details() == "the message is no ModelInferRequest"
 
 
+@pytest.mark.whole
 def test_clients_get_no_source_file_of_a_runtime_and_the_log_has_all(tmp_path: Path) -> None:
     running = start(f"halves={workspace(tmp_path, halves(), shapes={'x': (1, 6)})}")
     given = {"name": "x", "datatype": "FP32", "shape": [1, 5], "data": [1, 2, 3, 4, 5]}
@@ -425,6 +426,7 @@ def test_a_directory_of_workspaces_serves_names_and_versions(serving: Callable[.
     assert ask(running, "/v2/models/a/versions/1/infer", body)[1]["model_version"] == "1"
 
 
+@pytest.mark.whole
 def test_a_prediction_that_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
     folder = workspace(tmp_path, product())
     told = json.loads((folder / "setup.json").read_text()) | {"kind": "outcome", "format_version": 1}

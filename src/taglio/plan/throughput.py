@@ -22,8 +22,8 @@ from taglio.plan.assemble import Assembled, busy_times, request_shares
 from taglio.plan.costs import Costs, evaluate
 from taglio.plan.cp_sat import PeriodProgram
 from taglio.plan.cutting_planes import Plane, maximise
-from taglio.plan.elimination import TooWide
 from taglio.plan.describe import period_s
+from taglio.plan.elimination import TooWide
 from taglio.plan.merge import merged
 from taglio.plan.problem import Resource, Totals
 from taglio.plan.relaxation import WIDEST, Relaxation
