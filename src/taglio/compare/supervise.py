@@ -59,16 +59,14 @@ def measure_rows(
 ) -> tuple[tuple[Row, ...], dict[str, str]]:
     """Every row of `request`, in its order, and the versions that the back end reported.
 
-    After a row that ended the worker, it is restarted without that row; rows checked by then keep their results. `keep`
+    After a row that ended the worker, it is restarted without that row; rows checked by then keep those results. `keep`
     gets every row as soon as it is finished; `reference` runs between the rounds and returns its seconds.
     """
     collected = _Collected(request, progress, keep, reference)
     waiting = list(request.rows)
     while waiting:
-        known = tuple(wanted.id for wanted in waiting if wanted.id in collected.checked)
-        job = replace(request, rows=tuple(waiting), known=known)
         collected.current = ""
-        ended = run_worker(interpreter, job, limits, collected.handle, main)
+        ended = run_worker(interpreter, replace(request, rows=tuple(waiting)), limits, collected.handle, main)
         left = [wanted for wanted in waiting if wanted.id not in collected.refused and wanted.id not in collected.timed]
         if not ended.status or not left:
             break
@@ -96,7 +94,7 @@ def collect(interpreter: Path, request: Request, limits: Limits, kind: str) -> t
             failures.append(event["reason"])
 
     ended = run_worker(interpreter, request, limits, handle)
-    return found, "; ".join([*failures, *([f"{ended.status}: {ended.reason}"] if ended.status else [])])
+    return found, "; ".join([*failures, f"{ended.status}: {ended.reason}"] if ended.status else failures)
 
 
 def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[str, Any], str]:
@@ -127,8 +125,8 @@ class _Collected:
         elif kind in ("start", "run"):
             self.current = row
         elif kind == "checked":
-            event["notes"] = tuple(event["notes"])
-            self.checked[row] = Checked(**event)
+            # A worker that took another's place may have no float row left to compare with.
+            self.checked.setdefault(row, Checked(**{**event, "notes": tuple(event["notes"])}))
         elif kind == "round" and self._reference is not None:
             self._reference_s = [*([] if event["first"] else self._reference_s), self._reference()]
         elif kind == "timed":
@@ -229,11 +227,11 @@ def _listen(
             event = json.loads(line)
         except ValueError:
             return Ended("failed", f"the worker wrote something other than an event: {line[:80]!r}")
-        if event.get("event") == "done":
+        kind = event.get("event")
+        if kind == "done":
             return Ended("", "")
-        waits = event.get("event") == "round"
         handle(event)
-        if waits:
+        if kind == "round":
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write("\n")
                 process.stdin.flush()
@@ -264,13 +262,10 @@ def _post_mortem(code: int, log: Path, kills_before: int) -> Ended:
         if _oom_kills() > kills_before:
             return Ended("out of memory", f"the system killed it because memory ran out{said}")
         return Ended("killed", f"its process was killed (signal 9){said}")
-    if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return Ended("crashed", f"its process died from {name}{said}")
-    return Ended("crashed", f"its process ended with exit code {code}{said}")
+    if code >= 0:
+        return Ended("crashed", f"its process ended with exit code {code}{said}")
+    name = next((each.name for each in signal.Signals if each == -code), f"signal {-code}")
+    return Ended("crashed", f"its process died from {name}{said}")
 
 
 def _oom_kills() -> int:

@@ -55,9 +55,8 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
             traceback.print_exc()
             tell("refused", row=wanted.id, **describe(error))
             continue
-        if wanted.id not in request.known:
-            tell("checked", row=wanted.id, **asdict(checked))
-        open_rows.add(wanted, opened)
+        tell("checked", row=wanted.id, **asdict(checked))
+        open_rows.group[wanted.id] = opened
         fresh += 1
         if (used_bytes() > request.memory_bytes and len(open_rows.group) > 1) or len(open_rows.group) >= MOST_OPEN:
             open_rows.time()
@@ -88,11 +87,6 @@ class _OpenRows:
         self._again = False  # the baseline was already timed with an earlier group
         self.group: dict[str, Opened] = {}
 
-    def add(self, wanted: Wanted, opened: Opened) -> None:
-        """Keep a row open."""
-        self.group[wanted.id] = opened
-        self._baseline = wanted.id if wanted.baseline else self._baseline
-
     def check(self, wanted: Wanted, opened: Opened) -> Checked:
         """Run a row on the held-out samples, and compare its outputs with the float row's and the original's."""
         data, notes = self._data, list(opened.notes)
@@ -107,7 +101,7 @@ class _OpenRows:
             raise Refused("its outputs are NaN or infinite on the held-out inputs", "failed")
         to_original = distance(data.reference, outputs, data.parts)
         if wanted.baseline:
-            self._float_outputs = outputs
+            self._baseline, self._float_outputs = wanted.id, outputs
             if to_original > CONVERSION_TOLERANCE:
                 self._warning = (
                     f"the converted float model differs from the original by {to_original:.2%} "
