@@ -28,18 +28,9 @@ _SERVICE = "inference.GRPCInferenceService"
 _TURN_S = 0.5
 # The message field of a tensor that is not sent as raw bytes, by its datatype. FP16 has no such field.
 _CONTENTS = {
-    "BOOL": "bool_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "UINT8": "uint_contents",
-    "UINT16": "uint_contents",
-    "UINT32": "uint_contents",
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    BYTES: "bytes_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    **{name: f"{name.lower()}_contents" for name in ("BOOL", "INT64", "UINT64", "FP32", "FP64", BYTES)},
 }
 
 
@@ -173,8 +164,7 @@ async def _infer(service: Service, request: Any, tensors: Sequence[memoryview], 
         offered(tensor.parameters)
     feed = _feed(queue.model, request, tensors, service.settings.request_bytes)
     timeout = request.parameters["timeout"].int64_param if "timeout" in request.parameters else 0
-    left = context.time_remaining()
-    limits = [each for each in (timeout * 1e-6 if timeout > 0 else None, left) if each is not None]
+    limits = [each for each in (timeout * 1e-6 if timeout > 0 else None, context.time_remaining()) if each is not None]
     wanted = [each.name for each in request.outputs]
     step = step_of({name: _value(parameter) for name, parameter in request.parameters.items()})
     caller = dict(context.invocation_metadata() or ()).get("traceparent", "")
@@ -187,12 +177,11 @@ def _value(parameter: Any) -> Any:
 
 
 def _feed(model: ServedModel, request: Any, raw: Sequence[memoryview], limit_bytes: int) -> dict[str, np.ndarray]:
-    specs = {spec.name: spec for spec in model.inputs}
     if raw and len(raw) != len(request.inputs):
         raise BadRequest(f"{len(raw)} raw_input_contents for {plural(len(request.inputs), 'input')}")
     feed: dict[str, np.ndarray] = {}
     for index, each in enumerate(request.inputs):
-        spec = given_for(specs, each.name, feed)
+        spec = given_for(model.inputs, each.name, feed)
         shape = check_shape(spec, each.datatype, list(each.shape), limit_bytes)
         if raw:
             feed[each.name] = from_bytes(spec, shape, raw[index])

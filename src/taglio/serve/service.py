@@ -75,16 +75,12 @@ class Service:
         """Whether a model, or each, answers requests. Raises UnknownModel."""
         return all(queue.ready for queue in ([self.queue(name, version)] if name else self.queues))
 
-    def versions(self, name: str) -> list[str]:
-        """Versions of a model, oldest first."""
-        return sorted(self._by_name[name], key=int)
-
     def metadata(self, name: str, version: str = "") -> dict[str, Any]:
         """The protocol's description of a model. Raises UnknownModel."""
         model = self.queue(name, version).model
         return {
             "name": model.name,
-            "versions": self.versions(model.name),
+            "versions": sorted(self._by_name[model.name], key=int),
             "platform": PLATFORM,
             "inputs": [asdict(spec) for spec in model.inputs],
             "outputs": [asdict(spec) for spec in model.outputs],
