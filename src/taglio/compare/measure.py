@@ -54,7 +54,7 @@ MOST_CALIBRATION, MOST_HELD_OUT = 64, 16
 # Emptied by every comparison: no name that a folder of the user's may have.
 _WORK, _MODELS = "compare-work", "models"
 _LONGEST_NAME = 100
-_BUDGET_S, _MINIMUM_ROUNDS = 30.0, 3
+_BUDGET_S = 30.0
 # Shares: of the free memory, at which a worker is stopped by default; of its limit, at which it times its open rows.
 _STOP_AT, _TIME_AT = 0.5, 0.5
 
@@ -296,7 +296,6 @@ def _request(
         blocks=str(work / "blocks.json"),
         threads=source.options.threads,
         budget_s=budget_s,
-        minimum_rounds=_MINIMUM_ROUNDS,
         memory_bytes=int(_TIME_AT * memory_bytes),
         seed=seed,
     )

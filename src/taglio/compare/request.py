@@ -63,7 +63,6 @@ class Request:
     rows: tuple[Wanted, ...] = ()
     threads: int = 1
     budget_s: float = 0.0
-    minimum_rounds: int = 1
     memory_bytes: int = 0
     seed: int = 0
     dtypes: tuple[str, ...] = ()

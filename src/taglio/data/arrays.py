@@ -184,7 +184,7 @@ def from_columns(asked: Asked, found: Mapping[str, Column]) -> Dataset:
     rows, count = lengths[first], lengths[first] // batch
     if count == 0:
         raise BadData(f"{source} has {plural(rows, 'sample')}; the batch of input {first!r} is {batch}: add samples")
-    keep = evenly(count, asked.most)
+    keep = evenly(count, asked.limit)
     labels = None if named.labels is None else grouped(source, named.labels.whole(), rows, batch, keep)
     names = [span(str(i * batch), str((i + 1) * batch - 1)) for i in keep]
     samples = asked.samples()

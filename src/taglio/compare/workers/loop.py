@@ -26,7 +26,7 @@ from taglio.profile.refills import refills
 Tell = Callable[..., None]
 Wait = Callable[[bool], None]
 WARMUP = 1
-MOST_ROUNDS = 60
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 60
 # Most rows open at once, which are lost if a comparison is stopped.
 MOST_OPEN = 16
 # Largest difference between a converted float model and the original; above it every row of the back end has a note.
@@ -124,7 +124,7 @@ class _OpenRows:
         """Time the open rows in rounds in which each runs, in a new random order; then close all but the float row."""
         request, sample, shuffle = self._request, self._data.held_out[0], random.Random(self._request.seed)
         names, seconds = list(self.group), {name: list[float]() for name in self.group}
-        rounds, done = WARMUP + request.minimum_rounds, 0
+        rounds, done = WARMUP + FEWEST_ROUNDS, 0
         while done < rounds:
             if done >= WARMUP:
                 self._marker.set(-1)
@@ -149,7 +149,7 @@ class _OpenRows:
             done += 1
             if done == WARMUP:
                 affordable = int(request.budget_s * len(names) / max(1, len(request.rows)) / max(total, 1e-9))
-                rounds = WARMUP + max(request.minimum_rounds, min(MOST_ROUNDS, affordable))
+                rounds = WARMUP + min(max(FEWEST_ROUNDS, affordable), MOST_ROUNDS)
         self._marker.set(-1)
         middle = median(seconds[self._baseline]) if self._baseline in seconds else None
         for name, samples in seconds.items():
