@@ -25,7 +25,6 @@ from taglio.profile.refills import refills
 
 Tell = Callable[..., None]
 Wait = Callable[[bool], None]
-WARMUP = 1
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 60
 # Most rows open at once, which are lost if a comparison is stopped.
 MOST_OPEN = 16
@@ -121,38 +120,36 @@ class _OpenRows:
         )
 
     def time(self) -> None:
-        """Time the open rows in rounds in which each runs, in a new random order; then close all but the float row."""
+        """Time the open rows in rounds in which each runs, in a new random order, after one round that does not count;
+        then close all but the float row."""
         request, sample, shuffle = self._request, self._data.held_out[0], random.Random(self._request.seed)
-        names, seconds = list(self.group), {name: list[float]() for name in self.group}
-        rounds, done = WARMUP + FEWEST_ROUNDS, 0
+        seconds = {name: list[float]() for name in self.group}
+        rounds, done = 1 + FEWEST_ROUNDS, 0
         while done < rounds:
-            if done >= WARMUP:
+            if done:
                 self._marker.set(-1)
-                self._wait(done == WARMUP)
-            shuffle.shuffle(names)
-            total = 0.0
+                self._wait(done == 1)
+            shuffle.shuffle(names := list(seconds))
+            total_s = 0.0
             for name in names:
                 self._marker.set(self._order[name])
-                if done == 0:
+                if not done:
                     self._tell("run", row=name)
                 begun = time.perf_counter()
                 try:
-                    taken_s = timed(partial(self.group[name].run, sample))
+                    seconds[name].append(timed(partial(self.group[name].run, sample)))
+                    total_s += time.perf_counter() - begun
                 except Exception as error:
                     self._tell("refused", row=name, **describe(error))
-                    names = [each for each in names if each != name]
                     del seconds[name]
-                    continue
-                total += time.perf_counter() - begun
-                if done >= WARMUP:
-                    seconds[name].append(taken_s)
+            if not done:
+                affordable = int(request.budget_s * len(seconds) / max(1, len(request.rows)) / max(total_s, 1e-9))
+                rounds = 1 + max(FEWEST_ROUNDS, min(MOST_ROUNDS, affordable))
             done += 1
-            if done == WARMUP:
-                affordable = int(request.budget_s * len(names) / max(1, len(request.rows)) / max(total, 1e-9))
-                rounds = WARMUP + min(max(FEWEST_ROUNDS, affordable), MOST_ROUNDS)
         self._marker.set(-1)
-        middle = median(seconds[self._baseline]) if self._baseline in seconds else None
-        for name, samples in seconds.items():
+        counted = {name: each[1:] for name, each in seconds.items()}
+        middle = median(counted[self._baseline]) if self._baseline in counted else None
+        for name, samples in counted.items():
             if name == self._baseline and self._again:
                 continue  # reported with the first group; in later groups only compared with
             centre = median(samples)
