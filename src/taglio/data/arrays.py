@@ -57,8 +57,7 @@ class Stored(Column):
     def entries(self, indices: Iterable[int]) -> Iterator[Array]:
         """Copies of the entries at `indices`, which ascend."""
         if self._by_column or not self.shape:
-            array = self.whole()
-            yield from (np.array(array[index, ...], order="C") for index in indices)
+            yield from Column(self.whole()).entries(indices)
             return
         shape, size = self.shape[1:], self.dtype.itemsize * prod(self.shape[1:])
         with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as stream:

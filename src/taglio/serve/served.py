@@ -190,7 +190,7 @@ def _workspaces(folder: Path, name: str) -> list[tuple[str, str, Path]]:
         if _built(child):
             found.append((child.name, "1", child))
             continue
-        versions = [each for each in child.iterdir() if each.is_dir() and each.name.isdigit() and _built(each)]
+        versions = [each for each in child.iterdir() if each.name.isdigit() and _built(each)]
         found += [(child.name, each.name, each) for each in sorted(versions, key=lambda each: int(each.name))]
     if not found:
         raise BadOption(f"{folder}: holds no built model: give a workspace of taglio optimize, or a directory of them")
@@ -212,7 +212,7 @@ def _interface(folder: Path, manifest: Manifest) -> tuple[list[InputSpec], list[
     return [inputs[name] for name in manifest.inputs], [known[name] for name in manifest.outputs]
 
 
-def _warmed_up(model: ServedModel, declared: Sequence[InputSpec]) -> ServedModel:
+def _warmed_up(model: ServedModel, specs: Sequence[InputSpec]) -> ServedModel:
     """`model` after a run on random values, but those that were the same in all data, of the sizes that the plan was
     made for: few networks run on images or texts of size 1. A model that refuses them is served, too, and is ready when
     it has answered."""
@@ -220,7 +220,7 @@ def _warmed_up(model: ServedModel, declared: Sequence[InputSpec]) -> ServedModel
     known = {port.name: port.shape for piece in manifest.pieces for port in piece.inputs}
     inputs = [
         replace(spec, shape=tuple(size or None for size in known[spec.name])) if known[spec.name] else spec
-        for spec in declared
+        for spec in specs
     ]
     step = Step("warm-up", start=True, end=True) if manifest.states else None
     try:
