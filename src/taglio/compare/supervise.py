@@ -116,7 +116,6 @@ class _Collected:
         self._reference_s: list[float] = []
 
     def handle(self, event: dict[str, Any]) -> None:
-        """Process one event."""
         kind, row = event.pop("event"), event.pop("row", "")
         if kind == "versions":
             self.versions = event["versions"]
