@@ -178,9 +178,7 @@ def run_worker(
                     process.wait(timeout=1.0)
         finally:
             _kill(process)
-    if ended is None:
-        ended = _post_mortem(process.returncode, log, before)
-    return ended
+    return ended or _post_mortem(process.returncode, log, before)
 
 
 def _listen(

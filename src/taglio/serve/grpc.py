@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -24,7 +24,7 @@ from taglio.serve.wire import with_tensors, without_tensors
 
 _LOG = logging.getLogger(__name__)
 _SERVICE = "inference.GRPCInferenceService"
-# How long a call waits for its turn to send its message.
+# How long a call waits for its turn to send its message; then it sends without.
 _TURN_S = 0.5
 # The message field of a tensor that is not sent as raw bytes, by its datatype. FP16 has no such field.
 _CONTENTS = {
@@ -72,27 +72,14 @@ def server(service: Service) -> "grpc.aio.Server":
     return found
 
 
-@asynccontextmanager
-async def _turn(service: Service) -> AsyncIterator[None]:
-    """Hold one of the places in which messages are received. After _TURN_S, go on without: calls that never send hold
-    no memory, and must not keep others out."""
-    try:
-        async with asyncio.timeout(_TURN_S):
-            await service.receiving.acquire()
-    except TimeoutError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        service.receiving.release()
-
-
 async def _received(service: Service, name: str, context: Any) -> tuple[Any, list[memoryview], Held]:
     """The message of a call, the tensors that it holds as bytes, and its bytes, held until the call ends. Raises
     BadRequest if it is no message, or does not come in time."""
     patience_s = service.settings.patience_s
-    async with _turn(service):
+    async with AsyncExitStack() as turn:
+        with suppress(TimeoutError):  # calls that never send hold no memory, and must not keep others out
+            async with asyncio.timeout(_TURN_S):
+                await turn.enter_async_context(service.receiving)
         try:
             async with asyncio.timeout(patience_s):
                 serialised = await context.read()

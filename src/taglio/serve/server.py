@@ -83,6 +83,7 @@ async def _serve(service: Service, listen: Listen, started: Callable[[Started], 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     patience_s = service.settings.patience_s
+    host = f"[{listen.host}]" if ":" in listen.host else listen.host
     config = uvicorn.Config(
         application(service),
         http=partial(Http, patience_s),  # type: ignore[arg-type]  # is called as a class would be
@@ -101,13 +102,12 @@ async def _serve(service: Service, listen: Listen, started: Callable[[Started], 
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(patience_s * 1e3))
         _socket(listen.host, listen.grpc_port).close()  # before gRPC starts, which would write lines of its own
         http, rpc = _Http(config), grpc_server(service)
-        port = _add_port(rpc, listen)
+        port = _add_port(rpc, f"{host}:{listen.grpc_port}", listen)
         await rpc.start()
         running = asyncio.ensure_future(http.serve([bound]))
         while not http.started and not running.done():
             await asyncio.sleep(0.005)
         scheme = "https" if listen.certificate else "http"
-        host = f"[{listen.host}]" if ":" in listen.host else listen.host
         started(Started(f"{scheme}://{host}:{bound.getsockname()[1]}", f"{host}:{port}"))
         trimming = asyncio.ensure_future(_trim(service))
         waiting = asyncio.ensure_future(stop.wait())
@@ -171,8 +171,7 @@ def _socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _add_port(rpc: "grpc.aio.Server", listen: Listen) -> int:
-    address = f"[{listen.host}]:{listen.grpc_port}" if ":" in listen.host else f"{listen.host}:{listen.grpc_port}"
+def _add_port(rpc: "grpc.aio.Server", address: str, listen: Listen) -> int:
     try:
         if listen.certificate and listen.key:
             pair = (listen.key.read_bytes(), listen.certificate.read_bytes())
