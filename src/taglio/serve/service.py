@@ -62,10 +62,9 @@ class Service:
     def queue(self, name: str, version: str = "") -> ModelQueue:
         """The queue of the model `name`; without a version of the newest. Raises UnknownModel."""
         versions = self._by_name.get(name, {})
-        if version and version in versions:
-            return versions[version]
-        if versions and not version:
-            return versions[max(versions, key=int)]
+        wanted = version or max(versions, key=int, default="")
+        if wanted in versions:
+            return versions[wanted]
         served = ", ".join(f"{queue.model.name} {queue.model.version}" for queue in self.queues)
         raise UnknownModel(
             f"no model {name[:80]!r}{f' version {version[:20]!r}' if version else ''}: available are {served}"
