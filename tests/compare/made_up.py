@@ -13,7 +13,7 @@ def wanted(key: str, backend: str = "onnxruntime", method: str = "static") -> Wa
 def request(folder: Path, rows: tuple[Wanted, ...]) -> Request:
     return Request(
         task="rows", backend="onnxruntime", model="m.onnx", kind="onnx", onnx="m.onnx", inputs=("x",), shapes=((1, 2),),
-        outputs=("y",), folder=str(folder), rows=rows, budget_s=0.01, minimum_rounds=2, memory_bytes=2**40,
+        outputs=("y",), folder=str(folder), rows=rows, budget_s=0.01, memory_bytes=2**40,
     )  # fmt: skip
 
 

@@ -41,13 +41,20 @@ def test_what_fits_nothing_names_the_shapes() -> None:
         bind([SECOND], [np.zeros((1, 6))])
 
 
-@pytest.mark.parametrize(("shape", "axes"), [((1, 3, 4, 4), ()), ((1, 4, 4, 3), (0, 2, 3, 1)), ((1, 5), None)])
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((1, 3, 4, 4), (0, 1, 2, 3)), ((1, 4, 4, 3), (0, 2, 3, 1)), ((1, 5), None)]
+)
 def test_inputs_are_moved_by_shape(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> None:
     if axes is None:
         with pytest.raises(ValueError, match=r"takes an input of \[1, 5\]"):
             arrange([FIRST], [shape])
     else:
         assert arrange([FIRST], [shape]) == (axes,)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (2, 5), (2, 3, 5)])
+def test_what_fits_stays(shape: tuple[int, ...]) -> None:
+    assert arrange([np.zeros(shape)], [shape]) == (tuple(range(len(shape))),)
 
 
 def test_channels_first_from_channels_last() -> None:

@@ -175,10 +175,7 @@ def test_a_name_without_an_environment_is_refused(name: str, words: str) -> None
 def test_a_lock_pins_what_the_environment_must_hold(environment: Environment) -> None:
     lines = [line for line in install.lock_of(environment).splitlines() if not line.startswith("#")]
     assert all("==" in line for line in lines)
-    versions: dict[str, str | None] = {}
-    for line in lines:
-        name, _, version = line.partition(" ;")[0].partition("==")
-        versions[name] = version
+    versions = dict(line.partition(" ;")[0].split("==") for line in lines)
     assert environments.complaint(environment, versions) == (None, "")
     assert environment.disk_bytes > 0
 

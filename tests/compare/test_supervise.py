@@ -64,9 +64,8 @@ for index, row in enumerate(request["rows"]):
     if "refused" in row["id"]:
         tell("refused", row=row["id"], status="impossible", reason="there is no such thing")
         continue
-    if row["id"] not in request["known"]:
-        tell("checked", row=row["id"], size_bytes=1, error_to_float=0.0, error_to_original=0.0, accuracy=None,
-             operators={}, int8_operators={}, notes=[])
+    tell("checked", row=row["id"], size_bytes=(folder / "starts").stat().st_size, error_to_float=0.0,
+         error_to_original=0.0, accuracy=None, operators={}, int8_operators={}, notes=[])
     ready.append((index, row["id"]))
 for index, name in ready:
     mark(index)
@@ -118,6 +117,7 @@ def test_a_death_costs_its_row_only(worker: Path, tmp_path: Path, when: str, wha
     assert rows[name].status == status
     assert said in rows[name].reason
     assert (tmp_path / "work" / "starts").read_text() == "xx"
+    assert rows["a"].checked is not None and rows["a"].checked.size_bytes == 1  # of the first worker's check
 
 
 def test_the_last_words_are_quoted(worker: Path, tmp_path: Path) -> None:

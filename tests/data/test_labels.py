@@ -16,7 +16,7 @@ from taglio.errors import BadData
 X = InputSpec("x", (1, 2), "float32")
 
 
-def data(folder: Path, count: int = 4, limit: int | None = None) -> Dataset:
+def data(folder: Path, count: int = 4, limit: int = 512) -> Dataset:
     np.savez(folder / "d.npz", x=np.arange(2 * count, dtype=np.float32).reshape(count, 2))
     return load(folder / "d.npz", [X], limit=limit)
 

@@ -64,21 +64,17 @@ class Server:
     grpc: str
     process: subprocess.Popen[str]
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of HTTP."""
+        host, _, port = self.http.removeprefix("http://").rpartition(":")
+        return host, int(port)
+
 
 def start(*arguments: str, environment: dict[str, str] | None = None) -> Server:
     """`taglio serve` on free ports of loopback."""
-    command = [
-        sys.executable,
-        "-m",
-        "taglio",
-        "serve",
-        *arguments,
-        "--http-port",
-        "0",
-        "--grpc-port",
-        "0",
-        "--json",
-    ]
+    free = ["--http-port", "0", "--grpc-port", "0", "--json"]
+    command = [sys.executable, "-m", "taglio", "serve", *arguments, *free]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     line = process.stdout.readline()

@@ -42,8 +42,7 @@ def product(answers: BinaryIO) -> np.ndarray:
 @pytest.fixture
 def connection(server: Server) -> Iterator[tuple[socket.socket, BinaryIO]]:
     """A connection, and the answers that come over it."""
-    host, _, port = server.http.removeprefix("http://").rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as made, made.makefile("rb") as answers:
+    with socket.create_connection(server.address, timeout=10) as made, made.makefile("rb") as answers:
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield made, answers
 
@@ -51,8 +50,7 @@ def connection(server: Server) -> Iterator[tuple[socket.socket, BinaryIO]]:
 @pytest.mark.parametrize("sent", [b"", b"POST /v2/models/product/infer HTTP/1.1\r\nHost: x\r\n"])
 def test_half_a_head_ends_the_connection(serving: Callable[..., Server], tmp_path: Path, sent: bytes) -> None:
     running = serving(f"product={workspace(tmp_path, product_model())}", "--drain-s", "1")
-    host, _, port = running.http.removeprefix("http://").rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as made:
+    with socket.create_connection(running.address, timeout=10) as made:
         made.sendall(sent)
         assert made.recv(100) == b""
 
@@ -60,8 +58,7 @@ def test_half_a_head_ends_the_connection(serving: Callable[..., Server], tmp_pat
 @pytest.mark.whole
 def test_half_a_request_does_not_hold_the_end_up(tmp_path: Path) -> None:
     running = start(f"product={workspace(tmp_path, product_model())}", "--drain-s", "1")
-    host, _, port = running.http.removeprefix("http://").rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as made:
+    with socket.create_connection(running.address, timeout=10) as made:
         made.sendall(request(np.ones((9_000, 4), np.float32))[:1000])
         time.sleep(0.2)
         code, logged = stop(running)
@@ -70,9 +67,8 @@ def test_half_a_request_does_not_hold_the_end_up(tmp_path: Path) -> None:
 
 def test_a_client_that_stops_is_told_so_in_time(serving: Callable[..., Server], tmp_path: Path) -> None:
     running = serving(f"product={workspace(tmp_path, product_model())}", "--drain-s", "2")
-    host, _, port = running.http.removeprefix("http://").rpartition(":")
     raw = request(np.ones((9_000, 4), np.float32))
-    with socket.create_connection((host, int(port)), timeout=10) as made:
+    with socket.create_connection(running.address, timeout=10) as made:
         made.sendall(raw[:1_000])
         time.sleep(0.2)
         made.sendall(raw[1_000:100_000])

@@ -14,9 +14,8 @@ from tests.serve.conftest import Server
 @contextmanager
 def connected(server: Server, model: str, *headers: str) -> Iterator[socket.socket]:
     """A connection on which the head of a request has been sent."""
-    host, _, port = server.http.removeprefix("http://").rpartition(":")
     head = "\r\n".join((f"POST /v2/models/{model}/infer HTTP/1.1", "Host: x", *headers, "", ""))
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection(server.address, timeout=10) as connection:
         connection.sendall(head.encode())
         yield connection
 

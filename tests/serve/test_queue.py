@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,7 +41,7 @@ class Model:
 def queue_of(model: Model, limits: Limits, told: Any = None) -> ModelQueue:
     spec = (TensorSpec("x", "FP32", (-1, 2)),)
     executor: Any = model
-    served = ServedModel("m", "1", Path(), spec, (TensorSpec("y", "FP32", (-1, 2)),), executor, None, batches=True)
+    served = ServedModel("m", "1", spec, (TensorSpec("y", "FP32", (-1, 2)),), executor, None, batches=True)
     return ModelQueue(served, limits, told)
 
 

@@ -194,8 +194,7 @@ def test_a_nan_is_answered_in_binary_and_refused_in_json(server: Server) -> None
 
 
 def test_what_is_announced_too_large_is_refused_at_once(server: Server) -> None:
-    host, _, port = server.http.removeprefix("http://").rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection = http.client.HTTPConnection(*server.address, timeout=10)
     connection.putrequest("POST", "/v2/models/product/infer")
     connection.putheader("Content-Length", str(2 * 1024**3))
     connection.endheaders()
@@ -204,9 +203,8 @@ def test_what_is_announced_too_large_is_refused_at_once(server: Server) -> None:
 
 
 def test_half_a_request_and_a_client_that_leaves_cost_nobody_else(server: Server) -> None:
-    host, _, port = server.http.removeprefix("http://").rpartition(":")
     for _ in range(20):
-        with socket.create_connection((host, int(port))) as half:
+        with socket.create_connection(server.address) as half:
             half.sendall(b"POST /v2/models/product/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
             half.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert infer(server, request())[0] == 200
@@ -237,14 +235,13 @@ def test_a_client_that_does_not_read_is_disconnected_and_costs_nobody_else(
     serving: Callable[..., Server], tmp_path: Path
 ) -> None:
     running = serving(f"product={workspace(tmp_path / 'w', product())}", "--drain-s", "1")
-    host, _, port = running.http.removeprefix("http://").rpartition(":")
     body, headers = binary(np.ones((60_000, 4), np.float32))
     told = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     start_line = f"POST /v2/models/product/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{told}\r\n"
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.settimeout(0.5)
-        deaf.connect((host, int(port)))
+        deaf.connect(running.address)
         with suppress(OSError):  # the server stops reading, and may have ended the connection already
             for _ in range(20):
                 deaf.sendall(start_line.encode() + body)

@@ -88,11 +88,11 @@ class Bench:
         """The row with notes on what its ONNX form left out; ONNX Runtime's baseline is also its reference."""
         if row.wanted.backend == _REFERENCE and row.latency is not None:
             row = replace(row, latency=replace(row.latency, reference_s=row.latency.baseline_s))
-        notes, files = self.written.notes, self.written.files
-        note = next((text for key, text in notes.items() if files[key] == row.wanted.file), "")
-        if not note or row.checked is None or note in row.checked.notes:
+        files = self.written.files
+        notes = [note for key, note in self.written.notes.items() if files[key] == row.wanted.file]
+        if row.checked is None:
             return row
-        return replace(row, checked=replace(row.checked, notes=(*row.checked.notes, note)))
+        return replace(row, checked=replace(row.checked, notes=(*row.checked.notes, *notes)))
 
     def _layers(self, interpreter: Path, part: Part, job: Request) -> None:
         if not any(row.status == "measured" for row in part.rows.values()):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,41 +31,34 @@ class Part:
     support: tuple[Support, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Content:
     key: str
     parts: dict[str, Part]
 
 
 class Checkpoint:
-    """The finished rows of one question. Every change is on disk when a call returns; see `artifact.save`."""
+    """The finished rows of one question: `parts` by back end, of whose rows `found` come from an earlier run. Every
+    change is on disk when a call returns; see `artifact.save`."""
 
     def __init__(self, folder: Path, model_sha256: str, question: dict[str, object]) -> None:
         self._path, self._sha256 = folder / FILE, model_sha256
-        key = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
-        self._content = _Content(key, {})
-        try:
+        self._key = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
+        self.parts: dict[str, Part] = {}
+        with suppress(BadArtifact):  # none, or of another model
             found = artifact.load(self._path, _KIND, _Content, model_sha256=model_sha256)
-        except BadArtifact:  # none, or of another model
-            found = self._content
-        if found.key == key:
-            self._content = found
-        for part in self._content.parts.values():
+            if found.key == self._key:
+                self.parts = found.parts
+        for part in self.parts.values():
             part.rows = {name: row for name, row in part.rows.items() if row.status in _LASTING}
-        self.found = sum(len(part.rows) for part in self._content.parts.values())
-
-    @property
-    def parts(self) -> dict[str, Part]:
-        """The finished parts by back end."""
-        return self._content.parts
+        self.found = sum(len(part.rows) for part in self.parts.values())
 
     def part(self, backend: str, versions: dict[str, str]) -> Part:
         """The finished part of a back end; empty if it was measured with other versions."""
-        part = self._content.parts.setdefault(backend, Part(versions))
-        if part.versions != versions:
-            part = self._content.parts[backend] = Part(versions)
-        return part
+        if backend not in self.parts or self.parts[backend].versions != versions:
+            self.parts[backend] = Part(versions)
+        return self.parts[backend]
 
     def save(self) -> None:
         """Write everything. Raises BadArtifact if the disk refuses."""
-        artifact.save(self._path, _KIND, self._sha256, self._content)
+        artifact.save(self._path, _KIND, self._sha256, _Content(self._key, self.parts))

@@ -105,11 +105,10 @@ def as_onnx(
     place = environments.find(WORKERS[form])
     if place.interpreter is None:
         raise BadEnvironment(f"{model}: reading {KINDS[form]} needs the {place.name} environment: {place.reason}")
-    given = dict(shapes)
-    dtypes = tuple((examples or {}).get(name, ((), "float32"))[1] for name in given)
-    if form == "torch" and not given and examples:
+    given, examples = dict(shapes), examples or {}
+    if form == "torch" and not given:
         given = {name: shape for name, (shape, _) in examples.items()}
-        dtypes = tuple(dtype for _, dtype in examples.values())
+    dtypes = tuple(examples.get(name, ((), "float32"))[1] for name in given)
     stem = model.name.rpartition(":")[2] if form == "torch" and not model.exists() else model.stem or "model"
     # A module may depend on any file, so a cached conversion of it could be stale.
     keeps = form != "torch" or model.is_file()

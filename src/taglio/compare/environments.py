@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,17 +83,16 @@ def find(backend: str) -> Found:
     if name == CORE:
         return Found(CORE, Path(sys.executable), "measured", "", {})
     environment = next(each for each in ENVIRONMENTS if each.name == name)
-    place = folder() / environment.name
+    place, fix = folder() / name, f"run taglio backends add {name}"
     if why := unfinished(place):
-        reason = f"its build did not finish ({why}): {how_to_get(environment)}"
-        return Found(environment.name, None, "missing", reason, {})
+        return Found(name, None, "missing", f"its build did not finish ({why}): {fix}", {})
     own = interpreter_of(place)
     interpreter = own if own.exists() else Path(sys.executable)
-    versions = installed(interpreter, [*environment.packages])
+    versions = installed(interpreter, environment.packages)
     status, what = complaint(environment, versions)
     if status is not None:
-        return Found(environment.name, None, status, f"{what}: {how_to_get(environment)}", {})
-    return Found(environment.name, interpreter, "measured", "", {name: each for name, each in versions.items() if each})
+        return Found(name, None, status, f"{what}: {fix}", {})
+    return Found(name, interpreter, "measured", "", versions)
 
 
 def folder() -> Path:
@@ -131,35 +130,27 @@ def unfinished(place: Path) -> str:
         return ""
 
 
-def how_to_get(environment: Environment) -> str:
-    """The command that builds an environment."""
-    return f"run taglio backends add {environment.name}"
-
-
-def installed(interpreter: Path, names: list[str]) -> dict[str, str | None]:
-    """Versions of packages in another environment; None for a missing one, or if the interpreter does not run."""
+def installed(interpreter: Path, names: Iterable[str]) -> dict[str, str]:
+    """Versions of those of the packages that are in another environment; none if its interpreter does not run."""
     code = (
-        "import json, sys\nfrom importlib.metadata import PackageNotFoundError, version\nfound = {}\n"
-        "for name in sys.argv[1:]:\n    try:\n        found[name] = version(name)\n"
-        "    except PackageNotFoundError:\n        found[name] = None\nprint(json.dumps(found))"
+        "import contextlib, json, sys\nfrom importlib.metadata import PackageNotFoundError, version\nfound = {}\n"
+        "for name in sys.argv[1:]:\n    with contextlib.suppress(PackageNotFoundError):\n"
+        "        found[name] = version(name)\nprint(json.dumps(found))"
     )
+    words = [str(interpreter), "-P", "-c", code, *names]
     try:
-        ran = subprocess.run(
-            [str(interpreter), "-P", "-c", code, *names], capture_output=True, text=True, timeout=60, check=True
-        )
+        ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
         found: dict[str, str | None] = json.loads(ran.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
-        return dict.fromkeys(names)
-    return found
+        return {}
+    return {name: version for name, version in found.items() if version}
 
 
-def complaint(environment: Environment, versions: dict[str, str | None]) -> tuple[Status | None, str]:
+def complaint(environment: Environment, versions: Mapping[str, str]) -> tuple[Status | None, str]:
     """Status and reason if these versions cannot be used; None and "" if they can."""
-    absent = [name for name in environment.packages if versions.get(name) is None]
-    if absent:
+    if absent := [name for name in environment.packages if name not in versions]:
         return "missing", f"{', '.join(absent)} not installed"
     for name, wanted in environment.packages.items():
-        version = versions[name] or ""
-        if not SpecifierSet(wanted).contains(version, prereleases=True):
-            return "wrong version", f"{name} {version}, needs {wanted}"
+        if not SpecifierSet(wanted).contains(versions[name], prereleases=True):
+            return "wrong version", f"{name} {versions[name]}, needs {wanted}"
     return None, ""

@@ -76,10 +76,9 @@ def _status(environment: Environment, place: Path) -> tuple[Status, str, dict[st
         return "absent", "", {}
     if why := environments.unfinished(place):
         return "unfinished", why, {}
-    found = environments.installed(environments.interpreter_of(place), [*environment.packages])
-    if complaint := environments.complaint(environment, found)[1]:
+    versions = environments.installed(environments.interpreter_of(place), environment.packages)
+    if complaint := environments.complaint(environment, versions)[1]:
         return "broken", complaint, {}
-    versions = {name: version for name, version in found.items() if version}
     stamp = place / STAMP
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != _stamp(environment):
         return "outdated", "built from other versions or by another Python", versions

@@ -16,7 +16,6 @@ from taglio.model.graph import Block, Tensor
 from taglio.profile.layerwise import layer_times
 from taglio.progress import Progress, reported
 from taglio.quantize.precision import FLOAT32
-from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions
 
@@ -28,8 +27,7 @@ _ERRORS_S = 120.0
 
 def write_blocks(source: Source, path: Path, *, alone: bool) -> None:
     """Describe every block for workers; with `alone`, also write models with only one of the largest blocks in int8."""
-    builder = QdqBuilder(source.model, source.graph, {source.ranges.method: source.ranges})
-    tensors = source.graph.tensor_map()
+    builder, tensors = source.builder(), source.graph.tensor_map()
     computing = [block for block in source.graph.candidates() if not block.movement]
     largest = {block.name for block in sorted(computing, key=lambda each: -each.flops)[:MOST_ALONE]} if alone else set()
     folder = path.parent / "alone"
@@ -55,14 +53,12 @@ def _bytes(block: Block, tensors: Mapping[str, Tensor]) -> tuple[int, int | None
 def onnxruntime_layers(source: Source, progress: Progress | None = None) -> tuple[Layer, ...]:
     """Every block: its time as a separate model in float32 and in int8 under SCHEME, and the model's error with only
     this block in int8, on at most four held-out samples; for a slow model only of the largest blocks."""
-    model, graph = source.model, source.graph
-    builder = QdqBuilder(model, graph, {source.ranges.method: source.ranges})
-    precision, sample = int8(SCHEME), source.data.held_out.samples[0]
-    times = layer_times(
-        model, graph, builder, (FLOAT32, precision), source.options, sample, progress=progress
-    ).seconds()
+    model, graph, builder, precision = source.model, source.graph, source.builder(), int8(SCHEME)
+    samples = source.data.held_out.samples[:_MOST_SAMPLES]
+    alone = layer_times(model, graph, builder, (FLOAT32, precision), source.options, samples[0], progress=progress)
+    times = alone.seconds()
     switchable = Switchable(model, graph, builder, (precision,), SessionOptions(source.options.threads, spinning=True))
-    meter = ErrorMeter(switchable, source.data.held_out.samples[:_MOST_SAMPLES], model.outputs)
+    meter = ErrorMeter(switchable, samples, model.outputs)
     errors: dict[str, float] = {}
     asked = sorted((block for block in graph.blocks if block.quantizable), key=lambda each: -each.flops)
     begun = time.perf_counter()

@@ -54,7 +54,7 @@ MOST_CALIBRATION, MOST_HELD_OUT = 64, 16
 # Emptied by every comparison: no name that a folder of the user's may have.
 _WORK, _MODELS = "compare-work", "models"
 _LONGEST_NAME = 100
-_BUDGET_S, _MINIMUM_ROUNDS = 30.0, 3
+_BUDGET_S = 30.0
 # Shares: of the free memory, at which a worker is stopped by default; of its limit, at which it times its open rows.
 _STOP_AT, _TIME_AT = 0.5, 0.5
 
@@ -120,7 +120,10 @@ def compare(
             write_blocks(source, Path(request.blocks), alone=alone)
         distance = _write_arrays(request, source, limits)
         identity = _identity(request, effort, memory_limit)
-        written = _write(backends, rows, source, work / _MODELS, str(identity), progress, memory_bytes)
+        written = Written()
+        if forms := _forms(backends, rows):
+            models = work / _MODELS
+            written = variants.write(source, forms, models, str(identity), progress, limit_bytes=memory_bytes)
         wanted = {backend: _wanted(backend, written, rows, options.threads) for backend in backends}
         if emit:
             known(emit, wanted.values())
@@ -293,7 +296,6 @@ def _request(
         blocks=str(work / "blocks.json"),
         threads=source.options.threads,
         budget_s=budget_s,
-        minimum_rounds=_MINIMUM_ROUNDS,
         memory_bytes=int(_TIME_AT * memory_bytes),
         seed=seed,
     )
@@ -325,17 +327,8 @@ def _write_arrays(request: Request, source: Source, limits: Limits) -> float | N
     return distance
 
 
-def _write(
-    backends: Sequence[str],
-    rows: Sequence[str],
-    source: Source,
-    folder: Path,
-    identity: str,
-    progress: Progress | None,
-    limit_bytes: int,
-) -> Written:
-    if not READS_ONNX & set(backends):
-        return Written()
+def _forms(backends: Sequence[str], rows: Sequence[str]) -> tuple[table.Form, ...]:
+    """The ONNX forms that these rows run."""
     keys = {name.partition(" ")[0] for name in rows}
-    forms = tuple(each for each in table.forms() if not keys or each.key in keys or each.key == table.FLOAT)
-    return variants.write(source, forms, folder, identity, progress, limit_bytes=limit_bytes)
+    forms = table.forms() if READS_ONNX & set(backends) else ()
+    return tuple(each for each in forms if not keys or each.key in keys or each.key == table.FLOAT)

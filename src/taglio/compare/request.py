@@ -44,8 +44,8 @@ class Request:
     inputs, in the order of `outputs`), the parts of the outputs, and optionally `labels`. `folder` is the worker's own
     writable folder.
     `converted` is the model converted for this back end, if it needs that (a SavedModel for LiteRT). `blocks` is a JSON
-    file of `Known` blocks for the task "layers". Rows in `known` were checked before: they are only opened and timed.
-    `shapes` are those of the inputs, `dtypes` their types if a conversion needs them.
+    file of `Known` blocks for the task "layers". `shapes` are those of the inputs, `dtypes` their types if a conversion
+    needs them.
     """
 
     task: Task
@@ -61,10 +61,8 @@ class Request:
     blocks: str = ""
     converted: str = ""
     rows: tuple[Wanted, ...] = ()
-    known: tuple[str, ...] = ()
     threads: int = 1
     budget_s: float = 0.0
-    minimum_rounds: int = 1
     memory_bytes: int = 0
     seed: int = 0
     dtypes: tuple[str, ...] = ()
@@ -98,5 +96,5 @@ def decode(value: dict[str, Any]) -> Request:
     """The request from its JSON form (`dataclasses.asdict`)."""
     rows = tuple(Wanted(**row) for row in value["rows"])
     shapes = tuple(tuple(shape) for shape in value["shapes"])
-    lists = {name: tuple(value[name]) for name in ("inputs", "outputs", "known", "dtypes")}
+    lists = {name: tuple(value[name]) for name in ("inputs", "outputs", "dtypes")}
     return Request(**{**value, **lists, "rows": rows, "shapes": shapes})

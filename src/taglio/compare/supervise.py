@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from taglio.compare.request import Request
-from taglio.compare.row import Checked, Latency, Row, Status, Wanted
+from taglio.compare.row import Checked, Latency, Row, Status
 from taglio.compare.workers.marker import Marker
 from taglio.memory import resident_bytes, size_text
 from taglio.progress import Progress
@@ -59,28 +59,24 @@ def measure_rows(
 ) -> tuple[tuple[Row, ...], dict[str, str]]:
     """Every row of `request`, in its order, and the versions that the back end reported.
 
-    After a row that ended the worker, it is restarted without that row; rows checked by then keep their results. `keep`
+    After a row that ended the worker, it is restarted without that row; rows checked by then keep those results. `keep`
     gets every row as soon as it is finished; `reference` runs between the rounds and returns its seconds.
     """
     collected = _Collected(request, progress, keep, reference)
     waiting = list(request.rows)
     while waiting:
-        known = tuple(wanted.id for wanted in waiting if wanted.id in collected.checked)
-        job = replace(request, rows=tuple(waiting), known=known)
         collected.current = ""
-        ended = run_worker(interpreter, job, limits, collected.handle, main)
-        left = [wanted for wanted in waiting if wanted.id not in collected.refused and wanted.id not in collected.timed]
+        ended = run_worker(interpreter, replace(request, rows=tuple(waiting)), limits, collected.handle, main)
+        left = [wanted for wanted in waiting if wanted.id not in collected.ended]
         if not ended.status or not left:
             break
         index, _ = Marker(Path(request.folder) / "marker").read()
         culprit = waiting[index].id if 0 <= index < len(waiting) else collected.current
-        if culprit not in {wanted.id for wanted in left}:
-            for wanted in left:
-                collected.refuse(wanted.id, ended.status, ended.reason)
-            break
-        collected.refuse(culprit, ended.status, ended.reason)
-        waiting = [wanted for wanted in left if wanted.id != culprit]
-    return tuple(collected.row(wanted) for wanted in request.rows), collected.versions
+        lost = [wanted.id for wanted in left if wanted.id == culprit] or [wanted.id for wanted in left]
+        for row in lost:
+            collected.end(row, status=ended.status, reason=ended.reason)
+        waiting = [wanted for wanted in left if wanted.id not in lost]
+    return tuple(collected.rows.values()), collected.versions
 
 
 def collect(interpreter: Path, request: Request, limits: Limits, kind: str) -> tuple[list[dict[str, Any]], str]:
@@ -96,7 +92,7 @@ def collect(interpreter: Path, request: Request, limits: Limits, kind: str) -> t
             failures.append(event["reason"])
 
     ended = run_worker(interpreter, request, limits, handle)
-    return found, "; ".join([*failures, *([f"{ended.status}: {ended.reason}"] if ended.status else [])])
+    return found, "; ".join([*failures, f"{ended.status}: {ended.reason}"] if ended.status else failures)
 
 
 def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[str, Any], str]:
@@ -106,60 +102,52 @@ def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[s
 
 
 class _Collected:
-    """Events of a back end's workers so far."""
+    """Events of a back end's workers so far: its `rows`, and which of them have `ended`."""
 
     def __init__(
         self, request: Request, progress: Progress | None, keep: Keep | None, reference: Reference | None
     ) -> None:
-        self.checked: dict[str, Checked] = {}
-        self.timed: dict[str, Latency] = {}
-        self.refused: dict[str, tuple[str, str]] = {}
+        lost = "the worker ended without a result for it"
+        self.rows = {wanted.id: Row(wanted, "failed", lost, None, None) for wanted in request.rows}
+        self.ended: set[str] = set()
         self.versions: dict[str, str] = {}
         self.current = ""
-        self._request, self._progress, self._keep, self._reference = request, progress, keep, reference
+        self._backend, self._progress, self._keep, self._reference = request.backend, progress, keep, reference
         self._reference_s: list[float] = []
 
     def handle(self, event: dict[str, Any]) -> None:
-        """Process one event."""
         kind, row = event.pop("event"), event.pop("row", "")
         if kind == "versions":
             self.versions = event["versions"]
         elif kind in ("start", "run"):
             self.current = row
-        elif kind == "checked":
-            event["notes"] = tuple(event["notes"])
-            self.checked[row] = Checked(**event)
+        elif kind == "checked" and self.rows[row].checked is None:
+            # The first check counts: a worker that took another's place may have no float row to compare with.
+            checked = Checked(**(event | {"notes": tuple(event["notes"])}))
+            self.rows[row] = replace(self.rows[row], checked=checked)
         elif kind == "round" and self._reference is not None:
             self._reference_s = [*([] if event["first"] else self._reference_s), self._reference()]
         elif kind == "timed":
             beside = median(self._reference_s) if self._reference_s else None
-            self.timed[row] = Latency(**(event | {"reference_s": beside}))
-            self._finished(row)
+            self.end(row, status="measured", reason="", latency=Latency(**(event | {"reference_s": beside})))
         elif kind == "refused":
-            self.refuse(row, event["status"], event["reason"])
+            self.end(row, **event)
         elif kind == "failed":
-            for wanted in self._request.rows:
-                self.refused.setdefault(wanted.id, (event["status"], event["reason"]))
+            for each in self.rows.keys() - self.ended:
+                self.rows[each] = replace(self.rows[each], **event)
+            self.ended = set(self.rows)
         if self._progress and kind in ("checked", "timed", "refused"):
-            done = len(self.checked.keys() | self.refused.keys()) + len(self.timed)
-            self._progress(self._request.backend, min(done, 2 * len(self._request.rows)), 2 * len(self._request.rows))
+            rows = self.rows.values()
+            done = sum((each.checked is not None or each.wanted.id in self.ended) + bool(each.latency) for each in rows)
+            self._progress(self._backend, done, 2 * len(rows))
 
-    def refuse(self, row: str, status: str, reason: str) -> None:
-        """Record that a row will not be measured."""
-        self.refused[row] = (status, reason)
-        self._finished(row)
-
-    def _finished(self, row: str) -> None:
+    def end(self, row: str, **how: Any) -> None:
+        """Record how a row ended; one that was timed stays measured."""
+        if self.rows[row].latency is None:
+            self.rows[row] = replace(self.rows[row], **how)
+        self.ended.add(row)
         if self._keep is not None:
-            self._keep(self.row(next(each for each in self._request.rows if each.id == row)))
-
-    def row(self, wanted: Wanted) -> Row:
-        """The finished row."""
-        checked, latency = self.checked.get(wanted.id), self.timed.get(wanted.id)
-        if latency is not None:
-            return Row(wanted, "measured", "", checked, latency)
-        status, reason = self.refused.get(wanted.id, ("failed", "the worker ended without a result for it"))
-        return Row(wanted, status, reason, checked, None)  # type: ignore[arg-type]
+            self._keep(self.rows[row])
 
 
 def run_worker(
@@ -190,9 +178,7 @@ def run_worker(
                     process.wait(timeout=1.0)
         finally:
             _kill(process)
-    if ended is None:
-        ended = _post_mortem(process.returncode, log, before)
-    return ended
+    return ended or _post_mortem(process.returncode, log, before)
 
 
 def _listen(
@@ -229,11 +215,11 @@ def _listen(
             event = json.loads(line)
         except ValueError:
             return Ended("failed", f"the worker wrote something other than an event: {line[:80]!r}")
-        if event.get("event") == "done":
+        kind = event.get("event")
+        if kind == "done":
             return Ended("", "")
-        waits = event.get("event") == "round"
         handle(event)
-        if waits:
+        if kind == "round":
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write("\n")
                 process.stdin.flush()
@@ -264,13 +250,10 @@ def _post_mortem(code: int, log: Path, kills_before: int) -> Ended:
         if _oom_kills() > kills_before:
             return Ended("out of memory", f"the system killed it because memory ran out{said}")
         return Ended("killed", f"its process was killed (signal 9){said}")
-    if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return Ended("crashed", f"its process died from {name}{said}")
-    return Ended("crashed", f"its process ended with exit code {code}{said}")
+    if code >= 0:
+        return Ended("crashed", f"its process ended with exit code {code}{said}")
+    name = next((each.name for each in signal.Signals if each == -code), f"signal {-code}")
+    return Ended("crashed", f"its process died from {name}{said}")
 
 
 def _oom_kills() -> int:

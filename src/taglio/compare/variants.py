@@ -46,6 +46,10 @@ class Source:
     ranges: Ranges
     options: SessionOptions
 
+    def builder(self) -> QdqBuilder:
+        """Builds any int8 form of the model."""
+        return QdqBuilder(self.model, self.graph, {self.ranges.method: self.ranges})
+
 
 @dataclass(slots=True)
 class Written:
@@ -84,25 +88,27 @@ def write(
         pass
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    builder = QdqBuilder(source.model, source.graph, {source.ranges.method: source.ranges})
+    builder = source.builder()
     done = Written(key, refusals=too_large)
+
+    def keep(name: str, proto: onnx.ModelProto) -> None:
+        path = folder / f"{name}.onnx"
+        artifact.write_model(path, proto)
+        done.files[name] = str(path.resolve())
+
     for form in reported(forms, "writing models", progress):
         make_room(limit_bytes)
         try:
             proto, note = _build(source, builder, form)
         except TaglioError as refusal:
             done.refusals[form.key] = str(refusal)
-        else:
-            path = folder / f"{form.key}.onnx"
-            artifact.write_model(path, proto)
-            done.files[form.key] = str(path.resolve())
-            saturating = form.scheme is not None and form.scheme.may_saturate and sums_saturate()
-            if notes := [each for each in (note, _SATURATES if saturating else "") if each]:
-                done.notes[form.key] = "; ".join(notes)
-            if (other := with_activation(proto)) is not None:
-                path = folder / f"{form.key}{PROVIDER}.onnx"
-                artifact.write_model(path, other)
-                done.files[form.key + PROVIDER] = str(path.resolve())
+            continue
+        keep(form.key, proto)
+        if (other := with_activation(proto)) is not None:
+            keep(form.key + PROVIDER, other)
+        saturating = form.scheme is not None and form.scheme.may_saturate and sums_saturate()
+        if notes := [each for each in (note, _SATURATES if saturating else "") if each]:
+            done.notes[form.key] = "; ".join(notes)
     make_room(limit_bytes)
     artifact.save(folder / _WRITTEN, _KIND, source.model.sha256, done)
     return done

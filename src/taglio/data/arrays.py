@@ -57,8 +57,7 @@ class Stored(Column):
     def entries(self, indices: Iterable[int]) -> Iterator[Array]:
         """Copies of the entries at `indices`, which ascend."""
         if self._by_column or not self.shape:
-            array = self.whole()
-            yield from (np.array(array[index, ...], order="C") for index in indices)
+            yield from Column(self.whole()).entries(indices)
             return
         shape, size = self.shape[1:], self.dtype.itemsize * prod(self.shape[1:])
         with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as stream:
@@ -184,7 +183,7 @@ def from_columns(asked: Asked, found: Mapping[str, Column]) -> Dataset:
     rows, count = lengths[first], lengths[first] // batch
     if count == 0:
         raise BadData(f"{source} has {plural(rows, 'sample')}; the batch of input {first!r} is {batch}: add samples")
-    keep = evenly(count, asked.most)
+    keep = evenly(count, asked.limit)
     labels = None if named.labels is None else grouped(source, named.labels.whole(), rows, batch, keep)
     names = [span(str(i * batch), str((i + 1) * batch - 1)) for i in keep]
     samples = asked.samples()

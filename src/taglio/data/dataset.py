@@ -204,7 +204,7 @@ def assemble(
     digest = hashlib.sha256()
     arrays = ((name, feed[name]) for feed in samples for name in sorted(feed))
     for name, array in chain(arrays, [] if labels is None else [("labels", labels)]):
-        if array.dtype == object and name == "labels" and labels is array:  # an array per sample
+        if array.dtype == object and labels is array:  # an array per sample
             for label in array:
                 digest.update(f"{label.dtype.str} {label.shape} {label.tolist()!r}\n".encode())
             continue

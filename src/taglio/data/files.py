@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from taglio.data.arrays import by_input, from_columns, one_sample, read_columns, reading
-from taglio.data.dataset import Dataset, assemble, evenly, one_each
+from taglio.data.dataset import DEFAULT_LIMIT, Dataset, assemble, evenly, one_each
 from taglio.data.images import IMAGE_SUFFIXES
 from taglio.data.items import Asked, Items
 from taglio.data.preprocess import Preprocess
@@ -27,7 +27,7 @@ def load(
     path: Path,
     inputs: Sequence[InputSpec],
     preprocess: Preprocess | None = None,
-    limit: int | None = None,
+    limit: int = DEFAULT_LIMIT,
     room_bytes: float | None = None,
     near: Beside = Beside(),  # noqa: B008 - frozen
 ) -> Dataset:
@@ -40,11 +40,10 @@ def load(
     * a Hugging Face dataset written by `save_to_disk`.
 
     Arrays are [N, *sample]; a sample has its input's shape, with or without the batch dimension, wherever that is. If
-    the model fixes a batch B, B consecutive items make a sample. At most `limit` samples (None: 512) are loaded, evenly
-    spaced over the source; those beyond `room_bytes` (None: no limit) are kept in a file. `preprocess` is for images
-    and sounds; None uses the preprocessing file in the folders `near`, or else the model's layout and channels with
-    floats in 0..1 (0..255 for integers). Raises BadData for DATA that does not fit the model, BadOption for arguments
-    that do not.
+    the model fixes a batch B, B consecutive items make a sample. At most `limit` samples are loaded, evenly spaced over
+    the source; those beyond `room_bytes` (None: no limit) are kept in a file. `preprocess` is for images and sounds;
+    None uses the preprocessing file in the folders `near`, or else the model's layout and channels with floats in 0..1
+    (0..255 for integers). Raises BadData for DATA that does not fit the model, BadOption for arguments that do not.
     """
     asked = Asked(str(path), inputs, limit, room_bytes, preprocess, near)
     if not path.exists():
@@ -55,18 +54,12 @@ def load(
         kind, files = _files(path)
         if kind == "arrays":
             return _one_sample_each(asked, files)
-        items = _in_classes(path, near) if not files else None
-        if items is None and not files:
-            others = sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
-            kinds = ", ".join(sorted({file.suffix or file.name for file in others})[:5])
-            content = (
-                f"has no images and no arrays, only {plural(len(others), 'other file')} ({kinds})"
-                if others
-                else "is empty"
-            )
-            raise BadData(f"{path} {content}: {_GIVE}")
+        items = Items([file.name for file in files], files) if files else _in_classes(path, near)
         if items is None:
-            items = Items([file.name for file in files], files)
+            others = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
+            kinds = ", ".join(sorted({file.suffix or file.name for file in others})[:5])
+            only = f"has no images and no arrays, only {plural(len(others), 'other file')} ({kinds})"
+            raise BadData(f"{path} {only if others else 'is empty'}: {_GIVE}")
         sounds = any(str(name).lower().endswith(SOUND_SUFFIXES) for name in items.names)
         return from_media(asked, items, sounds=sounds)
     suffix = path.suffix.lower()
@@ -114,7 +107,7 @@ def _in_classes(path: Path, near: Beside) -> Items | None:
 def _one_sample_each(asked: Asked, files: Sequence[Path]) -> Dataset:
     asked.unprocessed("arrays")
     path, inputs = asked.source, asked.inputs
-    symbol, keep = batch_symbol(inputs), evenly(len(files), asked.most)
+    symbol, keep = batch_symbol(inputs), evenly(len(files), asked.limit)
     samples, labels = asked.samples(), []
     remarks: dict[str, None] = {}
     for file in (files[index] for index in keep):

@@ -30,12 +30,6 @@ _TURNED = {
     8: Image.Transpose.ROTATE_90,
 }
 _ROWS_AT_ONCE = 2**18
-_RESAMPLING = {
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-    "nearest": Image.Resampling.NEAREST,
-}
 
 
 def from_images(asked: Asked, items: Items) -> Dataset:
@@ -92,12 +86,12 @@ def _fitting_preprocess(asked: Asked) -> Preprocess:
 def _image(name: str, content: Path | bytes, spec: InputSpec, how: Preprocess) -> Array:
     """One image as an array without the batch dimension, in the input's dtype."""
     image = _opened(name, content, "L" if how.color == "gray" else "RGB")
-    height, width = _size(image, spec, how)
+    (height, width), method = _size(image, spec, how), Image.Resampling[how.resample.upper()]
     if how.fit == "letterbox":
-        image = _letterbox(image, width, height, how)
+        image = _letterbox(image, width, height, method)
     elif how.fit == "crop":
-        image = _crop(image, width, height, how)
-    image = image.resize((width, height), _RESAMPLING[how.resample])
+        image = _crop(image, width, height, how.edge, method)
+    image = image.resize((width, height), method)
     pixels = np.asarray(image).reshape(height, width, how.channels)[:, :, :: -1 if how.color == "bgr" else 1]
     result = np.empty(pixels.shape, spec.numpy_dtype())
     step = max(1, _ROWS_AT_ONCE // width)
@@ -167,26 +161,25 @@ def _size(image: Image.Image, spec: InputSpec, how: Preprocess) -> tuple[int, in
     return height, width
 
 
-def _crop(image: Image.Image, width: int, height: int, how: Preprocess) -> Image.Image:
+def _crop(image: Image.Image, width: int, height: int, edge: int | None, method: Image.Resampling) -> Image.Image:
     """The centre of the image, after scaling its shorter side to `edge`; sizes are rounded as in Hugging Face's image
     processors."""
-    method = _RESAMPLING[how.resample]
-    if how.edge is None:
+    if edge is None:
         return ImageOps.fit(image, (width, height), method)
     short = min(image.width, image.height)
-    if how.edge < max(width, height):
-        raise BadOption(f"preprocess crop={how.edge} is smaller than the crop of {width} x {height}: give more")
-    if how.edge * max(image.width, image.height) // short * how.edge > MOST_PIXELS:
-        raise BadData(f"an image of {image.width} x {image.height} is too long for crop={how.edge}: remove it")
-    image = image.resize((how.edge * image.width // short, how.edge * image.height // short), method)
+    if edge < max(width, height):
+        raise BadOption(f"preprocess crop={edge} is smaller than the crop of {width} x {height}: give more")
+    if edge * max(image.width, image.height) // short * edge > MOST_PIXELS:
+        raise BadData(f"an image of {image.width} x {image.height} is too long for crop={edge}: remove it")
+    image = image.resize((edge * image.width // short, edge * image.height // short), method)
     left, top = (image.width - width) // 2, (image.height - height) // 2
     return image.crop((left, top, left + width, top + height))
 
 
-def _letterbox(image: Image.Image, width: int, height: int, how: Preprocess) -> Image.Image:
+def _letterbox(image: Image.Image, width: int, height: int, method: Image.Resampling) -> Image.Image:
     ratio = min(width / image.width, height / image.height)
     size = (max(1, round(image.width * ratio)), max(1, round(image.height * ratio)))
     padded = Image.new(image.mode, (width, height), (PAD_PIXEL,) * len(image.getbands()))
     corner = ((width - size[0]) // 2, (height - size[1]) // 2)
-    padded.paste(image.resize(size, _RESAMPLING[how.resample]), corner)
+    padded.paste(image.resize(size, method), corner)
     return padded

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from taglio.data.dataset import DEFAULT_LIMIT, Dataset, Sample, Samples, assemble, evenly, grouped, span
+from taglio.data.dataset import Dataset, Sample, Samples, assemble, evenly, grouped, span
 from taglio.data.preprocess import Preprocess
 from taglio.data.processor import Beside
 from taglio.data.spec import Array, InputSpec
@@ -13,29 +13,24 @@ from taglio.errors import BadData, BadOption, plural
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a reader is asked for: samples of `source` for a model's `inputs`, at most `limit` (None: 512); those beyond
+    """What a reader is asked for: samples of `source` for a model's `inputs`, at most `limit`; those beyond
     `room_bytes` (None: no limit) are kept in a file. `preprocess` is for images and sounds, `near` has the model's
     other files. Raises BadOption for a limit below 1, BadData for a model that cannot be fed."""
 
     source: str
     inputs: Sequence[InputSpec]
-    limit: int | None = None
+    limit: int
     room_bytes: float | None = None
     preprocess: Preprocess | None = None
     near: Beside = field(default_factory=Beside)
 
     def __post_init__(self) -> None:
-        if self.most < 1:
+        if self.limit < 1:
             raise BadOption(f"limit is {self.limit}: give at least 1 sample")
         if not self.inputs:
             raise BadData(f"{self.source}: the model has no inputs, so no data can be fed to it")
         for spec in self.inputs:
             spec.numpy_dtype()
-
-    @property
-    def most(self) -> int:
-        """How many samples to load."""
-        return DEFAULT_LIMIT if self.limit is None else self.limit
 
     def samples(self) -> Samples:
         """Where samples are kept; none yet."""
@@ -67,7 +62,7 @@ def from_items(
     total, batch = len(items.values), asked.inputs[0].sizes()[0]
     if total < batch:
         raise BadData(f"{asked.source} has {plural(total, what)}; the model's batch is {batch}: add some")
-    keep = evenly(total // batch, asked.most)
+    keep = evenly(total // batch, asked.limit)
     samples, names = asked.samples(), []
     for group in keep:
         rows = range(group * batch, (group + 1) * batch)

@@ -1,9 +1,9 @@
 """How an image or a sound becomes an input: the settings, as a value and as text. Reads no image and no sound."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args, get_origin
 
 from taglio.data.spec import InputSpec
 from taglio.errors import BadOption
@@ -12,12 +12,6 @@ from taglio.errors import BadOption
 MOST_PIXELS = 2**26
 _SWITCHES = ("normalize",)
 _EXAMPLES = {"crop": 256, "rate": 16000}
-CHOICES: Mapping[str, tuple[str, ...]] = {
-    "color": ("rgb", "bgr", "gray"),
-    "layout": ("nchw", "nhwc"),
-    "fit": ("stretch", "letterbox", "crop"),
-    "resample": ("bilinear", "bicubic", "lanczos", "nearest"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +39,7 @@ class Preprocess:
     normalize: bool = False
 
     def __post_init__(self) -> None:
-        for field, allowed in CHOICES.items():
+        for field, allowed in _CHOICES.items():
             if getattr(self, field) not in allowed:
                 raise BadOption(f"preprocess {field} is {getattr(self, field)!r}: use {' or '.join(allowed)}")
         for name, number in (("crop", self.edge), ("rate", self.rate)):
@@ -69,6 +63,9 @@ class Preprocess:
         return (self.rate is not None or self.normalize) and self == Preprocess(
             rate=self.rate, normalize=self.normalize
         )
+
+
+_CHOICES = {each.name: get_args(each.type) for each in fields(Preprocess) if get_origin(each.type) is Literal}
 
 
 def parse_preprocess(text: str) -> Preprocess:
@@ -101,7 +98,7 @@ def parse_preprocess(text: str) -> Preprocess:
         elif token in _SWITCHES:
             parsed = True
         else:
-            field = next((name for name, allowed in CHOICES.items() if token in allowed), "")
+            field = next((name for name, allowed in _CHOICES.items() if token in allowed), "")
         if not field:
             accepted = (
                 "rgb, bgr, gray, nchw, nhwc, stretch, letterbox, crop (crop=256), bilinear, bicubic, lanczos, nearest, "

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from taglio.data.arrays import Column, Named, by_input, from_columns, one_sample
-from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, evenly, one_array, one_each
+from taglio.data.dataset import DEFAULT_LIMIT, LABEL_KEYS, Dataset, assemble, evenly, one_array, one_each
 from taglio.data.items import Asked
 from taglio.data.spec import Array, InputSpec, batch_symbol
 from taglio.errors import BadData, plural
@@ -19,7 +19,7 @@ from taglio.errors import BadData, plural
 def from_values(
     values: Any,
     inputs: Sequence[InputSpec],
-    limit: int | None = None,
+    limit: int = DEFAULT_LIMIT,
     labels: Any = None,
     source: str = "data",
     room_bytes: float | None = None,
@@ -29,8 +29,8 @@ def from_values(
     Samples that differ in shape come as a list per input. A sample of an iterable is an array, arrays by input name, or
     arrays in the order of the inputs, optionally followed by a label; `labels` [N] are for values without labels. If
     the model's batch is fixed at 1, batches (as loaders give) are split into samples; if it is dynamic, they stay
-    whole. At most `limit` samples (None: 512) are kept: evenly spaced if the length is known, the first ones of a
-    generator. Samples beyond `room_bytes` (None: no limit) are kept in a file. `source` names the values in errors.
+    whole. At most `limit` samples are kept: evenly spaced if the length is known, the first ones of a generator.
+    Samples beyond `room_bytes` (None: no limit) are kept in a file. `source` names the values in errors.
     Raises BadData for values that do not fit the model.
     """
     asked = Asked(f"`{source}`", inputs, limit, room_bytes)
@@ -63,7 +63,7 @@ def one_feed(sample: Any, inputs: Sequence[InputSpec]) -> dict[str, Array]:
 
 
 def _from_items(asked: Asked, values: Iterable[Any], given: Array | None) -> Dataset:
-    source, inputs, limit, symbol = asked.source, asked.inputs, asked.most, batch_symbol(asked.inputs)
+    source, inputs, limit, symbol = asked.source, asked.inputs, asked.limit, batch_symbol(asked.inputs)
     samples = asked.samples()
     names: list[str] = []
     labels: list[Array] = []

@@ -14,6 +14,7 @@ import onnx
 from taglio.compare.convert import Converted, as_onnx, distance, examples_of, foreign
 from taglio.compare.request import KINDS
 from taglio.data.dataset import (
+    DEFAULT_LIMIT,
     MAX_CALIBRATION,
     Dataset,
     Sample,
@@ -245,12 +246,12 @@ def _read(
     preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
     given = inputs if stepped is None else stepped.given(inputs)
 
-    def dataset(values: Any, name: str, limit: int | None = None, labels: Any = None) -> Dataset:
+    def dataset(values: Any, name: str, limit: int = DEFAULT_LIMIT, labels: Any = None) -> Dataset:
         if stepped is None:
             return plain(values, name, limit, labels)
         return stepped.filled(plain(values, name, ALL_STEPS, labels), inputs, limit, room_bytes)
 
-    def plain(values: Any, name: str, limit: int | None, labels: Any) -> Dataset:
+    def plain(values: Any, name: str, limit: int, labels: Any) -> Dataset:
         if not isinstance(values, (str, os.PathLike)):
             if preprocess is not None:
                 raise BadOption(f"`preprocess` is for folders of images, but `{name}` is in memory: leave it out")

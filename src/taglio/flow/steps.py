@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from taglio.data.dataset import DEFAULT_LIMIT, Dataset, Sample, Samples, assemble, evenly
+from taglio.data.dataset import Dataset, Sample, Samples, assemble, evenly
 from taglio.data.spec import Array, InputSpec
 from taglio.model.inputs import fix_shapes
 from taglio.model.read import IN_MEMORY, read
@@ -37,11 +37,9 @@ class Stepped:
         pasts = {past for _, past in self.pairs}
         return tuple(spec for spec in inputs if spec.name not in pasts)
 
-    def filled(
-        self, dataset: Dataset, inputs: Sequence[InputSpec], limit: int | None, room_bytes: float | None
-    ) -> Dataset:
-        """`dataset` with the states added to each step, for at most `limit` steps (None: 512). Raises BadData for steps
-        that the model cannot run one after another."""
+    def filled(self, dataset: Dataset, inputs: Sequence[InputSpec], limit: int, room_bytes: float | None) -> Dataset:
+        """`dataset` with the states added to each step, for at most `limit` steps. Raises BadData for steps that the
+        model cannot run one after another."""
         path, proto = self._proto()
         session = open_session(proto, SessionOptions(1), label=path.name)
         presents = [present for present, _ in self.pairs]
@@ -55,7 +53,7 @@ class Stepped:
             self.pairs, inputs, lambda states: after({**dataset.samples[0], **states}, 0)
         )
         states = self.first
-        rows = set(kept := evenly(len(dataset.samples), limit or DEFAULT_LIMIT))
+        rows = set(kept := evenly(len(dataset.samples), limit))
         found = Samples([spec.name for spec in inputs], room_bytes)
         for row, step in enumerate(dataset.samples):
             feed = {**step, **states}

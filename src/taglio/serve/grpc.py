@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -24,22 +24,13 @@ from taglio.serve.wire import with_tensors, without_tensors
 
 _LOG = logging.getLogger(__name__)
 _SERVICE = "inference.GRPCInferenceService"
-# How long a call waits for its turn to send its message.
+# How long a call waits for its turn to send its message; then it sends without.
 _TURN_S = 0.5
 # The message field of a tensor that is not sent as raw bytes, by its datatype. FP16 has no such field.
 _CONTENTS = {
-    "BOOL": "bool_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "UINT8": "uint_contents",
-    "UINT16": "uint_contents",
-    "UINT32": "uint_contents",
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    BYTES: "bytes_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    **{name: f"{name.lower()}_contents" for name in ("BOOL", "INT64", "UINT64", "FP32", "FP64", BYTES)},
 }
 
 
@@ -81,27 +72,14 @@ def server(service: Service) -> "grpc.aio.Server":
     return found
 
 
-@asynccontextmanager
-async def _turn(service: Service) -> AsyncIterator[None]:
-    """Hold one of the places in which messages are received. After _TURN_S, go on without: calls that never send hold
-    no memory, and must not keep others out."""
-    try:
-        async with asyncio.timeout(_TURN_S):
-            await service.receiving.acquire()
-    except TimeoutError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        service.receiving.release()
-
-
 async def _received(service: Service, name: str, context: Any) -> tuple[Any, list[memoryview], Held]:
     """The message of a call, the tensors that it holds as bytes, and its bytes, held until the call ends. Raises
     BadRequest if it is no message, or does not come in time."""
     patience_s = service.settings.patience_s
-    async with _turn(service):
+    async with AsyncExitStack() as turn:
+        with suppress(TimeoutError):  # calls that never send hold no memory, and must not keep others out
+            async with asyncio.timeout(_TURN_S):
+                await turn.enter_async_context(service.receiving)
         try:
             async with asyncio.timeout(patience_s):
                 serialised = await context.read()
@@ -173,8 +151,7 @@ async def _infer(service: Service, request: Any, tensors: Sequence[memoryview], 
         offered(tensor.parameters)
     feed = _feed(queue.model, request, tensors, service.settings.request_bytes)
     timeout = request.parameters["timeout"].int64_param if "timeout" in request.parameters else 0
-    left = context.time_remaining()
-    limits = [each for each in (timeout * 1e-6 if timeout > 0 else None, left) if each is not None]
+    limits = [each for each in (timeout * 1e-6 if timeout > 0 else None, context.time_remaining()) if each is not None]
     wanted = [each.name for each in request.outputs]
     step = step_of({name: _value(parameter) for name, parameter in request.parameters.items()})
     caller = dict(context.invocation_metadata() or ()).get("traceparent", "")
@@ -187,12 +164,11 @@ def _value(parameter: Any) -> Any:
 
 
 def _feed(model: ServedModel, request: Any, raw: Sequence[memoryview], limit_bytes: int) -> dict[str, np.ndarray]:
-    specs = {spec.name: spec for spec in model.inputs}
     if raw and len(raw) != len(request.inputs):
         raise BadRequest(f"{len(raw)} raw_input_contents for {plural(len(request.inputs), 'input')}")
     feed: dict[str, np.ndarray] = {}
     for index, each in enumerate(request.inputs):
-        spec = given_for(specs, each.name, feed)
+        spec = given_for(model.inputs, each.name, feed)
         shape = check_shape(spec, each.datatype, list(each.shape), limit_bytes)
         if raw:
             feed[each.name] = from_bytes(spec, shape, raw[index])

@@ -130,12 +130,10 @@ class _Corked:
             self.flush()
 
     def close(self) -> None:
-        """Close after the last part."""
         self.flush()
         self._transport.close()
 
     def flush(self) -> None:
-        """Send what has been written."""
         if self._parts:
             self._transport.writelines(self._parts)
             self._parts, self._size = [], 0

@@ -13,7 +13,6 @@ from taglio.serve.served import ServedModel
 
 _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _RECENT = 500
-_LABELS = ("model", "version")
 
 
 class Metrics:
@@ -21,24 +20,18 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        own: dict[str, Any] = {"registry": self._registry}
-        self._requests = Counter("taglio_requests", "Answered requests", _LABELS, **own)
-        self._errors = Counter("taglio_errors", "Refused and failed requests", (*_LABELS, "reason"), **own)
-        self._latency = Histogram(
-            "taglio_request_seconds", "Time from arrival to answer", _LABELS, buckets=_BUCKETS, **own
-        )
-        self._wait = Histogram("taglio_wait_seconds", "Time in the queue", _LABELS, buckets=_BUCKETS, **own)
-        self._compute = Histogram(
-            "taglio_compute_seconds", "Batch time in the runtime", _LABELS, buckets=_BUCKETS, **own
-        )
-        self._batch = Histogram(
-            "taglio_batch_requests", "Requests in a batch", _LABELS, buckets=(1, 2, 4, 8, 16, 32, 64), **own
-        )
-        self._queue = Gauge("taglio_queue_requests", "Waiting requests", _LABELS, **own)
-        self._predicted = Gauge("taglio_predicted_seconds", "Latency predicted by the plan", _LABELS, **own)
-        self._measured = Gauge(
-            "taglio_measured_seconds", f"Median of the last {_RECENT} runs of one request", _LABELS, **own
-        )
+        own: dict[str, Any] = {"labelnames": ("model", "version"), "registry": self._registry}
+        why: dict[str, Any] = own | {"labelnames": ("model", "version", "reason")}
+        timed: dict[str, Any] = own | {"buckets": _BUCKETS}
+        self._requests = Counter("taglio_requests", "Answered requests", **own)
+        self._errors = Counter("taglio_errors", "Refused and failed requests", **why)
+        self._latency = Histogram("taglio_request_seconds", "Time from arrival to answer", **timed)
+        self._wait = Histogram("taglio_wait_seconds", "Time in the queue", **timed)
+        self._compute = Histogram("taglio_compute_seconds", "Batch time in the runtime", **timed)
+        self._batch = Histogram("taglio_batch_requests", "Requests in a batch", buckets=(1, 2, 4, 8, 16, 32, 64), **own)
+        self._queue = Gauge("taglio_queue_requests", "Waiting requests", **own)
+        self._predicted = Gauge("taglio_predicted_seconds", "Latency predicted by the plan", **own)
+        self._measured = Gauge("taglio_measured_seconds", f"Median of the last {_RECENT} runs of one request", **own)
         self._recent: dict[tuple[str, str], deque[float]] = {}
         self.started_s = time.time()
 

@@ -267,11 +267,10 @@ def _feed(model: ServedModel, header: Mapping[str, Any], rest: memoryview, limit
     given = header.get("inputs")
     if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
         raise BadRequest("the request must have a list of inputs")
-    specs = {spec.name: spec for spec in model.inputs}
     feed: dict[str, np.ndarray] = {}
     at = 0
     for each in given:
-        spec = given_for(specs, each.get("name"), feed)
+        spec = given_for(model.inputs, each.get("name"), feed)
         shape = check_shape(spec, each.get("datatype"), each.get("shape"), limit_bytes)
         size = _parameters(each).get("binary_data_size")
         if size is None:

@@ -52,7 +52,6 @@ class ServedModel:
 
     name: str
     version: str
-    folder: Path
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     executor: Executor | Session
@@ -163,8 +162,7 @@ def _ready(
             for specs, names in zip((inputs, outputs), executor.manifest.without_states(), strict=True)
         )
     shown, answered = tuple(map(spec_of, inputs)), tuple(map(spec_of, outputs))
-    model = ServedModel(name, version, folder, shown, answered, executor, predicted_s)
-    return _warmed_up(model, _sized(inputs, executor.manifest))
+    return _warmed_up(ServedModel(name, version, shown, answered, executor, predicted_s), inputs)
 
 
 def _name(folder: Path) -> str:
@@ -192,7 +190,7 @@ def _workspaces(folder: Path, name: str) -> list[tuple[str, str, Path]]:
         if _built(child):
             found.append((child.name, "1", child))
             continue
-        versions = [each for each in child.iterdir() if each.is_dir() and each.name.isdigit() and _built(each)]
+        versions = [each for each in child.iterdir() if each.name.isdigit() and _built(each)]
         found += [(child.name, each.name, each) for each in sorted(versions, key=lambda each: int(each.name))]
     if not found:
         raise BadOption(f"{folder}: holds no built model: give a workspace of taglio optimize, or a directory of them")
@@ -214,19 +212,16 @@ def _interface(folder: Path, manifest: Manifest) -> tuple[list[InputSpec], list[
     return [inputs[name] for name in manifest.inputs], [known[name] for name in manifest.outputs]
 
 
-def _sized(inputs: Sequence[InputSpec], manifest: Manifest) -> list[InputSpec]:
-    """`inputs` with the sizes that the plan was made for: few networks run on images or texts of size 1."""
-    known = {port.name: port.shape for piece in manifest.pieces for port in piece.inputs}
-    return [
-        replace(spec, shape=tuple(size or None for size in known[spec.name])) if known[spec.name] else spec
-        for spec in inputs
-    ]
-
-
-def _warmed_up(model: ServedModel, inputs: Sequence[InputSpec]) -> ServedModel:
-    """`model` after a run on random values, but those that were the same in all data. A model that refuses them is
-    served, too, and is ready when it has answered."""
+def _warmed_up(model: ServedModel, specs: Sequence[InputSpec]) -> ServedModel:
+    """`model` after a run on random values, but those that were the same in all data, of the sizes that the plan was
+    made for: few networks run on images or texts of size 1. A model that refuses them is served, too, and is ready when
+    it has answered."""
     manifest = model.executor.manifest
+    known = {port.name: port.shape for piece in manifest.pieces for port in piece.inputs}
+    inputs = [
+        replace(spec, shape=tuple(size or None for size in known[spec.name])) if known[spec.name] else spec
+        for spec in specs
+    ]
     step = Step("warm-up", start=True, end=True) if manifest.states else None
     try:
         model.run({**random_feed(inputs, 0), **manifest.constant_feed()}, step)

@@ -33,11 +33,11 @@ _TRIM_EVERY_S, _TRIM_BYTES = 5.0, 32_000_000
 class Listen:
     """Where to listen; a port of 0 takes a free one. `certificate` and `key` are PEM files, None for no TLS."""
 
-    host: str = "127.0.0.1"
-    http_port: int = 8000
-    grpc_port: int = 8001
-    certificate: Path | None = None
-    key: Path | None = None
+    host: str
+    http_port: int
+    grpc_port: int
+    certificate: Path | None
+    key: Path | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,9 @@ class _Http(uvicorn.Server):
         yield
 
 
-def serve(
-    models: Sequence[ServedModel], settings: Settings, listen: Listen, started: Callable[[Started], None] | None = None
-) -> int:
+def serve(models: Sequence[ServedModel], settings: Settings, listen: Listen, started: Callable[[Started], None]) -> int:
     """Answer requests until SIGTERM or SIGINT, then drain; returns the number of requests not answered in time.
+    `started` is called once both listeners are open.
 
     Raises BadOption for a port in use, and for an address other than loopback without a token or TLS.
     """
@@ -79,42 +78,37 @@ def _loop() -> asyncio.AbstractEventLoop:
     return found
 
 
-async def _serve(service: Service, listen: Listen, started: Callable[[Started], None] | None) -> int:
+async def _serve(service: Service, listen: Listen, started: Callable[[Started], None]) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    bound = _socket(listen.host, listen.http_port)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # ends connections whose client stops reading
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(service.settings.patience_s * 1e3))
-    try:
-        _socket(listen.host, listen.grpc_port).close()  # before gRPC starts, which would write lines of its own
-    except BadOption:
-        bound.close()
-        raise
+    patience_s = service.settings.patience_s
+    host = f"[{listen.host}]" if ":" in listen.host else listen.host
     config = uvicorn.Config(
         application(service),
-        http=partial(Http, service.settings.patience_s),  # type: ignore[arg-type]  # is called as a class would be
+        http=partial(Http, patience_s),  # type: ignore[arg-type]  # is called as a class would be
         log_config=None,
         access_log=False,
         ws="none",
         lifespan="off",
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=int(service.settings.patience_s) + 1,
-        ssl_certfile=str(listen.certificate) if listen.certificate else None,
-        ssl_keyfile=str(listen.key) if listen.key else None,
+        timeout_graceful_shutdown=int(patience_s) + 1,
+        ssl_certfile=listen.certificate,
+        ssl_keyfile=listen.key,
         server_header=False,
     )
-    http, rpc = _Http(config), grpc_server(service)
-    try:
-        port = _add_port(rpc, listen)
+    with _socket(listen.host, listen.http_port) as bound:
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # ends connections whose client stops reading
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(patience_s * 1e3))
+        _socket(listen.host, listen.grpc_port).close()  # before gRPC starts, which would write lines of its own
+        http, rpc = _Http(config), grpc_server(service)
+        port = _add_port(rpc, f"{host}:{listen.grpc_port}", listen)
         await rpc.start()
         running = asyncio.ensure_future(http.serve([bound]))
         while not http.started and not running.done():
             await asyncio.sleep(0.005)
-        if started:
-            scheme = "https" if listen.certificate else "http"
-            host = f"[{listen.host}]" if ":" in listen.host else listen.host
-            started(Started(f"{scheme}://{host}:{bound.getsockname()[1]}", f"{host}:{port}"))
+        scheme = "https" if listen.certificate else "http"
+        started(Started(f"{scheme}://{host}:{bound.getsockname()[1]}", f"{host}:{port}"))
         trimming = asyncio.ensure_future(_trim(service))
         waiting = asyncio.ensure_future(stop.wait())
         await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -125,8 +119,6 @@ async def _serve(service: Service, listen: Listen, started: Callable[[Started], 
         http.should_exit = True
         await running
         return left
-    finally:
-        bound.close()
 
 
 async def _trim(service: Service) -> None:
@@ -179,8 +171,7 @@ def _socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _add_port(rpc: "grpc.aio.Server", listen: Listen) -> int:
-    address = f"[{listen.host}]:{listen.grpc_port}" if ":" in listen.host else f"{listen.host}:{listen.grpc_port}"
+def _add_port(rpc: "grpc.aio.Server", address: str, listen: Listen) -> int:
     try:
         if listen.certificate and listen.key:
             pair = (listen.key.read_bytes(), listen.certificate.read_bytes())

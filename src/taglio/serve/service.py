@@ -62,10 +62,9 @@ class Service:
     def queue(self, name: str, version: str = "") -> ModelQueue:
         """The queue of the model `name`; without a version of the newest. Raises UnknownModel."""
         versions = self._by_name.get(name, {})
-        if version and version in versions:
-            return versions[version]
-        if versions and not version:
-            return versions[max(versions, key=int)]
+        wanted = version or max(versions, key=int, default="")
+        if wanted in versions:
+            return versions[wanted]
         served = ", ".join(f"{queue.model.name} {queue.model.version}" for queue in self.queues)
         raise UnknownModel(
             f"no model {name[:80]!r}{f' version {version[:20]!r}' if version else ''}: available are {served}"
@@ -75,16 +74,12 @@ class Service:
         """Whether a model, or each, answers requests. Raises UnknownModel."""
         return all(queue.ready for queue in ([self.queue(name, version)] if name else self.queues))
 
-    def versions(self, name: str) -> list[str]:
-        """Versions of a model, oldest first."""
-        return sorted(self._by_name[name], key=int)
-
     def metadata(self, name: str, version: str = "") -> dict[str, Any]:
         """The protocol's description of a model. Raises UnknownModel."""
         model = self.queue(name, version).model
         return {
             "name": model.name,
-            "versions": self.versions(model.name),
+            "versions": sorted(self._by_name[model.name], key=int),
             "platform": PLATFORM,
             "inputs": [asdict(spec) for spec in model.inputs],
             "outputs": [asdict(spec) for spec in model.outputs],

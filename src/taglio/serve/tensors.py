@@ -1,7 +1,7 @@
 """Convert tensors between the Open Inference Protocol and NumPy. Reads no socket and runs no model."""
 
 import struct
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -13,23 +13,14 @@ from taglio.errors import BadModel, plural
 from taglio.serve.refusals import BadRequest
 
 # Datatype of the protocol by NumPy name. BYTES elements have any length, each preceded by it.
+BYTES = "BYTES"
 DATATYPES = {
-    "bool": "BOOL",
-    "uint8": "UINT8",
-    "uint16": "UINT16",
-    "uint32": "UINT32",
-    "uint64": "UINT64",
-    "int8": "INT8",
-    "int16": "INT16",
-    "int32": "INT32",
-    "int64": "INT64",
-    "float16": "FP16",
-    "float32": "FP32",
-    "float64": "FP64",
-    "object": "BYTES",
+    **{name: name.upper() for name in ("bool", "uint8", "uint16", "uint32", "uint64")},
+    **{name: name.upper() for name in ("int8", "int16", "int32", "int64")},
+    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
+    "object": BYTES,
 }
 NUMPY = {datatype: np.dtype(name) for name, datatype in DATATYPES.items()}
-BYTES = "BYTES"
 _LENGTH = struct.Struct("<I")
 
 
@@ -52,11 +43,11 @@ def spec_of(declared: InputSpec) -> TensorSpec:
     return TensorSpec(declared.name, datatype, declared.sizes(-1))
 
 
-def given_for(specs: Mapping[str, TensorSpec], name: object, known: Container[str]) -> TensorSpec:
+def given_for(specs: Sequence[TensorSpec], name: object, known: Container[str]) -> TensorSpec:
     """The input that a client calls `name`. Raises BadRequest if there is none, or if it is in `known` already."""
-    spec = specs.get(name) if isinstance(name, str) else None
+    spec = next((each for each in specs if each.name == name), None)
     if spec is None or spec.name in known:
-        wrong = "is given twice" if spec else f"is none of {', '.join(specs)}"
+        wrong = "is given twice" if spec else f"is none of {', '.join(each.name for each in specs)}"
         raise BadRequest(f"input {str(name)[:80]!r} {wrong}")
     return spec
 
@@ -149,18 +140,16 @@ def _objects(values: Sequence[object], shape: tuple[int, ...]) -> np.ndarray:
 def _elements(spec: TensorSpec, raw: bytes | memoryview, count: int) -> list[str]:
     found: list[str] = []
     at = 0
-    while at < len(raw) and len(found) < count:
-        if at + _LENGTH.size > len(raw):
-            break
-        (length,) = _LENGTH.unpack_from(raw, at)
-        at += _LENGTH.size
-        if at + length > len(raw):
+    while at + _LENGTH.size <= len(raw) and len(found) < count:
+        start = at + _LENGTH.size
+        end = start + _LENGTH.unpack_from(raw, at)[0]
+        if end > len(raw):
             break
         try:
-            found.append(bytes(raw[at : at + length]).decode())
+            found.append(bytes(raw[start:end]).decode())
         except UnicodeDecodeError:
             raise BadRequest(f"input {spec.name}: element {len(found)} is not UTF-8 text") from None
-        at += length
+        at = end
     if at != len(raw) or len(found) != count:
         raise BadRequest(f"input {spec.name}: {len(raw):,} bytes do not hold {count} elements with their lengths")
     return found

@@ -15,19 +15,17 @@ from taglio.compare.workers.contract import Array
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """For each output of the original: the back end's output, and the order of its axes (empty: unchanged)."""
+    """For each output of the original: the back end's output, and the order of its axes."""
 
     sources: tuple[tuple[int, tuple[int, ...]], ...]
 
     def __call__(self, outputs: Sequence[Array]) -> tuple[Array, ...]:
         """The back end's outputs in the original's order and layout."""
-        return tuple(
-            np.transpose(outputs[index], axes) if axes else np.asarray(outputs[index]) for index, axes in self.sources
-        )
+        return tuple(np.transpose(outputs[index], axes) for index, axes in self.sources)
 
     def note(self) -> str:
         """What was moved; "" if nothing."""
-        if any(axes for _, axes in self.sources):
+        if any(axes != tuple(range(len(axes))) for _, axes in self.sources):
             return "outputs transposed to the original's layout"
         if [index for index, _ in self.sources] != list(range(len(self.sources))):
             return "outputs put in the original's order"
@@ -49,25 +47,25 @@ def bind(reference: Sequence[Array], outputs: Sequence[Array]) -> Binding:
         if not found:
             shapes = ", ".join(str(list(np.shape(output))) for output in outputs)
             raise ValueError(f"no output fits output {position} of the original, {list(wanted.shape)}: found {shapes}")
-        _, moved, index, axes = min(found)
-        sources.append((index, axes if moved else ()))
+        _, _, index, axes = min(found)
+        sources.append((index, axes))
         free.remove(index)
     return Binding(tuple(sources))
 
 
 def arrange(sample: Sequence[Array], shapes: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """The order of axes that brings each input to the shape that a back end takes (empty: unchanged).
+    """The order of axes that brings each input to the shape that a back end takes.
 
     Only the shape distinguishes channels first from channels last; if both fit, the input stays unchanged. Raises
     ValueError for a shape that neither gives.
     """
     moves: list[tuple[int, ...]] = []
     for array, shape in zip(sample, shapes, strict=True):
-        wanted, last = tuple(shape), array.ndim - 1
-        options: tuple[tuple[int, ...], ...] = ((), (0, *range(2, last + 1), 1), (0, last, *range(1, last)))
-        fits = [axes for axes in options if (tuple(array.shape[a] for a in axes) if axes else array.shape) == wanted]
+        first, rest = range(array.ndim)[:1], range(array.ndim)[1:]
+        options = ((*first, *rest), (*first, *rest[1:], *rest[:1]), (*first, *rest[-1:], *rest[:-1]))
+        fits = [each for each in options if array.transpose(each).shape == tuple(shape)]
         if not fits:
-            raise ValueError(f"takes an input of {list(wanted)}, the data has {list(array.shape)}")
+            raise ValueError(f"takes an input of {list(shape)}, the data has {list(array.shape)}")
         moves.append(fits[0])
     return tuple(moves)
 

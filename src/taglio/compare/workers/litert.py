@@ -140,8 +140,7 @@ class LiteRt:
 
         def run(sample: Sequence[Array]) -> list[Array]:
             for detail, array, axes in zip(inputs, sample, moves, strict=True):
-                moved = array.transpose(axes) if axes else array
-                interpreter.set_tensor(detail["index"], _stored(moved, detail))
+                interpreter.set_tensor(detail["index"], _stored(array.transpose(axes), detail))
             interpreter.invoke()
             return [_real(interpreter.get_tensor(detail["index"]), detail) for detail in outputs]
 
@@ -164,7 +163,7 @@ class LiteRt:
 
         def run(sample: Sequence[Array]) -> list[Array]:
             for buffer, array, axes in zip(inputs, sample, moves, strict=True):
-                buffer.write(np.ascontiguousarray(array.transpose(axes) if axes else array))
+                buffer.write(np.ascontiguousarray(array.transpose(axes)))
             model.run_by_index(0, inputs, outputs)
             return [
                 np.asarray(buffer.read(int(np.prod(detail["shape"])), detail["dtype"])).reshape(detail["shape"])

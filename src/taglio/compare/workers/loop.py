@@ -25,8 +25,7 @@ from taglio.profile.refills import refills
 
 Tell = Callable[..., None]
 Wait = Callable[[bool], None]
-WARMUP = 1
-MOST_ROUNDS = 60
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 60
 # Most rows open at once, which are lost if a comparison is stopped.
 MOST_OPEN = 16
 # Largest difference between a converted float model and the original; above it every row of the back end has a note.
@@ -55,9 +54,8 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
             traceback.print_exc()
             tell("refused", row=wanted.id, **describe(error))
             continue
-        if wanted.id not in request.known:
-            tell("checked", row=wanted.id, **asdict(checked))
-        open_rows.add(wanted, opened)
+        tell("checked", row=wanted.id, **asdict(checked))
+        open_rows.group[wanted.id] = opened
         fresh += 1
         if (used_bytes() > request.memory_bytes and len(open_rows.group) > 1) or len(open_rows.group) >= MOST_OPEN:
             open_rows.time()
@@ -88,11 +86,6 @@ class _OpenRows:
         self._again = False  # the baseline was already timed with an earlier group
         self.group: dict[str, Opened] = {}
 
-    def add(self, wanted: Wanted, opened: Opened) -> None:
-        """Keep a row open."""
-        self.group[wanted.id] = opened
-        self._baseline = wanted.id if wanted.baseline else self._baseline
-
     def check(self, wanted: Wanted, opened: Opened) -> Checked:
         """Run a row on the held-out samples, and compare its outputs with the float row's and the original's."""
         data, notes = self._data, list(opened.notes)
@@ -107,7 +100,7 @@ class _OpenRows:
             raise Refused("its outputs are NaN or infinite on the held-out inputs", "failed")
         to_original = distance(data.reference, outputs, data.parts)
         if wanted.baseline:
-            self._float_outputs = outputs
+            self._baseline, self._float_outputs = wanted.id, outputs
             if to_original > CONVERSION_TOLERANCE:
                 self._warning = (
                     f"the converted float model differs from the original by {to_original:.2%} "
@@ -127,38 +120,36 @@ class _OpenRows:
         )
 
     def time(self) -> None:
-        """Time the open rows in rounds in which each runs, in a new random order; then close all but the float row."""
+        """Time the open rows in rounds in which each runs, in a new random order, after one round that does not count;
+        then close all but the float row."""
         request, sample, shuffle = self._request, self._data.held_out[0], random.Random(self._request.seed)
-        names, seconds = list(self.group), {name: list[float]() for name in self.group}
-        rounds, done = WARMUP + request.minimum_rounds, 0
+        seconds = {name: list[float]() for name in self.group}
+        rounds, done = 1 + FEWEST_ROUNDS, 0
         while done < rounds:
-            if done >= WARMUP:
+            if done:
                 self._marker.set(-1)
-                self._wait(done == WARMUP)
-            shuffle.shuffle(names)
-            total = 0.0
+                self._wait(done == 1)
+            shuffle.shuffle(names := list(seconds))
+            total_s = 0.0
             for name in names:
                 self._marker.set(self._order[name])
-                if done == 0:
+                if not done:
                     self._tell("run", row=name)
                 begun = time.perf_counter()
                 try:
-                    taken_s = timed(partial(self.group[name].run, sample))
+                    seconds[name].append(timed(partial(self.group[name].run, sample)))
+                    total_s += time.perf_counter() - begun
                 except Exception as error:
                     self._tell("refused", row=name, **describe(error))
-                    names = [each for each in names if each != name]
                     del seconds[name]
-                    continue
-                total += time.perf_counter() - begun
-                if done >= WARMUP:
-                    seconds[name].append(taken_s)
+            if not done:
+                affordable = int(request.budget_s * len(seconds) / max(1, len(request.rows)) / max(total_s, 1e-9))
+                rounds = 1 + max(FEWEST_ROUNDS, min(MOST_ROUNDS, affordable))
             done += 1
-            if done == WARMUP:
-                affordable = int(request.budget_s * len(names) / max(1, len(request.rows)) / max(total, 1e-9))
-                rounds = WARMUP + max(request.minimum_rounds, min(MOST_ROUNDS, affordable))
         self._marker.set(-1)
-        middle = median(seconds[self._baseline]) if self._baseline in seconds else None
-        for name, samples in seconds.items():
+        counted = {name: each[1:] for name, each in seconds.items()}
+        middle = median(counted[self._baseline]) if self._baseline in counted else None
+        for name, samples in counted.items():
             if name == self._baseline and self._again:
                 continue  # reported with the first group; in later groups only compared with
             centre = median(samples)

@@ -66,8 +66,7 @@ class QKeras:
         function = tf.function(lambda x: model(x, training=False))
 
         def call(sample: Sequence[Array]) -> list[Array]:
-            outputs = function(one(sample))
-            return [np.asarray(each) for each in (outputs if isinstance(outputs, list | tuple) else [outputs])]
+            return [np.asarray(each) for each in tf.nest.flatten(function(one(sample)))]
 
         if quantized:
             notes = (*notes, "QKeras computes on floats rounded to its grid: no int8 kernel runs")

@@ -120,8 +120,7 @@ class Forms:
         details = tf.lite.Interpreter(str(self.float_path)).get_input_details()
         shapes = [tuple(detail["shape"]) for detail in details]
         for sample in self._data.calibration:
-            moves = arrange(sample, shapes)
-            yield [array.transpose(axes) if axes else array for array, axes in zip(sample, moves, strict=True)]
+            yield [array.transpose(axes) for array, axes in zip(sample, arrange(sample, shapes), strict=True)]
 
     def _named(self) -> Iterator[dict[str, Array]]:
         interpreter = tf.lite.Interpreter(str(self.float_path))

@@ -64,12 +64,11 @@ def static_qconfig(symmetric: bool, per_channel: bool, *, qat: bool, wide: bool)
         "dtype": torch.qint8,
         "qscheme": torch.per_channel_symmetric if per_channel else torch.per_tensor_symmetric,
     }
+    observer = ao.PerChannelMinMaxObserver if per_channel else ao.MinMaxObserver
     if not qat:
-        observer = ao.PerChannelMinMaxObserver if per_channel else ao.MinMaxObserver
         return ao.QConfig(ao.MinMaxObserver.with_args(**activation), observer.with_args(**weight))
     highest = 255 if wide else 127
     fake = ao.FakeQuantize.with_args(observer=ao.MinMaxObserver, quant_min=0, quant_max=highest, **activation)
-    observer = ao.PerChannelMinMaxObserver if per_channel else ao.MinMaxObserver
     return ao.QConfig(fake, ao.FakeQuantize.with_args(observer=observer, quant_min=-128, quant_max=127, **weight))
 
 

@@ -98,7 +98,6 @@ class _Recorder(fx.Interpreter):
         self._constants: dict[int, fx.Node] = {}
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Record an input."""
         value = super().placeholder(target, args, kwargs)
         self.track(value, self.written.placeholder(str(target)))
         return value
@@ -117,12 +116,10 @@ class _Recorder(fx.Interpreter):
         return value
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Record a function if it depends on an input."""
         with _Watch(self):
             return super().call_function(target, args, kwargs)
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Record a method if it depends on an input."""
         with _Watch(self):
             return super().call_method(target, args, kwargs)
 
@@ -159,7 +156,6 @@ class _Recorder(fx.Interpreter):
         return self._constants[id(value)]
 
     def finish(self, outputs: Sequence[torch.Tensor]) -> fx.GraphModule:
-        """The new module."""
         self.written.output(tuple(self.mapped(each) for each in outputs))
         module = fx.GraphModule(self.root, self.written)
         module.graph.eliminate_dead_code()
