@@ -42,7 +42,7 @@ def from_saved(path: Path, asked: Asked) -> Dataset:
     if all(name in features for name in wanted):
         asked.unprocessed("arrays")
         columns = dataset.select_columns([*wanted, *([label] if label else [])])
-        return from_values(columns, inputs, asked.limit, None, str(path))
+        return from_values(columns, inputs, asked.limit, None, str(path), asked.room_bytes)
     dims, integer = len(inputs[0].shape or ()), inputs[0].numpy_dtype().kind in "iu"
     kind = "Image" if dims == 4 else "string" if integer else "Audio"
     found = [name for name, feature in features.items() if _kind(feature) == kind and name != label]
