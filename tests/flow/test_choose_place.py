@@ -118,7 +118,7 @@ def test_with_one_runtime_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> N
     work = Model(digits_model(), digits_data(), threads=1)
     assert work.setup.runtime == "auto"
     monkeypatch.setattr(choose_place, "refusal", lambda name: "" if name == ORT else "it is not installed here")
-    monkeypatch.setattr(choose_place, "time_models", None)
+    monkeypatch.setattr(Work, "time", None)
     places = settle(work, CHANNEL, 0.01, Metric()).places
     assert (places.planned, places.scheme, places.schemes) == ((ORT,), CHANNEL, ())
     assert places.usable == {ORT: 0.0}
@@ -169,6 +169,6 @@ def timed_bfloat16(monkeypatch: pytest.MonkeyPatch, seconds: float, mix: Callabl
         return Timed(onnx.ModelProto(), WallTime(took, took, took, took, 1, took), {})
 
     monkeypatch.setattr(choose_place, "refusal", lambda _: "")
-    monkeypatch.setattr(choose_place, "time_models", lambda models, *_, **__: {name: timed(name) for name in models})
+    monkeypatch.setattr(Work, "time", lambda _, models, *__, **___: {name: timed(name) for name in models})
     monkeypatch.setattr(choose_place, "base_errors", lambda *_: ({NAME: 0.0, BF16: 0.5}, {}))
     monkeypatch.setattr(choose_place, "choose_bfloat16", mix)

@@ -12,7 +12,6 @@ from taglio.flow import choose_scheme
 from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads, pick
 from taglio.flow.opening import Model
 from taglio.flow.work import Work
-from taglio.profile import stopwatch
 from taglio.profile.measure import FLOAT_RUN
 from taglio.quantize.scheme import AUTO_SCHEMES, DEFAULT_SCHEME, Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, sums_saturate
@@ -32,7 +31,7 @@ def test_the_fastest_wins_and_among_equally_fast_ones_the_most_accurate() -> Non
 
 
 def test_no_schemes_are_compared_where_no_block_can_be_int8(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose_scheme, "time_models", lambda *_, **__: pytest.fail("was timed"))
+    monkeypatch.setattr(Work, "time", lambda *_, **__: pytest.fail("was timed"))
     floats = work.but(graph=work.graph.without_int8({block.name: "none" for block in work.graph.blocks}))
     assert choose(floats, 1.0, Metric()) == (CHANNEL, ())
 
@@ -68,14 +67,14 @@ def test_a_bit_less_is_worth_it_where_sums_saturate_and_only_there(work: Work, m
 
 def breaking(monkeypatch: pytest.MonkeyPatch, broken: set[str]) -> None:
     """ONNX Runtime that loads no model of the schemes in `broken`."""
-    real = stopwatch.time_models
+    real = Work.time
 
-    def timed(models, *rest, **options):  # type: ignore[no-untyped-def]
+    def timed(work, models, *rest, **options):  # type: ignore[no-untyped-def]
         if hit := broken.intersection(models):
             raise BadModel(f"{min(hit)}: ONNX Runtime cannot load it: no kernel")
-        return real(models, *rest, **options)
+        return real(work, models, *rest, **options)
 
-    monkeypatch.setattr(choose_scheme, "time_models", timed)
+    monkeypatch.setattr(Work, "time", timed)
 
 
 def test_a_scheme_that_does_not_load_drops_out(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,10 @@ from taglio.flow.answers import answers
 from taglio.flow.memory import activation_bytes
 from taglio.flow.opening import open_work
 from taglio.flow.work import Setup
-from taglio.plan.result import Limits
+from taglio.plan.result import Interval, Limits, Plan, placements
 from taglio.profile import stopwatch
 from taglio.profile.stopwatch import Effort, time_models
+from taglio.quantize.precision import FLOAT32
 from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions
@@ -145,8 +146,10 @@ def test_answers_and_errors_are_the_same_without_room(given: tuple[Path, Path]) 
     work = open_work(setup(*given))
     builder = work.builder(DEFAULT_SCHEME)
     assignment = {block.name: INT8 for block in work.graph.candidates()}
-    models = {"int8": lambda: builder.build(assignment)}
-    wide, narrow = (answers(work.but(memory_bytes=limit), models, Limits(0.5)) for limit in (None, 8))
+    placed = placements(work.graph, assignment)
+    none = Interval(1.0, 1.0, 1.0, 0.9)
+    plan = Plan(work.model.sha256, DEFAULT_SCHEME, (FLOAT32, INT8), Limits(0.5), placed, "optimal", 0.0, none, none)
+    wide, narrow = (answers(work.but(memory_bytes=limit), {"int8": plan}, Limits(0.5)) for limit in (None, 8))
     assert wide == narrow
     switchable = Switchable(work.model, work.graph, builder, CHOICES, SessionOptions(1))
     held, filed = (

@@ -14,7 +14,7 @@ from taglio.flow.work import Work
 from taglio.memory import make_room
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.sessions import sessions_within
-from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.profile.stopwatch import Effort, Timed
 from taglio.quantize.precision import UNCALIBRATED, Assignment
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session
@@ -112,19 +112,12 @@ def _timed(
 ) -> tuple[dict[str, Timed], dict[str, str]]:
     """The float model and every choice in one place; and why a choice does not run there."""
     refused: dict[str, str] = {}
-    build, options = work.builder(scheme).build, work.setup.options(place)
-    assignments = {FLOAT_RUN: {}, **choices}
-    timed = time_models(
+    build, assignments = work.builder(scheme).build, {FLOAT_RUN: {}, **choices}
+    timed = work.in_place(place).time(
         {name: partial(build, assignment) for name, assignment in assignments.items()},
-        work.timed,
-        options,
         replace(_EFFORT, budget_s=effort * _EFFORT.budget_s),
-        kernels=False,
-        progress=work.progress,
-        limit_bytes=work.memory_bytes,
-        places=dict.fromkeys(assignments, options),
+        places=dict.fromkeys(assignments, place),
         refused=refused,
-        once_s=work.setup.run_s,
     )
     return timed, refused
 

@@ -22,7 +22,7 @@ from taglio.flow.choose_bfloat16 import Choice, choose_bfloat16, with_int8
 from taglio.flow.choose_scheme import SchemeResult
 from taglio.flow.work import Work
 from taglio.memory import make_room
-from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.profile.stopwatch import Effort, Timed
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import NAME
@@ -144,17 +144,11 @@ def float_everywhere(
     names = [name for name in everywhere if name not in dropped]
     timed = dict[str, Timed]()
     if len(names) > 1:
-        timed = time_models(
+        timed = work.time(
             dict.fromkeys(names, lambda: work.model.proto),
-            work.timed,
-            work.setup.options(NAME),
             replace(_EFFORT, budget_s=effort * _EFFORT.budget_s),
-            kernels=False,
-            progress=work.progress,
-            limit_bytes=work.memory_bytes,
-            places={name: work.setup.options(name) for name in names},
+            places={name: name for name in names},
             refused=dropped,
-            once_s=work.setup.run_s,
         )
     if NAME not in timed:  # there is no choice
         return [PlaceResult(name, profiled=name == NAME, dropped=dropped.get(name, "")) for name in everywhere], None

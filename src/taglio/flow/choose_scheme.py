@@ -13,7 +13,7 @@ from taglio.memory import make_room
 from taglio.model.graph import Graph
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.sessions import sessions_within
-from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.profile.stopwatch import Effort, Timed
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, sums_saturate
@@ -82,21 +82,13 @@ def choose(
 
     models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: lambda: work.model.proto}
     models |= {str(scheme): everything(scheme) for scheme in schemes}
-    time = partial(
-        time_models,
-        options=work.setup.options(),
-        kernels=False,
-        progress=work.progress,
-        limit_bytes=work.memory_bytes,
-        once_s=work.setup.run_s,
-    )
     dropped: list[SchemeResult] = []
     try:
-        timed = time(models, work.timed, effort=thorough)
+        timed = work.time(models, thorough)
     except TaglioError:  # which scheme failed?
         for scheme in schemes:
             try:
-                time({str(scheme): models[str(scheme)]}, work.timed[:1], effort=_ONCE)
+                work.but(timed=work.timed[:1]).time({str(scheme): models[str(scheme)]}, _ONCE)
             except TaglioError as error:
                 dropped.append(SchemeResult(scheme, dropped=one_line(error)))
                 del models[str(scheme)]
@@ -105,7 +97,7 @@ def choose(
         schemes = [scheme for scheme in schemes if str(scheme) in models]
         if not schemes:
             return dropped[0].scheme, tuple(dropped)
-        timed = time(models, work.timed, effort=thorough)
+        timed = work.time(models, thorough)
     float_s = timed[FLOAT_RUN].wall.median_s
     reference = work.quick_reference(float_s, effort)
     options = SessionOptions(work.setup.threads, spinning=True)

@@ -4,16 +4,15 @@ limit wins.
 A finalist is a plan in a place, its `Plan.runtime`, and is judged by its error as deployed there. Solves nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf, isfinite
 
-import onnx
-
 from taglio.errors import BadData, BadModel, one_line
 from taglio.flow.answers import Answers, answers, judging
 from taglio.flow.as_built import shifted, unsure
+from taglio.flow.build import quantized
 from taglio.flow.choose_place import PlaceResult, together
 from taglio.flow.outcome import InPlace
 from taglio.flow.search import Tried, best, key_of
@@ -21,12 +20,9 @@ from taglio.flow.work import Work
 from taglio.plan.result import Interval, Limits
 from taglio.profile.busy import faster
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Effort, Timed, time_models
-from taglio.quantize.precision import Assignment
+from taglio.profile.stopwatch import Effort, Timed
 from taglio.runtimes import cuda
 
-# The model of an assignment, as it is built for a place.
-Build = Callable[[Assignment, str], onnx.ModelProto]
 # The most solved plans that are timed beside float, all-int8 and the plans by simple rules.
 FINALISTS = 3
 # Medians closer than this factor do not show which is faster, even on an idle machine.
@@ -111,30 +107,21 @@ def as_built(each: Tried, error: float, limits: Limits) -> Tried:
 
 
 def timed_finalists(
-    work: Work, build: Build, final: dict[str, Tried], budget_s: float, limits: Limits, inputs: int
+    work: Work, final: dict[str, Tried], budget_s: float, limits: Limits, inputs: int
 ) -> dict[str, Timed]:
     """The times of every finalist in its place, all in one interleaved run, with the float model in the first place as
     FLOAT_RUN. A finalist that does not run there is marked in `final` as not holding; one whose error there is not
     known yet has that on the first `inputs` held-out inputs."""
-    home = next(iter(final.values())).plan.runtime
-    models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: partial(build, {}, home)}
-    models |= {name: partial(build, each.plan.assignment(), each.plan.runtime) for name, each in final.items()}
-    places = {FLOAT_RUN: work.setup.options(home)}
-    places |= {name: work.setup.options(each.plan.runtime) for name, each in final.items()}
-    refused: dict[str, str] = {}
-    losses = dict[str, float]()
+    home = next(iter(final.values())).plan
+    places = {FLOAT_RUN: home.runtime} | {name: each.plan.runtime for name, each in final.items()}
+    refused, losses = dict[str, str](), dict[str, float]()
     asked = [name for name, each in final.items() if each.holds and unsure(each, limits)]
-    timed = time_models(
-        models,
-        work.timed,
-        work.setup.options(home),
+    timed = work.time(
+        {FLOAT_RUN: partial(work.builder(home.scheme).build, {})}
+        | {name: partial(quantized, work, each.plan) for name, each in final.items()},
         Effort(budget_s=budget_s),
-        kernels=False,
-        progress=work.progress,
-        limit_bytes=work.memory_bytes,
         places=places,
-        refused=refused if len({each.plan.runtime for each in final.values()}) > 1 else None,
-        once_s=work.setup.run_s,
+        refused=refused if len({*places.values()}) > 1 else None,
         opened=judging(work, limits, inputs, asked, losses),
     )
     for name, error in losses.items():
@@ -176,7 +163,6 @@ def _fastest_or_plain(holding: Mapping[str, Tried], timed: Mapping[str, Timed]) 
 
 def proven(
     work: Work,
-    build: Build,
     final: dict[str, Tried],
     timed: Mapping[str, Timed],
     answered: dict[str, Answers],
@@ -190,7 +176,7 @@ def proven(
         holding = [name for name, each in final.items() if each.holds and name in timed]
         winner = winner_of(final, timed) if holding else None
         asked = [name for name in dict.fromkeys(("int8", winner)) if name in final and name not in answered]
-        _answer(work, build, final, asked, answered, limits)
+        _answer(work, final, asked, answered, limits)
         for name in {*asked, FLOAT_RUN} & set(final) & set(answered):
             final[name] = _judged(final[name], answered[name].judged, limits)
         if winner is None or final[winner].holds:
@@ -199,7 +185,6 @@ def proven(
 
 def _answer(
     work: Work,
-    build: Build,
     final: dict[str, Tried],
     asked: Sequence[str],
     answered: dict[str, Answers],
@@ -208,15 +193,13 @@ def _answer(
     """Add the answers of the `asked` finalists to `answered`; one that cannot run outside ONNX Runtime is rejected."""
     if not asked:
         return
-    places = {name: final[name].plan.runtime for name in asked}
-    models = {name: partial(build, final[name].plan.assignment(), place) for name, place in places.items()}
     try:
-        answered |= answers(work, models, limits, places)
+        answered |= answers(work, {name: final[name].plan for name in asked}, limits)
     except (BadData, BadModel) as error:
         if len(asked) > 1:
             for name in asked:
-                _answer(work, build, final, [name], answered, limits)
-        elif places[asked[0]] == work.setup.options().runtime:
+                _answer(work, final, [name], answered, limits)
+        elif final[asked[0]].plan.runtime == work.setup.options().runtime:
             raise
         else:
             final[asked[0]] = replace(final[asked[0]], holds=False, refused=one_line(error))

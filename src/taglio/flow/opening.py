@@ -180,11 +180,8 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
     states = () if stepped is None else stepped.pairs
     graph = build(network, observe(network, feed, held_out.source), states)
     memory_needs(network, graph, split_data).refuse(network.name, memory_bytes)
-    work = Work(setup, source, network, graph, split_data, memory_bytes)
-    if stepped is not None:
-        work.kept.put(("steps",), stepped.steps)
-        work.kept.put(("first states",), stepped.first)
-    return work
+    sequence = ((), {}) if stepped is None else (stepped.steps, stepped.first)
+    return Work(setup, source, network, graph, split_data, memory_bytes, *sequence)
 
 
 def _shortened(data: Split, setup: Setup) -> Split:

@@ -20,9 +20,10 @@ from taglio.flow.curve import costly, curve
 from taglio.flow.error import error_model
 from taglio.flow.finalists import in_places, same_assignment
 from taglio.flow.gpu import on_gpus
+from taglio.flow.limits import Bounds, limits_for, steered
 from taglio.flow.opening import Model
 from taglio.flow.outcome import Outcome, Point, Variant
-from taglio.flow.plan import Bounds, Decision, decide, limits_for, steered
+from taglio.flow.plan import Decision, decide
 from taglio.flow.profile import AUTO, profiles, read_scheme
 from taglio.flow.result import Result, result_of
 from taglio.flow.settle import Settled, settle

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 
@@ -15,8 +14,9 @@ from taglio.errors import BadArtifact, BadOption, Infeasible
 from taglio.flow.answers import answers
 from taglio.flow.by_hand import matches
 from taglio.flow.choose_place import base_errors, left_for_int8, together
+from taglio.flow.limits import Bounds, limits_for
 from taglio.flow.pareto import Axis, Front, front
-from taglio.flow.plan import Bounds, limits_for, meters
+from taglio.flow.plan import meters
 from taglio.flow.search import search_by
 from taglio.flow.work import Work, require_own
 from taglio.flow.workspace import PROFILE
@@ -341,7 +341,6 @@ class _Meter:
 
     def __init__(self, each: Candidate) -> None:
         self._work = each.work.in_place(NAME)  # as assembled for several devices, whatever their runtimes
-        self._build = self._work.builder(each.measured.scheme).build
         self._meter, self._limits = meters(self._work, each.measured, each.limits)[1](), each.limits
         self._base = each.base
         self._known: dict[str, float] = {}
@@ -353,10 +352,8 @@ class _Meter:
     def _in_float32(self, plan: Plan) -> float:
         key = plan.fingerprint()
         if key not in self._known:
-            wires = plan.wire_only(self._work.graph)
-            if wires:
-                built = partial(self._build, plan.assignment(), wires)
-                self._known[key] = answers(self._work, {"plan": built}, self._limits)["plan"].judged
+            if plan.wire_only(self._work.graph):
+                self._known[key] = answers(self._work, {"plan": plan}, self._limits)["plan"].judged
             else:
                 self._known[key] = self._meter.error(plan.assignment())
         return self._known[key]

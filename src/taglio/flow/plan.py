@@ -5,24 +5,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import inf
-from typing import Any
 
-import onnx
-
-from taglio.arguments import number, patterns, positive
+from taglio.arguments import positive
 from taglio.error.judge import fewest_samples
-from taglio.error.loss import Bound, parse_metric
+from taglio.error.loss import parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
-from taglio.errors import BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError, plural
+from taglio.errors import BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
 from taglio.flow.answers import Answers, judging
 from taglio.flow.as_built import AsBuilt, unsure
+from taglio.flow.build import quantized
 from taglio.flow.by_hand import place_by_hand
 from taglio.flow.choose_place import studied
-from taglio.flow.error import loss_limits
 from taglio.flow.finalists import (
     PLAIN,
-    Build,
     by_the_clock,
     everywhere,
     fastest_of,
@@ -32,6 +28,7 @@ from taglio.flow.finalists import (
     same_assignment,
     timed_finalists,
 )
+from taglio.flow.limits import Bounds, infeasible, limits_for
 from taglio.flow.search import (
     Tried,
     best,
@@ -46,20 +43,16 @@ from taglio.flow.search import (
 )
 from taglio.flow.work import Work, affordable, require_own
 from taglio.model.graph import ANCHORS, Graph
-from taglio.plan.one_machine import pinned
 from taglio.plan.result import Limits, Plan, placements
 from taglio.profile.busy import doubt
 from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
 from taglio.profile.result import Profile
 from taglio.profile.sessions import sessions_within
-from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.profile.stopwatch import Effort, Timed
 from taglio.progress import Progress
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision
-from taglio.runtimes.session import Session
 
-# One limit on the metric, or limits by metric name.
-Bounds = float | Mapping[str, float]
 # How often timings of plans refine the tables, and how many plans are measured: solved ones, from _FEWEST to _SOLVED,
 # and those of rules that exclude block after block. Each is cut where it would take longer than _PATIENCE_S, and one
 # measurement at _VERIFY_S, at effort 1; a small effort counts as _LEAST, and in the finals as _LEAST_FINALS: three
@@ -133,35 +126,9 @@ def plan(
     require_own(work, profile=profile, error=error)
     work = work.telling(progress).settled(profile.scheme)
     limits = limits_for(work, max_error, keep_float, force_int8)
-    places = place_by_hand(work.graph, patterns("pins", pins), patterns("cuts", cuts), patterns("devices", devices))
+    devices_of = place_by_hand(work.graph, pins, cuts, devices)
     measured = {profile.conditions.runtime: profile}
-    chosen = decide(work, measured, error, limits, effort=effort).plan
-    return by_hand(work, chosen, places)
-
-
-def by_hand(work: Work, chosen: Plan, places: Mapping[str, str]) -> Plan:
-    """A plan with its blocks placed by hand."""
-    return replace(chosen, placements=placements(work.graph, chosen.assignment(), places))
-
-
-def steered(max_error: Bounds, settings: dict[str, Any]) -> dict[str, Any]:
-    """`settings` with a metric: the first limited one, if `settings` names none and no limit is without a metric's
-    name."""
-    if isinstance(max_error, Mapping) and max_error and "" not in max_error:
-        return {"metric": next(iter(max_error)), **settings}
-    return settings
-
-
-def limits_for(
-    work: Work, max_error: Bounds | None, keep_float: Sequence[str] = (), force_int8: Sequence[str] = ()
-) -> Limits:
-    """Limits from name patterns and from one limit in the metric's unit, or several by metric ("": the set-up's).
-    Raises BadOption."""
-    given = dict(max_error) if isinstance(max_error, Mapping) else {} if max_error is None else {"": max_error}
-    bounds = {name: number("max_error", value) for name, value in given.items()}
-    names = (patterns("keep_float", keep_float), patterns("force_int8", force_int8))
-    also = tuple(Bound(parse_metric(name), value) for name, value in bounds.items() if name)
-    return loss_limits(work, replace(pinned(work.graph, bounds.get(""), *names), also=also))
+    return decide(work, measured, error, limits, devices=devices_of, effort=effort).plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,12 +149,13 @@ def decide(
     limits: Limits,
     *,
     bases: Mapping[str, float] | None = None,
+    devices: Mapping[str, str] | None = None,
     effort: float = 1.0,
 ) -> Decision:
     """Plan in each place that was `measured`, and let the clock choose among the finalists of all places.
 
     `bases` gives the error of the float model in each place where a model may be deployed; the first is where float is
-    compared. Default: the measured places.
+    compared. Default: the measured places. `devices` are those of blocks that are placed by hand.
     """
     if limits.max_error is None:
         raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
@@ -197,16 +165,12 @@ def decide(
     work = work.settled(first.scheme).in_place(next(iter(bases)))
     meter, full = meters(work.in_place(studied(measured)), first, limits, effort, model.samples)
 
-    def build(assignment: Assignment, place: str) -> onnx.ModelProto:
-        return work.in_place(place).builder(first.scheme).build(assignment)
-
     found: dict[str, Explored] = {}
     refusals: list[TaglioError] = []
     for place, profile in measured.items():
-        there = work.in_place(place)
         try:
             found[place] = _explored(
-                there, build, profile, model, limits, (meter, full), base=bases[place], effort=effort
+                work.in_place(place), profile, model, limits, (meter, full), base=bases[place], effort=effort
             )
         except (Infeasible, BadModel, MeasurementFailed) as error:
             refusals.append(error)
@@ -217,8 +181,8 @@ def decide(
     by_place = {place: finalists(each.tried, each.leader) for place, each in found.items()}
     most = sessions_within(_patience_s(effort), work.model.proto)
     final, answered = everywhere(by_place, bases, effort, most), dict[str, Answers]()
-    timed = timed_finalists(work, build, final, budget_s, limits, meter.samples)
-    winner = proven(work, build, final, timed, answered, limits)
+    timed = timed_finalists(work, final, budget_s, limits, meter.samples)
+    winner = proven(work, final, timed, answered, limits)
     again_s = _FEWEST * len(work.data.held_out.samples) * meter.evaluation_s / meter.samples
     patient = winner is None or again_s <= _PATIENCE_S
     if meter.samples < len(work.data.held_out.samples) and patient and _none_but_plain(final, winner):
@@ -228,12 +192,12 @@ def decide(
         again = predicted_by(best_there.profile, best_there.error, work.graph, again)
         again = [expected.deployed(each) for each in again]
         final, answered = everywhere({place: finalists(again, None)}, bases, effort, most), {}
-        timed = timed_finalists(work, build, final, budget_s, limits, full().samples)
-        winner = proven(work, build, final, timed, answered, limits)
+        timed = timed_finalists(work, final, budget_s, limits, full().samples)
+        winner = proven(work, final, timed, answered, limits)
         tried += again
     if winner is None:
         losses = [f"{part.name} {part.lost}" for each in answered.values() for part in each.parts if part.lost]
-        raise _infeasible(limits, min(each.error for each in final.values()), next(iter(losses), ""))
+        raise infeasible(limits, min(each.error for each in final.values()), next(iter(losses), ""))
     final = {
         name: each if each.plan.runtime in found or name not in timed else by_the_clock(each, timed[name])
         for name, each in final.items()
@@ -242,7 +206,7 @@ def decide(
     known = found[place if place in found else next(iter(found))]
     chosen = _chosen(work, final[winner], tried)
     return Decision(
-        plan=chosen,
+        plan=replace(chosen, placements=placements(work.graph, chosen.assignment(), devices)),
         winner=winner,
         finalists=final,
         timed=timed,
@@ -256,7 +220,6 @@ def decide(
 
 def _explored(
     work: Work,
-    build: Build,
     measured: Profile,
     model: ErrorModel,
     limits: Limits,
@@ -289,7 +252,12 @@ def _explored(
         losses = dict[str, float]()
         asked = [_label(name) for name, each in chosen.items() if unsure(place.deployed(each), limits)]
         judge = judging(work, limits, meter.samples, asked, losses)
-        timed, refused = _time(work, build, chosen, 6.0 * effort, judge)
+        models = {FLOAT_RUN: partial(work.builder(measured.scheme).build, {})}
+        models |= {_label(name): partial(quantized, work, each.plan) for name, each in chosen.items()}
+        refused = dict[str, str]()
+        timed = work.time(models, Effort(budget_s=6.0 * effort), kernels=True, refused=refused, opened=judge)
+        if FLOAT_RUN in refused:
+            raise BadModel(refused[FLOAT_RUN])
         failed = [each for name, each in chosen.items() if _label(name) in refused]
         tried = [each for each in tried if not any(same_assignment(each, other) for other in failed)]
         chosen = {name: each for name, each in chosen.items() if _label(name) in timed}
@@ -358,7 +326,7 @@ def _searched(
         if full is not None and full() is not meter:
             return _searched(work, measured, model, limits, full(), effort=effort)
         best = min(tried, key=lambda each: each.error)
-        raise _infeasible(limits, best.error, "" if best.error < inf else meter.tally(best.plan.assignment()).lost())
+        raise infeasible(limits, best.error, "" if best.error < inf else meter.tally(best.plan.assignment()).lost())
     return tried
 
 
@@ -431,55 +399,5 @@ def _solved(meter: ErrorMeter, effort: float) -> int:
     return affordable(meter.evaluation_s, _patience_s(effort), _SOLVED, _FEWEST)
 
 
-def _infeasible(limits: Limits, reached: float, lost: str = "") -> Infeasible:
-    """The error if no plan holds; `reached` is the smallest error of those tried, infinite if each loses an output:
-    `lost` says what one of them does."""
-    pins = f"with {plural(len(limits.int8_blocks), 'block')} forced to int8 " if limits.int8_blocks else ""
-    assert limits.max_error is not None
-    metric = limits.metric
-    if reached == inf and lost:
-        return Infeasible(f"no plan {pins}keeps the outputs: {lost}, which no limit allows: force fewer blocks to int8")
-    if limits.also:
-        bounds = [Bound(metric, limits.max_error), *limits.also]
-        told = ", ".join(f"{each.metric.title} {each.metric.limit(each.max_error)}" for each in bounds)
-        return Infeasible(
-            f"no plan {pins}keeps {told}: the best exceeds a limit by a factor of {bounds[0].share(reached):.2f}: "
-            "raise the limits with `max_error`, or force fewer blocks to int8"
-        )
-    return Infeasible(
-        f"no plan {pins}keeps the {metric.title} {metric.limit(limits.max_error)}: "
-        f"the best has {metric.text(reached)}: allow that much with `max_error`, or force fewer blocks to int8"
-    )
-
-
 def _label(name: str) -> str:
     return name if name == FLOAT_RUN else f"finalist {name}"
-
-
-def _time(
-    work: Work,
-    build: Build,
-    chosen: Mapping[str, Tried],
-    budget_s: float,
-    opened: Callable[[str, Session], None],
-) -> tuple[dict[str, Timed], dict[str, str]]:
-    """The times of the float model and every chosen plan, by label, and why a plan does not run; `opened` gets every
-    session. Raises BadModel if the float model does not run."""
-    assignments: dict[str, Mapping[str, Precision]] = {FLOAT_RUN: {}}
-    assignments |= {_label(name): each.plan.assignment() for name, each in chosen.items()}
-    refused: dict[str, str] = {}
-    timed = time_models(
-        {name: partial(build, assignment, work.setup.runtime) for name, assignment in assignments.items()},
-        work.timed,
-        work.setup.options(),
-        Effort(budget_s=budget_s),
-        kernels=True,
-        progress=work.progress,
-        limit_bytes=work.memory_bytes,
-        refused=refused,
-        once_s=work.setup.run_s,
-        opened=opened,
-    )
-    if FLOAT_RUN in refused:
-        raise BadModel(refused[FLOAT_RUN])
-    return timed, refused

@@ -3,7 +3,7 @@
 Results that are computed once (ranges, blocks that cannot be int8, builders, the switchable graph) are kept with it.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -38,7 +38,7 @@ from taglio.memory import OUTPUTS, Shelf, make_room
 from taglio.model.graph import Graph
 from taglio.model.load import Model as Network
 from taglio.profile.machine import MOST_THREADS
-from taglio.profile.stopwatch import FEEDS
+from taglio.profile.stopwatch import FEEDS, Effort, Timed, time_models
 from taglio.progress import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
@@ -57,7 +57,7 @@ from taglio.runtimes.onnxruntime import (
 from taglio.runtimes.openvino import MIXED
 from taglio.runtimes.openvino import NAME as OPENVINO
 from taglio.runtimes.places import AUTO
-from taglio.runtimes.session import RUNTIMES, WHOLE, package
+from taglio.runtimes.session import RUNTIMES, WHOLE, Session, package
 
 # A timed run takes no longer than this if it covers several shapes.
 _TIMED_S = 8.0
@@ -157,7 +157,8 @@ class Kept:
 @dataclass(frozen=True, eq=False)  # no slots: cached properties need a __dict__
 class Work:
     """An opened model, its blocks and its data, ready for any stage. `source` is where the model was read from;
-    `progress` is told how far a stage is (None: nobody is)."""
+    `progress` is told of the work done (None: nobody is). Of a model with states, `sequence` are the steps as given,
+    without the states, and `first_states` the states before the first, by input."""
 
     setup: Setup
     source: Path | onnx.ModelProto
@@ -165,6 +166,8 @@ class Work:
     graph: Graph
     data: Split
     memory_bytes: int | None = None
+    sequence: Sequence[Sample] = ()
+    first_states: Sample = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
     progress: Progress | None = None
 
@@ -208,16 +211,10 @@ class Work:
 
     @property
     def steps(self) -> Sequence[Sample]:
-        """The steps of a session of a model with states, in order, without the states. Raises BadOption for other
-        models."""
+        """The steps of a session, in order, without the states. Raises BadOption for a model without states."""
         if not self.graph.states:
             raise BadOption("`steps` needs a model with states: name them with `state` when profiling")
-        return cast("Sequence[Sample]", self.kept.once(("steps",), lambda: ()))
-
-    @property
-    def first_states(self) -> Sample:
-        """The states before the first step of a session, by input; none for a model without states."""
-        return cast("Sample", self.kept.once(("first states",), dict))
+        return self.sequence
 
     @property
     def measured_shapes(self) -> tuple[dict[str, Shape], ...]:
@@ -278,12 +275,38 @@ class Work:
         return other
 
     def telling(self, progress: Progress | None) -> "Work":
-        """A copy that tells `progress` how far a stage is; itself for None."""
+        """A copy that tells `progress` of the work done; itself for None."""
         return self if progress is None else self.but(progress=progress)
 
     def in_place(self, place: str) -> "Work":
         """A copy to be timed in `place`."""
         return self.but(setup=replace(self.setup, runtime=place))
+
+    def time(
+        self,
+        models: Mapping[str, Callable[[], onnx.ModelProto]],
+        effort: Effort,
+        *,
+        kernels: bool = False,
+        places: Mapping[str, str] | None = None,
+        refused: dict[str, str] | None = None,
+        opened: Callable[[str, Session], object] | None = None,
+    ) -> dict[str, Timed]:
+        """`models`, each in its place of `places` (None: all in that of the set-up, as they are profiled), timed side
+        by side on the timed inputs: see `time_models`."""
+        return time_models(
+            models,
+            self.timed,
+            self.setup.options(),
+            effort,
+            kernels=kernels,
+            progress=self.progress,
+            limit_bytes=self.memory_bytes,
+            places=None if places is None else {name: self.setup.options(place) for name, place in places.items()},
+            refused=refused,
+            once_s=self.setup.run_s,
+            opened=opened,
+        )
 
     def measure(self, metric: Metric, also: Sequence[Bound] = (), count: int | None = None) -> Measure:
         """`metric` and the other limited ones, ready to score the first `count` held-out inputs (None: all) against

@@ -21,10 +21,10 @@ from taglio.flow.build import build
 from taglio.flow.choose_forms import try_forms, with_forms
 from taglio.flow.choose_scheme import choose, float_where_none_loads
 from taglio.flow.error import error_model
+from taglio.flow.limits import Bounds, limits_for, steered
 from taglio.flow.opening import Model
 from taglio.flow.place import candidate, place, source
 from taglio.flow.placing import CLUSTER, opened
-from taglio.flow.plan import Bounds, limits_for, steered
 from taglio.flow.profile import AUTO, read_scheme
 from taglio.flow.result import result_of, write
 from taglio.flow.work import Work
