@@ -132,7 +132,7 @@ def test_a_model_that_openvino_cannot_mark_is_planned_elsewhere(monkeypatch: pyt
         raise RuntimeError("no such port")
 
     timed_bfloat16(monkeypatch, 0.001, fail)
-    found, bfloat16 = choose_place.float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric(), 1.0)
+    found, bfloat16 = choose_place.float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric())
     assert bfloat16 is None
     assert [each.dropped for each in found if each.runtime == MIXED] == ["no such port"]
     assert {each.runtime for each in found if not each.dropped} == {ORT, NAME}
@@ -148,7 +148,7 @@ def test_a_mix_is_judged_on_more_inputs_than_places_are(monkeypatch: pytest.Monk
     timed_bfloat16(monkeypatch, 0.001, mix)
     work = Model(digits_model(), digits_data())
     for effort in (1.0, 0.01):
-        choose_place.float_everywhere(work, 0.01, Metric(), effort)
+        choose_place.float_everywhere(work.at(effort), 0.01, Metric())
     assert judged == [len(work.data.held_out.samples), len(work.quick_reference(0.001).samples)]
     assert judged[0] > judged[1]
 
@@ -156,7 +156,7 @@ def test_a_mix_is_judged_on_more_inputs_than_places_are(monkeypatch: pytest.Monk
 def test_no_mix_is_tried_where_bfloat16_is_slower_than_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer than all else on a small model."""
     timed_bfloat16(monkeypatch, 0.002, lambda *_: pytest.fail("was tried"))
-    found, bfloat16 = choose_place.float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric(), 1.0)
+    found, bfloat16 = choose_place.float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric())
     assert bfloat16 is None and MIXED not in {each.runtime for each in found}
 
 

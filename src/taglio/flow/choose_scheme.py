@@ -26,7 +26,7 @@ _RUNS = 3
 # A short timing cannot separate schemes whose scores differ by less than this factor.
 _NOISE = 1.02
 # Relative L2 limit for comparing schemes if the limited metric moves in steps.
-STEPS_ERROR = 0.01
+_STEPS_ERROR = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,6 @@ def choose(
     schemes: Sequence[Scheme] = AUTO_SCHEMES,
     *,
     saturating_elsewhere: bool = False,
-    effort: float = 1.0,
 ) -> tuple[Scheme, tuple[SchemeResult, ...]]:
     """The best scheme for a limit on the loss of `metric`, and the results of all schemes.
 
@@ -58,20 +57,17 @@ def choose(
     another device's do (`saturating_elsewhere`), only with 7-bit weights, because the loss by saturation cannot be
     measured here.
 
-    The score assumes that a limit of half the all-int8 error allows half of the time to be saved: a faster scheme with
-    twice the error is not better under a tight limit. A scheme under which the model does not load is dropped; if all
+    A scheme under which the model does not load is dropped; if all
     are, see `float_where_none_loads`. For a slow model the first schemes are compared, or the first is taken untried;
     so it is where no block can be int8.
     """
     if not schemes:
         raise BadOption("no scheme to choose from")
-    thorough = replace(_EFFORT, budget_s=effort * _EFFORT.budget_s)
-    first, schemes = schemes[0], _affordable(work, schemes, thorough)
+    first, schemes = schemes[0], _affordable(work, schemes)
     if not schemes:
         narrow = first.may_saturate and (saturating_elsewhere or sums_saturate())
         return replace(first, reduced_range=first.reduced_range or narrow), ()
-    if not metric.smooth:
-        metric, max_loss = metric.basis, STEPS_ERROR
+    metric, max_loss = smooth(metric, max_loss)
 
     graphs: dict[Scheme, Graph] = {}
 
@@ -84,7 +80,7 @@ def choose(
     models |= {str(scheme): everything(scheme) for scheme in schemes}
     dropped: list[SchemeResult] = []
     try:
-        timed = work.time(models, thorough)
+        timed = work.time(models, _EFFORT)
     except TaglioError:  # which scheme failed?
         for scheme in schemes:
             try:
@@ -97,9 +93,9 @@ def choose(
         schemes = [scheme for scheme in schemes if str(scheme) in models]
         if not schemes:
             return dropped[0].scheme, tuple(dropped)
-        timed = work.time(models, thorough)
+        timed = work.time(models, _EFFORT)
     float_s = timed[FLOAT_RUN].wall.median_s
-    reference = work.quick_reference(float_s, effort)
+    reference = work.quick_reference(float_s, work.effort)
     options = SessionOptions(work.setup.threads, spinning=True)
 
     def scored(scheme: Scheme, latency_s: float, build: Callable[[], onnx.ModelProto]) -> SchemeResult:
@@ -109,8 +105,7 @@ def choose(
         except BadModel as refusal:  # it was timed in OpenVINO, which may load more
             return SchemeResult(scheme, dropped=one_line(refusal))
         error = reference.loss(metric, partial(session.run, list(work.model.outputs)))
-        share = 1.0 if error <= max_loss else max_loss / error
-        return SchemeResult(scheme, latency_s, error, float_s - (float_s - latency_s) * share)
+        return SchemeResult(scheme, latency_s, error, score_s(float_s, latency_s, error, max_loss))
 
     latencies = _latencies(timed, schemes, saturating_elsewhere)
     tried = [scored(scheme, latency_s, everything(scheme)) for scheme, latency_s in latencies.items()]
@@ -125,11 +120,25 @@ def choose(
     return pick(results).scheme, (*results, *dropped)
 
 
-def _affordable(work: Work, schemes: Sequence[Scheme], effort: Effort) -> Sequence[Scheme]:
+def smooth(metric: Metric, max_loss: float) -> tuple[Metric, float]:
+    """The metric and limit that schemes and forms are compared by: another where `metric` moves in steps."""
+    return (metric, max_loss) if metric.smooth else (metric.basis, _STEPS_ERROR)
+
+
+def score_s(float_s: float, latency_s: float, error: float, max_loss: float) -> float:
+    """The estimated latency of a plan, from float and from all blocks in another form, which have an `error`.
+
+    Assumes that a limit of half the error allows half of the time to be saved: what is faster with twice the error is
+    not better under a tight limit.
+    """
+    return float_s - (float_s - latency_s) * (1.0 if error <= max_loss else max_loss / error)
+
+
+def _affordable(work: Work, schemes: Sequence[Scheme]) -> Sequence[Scheme]:
     """The first of `schemes` that there is time to compare; none if that leaves no choice, or no block can be int8."""
     if not work.graph.candidates():
         return ()
-    patience_s = 0.5 * effort.patience_s
+    patience_s = 0.5 * work.effort * _EFFORT.patience_s
     runs = work.affordable(patience_s, _RUNS * (1 + len(schemes))) // _RUNS
     count = min(runs, sessions_within(patience_s, work.model.proto)) - 1
     return schemes[:count] if count >= min(2, len(schemes)) else ()

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 
-from taglio.arguments import positive
 from taglio.data.dataset import Dataset
 from taglio.data.spec import batch_size
 from taglio.error.combine import fit_model
@@ -80,9 +79,8 @@ def error_model(
     0.0
     """
     require_own(work, profile=profile)
-    positive("effort", effort)
     scheme = profile.scheme
-    work = work.telling(progress).settled(scheme)
+    work = work.telling(progress).at(effort).settled(scheme)
     switchable = work.switchable(scheme, provider)
     budget = Budget(seconds=effort * _STUDY_S, alone_s=max(_LEAST, effort) * _ALONE_S)
     meter = work.meter(switchable, affordable_inputs(work, switchable, budget))

@@ -28,6 +28,8 @@ FINALISTS = 3
 # Medians closer than this factor do not show which is faster, even on an idle machine.
 NOISE = 1.015
 PLAIN = (FLOAT_RUN, "int8")
+# A smaller effort counts as this: three rounds prove nothing if one is disturbed.
+_LEAST = 0.2
 # At a smaller effort, only those finalists are timed that may win.
 _ALL_EFFORT = 0.2
 # Finalists beside float everywhere and all-int8 in the first place that are timed of any model, however large.
@@ -116,7 +118,7 @@ def timed_finalists(
     places = {FLOAT_RUN: home.runtime} | {name: each.plan.runtime for name, each in final.items()}
     refused, losses = dict[str, str](), dict[str, float]()
     asked = [name for name, each in final.items() if each.holds and unsure(each, limits)]
-    timed = work.time(
+    timed = work.at(max(_LEAST, work.effort)).time(
         {FLOAT_RUN: partial(work.builder(home.scheme).build, {})}
         | {name: partial(quantized, work, each.plan) for name, each in final.items()},
         Effort(budget_s=budget_s),
@@ -162,16 +164,11 @@ def _fastest_or_plain(holding: Mapping[str, Tried], timed: Mapping[str, Timed]) 
 
 
 def proven(
-    work: Work,
-    final: dict[str, Tried],
-    timed: Mapping[str, Timed],
-    answered: dict[str, Answers],
-    limits: Limits,
-) -> str | None:
-    """The fastest finalist that keeps the limit as deployed, on all held-out inputs; None if none does.
-
-    What was measured is added to `final` and `answered`: for all-int8 in any case, and for each winner until one holds.
-    """
+    work: Work, final: dict[str, Tried], timed: Mapping[str, Timed], limits: Limits
+) -> tuple[str | None, dict[str, Answers]]:
+    """The fastest finalist that keeps the limit as deployed, on all held-out inputs; None if none does. And the answers
+    of all-int8, and of each that was the fastest until one held; `final` gets their errors."""
+    answered: dict[str, Answers] = {}
     while True:
         holding = [name for name, each in final.items() if each.holds and name in timed]
         winner = winner_of(final, timed) if holding else None
@@ -180,7 +177,7 @@ def proven(
         for name in {*asked, FLOAT_RUN} & set(final) & set(answered):
             final[name] = _judged(final[name], answered[name].judged, limits)
         if winner is None or final[winner].holds:
-            return winner
+            return winner, answered
 
 
 def _answer(
@@ -203,11 +200,6 @@ def _answer(
             raise
         else:
             final[asked[0]] = replace(final[asked[0]], holds=False, refused=one_line(error))
-
-
-def plans(final: Mapping[str, Tried], *, holding: bool = False) -> list[str]:
-    """The finalists that are neither float nor all-int8; with `holding`, only those that keep the limit."""
-    return [name for name, each in final.items() if each.name not in PLAIN and (each.holds or not holding)]
 
 
 def by_the_clock(each: Tried, timed: Timed) -> Tried:

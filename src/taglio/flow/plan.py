@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import inf
 
-from taglio.arguments import positive
 from taglio.error.judge import fewest_samples
 from taglio.error.loss import parse_metric
 from taglio.error.measure import ErrorMeter
@@ -23,7 +22,6 @@ from taglio.flow.finalists import (
     everywhere,
     fastest_of,
     finalists,
-    plans,
     proven,
     same_assignment,
     timed_finalists,
@@ -55,13 +53,12 @@ from taglio.quantize.precision import Assignment, Precision
 
 # How often timings of plans refine the tables, and how many plans are measured: solved ones, from _FEWEST to _SOLVED,
 # and those of rules that exclude block after block. Each is cut where it would take longer than _PATIENCE_S, and one
-# measurement at _VERIFY_S, at effort 1; a small effort counts as _LEAST, and in the finals as _LEAST_FINALS: three
-# rounds prove nothing if one is disturbed.
+# measurement at _VERIFY_S, at effort 1; a smaller effort counts as _LEAST.
 _ROUNDS = 2
 _PATIENCE_S = 60.0
 _SOLVED, _FEWEST, _SOLVED_AGAIN, _EXCLUDED = 10, 3, 6, 30
 _VERIFY_SAMPLES, _VERIFY_S = 32, 8.0
-_LEAST, _LEAST_FINALS = 0.1, 0.2
+_LEAST = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,11 +121,11 @@ def plan(
     True
     """
     require_own(work, profile=profile, error=error)
-    work = work.telling(progress).settled(profile.scheme)
+    work = work.telling(progress).at(effort).settled(profile.scheme)
     limits = limits_for(work, max_error, keep_float, force_int8)
     devices_of = place_by_hand(work.graph, pins, cuts, devices)
     measured = {profile.conditions.runtime: profile}
-    return decide(work, measured, error, limits, devices=devices_of, effort=effort).plan
+    return decide(work, measured, error, limits, devices=devices_of).plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,7 +147,6 @@ def decide(
     *,
     bases: Mapping[str, float] | None = None,
     devices: Mapping[str, str] | None = None,
-    effort: float = 1.0,
 ) -> Decision:
     """Plan in each place that was `measured`, and let the clock choose among the finalists of all places.
 
@@ -159,41 +155,37 @@ def decide(
     """
     if limits.max_error is None:
         raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
-    positive("effort", effort)
     bases = bases or dict.fromkeys(measured, 0.0)
     first = next(iter(measured.values()))
     work = work.settled(first.scheme).in_place(next(iter(bases)))
-    meter, full = meters(work.in_place(studied(measured)), first, limits, effort, model.samples)
-
+    meter, full = meters(work.in_place(studied(measured)), first, limits, model.samples)
     found: dict[str, Explored] = {}
     refusals: list[TaglioError] = []
     for place, profile in measured.items():
         try:
-            found[place] = _explored(
-                work.in_place(place), profile, model, limits, (meter, full), base=bases[place], effort=effort
-            )
+            found[place] = _explored(work.in_place(place), profile, model, limits, (meter, full), bases[place])
         except (Infeasible, BadModel, MeasurementFailed) as error:
             refusals.append(error)
     if not found:
         raise refusals[0]
     tried = [each for explored in found.values() for each in explored.tried]
-    budget_s = (8.0 + 2.0 * (len(bases) - 1)) * max(_LEAST_FINALS, effort)
+    budget_s = 8.0 + 2.0 * (len(bases) - 1)
     by_place = {place: finalists(each.tried, each.leader) for place, each in found.items()}
-    most = sessions_within(_patience_s(effort), work.model.proto)
-    final, answered = everywhere(by_place, bases, effort, most), dict[str, Answers]()
+    most = sessions_within(_patience_s(work), work.model.proto)
+    final = everywhere(by_place, bases, work.effort, most)
     timed = timed_finalists(work, final, budget_s, limits, meter.samples)
-    winner = proven(work, final, timed, answered, limits)
+    winner, answered = proven(work, final, timed, limits)
     again_s = _FEWEST * len(work.data.held_out.samples) * meter.evaluation_s / meter.samples
     patient = winner is None or again_s <= _PATIENCE_S
     if meter.samples < len(work.data.held_out.samples) and patient and _none_but_plain(final, winner):
         place, best_there = next(iter(found.items()))
         expected = AsBuilt(limits, bases[place])
-        again = _searched(work, best_there.profile, best_there.error, expected.within(), full(), effort=effort)
+        again = _searched(work, best_there.profile, best_there.error, expected.within(), full())
         again = predicted_by(best_there.profile, best_there.error, work.graph, again)
         again = [expected.deployed(each) for each in again]
-        final, answered = everywhere({place: finalists(again, None)}, bases, effort, most), {}
+        final = everywhere({place: finalists(again, None)}, bases, work.effort, most)
         timed = timed_finalists(work, final, budget_s, limits, full().samples)
-        winner = proven(work, final, timed, answered, limits)
+        winner, answered = proven(work, final, timed, limits)
         tried += again
     if winner is None:
         losses = [f"{part.name} {part.lost}" for each in answered.values() for part in each.parts if part.lost]
@@ -224,9 +216,7 @@ def _explored(
     model: ErrorModel,
     limits: Limits,
     meters: tuple[ErrorMeter, Callable[[], ErrorMeter]],
-    *,
     base: float,
-    effort: float,
 ) -> Explored:
     """Plan, time the plans' kernels, refine the profile around the fastest, plan again; in the place of the set-up,
     where the float model has the error `base`.
@@ -236,44 +226,47 @@ def _explored(
     """
     place, (meter, full) = AsBuilt(limits, base), meters
     study = model
-    tried = _searched(work, measured, model, place.within(), meter, full=full, effort=effort)
+    tried = _searched(work, measured, model, place.within(), meter, full)
     model = corrected(study, work.graph, tried, place.bound)
     known, leader = measured, None
     seen = set[object]()
     start = time.monotonic()
     for index in range(_ROUNDS):
-        chosen = finalists(tried, leader)
+        chosen = {
+            name if name == FLOAT_RUN else f"finalist {name}": each for name, each in finalists(tried, leader).items()
+        }
         keys = {key_of(each.plan.assignment()) for each in chosen.values()}
-        if keys <= seen or time.monotonic() - start + len(chosen) * work.setup.run_s > _patience_s(effort):
+        if keys <= seen or time.monotonic() - start + len(chosen) * work.setup.run_s > _patience_s(work):
             break
-        if len(chosen) > sessions_within(_patience_s(effort), work.model.proto):
+        if len(chosen) > sessions_within(_patience_s(work), work.model.proto):
             break
         seen |= keys
         losses = dict[str, float]()
-        asked = [_label(name) for name, each in chosen.items() if unsure(place.deployed(each), limits)]
+        asked = [name for name, each in chosen.items() if unsure(place.deployed(each), limits)]
         judge = judging(work, limits, meter.samples, asked, losses)
         models = {FLOAT_RUN: partial(work.builder(measured.scheme).build, {})}
-        models |= {_label(name): partial(quantized, work, each.plan) for name, each in chosen.items()}
+        models |= {name: partial(quantized, work, each.plan) for name, each in chosen.items()}
         refused = dict[str, str]()
-        timed = work.time(models, Effort(budget_s=6.0 * effort), kernels=True, refused=refused, opened=judge)
+        timed = work.time(models, Effort(budget_s=6.0), kernels=True, refused=refused, opened=judge)
         if FLOAT_RUN in refused:
             raise BadModel(refused[FLOAT_RUN])
-        failed = [each for name, each in chosen.items() if _label(name) in refused]
+        failed = [each for name, each in chosen.items() if name in refused]
         tried = [each for each in tried if not any(same_assignment(each, other) for other in failed)]
-        chosen = {name: each for name, each in chosen.items() if _label(name) in timed}
+        chosen = {name: each for name, each in chosen.items() if name in timed}
         for name, each in chosen.items():
-            place.note(each, losses.get(_label(name), 0.0))
+            place.note(each, losses.get(name, 0.0))
         chosen = dict(zip(chosen, place.judged(work.graph, [*chosen.values()]), strict=True))
         # That few runs do not show that it is faster than float leaves it in the finals, which do.
-        leader = chosen[fastest_of(chosen, {name: timed[_label(name)] for name in chosen})]
+        leader = chosen[fastest_of(chosen, timed)]
         place.follow(leader)
-        runs = {_label(name): (each.plan.assignment(), timed[_label(name)]) for name, each in chosen.items()}
+        runs = {name: (each.plan.assignment(), timed[name]) for name, each in chosen.items()}
         runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
         known = refine(work.model, work.graph, known, runs, f" {index + 1}", near=leader.plan.assignment())
-        inner, rounds = place.within(), min(_SOLVED_AGAIN, _solved(meter, effort))
-        told = work.progress
+        inner, rounds = place.within(), min(_SOLVED_AGAIN, _solved(work, meter))
         tried = place.judged(work.graph, tried)
-        tried += search(work.graph, known, model, inner, meter.error, rounds=rounds, effort=effort, progress=told)
+        tried += search(
+            work.graph, known, model, inner, meter.error, rounds=rounds, effort=work.effort, progress=work.progress
+        )
         model = corrected(study, work.graph, tried, place.bound)
         tried = predicted_by(known, model, work.graph, tried)
     tried, leaders = (
@@ -286,7 +279,8 @@ def _explored(
 def _none_but_plain(final: Mapping[str, Tried], winner: str | None) -> bool:
     """Whether only float or all-int8 is left although some plans were expected to hold."""
     plain = winner is None or final[winner].name in PLAIN
-    return plain and bool(plans(final)) and not plans(final, holding=True)
+    others = [each.holds for each in final.values() if each.name not in PLAIN]
+    return plain and bool(others) and not any(others)
 
 
 def _chosen(work: Work, winner: Tried, tried: Sequence[Tried]) -> Plan:
@@ -307,24 +301,24 @@ def _searched(
     model: ErrorModel,
     limits: Limits,
     meter: ErrorMeter,
-    *,
     full: Callable[[], ErrorMeter] | None = None,
-    effort: float,
 ) -> list[Tried]:
     """Float, all-int8, plans by simple rules and by the search, each with its measured error.
 
     If nothing holds on `meter`, `full` decides. Raises Infeasible if nothing holds there either.
     """
-    rounds, told = _solved(meter, effort), work.progress
-    tried = search(work.graph, measured, model, limits, meter.error, rounds=rounds, effort=effort, progress=told)
-    patient = _EXCLUDED * meter.evaluation_s <= _patience_s(effort)
+    rounds = _solved(work, meter)
+    tried = search(
+        work.graph, measured, model, limits, meter.error, rounds=rounds, effort=work.effort, progress=work.progress
+    )
+    patient = _EXCLUDED * meter.evaluation_s <= _patience_s(work)
     for name, assignment in _rules(work.graph, measured, model, limits, meter, excluding=patient).items():
         errors = meter.errors(assignment) if assignment else (0.0, 0.0)
         candidate = unsolved(name, work.graph, measured, model, limits, assignment, errors)
         tried.append(replace(candidate, holds=candidate.holds and keeps_pins(work.graph, limits, candidate.plan)))
     if not any(each.holds for each in tried):
         if full is not None and full() is not meter:
-            return _searched(work, measured, model, limits, full(), effort=effort)
+            return _searched(work, measured, model, limits, full())
         best = min(tried, key=lambda each: each.error)
         raise infeasible(limits, best.error, "" if best.error < inf else meter.tally(best.plan.assignment()).lost())
     return tried
@@ -370,7 +364,7 @@ def _rules(
 
 
 def meters(
-    work: Work, profile: Profile, limits: Limits, effort: float = 1.0, inputs: int = 0
+    work: Work, profile: Profile, limits: Limits, inputs: int = 0
 ) -> tuple[ErrorMeter, Callable[[], ErrorMeter]]:
     """Two meters of a plan's error: one for searching, on the first _VERIFY_SAMPLES held-out inputs, or as many
     `inputs` as were studied, or fewer if those take longer than _VERIFY_S, but as many as the metrics need; and what
@@ -379,7 +373,7 @@ def meters(
     switchable = work.switchable(profile.scheme)
     limit = inf if limits.max_error is None else limits.max_error
     fewest = max(map(fewest_samples, [parse_metric(work.setup.metric), *(each.metric for each in limits.also)]))
-    verify_s = max(_LEAST, effort) * _VERIFY_S
+    verify_s = max(_LEAST, work.effort) * _VERIFY_S
     count = work.affordable(verify_s, max(_VERIFY_SAMPLES, inputs), fewest)
     first = work.meter(switchable, count, limits.also, limit)
     if first.evaluation_s > 2.0 * verify_s:  # reading the outputs takes long
@@ -390,14 +384,10 @@ def meters(
     return first, cache(lambda: work.meter(switchable, None, limits.also, limit))
 
 
-def _patience_s(effort: float) -> float:
-    return max(_LEAST, effort) * _PATIENCE_S
+def _patience_s(work: Work) -> float:
+    return max(_LEAST, work.effort) * _PATIENCE_S
 
 
-def _solved(meter: ErrorMeter, effort: float) -> int:
+def _solved(work: Work, meter: ErrorMeter) -> int:
     """How many solved plans to measure with `meter`."""
-    return affordable(meter.evaluation_s, _patience_s(effort), _SOLVED, _FEWEST)
-
-
-def _label(name: str) -> str:
-    return name if name == FLOAT_RUN else f"finalist {name}"
+    return affordable(meter.evaluation_s, _patience_s(work), _SOLVED, _FEWEST)

@@ -122,7 +122,7 @@ def plan(
         model = workspace.read_error(draft, work, measured)
         limits = limits_for(work, max_error, keep_float, force_int8)
         by_place, devices_of = {measured.conditions.runtime: measured}, place_by_hand(work.graph, pins, cuts, devices)
-        decision = decide(work.telling(progress), by_place, model, limits, devices=devices_of, effort=effort)
+        decision = decide(work.telling(progress).at(effort), by_place, model, limits, devices=devices_of)
         artifact.save(draft / f"{PROFILE}.json", PROFILE, work.model.sha256, decision.profile)
         artifact.save(draft / f"{ERROR}.json", ERROR, work.model.sha256, decision.error)
         workspace.keep_plan(draft, decision.plan)

@@ -3,7 +3,8 @@
 Results that are computed once (ranges, blocks that cannot be int8, builders, the switchable graph) are kept with it.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,6 +14,8 @@ from typing import Any, TypeVar, cast
 
 import onnx
 
+from taglio import weights
+from taglio.arguments import positive
 from taglio.artifact import require
 from taglio.data.dataset import (
     Dataset,
@@ -58,6 +61,7 @@ from taglio.runtimes.openvino import MIXED
 from taglio.runtimes.openvino import NAME as OPENVINO
 from taglio.runtimes.places import AUTO
 from taglio.runtimes.session import RUNTIMES, WHOLE, Session, package
+from taglio.scratch import scratch
 
 # A timed run takes no longer than this if it covers several shapes.
 _TIMED_S = 8.0
@@ -149,16 +153,17 @@ class Kept:
 
     def forget(self, kind: str, but: Hashable = None) -> None:
         """Drop results that take much memory and are no longer needed: all of a kind except one name."""
-        for name in self.all(kind):
-            if name != but:
-                self._known = {key: value for key, value in self._known.items() if key[:2] != (kind, name)}
+        self._known = {key: value for key, value in self._known.items() if key[0] != kind or key[1] == but}
 
 
 @dataclass(frozen=True, eq=False)  # no slots: cached properties need a __dict__
 class Work:
-    """An opened model, its blocks and its data, ready for any stage. `source` is where the model was read from;
-    `progress` is told of the work done (None: nobody is). Of a model with states, `sequence` are the steps as given,
-    without the states, and `first_states` the states before the first, by input."""
+    """An opened model, its blocks and its data, ready for any stage.
+
+    `source` is where the model was read from; `progress` is told of the work done (None: nobody is), `effort` scales
+    the time given to measuring. Of a model with states, `sequence` are the steps as given, without the states, and
+    `first_states` the states before the first, by input.
+    """
 
     setup: Setup
     source: Path | onnx.ModelProto
@@ -170,6 +175,7 @@ class Work:
     first_states: Sample = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
     progress: Progress | None = None
+    effort: float = 1.0
 
     def __repr__(self) -> str:
         """Its size: all fields together are megabytes."""
@@ -227,11 +233,11 @@ class Work:
         random = (self.model.random,) if self.model.random else ()
         return tuple(dict.fromkeys(random + self.data.calibration.remarks + self.data.held_out.remarks))
 
-    @cached_property
+    @property
     def parts(self) -> Parts:
         """The parts of the outputs, each measured separately."""
-        key = ("parts", self.data.held_out.sha256)
-        return self.kept.once(key, lambda: find_parts(self.model, self.data.held_out.samples))
+        held_out = self.data.held_out
+        return self.kept.once(("parts", held_out.sha256), lambda: find_parts(self.model, held_out.samples))
 
     @cached_property
     def digests(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
@@ -269,14 +275,26 @@ class Work:
     def but(self, **changes: Any) -> "Work":
         """A copy with other fields; kept results are shared."""
         other = copy(self)
-        for name in ("parts", "digests", "typical", "timed"):
+        for name in ("digests", "typical", "timed"):
             other.__dict__.pop(name, None)
         other.__dict__.update(changes)
         return other
 
+    @contextmanager
+    def stored(self) -> Iterator[Path]:
+        """The float model in a file that is removed at the end."""
+        with scratch() as folder:
+            path = folder / "float32.onnx"
+            weights.write(path, self.model.proto)
+            yield path
+
     def telling(self, progress: Progress | None) -> "Work":
         """A copy that tells `progress` of the work done; itself for None."""
         return self if progress is None else self.but(progress=progress)
+
+    def at(self, effort: float) -> "Work":
+        """A copy that measures with another effort. Raises BadOption unless it is above 0."""
+        return self.but(effort=positive("effort", effort))
 
     def in_place(self, place: str) -> "Work":
         """A copy to be timed in `place`."""
@@ -285,7 +303,7 @@ class Work:
     def time(
         self,
         models: Mapping[str, Callable[[], onnx.ModelProto]],
-        effort: Effort,
+        how_long: Effort,
         *,
         kernels: bool = False,
         places: Mapping[str, str] | None = None,
@@ -293,12 +311,12 @@ class Work:
         opened: Callable[[str, Session], object] | None = None,
     ) -> dict[str, Timed]:
         """`models`, each in its place of `places` (None: all in that of the set-up, as they are profiled), timed side
-        by side on the timed inputs: see `time_models`."""
+        by side on the timed inputs: see `time_models`. `how_long` is for effort 1."""
         return time_models(
             models,
             self.timed,
             self.setup.options(),
-            effort,
+            replace(how_long, budget_s=self.effort * how_long.budget_s),
             kernels=kernels,
             progress=self.progress,
             limit_bytes=self.memory_bytes,

@@ -110,7 +110,7 @@ def optimize_on_cluster(
             settled = settled.settled(chosen)
             if wanted is None:
                 runtime = settled.setup.options().runtime
-                forms = try_forms(settled, chosen, {runtime: 0.0}, bound, losses.metric, effort=effort)
+                forms = try_forms(settled.at(effort), chosen, {runtime: 0.0}, bound, losses.metric)
                 chosen, _ = with_forms(chosen, [runtime], forms)
             profiles: Profiles = profile_devices(connection, settled, cluster, chosen, effort)
             handled = _handled(connection, cluster, aim, progress)
