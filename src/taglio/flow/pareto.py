@@ -89,10 +89,9 @@ def _bounds(
 ) -> list[tuple[float, list[Workload]]]:
     """Limits on the other aim, each with the workloads under it; adds the end points' plans to `found`."""
     if axis == "error":
-        factors = [2.0 ** (step - points + 2) for step in range(points)]
         return [
             (factor * _error(works[0]), [with_error(each, factor * _error(each)) for each in works])
-            for factor in factors
+            for factor in (2.0 ** (step - points + 2) for step in range(points))
         ]
     best = plan(works, parse_objective("energy" if axis == "energy" else "throughput"))
     quick = plan(works, _LATENCY)
@@ -102,35 +101,27 @@ def _bounds(
     if low <= 0.0 or high / low < 1.0 + 1e-6:
         return []
     limits = [low * (high / low) ** (step / (points - 1)) for step in range(1, points - 1)]
-    if axis == "energy":
-        least = [each.predicted_joules.value if each.predicted_joules is not None else 0.0 for each in best.plans]
+
+    def under(limit: float) -> list[Workload]:
+        if axis == "energy":
+            least = zip(works, map(_joules, best.plans), strict=True)
+            return [each.with_limits(max_energy_joules=own * limit / values[0]) for each, own in least]
+        if len(works) == 1:
+            return [works[0].with_limits(min_rate_per_s=limit)]
+        rates = [limit * float(share) for share in request_shares(works)]
         return [
-            (
-                limit,
-                [
-                    each.with_limits(max_energy_joules=own * limit / values[0])
-                    for each, own in zip(works, least, strict=True)
-                ],
-            )
-            for limit in limits
+            replace(each, rate_per_s=max(each.rate_per_s or 0.0, rate)) for each, rate in zip(works, rates, strict=True)
         ]
-    if len(works) == 1:
-        return [(limit, [works[0].with_limits(min_rate_per_s=limit)]) for limit in limits]
-    shares = request_shares(works)
-    return [
-        (
-            limit,
-            [
-                replace(each, rate_per_s=max(each.rate_per_s or 0.0, limit * float(share)))
-                for each, share in zip(works, shares, strict=True)
-            ],
-        )
-        for limit in limits
-    ]
+
+    return [(limit, under(limit)) for limit in limits]
 
 
 def _error(work: Workload) -> float:
     return work.limits.max_error or _ERROR
+
+
+def _joules(plan: Plan) -> float:
+    return 0.0 if plan.predicted_joules is None else plan.predicted_joules.value
 
 
 def _point(axis: Axis, works: Sequence[Workload], answer: Answer, limit: float) -> FrontPoint:
@@ -146,8 +137,7 @@ def _value(axis: Axis, works: Sequence[Workload], answer: Answer) -> float:
         used = [each.predicted_error.value / _error(work) for each, work in zip(plans, works, strict=True)]
         return _error(works[0]) * max(used)
     if axis == "energy":
-        joules = [each.predicted_joules.value if each.predicted_joules is not None else 0.0 for each in plans]
-        return float(shares @ np.array(joules))
+        return float(shares @ np.array([*map(_joules, plans)]))
     busiest = max(loads(answer.assembled, answer.totals, list(shares)).values(), default=0.0)
     return float(1.0 / busiest) if busiest > 0.0 else 0.0
 

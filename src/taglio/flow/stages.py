@@ -79,8 +79,8 @@ def error(
     provider: str = "cpu",
     effort: float = 1.0,
     progress: Progress | None = None,
-) -> tuple[Graph, ErrorModel, str]:
-    """Measure errors under `metric` (None: the workspace's). The last value returned is the execution provider used."""
+) -> tuple[ErrorModel, str]:
+    """Measure errors under `metric` (None: the workspace's). Returns the execution provider used, too."""
     with changing(folder) as draft:
         work, measured = workspace.reopen_profiled(draft)
         sha256 = work.model.sha256
@@ -93,7 +93,7 @@ def error(
         drop(draft, *MADE_FROM[ERROR])
         workspace.keep_found(draft, sha256, workspace.found(work))
         artifact.save(draft / f"{ERROR}.json", ERROR, sha256, result)
-    return work.graph, result, there.switchable(measured.scheme, provider).provider
+    return result, there.switchable(measured.scheme, provider).provider
 
 
 def sensitivities(folder: Path) -> tuple[tuple[Sensitivity, ...], ErrorModel]:
