@@ -137,11 +137,15 @@ def optimize(
         *_left_out(work, found, wanted),
         *already_quantized(work.model.proto, work.setup.requantize),
     )
-    outcome = _outcome(settled, places.schemes, decision, built, notes, clock)
-    outcome = replace(outcome, repairs=repairs, forms=found.forms, curve=levels, costly=costly(error))
-    if work.setup.runtime == AUTO:
-        rows = in_places(decision.finalists, decision.timed, decision.answers, places.results)
-        outcome = replace(outcome, places=rows)
+    rows = in_places(decision.finalists, decision.timed, decision.answers, places.results)
+    outcome = replace(
+        _outcome(settled, places.schemes, decision, built, notes, clock),
+        repairs=repairs,
+        forms=found.forms,
+        places=rows if work.setup.runtime == AUTO else (),
+        curve=levels,
+        costly=costly(error),
+    )
     settled.kept.forget("switchable")
     settled.kept.forget("answers")
     later = settled.but(setup=replace(work.setup, bfloat16=settled.setup.bfloat16))
