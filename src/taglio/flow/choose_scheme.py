@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import onnx
 
 from taglio.error.loss import Metric
-from taglio.errors import BadModel, BadOption, TaglioError, one_line
+from taglio.errors import BadModel, TaglioError, one_line
 from taglio.flow.work import Work
 from taglio.memory import make_room
-from taglio.model.graph import Graph
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.sessions import sessions_within
 from taglio.profile.stopwatch import Effort, Timed
@@ -57,24 +56,19 @@ def choose(
     another device's do (`saturating_elsewhere`), only with 7-bit weights, because the loss by saturation cannot be
     measured here.
 
-    A scheme under which the model does not load is dropped; if all
-    are, see `float_where_none_loads`. For a slow model the first schemes are compared, or the first is taken untried;
-    so it is where no block can be int8.
+    A scheme under which the model does not load is dropped; if all are, see `float_where_none_loads`. For a slow model
+    the first schemes are compared, or the first is taken untried; so it is where no block can be int8.
     """
-    if not schemes:
-        raise BadOption("no scheme to choose from")
     first, schemes = schemes[0], _affordable(work, schemes)
     if not schemes:
         narrow = first.may_saturate and (saturating_elsewhere or sums_saturate())
         return replace(first, reduced_range=first.reduced_range or narrow), ()
     metric, max_loss = smooth(metric, max_loss)
 
-    graphs: dict[Scheme, Graph] = {}
-
+    @cache
     def everything(scheme: Scheme) -> Callable[[], onnx.ModelProto]:
-        if scheme not in graphs:
-            graphs[scheme] = work.graph.without_int8(work.unusable(scheme, thorough=False))
-        return partial(work.builder(scheme).build, pure_assignments(graphs[scheme], precisions(scheme))["int8"])
+        graph = work.graph.without_int8(work.unusable(scheme, thorough=False))
+        return partial(work.builder(scheme).build, pure_assignments(graph, precisions(scheme))["int8"])
 
     models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: lambda: work.model.proto}
     models |= {str(scheme): everything(scheme) for scheme in schemes}
@@ -98,17 +92,16 @@ def choose(
     reference = work.quick_reference(float_s, work.effort)
     options = SessionOptions(work.setup.threads, spinning=True)
 
-    def scored(scheme: Scheme, latency_s: float, build: Callable[[], onnx.ModelProto]) -> SchemeResult:
+    def scored(scheme: Scheme, latency_s: float) -> SchemeResult:
         make_room(work.memory_bytes)
         try:
-            session = open_session(build(), options)
+            session = open_session(everything(scheme)(), options)
         except BadModel as refusal:  # it was timed in OpenVINO, which may load more
             return SchemeResult(scheme, dropped=one_line(refusal))
         error = reference.loss(metric, partial(session.run, list(work.model.outputs)))
         return SchemeResult(scheme, latency_s, error, score_s(float_s, latency_s, error, max_loss))
 
-    latencies = _latencies(timed, schemes, saturating_elsewhere)
-    tried = [scored(scheme, latency_s, everything(scheme)) for scheme, latency_s in latencies.items()]
+    tried = [scored(*each) for each in _latencies(timed, schemes, saturating_elsewhere).items()]
     dropped += [each for each in tried if each.dropped]
     results = [each for each in tried if not each.dropped]
     if not results:
@@ -116,7 +109,7 @@ def choose(
     best = pick(results)
     if best.error > max_loss and best.scheme.calibration == "minmax":
         clipped = replace(best.scheme, calibration="percentile")  # other ranges, same kernels: equally fast
-        results.append(scored(clipped, best.latency_s, everything(clipped)))
+        results.append(scored(clipped, best.latency_s))
     return pick(results).scheme, (*results, *dropped)
 
 

@@ -237,7 +237,7 @@ def _read(
     calibration: Any,
     labels: Any,
     room_bytes: float,
-    stepped: Stepped | None = None,
+    stepped: Stepped | None,
 ) -> Split:
     preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
     given = inputs if stepped is None else stepped.given(inputs)

@@ -13,8 +13,10 @@ from typing import Literal
 import numpy as np
 
 from taglio.errors import Infeasible
+from taglio.flow.choose_place import left_for_int8
 from taglio.plan.assemble import request_shares
 from taglio.plan.describe import loads
+from taglio.plan.one_machine import noise_limits
 from taglio.plan.place import Answer
 from taglio.plan.result import Plan
 from taglio.plan.workload import Objective, Workload, parse_objective
@@ -58,19 +60,18 @@ def front(
     workloads: Sequence[Workload],
     axis: Axis,
     plan: Planner,
-    with_error: Callable[[Workload, float], Workload],
     *,
     points: int = 8,
     progress: Progress | None = None,
 ) -> Front:
-    """The front of one model, or of several on the same devices. `with_error` changes a workload's error bound.
+    """The front of one model, or of several on the same devices.
 
     The end points are the best plans by each single aim; between them the other aim is bounded at even steps and
     latency is minimised.
     """
     found: list[FrontPoint] = []
     missing = 0
-    bounded = _bounds(workloads, axis, plan, with_error, points, found)
+    bounded = _bounds(workloads, axis, plan, points, found)
     for limit, works in reported(bounded, "front", progress):
         try:
             found.append(_point(axis, workloads, plan(works, _LATENCY), limit))
@@ -80,12 +81,7 @@ def front(
 
 
 def _bounds(
-    works: Sequence[Workload],
-    axis: Axis,
-    plan: Planner,
-    with_error: Callable[[Workload, float], Workload],
-    points: int,
-    found: list[FrontPoint],
+    works: Sequence[Workload], axis: Axis, plan: Planner, points: int, found: list[FrontPoint]
 ) -> list[tuple[float, list[Workload]]]:
     """Limits on the other aim, each with the workloads under it; adds the end points' plans to `found`."""
     if axis == "error":
@@ -114,6 +110,16 @@ def _bounds(
         ]
 
     return [(limit, under(limit)) for limit in limits]
+
+
+def with_error(workload: Workload, max_error: float | None, slack: float = 1.0) -> Workload:
+    """A workload with another error limit, of which int8 gets what the devices' runtimes leave."""
+    if max_error is None:
+        return workload
+    assert workload.error is not None, "a model is placed with its error model"
+    left = left_for_int8(max_error, max(workload.bases.values(), default=0.0))
+    bounds = noise_limits(workload.error, left, slack)
+    return replace(workload, noise_limits=bounds).with_limits(max_error=max_error)
 
 
 def _error(work: Workload) -> float:

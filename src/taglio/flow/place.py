@@ -15,13 +15,12 @@ from taglio.flow.answers import answers
 from taglio.flow.by_hand import matches
 from taglio.flow.choose_place import base_errors, left_for_int8, together
 from taglio.flow.limits import Bounds, limits_for
-from taglio.flow.pareto import Axis, Front, front
+from taglio.flow.pareto import Axis, Front, front, with_error
 from taglio.flow.plan import meters
 from taglio.flow.search import search_by
 from taglio.flow.work import Work, require_own
 from taglio.flow.workspace import PROFILE
 from taglio.model.graph import Graph
-from taglio.plan.one_machine import noise_limits
 from taglio.plan.place import Answer, Running
 from taglio.plan.place import place as solve
 from taglio.plan.result import Limits, Plan
@@ -294,16 +293,6 @@ def _none_holds(candidates: Sequence[Candidate], tried: Sequence[tuple[Answer, S
     return f"no plan tried keeps the error limit{whose}; the best has {share:.2f} x the limit: raise `max_error`"
 
 
-def with_error(workload: Workload, max_error: float | None, slack: float = 1.0) -> Workload:
-    """A workload with another error limit, of which int8 gets what the devices' runtimes leave."""
-    if max_error is None:
-        return workload
-    assert workload.error is not None, "a model is placed with its error model"
-    left = left_for_int8(max_error, max(workload.bases.values(), default=0.0))
-    bounds = noise_limits(workload.error, left, slack)
-    return replace(workload, noise_limits=bounds).with_limits(max_error=max_error)
-
-
 def pareto(
     candidates: Sequence[Candidate],
     cluster: Cluster,
@@ -325,7 +314,7 @@ def pareto(
         return solve(works, cluster, objective, gap=gap, time_limit_s=time_limit_s)
 
     works = [replace(each.workload(cluster), name=each.work.name) for each in candidates]
-    return front(works, axis, plan, with_error, points=points, progress=progress)
+    return front(works, axis, plan, points=points, progress=progress)
 
 
 def moving_from(plans: Sequence[Plan], cost_s: float, objective: Objective, cluster: Cluster) -> Running:
