@@ -27,12 +27,11 @@ from taglio.flow.finalists import (
     timed_finalists,
 )
 from taglio.flow.limits import Bounds, infeasible, limits_for
+from taglio.flow.rules import by_rules
 from taglio.flow.search import (
     Tried,
     best,
     corrected,
-    damage_first,
-    exclude,
     keeps_pins,
     key_of,
     predicted_by,
@@ -40,16 +39,13 @@ from taglio.flow.search import (
     unsolved,
 )
 from taglio.flow.work import Work, affordable, require_own
-from taglio.model.graph import ANCHORS, Graph
 from taglio.plan.result import Limits, Plan, placements
 from taglio.profile.busy import doubt
-from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
+from taglio.profile.measure import FLOAT_RUN, refine
 from taglio.profile.result import Profile
 from taglio.profile.sessions import sessions_within
 from taglio.profile.stopwatch import Effort, Timed
 from taglio.progress import Progress
-from taglio.quantize.effective import effective
-from taglio.quantize.precision import Assignment, Precision
 
 # How often timings of plans refine the tables, and how many plans are measured: solved ones, from _FEWEST to _SOLVED,
 # and those of rules that exclude block after block. Each is cut where it would take longer than _PATIENCE_S, and one
@@ -312,7 +308,7 @@ def _searched(
         work.graph, measured, model, limits, meter.error, rounds=rounds, effort=work.effort, progress=work.progress
     )
     patient = _EXCLUDED * meter.evaluation_s <= _patience_s(work)
-    for name, assignment in _rules(work.graph, measured, model, limits, meter, excluding=patient).items():
+    for name, assignment in by_rules(work.graph, measured, model, limits, meter, excluding=patient).items():
         errors = meter.errors(assignment) if assignment else (0.0, 0.0)
         candidate = unsolved(name, work.graph, measured, model, limits, assignment, errors)
         tried.append(replace(candidate, holds=candidate.holds and keeps_pins(work.graph, limits, candidate.plan)))
@@ -322,45 +318,6 @@ def _searched(
         best = min(tried, key=lambda each: each.error)
         raise infeasible(limits, best.error, "" if best.error < inf else meter.tally(best.plan.assignment()).lost())
     return tried
-
-
-def _rules(
-    graph: Graph, measured: Profile, model: ErrorModel, limits: Limits, meter: ErrorMeter, *, excluding: bool
-) -> dict[str, Assignment]:
-    """Distinct assignments that need no solver: float, all int8, only blocks with weights in int8; the blocks that have
-    a form without calibration, in it. If `excluding`, also these without the most damaging blocks, as few as the limit
-    requires; and the blocks with the most FLOPs, as many as it allows."""
-    whole = next(each for each in measured.precisions if each.form == "whole")
-    everything = pure_assignments(graph, measured.precisions)["int8"]
-    pinned = {name: precision for name, precision in everything.items() if name not in limits.float_blocks}
-    # Weightless blocks gain little in int8, and the tables are least sure of the cost of their boundaries.
-    weighted = {
-        name: precision
-        for name, precision in pinned.items()
-        if graph.block(name).anchor in ANCHORS or name in limits.int8_blocks
-    }
-    result: dict[str, Assignment] = {} if limits.int8_blocks else {FLOAT_RUN: {}}
-    result["int8"] = effective(graph, pinned, whole)
-
-    def holding(order: Sequence[str], start: Assignment) -> dict[str, Precision]:
-        return exclude(order, limits, start, lambda each: meter.error(effective(graph, each, whole)))
-
-    choices: dict[str, Mapping[str, Precision]] = {"int8": pinned, "weights": weighted}
-    for form in (each for each in measured.precisions if each.uncalibrated and not limits.int8_blocks):
-        fitting = [block.name for block in graph.choices() if form.fits(block)]
-        choices[form.name] = dict.fromkeys([name for name in fitting if name not in limits.float_blocks], form)
-    if excluding:
-        for name, start in [*choices.items()]:
-            choices[f"{name}, worst excluded"] = holding(damage_first(model, start), start)
-        few_flops_first = sorted(
-            (block for block in graph.candidates() if block.name in weighted), key=lambda b: b.flops
-        )
-        choices["most FLOPs"] = holding([block.name for block in few_flops_first], weighted)
-    for rule, blocks in choices.items():
-        assignment = effective(graph, blocks, whole)
-        if all(key_of(assignment) != key_of(other) for other in result.values()):
-            result[rule] = assignment
-    return result
 
 
 def meters(
