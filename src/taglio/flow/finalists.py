@@ -57,6 +57,22 @@ def finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
     return solved | chosen
 
 
+def finals(
+    work: Work,
+    by_place: Mapping[str, Mapping[str, Tried]],
+    bases: Mapping[str, float],
+    limits: Limits,
+    inputs: int,
+    most: int,
+) -> tuple[dict[str, Tried], dict[str, Timed], str | None, dict[str, Answers]]:
+    """The finalists of all places (see `everywhere`) as judged, their times, the name of the one that wins (None: none
+    keeps the limit), and the answers of those that were asked; errors that are not known yet are measured on the first
+    `inputs` held-out inputs."""
+    final = everywhere(by_place, bases, work.effort, most)
+    timed = _timed(work, final, 8.0 + 2.0 * (len(bases) - 1), limits, inputs)
+    return final, timed, *_proven(work, final, timed, limits)
+
+
 def everywhere(
     by_place: Mapping[str, Mapping[str, Tried]], bases: Mapping[str, float], effort: float = 1.0, most: int = 100
 ) -> dict[str, Tried]:
@@ -108,9 +124,7 @@ def as_built(each: Tried, error: float, limits: Limits) -> Tried:
     return _judged(replace(each, plan=plan, built=True, loss=loss), error, limits)
 
 
-def timed_finalists(
-    work: Work, final: dict[str, Tried], budget_s: float, limits: Limits, inputs: int
-) -> dict[str, Timed]:
+def _timed(work: Work, final: dict[str, Tried], budget_s: float, limits: Limits, inputs: int) -> dict[str, Timed]:
     """The times of every finalist in its place, all in one interleaved run, with the float model in the first place as
     FLOAT_RUN. A finalist that does not run there is marked in `final` as not holding; one whose error there is not
     known yet has that on the first `inputs` held-out inputs."""
@@ -163,7 +177,7 @@ def _fastest_or_plain(holding: Mapping[str, Tried], timed: Mapping[str, Timed]) 
     return fastest_of(plain or holding, timed)
 
 
-def proven(
+def _proven(
     work: Work, final: dict[str, Tried], timed: Mapping[str, Timed], limits: Limits
 ) -> tuple[str | None, dict[str, Answers]]:
     """The fastest finalist that keeps the limit as deployed, on all held-out inputs; None if none does. And the answers

@@ -19,12 +19,10 @@ from taglio.flow.choose_place import studied
 from taglio.flow.finalists import (
     PLAIN,
     by_the_clock,
-    everywhere,
     fastest_of,
     finalists,
-    proven,
+    finals,
     same_assignment,
-    timed_finalists,
 )
 from taglio.flow.limits import Bounds, infeasible, limits_for
 from taglio.flow.rules import by_rules
@@ -165,12 +163,9 @@ def decide(
     if not found:
         raise refusals[0]
     tried = [each for explored in found.values() for each in explored.tried]
-    budget_s = 8.0 + 2.0 * (len(bases) - 1)
     by_place = {place: finalists(each.tried, each.leader) for place, each in found.items()}
     most = sessions_within(_patience_s(work), work.model.proto)
-    final = everywhere(by_place, bases, work.effort, most)
-    timed = timed_finalists(work, final, budget_s, limits, meter.samples)
-    winner, answered = proven(work, final, timed, limits)
+    final, timed, winner, answered = finals(work, by_place, bases, limits, meter.samples, most)
     again_s = _FEWEST * len(work.data.held_out.samples) * meter.evaluation_s / meter.samples
     patient = winner is None or again_s <= _PATIENCE_S
     if meter.samples < len(work.data.held_out.samples) and patient and _none_but_plain(final, winner):
@@ -179,9 +174,8 @@ def decide(
         again = _searched(work, best_there.profile, best_there.error, expected.within(), full())
         again = predicted_by(best_there.profile, best_there.error, work.graph, again)
         again = [expected.deployed(each) for each in again]
-        final = everywhere({place: finalists(again, None)}, bases, work.effort, most)
-        timed = timed_finalists(work, final, budget_s, limits, full().samples)
-        winner, answered = proven(work, final, timed, limits)
+        by_place = {place: finalists(again, None)}
+        final, timed, winner, answered = finals(work, by_place, bases, limits, full().samples, most)
         tried += again
     if winner is None:
         losses = [f"{part.name} {part.lost}" for each in answered.values() for part in each.parts if part.lost]
