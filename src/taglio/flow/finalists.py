@@ -38,7 +38,8 @@ _OTHERS = 2
 
 def same_assignment(one: Tried, other: Tried) -> bool:
     """Whether two plans are the same model in the same place."""
-    return _key(one) == _key(other)
+    same_place = one.plan.runtime == other.plan.runtime
+    return same_place and key_of(one.plan.assignment()) == key_of(other.plan.assignment())
 
 
 def finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
@@ -250,7 +251,3 @@ def in_places(
 def _judged(each: Tried, error: float, limits: Limits) -> Tried:
     holds = each.holds and (limits.max_error is None or error <= limits.max_error)
     return replace(each, error=error, holds=holds, plan=replace(each.plan, measured_error=error))
-
-
-def _key(each: Tried) -> tuple[object, ...]:
-    return (each.plan.runtime, *key_of(each.plan.assignment()))

@@ -284,11 +284,12 @@ def place(
 def _none_holds(candidates: Sequence[Candidate], tried: Sequence[tuple[Answer, Sequence[float]]]) -> str:
     """Why no plan tried is good enough: how close the best comes, and whose limit it breaks most."""
 
-    def shares(errors: Sequence[float]) -> list[tuple[float, str]]:
-        bounded = [(error, each) for error, each in zip(errors, candidates, strict=True) if each.limits.max_error]
-        return [(error / (each.limits.max_error or 1.0), each.name) for error, each in bounded] or [(inf, "")]
+    def worst(errors: Sequence[float]) -> tuple[float, str]:
+        bounds = [(each.limits.max_error, each.name) for each in candidates]
+        shares = [(error / bound, name) for error, (bound, name) in zip(errors, bounds, strict=True) if bound]
+        return max(shares, default=(inf, ""))
 
-    share, name = min(max(shares(errors)) for _, errors in tried)
+    share, name = min(worst(errors) for _, errors in tried)
     whose = f" of {name}" if len(candidates) > 1 and name else ""
     return f"no plan tried keeps the error limit{whose}; the best has {share:.2f} x the limit: raise `max_error`"
 

@@ -19,7 +19,7 @@ from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 from taglio.quantize.scheme import Scheme
-from taglio.transaction import changing, drop, held
+from taglio.transaction import changing, held
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,9 +109,7 @@ def load(folder: str | os.PathLike[str]) -> Result:
 def write(folder: Path, result: Result) -> Manifest:
     """Write every artifact of `result` into a locked workspace; artifacts made from older ones are removed."""
     sha256 = result.plan.model_sha256
-    drop(folder, *workspace.MADE_FROM[PROFILE])
-    workspace.begin(folder, sha256, result.setup, result.float32, result.graph)
-    workspace.keep_found(folder, sha256, result.found)
+    workspace.begin(folder, sha256, result.setup, result.float32, result.graph, result.found)
     for kind, value in ((PROFILE, result.profile), (ERROR, result.error), (PLAN, result.plan)):
         artifact.save(folder / f"{kind}.json", kind, sha256, value)
     if result.table is not None:

@@ -62,10 +62,8 @@ def profile(
         result = measure(work, **asked)
         timed = time_layers(work, result, layers) if layers else None
         sha256, graph = work.model.sha256, work.settled(result.scheme).graph
-        drop(draft, *MADE_FROM[PROFILE])
         setup = replace(work.setup, scheme=result.scheme, runtime=result.conditions.runtime)
-        workspace.begin(draft, sha256, setup, work.model.proto, graph)
-        workspace.keep_found(draft, sha256, workspace.found(work))
+        workspace.begin(draft, sha256, setup, work.model.proto, graph, workspace.found(work))
         artifact.save(draft / f"{PROFILE}.json", PROFILE, sha256, result)
         if timed is not None:
             artifact.save(draft / f"{LAYERS}.json", LAYERS, sha256, timed)
