@@ -259,11 +259,11 @@ def _explored(
         )
         model = corrected(study, work.graph, tried, place.bound)
         tried = predicted_by(known, model, work.graph, tried)
-    tried, leaders = (
-        [place.deployed(each) for each in predicted_by(known, model, work.graph, some)]
-        for some in (tried, [leader] if leader else [])
-    )
-    return Explored(tried, leaders[0] if leaders else None, known, model)
+
+    def deployed(some: Sequence[Tried]) -> list[Tried]:
+        return [place.deployed(each) for each in predicted_by(known, model, work.graph, some)]
+
+    return Explored(deployed(tried), deployed([leader])[0] if leader else None, known, model)
 
 
 def _none_but_plain(final: Mapping[str, Tried], winner: str | None) -> bool:
