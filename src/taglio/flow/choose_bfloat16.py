@@ -248,13 +248,7 @@ def _problem(graph: Graph, seconds: np.ndarray, squares: np.ndarray, most: float
     )
 
 
-def _alone(
-    work: Work,
-    seconds: np.ndarray,
-    reference: Reference,
-    metric: Metric,
-    budget_s: float,
-) -> dict[str, float]:
+def _alone(work: Work, seconds: np.ndarray, reference: Reference, metric: Metric, budget_s: float) -> dict[str, float]:
     """The error of each block alone in bfloat16, as ONNX Runtime computes it on rounded numbers. Blocks that OpenVINO
     fuses into others, and take no `seconds`, are measured with the one before. Neighbours are first measured together,
     then the worst of these groups in halves, for `budget_s` seconds; a group shares its result."""

@@ -196,11 +196,7 @@ def _proven(
 
 
 def _answer(
-    work: Work,
-    final: dict[str, Tried],
-    asked: Sequence[str],
-    answered: dict[str, Answers],
-    limits: Limits,
+    work: Work, final: dict[str, Tried], asked: Sequence[str], answered: dict[str, Answers], limits: Limits
 ) -> None:
     """Add the answers of the `asked` finalists to `answered`; one that cannot run outside ONNX Runtime is rejected."""
     if not asked:

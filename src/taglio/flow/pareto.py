@@ -57,12 +57,7 @@ _ERROR = 0.01
 
 
 def front(
-    workloads: Sequence[Workload],
-    axis: Axis,
-    plan: Planner,
-    *,
-    points: int = 8,
-    progress: Progress | None = None,
+    workloads: Sequence[Workload], axis: Axis, plan: Planner, *, points: int = 8, progress: Progress | None = None
 ) -> Front:
     """The front of one model, or of several on the same devices.
 

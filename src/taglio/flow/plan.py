@@ -16,26 +16,10 @@ from taglio.flow.as_built import AsBuilt, unsure
 from taglio.flow.build import quantized
 from taglio.flow.by_hand import place_by_hand
 from taglio.flow.choose_place import studied
-from taglio.flow.finalists import (
-    PLAIN,
-    by_the_clock,
-    fastest_of,
-    finalists,
-    finals,
-    same_assignment,
-)
+from taglio.flow.finalists import PLAIN, by_the_clock, fastest_of, finalists, finals, same_assignment
 from taglio.flow.limits import Bounds, infeasible, limits_for
 from taglio.flow.rules import by_rules
-from taglio.flow.search import (
-    Tried,
-    best,
-    corrected,
-    keeps_pins,
-    key_of,
-    predicted_by,
-    search,
-    unsolved,
-)
+from taglio.flow.search import Tried, best, corrected, keeps_pins, key_of, predicted_by, search, unsolved
 from taglio.flow.work import Work, affordable, require_own
 from taglio.plan.result import Limits, Plan, placements
 from taglio.profile.busy import doubt

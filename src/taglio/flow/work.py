@@ -17,15 +17,7 @@ import onnx
 from taglio import weights
 from taglio.arguments import positive
 from taglio.artifact import require
-from taglio.data.dataset import (
-    Dataset,
-    Sample,
-    Split,
-    chosen,
-    shapes_of,
-    spread,
-    typical,
-)
+from taglio.data.dataset import Dataset, Sample, Split, chosen, shapes_of, spread, typical
 from taglio.data.spec import InputSpec, Shape
 from taglio.error.doubts import digests
 from taglio.error.judge import judge_of
