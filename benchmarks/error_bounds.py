@@ -34,7 +34,7 @@ def measure(name: str, bounds: int, views: int, effort: float) -> dict[str, Any]
     """Each bound with what was predicted and measured before and after the loop."""
     network = open_network(name, views)
     work, meter, forms = network.work, network.meter, precisions(DEFAULT_SCHEME)
-    profile = profile_as(work, DEFAULT_SCHEME, effort)
+    profile = profile_as(work.at(effort), DEFAULT_SCHEME)
     budget = Budget(1e6, SUBSETS, SUBSETS, 1e6)
     held_out = work.data.held_out
     measured = study.measure(work.graph, forms, meter, budget)

@@ -125,7 +125,7 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
 def stage(name: str, effort: float) -> dict[str, Any]:
     """The whole error stage: opening the switchable graph, measuring, fitting. Calibration is not part of it."""
     work = open_case(name)
-    profile = profile_as(work, DEFAULT_SCHEME, 0.05)
+    profile = profile_as(work.at(0.05), DEFAULT_SCHEME)
     start = time.perf_counter()
     work.settled(DEFAULT_SCHEME).switchable(DEFAULT_SCHEME)
     open_s = time.perf_counter() - start

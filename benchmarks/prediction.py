@@ -40,7 +40,7 @@ def measure(name: str, subsets: int, threads: int | None, effort: float, runtime
     scheme = DEFAULT_SCHEME
     builder = work.builder(scheme)
     start = time.perf_counter()
-    profile = profile_as(work, scheme, effort)
+    profile = profile_as(work.at(effort), scheme)
     profile_s = time.perf_counter() - start
     start = time.perf_counter()
     options = work.setup.options()

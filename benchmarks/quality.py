@@ -53,7 +53,7 @@ class Stages:
 
 def stages(work: Work, scheme: Scheme, effort: float) -> Stages:
     builder = work.builder(scheme)
-    profile = profile_as(work, scheme, effort)
+    profile = profile_as(work.at(effort), scheme)
     model = error_model(work, profile, effort=effort)
     everything = dict(pure_assignments(work.graph, precisions(scheme))["int8"])
     int8 = next(each for each in precisions(scheme) if each.form == "whole")
@@ -142,7 +142,7 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
     for bound in bounds:
         at = known[chosen[bound]]
         profiles = {at.profile.conditions.runtime: at.profile}
-        decision = decide(work, profiles, at.model, Limits(bound), effort=effort)
+        decision = decide(work.at(effort), profiles, at.model, Limits(bound))
         winner = decision.finalists[decision.winner]
         plans[bound] = winner.plan
         build = partial(at.builder.build, winner.plan.assignment())

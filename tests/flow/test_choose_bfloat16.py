@@ -179,8 +179,8 @@ def test_a_mixed_model_is_deployed_as_it_was_chosen(few: Model, tmp_path: Path) 
 @pytest.mark.whole  # compiles a real network many times
 def test_the_choice_keeps_its_share_and_int8_leaves_it_more(few: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     faster = {MIXED: 0.002, BF16: 0.001}
-    monkeypatch.setattr(choose_bfloat16, "_seconds", lambda work, place, _: [faster[place]] * len(work.graph.blocks))
-    monkeypatch.setattr(choose_bfloat16, "_relative", lambda _, tensors, __: 1.0 - 0.002 * len(tensors))
+    monkeypatch.setattr(choose_bfloat16, "_seconds", lambda work, place: [faster[place]] * len(work.graph.blocks))
+    monkeypatch.setattr(choose_bfloat16, "_relative", lambda _, tensors: 1.0 - 0.002 * len(tensors))
     reference = few.reference(len(few.data.held_out.samples))
     whole = choose_bfloat16.choose_bfloat16(few, reference, 1.0, RELATIVE, 0.05)
     assert isinstance(whole, Choice)
@@ -228,11 +228,11 @@ def test_effort_scales_the_time_for_trying(few: Model, monkeypatch: pytest.Monke
     monkeypatch.setattr(choose_bfloat16, "_seconds", lambda *_: pytest.fail("was tried", pytrace=False))
     reference = few.reference(4)
     # Sixteen runs take 24 s: more than three times a fifth of 20 s, the least.
-    assert choose_bfloat16.choose_bfloat16(few, reference, 0.01, RELATIVE, 1.5, effort=0.05) == (
+    assert choose_bfloat16.choose_bfloat16(few.at(0.05), reference, 0.01, RELATIVE, 1.5) == (
         "a run takes 1.5 s: its blocks were not chosen; a higher effort chooses them"
     )
     with pytest.raises(pytest.fail.Exception):
-        choose_bfloat16.choose_bfloat16(few, reference, 0.01, RELATIVE, 0.5, effort=0.5)
+        choose_bfloat16.choose_bfloat16(few.at(0.5), reference, 0.01, RELATIVE, 0.5)
     monkeypatch.setattr(sessions, "_OPERATOR_S", 1.0)
-    found = choose_bfloat16.choose_bfloat16(few, reference, 0.01, RELATIVE, 0.5, effort=0.5)
+    found = choose_bfloat16.choose_bfloat16(few.at(0.5), reference, 0.01, RELATIVE, 0.5)
     assert "operators take long to open: its blocks were not chosen" in str(found)

@@ -37,7 +37,7 @@ def products(folder: Path, layers: int = 3) -> tuple[Path, Path]:
 def test_a_form_is_kept_only_if_it_promises_a_gain(tmp_path: Path) -> None:
     model, data = products(tmp_path)
     work = Model(model, data, threads=1, runtime="onnxruntime").settled(exact())
-    tried = try_forms(work, exact(), {"onnxruntime": 0.0}, 0.05, Metric(), effort=0.05)
+    tried = try_forms(work.at(0.05), exact(), {"onnxruntime": 0.0}, 0.05, Metric())
     assert [(each.precision, each.blocks) for each in tried] == [
         ("int8-weights", 3),
         ("int8-dynamic", 3),
@@ -61,7 +61,7 @@ def test_a_model_without_constant_matrices_tries_none(tmp_path: Path) -> None:
     model = saved(g.model(g.conv(g.input("x", 1, 3, 8, 8), 3, 4)), tmp_path)
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).random((8, 3, 8, 8), np.float32))
     work = Model(model, tmp_path / "data.npz", threads=1, runtime="onnxruntime").settled(exact())
-    assert try_forms(work, exact(), {"onnxruntime": 0.0}, 0.01, Metric(), effort=0.01) == ()
+    assert try_forms(work.at(0.01), exact(), {"onnxruntime": 0.0}, 0.01, Metric()) == ()
 
 
 def recurrent(folder: Path, units: int = 64) -> tuple[Path, Path]:
@@ -76,7 +76,7 @@ def recurrent(folder: Path, units: int = 64) -> tuple[Path, Path]:
 
 def test_a_network_of_an_lstm_alone_tries_int8_dynamic(tmp_path: Path) -> None:
     work = Model(*recurrent(tmp_path), threads=1, runtime="onnxruntime").settled(exact())
-    (tried,) = try_forms(work, exact(), {"onnxruntime": 0.0}, 0.05, Metric(), effort=0.05)
+    (tried,) = try_forms(work.at(0.05), exact(), {"onnxruntime": 0.0}, 0.05, Metric())
     assert (tried.precision, tried.blocks, tried.dropped) == ("int8-dynamic", 1, "")
     assert 1e-4 < tried.error < 0.03
 
@@ -111,7 +111,7 @@ def test_profile_and_error_model_know_the_form(
 ) -> None:
     work = Model(*make(tmp_path), threads=1, runtime="onnxruntime").settled(exact())
     scheme = parse_scheme(f"{exact()}-{form}")
-    known = profile_as(work, scheme, effort=0.02)
+    known = profile_as(work.at(0.02), scheme)
     times = known.block_times()
     assert all((block.name, UNCALIBRATED[form].name) in times for block in work.graph.blocks)
     everything = {block.name: UNCALIBRATED[form] for block in work.graph.blocks}

@@ -118,7 +118,7 @@ def test_with_one_runtime_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> N
     work = Model(digits_model(), digits_data(), threads=1)
     assert work.setup.runtime == "auto"
     monkeypatch.setattr(choose_place, "refusal", lambda name: "" if name == ORT else "it is not installed here")
-    monkeypatch.setattr(choose_place, "time_models", None)
+    monkeypatch.setattr(Work, "time", None)
     places = settle(work, CHANNEL, 0.01, Metric()).places
     assert (places.planned, places.scheme, places.schemes) == ((ORT,), CHANNEL, ())
     assert places.usable == {ORT: 0.0}
@@ -133,7 +133,7 @@ def test_a_model_that_openvino_cannot_mark_is_planned_elsewhere(monkeypatch: pyt
         raise RuntimeError("no such port")
 
     timed_bfloat16(monkeypatch, 0.001, fail)
-    found, bfloat16 = choose_place.float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric(), 1.0)
+    found, bfloat16 = choose_place.float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric())
     assert bfloat16 is None
     assert [each.dropped for each in found if each.runtime == MIXED] == ["no such port"]
     assert {each.runtime for each in found if not each.dropped} == {ORT, NAME}
@@ -149,7 +149,7 @@ def test_a_mix_is_judged_on_more_inputs_than_places_are(monkeypatch: pytest.Monk
     timed_bfloat16(monkeypatch, 0.001, mix)
     work = Model(digits_model(), digits_data())
     for effort in (1.0, 0.01):
-        choose_place.float_everywhere(work, 0.01, Metric(), effort)
+        choose_place.float_everywhere(work.at(effort), 0.01, Metric())
     assert judged == [len(work.data.held_out.samples), len(work.quick_reference(0.001).samples)]
     assert judged[0] > judged[1]
 
@@ -157,7 +157,7 @@ def test_a_mix_is_judged_on_more_inputs_than_places_are(monkeypatch: pytest.Monk
 def test_no_mix_is_tried_where_bfloat16_is_slower_than_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer than all else on a small model."""
     timed_bfloat16(monkeypatch, 0.002, lambda *_: pytest.fail("was tried"))
-    found, bfloat16 = choose_place.float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric(), 1.0)
+    found, bfloat16 = choose_place.float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric())
     assert bfloat16 is None and MIXED not in {each.runtime for each in found}
 
 
@@ -170,6 +170,6 @@ def timed_bfloat16(monkeypatch: pytest.MonkeyPatch, seconds: float, mix: Callabl
         return Timed(onnx.ModelProto(), WallTime(took, took, took, took, 1, took), {})
 
     monkeypatch.setattr(choose_place, "refusal", lambda _: "")
-    monkeypatch.setattr(choose_place, "time_models", lambda models, *_, **__: {name: timed(name) for name in models})
+    monkeypatch.setattr(Work, "time", lambda _, models, *__, **___: {name: timed(name) for name in models})
     monkeypatch.setattr(choose_place, "base_errors", lambda *_: ({NAME: 0.0, BF16: 0.5}, {}))
     monkeypatch.setattr(choose_place, "choose_bfloat16", mix)

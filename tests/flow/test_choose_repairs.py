@@ -55,7 +55,7 @@ def test_optimize_tries_what_paid_on_trained_networks(tmp_path: Path) -> None:
 
 
 def test_a_repair_without_time_is_not_told_as_one_without_effect(tmp_path: Path) -> None:
-    _, tried = choose_repairs(opened(tmp_path, 0.3), exact(), Metric(), effort=0.003)
+    _, tried = choose_repairs(opened(tmp_path, 0.3).at(0.003), exact(), Metric())
     assert [each.repair for each in tried] == ["bias"]
 
 

@@ -12,7 +12,6 @@ from taglio.flow import choose_scheme
 from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads, pick
 from taglio.flow.opening import Model
 from taglio.flow.work import Work
-from taglio.profile import stopwatch
 from taglio.profile.measure import FLOAT_RUN
 from taglio.quantize.scheme import AUTO_SCHEMES, DEFAULT_SCHEME, Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, sums_saturate
@@ -32,7 +31,7 @@ def test_the_fastest_wins_and_among_equally_fast_ones_the_most_accurate() -> Non
 
 
 def test_no_schemes_are_compared_where_no_block_can_be_int8(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose_scheme, "time_models", lambda *_, **__: pytest.fail("was timed"))
+    monkeypatch.setattr(Work, "time", lambda *_, **__: pytest.fail("was timed"))
     floats = work.but(graph=work.graph.without_int8({block.name: "none" for block in work.graph.blocks}))
     assert choose(floats, 1.0, Metric()) == (CHANNEL, ())
 
@@ -44,7 +43,7 @@ def work(few_digits: Case) -> Work:
 
 def tried(work: Work, saturates: bool, elsewhere: bool, monkeypatch: pytest.MonkeyPatch) -> list[Scheme]:
     monkeypatch.setattr(choose_scheme, "sums_saturate", lambda: saturates)
-    chosen, results = choose(work, 1.0, Metric(), [DEFAULT_SCHEME], saturating_elsewhere=elsewhere, effort=LITTLE)
+    chosen, results = choose(work.at(LITTLE), 1.0, Metric(), [DEFAULT_SCHEME], saturating_elsewhere=elsewhere)
     assert chosen in {each.scheme for each in results}
     return [each.scheme for each in results]
 
@@ -62,26 +61,26 @@ def test_weights_of_seven_bits_are_tried_where_sums_saturate(work: Work, monkeyp
 def test_a_bit_less_is_worth_it_where_sums_saturate_and_only_there(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     here = sums_saturate()
     monkeypatch.setattr(choose_scheme, "sums_saturate", lambda: True)
-    _, (wide, narrow) = choose(work, 1.0, Metric(), [DEFAULT_SCHEME], effort=LITTLE)
+    _, (wide, narrow) = choose(work.at(LITTLE), 1.0, Metric(), [DEFAULT_SCHEME])
     assert (narrow.error < 0.5 * wide.error) == here
     assert 1.0 < narrow.error / wide.error < 3.0 or here
 
 
 def breaking(monkeypatch: pytest.MonkeyPatch, broken: set[str]) -> None:
     """ONNX Runtime that loads no model of the schemes in `broken`."""
-    real = stopwatch.time_models
+    real = Work.time
 
-    def timed(models, *rest, **options):  # type: ignore[no-untyped-def]
+    def timed(work, models, *rest, **options):  # type: ignore[no-untyped-def]
         if hit := broken.intersection(models):
             raise BadModel(f"{min(hit)}: ONNX Runtime cannot load it: no kernel")
-        return real(models, *rest, **options)
+        return real(work, models, *rest, **options)
 
-    monkeypatch.setattr(choose_scheme, "time_models", timed)
+    monkeypatch.setattr(Work, "time", timed)
 
 
 def test_a_scheme_that_does_not_load_drops_out(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     breaking(monkeypatch, {str(TENSOR)})
-    chosen, results = choose(work, 1.0, Metric(), [TENSOR, CHANNEL], effort=LITTLE)
+    chosen, results = choose(work.at(LITTLE), 1.0, Metric(), [TENSOR, CHANNEL])
     reasons = {each.scheme: each.dropped for each in results}
     assert chosen != TENSOR and not reasons[CHANNEL]
     assert "no kernel" in reasons[TENSOR]
@@ -98,13 +97,13 @@ def test_a_scheme_that_only_openvino_loads_drops_out(work: Work, monkeypatch: py
         return real(model, options)
 
     monkeypatch.setattr(choose_scheme, "open_session", opened)
-    _, results = choose(work, 1.0, Metric(), [CHANNEL], effort=LITTLE)
+    _, results = choose(work.at(LITTLE), 1.0, Metric(), [CHANNEL])
     assert [each.dropped for each in results] == ["the model: ONNX Runtime cannot load it: no kernel"]
 
 
 def test_where_no_scheme_loads_everything_stays_float(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     breaking(monkeypatch, {str(TENSOR), str(CHANNEL)})
-    _, results = choose(work, 1.0, Metric(), [TENSOR, CHANNEL], effort=LITTLE)
+    _, results = choose(work.at(LITTLE), 1.0, Metric(), [TENSOR, CHANNEL])
     assert [each.scheme for each in results] == [TENSOR, CHANNEL]
     graph = float_where_none_loads(work, results).graph
     assert not graph.candidates()
@@ -114,4 +113,4 @@ def test_where_no_scheme_loads_everything_stays_float(work: Work, monkeypatch: p
 def test_a_model_that_does_not_load_in_float_is_no_schemes_fault(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     breaking(monkeypatch, {FLOAT_RUN})
     with pytest.raises(BadModel, match="no kernel"):
-        choose(work, 1.0, Metric(), [CHANNEL], effort=LITTLE)
+        choose(work.at(LITTLE), 1.0, Metric(), [CHANNEL])

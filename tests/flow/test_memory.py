@@ -21,9 +21,10 @@ from taglio.flow.answers import answers
 from taglio.flow.memory import activation_bytes
 from taglio.flow.opening import open_work
 from taglio.flow.work import Setup
-from taglio.plan.result import Limits
+from taglio.plan.result import Interval, Limits, Plan, placements
 from taglio.profile import stopwatch
 from taglio.profile.stopwatch import Effort, time_models
+from taglio.quantize.precision import FLOAT32
 from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions
@@ -135,7 +136,7 @@ def test_a_limit_that_is_too_small_says_what_is_needed(
 def test_the_limit_is_kept_from_stage_to_stage(given: tuple[Path, Path], tmp_path: Path) -> None:
     small = replace(setup(*given), memory_bytes=2**40)
     work = open_work(small)
-    workspace.begin(tmp_path / "out", work.model.sha256, small, work.model.proto, work.graph)
+    workspace.begin(tmp_path / "out", work.model.sha256, small, work.model.proto, work.graph, workspace.found(work))
     assert workspace.reopen(tmp_path / "out").memory_bytes == 2**40
     with pytest.raises(BadOption, match=r"needs an estimated .* or more"):
         open_work(replace(small, memory_bytes=1))
@@ -146,8 +147,10 @@ def test_answers_and_errors_are_the_same_without_room(given: tuple[Path, Path]) 
     work = open_work(setup(*given))
     builder = work.builder(DEFAULT_SCHEME)
     assignment = {block.name: INT8 for block in work.graph.candidates()}
-    models = {"int8": lambda: builder.build(assignment)}
-    wide, narrow = (answers(work.but(memory_bytes=limit), models, Limits(0.5)) for limit in (None, 8))
+    placed = placements(work.graph, assignment)
+    none = Interval(1.0, 1.0, 1.0, 0.9)
+    plan = Plan(work.model.sha256, DEFAULT_SCHEME, (FLOAT32, INT8), Limits(0.5), placed, "optimal", 0.0, none, none)
+    wide, narrow = (answers(work.but(memory_bytes=limit), {"int8": plan}, Limits(0.5)) for limit in (None, 8))
     assert wide == narrow
     switchable = Switchable(work.model, work.graph, builder, CHOICES, SessionOptions(1))
     held, filed = (

@@ -1,6 +1,5 @@
 """The loop around the solver: what it says was measured, a broken bound is tightened, room is used, and it ends."""
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -10,67 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taglio.error.loss import Bound, Metric
-from taglio.error.model import Alone, BlockNoise, ErrorModel, OutputModel
 from taglio.flow import search as module
 from taglio.flow.search import (
     Tried,
     best,
     corrected,
-    damage_first,
-    exclude,
     predicted_by,
     search,
     search_by,
     unsolved,
 )
-from taglio.model.graph import Graph
 from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits, Plan
-from taglio.profile.result import Profile
 from taglio.quantize.precision import Assignment
 from tests.examples import examples
+from tests.flow.made_up import Hidden, chain
 from tests.plan import made_up
-from tests.plan.made_up import INT8, Problem, Sketch, choosers, error_of, forms, profile_of
+from tests.plan.made_up import INT8, Problem, choosers, error_of, forms, profile_of
 
 Measure = Callable[[Assignment], float]
-
-
-def chain(blocks: int = 12, upper_log: float = 0.3) -> tuple[Graph, Profile, ErrorModel]:
-    """Convolutions in a row, each with its own gain and noise, so that a bound decides how many are int8."""
-    sketch, rng = Sketch(), random.Random(1)
-    tensor = sketch.input("x")
-    for _ in range(blocks):
-        tensor = sketch.conv(tensor)
-    graph = sketch.graph()
-    times = {
-        (b.name, name): float(rng.randint(60, 99) if name == "float32" else rng.randint(20, 50))
-        for b in graph.blocks
-        for name in forms(b)
-    }
-    own = tuple(BlockNoise(block.name, "int8", 1e-4 * rng.uniform(0.5, 2.0)) for block in choosers(graph))
-    glue = {tensor.name: (0.0, 0.0, 3.0, 3.0) for tensor in graph.tensors}
-    error = error_of(graph, (OutputModel("y", own, (), 0.0, 1.0),), upper_log)
-    return graph, profile_of(graph, times, glue), error
-
-
-class Hidden:
-    """A truth that differs from the error model by a factor, the same for all assignments or one for each."""
-
-    def __init__(self, graph: Graph, error: ErrorModel, factor: float, spread: float = 0.0) -> None:
-        self.graph, self.error, self.factor, self.spread = graph, error, factor, spread
-        self.asked: list[str] = []
-
-    def __call__(self, assignment: Assignment) -> float:
-        self.asked.append(str(named(assignment)))
-        return self.truth(assignment)
-
-    def truth(self, assignment: Assignment) -> float:
-        own = random.Random(str(named(assignment))).gauss(0.0, self.spread)
-        return self.error.predict(self.graph, assignment) * self.factor * (1.0 + max(-0.9, own))
-
-
-def named(assignment: Assignment) -> list[tuple[str, str]]:
-    return sorted((block, precision.name) for block, precision in assignment.items())
 
 
 def honest(tried: list[Tried], measure: Hidden, limits: Limits) -> None:
@@ -275,35 +232,6 @@ def test_two_plans_or_others_far_from_the_bound_teach_nothing() -> None:
     assert len(tried) >= 3
     assert corrected(error, graph, [tried[0]] * 2 + tried[1:2], 0.02) == error
     assert corrected(error, graph, tried, 0.2) == error
-
-
-def lone(error: ErrorModel, graph: Graph) -> ErrorModel:
-    """With every block's error measured alone."""
-    alone = tuple(Alone(b.name, "int8", error.predict(graph, {b.name: INT8})) for b in choosers(graph))
-    return replace(error, alone=alone)
-
-
-@pytest.mark.parametrize("bound", [0.0, 0.005, 0.02, 0.03, 1.0])
-@pytest.mark.parametrize("pinned", [(), ("conv0", "conv5")])
-def test_excluding_the_worst_leaves_out_as_few_blocks_as_the_bound_needs(bound: float, pinned: tuple[str, ...]) -> None:
-    graph, _, error = chain(upper_log=0.0)
-    error = lone(error, graph)
-    measure = Hidden(graph, error, 1.0)
-    everything = {block.name: INT8 for block in choosers(graph)}
-    order = damage_first(error, everything)
-    found = exclude(order, Limits(bound, int8_blocks=pinned), everything, measure)
-
-    # One after another, the worst first:
-    worst = sorted(error.alone, key=lambda each: -each.error)
-    assert order == [each.block for each in worst]
-    chosen = dict(everything)
-    for name in (each.block for each in worst if each.block not in pinned):
-        if measure.truth(chosen) <= bound:
-            break
-        del chosen[name]
-    assert found == chosen
-    assert set(pinned) <= set(found)
-    assert len(measure.asked) <= (len(everything) - len(pinned)).bit_length()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ def test_no_schemes_are_compared_where_no_block_can_be_int8() -> None:
     g = Sketch()
     proto = g.model(g.rename(g.op("Softmax", g.input("x", 1, 8)), "y"))
     rows = np.random.default_rng(0).standard_normal((16, 1, 8)).astype(np.float32)
-    found = settle(Model(proto, {"x": rows}), None, 0.01, Metric(), effort=0.01)
+    found = settle(Model(proto, {"x": rows}).at(0.01), None, 0.01, Metric())
     assert (found.scheme, found.places.schemes) == (DEFAULT_SCHEME, ())
 
 

@@ -119,7 +119,6 @@ def test_a_front_has_only_plans_that_no_other_beats(axis: str, models: int) -> N
         works,
         axis,  # type: ignore[arg-type]
         lambda w, objective: place(w, CLUSTER, objective, time_limit_s=1.0),
-        lambda w, _: w,
         points=4,
     )
     assert all(len(each.others) == models - 1 for each in found.points)

@@ -1,21 +1,26 @@
 """The command line: parse, call one function, print, return the exit code. Decides nothing."""
 
 import argparse
+import contextlib
 import errno
 import io
+import json
 import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from taglio.cli.blas import limit_threads
 from taglio.cli.output import INTERRUPTED
 from taglio.cli.parser import build_parser, run
 from taglio.cli.words import as_flags
 from taglio.errors import BadOption, TaglioError
+
+# OpenBLAS is in NumPy's own packages, MKL in Anaconda's, Accelerate in those for macOS.
+_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         own, after = _split(_readable(sys.argv[1:] if arguments is None else arguments))
         options = build_parser().parse_args(own, argparse.Namespace(after=after))
         log.setLevel(logging.WARNING if getattr(options, "json", False) else logging.INFO)
-        limit_threads(options)
+        _limit_threads(options)
         code = run(options)
         sys.stdout.flush()
         return code
@@ -87,6 +92,23 @@ def _open_streams() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+
+
+def _limit_threads(options: argparse.Namespace) -> None:
+    """Let NumPy's linear algebra use as many threads as sessions do: `--threads`, or those of the workspace. It reads
+    its limit when NumPy is imported. What the environment says has precedence."""
+    threads = getattr(options, "threads", None) or _threads_of(getattr(options, "folder", None))
+    if threads and "numpy" not in sys.modules:
+        for name in _THREADS:
+            os.environ.setdefault(name, str(threads))
+
+
+def _threads_of(folder: Path | None) -> int | None:
+    """The threads that a workspace was profiled with; None if it does not say."""
+    if folder is not None:
+        with contextlib.suppress(Exception):  # of a damaged file, which the command names
+            return int(json.loads((folder / "setup.json").read_bytes())["body"]["threads"])
+    return None
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -47,7 +47,7 @@ def profile(options: argparse.Namespace) -> Shown:
 
 def error(options: argparse.Namespace) -> Shown:
     """Run `taglio error`."""
-    _, result, where = stages.error(options.folder, **arguments(options))
+    result, where = stages.error(options.folder, **arguments(options))
     return Shown(result, lambda: terminal.error(result, where if options.provider != "cpu" else ""))
 
 

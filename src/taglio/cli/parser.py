@@ -409,14 +409,6 @@ def run(options: argparse.Namespace) -> int:
     return execute(getattr(importlib.import_module(f"taglio.cli.{module}"), function), options)
 
 
-def flags() -> dict[str, str]:
-    """The flag of every argument of the library that is called differently on the command line."""
-    own = [each.own for each in COMMANDS]
-    return {
-        how["dest"]: name for options in (OPTIONS, *own) for name, how in options.items() if how.get("dest") is not None
-    }
-
-
 def arguments(options: argparse.Namespace, without: Sequence[str] = ()) -> dict[str, Any]:
     """The library's arguments among parsed `options` and the progress callback, except those named in `without` and
     those not given."""

@@ -3,7 +3,8 @@ message."""
 
 import re
 
-from taglio.cli.parser import flags
+from taglio.cli.options import OPTIONS
+from taglio.cli.parser import COMMANDS
 
 _COMMANDS = {
     "profile": "taglio profile MODEL --data DATA -o OUT",
@@ -17,9 +18,6 @@ _COMMANDS = {
 def as_flags(message: str) -> str:
     """`max_error` → --max-error, `taglio plan` → the command with its arguments."""
     message = re.sub(r"`taglio (\w+)`", lambda found: _COMMANDS.get(found[1], f"taglio {found[1]}"), message)
-    known = {"model": "MODEL", **flags()}
-
-    def flag(found: re.Match[str]) -> str:
-        return known.get(found[1], f"--{found[1].replace('_', '-')}")
-
-    return re.sub(r"`([a-z][a-z0-9_]*)`", flag, message)
+    options = [item for each in (OPTIONS, *(command.own for command in COMMANDS)) for item in each.items()]
+    known = {"model": "MODEL"} | {how["dest"]: name for name, how in options if "dest" in how}
+    return re.sub(r"`([a-z][a-z0-9_]*)`", lambda found: known.get(found[1], f"--{found[1].replace('_', '-')}"), message)

@@ -6,16 +6,15 @@ from math import inf
 from pathlib import Path
 
 import numpy as np
-import onnx
 
 from taglio import weights
 from taglio.error.compared import as_array
 from taglio.error.tally import OtherLoss, Outputs, PartLoss, Tally
 from taglio.errors import BadData, one_line, plural
-from taglio.flow.build import Built
+from taglio.flow.build import Built, quantized
 from taglio.flow.work import Work
 from taglio.memory import make_room
-from taglio.plan.result import Limits
+from taglio.plan.result import Limits, Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.session import Session, opener
@@ -45,33 +44,27 @@ class Answers:
     others: tuple[OtherLoss, ...] = ()
 
 
-def answers(
-    work: Work,
-    models: Mapping[str, Callable[[], onnx.ModelProto]],
-    limits: Limits,
-    places: Mapping[str, str] | None = None,
-) -> dict[str, Answers]:
-    """Answers of each of `models`, and of the float model as FLOAT_RUN, on all held-out inputs.
+def answers(work: Work, plans: Mapping[str, Plan], limits: Limits) -> dict[str, Answers]:
+    """Answers of the model of each of `plans`, and of the float model as FLOAT_RUN, on all held-out inputs.
 
-    The reference is the float model in ONNX Runtime. Each model runs in its place of `places` (default: the set-up's
-    runtime), with that place's options and one input at a time, as it will be deployed. `limits` are losses
-    (flow.error.loss_limits). Raises BadData for inputs that a model cannot run on, BadModel for a model that its
-    runtime rejects.
+    The reference is the float model in ONNX Runtime. Each model runs in its plan's place, with that place's options and
+    one input at a time, as it will be deployed. `limits` are losses. Raises BadData for inputs that a model cannot run
+    on, BadModel for a model that its runtime rejects.
     """
-    options, names = work.setup.options(), list(work.model.outputs)
+    names = list(work.outputs)
     groups = [work.digests[1].index(each) for each in work.digests[1]]
     samples, labels, wanted = work.data.held_out.samples, work.data.held_out.labels, work.float_answers()
     measure = work.measure(limits.metric, limits.also)
-    tallies = {name: Tally(work.parts, measure, watched=True) for name in (FLOAT_RUN, *models)}
+    tallies = {name: Tally(work.parts, measure, watched=True) for name in (FLOAT_RUN, *plans)}
     hits = {name: _Hits(labels) for name in tallies}
-    builds = {FLOAT_RUN: lambda: work.model.proto, **models}
     with scratch() as folder:
         for name, tally in tallies.items():
-            there = work.setup.options((places or {}).get(name, options.runtime))
+            plan = plans.get(name)
+            there = work.setup.options(plan.runtime if plan else "")
             make_room(work.memory_bytes)
             # In ONNX Runtime the float model is the reference: run again, it would differ only by random answers.
             itself = name == FLOAT_RUN and there.runtime == NAME
-            session = None if itself else _opened(folder / "model.onnx", builds[name](), there)
+            session = None if itself else _opened(folder / "model.onnx", work, plan, there)
             for index, (sample, reference_outputs) in enumerate(zip(samples, wanted, strict=True)):
                 found = _run(session, names, sample, name) if session else reference_outputs
                 tally.add(reference_outputs, found)
@@ -134,8 +127,8 @@ def _answers(tally: Tally, top1: float | None, groups: Sequence[int], limits: Li
     )
 
 
-def _opened(path: Path, proto: onnx.ModelProto, options: SessionOptions) -> Session:
-    weights.write(path, proto)
+def _opened(path: Path, work: Work, plan: Plan | None, options: SessionOptions) -> Session:
+    weights.write(path, quantized(work, plan) if plan else work.model.proto)
     return opener(options.runtime)(path, options)
 
 

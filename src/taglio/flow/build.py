@@ -73,10 +73,17 @@ class Built:
         (folder / PLACED).unlink(missing_ok=True)
         if self.whole is not None:
             artifact.write_model(folder / PLACED, self.whole)
-        names = (self.inputs, self.outputs)
-        given = (folder, self.model_sha256, *names, self.parts, self.plan_sha256)
         return files.write(
-            *given, runtimes=self.runtimes, bfloat16=self.bfloat16, states=self.states, constants=self.constants
+            folder,
+            self.model_sha256,
+            self.inputs,
+            self.outputs,
+            self.parts,
+            self.plan_sha256,
+            runtimes=self.runtimes,
+            bfloat16=self.bfloat16,
+            states=self.states,
+            constants=self.constants,
         )
 
     def open(self, options: SessionOptions, runtime: str | None = None) -> Executor:
@@ -152,7 +159,7 @@ def build(work: Work, plan: Plan, *, progress: Progress | None = None) -> Built:
     """
     require_own(work, plan=plan)
     work = work.telling(progress)
-    result, whole = assemble(work, plan), _quantized(work, plan)
+    result, whole = assemble(work, plan), quantized(work, plan)
     with scratch() as folder:
         proof = prove(folder, result.write(folder), whole, covering(work.data.held_out.samples)[:_PROVEN])
     return replace(result, proof=proof)
@@ -160,9 +167,9 @@ def build(work: Work, plan: Plan, *, progress: Progress | None = None) -> Built:
 
 def assemble(work: Work, plan: Plan) -> Built:
     """Build the components of `plan`, without the proof."""
-    quantized = _quantized(work, plan)
+    model = quantized(work, plan)
     wires = Wires(plan.start, plan.copies()) if plan.crossings else None
-    parts = cut(work.model, work.graph, quantized, plan.devices(), wires, plan.levels())
+    parts = cut(work.model, work.graph, model, plan.devices(), wires, plan.levels())
     for number, part in enumerate(parts):
         if plan.runtime_on(part.device) != NAME:
             parts[number] = replace(part, proto=with_hard_swish(part.proto))
@@ -170,19 +177,24 @@ def assemble(work: Work, plan: Plan) -> Built:
     whole = None
     if len(parts) > 1:
         owner = {operator: block.name for block in work.graph.blocks for operator in block.operators}
-        whole = placed(quantized, parts, plan, owner)
-    inputs = tuple(spec.name for spec in work.model.inputs)
-    sha256, store = work.model.sha256, work.model.store
-    runtimes = {part.device: plan.runtime_on(part.device) for part in parts}
-    bfloat16 = work.setup.options(plan.runtime).bfloat16
+        whole = placed(model, parts, plan, owner)
     first = work.first_states
-    states = tuple(
-        files.State(present, past, dtype_name(first[past].dtype), first[past].shape)
-        for present, past in work.graph.states
+    return Built(
+        model_sha256=work.model.sha256,
+        plan_sha256=plan.fingerprint(),
+        inputs=tuple(spec.name for spec in work.inputs),
+        outputs=work.outputs,
+        parts=tuple(parts),
+        whole=whole,
+        store=work.model.store,
+        runtimes={part.device: plan.runtime_on(part.device) for part in parts},
+        bfloat16=work.setup.options(plan.runtime).bfloat16,
+        states=tuple(
+            files.State(present, past, dtype_name(first[past].dtype), first[past].shape)
+            for present, past in work.graph.states
+        ),
+        constants=_constants(work.data.held_out.samples[:_PROVEN]),
     )
-    made_from = (sha256, plan.fingerprint(), inputs, work.model.outputs, tuple(parts), whole)
-    constants = _constants(work.data.held_out.samples[:_PROVEN])
-    return Built(*made_from, store=store, runtimes=runtimes, bfloat16=bfloat16, states=states, constants=constants)
 
 
 def _constants(samples: Sequence[Sample]) -> tuple[files.Constant, ...]:
@@ -196,12 +208,13 @@ def _constants(samples: Sequence[Sample]) -> tuple[files.Constant, ...]:
     )
 
 
-def _quantized(work: Work, plan: Plan) -> onnx.ModelProto:
+def quantized(work: Work, plan: Plan) -> onnx.ModelProto:
+    """The whole model in the forms of `plan`, as it is built for its place."""
     builder = work.in_place(plan.runtime).builder(plan.scheme)
     return builder.build(plan.assignment(), plan.wire_only(work.graph))
 
 
-def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manifest]:
+def read(folder: Path, model_sha256: str) -> Built:
     """Components written by `write`. Raises BadArtifact for a missing or changed file."""
     manifest = files.read(folder, model_sha256=model_sha256)
     parts = tuple(
@@ -216,9 +229,15 @@ def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manif
         )
         for piece in manifest.pieces
     )
-    whole = weights.load(folder / PLACED) if len(parts) > 1 and (folder / PLACED).exists() else None
-    sha256 = manifest.model_sha256
-    names, runtimes = (manifest.inputs, manifest.outputs), {piece.device: piece.runtime for piece in manifest.pieces}
-    made_from, bfloat16 = (sha256, manifest.plan_sha256, *names, parts, whole), manifest.pieces[0].bfloat16
-    kept = (manifest.states, manifest.constants)
-    return Built(*made_from, None, None, runtimes, bfloat16, *kept), manifest
+    return Built(
+        model_sha256=manifest.model_sha256,
+        plan_sha256=manifest.plan_sha256,
+        inputs=manifest.inputs,
+        outputs=manifest.outputs,
+        parts=parts,
+        whole=weights.load(folder / PLACED) if len(parts) > 1 and (folder / PLACED).exists() else None,
+        runtimes={piece.device: piece.runtime for piece in manifest.pieces},
+        bfloat16=manifest.pieces[0].bfloat16,
+        states=manifest.states,
+        constants=manifest.constants,
+    )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from taglio.arguments import patterns
 from taglio.components.cut import devices_after
 from taglio.errors import BadOption, plural
 from taglio.model.graph import Graph
@@ -14,6 +15,7 @@ def place_by_hand(graph: Graph, pins: Sequence[str], cuts: Sequence[str], device
 
     Raises BadOption for contradictions.
     """
+    pins, cuts, devices = patterns("pins", pins), patterns("cuts", cuts), patterns("devices", devices)
     for name in [*devices, *(pin.partition("=")[0] for pin in pins)]:
         if "/" in name or "\\" in name or name.strip(". ") == "":
             raise BadOption(f'device "{name}": a name must not be empty or a path')

@@ -15,7 +15,6 @@ from operator import itemgetter
 
 import numpy as np
 
-from taglio import weights
 from taglio.error.loss import Metric
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Reference
@@ -32,7 +31,6 @@ from taglio.quantize.precision import BFLOAT16
 from taglio.quantize.qdq import QdqBuilder
 from taglio.runtimes.onnxruntime import NAME as ONNXRUNTIME
 from taglio.runtimes.openvino import BF16, MIXED, NAME, compiled, marked
-from taglio.scratch import scratch
 
 # Seconds, at effort 1, for the errors of blocks alone, and again for choices; lower efforts than _LEAST count as that.
 _BUDGET_S, _LEAST = 20.0, 0.2
@@ -75,18 +73,11 @@ class Choice:
     error: float
 
 
-def choose_bfloat16(
-    work: Work,
-    reference: Reference,
-    limit: float,
-    metric: Metric,
-    float_s: float,
-    effort: float = 1.0,
-) -> Choice | str:
-    """The fastest choice for the float model that keeps a share of `limit` on the inputs of `reference`; `effort`
-    scales the time for it. The reason, one line, if none is clearly faster than `float_s`, OpenVINO's time in float32,
-    if the model is too slow to measure errors of many blocks, or if memory does not hold the weights often enough."""
-    budget_s = max(_LEAST, effort) * _BUDGET_S
+def choose_bfloat16(work: Work, reference: Reference, limit: float, metric: Metric, float_s: float) -> Choice | str:
+    """The fastest choice for the float model that keeps a share of `limit` on the inputs of `reference`. The reason,
+    one line, if none is clearly faster than `float_s`, OpenVINO's time in float32, if the model is too slow to measure
+    errors of many blocks, or if memory does not hold the weights often enough."""
+    budget_s = max(_LEAST, work.effort) * _BUDGET_S
     weight_bytes = sum(block.weight_float_bytes for block in work.graph.blocks)
     if work.memory_bytes is not None and _COPIES * weight_bytes > work.memory_bytes:
         return f"the memory limit does not hold {_COPIES} copies of the weights, as choosing its blocks needs"
@@ -98,13 +89,13 @@ def choose_bfloat16(
         return f"{count:,} operators take long to open: its blocks were not chosen; a higher effort chooses them"
     few = _FEW if _FEW * least_s <= budget_s else 1
     budget_s = max(budget_s, least_s)
-    seconds = np.array([_seconds(work, place, effort) for place in (MIXED, BF16)])
+    seconds = np.array([_seconds(work, place) for place in (MIXED, BF16)])
     alone = _alone(work, seconds[1], reference.first(few), metric, budget_s)
     squares = np.square([0.0 if block.movement else alone.get(block.name, inf) for block in work.graph.blocks])
     best = _mixed(work, seconds, squares, reference, _SHARE * limit, metric=metric, budget_s=budget_s)
     if best is None:
         return f"no choice of blocks was found that gains and keeps {_SHARE:.0%} of the limit"
-    share = _relative(work, best.bfloat16, effort)
+    share = _relative(work, best.bfloat16)
     if share > _WORTH:
         return f"the best choice of blocks takes {share:.0%} of the time in {NAME}: no clear gain"
     return replace(best, seconds=float_s * share)
@@ -121,10 +112,8 @@ def _mixed(
     budget_s: float,
 ) -> Choice | None:
     """`searched`, for `budget_s` seconds, with errors on the inputs of `reference`."""
-    with scratch() as folder:
-        path = folder / "model.onnx"
-        weights.write(path, work.model.proto)
-        model = marked(path, folder)
+    with work.stored() as path:
+        model = marked(path, path.parent)
 
         def tensors(chosen: np.ndarray) -> tuple[str, ...]:
             return _tensors(work, [work.graph.blocks[index] for index in np.flatnonzero(chosen)])
@@ -259,13 +248,7 @@ def _problem(graph: Graph, seconds: np.ndarray, squares: np.ndarray, most: float
     )
 
 
-def _alone(
-    work: Work,
-    seconds: np.ndarray,
-    reference: Reference,
-    metric: Metric,
-    budget_s: float,
-) -> dict[str, float]:
+def _alone(work: Work, seconds: np.ndarray, reference: Reference, metric: Metric, budget_s: float) -> dict[str, float]:
     """The error of each block alone in bfloat16, as ONNX Runtime computes it on rounded numbers. Blocks that OpenVINO
     fuses into others, and take no `seconds`, are measured with the one before. Neighbours are first measured together,
     then the worst of these groups in halves, for `budget_s` seconds; a group shares its result."""
@@ -317,14 +300,14 @@ def _tensors(work: Work, blocks: Sequence[Block]) -> tuple[str, ...]:
     return tuple(name for node in nodes if node.name in operators for name in node.output if name)
 
 
-def _seconds(work: Work, place: str, effort: float) -> list[float]:
+def _seconds(work: Work, place: str) -> list[float]:
     """Seconds of the float model's kernels in `place`, by block; what is behind a tensor belongs to its producer."""
     options = work.setup.options(place)
     timed = time_models(
         {FLOAT_RUN: lambda: work.model.proto},
         work.timed,
         options,
-        replace(_KERNELS, budget_s=effort * _KERNELS.budget_s),
+        replace(_KERNELS, budget_s=work.effort * _KERNELS.budget_s),
         kernels=True,
         progress=work.progress,
         limit_bytes=work.memory_bytes,
@@ -338,7 +321,7 @@ def _seconds(work: Work, place: str, effort: float) -> list[float]:
     return [by_block.get(block.name, 0.0) for block in work.graph.blocks]
 
 
-def _relative(work: Work, bfloat16: tuple[str, ...], effort: float) -> float:
+def _relative(work: Work, bfloat16: tuple[str, ...]) -> float:
     """The float model's time with these tensors in bfloat16, as a share of OpenVINO's in float32, side by side."""
     options = work.setup.options(NAME)
     places = {NAME: options, MIXED: replace(options, runtime=MIXED, bfloat16=bfloat16)}
@@ -346,7 +329,7 @@ def _relative(work: Work, bfloat16: tuple[str, ...], effort: float) -> float:
         dict.fromkeys(places, lambda: work.model.proto),
         work.timed,
         options,
-        replace(_WALL, budget_s=effort * _WALL.budget_s),
+        replace(_WALL, budget_s=work.effort * _WALL.budget_s),
         kernels=False,
         limit_bytes=work.memory_bytes,
         places=places,

@@ -9,12 +9,12 @@ from functools import partial
 
 from taglio.error.loss import Metric
 from taglio.flow.choose_place import left_for_int8
-from taglio.flow.choose_scheme import STEPS_ERROR
+from taglio.flow.choose_scheme import score_s, smooth
 from taglio.flow.work import Work
 from taglio.memory import make_room
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.sessions import sessions_within
-from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.profile.stopwatch import Effort, Timed
 from taglio.quantize.precision import UNCALIBRATED, Assignment
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session
@@ -45,32 +45,24 @@ class FormResult:
 
 
 def try_forms(
-    work: Work,
-    scheme: Scheme,
-    bases: Mapping[str, float],
-    max_loss: float,
-    metric: Metric,
-    *,
-    effort: float,
+    work: Work, scheme: Scheme, bases: Mapping[str, float], max_loss: float, metric: Metric
 ) -> tuple[FormResult, ...]:
     """Every form without calibration, in the places of `bases`, where the float model has that error.
 
-    As for schemes, the score assumes that a limit of half a form's error allows half of its gain. A form is kept in a
-    place if its score promises a faster plan and no other form is both faster and more accurate. None is tried on a
-    slow model.
+    A form is kept in a place if its score promises a faster plan and no other form is both faster and more accurate.
+    None is tried on a slow model.
     """
-    if not metric.smooth:
-        metric, max_loss = metric.basis, STEPS_ERROR
+    metric, max_loss = smooth(metric, max_loss)
     choices: dict[str, Assignment] = {
         form.name: {block.name: form for block in blocks}
         for form in UNCALIBRATED.values()
         if (blocks := [block for block in work.graph.blocks if form.fits(block)])
     }
-    patience_s, wanted = effort * _PATIENCE_S, len(bases) * (1 + len(choices))
+    patience_s, wanted = work.effort * _PATIENCE_S, len(bases) * (1 + len(choices))
     slow = work.setup.run_s * _RUNS * len(choices) > patience_s
     if not choices or slow or wanted > sessions_within(patience_s, work.model.proto):
         return ()
-    timed = {place: _timed(work, scheme, place, choices, effort) for place in bases}
+    timed = {place: _timed(work, scheme, place, choices) for place in bases}
     floats = {place: found[FLOAT_RUN].wall.median_s for place, (found, _) in timed.items() if FLOAT_RUN in found}
     if not floats:
         return ()
@@ -85,10 +77,10 @@ def try_forms(
                 results.append(FormResult(name, place, len(assignment), dropped=refused[name]))
                 continue
             latency_s, error = taken[name]
-            score_s = float_s - (float_s - latency_s) * (1.0 if error <= left else left / error)
+            score = score_s(float_s, latency_s, error, left)
             better = any(other_s < latency_s and other < error for other_s, other in taken.values())
-            kept = score_s <= _GAIN * float_s and not better
-            results.append(FormResult(name, place, len(assignment), float_s, latency_s, error, score_s, kept))
+            kept = score <= _GAIN * float_s and not better
+            results.append(FormResult(name, place, len(assignment), float_s, latency_s, error, score, kept))
     return tuple(results)
 
 
@@ -104,27 +96,16 @@ def with_forms(
 
 
 def _timed(
-    work: Work,
-    scheme: Scheme,
-    place: str,
-    choices: Mapping[str, Assignment],
-    effort: float,
+    work: Work, scheme: Scheme, place: str, choices: Mapping[str, Assignment]
 ) -> tuple[dict[str, Timed], dict[str, str]]:
     """The float model and every choice in one place; and why a choice does not run there."""
     refused: dict[str, str] = {}
-    build, options = work.builder(scheme).build, work.setup.options(place)
-    assignments = {FLOAT_RUN: {}, **choices}
-    timed = time_models(
+    build, assignments = work.builder(scheme).build, {FLOAT_RUN: {}, **choices}
+    timed = work.in_place(place).time(
         {name: partial(build, assignment) for name, assignment in assignments.items()},
-        work.timed,
-        options,
-        replace(_EFFORT, budget_s=effort * _EFFORT.budget_s),
-        kernels=False,
-        progress=work.progress,
-        limit_bytes=work.memory_bytes,
-        places=dict.fromkeys(assignments, options),
+        _EFFORT,
+        places=dict.fromkeys(assignments, place),
         refused=refused,
-        once_s=work.setup.run_s,
     )
     return timed, refused
 

@@ -14,7 +14,6 @@ from functools import partial
 from math import inf, sqrt
 from types import MappingProxyType
 
-from taglio import weights
 from taglio.error.loss import Metric
 from taglio.error.tally import Reference
 from taglio.errors import TaglioError, one_line
@@ -22,7 +21,7 @@ from taglio.flow.choose_bfloat16 import Choice, choose_bfloat16, with_int8
 from taglio.flow.choose_scheme import SchemeResult
 from taglio.flow.work import Work
 from taglio.memory import make_room
-from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.profile.stopwatch import Effort, Timed
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import NAME
@@ -30,7 +29,6 @@ from taglio.runtimes.openvino import BF16, MIXED
 from taglio.runtimes.openvino import NAME as OPENVINO
 from taglio.runtimes.places import AUTO, refusal, require_here
 from taglio.runtimes.session import RUNTIMES, opener, package
-from taglio.scratch import scratch
 
 _EFFORT = Effort(maximum=400, budget_s=3.0)
 # A place may still win if its score is at most _REACH times the best; at most PROFILED places are profiled.
@@ -132,9 +130,7 @@ def rank(
     return Places(planned, scheme, by_place[best][1], results)
 
 
-def float_everywhere(
-    work: Work, max_loss: float, metric: Metric, effort: float
-) -> tuple[list[PlaceResult], tuple[str, ...] | None]:
+def float_everywhere(work: Work, max_loss: float, metric: Metric) -> tuple[list[PlaceResult], tuple[str, ...] | None]:
     """The float model in every place (not measured if there is only one, as where a runtime was requested), and the
     tensors that the mixed one computes in bfloat16, if there is one."""
     if work.setup.runtime != AUTO:
@@ -144,17 +140,11 @@ def float_everywhere(
     names = [name for name in everywhere if name not in dropped]
     timed = dict[str, Timed]()
     if len(names) > 1:
-        timed = time_models(
+        timed = work.time(
             dict.fromkeys(names, lambda: work.model.proto),
-            work.timed,
-            work.setup.options(NAME),
-            replace(_EFFORT, budget_s=effort * _EFFORT.budget_s),
-            kernels=False,
-            progress=work.progress,
-            limit_bytes=work.memory_bytes,
-            places={name: work.setup.options(name) for name in names},
+            _EFFORT,
+            places={name: name for name in names},
             refused=dropped,
-            once_s=work.setup.run_s,
         )
     if NAME not in timed:  # there is no choice
         return [PlaceResult(name, profiled=name == NAME, dropped=dropped.get(name, "")) for name in everywhere], None
@@ -172,18 +162,19 @@ def float_everywhere(
     if errors.get(BF16, 0.0) > _MUCH * max_loss and OPENVINO in errors and OPENVINO not in dropped and reachable:
         try:
             require_here(MIXED, work.model.name)
-            more = work.reference(max(len(few.samples), int(effort * _JUDGED_S / float_s[OPENVINO])))
-            choice = choose_bfloat16(work, more, max_loss, metric, float_s[OPENVINO], effort)
+            more = work.reference(max(len(few.samples), int(work.effort * _JUDGED_S / float_s[OPENVINO])))
+            choice = choose_bfloat16(work, more, max_loss, metric, float_s[OPENVINO])
         except Exception as error:  # as in base_errors
             choice = one_line(error, 200)
-
-    def result(name: str, seconds: float, error: float) -> PlaceResult:
-        return PlaceResult(name, seconds, error, seconds, dropped=dropped.get(name, ""))
-
-    results = [result(name, float_s.get(name, 0.0), errors.get(name, 0.0)) for name in everywhere]
+    results = [
+        PlaceResult(name, seconds, errors.get(name, 0.0), seconds, dropped=dropped.get(name, ""))
+        for name, seconds in ((name, float_s.get(name, 0.0)) for name in everywhere)
+    ]
+    if not choice:
+        return results, None
     if isinstance(choice, str):
-        return [*results, *([PlaceResult(MIXED, 0.0, 0.0, 0.0, dropped=choice)] if choice else [])], None
-    return [*results, result(MIXED, choice.seconds, choice.error)], choice.bfloat16
+        return [*results, PlaceResult(MIXED, dropped=choice)], None
+    return [*results, PlaceResult(MIXED, choice.seconds, choice.error, choice.seconds)], choice.bfloat16
 
 
 def base_errors(
@@ -191,9 +182,7 @@ def base_errors(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """The float model's error in `places`, on the inputs of `reference`; and, for places without one, the reason."""
     names, errors, failed = list(work.model.outputs), dict[str, float](), dict[str, str]()
-    with scratch() as folder:
-        path = folder / "float32.onnx"
-        weights.write(path, work.model.proto)
+    with work.stored() as path:
         for place in places:
             make_room(work.memory_bytes)  # for the weights, which OpenVINO copies
             try:

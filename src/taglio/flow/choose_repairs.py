@@ -42,9 +42,7 @@ class RepairResult:
     kept: bool
 
 
-def choose_repairs(
-    work: Work, scheme: Scheme, metric: Metric, *, effort: float = 1.0
-) -> tuple[Scheme, tuple[RepairResult, ...]]:
+def choose_repairs(work: Work, scheme: Scheme, metric: Metric) -> tuple[Scheme, tuple[RepairResult, ...]]:
     """`scheme` with the repairs that lower the error of a settled `work` on held-out inputs, and the effect of each.
 
     Errors are those of all blocks in int8 and of random eighths of the blocks with weights: if a few blocks ruin the
@@ -55,7 +53,7 @@ def choose_repairs(
         return scheme, ()
     # Runs for the errors before repairs and with each.
     count = work.affordable(_QUICK_S, _MOST, _SAMPLES)
-    runs = work.affordable(effort * _BUDGET_S / (1 + len(_TRIED)), (1 + _SOME) * count, 0)
+    runs = work.affordable(work.effort * _BUDGET_S / (1 + len(_TRIED)), (1 + _SOME) * count, 0)
     if runs < 1 + _LEAST:
         return scheme, ()
     metric = metric if metric.smooth else metric.basis
@@ -63,14 +61,14 @@ def choose_repairs(
     reference = work.reference(min(count, runs // len(assignments)))
 
     def errors_of(scheme: Scheme) -> list[float]:
-        work.ranges(scheme, effort=effort)
+        work.ranges(scheme, effort=work.effort)
         return _errors(work, scheme, assignments, metric, reference)
 
     best = errors_of(scheme)
     results: list[RepairResult] = []
     for repair in reported(_TRIED, "repairs", work.progress):
         tried = replace(scheme, repairs=(*scheme.repairs, repair))
-        if work.ranges(tried, effort=effort) == work.ranges(scheme):  # nothing to change, or no time
+        if work.ranges(tried, effort=work.effort) == work.ranges(scheme):  # nothing to change, or no time
             continue
         errors = errors_of(tried)
         factor = exp(float(np.mean([log(one / other) for one, other in zip(errors, best, strict=True)])))

@@ -2,18 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import onnx
 
 from taglio.error.loss import Metric
-from taglio.errors import BadModel, BadOption, TaglioError, one_line
+from taglio.errors import BadModel, TaglioError, one_line
 from taglio.flow.work import Work
 from taglio.memory import make_room
-from taglio.model.graph import Graph
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.sessions import sessions_within
-from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.profile.stopwatch import Effort, Timed
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, sums_saturate
@@ -26,7 +25,7 @@ _RUNS = 3
 # A short timing cannot separate schemes whose scores differ by less than this factor.
 _NOISE = 1.02
 # Relative L2 limit for comparing schemes if the limited metric moves in steps.
-STEPS_ERROR = 0.01
+_STEPS_ERROR = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,6 @@ def choose(
     schemes: Sequence[Scheme] = AUTO_SCHEMES,
     *,
     saturating_elsewhere: bool = False,
-    effort: float = 1.0,
 ) -> tuple[Scheme, tuple[SchemeResult, ...]]:
     """The best scheme for a limit on the loss of `metric`, and the results of all schemes.
 
@@ -58,45 +56,29 @@ def choose(
     another device's do (`saturating_elsewhere`), only with 7-bit weights, because the loss by saturation cannot be
     measured here.
 
-    The score assumes that a limit of half the all-int8 error allows half of the time to be saved: a faster scheme with
-    twice the error is not better under a tight limit. A scheme under which the model does not load is dropped; if all
-    are, see `float_where_none_loads`. For a slow model the first schemes are compared, or the first is taken untried;
-    so it is where no block can be int8.
+    A scheme under which the model does not load is dropped; if all are, see `float_where_none_loads`. For a slow model
+    the first schemes are compared, or the first is taken untried; so it is where no block can be int8.
     """
-    if not schemes:
-        raise BadOption("no scheme to choose from")
-    thorough = replace(_EFFORT, budget_s=effort * _EFFORT.budget_s)
-    first, schemes = schemes[0], _affordable(work, schemes, thorough)
+    first, schemes = schemes[0], _affordable(work, schemes)
     if not schemes:
         narrow = first.may_saturate and (saturating_elsewhere or sums_saturate())
         return replace(first, reduced_range=first.reduced_range or narrow), ()
-    if not metric.smooth:
-        metric, max_loss = metric.basis, STEPS_ERROR
+    metric, max_loss = smooth(metric, max_loss)
 
-    graphs: dict[Scheme, Graph] = {}
-
+    @cache
     def everything(scheme: Scheme) -> Callable[[], onnx.ModelProto]:
-        if scheme not in graphs:
-            graphs[scheme] = work.graph.without_int8(work.unusable(scheme, thorough=False))
-        return partial(work.builder(scheme).build, pure_assignments(graphs[scheme], precisions(scheme))["int8"])
+        graph = work.graph.without_int8(work.unusable(scheme, thorough=False))
+        return partial(work.builder(scheme).build, pure_assignments(graph, precisions(scheme))["int8"])
 
     models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: lambda: work.model.proto}
     models |= {str(scheme): everything(scheme) for scheme in schemes}
-    time = partial(
-        time_models,
-        options=work.setup.options(),
-        kernels=False,
-        progress=work.progress,
-        limit_bytes=work.memory_bytes,
-        once_s=work.setup.run_s,
-    )
     dropped: list[SchemeResult] = []
     try:
-        timed = time(models, work.timed, effort=thorough)
+        timed = work.time(models, _EFFORT)
     except TaglioError:  # which scheme failed?
         for scheme in schemes:
             try:
-                time({str(scheme): models[str(scheme)]}, work.timed[:1], effort=_ONCE)
+                work.but(timed=work.timed[:1]).time({str(scheme): models[str(scheme)]}, _ONCE)
             except TaglioError as error:
                 dropped.append(SchemeResult(scheme, dropped=one_line(error)))
                 del models[str(scheme)]
@@ -105,23 +87,21 @@ def choose(
         schemes = [scheme for scheme in schemes if str(scheme) in models]
         if not schemes:
             return dropped[0].scheme, tuple(dropped)
-        timed = time(models, work.timed, effort=thorough)
+        timed = work.time(models, _EFFORT)
     float_s = timed[FLOAT_RUN].wall.median_s
-    reference = work.quick_reference(float_s, effort)
+    reference = work.quick_reference(float_s, work.effort)
     options = SessionOptions(work.setup.threads, spinning=True)
 
-    def scored(scheme: Scheme, latency_s: float, build: Callable[[], onnx.ModelProto]) -> SchemeResult:
+    def scored(scheme: Scheme, latency_s: float) -> SchemeResult:
         make_room(work.memory_bytes)
         try:
-            session = open_session(build(), options)
+            session = open_session(everything(scheme)(), options)
         except BadModel as refusal:  # it was timed in OpenVINO, which may load more
             return SchemeResult(scheme, dropped=one_line(refusal))
         error = reference.loss(metric, partial(session.run, list(work.model.outputs)))
-        share = 1.0 if error <= max_loss else max_loss / error
-        return SchemeResult(scheme, latency_s, error, float_s - (float_s - latency_s) * share)
+        return SchemeResult(scheme, latency_s, error, score_s(float_s, latency_s, error, max_loss))
 
-    latencies = _latencies(timed, schemes, saturating_elsewhere)
-    tried = [scored(scheme, latency_s, everything(scheme)) for scheme, latency_s in latencies.items()]
+    tried = [scored(*each) for each in _latencies(timed, schemes, saturating_elsewhere).items()]
     dropped += [each for each in tried if each.dropped]
     results = [each for each in tried if not each.dropped]
     if not results:
@@ -129,15 +109,29 @@ def choose(
     best = pick(results)
     if best.error > max_loss and best.scheme.calibration == "minmax":
         clipped = replace(best.scheme, calibration="percentile")  # other ranges, same kernels: equally fast
-        results.append(scored(clipped, best.latency_s, everything(clipped)))
+        results.append(scored(clipped, best.latency_s))
     return pick(results).scheme, (*results, *dropped)
 
 
-def _affordable(work: Work, schemes: Sequence[Scheme], effort: Effort) -> Sequence[Scheme]:
+def smooth(metric: Metric, max_loss: float) -> tuple[Metric, float]:
+    """The metric and limit that schemes and forms are compared by: another where `metric` moves in steps."""
+    return (metric, max_loss) if metric.smooth else (metric.basis, _STEPS_ERROR)
+
+
+def score_s(float_s: float, latency_s: float, error: float, max_loss: float) -> float:
+    """The estimated latency of a plan, from float and from all blocks in another form, which have an `error`.
+
+    Assumes that a limit of half the error allows half of the time to be saved: what is faster with twice the error is
+    not better under a tight limit.
+    """
+    return float_s - (float_s - latency_s) * (1.0 if error <= max_loss else max_loss / error)
+
+
+def _affordable(work: Work, schemes: Sequence[Scheme]) -> Sequence[Scheme]:
     """The first of `schemes` that there is time to compare; none if that leaves no choice, or no block can be int8."""
     if not work.graph.candidates():
         return ()
-    patience_s = 0.5 * effort.patience_s
+    patience_s = 0.5 * work.effort * _EFFORT.patience_s
     runs = work.affordable(patience_s, _RUNS * (1 + len(schemes))) // _RUNS
     count = min(runs, sessions_within(patience_s, work.model.proto)) - 1
     return schemes[:count] if count >= min(2, len(schemes)) else ()

@@ -28,14 +28,7 @@ class Level:
 
 
 def curve(
-    graph: Graph,
-    profile: Profile,
-    model: ErrorModel,
-    limits: Limits,
-    *,
-    base: float,
-    ahead: float,
-    effort: float = 1.0,
+    graph: Graph, profile: Profile, model: ErrorModel, limits: Limits, *, base: float, ahead: float, effort: float = 1.0
 ) -> tuple[Level, ...]:
     """Predicted speed-ups at larger limits, in a place where the float model has the error `base` and is `ahead` times
     as fast as the float model that is compared with. Empty if the metric moves in steps: a multiple of a limit means

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 
-from taglio.arguments import positive
 from taglio.data.dataset import Dataset
 from taglio.data.spec import batch_size
 from taglio.error.combine import fit_model
@@ -24,17 +23,15 @@ from taglio.error.doubts import (
     unlike_calibration,
 )
 from taglio.error.judge import TaskJudge, fewest_samples
-from taglio.error.loss import Bound, parse_metric
-from taglio.error.measure import ErrorMeter, anchored
+from taglio.error.loss import parse_metric
+from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.error.study import Budget, measure
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Tally
-from taglio.errors import BadData, BadOption
 from taglio.flow.work import Work, require_own
 from taglio.memory import make_room
 from taglio.model.captures import readers
-from taglio.plan.result import Limits
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile
 from taglio.progress import Progress
@@ -82,9 +79,8 @@ def error_model(
     0.0
     """
     require_own(work, profile=profile)
-    positive("effort", effort)
     scheme = profile.scheme
-    work = work.telling(progress).settled(scheme)
+    work = work.telling(progress).at(effort).settled(scheme)
     switchable = work.switchable(scheme, provider)
     budget = Budget(seconds=effort * _STUDY_S, alone_s=max(_LEAST, effort) * _ALONE_S)
     meter = work.meter(switchable, affordable_inputs(work, switchable, budget))
@@ -149,35 +145,6 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> 
         saturating_sums(scheme, sums_saturate()),
     ]
     return tuple(line for line in lines if line)
-
-
-def loss_limits(work: Work, limits: Limits) -> Limits:
-    """`limits` converted from the metrics' units to losses. If only named metrics are limited, the set-up's must be one
-    of them. Raises BadOption for a limit that even the float model breaks, BadData if a task does not fit the outputs
-    or labels, or tells no model from another, or a user's function fails on the float model."""
-    metric = parse_metric(work.setup.metric)
-    if limits.max_error is None:
-        own = next((each for each in limits.also if each.metric.name == metric.name), None)
-        if own is None and limits.also:
-            named = ", ".join(each.metric.name for each in limits.also)
-            raise BadOption(f"`max_error` limits {named}, but not {metric.name}, which steers the search: limit it too")
-        if own is None:
-            return limits
-        others = tuple(each for each in limits.also if each is not own)
-        limits = replace(limits, max_error=own.max_error, also=others)
-    names = [metric.name, *(each.metric.name for each in limits.also)]
-    if len(set(names)) < len(names):
-        raise BadOption(f"`max_error` limits a metric twice: {', '.join(names)}: give one limit each")
-    held_out = work.data.held_out
-    measure = work.measure(metric, limits.also)
-    for each in (metric, *(bound.metric for bound in limits.also)):
-        if len(held_out.samples) < fewest_samples(each):
-            few = f"{len(held_out.samples)} held-out inputs are too few"
-            raise BadData(f"metric {each.name}: {few}: it needs at least {fewest_samples(each)} samples, add more")
-    measure = anchored(measure, work.float_answers, every=True)
-    assert limits.max_error is not None, "the set-up's metric has a limit"
-    also = tuple(Bound(each.metric, each.metric.bound(each.max_error)) for each, _ in measure.others)
-    return replace(limits, max_error=measure.metric.bound(limits.max_error), metric=measure.metric, also=also)
 
 
 def _held_out_ranges(work: Work) -> Mapping[str, tuple[float, float]]:

@@ -4,16 +4,15 @@ limit wins.
 A finalist is a plan in a place, its `Plan.runtime`, and is judged by its error as deployed there. Solves nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf, isfinite
 
-import onnx
-
 from taglio.errors import BadData, BadModel, one_line
 from taglio.flow.answers import Answers, answers, judging
 from taglio.flow.as_built import shifted, unsure
+from taglio.flow.build import quantized
 from taglio.flow.choose_place import PlaceResult, together
 from taglio.flow.outcome import InPlace
 from taglio.flow.search import Tried, best, key_of
@@ -21,17 +20,16 @@ from taglio.flow.work import Work
 from taglio.plan.result import Interval, Limits
 from taglio.profile.busy import faster
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Effort, Timed, time_models
-from taglio.quantize.precision import Assignment
+from taglio.profile.stopwatch import Effort, Timed
 from taglio.runtimes import cuda
 
-# The model of an assignment, as it is built for a place.
-Build = Callable[[Assignment, str], onnx.ModelProto]
 # The most solved plans that are timed beside float, all-int8 and the plans by simple rules.
 FINALISTS = 3
 # Medians closer than this factor do not show which is faster, even on an idle machine.
 NOISE = 1.015
 PLAIN = (FLOAT_RUN, "int8")
+# A smaller effort counts as this: three rounds prove nothing if one is disturbed.
+_LEAST = 0.2
 # At a smaller effort, only those finalists are timed that may win.
 _ALL_EFFORT = 0.2
 # Finalists beside float everywhere and all-int8 in the first place that are timed of any model, however large.
@@ -40,7 +38,8 @@ _OTHERS = 2
 
 def same_assignment(one: Tried, other: Tried) -> bool:
     """Whether two plans are the same model in the same place."""
-    return _key(one) == _key(other)
+    same_place = one.plan.runtime == other.plan.runtime
+    return same_place and key_of(one.plan.assignment()) == key_of(other.plan.assignment())
 
 
 def finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
@@ -57,6 +56,22 @@ def finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
             seen.add(key)
             solved[f"plan {len(solved) + 1}"] = each
     return solved | chosen
+
+
+def finals(
+    work: Work,
+    by_place: Mapping[str, Mapping[str, Tried]],
+    bases: Mapping[str, float],
+    limits: Limits,
+    inputs: int,
+    most: int,
+) -> tuple[dict[str, Tried], dict[str, Timed], str | None, dict[str, Answers]]:
+    """The finalists of all places (see `everywhere`) as judged, their times, the name of the one that wins (None: none
+    keeps the limit), and the answers of those that were asked; errors that are not known yet are measured on the first
+    `inputs` held-out inputs."""
+    final = everywhere(by_place, bases, work.effort, most)
+    timed = _timed(work, final, 8.0 + 2.0 * (len(bases) - 1), limits, inputs)
+    return final, timed, *_proven(work, final, timed, limits)
 
 
 def everywhere(
@@ -110,31 +125,20 @@ def as_built(each: Tried, error: float, limits: Limits) -> Tried:
     return _judged(replace(each, plan=plan, built=True, loss=loss), error, limits)
 
 
-def timed_finalists(
-    work: Work, build: Build, final: dict[str, Tried], budget_s: float, limits: Limits, inputs: int
-) -> dict[str, Timed]:
+def _timed(work: Work, final: dict[str, Tried], budget_s: float, limits: Limits, inputs: int) -> dict[str, Timed]:
     """The times of every finalist in its place, all in one interleaved run, with the float model in the first place as
     FLOAT_RUN. A finalist that does not run there is marked in `final` as not holding; one whose error there is not
     known yet has that on the first `inputs` held-out inputs."""
-    home = next(iter(final.values())).plan.runtime
-    models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: partial(build, {}, home)}
-    models |= {name: partial(build, each.plan.assignment(), each.plan.runtime) for name, each in final.items()}
-    places = {FLOAT_RUN: work.setup.options(home)}
-    places |= {name: work.setup.options(each.plan.runtime) for name, each in final.items()}
-    refused: dict[str, str] = {}
-    losses = dict[str, float]()
+    home = next(iter(final.values())).plan
+    places = {FLOAT_RUN: home.runtime} | {name: each.plan.runtime for name, each in final.items()}
+    refused, losses = dict[str, str](), dict[str, float]()
     asked = [name for name, each in final.items() if each.holds and unsure(each, limits)]
-    timed = time_models(
-        models,
-        work.timed,
-        work.setup.options(home),
+    timed = work.at(max(_LEAST, work.effort)).time(
+        {FLOAT_RUN: partial(work.builder(home.scheme).build, {})}
+        | {name: partial(quantized, work, each.plan) for name, each in final.items()},
         Effort(budget_s=budget_s),
-        kernels=False,
-        progress=work.progress,
-        limit_bytes=work.memory_bytes,
         places=places,
-        refused=refused if len({each.plan.runtime for each in final.values()}) > 1 else None,
-        once_s=work.setup.run_s,
+        refused=refused if len({*places.values()}) > 1 else None,
         opened=judging(work, limits, inputs, asked, losses),
     )
     for name, error in losses.items():
@@ -174,57 +178,39 @@ def _fastest_or_plain(holding: Mapping[str, Tried], timed: Mapping[str, Timed]) 
     return fastest_of(plain or holding, timed)
 
 
-def proven(
-    work: Work,
-    build: Build,
-    final: dict[str, Tried],
-    timed: Mapping[str, Timed],
-    answered: dict[str, Answers],
-    limits: Limits,
-) -> str | None:
-    """The fastest finalist that keeps the limit as deployed, on all held-out inputs; None if none does.
-
-    What was measured is added to `final` and `answered`: for all-int8 in any case, and for each winner until one holds.
-    """
+def _proven(
+    work: Work, final: dict[str, Tried], timed: Mapping[str, Timed], limits: Limits
+) -> tuple[str | None, dict[str, Answers]]:
+    """The fastest finalist that keeps the limit as deployed, on all held-out inputs; None if none does. And the answers
+    of all-int8, and of each that was the fastest until one held; `final` gets their errors."""
+    answered: dict[str, Answers] = {}
     while True:
         holding = [name for name, each in final.items() if each.holds and name in timed]
         winner = winner_of(final, timed) if holding else None
         asked = [name for name in dict.fromkeys(("int8", winner)) if name in final and name not in answered]
-        _answer(work, build, final, asked, answered, limits)
+        _answer(work, final, asked, answered, limits)
         for name in {*asked, FLOAT_RUN} & set(final) & set(answered):
             final[name] = _judged(final[name], answered[name].judged, limits)
         if winner is None or final[winner].holds:
-            return winner
+            return winner, answered
 
 
 def _answer(
-    work: Work,
-    build: Build,
-    final: dict[str, Tried],
-    asked: Sequence[str],
-    answered: dict[str, Answers],
-    limits: Limits,
+    work: Work, final: dict[str, Tried], asked: Sequence[str], answered: dict[str, Answers], limits: Limits
 ) -> None:
     """Add the answers of the `asked` finalists to `answered`; one that cannot run outside ONNX Runtime is rejected."""
     if not asked:
         return
-    places = {name: final[name].plan.runtime for name in asked}
-    models = {name: partial(build, final[name].plan.assignment(), place) for name, place in places.items()}
     try:
-        answered |= answers(work, models, limits, places)
+        answered |= answers(work, {name: final[name].plan for name in asked}, limits)
     except (BadData, BadModel) as error:
         if len(asked) > 1:
             for name in asked:
-                _answer(work, build, final, [name], answered, limits)
-        elif places[asked[0]] == work.setup.options().runtime:
+                _answer(work, final, [name], answered, limits)
+        elif final[asked[0]].plan.runtime == work.setup.options().runtime:
             raise
         else:
             final[asked[0]] = replace(final[asked[0]], holds=False, refused=one_line(error))
-
-
-def plans(final: Mapping[str, Tried], *, holding: bool = False) -> list[str]:
-    """The finalists that are neither float nor all-int8; with `holding`, only those that keep the limit."""
-    return [name for name, each in final.items() if each.name not in PLAIN and (each.holds or not holding)]
 
 
 def by_the_clock(each: Tried, timed: Timed) -> Tried:
@@ -261,7 +247,3 @@ def in_places(
 def _judged(each: Tried, error: float, limits: Limits) -> Tried:
     holds = each.holds and (limits.max_error is None or error <= limits.max_error)
     return replace(each, error=error, holds=holds, plan=replace(each.plan, measured_error=error))
-
-
-def _key(each: Tried) -> tuple[object, ...]:
-    return (each.plan.runtime, *key_of(each.plan.assignment()))

@@ -5,12 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from taglio import weights
 from taglio.errors import TaglioError, plural
 from taglio.flow.work import Work
 from taglio.runtimes import cuda
 from taglio.runtimes.cuda import CudaSession
-from taglio.scratch import scratch
 
 # Runs from which the median time of copies is taken, after as many that do not count.
 _RUNS = 30
@@ -20,12 +18,11 @@ _NAMED = 5
 
 def on_gpus(work: Work, places: Sequence[str]) -> tuple[str, ...]:
     """A note for each of `places` that is on a GPU."""
-    found = []
     asked = [place for place in places if place in cuda.PLACES]
-    with scratch() as folder:
-        path = folder / "float32.onnx"
-        if asked:
-            weights.write(path, work.model.proto)
+    if not asked:
+        return ()
+    found = []
+    with work.stored() as path:
         for place in asked:
             try:
                 session = cuda.open_session(path, work.setup.options(place))

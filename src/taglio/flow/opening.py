@@ -181,11 +181,8 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
     states = () if stepped is None else stepped.pairs
     graph = build(network, observe(network, feed, held_out.source), states)
     memory_needs(network, graph, split_data).refuse(network.name, memory_bytes)
-    work = Work(setup, source, network, graph, split_data, memory_bytes)
-    if stepped is not None:
-        work.kept.put(("steps",), stepped.steps)
-        work.kept.put(("first states",), stepped.first)
-    return work
+    sequence = ((), {}) if stepped is None else (stepped.steps, stepped.first)
+    return Work(setup, source, network, graph, split_data, memory_bytes, *sequence)
 
 
 def _shortened(data: Split, setup: Setup) -> Split:
@@ -241,25 +238,23 @@ def _read(
     calibration: Any,
     labels: Any,
     room_bytes: float,
-    stepped: Stepped | None = None,
+    stepped: Stepped | None,
 ) -> Split:
     preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
     given = inputs if stepped is None else stepped.given(inputs)
 
     def dataset(values: Any, name: str, limit: int = DEFAULT_LIMIT, labels: Any = None) -> Dataset:
-        if stepped is None:
-            return plain(values, name, limit, labels)
-        return stepped.filled(plain(values, name, ALL_STEPS, labels), inputs, limit, room_bytes)
-
-    def plain(values: Any, name: str, limit: int, labels: Any) -> Dataset:
-        if not isinstance(values, (str, os.PathLike)):
+        most = limit if stepped is None else ALL_STEPS
+        if isinstance(values, (str, os.PathLike)):
+            if labels is not None:
+                raise BadOption(f"`labels` in memory need data in memory: give a file of labels for {values}")
+            near = files_beside(Path(setup.model)) if setup.model else Beside()
+            found = load_files(Path(values), given, preprocess, most, room_bytes, near)
+        else:
             if preprocess is not None:
                 raise BadOption(f"`preprocess` is for folders of images, but `{name}` is in memory: leave it out")
-            return from_values(values, given, limit, labels, name, room_bytes)
-        if labels is not None:
-            raise BadOption(f"`labels` in memory need data in memory: give a file of labels for {values}")
-        near = files_beside(Path(setup.model)) if setup.model else Beside()
-        return load_files(Path(values), given, preprocess, limit, room_bytes, near)
+            found = from_values(values, given, most, labels, name, room_bytes)
+        return found if stepped is None else stepped.filled(found, inputs, limit, room_bytes)
 
     whole = dataset(data, "data", labels=None if setup.labels else labels)
     if setup.labels:

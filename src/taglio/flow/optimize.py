@@ -20,9 +20,10 @@ from taglio.flow.curve import costly, curve
 from taglio.flow.error import error_model
 from taglio.flow.finalists import in_places, same_assignment
 from taglio.flow.gpu import on_gpus
+from taglio.flow.limits import Bounds, limits_for, steered
 from taglio.flow.opening import Model
 from taglio.flow.outcome import Outcome, Point, Variant
-from taglio.flow.plan import Bounds, Decision, decide, limits_for, steered
+from taglio.flow.plan import Decision, decide
 from taglio.flow.profile import AUTO, profiles, read_scheme
 from taglio.flow.result import Result, result_of
 from taglio.flow.settle import Settled, settle
@@ -67,8 +68,8 @@ def optimize(
     by metric, such as {"relative-l2": 0.03, "ctc": 0.01}; the first steers the search. Blocks that match a pattern in
     `keep_float` stay float, those in `force_int8` become int8. `scheme` is the int8 form ("auto": the best of several),
     `effort` scales the time given to measuring; `time_limit_s` lowers it, stage by stage, to finish within so many
-    seconds (what each stage needs at least may exceed them). `progress` is called with a stage, the work done and the
-    total.
+    seconds (what each stage needs at least may exceed them). `progress` is called with what is done, how much of it is
+    done, and the total.
 
     The plan keeps the limit on all held-out inputs and is the fastest finalist, timed beside float and all-int8; if no
     int8 plan is both, the result is the float model. Raises Infeasible if blocks that are forced into int8 break the
@@ -91,20 +92,20 @@ def optimize(
     if limits.max_error is None:
         raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
     clock.lap("load")
-    found = settle(work, wanted, limits.max_error, limits.metric, effort=clock.effort("scheme"))
+    found = settle(work.at(clock.effort("scheme")), wanted, limits.max_error, limits.metric)
     settled, places = found.work, found.places
     if places.schemes or len(places.results) > 1:
         clock.lap("scheme")
     chosen, repairs = found.scheme, tuple[RepairResult, ...]()
     if any(each.scheme == places.scheme and each.error > limits.max_error for each in places.schemes):
         chosen, repairs = choose_repairs(
-            settled.in_place(studied(places.planned)), chosen, limits.metric, effort=clock.effort("repair")
+            settled.in_place(studied(places.planned)).at(clock.effort("repair")), chosen, limits.metric
         )
         settled.kept.forget("builder", but=chosen)  # each holds a copy of the weights
         clock.lap("repair")
     settled.builder(chosen)
     clock.lap("calibrate")
-    measured = profiles(settled, places.planned, chosen, clock.effort("profile"))
+    measured = profiles(settled.at(clock.effort("profile")), places.planned, chosen)
     clock.lap("profile")
     best, home = next(iter(measured.items()))
     inner = left_for_int8(limits.max_error, places.usable.get(best, 0.0))
@@ -112,8 +113,8 @@ def optimize(
         settled.in_place(studied(measured)), home, near=inner, confidence=confidence, effort=clock.effort("error")
     )
     clock.lap("error")
-    effort = clock.effort("plan")
-    decision = decide(settled, measured, error, limits, bases=places.usable, effort=effort)
+    settled = settled.at(clock.effort("plan"))
+    decision = decide(settled, measured, error, limits, bases=places.usable)
     levels = curve(
         settled.graph,
         decision.profile,
@@ -121,7 +122,7 @@ def optimize(
         limits,
         base=places.usable.get(decision.profile.conditions.runtime, 0.0),
         ahead=decision.ahead(),
-        effort=effort,
+        effort=settled.effort,
     )
     clock.lap("plan")
     built = assemble(settled, decision.plan)
@@ -136,11 +137,15 @@ def optimize(
         *_left_out(work, found, wanted),
         *already_quantized(work.model.proto, work.setup.requantize),
     )
-    outcome = _outcome(settled, places.schemes, decision, built, notes, clock)
-    outcome = replace(outcome, repairs=repairs, forms=found.forms, curve=levels, costly=costly(error))
-    if work.setup.runtime == AUTO:
-        rows = in_places(decision.finalists, decision.timed, decision.answers, places.results)
-        outcome = replace(outcome, places=rows)
+    rows = in_places(decision.finalists, decision.timed, decision.answers, places.results)
+    outcome = replace(
+        _outcome(settled, places.schemes, decision, built, notes, clock),
+        repairs=repairs,
+        forms=found.forms,
+        places=rows if work.setup.runtime == AUTO else (),
+        curve=levels,
+        costly=costly(error),
+    )
     settled.kept.forget("switchable")
     settled.kept.forget("answers")
     later = settled.but(setup=replace(work.setup, bfloat16=settled.setup.bfloat16))

@@ -13,8 +13,10 @@ from typing import Literal
 import numpy as np
 
 from taglio.errors import Infeasible
+from taglio.flow.choose_place import left_for_int8
 from taglio.plan.assemble import request_shares
 from taglio.plan.describe import period_s
+from taglio.plan.one_machine import noise_limits
 from taglio.plan.place import Answer
 from taglio.plan.result import Plan
 from taglio.plan.workload import Objective, Workload, parse_objective
@@ -55,22 +57,16 @@ _ERROR = 0.01
 
 
 def front(
-    workloads: Sequence[Workload],
-    axis: Axis,
-    plan: Planner,
-    with_error: Callable[[Workload, float], Workload],
-    *,
-    points: int = 8,
-    progress: Progress | None = None,
+    workloads: Sequence[Workload], axis: Axis, plan: Planner, *, points: int = 8, progress: Progress | None = None
 ) -> Front:
-    """The front of one model, or of several on the same devices. `with_error` changes a workload's error bound.
+    """The front of one model, or of several on the same devices.
 
     The end points are the best plans by each single aim; between them the other aim is bounded at even steps and
     latency is minimised.
     """
     found: list[FrontPoint] = []
     missing = 0
-    bounded = _bounds(workloads, axis, plan, with_error, points, found)
+    bounded = _bounds(workloads, axis, plan, points, found)
     for limit, works in reported(bounded, "front", progress):
         try:
             found.append(_point(axis, workloads, plan(works, _LATENCY), limit))
@@ -80,19 +76,13 @@ def front(
 
 
 def _bounds(
-    works: Sequence[Workload],
-    axis: Axis,
-    plan: Planner,
-    with_error: Callable[[Workload, float], Workload],
-    points: int,
-    found: list[FrontPoint],
+    works: Sequence[Workload], axis: Axis, plan: Planner, points: int, found: list[FrontPoint]
 ) -> list[tuple[float, list[Workload]]]:
     """Limits on the other aim, each with the workloads under it; adds the end points' plans to `found`."""
     if axis == "error":
-        factors = [2.0 ** (step - points + 2) for step in range(points)]
         return [
             (factor * _error(works[0]), [with_error(each, factor * _error(each)) for each in works])
-            for factor in factors
+            for factor in (2.0 ** (step - points + 2) for step in range(points))
         ]
     best = plan(works, parse_objective("energy" if axis == "energy" else "throughput"))
     quick = plan(works, _LATENCY)
@@ -102,35 +92,37 @@ def _bounds(
     if low <= 0.0 or high / low < 1.0 + 1e-6:
         return []
     limits = [low * (high / low) ** (step / (points - 1)) for step in range(1, points - 1)]
-    if axis == "energy":
-        least = [each.predicted_joules.value if each.predicted_joules is not None else 0.0 for each in best.plans]
+
+    def under(limit: float) -> list[Workload]:
+        if axis == "energy":
+            least = zip(works, map(_joules, best.plans), strict=True)
+            return [each.with_limits(max_energy_joules=own * limit / values[0]) for each, own in least]
+        if len(works) == 1:
+            return [works[0].with_limits(min_rate_per_s=limit)]
+        rates = [limit * float(share) for share in request_shares(works)]
         return [
-            (
-                limit,
-                [
-                    each.with_limits(max_energy_joules=own * limit / values[0])
-                    for each, own in zip(works, least, strict=True)
-                ],
-            )
-            for limit in limits
+            replace(each, rate_per_s=max(each.rate_per_s or 0.0, rate)) for each, rate in zip(works, rates, strict=True)
         ]
-    if len(works) == 1:
-        return [(limit, [works[0].with_limits(min_rate_per_s=limit)]) for limit in limits]
-    shares = request_shares(works)
-    return [
-        (
-            limit,
-            [
-                replace(each, rate_per_s=max(each.rate_per_s or 0.0, limit * float(share)))
-                for each, share in zip(works, shares, strict=True)
-            ],
-        )
-        for limit in limits
-    ]
+
+    return [(limit, under(limit)) for limit in limits]
+
+
+def with_error(workload: Workload, max_error: float | None, slack: float = 1.0) -> Workload:
+    """A workload with another error limit, of which int8 gets what the devices' runtimes leave."""
+    if max_error is None:
+        return workload
+    assert workload.error is not None, "a model is placed with its error model"
+    left = left_for_int8(max_error, max(workload.bases.values(), default=0.0))
+    bounds = noise_limits(workload.error, left, slack)
+    return replace(workload, noise_limits=bounds).with_limits(max_error=max_error)
 
 
 def _error(work: Workload) -> float:
     return work.limits.max_error or _ERROR
+
+
+def _joules(plan: Plan) -> float:
+    return 0.0 if plan.predicted_joules is None else plan.predicted_joules.value
 
 
 def _point(axis: Axis, works: Sequence[Workload], answer: Answer, limit: float) -> FrontPoint:
@@ -146,8 +138,7 @@ def _value(axis: Axis, works: Sequence[Workload], answer: Answer) -> float:
         used = [each.predicted_error.value / _error(work) for each, work in zip(plans, works, strict=True)]
         return _error(works[0]) * max(used)
     if axis == "energy":
-        joules = [each.predicted_joules.value if each.predicted_joules is not None else 0.0 for each in plans]
-        return float(request_shares(works) @ np.array(joules))
+        return float(request_shares(works) @ np.array([*map(_joules, plans)]))
     busiest = period_s(answer.assembled, answer.totals)
     return 1.0 / busiest if busiest > 0.0 else 0.0
 

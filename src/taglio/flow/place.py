@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 
@@ -15,13 +14,13 @@ from taglio.errors import BadArtifact, BadOption, Infeasible
 from taglio.flow.answers import answers
 from taglio.flow.by_hand import matches
 from taglio.flow.choose_place import base_errors, left_for_int8, together
-from taglio.flow.pareto import Axis, Front, front
-from taglio.flow.plan import Bounds, limits_for, meters
+from taglio.flow.limits import Bounds, limits_for
+from taglio.flow.pareto import Axis, Front, front, with_error
+from taglio.flow.plan import meters
 from taglio.flow.search import search_by
 from taglio.flow.work import Work, require_own
 from taglio.flow.workspace import PROFILE
 from taglio.model.graph import Graph
-from taglio.plan.one_machine import noise_limits
 from taglio.plan.place import Answer, Running
 from taglio.plan.place import place as solve
 from taglio.plan.result import Limits, Plan
@@ -285,23 +284,14 @@ def place(
 def _none_holds(candidates: Sequence[Candidate], tried: Sequence[tuple[Answer, Sequence[float]]]) -> str:
     """Why no plan tried is good enough: how close the best comes, and whose limit it breaks most."""
 
-    def shares(errors: Sequence[float]) -> list[tuple[float, str]]:
-        bounded = [(error, each) for error, each in zip(errors, candidates, strict=True) if each.limits.max_error]
-        return [(error / (each.limits.max_error or 1.0), each.name) for error, each in bounded] or [(inf, "")]
+    def worst(errors: Sequence[float]) -> tuple[float, str]:
+        bounds = [(each.limits.max_error, each.name) for each in candidates]
+        shares = [(error / bound, name) for error, (bound, name) in zip(errors, bounds, strict=True) if bound]
+        return max(shares, default=(inf, ""))
 
-    share, name = min(max(shares(errors)) for _, errors in tried)
+    share, name = min(worst(errors) for _, errors in tried)
     whose = f" of {name}" if len(candidates) > 1 and name else ""
     return f"no plan tried keeps the error limit{whose}; the best has {share:.2f} x the limit: raise `max_error`"
-
-
-def with_error(workload: Workload, max_error: float | None, slack: float = 1.0) -> Workload:
-    """A workload with another error limit, of which int8 gets what the devices' runtimes leave."""
-    if max_error is None:
-        return workload
-    assert workload.error is not None, "a model is placed with its error model"
-    left = left_for_int8(max_error, max(workload.bases.values(), default=0.0))
-    bounds = noise_limits(workload.error, left, slack)
-    return replace(workload, noise_limits=bounds).with_limits(max_error=max_error)
 
 
 def pareto(
@@ -325,7 +315,7 @@ def pareto(
         return solve(works, cluster, objective, gap=gap, time_limit_s=time_limit_s)
 
     works = [replace(each.workload(cluster), name=each.work.name) for each in candidates]
-    return front(works, axis, plan, with_error, points=points, progress=progress)
+    return front(works, axis, plan, points=points, progress=progress)
 
 
 def moving_from(plans: Sequence[Plan], cost_s: float, objective: Objective, cluster: Cluster) -> Running:
@@ -341,7 +331,6 @@ class _Meter:
 
     def __init__(self, each: Candidate) -> None:
         self._work = each.work.in_place(NAME)  # as assembled for several devices, whatever their runtimes
-        self._build = self._work.builder(each.measured.scheme).build
         self._meter, self._limits = meters(self._work, each.measured, each.limits)[1](), each.limits
         self._base = each.base
         self._known: dict[str, float] = {}
@@ -353,10 +342,8 @@ class _Meter:
     def _in_float32(self, plan: Plan) -> float:
         key = plan.fingerprint()
         if key not in self._known:
-            wires = plan.wire_only(self._work.graph)
-            if wires:
-                built = partial(self._build, plan.assignment(), wires)
-                self._known[key] = answers(self._work, {"plan": built}, self._limits)["plan"].judged
+            if plan.wire_only(self._work.graph):
+                self._known[key] = answers(self._work, {"plan": plan}, self._limits)["plan"].judged
             else:
                 self._known[key] = self._meter.error(plan.assignment())
         return self._known[key]

@@ -11,9 +11,10 @@ from taglio.cluster import file as cluster_file
 from taglio.cluster.changes import changed
 from taglio.cluster.devices import Cluster, Handling
 from taglio.errors import BadOption
-from taglio.flow import place as placing
 from taglio.flow.pareto import AXES, Front
 from taglio.flow.place import Candidate, candidate, moving_from, source
+from taglio.flow.place import pareto as front_of
+from taglio.flow.place import place as place_all
 from taglio.flow.workspace import PLAN, PROFILE, keep_plan, read_error, reopen_profiled
 from taglio.model.graph import Graph
 from taglio.plan.explain import Alternative, again, limits_cost, runner_up, what_if
@@ -123,7 +124,7 @@ def place(
         if running is not None:
             plan = _reread(folders[0], candidates[0].work.graph, running)
             before = moving_from((plan,), switching_cost_s, aim, cluster)
-        answer = placing.place(
+        answer = place_all(
             candidates, cluster, objective=aim, running=before, gap=gap, time_limit_s=time_limit_s, progress=progress
         )
         for where, plan in zip(folders, answer.plans, strict=True):
@@ -166,7 +167,7 @@ def pareto(
     cluster, _ = opened(cluster_path, scenario)
     with ExitStack() as stack:
         folders, candidates = _opened_all(stack, cluster, folder, others, limits)
-        result = placing.pareto(
+        result = front_of(
             candidates, cluster, axis, points=points, gap=gap, time_limit_s=time_limit_s, progress=progress
         )
         work = candidates[0].work

@@ -5,70 +5,38 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import inf
-from typing import Any
 
-import onnx
-
-from taglio.arguments import number, patterns, positive
 from taglio.error.judge import fewest_samples
-from taglio.error.loss import Bound, parse_metric
+from taglio.error.loss import parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
-from taglio.errors import BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError, plural
+from taglio.errors import BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
 from taglio.flow.answers import Answers, judging
 from taglio.flow.as_built import AsBuilt, unsure
+from taglio.flow.build import quantized
 from taglio.flow.by_hand import place_by_hand
 from taglio.flow.choose_place import studied
-from taglio.flow.error import loss_limits
-from taglio.flow.finalists import (
-    PLAIN,
-    Build,
-    by_the_clock,
-    everywhere,
-    fastest_of,
-    finalists,
-    plans,
-    proven,
-    same_assignment,
-    timed_finalists,
-)
-from taglio.flow.search import (
-    Tried,
-    best,
-    corrected,
-    damage_first,
-    exclude,
-    keeps_pins,
-    key_of,
-    predicted_by,
-    search,
-    unsolved,
-)
+from taglio.flow.finalists import PLAIN, by_the_clock, fastest_of, finalists, finals, same_assignment
+from taglio.flow.limits import Bounds, infeasible, limits_for
+from taglio.flow.rules import by_rules
+from taglio.flow.search import Tried, best, corrected, keeps_pins, key_of, predicted_by, search, unsolved
 from taglio.flow.work import Work, affordable, require_own
-from taglio.model.graph import ANCHORS, Graph
-from taglio.plan.one_machine import pinned
 from taglio.plan.result import Limits, Plan, placements
 from taglio.profile.busy import doubt
-from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
+from taglio.profile.measure import FLOAT_RUN, refine
 from taglio.profile.result import Profile
 from taglio.profile.sessions import sessions_within
-from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.profile.stopwatch import Effort, Timed
 from taglio.progress import Progress
-from taglio.quantize.effective import effective
-from taglio.quantize.precision import Assignment, Precision
-from taglio.runtimes.session import Session
 
-# One limit on the metric, or limits by metric name.
-Bounds = float | Mapping[str, float]
 # How often timings of plans refine the tables, and how many plans are measured: solved ones, from _FEWEST to _SOLVED,
 # and those of rules that exclude block after block. Each is cut where it would take longer than _PATIENCE_S, and one
-# measurement at _VERIFY_S, at effort 1; a small effort counts as _LEAST, and in the finals as _LEAST_FINALS: three
-# rounds prove nothing if one is disturbed.
+# measurement at _VERIFY_S, at effort 1; a smaller effort counts as _LEAST.
 _ROUNDS = 2
 _PATIENCE_S = 60.0
 _SOLVED, _FEWEST, _SOLVED_AGAIN, _EXCLUDED = 10, 3, 6, 30
 _VERIFY_SAMPLES, _VERIFY_S = 32, 8.0
-_LEAST, _LEAST_FINALS = 0.1, 0.2
+_LEAST = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,37 +99,11 @@ def plan(
     True
     """
     require_own(work, profile=profile, error=error)
-    work = work.telling(progress).settled(profile.scheme)
+    work = work.telling(progress).at(effort).settled(profile.scheme)
     limits = limits_for(work, max_error, keep_float, force_int8)
-    places = place_by_hand(work.graph, patterns("pins", pins), patterns("cuts", cuts), patterns("devices", devices))
+    devices_of = place_by_hand(work.graph, pins, cuts, devices)
     measured = {profile.conditions.runtime: profile}
-    chosen = decide(work, measured, error, limits, effort=effort).plan
-    return by_hand(work, chosen, places)
-
-
-def by_hand(work: Work, chosen: Plan, places: Mapping[str, str]) -> Plan:
-    """A plan with its blocks placed by hand."""
-    return replace(chosen, placements=placements(work.graph, chosen.assignment(), places))
-
-
-def steered(max_error: Bounds, settings: dict[str, Any]) -> dict[str, Any]:
-    """`settings` with a metric: the first limited one, if `settings` names none and no limit is without a metric's
-    name."""
-    if isinstance(max_error, Mapping) and max_error and "" not in max_error:
-        return {"metric": next(iter(max_error)), **settings}
-    return settings
-
-
-def limits_for(
-    work: Work, max_error: Bounds | None, keep_float: Sequence[str] = (), force_int8: Sequence[str] = ()
-) -> Limits:
-    """Limits from name patterns and from one limit in the metric's unit, or several by metric ("": the set-up's).
-    Raises BadOption."""
-    given = dict(max_error) if isinstance(max_error, Mapping) else {} if max_error is None else {"": max_error}
-    bounds = {name: number("max_error", value) for name, value in given.items()}
-    names = (patterns("keep_float", keep_float), patterns("force_int8", force_int8))
-    also = tuple(Bound(parse_metric(name), value) for name, value in bounds.items() if name)
-    return loss_limits(work, replace(pinned(work.graph, bounds.get(""), *names), also=also))
+    return decide(work, measured, error, limits, devices=devices_of).plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,58 +124,46 @@ def decide(
     limits: Limits,
     *,
     bases: Mapping[str, float] | None = None,
-    effort: float = 1.0,
+    devices: Mapping[str, str] | None = None,
 ) -> Decision:
     """Plan in each place that was `measured`, and let the clock choose among the finalists of all places.
 
     `bases` gives the error of the float model in each place where a model may be deployed; the first is where float is
-    compared. Default: the measured places.
+    compared. Default: the measured places. `devices` are those of blocks that are placed by hand.
     """
     if limits.max_error is None:
         raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
-    positive("effort", effort)
     bases = bases or dict.fromkeys(measured, 0.0)
     first = next(iter(measured.values()))
     work = work.settled(first.scheme).in_place(next(iter(bases)))
-    meter, full = meters(work.in_place(studied(measured)), first, limits, effort, model.samples)
-
-    def build(assignment: Assignment, place: str) -> onnx.ModelProto:
-        return work.in_place(place).builder(first.scheme).build(assignment)
-
+    meter, full = meters(work.in_place(studied(measured)), first, limits, model.samples)
     found: dict[str, Explored] = {}
     refusals: list[TaglioError] = []
     for place, profile in measured.items():
-        there = work.in_place(place)
         try:
-            found[place] = _explored(
-                there, build, profile, model, limits, (meter, full), base=bases[place], effort=effort
-            )
+            found[place] = _explored(work.in_place(place), profile, model, limits, (meter, full), bases[place])
         except (Infeasible, BadModel, MeasurementFailed) as error:
             refusals.append(error)
     if not found:
         raise refusals[0]
     tried = [each for explored in found.values() for each in explored.tried]
-    budget_s = (8.0 + 2.0 * (len(bases) - 1)) * max(_LEAST_FINALS, effort)
     by_place = {place: finalists(each.tried, each.leader) for place, each in found.items()}
-    most = sessions_within(_patience_s(effort), work.model.proto)
-    final, answered = everywhere(by_place, bases, effort, most), dict[str, Answers]()
-    timed = timed_finalists(work, build, final, budget_s, limits, meter.samples)
-    winner = proven(work, build, final, timed, answered, limits)
+    most = sessions_within(_patience_s(work), work.model.proto)
+    final, timed, winner, answered = finals(work, by_place, bases, limits, meter.samples, most)
     again_s = _FEWEST * len(work.data.held_out.samples) * meter.evaluation_s / meter.samples
     patient = winner is None or again_s <= _PATIENCE_S
     if meter.samples < len(work.data.held_out.samples) and patient and _none_but_plain(final, winner):
         place, best_there = next(iter(found.items()))
         expected = AsBuilt(limits, bases[place])
-        again = _searched(work, best_there.profile, best_there.error, expected.within(), full(), effort=effort)
+        again = _searched(work, best_there.profile, best_there.error, expected.within(), full())
         again = predicted_by(best_there.profile, best_there.error, work.graph, again)
         again = [expected.deployed(each) for each in again]
-        final, answered = everywhere({place: finalists(again, None)}, bases, effort, most), {}
-        timed = timed_finalists(work, build, final, budget_s, limits, full().samples)
-        winner = proven(work, build, final, timed, answered, limits)
+        by_place = {place: finalists(again, None)}
+        final, timed, winner, answered = finals(work, by_place, bases, limits, full().samples, most)
         tried += again
     if winner is None:
         losses = [f"{part.name} {part.lost}" for each in answered.values() for part in each.parts if part.lost]
-        raise _infeasible(limits, min(each.error for each in final.values()), next(iter(losses), ""))
+        raise infeasible(limits, min(each.error for each in final.values()), next(iter(losses), ""))
     final = {
         name: each if each.plan.runtime in found or name not in timed else by_the_clock(each, timed[name])
         for name, each in final.items()
@@ -242,7 +172,7 @@ def decide(
     known = found[place if place in found else next(iter(found))]
     chosen = _chosen(work, final[winner], tried)
     return Decision(
-        plan=chosen,
+        plan=replace(chosen, placements=placements(work.graph, chosen.assignment(), devices)),
         winner=winner,
         finalists=final,
         timed=timed,
@@ -256,14 +186,11 @@ def decide(
 
 def _explored(
     work: Work,
-    build: Build,
     measured: Profile,
     model: ErrorModel,
     limits: Limits,
     meters: tuple[ErrorMeter, Callable[[], ErrorMeter]],
-    *,
     base: float,
-    effort: float,
 ) -> Explored:
     """Plan, time the plans' kernels, refine the profile around the fastest, plan again; in the place of the set-up,
     where the float model has the error `base`.
@@ -273,52 +200,61 @@ def _explored(
     """
     place, (meter, full) = AsBuilt(limits, base), meters
     study = model
-    tried = _searched(work, measured, model, place.within(), meter, full=full, effort=effort)
+    tried = _searched(work, measured, model, place.within(), meter, full)
     model = corrected(study, work.graph, tried, place.bound)
     known, leader = measured, None
     seen = set[object]()
     start = time.monotonic()
     for index in range(_ROUNDS):
-        chosen = finalists(tried, leader)
+        chosen = {
+            name if name == FLOAT_RUN else f"finalist {name}": each for name, each in finalists(tried, leader).items()
+        }
         keys = {key_of(each.plan.assignment()) for each in chosen.values()}
-        if keys <= seen or time.monotonic() - start + len(chosen) * work.setup.run_s > _patience_s(effort):
+        if keys <= seen or time.monotonic() - start + len(chosen) * work.setup.run_s > _patience_s(work):
             break
-        if len(chosen) > sessions_within(_patience_s(effort), work.model.proto):
+        if len(chosen) > sessions_within(_patience_s(work), work.model.proto):
             break
         seen |= keys
         losses = dict[str, float]()
-        asked = [_label(name) for name, each in chosen.items() if unsure(place.deployed(each), limits)]
+        asked = [name for name, each in chosen.items() if unsure(place.deployed(each), limits)]
         judge = judging(work, limits, meter.samples, asked, losses)
-        timed, refused = _time(work, build, chosen, 6.0 * effort, judge)
-        failed = [each for name, each in chosen.items() if _label(name) in refused]
+        models = {FLOAT_RUN: partial(work.builder(measured.scheme).build, {})}
+        models |= {name: partial(quantized, work, each.plan) for name, each in chosen.items()}
+        refused = dict[str, str]()
+        timed = work.time(models, Effort(budget_s=6.0), kernels=True, refused=refused, opened=judge)
+        if FLOAT_RUN in refused:
+            raise BadModel(refused[FLOAT_RUN])
+        failed = [each for name, each in chosen.items() if name in refused]
         tried = [each for each in tried if not any(same_assignment(each, other) for other in failed)]
-        chosen = {name: each for name, each in chosen.items() if _label(name) in timed}
+        chosen = {name: each for name, each in chosen.items() if name in timed}
         for name, each in chosen.items():
-            place.note(each, losses.get(_label(name), 0.0))
+            place.note(each, losses.get(name, 0.0))
         chosen = dict(zip(chosen, place.judged(work.graph, [*chosen.values()]), strict=True))
         # That few runs do not show that it is faster than float leaves it in the finals, which do.
-        leader = chosen[fastest_of(chosen, {name: timed[_label(name)] for name in chosen})]
+        leader = chosen[fastest_of(chosen, timed)]
         place.follow(leader)
-        runs = {_label(name): (each.plan.assignment(), timed[_label(name)]) for name, each in chosen.items()}
+        runs = {name: (each.plan.assignment(), timed[name]) for name, each in chosen.items()}
         runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
         known = refine(work.model, work.graph, known, runs, f" {index + 1}", near=leader.plan.assignment())
-        inner, rounds = place.within(), min(_SOLVED_AGAIN, _solved(meter, effort))
-        told = work.progress
+        inner, rounds = place.within(), min(_SOLVED_AGAIN, _solved(work, meter))
         tried = place.judged(work.graph, tried)
-        tried += search(work.graph, known, model, inner, meter.error, rounds=rounds, effort=effort, progress=told)
+        tried += search(
+            work.graph, known, model, inner, meter.error, rounds=rounds, effort=work.effort, progress=work.progress
+        )
         model = corrected(study, work.graph, tried, place.bound)
         tried = predicted_by(known, model, work.graph, tried)
-    tried, leaders = (
-        [place.deployed(each) for each in predicted_by(known, model, work.graph, some)]
-        for some in (tried, [leader] if leader else [])
-    )
-    return Explored(tried, leaders[0] if leaders else None, known, model)
+
+    def deployed(some: Sequence[Tried]) -> list[Tried]:
+        return [place.deployed(each) for each in predicted_by(known, model, work.graph, some)]
+
+    return Explored(deployed(tried), deployed([leader])[0] if leader else None, known, model)
 
 
 def _none_but_plain(final: Mapping[str, Tried], winner: str | None) -> bool:
     """Whether only float or all-int8 is left although some plans were expected to hold."""
     plain = winner is None or final[winner].name in PLAIN
-    return plain and bool(plans(final)) and not plans(final, holding=True)
+    others = [each.holds for each in final.values() if each.name not in PLAIN]
+    return plain and bool(others) and not any(others)
 
 
 def _chosen(work: Work, winner: Tried, tried: Sequence[Tried]) -> Plan:
@@ -339,70 +275,31 @@ def _searched(
     model: ErrorModel,
     limits: Limits,
     meter: ErrorMeter,
-    *,
     full: Callable[[], ErrorMeter] | None = None,
-    effort: float,
 ) -> list[Tried]:
     """Float, all-int8, plans by simple rules and by the search, each with its measured error.
 
     If nothing holds on `meter`, `full` decides. Raises Infeasible if nothing holds there either.
     """
-    rounds, told = _solved(meter, effort), work.progress
-    tried = search(work.graph, measured, model, limits, meter.error, rounds=rounds, effort=effort, progress=told)
-    patient = _EXCLUDED * meter.evaluation_s <= _patience_s(effort)
-    for name, assignment in _rules(work.graph, measured, model, limits, meter, excluding=patient).items():
+    rounds = _solved(work, meter)
+    tried = search(
+        work.graph, measured, model, limits, meter.error, rounds=rounds, effort=work.effort, progress=work.progress
+    )
+    patient = _EXCLUDED * meter.evaluation_s <= _patience_s(work)
+    for name, assignment in by_rules(work.graph, measured, model, limits, meter, excluding=patient).items():
         errors = meter.errors(assignment) if assignment else (0.0, 0.0)
         candidate = unsolved(name, work.graph, measured, model, limits, assignment, errors)
         tried.append(replace(candidate, holds=candidate.holds and keeps_pins(work.graph, limits, candidate.plan)))
     if not any(each.holds for each in tried):
         if full is not None and full() is not meter:
-            return _searched(work, measured, model, limits, full(), effort=effort)
+            return _searched(work, measured, model, limits, full())
         best = min(tried, key=lambda each: each.error)
-        raise _infeasible(limits, best.error, "" if best.error < inf else meter.tally(best.plan.assignment()).lost())
+        raise infeasible(limits, best.error, "" if best.error < inf else meter.tally(best.plan.assignment()).lost())
     return tried
 
 
-def _rules(
-    graph: Graph, measured: Profile, model: ErrorModel, limits: Limits, meter: ErrorMeter, *, excluding: bool
-) -> dict[str, Assignment]:
-    """Distinct assignments that need no solver: float, all int8, only blocks with weights in int8; the blocks that have
-    a form without calibration, in it. If `excluding`, also these without the most damaging blocks, as few as the limit
-    requires; and the blocks with the most FLOPs, as many as it allows."""
-    whole = next(each for each in measured.precisions if each.form == "whole")
-    everything = pure_assignments(graph, measured.precisions)["int8"]
-    pinned = {name: precision for name, precision in everything.items() if name not in limits.float_blocks}
-    # Weightless blocks gain little in int8, and the tables are least sure of the cost of their boundaries.
-    weighted = {
-        name: precision
-        for name, precision in pinned.items()
-        if graph.block(name).anchor in ANCHORS or name in limits.int8_blocks
-    }
-    result: dict[str, Assignment] = {} if limits.int8_blocks else {FLOAT_RUN: {}}
-    result["int8"] = effective(graph, pinned, whole)
-
-    def holding(order: Sequence[str], start: Assignment) -> dict[str, Precision]:
-        return exclude(order, limits, start, lambda each: meter.error(effective(graph, each, whole)))
-
-    choices: dict[str, Mapping[str, Precision]] = {"int8": pinned, "weights": weighted}
-    for form in (each for each in measured.precisions if each.uncalibrated and not limits.int8_blocks):
-        fitting = [block.name for block in graph.choices() if form.fits(block)]
-        choices[form.name] = dict.fromkeys([name for name in fitting if name not in limits.float_blocks], form)
-    if excluding:
-        for name, start in [*choices.items()]:
-            choices[f"{name}, worst excluded"] = holding(damage_first(model, start), start)
-        few_flops_first = sorted(
-            (block for block in graph.candidates() if block.name in weighted), key=lambda b: b.flops
-        )
-        choices["most FLOPs"] = holding([block.name for block in few_flops_first], weighted)
-    for rule, blocks in choices.items():
-        assignment = effective(graph, blocks, whole)
-        if all(key_of(assignment) != key_of(other) for other in result.values()):
-            result[rule] = assignment
-    return result
-
-
 def meters(
-    work: Work, profile: Profile, limits: Limits, effort: float = 1.0, inputs: int = 0
+    work: Work, profile: Profile, limits: Limits, inputs: int = 0
 ) -> tuple[ErrorMeter, Callable[[], ErrorMeter]]:
     """Two meters of a plan's error: one for searching, on the first _VERIFY_SAMPLES held-out inputs, or as many
     `inputs` as were studied, or fewer if those take longer than _VERIFY_S, but as many as the metrics need; and what
@@ -411,7 +308,7 @@ def meters(
     switchable = work.switchable(profile.scheme)
     limit = inf if limits.max_error is None else limits.max_error
     fewest = max(map(fewest_samples, [parse_metric(work.setup.metric), *(each.metric for each in limits.also)]))
-    verify_s = max(_LEAST, effort) * _VERIFY_S
+    verify_s = max(_LEAST, work.effort) * _VERIFY_S
     count = work.affordable(verify_s, max(_VERIFY_SAMPLES, inputs), fewest)
     first = work.meter(switchable, count, limits.also, limit)
     if first.evaluation_s > 2.0 * verify_s:  # reading the outputs takes long
@@ -422,64 +319,10 @@ def meters(
     return first, cache(lambda: work.meter(switchable, None, limits.also, limit))
 
 
-def _patience_s(effort: float) -> float:
-    return max(_LEAST, effort) * _PATIENCE_S
+def _patience_s(work: Work) -> float:
+    return max(_LEAST, work.effort) * _PATIENCE_S
 
 
-def _solved(meter: ErrorMeter, effort: float) -> int:
+def _solved(work: Work, meter: ErrorMeter) -> int:
     """How many solved plans to measure with `meter`."""
-    return affordable(meter.evaluation_s, _patience_s(effort), _SOLVED, _FEWEST)
-
-
-def _infeasible(limits: Limits, reached: float, lost: str = "") -> Infeasible:
-    """The error if no plan holds; `reached` is the smallest error of those tried, infinite if each loses an output:
-    `lost` says what one of them does."""
-    pins = f"with {plural(len(limits.int8_blocks), 'block')} forced to int8 " if limits.int8_blocks else ""
-    assert limits.max_error is not None
-    metric = limits.metric
-    if reached == inf and lost:
-        return Infeasible(f"no plan {pins}keeps the outputs: {lost}, which no limit allows: force fewer blocks to int8")
-    if limits.also:
-        bounds = [Bound(metric, limits.max_error), *limits.also]
-        told = ", ".join(f"{each.metric.title} {each.metric.limit(each.max_error)}" for each in bounds)
-        return Infeasible(
-            f"no plan {pins}keeps {told}: the best exceeds a limit by a factor of {bounds[0].share(reached):.2f}: "
-            "raise the limits with `max_error`, or force fewer blocks to int8"
-        )
-    return Infeasible(
-        f"no plan {pins}keeps the {metric.title} {metric.limit(limits.max_error)}: "
-        f"the best has {metric.text(reached)}: allow that much with `max_error`, or force fewer blocks to int8"
-    )
-
-
-def _label(name: str) -> str:
-    return name if name == FLOAT_RUN else f"finalist {name}"
-
-
-def _time(
-    work: Work,
-    build: Build,
-    chosen: Mapping[str, Tried],
-    budget_s: float,
-    opened: Callable[[str, Session], None],
-) -> tuple[dict[str, Timed], dict[str, str]]:
-    """The times of the float model and every chosen plan, by label, and why a plan does not run; `opened` gets every
-    session. Raises BadModel if the float model does not run."""
-    assignments: dict[str, Mapping[str, Precision]] = {FLOAT_RUN: {}}
-    assignments |= {_label(name): each.plan.assignment() for name, each in chosen.items()}
-    refused: dict[str, str] = {}
-    timed = time_models(
-        {name: partial(build, assignment, work.setup.runtime) for name, assignment in assignments.items()},
-        work.timed,
-        work.setup.options(),
-        Effort(budget_s=budget_s),
-        kernels=True,
-        progress=work.progress,
-        limit_bytes=work.memory_bytes,
-        refused=refused,
-        once_s=work.setup.run_s,
-        opened=opened,
-    )
-    if FLOAT_RUN in refused:
-        raise BadModel(refused[FLOAT_RUN])
-    return timed, refused
+    return affordable(meter.evaluation_s, _patience_s(work), _SOLVED, _FEWEST)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from taglio.arguments import number, positive
+from taglio.arguments import number
 from taglio.error.loss import RELATIVE
 from taglio.errors import BadModel, BadOption, MeasurementFailed
 from taglio.flow.settle import settle
@@ -34,8 +34,8 @@ def profile(
     """Measure seconds per block and form, inside the whole model.
 
     `scheme` is the int8 form, such as "qdq-u8s8-asym-pc"; "auto" measures several and takes the best for a relative L2
-    error of `max_error`. `effort` scales the time given to measuring; `progress` is called with a stage, the work done
-    and the total.
+    error of `max_error`. `effort` scales the time given to measuring; `progress` is called with what is done, how
+    much of it is done, and the total.
 
     >>> profile = taglio.profile(model, scheme="qdq-u8s8-asym-pc", effort=0.02)
     >>> str(profile.scheme), len(profile.runs) > 10
@@ -43,27 +43,26 @@ def profile(
     """
     require_own(work)
     wanted, bound = read_scheme(scheme), number("max_error", max_error)
-    positive("effort", effort)
-    found = settle(work.telling(progress), wanted, RELATIVE.bound(bound), RELATIVE, effort=effort)
+    found = settle(work.telling(progress).at(effort), wanted, RELATIVE.bound(bound), RELATIVE)
     # A profile does not name the tensors of a mix, so only `optimize`, which knows them, plans in one.
     place = OPENVINO if found.places.planned[0] == MIXED else found.places.planned[0]
-    return next(iter(profiles(found.work, [place], found.scheme, effort).values()))
+    return next(iter(profiles(found.work, [place], found.scheme).values()))
 
 
-def profiles(work: Work, planned: Sequence[str], scheme: Scheme, effort: float = 1.0) -> dict[str, Profile]:
+def profiles(work: Work, planned: Sequence[str], scheme: Scheme) -> dict[str, Profile]:
     """The profile in each place that is planned in. OpenVINO may fail on a mix though it runs float and all-int8: then
     the other places are planned in, or ONNX Runtime, where every block was tried."""
     found: dict[str, Profile] = {}
     for place in planned:
         try:
-            found[place] = profile_as(work.in_place(place), scheme, effort)
+            found[place] = profile_as(work.in_place(place), scheme)
         except (BadModel, MeasurementFailed):
             if place == NAME or work.setup.runtime != AUTO:
                 raise
-    return found or {NAME: profile_as(work.in_place(NAME), scheme, effort)}
+    return found or {NAME: profile_as(work.in_place(NAME), scheme)}
 
 
-def profile_as(work: Work, scheme: Scheme, effort: float = 1.0) -> Profile:
+def profile_as(work: Work, scheme: Scheme) -> Profile:
     """The profile under a scheme that was already chosen and tried."""
     return measure(
         work.model,
@@ -72,7 +71,7 @@ def profile_as(work: Work, scheme: Scheme, effort: float = 1.0) -> Profile:
         scheme,
         work.timed,
         work.setup.options(),
-        Effort(budget_s=16.0 * effort),
+        Effort(budget_s=16.0 * work.effort),
         seed=work.setup.seed,
         progress=work.progress,
         limit_bytes=work.memory_bytes,

@@ -10,8 +10,8 @@ from taglio import artifact, weights
 from taglio.components.build import Manifest
 from taglio.error.model import ErrorModel
 from taglio.errors import plural
-from taglio.flow import build, workspace
-from taglio.flow.build import Built, Deployed
+from taglio.flow import workspace
+from taglio.flow.build import Built, Deployed, read
 from taglio.flow.outcome import Outcome
 from taglio.flow.work import Setup, Work
 from taglio.flow.workspace import COMPONENTS, ERROR, GRAPH, OUTCOME, PLAN, PROFILE, SETUP, Found
@@ -19,7 +19,7 @@ from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 from taglio.quantize.scheme import Scheme
-from taglio.transaction import changing, drop, held
+from taglio.transaction import changing, held
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,8 +62,8 @@ class Result:
         """Write the workspace that `taglio optimize` writes: the model to deploy in components/model.onnx, and every
         artifact. An older one in `folder` is replaced completely or not at all. Raises Busy, and BadArtifact if the
         disk refuses."""
-        with changing(Path(folder), create=True) as staged:
-            write(staged, self)
+        with changing(Path(folder), create=True) as draft:
+            write(draft, self)
 
 
 def result_of(
@@ -100,7 +100,7 @@ def load(folder: str | os.PathLike[str]) -> Result:
         if (path / f"{OUTCOME}.json").exists():
             table = artifact.load(path / f"{OUTCOME}.json", OUTCOME, Outcome, model_sha256=sha256)
         setup = artifact.load(path / f"{SETUP}.json", SETUP, Setup, model_sha256=sha256)
-        built, _ = build.read(path / COMPONENTS, model_sha256=sha256)
+        built = read(path / COMPONENTS, sha256)
         workspace.built_from(path, built, plan)
         network, known = weights.load(path / workspace.FLOAT_MODEL), workspace.read_found(path, sha256)
         return Result(setup, network, graph, profile, error, plan, built, table, known)
@@ -109,9 +109,7 @@ def load(folder: str | os.PathLike[str]) -> Result:
 def write(folder: Path, result: Result) -> Manifest:
     """Write every artifact of `result` into a locked workspace; artifacts made from older ones are removed."""
     sha256 = result.plan.model_sha256
-    drop(folder, *workspace.MADE_FROM[PROFILE])
-    workspace.begin(folder, sha256, result.setup, result.float32, result.graph)
-    workspace.keep_found(folder, sha256, result.found)
+    workspace.begin(folder, sha256, result.setup, result.float32, result.graph, result.found)
     for kind, value in ((PROFILE, result.profile), (ERROR, result.error), (PLAN, result.plan)):
         artifact.save(folder / f"{kind}.json", kind, sha256, value)
     if result.table is not None:

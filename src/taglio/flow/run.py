@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from taglio import weights
 from taglio.errors import BadOption
 from taglio.flow.build import Built
 from taglio.flow.work import Work, require_own
@@ -12,7 +11,6 @@ from taglio.profile.result import Profile, predict
 from taglio.progress import Progress
 from taglio.run.in_process import RunReport, time_plan
 from taglio.run.steps import StepsReport, time_steps
-from taglio.scratch import scratch
 
 # Runs by default, as many as take _PATIENCE_S, at least _FEWEST.
 _RUNS, _PATIENCE_S, _FEWEST = 100, 60.0, 2
@@ -46,9 +44,7 @@ def run(
     # For a place without a profile only the plan's own time is known, not the machine's speed at that time.
     profiled, predicted_in = (floats, home) if plan.usage or plan.runtime == home else (None, plan.runtime)
     expected = _expected_s(work, profile, plan)
-    with scratch() as folder:
-        model = folder / "float32.onnx"
-        weights.write(model, work.model.proto)
+    with work.stored() as model:
         result = time_plan(
             built.open(options, runtime),
             model,
@@ -75,11 +71,8 @@ def run_steps(
     """Time `steps` steps of a session of the built plan beside one of the float model; each step passes its states to
     the next. Raises BadOption for a model without states, or if `built` is of another plan."""
     _refuse(plan, built, "steps", steps)
-    options, expected = work.setup.options(), _expected_s(work, profile, plan)
-    feeds = work.steps
-    with scratch() as folder:
-        model = folder / "float32.onnx"
-        weights.write(model, work.model.proto)
+    options, expected, feeds = work.setup.options(), _expected_s(work, profile, plan), work.steps
+    with work.stored() as model:
         executor = built.open(options, runtime)
         return time_steps(executor, model, feeds, options, steps, predicted_s=expected, progress=progress)
 

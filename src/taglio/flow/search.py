@@ -12,7 +12,7 @@ from taglio.plan.one_machine import describe, latency, make_plan
 from taglio.plan.result import Interval, Limits, Plan
 from taglio.profile.result import Profile
 from taglio.progress import Progress, reported
-from taglio.quantize.precision import FLOAT32, Assignment, Precision
+from taglio.quantize.precision import Assignment
 
 # Share of the bound beyond which loosening is not worth another solve; safety factor of a new slack.
 _CLOSE = 0.97
@@ -221,40 +221,6 @@ def corrected(error: ErrorModel, graph: Graph, tried: Sequence[Tried], bound: fl
     guesses = {key: error.predict(graph, each.plan.assignment()) for key, each in near.items()}
     ratios = [near[key].error / guess for key, guess in guesses.items() if guess > 0.0]
     return error.scaled(median(ratios)) if error.metric.smooth and len(ratios) >= _FEWEST else error
-
-
-def damage_first(error: ErrorModel, everything: Assignment) -> list[str]:
-    """The blocks of `everything` that were measured alone, most harmful first."""
-    alone = {
-        each.block: each.error for each in error.alone if everything.get(each.block, FLOAT32).name == each.precision
-    }
-    return sorted(alone, key=lambda name: -alone[name])
-
-
-def exclude(
-    order: Sequence[str], limits: Limits, everything: Assignment, measure: Callable[[Assignment], float]
-) -> dict[str, Precision]:
-    """`everything` without the first blocks of `order`, as few of them as the bound requires.
-
-    This is how tools exclude blocks by a rule: by damage, as accuracy control does, or by FLOPs. It ignores times, so
-    the solver's plans beat it if times differ between blocks; if they hardly do, it is a candidate that does not depend
-    on the latency model. Bisection assumes that excluding more blocks lowers the error.
-    """
-    assert limits.max_error is not None
-    free = [name for name in order if name in everything and name not in limits.int8_blocks]
-
-    def without(count: int) -> dict[str, Precision]:
-        left_out = set(free[:count])
-        return {name: precision for name, precision in everything.items() if name not in left_out}
-
-    low, high = 0, len(free)
-    while low < high:
-        middle = (low + high) // 2
-        if measure(without(middle)) <= limits.max_error:
-            high = middle
-        else:
-            low = middle + 1
-    return without(high)
 
 
 def best(tried: Sequence[Tried], count: int) -> list[Tried]:

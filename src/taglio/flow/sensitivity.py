@@ -1,7 +1,7 @@
 """Which blocks cause error, which save time, and which to leave out of quantisation and why. Values in, values out."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from taglio.error.model import ErrorModel
 from taglio.model.graph import Graph
@@ -41,44 +41,44 @@ def sensitivity(graph: Graph, profile: Profile, error: ErrorModel) -> tuple[Sens
     times = profile.block_times()
     alone = {each.block: each.error for each in error.alone if each.precision == "int8"}
     shares = _noise_shares(error)
-    blocks = [block for block in graph.candidates() if not block.movement]
-    saved = {b.name: times.get((b.name, "float32"), 0.0) - times.get((b.name, "int8"), 0.0) for b in blocks}
-    total = sum(each for each in saved.values() if each > 0.0)
-    rows = []
-    for block in blocks:
-        noise, part = shares.get(block.name, 0.0), max(0.0, saved[block.name]) / total if total > 0.0 else 0.0
-        rows.append(
-            Sensitivity(
-                block.name,
-                block.kind,
-                alone.get(block.name),
-                noise,
-                times.get((block.name, "float32"), 0.0),
-                times.get((block.name, "int8"), 0.0),
-                _reason(saved[block.name], noise, part, len(blocks)),
-            )
+    rows = [
+        Sensitivity(
+            block=block.name,
+            kind=block.kind,
+            damage=alone.get(block.name),
+            noise_share=shares.get(block.name, 0.0),
+            float_s=times.get((block.name, "float32"), 0.0),
+            int8_s=times.get((block.name, "int8"), 0.0),
+            leave_out="",
         )
+        for block in graph.candidates()
+        if not block.movement
+    ]
+    total_s = sum(row.saved_s for row in rows if row.saved_s > 0.0)
+    rows = [replace(row, leave_out=_reason(row, total_s, len(rows))) for row in rows]
     return tuple(sorted(rows, key=lambda row: -(row.damage or 0.0)))
 
 
 def ranks(rows: Sequence[Sensitivity]) -> dict[str, dict[str, int]]:
     """Rank by block, 1 the largest, by "damage", by seconds "saved" and by "worth", seconds saved per damage."""
-    values: dict[str, list[float]] = {
-        "damage": [row.damage or 0.0 for row in rows],
-        "saved": [row.saved_s for row in rows],
-        "worth": [row.saved_per_damage_s or 0.0 for row in rows],
+    values: dict[str, Callable[[Sensitivity], float]] = {
+        "damage": lambda row: row.damage or 0.0,
+        "saved": lambda row: row.saved_s,
+        "worth": lambda row: row.saved_per_damage_s or 0.0,
     }
     return {
-        name: {rows[i].block: n + 1 for n, i in enumerate(sorted(range(len(rows)), key=lambda i, v=each: -v[i]))}  # type: ignore[misc]
-        for name, each in values.items()
+        name: {row.block: place for place, row in enumerate(sorted(rows, key=value, reverse=True), 1)}
+        for name, value in values.items()
     }
 
 
-def _reason(saved_s: float, noise: float, part: float, blocks: int) -> str:
-    if saved_s <= 0.0:
-        return f"slower in int8 by {-saved_s * 1e6:.0f} us"
-    if noise * blocks > 1.0 and noise > _OUT_OF_PROPORTION * part:
-        return f"{noise:.0%} of the noise for {part:.1%} of the time saved"
+def _reason(row: Sensitivity, total_s: float, blocks: int) -> str:
+    """Why to leave a block out, if it is one of `blocks`, which save `total_s`; else ""."""
+    if row.saved_s <= 0.0:
+        return f"slower in int8 by {-row.saved_s * 1e6:.0f} us"
+    part = max(0.0, row.saved_s) / total_s if total_s > 0.0 else 0.0
+    if row.noise_share * blocks > 1.0 and row.noise_share > _OUT_OF_PROPORTION * part:
+        return f"{row.noise_share:.0%} of the noise for {part:.1%} of the time saved"
     return ""
 
 

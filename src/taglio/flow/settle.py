@@ -37,21 +37,14 @@ class Settled:
     forms: tuple[FormResult, ...] = ()
 
 
-def settle(
-    work: Work,
-    scheme: Scheme | None,
-    max_loss: float,
-    metric: Metric,
-    *,
-    effort: float = 1.0,
-) -> Settled:
+def settle(work: Work, scheme: Scheme | None, max_loss: float, metric: Metric) -> Settled:
     """The places and forms to plan with. A `scheme` that was requested is taken as it is, with the forms that
     it names."""
-    found, bfloat16 = float_everywhere(work, max_loss, metric, effort)
+    found, bfloat16 = float_everywhere(work, max_loss, metric)
     if bfloat16 is not None:
         work = work.but(setup=replace(work.setup, bfloat16=bfloat16))
     bases = {each.runtime: each.error for each in one_of_each_runtime(found, max_loss)}
-    if NAME in bases and sessions_within(effort * _OPENING_S, work.model.proto) <= _SESSIONS:
+    if NAME in bases and sessions_within(work.effort * _OPENING_S, work.model.proto) <= _SESSIONS:
         bases = {NAME: bases[NAME]}
     by_place: dict[str, tuple[Scheme, tuple[SchemeResult, ...]]] = {}
     for place, base in bases.items():
@@ -60,7 +53,7 @@ def settle(
             continue
         asked = (scheme,) if scheme else AUTO_SCHEMES if place == NAME else _IN_OPENVINO
         left = left_for_int8(max_loss, base)
-        by_place[place] = choose(work.in_place(place), left, metric, asked, effort=min(1.0, effort))
+        by_place[place] = choose(work.in_place(place).at(min(1.0, work.effort)), left, metric, asked)
     most = work.affordable(_PROFILED_S, PROFILED)
     places = rank(found, by_place, scheme, most=most)
     if scheme is not None:
@@ -71,7 +64,7 @@ def settle(
         usable.kept.forget("builder", but=places.scheme)  # each holds a copy of the weights
         return usable.settled(places.scheme)
 
-    forms = try_forms(settled(places), places.scheme, bases, max_loss, metric, effort=effort)
+    forms = try_forms(settled(places), places.scheme, bases, max_loss, metric)
     int8_s = {
         place: min((each.score_s for each in results if not each.dropped), default=inf)
         for place, (_, results) in by_place.items()

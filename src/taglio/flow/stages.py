@@ -11,14 +11,16 @@ from taglio.components.prove import Proof
 from taglio.error.loss import parse_metric
 from taglio.error.model import ErrorModel
 from taglio.errors import BadOption
-from taglio.flow import build as building
 from taglio.flow import workspace
+from taglio.flow.build import Built, read
+from taglio.flow.build import build as build_plan
 from taglio.flow.by_hand import place_by_hand
 from taglio.flow.error import error_model
+from taglio.flow.limits import Bounds, limits_for
 from taglio.flow.opening import Model
 from taglio.flow.optimize import optimize as optimize_model
 from taglio.flow.outcome import Quantized
-from taglio.flow.plan import Bounds, by_hand, decide, limits_for
+from taglio.flow.plan import decide
 from taglio.flow.profile import layers as time_layers
 from taglio.flow.profile import only_onnxruntime
 from taglio.flow.profile import profile as measure
@@ -43,9 +45,9 @@ from taglio.transaction import changing, drop, held
 def optimize(folder: Path, model: Path, data: Path, **given: Any) -> tuple[Result, Manifest]:
     """The whole flow into a workspace; `given` are arguments of taglio.optimize. An older run is replaced at the end.
     Raises Busy if another command is using `folder`."""
-    with changing(folder, create=True) as staged:
+    with changing(folder, create=True) as draft:
         result = optimize_model(model, data, **given)
-        return result, write(staged, result)
+        return result, write(draft, result)
 
 
 def profile(
@@ -55,18 +57,16 @@ def profile(
     asked = {name: given.pop(name) for name in ("scheme", "max_error", "effort") if name in given}
     if layers is not None:
         given["runtime"] = only_onnxruntime(given.get("runtime", "auto"))
-    with changing(folder, create=True) as staged:
+    with changing(folder, create=True) as draft:
         work = Model(model, data, **given).telling(progress)
         result = measure(work, **asked)
         timed = time_layers(work, result, layers) if layers else None
         sha256, graph = work.model.sha256, work.settled(result.scheme).graph
-        drop(staged, *MADE_FROM[PROFILE])
         setup = replace(work.setup, scheme=result.scheme, runtime=result.conditions.runtime)
-        workspace.begin(staged, sha256, setup, work.model.proto, graph)
-        workspace.keep_found(staged, sha256, workspace.found(work))
-        artifact.save(staged / f"{PROFILE}.json", PROFILE, sha256, result)
+        workspace.begin(draft, sha256, setup, work.model.proto, graph, workspace.found(work))
+        artifact.save(draft / f"{PROFILE}.json", PROFILE, sha256, result)
         if timed is not None:
-            artifact.save(staged / f"{LAYERS}.json", LAYERS, sha256, timed)
+            artifact.save(draft / f"{LAYERS}.json", LAYERS, sha256, timed)
     return graph, result, timed
 
 
@@ -77,21 +77,21 @@ def error(
     provider: str = "cpu",
     effort: float = 1.0,
     progress: Progress | None = None,
-) -> tuple[Graph, ErrorModel, str]:
-    """Measure errors under `metric` (None: the workspace's). The last value returned is the execution provider used."""
-    with changing(folder) as staged:
-        work, measured = workspace.reopen_profiled(staged)
+) -> tuple[ErrorModel, str]:
+    """Measure errors under `metric` (None: the workspace's). Returns the execution provider used, too."""
+    with changing(folder) as draft:
+        work, measured = workspace.reopen_profiled(draft)
         sha256 = work.model.sha256
         if metric is not None:
             parse_metric(metric)
             work = work.but(setup=replace(work.setup, metric=metric))
-            artifact.save(staged / f"{SETUP}.json", SETUP, sha256, work.setup)
+            artifact.save(draft / f"{SETUP}.json", SETUP, sha256, work.setup)
         there = work.in_place(NAME)  # with all pairs: plans may be for several devices
         result = error_model(there, measured, provider=provider, effort=effort, progress=progress)
-        drop(staged, *MADE_FROM[ERROR])
-        workspace.keep_found(staged, sha256, workspace.found(work))
-        artifact.save(staged / f"{ERROR}.json", ERROR, sha256, result)
-    return work.graph, result, there.switchable(measured.scheme, provider).provider
+        drop(draft, *MADE_FROM[ERROR])
+        workspace.keep_found(draft, sha256, workspace.found(work))
+        artifact.save(draft / f"{ERROR}.json", ERROR, sha256, result)
+    return result, there.switchable(measured.scheme, provider).provider
 
 
 def sensitivities(folder: Path) -> tuple[tuple[Sensitivity, ...], ErrorModel]:
@@ -115,26 +115,25 @@ def plan(
     progress: Progress | None = None,
 ) -> Plan:
     """Plan as taglio.plan does; the profile and the error model are updated with the measurements of plans."""
-    with changing(folder) as staged:
-        work, measured = workspace.reopen_profiled(staged)
-        model = workspace.read_error(staged, work, measured)
+    with changing(folder) as draft:
+        work, measured = workspace.reopen_profiled(draft)
+        model = workspace.read_error(draft, work, measured)
         limits = limits_for(work, max_error, keep_float, force_int8)
-        places = place_by_hand(work.graph, pins, cuts, devices)
-        decision = decide(work.telling(progress), {measured.conditions.runtime: measured}, model, limits, effort=effort)
-        result = by_hand(work, decision.plan, places)
-        artifact.save(staged / f"{PROFILE}.json", PROFILE, work.model.sha256, decision.profile)
-        artifact.save(staged / f"{ERROR}.json", ERROR, work.model.sha256, decision.error)
-        workspace.keep_plan(staged, result)
-    return result
+        by_place, devices_of = {measured.conditions.runtime: measured}, place_by_hand(work.graph, pins, cuts, devices)
+        decision = decide(work.telling(progress).at(effort), by_place, model, limits, devices=devices_of)
+        artifact.save(draft / f"{PROFILE}.json", PROFILE, work.model.sha256, decision.profile)
+        artifact.save(draft / f"{ERROR}.json", ERROR, work.model.sha256, decision.error)
+        workspace.keep_plan(draft, decision.plan)
+    return decision.plan
 
 
 def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Proof]:
     """Write the components of the workspace's plan, and prove on held-out inputs that together they equal the whole
     model."""
-    with changing(folder) as staged:
-        work, measured = workspace.reopen_profiled(staged)
-        built = building.build(work, workspace.read_plan(staged, work, measured), progress=progress)
-        manifest = built.write(staged / COMPONENTS)
+    with changing(folder) as draft:
+        work, measured = workspace.reopen_profiled(draft)
+        built = build_plan(work, workspace.read_plan(draft, work, measured), progress=progress)
+        manifest = built.write(draft / COMPONENTS)
     assert built.proof is not None, "build proves"
     return manifest, built.proof
 
@@ -157,11 +156,11 @@ def run_steps(folder: Path, steps: int, runtime: str | None = None, progress: Pr
         return time_run_steps(work, measured, known, built, steps=steps, runtime=runtime, progress=progress)
 
 
-def _reopen_built(folder: Path) -> tuple[Work, Profile, Plan, building.Built]:
+def _reopen_built(folder: Path) -> tuple[Work, Profile, Plan, Built]:
     """What a workspace holds after its build stage. Raises BadArtifact if the components are of another plan."""
     work, measured = workspace.reopen_profiled(folder)
     known = workspace.read_plan(folder, work, measured)
-    built, _ = building.read(folder / COMPONENTS, model_sha256=work.model.sha256)
+    built = read(folder / COMPONENTS, work.model.sha256)
     workspace.built_from(folder, built, known)
     return work, measured, known, built
 

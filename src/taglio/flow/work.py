@@ -3,7 +3,8 @@
 Results that are computed once (ranges, blocks that cannot be int8, builders, the switchable graph) are kept with it.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,16 +14,10 @@ from typing import Any, TypeVar, cast
 
 import onnx
 
+from taglio import weights
+from taglio.arguments import positive
 from taglio.artifact import require
-from taglio.data.dataset import (
-    Dataset,
-    Sample,
-    Split,
-    chosen,
-    shapes_of,
-    spread,
-    typical,
-)
+from taglio.data.dataset import Dataset, Sample, Split, chosen, shapes_of, spread, typical
 from taglio.data.spec import InputSpec, Shape
 from taglio.error.doubts import digests
 from taglio.error.judge import judge_of
@@ -38,7 +33,7 @@ from taglio.memory import OUTPUTS, Shelf, make_room
 from taglio.model.graph import Graph
 from taglio.model.load import Model as Network
 from taglio.profile.machine import MOST_THREADS
-from taglio.profile.stopwatch import FEEDS
+from taglio.profile.stopwatch import FEEDS, Effort, Timed, time_models
 from taglio.progress import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
@@ -57,7 +52,8 @@ from taglio.runtimes.onnxruntime import (
 from taglio.runtimes.openvino import MIXED
 from taglio.runtimes.openvino import NAME as OPENVINO
 from taglio.runtimes.places import AUTO
-from taglio.runtimes.session import RUNTIMES, WHOLE, package
+from taglio.runtimes.session import RUNTIMES, WHOLE, Session, package
+from taglio.scratch import scratch
 
 # A timed run takes no longer than this if it covers several shapes.
 _TIMED_S = 8.0
@@ -149,15 +145,17 @@ class Kept:
 
     def forget(self, kind: str, but: Hashable = None) -> None:
         """Drop results that take much memory and are no longer needed: all of a kind except one name."""
-        for name in self.all(kind):
-            if name != but:
-                self._known = {key: value for key, value in self._known.items() if key[:2] != (kind, name)}
+        self._known = {key: value for key, value in self._known.items() if key[0] != kind or key[1] == but}
 
 
 @dataclass(frozen=True, eq=False)  # no slots: cached properties need a __dict__
 class Work:
-    """An opened model, its blocks and its data, ready for any stage. `source` is where the model was read from;
-    `progress` is told how far a stage is (None: nobody is)."""
+    """An opened model, its blocks and its data, ready for any stage.
+
+    `source` is where the model was read from; `progress` is told of the work done (None: nobody is), `effort` scales
+    the time given to measuring. Of a model with states, `sequence` are the steps as given, without the states, and
+    `first_states` the states before the first, by input.
+    """
 
     setup: Setup
     source: Path | onnx.ModelProto
@@ -165,8 +163,11 @@ class Work:
     graph: Graph
     data: Split
     memory_bytes: int | None = None
+    sequence: Sequence[Sample] = ()
+    first_states: Sample = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
     progress: Progress | None = None
+    effort: float = 1.0
 
     def __repr__(self) -> str:
         """Its size: all fields together are megabytes."""
@@ -208,16 +209,10 @@ class Work:
 
     @property
     def steps(self) -> Sequence[Sample]:
-        """The steps of a session of a model with states, in order, without the states. Raises BadOption for other
-        models."""
+        """The steps of a session, in order, without the states. Raises BadOption for a model without states."""
         if not self.graph.states:
             raise BadOption("`steps` needs a model with states: name them with `state` when profiling")
-        return cast("Sequence[Sample]", self.kept.once(("steps",), lambda: ()))
-
-    @property
-    def first_states(self) -> Sample:
-        """The states before the first step of a session, by input; none for a model without states."""
-        return cast("Sample", self.kept.once(("first states",), dict))
+        return self.sequence
 
     @property
     def measured_shapes(self) -> tuple[dict[str, Shape], ...]:
@@ -230,11 +225,11 @@ class Work:
         random = (self.model.random,) if self.model.random else ()
         return tuple(dict.fromkeys(random + self.data.calibration.remarks + self.data.held_out.remarks))
 
-    @cached_property
+    @property
     def parts(self) -> Parts:
         """The parts of the outputs, each measured separately."""
-        key = ("parts", self.data.held_out.sha256)
-        return self.kept.once(key, lambda: find_parts(self.model, self.data.held_out.samples))
+        held_out = self.data.held_out
+        return self.kept.once(("parts", held_out.sha256), lambda: find_parts(self.model, held_out.samples))
 
     @cached_property
     def digests(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
@@ -272,18 +267,56 @@ class Work:
     def but(self, **changes: Any) -> "Work":
         """A copy with other fields; kept results are shared."""
         other = copy(self)
-        for name in ("parts", "digests", "typical", "timed"):
+        for name in ("digests", "typical", "timed"):
             other.__dict__.pop(name, None)
         other.__dict__.update(changes)
         return other
 
+    @contextmanager
+    def stored(self) -> Iterator[Path]:
+        """The float model in a file that is removed at the end."""
+        with scratch() as folder:
+            path = folder / "float32.onnx"
+            weights.write(path, self.model.proto)
+            yield path
+
     def telling(self, progress: Progress | None) -> "Work":
-        """A copy that tells `progress` how far a stage is; itself for None."""
+        """A copy that tells `progress` of the work done; itself for None."""
         return self if progress is None else self.but(progress=progress)
+
+    def at(self, effort: float) -> "Work":
+        """A copy that measures with another effort. Raises BadOption unless it is above 0."""
+        return self.but(effort=positive("effort", effort))
 
     def in_place(self, place: str) -> "Work":
         """A copy to be timed in `place`."""
         return self.but(setup=replace(self.setup, runtime=place))
+
+    def time(
+        self,
+        models: Mapping[str, Callable[[], onnx.ModelProto]],
+        how_long: Effort,
+        *,
+        kernels: bool = False,
+        places: Mapping[str, str] | None = None,
+        refused: dict[str, str] | None = None,
+        opened: Callable[[str, Session], object] | None = None,
+    ) -> dict[str, Timed]:
+        """`models`, each in its place of `places` (None: all in that of the set-up, as they are profiled), timed side
+        by side on the timed inputs: see `time_models`. `how_long` is for effort 1."""
+        return time_models(
+            models,
+            self.timed,
+            self.setup.options(),
+            replace(how_long, budget_s=self.effort * how_long.budget_s),
+            kernels=kernels,
+            progress=self.progress,
+            limit_bytes=self.memory_bytes,
+            places=None if places is None else {name: self.setup.options(place) for name, place in places.items()},
+            refused=refused,
+            once_s=self.setup.run_s,
+            opened=opened,
+        )
 
     def measure(self, metric: Metric, also: Sequence[Bound] = (), count: int | None = None) -> Measure:
         """`metric` and the other limited ones, ready to score the first `count` held-out inputs (None: all) against

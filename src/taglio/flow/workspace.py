@@ -60,11 +60,14 @@ def found(work: Work) -> Found:
     return Found(work.data.calibration.sha256, work.kept.all("ranges"), work.kept.all("floats"))
 
 
-def begin(folder: Path, sha256: str, setup: Setup, float32: onnx.ModelProto, graph: Graph) -> None:
-    """Store an opened model; `graph` is the one that is profiled: flows depend on what failed in int8."""
+def begin(folder: Path, sha256: str, setup: Setup, float32: onnx.ModelProto, graph: Graph, known: Found) -> None:
+    """Store an opened model and what is `known` about it, and remove what was made from another profile; `graph` is the
+    one that is profiled: flows depend on what failed in int8."""
+    drop(folder, *MADE_FROM[PROFILE])
     artifact.write_model(folder / FLOAT_MODEL, float32)
     artifact.save(folder / f"{GRAPH}.json", GRAPH, sha256, graph)
     artifact.save(folder / f"{SETUP}.json", SETUP, sha256, setup)
+    keep_found(folder, sha256, known)
 
 
 def keep_found(folder: Path, sha256: str, known: Found) -> None:

@@ -64,6 +64,18 @@ def timed(walls: Mapping[str, WallTime], caption: str = "") -> Table:
     return Table(["", "median", "mean", "p95", "runs"], rows, caption)
 
 
+def _schemes(outcome: Outcome) -> list[Part]:
+    """The schemes that were tried; empty if there was no choice."""
+    basis = outcome.metric.basis
+    rows = [
+        [str(each.scheme), f"dropped: {each.dropped}", "", ""]
+        if each.dropped
+        else [str(each.scheme), ms(each.latency_s), shown(basis, each.error), ms(each.score_s)]
+        for each in outcome.schemes
+    ]
+    return [Table(["scheme", "all int8", basis.title, "score"], rows, "Schemes tried")] if rows else []
+
+
 def repairs(outcome: Outcome) -> list[Part]:
     """What each repair of int8 brought; empty if none was tried."""
     basis = outcome.metric.basis
@@ -91,23 +103,12 @@ def forms(outcome: Outcome) -> list[Part]:
 def configuration(material: Material) -> list[Part]:
     """Every setting and version, in small print."""
     parts: list[Part] = [Table([], sorted(material.tools.items()), "Versions", "words")]
-    outcome = material.outcome
-    if outcome is not None:
+    if (outcome := material.outcome) is not None:
         seconds = [[name, f"{value:.1f}\u00a0s"] for name, value in outcome.stage_seconds.items()]
         total = sum(outcome.stage_seconds.values())
         seconds.append(["all", f"{total:.1f}\u00a0s, peak memory {size(outcome.peak_memory_bytes)}"])
         parts.append(Table([], seconds, "Time by stage", "words"))
-    if outcome is not None and outcome.schemes:
-        basis = outcome.metric.basis
-        rows = [
-            [str(each.scheme), f"dropped: {each.dropped}", "", ""]
-            if each.dropped
-            else [str(each.scheme), ms(each.latency_s), shown(basis, each.error), ms(each.score_s)]
-            for each in outcome.schemes
-        ]
-        parts.append(Table(["scheme", "all int8", basis.title, "score"], rows, "Schemes tried"))
-    if outcome is not None:
-        parts += [*repairs(outcome), *forms(outcome)]
+        parts += [*_schemes(outcome), *repairs(outcome), *forms(outcome)]
     return [Columns([[Table([], _settings(material), "Settings", "words")], parts], "print")]
 
 

@@ -15,8 +15,8 @@ def ms(seconds: float | None, decimals: int | None = None) -> str:
     if seconds is None:
         return MISSING
     value = seconds * 1e3
-    decimals = decimals if isfinite(value) else None
-    return f"{value:.{decimals}f}{_NBSP}ms" if decimals is not None else f"{figures(value)}{_NBSP}ms"
+    text = figures(value) if decimals is None or not isfinite(value) else f"{value:.{decimals}f}"
+    return f"{text}{_NBSP}ms"
 
 
 def signed_ms(seconds: float, decimals: int) -> str:

@@ -33,7 +33,7 @@ def connected(start: str) -> Iterator[Any]:
 
 
 def profiled(_: Any, work: Work, cluster: Cluster, scheme: Scheme, *__: Any) -> dict[str, Profile]:
-    known = profile_as(work, scheme, 0.01)
+    known = profile_as(work.at(0.01), scheme)
     return {device.name: known for device in cluster.devices}
 
 

@@ -21,10 +21,10 @@ from taglio.flow.build import build
 from taglio.flow.choose_forms import try_forms, with_forms
 from taglio.flow.choose_scheme import choose, float_where_none_loads
 from taglio.flow.error import error_model
+from taglio.flow.limits import Bounds, limits_for, steered
 from taglio.flow.opening import Model
 from taglio.flow.place import candidate, place, source
 from taglio.flow.placing import CLUSTER, opened
-from taglio.flow.plan import Bounds, limits_for, steered
 from taglio.flow.profile import AUTO, read_scheme
 from taglio.flow.result import result_of, write
 from taglio.flow.work import Work
@@ -110,7 +110,7 @@ def optimize_on_cluster(
             settled = settled.settled(chosen)
             if wanted is None:
                 runtime = settled.setup.options().runtime
-                forms = try_forms(settled, chosen, {runtime: 0.0}, bound, losses.metric, effort=effort)
+                forms = try_forms(settled.at(effort), chosen, {runtime: 0.0}, bound, losses.metric)
                 chosen, _ = with_forms(chosen, [runtime], forms)
             profiles: Profiles = profile_devices(connection, settled, cluster, chosen, effort)
             handled = _handled(connection, cluster, aim, progress)
