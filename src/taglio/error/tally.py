@@ -1,5 +1,6 @@
 """Losses of changed outputs against the float model's, part by part, and their intervals. Runs no model."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, sqrt
@@ -56,7 +57,8 @@ class Tally:
     """Losses of one set of changed outputs against the reference, sample by sample.
 
     Only sums and a judge's evidence are kept per sample. Outputs that are not float (class indices, masks, text) count
-    only if no output is float, by the share of values that change.
+    only if no output is float, by the share of values that change. `ragged` are the numbers of samples on which the
+    length of an output changed, by output.
     """
 
     def __init__(
@@ -74,16 +76,15 @@ class Tally:
         self._sizes = np.zeros(count)
         self._exact = np.zeros(count, bool)
         self._evidence: list[list[Any]] = [[] for _ in range(1 + len(self._others))]
-        self._ragged: dict[str, int] = {}
+        self.ragged = Counter[str]()
         self._watches = [Watch() for _ in range(count)] if watched else []
 
     def add(self, reference: Outputs, changed: Outputs) -> list[np.ndarray]:
         """Add one sample; returns the differences ŷ − y per part, flat."""
-        names, parts = self._parts.outputs, self._parts
+        parts = self._parts
         row = np.zeros((3, len(parts.parts)))
-        pairs = [self._pair(index, y, z) for index, (y, z) in enumerate(zip(reference, changed, strict=True))]
-        if len(pairs) != len(names):
-            raise ValueError(f"zip() of {len(names)} names and {len(pairs)} outputs")
+        outputs = zip(parts.outputs, reference, changed, strict=True)
+        pairs = [self._pair(index, y, z) for index, (_, y, z) in enumerate(outputs)]
         differences = []
         for index, part in enumerate(parts.parts):
             y, z = pairs[part.output]
@@ -113,8 +114,7 @@ class Tally:
         y, z = as_array(reference), as_array(changed)
         if y.shape == z.shape:
             return y, z
-        name = self._parts.outputs[output]
-        self._ragged[name] = self._ragged.get(name, 0) + 1
+        self.ragged[self._parts.outputs[output]] += 1
         if y.dtype.kind != "f":
             return y, z
         one, other, shape = union(y, z)
@@ -248,10 +248,6 @@ class Tally:
             self._parts.names[index]: 1.0 - float(unequal_values[index] / max(1.0, values[index]))
             for index in np.flatnonzero(self._exact)
         }
-
-    def ragged(self) -> dict[str, int]:
-        """Number of samples on which the length of an output changed, by output."""
-        return dict(self._ragged)
 
     def interval(self, groups: Sequence[int]) -> tuple[float, float] | None:
         """A 90 % interval of the largest loss on other samples like these: bootstrap over samples, widened by Student's

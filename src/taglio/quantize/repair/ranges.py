@@ -21,6 +21,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from taglio.model.derived import add_flags
 from taglio.model.load import Model
 from taglio.model.observe import tensor_values
 from taglio.progress import Progress, reported
@@ -193,11 +194,8 @@ def _probe_graph(model: Model, index: Mapping[str, int]) -> onnx.ModelProto:
     graph = proto.graph
     nodes = list(graph.node)
     del graph.node[:]
-    graph.input.append(helper.make_tensor_value_info(_WHICH, TensorProto.BOOL, [len(index)]))
+    add_flags(graph, _WHICH, len(index))
     graph.input.append(helper.make_tensor_value_info(_HOW, TensorProto.FLOAT, [4]))
-    flags = [f"{_WHICH}/{each}" for each in range(len(index))]
-    graph.initializer.append(helper.make_tensor(f"{_WHICH}/sizes", TensorProto.INT64, [len(flags)], [1] * len(flags)))
-    graph.node.append(helper.make_node("Split", [_WHICH, f"{_WHICH}/sizes"], flags, name=f"{_WHICH}/split", axis=0))
     how = [f"{_HOW}/{name}" for name in ("inverse", "scale", "least", "most")]
     for position, name in enumerate(how):  # scalars: with shape [1] they would add a dimension to scalar tensors
         graph.initializer.append(helper.make_tensor(f"{name}/position", TensorProto.INT64, [], [position]))
