@@ -1,6 +1,7 @@
 """Metrics that need more than sums per sample: a task (tasks/), or a user's function. Runs no model."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Protocol
 
@@ -50,7 +51,7 @@ class TaskJudge:
         self._task, self._names, self._where = task, tuple(names), tuple(where)
         self.labelled = labels is not None and task.label is not None
         self._plain = Setting(task.parameters, self.labelled, None, metadata or {})
-        self._images = [image_size(sample) for sample in samples]
+        self._settings = [replace(self._plain, image=image_size(sample)) for sample in samples]
         numbers = [each for each in (samples[0] if samples else {}).values() if each.dtype.kind == "f" and each.size]
         ends = min((each.min() for each in numbers), default=0.0), max((each.max() for each in numbers), default=0.0)
         self._range = f" (the first input's values go from {ends[0]:.3g} to {ends[1]:.3g})" if numbers else ""
@@ -70,8 +71,7 @@ class TaskJudge:
 
     def evidence(self, index: int, reference: Sequence[Any], changed: Sequence[Any]) -> Any:
         """What the task keeps of each input of one sample. Raises BadData for outputs that the task cannot read."""
-        image = self._images[index] if index < len(self._images) else None
-        setting = Setting(self._plain.parameters, self.labelled, image, self._plain.metadata)
+        setting = self._settings[index] if index < len(self._settings) else self._plain
 
         def read(outputs: Sequence[Any]) -> list[Any]:
             return [self._task.read(each, setting) for each in one_by_one(self._by_name(outputs), self._count(index))]
