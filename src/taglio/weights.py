@@ -113,6 +113,11 @@ class Store:
         return self._places[digest]
 
 
+def constant(values: np.ndarray, name: str, store: Store | None) -> TensorProto:
+    """An initialiser with these values, which refers to a file of the `store`, if there is one, unless it is short."""
+    return numpy_helper.from_array(np.asarray(values), name) if store is None else store.tensor(values, name)
+
+
 def tensors(proto: onnx.ModelProto) -> Iterator[TensorProto]:
     """Every tensor that a model holds or refers to, including those in attributes and subgraphs."""
     yield from _of_graph(proto.graph)

@@ -116,16 +116,6 @@ class Block:
         """Whether the block only moves values and keeps their type: int8 as int8, float as float."""
         return self.movement and self.quantizable
 
-    @property
-    def weight_float_bytes(self) -> int:
-        """Bytes of the weights in float."""
-        return self.weight_bytes(32)
-
-    @property
-    def weight_int8_bytes(self) -> int:
-        """Bytes of the weights in int8 (scales not counted)."""
-        return self.weight_bytes(8)
-
     def weight_bytes(self, bits: int) -> int:
         """Bytes of the weights at `bits` each (scales not counted)."""
         return self.weight_elements * bits // 8 + self.fixed_bytes
