@@ -114,11 +114,7 @@ class ErrorMeter:
             differences = tally.add(reference, self._run(assignment, sample, wires))
             if sketch:
                 self._sketcher.add(sums, index, differences)
-        l2, sums = tally.l2(), sums.astype(np.float32)
-        raw = np.sqrt(tally.squares())
-        scale = np.divide(l2, raw, out=np.zeros_like(l2), where=(raw > 0.0) & np.isfinite(l2))
-        finite = np.isfinite(sums).all(axis=1) & np.isfinite(l2)
-        return Reading(l2, tally.losses(), np.where(finite[:, None], sums, 0.0) * scale[:, None], tally.spread())
+        return Reading(tally.l2(), tally.losses(), tally.in_l2(sums.astype(np.float32)), tally.spread())
 
 
 def anchored(measure: Measure, references: Callable[[], Iterable[Outputs]], *, every: bool = False) -> Measure:

@@ -156,9 +156,13 @@ class Tally:
                 result[index] = sqrt(difference / reference) if reference > 0.0 else inf
         return result
 
-    def squares(self) -> np.ndarray:
-        """‖ŷ − y‖² per part."""
-        return np.asarray(self._sums(None)[0])
+    def in_l2(self, sketches: np.ndarray) -> np.ndarray:
+        """Sketches [parts, size] of the differences, scaled from their norms to `l2`; 0 for parts where one of the two
+        is not finite."""
+        l2, norms = self.l2(), np.sqrt(self._sums(None)[0])
+        usable = (norms > 0.0) & np.isfinite(l2) & np.isfinite(sketches).all(axis=1)
+        scale = np.divide(l2, norms, out=np.zeros_like(l2), where=usable)
+        return np.asarray(np.where(usable[:, None], sketches, 0.0) * scale[:, None])
 
     def by_sample(self) -> np.ndarray:
         """‖ŷ − y‖² and ‖y‖² by sample and part, shape [2, samples, parts]; 0 for parts that are not float."""

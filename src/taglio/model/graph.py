@@ -290,11 +290,11 @@ def select(graph: Graph, text: str) -> tuple[str, ...]:
     if rule in ("top-flops", "top-bytes"):
         if not count.isdigit() or int(count) < 1:
             raise BadOption(f'"{text}": give a count of at least 1, as in {rule}:10')
-        key = {
-            "top-flops": lambda block: block.flops,
-            "top-bytes": lambda block: sum(tensors[name].float_bytes for name in block.outputs),
-        }[rule]
-        return tuple(block.name for block in sorted(candidates, key=key, reverse=True)[: int(count)])
+
+        def size(block: Block) -> int:
+            return block.flops if rule == "top-flops" else sum(tensors[name].float_bytes for name in block.outputs)
+
+        return tuple(block.name for block in sorted(candidates, key=size, reverse=True)[: int(count)])
     return match(graph, text.split(","))
 
 

@@ -48,11 +48,7 @@ def activation_parameters(low: float, high: float, scheme: Scheme) -> TensorPara
     symmetric = scheme.activation_symmetry == "symmetric" or (scheme.activation_symmetry == "restricted" and low < 0.0)
     minimum = -127 if symmetric and scheme.activation == "s8" else info.min
     zero_point, scale = compute_scale_zp(
-        np.float32(low),
-        np.float32(high),
-        np.array(minimum, info.dtype),
-        np.array(info.max, info.dtype),
-        symmetric,
+        np.float32(low), np.float32(high), np.array(minimum, info.dtype), np.array(info.max, info.dtype), symmetric
     )
     return TensorParameters(np.float32(scale), info.dtype.type(int(zero_point)))
 
