@@ -11,11 +11,11 @@ import onnx
 
 from taglio.data.spec import dtype_name, dtype_of
 from taglio.errors import BadModel, BadOption, plural
-from taglio.model.captures import node_inputs, readers, writers
+from taglio.model.captures import node_inputs, readers
 from taglio.model.flops import operator_flops
 from taglio.model.load import Model
 from taglio.model.observe import Observed, tensor_shapes, tensor_types
-from taglio.model.operators import integer, moves, quantized_already, refusal, scales, standard
+from taglio.model.operators import integer, moves, refusal, scales, standard
 from taglio.model.quantized import why_float
 from taglio.model.sequences import joined, not_tensors
 from taglio.weights import bytes_of, listed_bytes, of_nodes
@@ -331,7 +331,7 @@ class _Operators:
         self.initializers = {tensor.name for tensor in graph.initializer}
         self.fixed = {each.name: bytes_of([each]) for each in graph.initializer if each.data_type != _FLOAT}
         self.biases = {tensor.name for tensor in graph.initializer if all(size == 1 for size in tensor.dims[:-1])}
-        self.producers, self.consumers = writers(graph.node), readers(graph.node)
+        self.consumers = readers(graph.node)
 
     def groups(self) -> list[list[onnx.NodeProto]]:
         """Anchors with the bias addition and activation that a runtime fuses into them, sums with their Relu (the end
@@ -393,8 +393,6 @@ class _Operators:
         weights = tuple(name for name in reads if name in self.initializers and self.types.get(name) == _FLOAT)
         first = group[0]
         why = refusal(first, outputs, self.initializers, self.assumed, self.types)
-        if not why and quantized_already(group, self.producers, self.consumers):
-            why = "the model quantises it itself"
         recurrent = _recurs(first, weights, self.shapes)
         return Block(
             name=first.name,
