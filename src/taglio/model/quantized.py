@@ -73,8 +73,6 @@ def kept_nodes(proto: onnx.ModelProto) -> frozenset[str]:
     These stay as they are: next to a second Q/DQ pair, ONNX Runtime would fuse or drop one of the two.
     """
     nodes = list(proto.graph.node)
-    if not any(is_quantized(node.op_type) for node in nodes):
-        return frozenset()
     producer, users = writers(nodes), readers(nodes)
     kept = {node.name for node in nodes if is_quantized(node.op_type)}
 
