@@ -10,7 +10,7 @@ from taglio.data.dataset import Dataset
 from taglio.error.fit import Terms, fit_terms
 from taglio.error.measure import ErrorMeter, Reading
 from taglio.error.model import Alone, BlockNoise, EdgeNoise, ErrorModel, OutputModel, Subset
-from taglio.error.tally import RUINED, student
+from taglio.error.tally import RUINED, finite, student
 from taglio.error.terms import Design, starting_noises
 from taglio.model.load import Model
 from taglio.quantize.precision import Assignment, Precision
@@ -177,11 +177,6 @@ def _vector(reading: Reading, output: int) -> np.ndarray:
         sketch = np.zeros_like(sketch)
         sketch[0] = min(float(reading.l2[output]), RUINED)
     return sketch
-
-
-def finite(errors: np.ndarray) -> np.ndarray:
-    """Errors, with `RUINED` for outputs that became NaN or infinite."""
-    return np.asarray(np.nan_to_num(errors, nan=RUINED, posinf=RUINED))
 
 
 def _output(name: str, columns: Design, terms: Terms) -> OutputModel:

@@ -165,8 +165,8 @@ def picked_subsets(
         least = max(saved_s.values(), default=0.0) * _LEAST_SAVED or 1.0
         worth = np.array([max(saved_s.get((block.name, form.name), 0.0), least) for block, form in choices])
     result: dict[tuple[tuple[str, str], ...], dict[str, Precision]] = {}
-    for _ in range(4 * count):
-        if len(result) == count or largest <= 0.0:
+    for _ in range(4 * count if largest > 0.0 else 0):
+        if len(result) == count:
             break
         low, high = 0.05 * largest, 0.95 * largest
         if known.near is not None and known.near < high:

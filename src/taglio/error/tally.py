@@ -222,7 +222,7 @@ class Tally:
 
     def parts(self) -> tuple[PartLoss, ...]:
         """The loss of each part that counts, and the information that it lost."""
-        losses = np.nan_to_num(self.losses(), nan=RUINED, posinf=RUINED)
+        losses = finite(self.losses())
         return tuple(
             PartLoss(self._parts.names[index], float(losses[index]), self._lost(int(index)))
             for index in np.flatnonzero(self.counted)
@@ -292,6 +292,11 @@ class Reference:
         for sample, answer in zip(self.samples, self.answers, strict=True):
             tally.add(answer, run(sample))
         return tally.value()
+
+
+def finite(errors: np.ndarray | float) -> np.ndarray:
+    """Errors, with `RUINED` for those of outputs that became NaN or infinite."""
+    return np.asarray(np.nan_to_num(errors, nan=RUINED, posinf=RUINED))
 
 
 def standard_error(squares: np.ndarray, references: np.ndarray) -> float:

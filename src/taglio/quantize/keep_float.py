@@ -28,7 +28,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from taglio import weights
-from taglio.model.captures import readers, writers
+from taglio.model.captures import ahead, readers, writers
 from taglio.model.operators import MOVEMENT
 
 MICROSOFT = "com.microsoft"
@@ -145,9 +145,7 @@ def _behind_movement(
 
 def _dequantize_ahead(node: onnx.NodeProto, producer: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto | None:
     """The DequantizeLinear that feeds `node`, directly or through operators that pairs are moved past."""
-    source = producer.get(node.input[0])
-    while source is not None and source.op_type in _CARRIERS:
-        source = producer.get(source.input[0])
+    source = ahead(producer.get(node.input[0]), producer, _CARRIERS)
     return source if source is not None and source.op_type == "DequantizeLinear" else None
 
 

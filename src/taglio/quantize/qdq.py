@@ -221,7 +221,7 @@ class QdqBuilder:
             tensor: self.read_float(emitter, tensor, emitter.wire.get((tensor, reader)))
             for tensor in dict.fromkeys(node_inputs(node))
         }
-        if node.op_type == "QuantizeLinear" and names.get(node.input[0], node.input[0]) != node.input[0]:
+        if node.op_type == "QuantizeLinear" and names[node.input[0]] != node.input[0]:
             names[node.input[0]] = self._copy(emitter, names[node.input[0]], f"{node.output[0]}/apart")
         rename_inputs(node, names)
 

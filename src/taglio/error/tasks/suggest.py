@@ -8,7 +8,7 @@ import onnx
 from taglio.error.tasks.detection import CLASS_NAMES, heads_by_stride, names_classes, on_grid
 from taglio.error.tasks.outputs import height_and_width
 from taglio.error.tasks.text import CHARACTERS
-from taglio.model.captures import writers
+from taglio.model.captures import ahead, writers
 from taglio.model.graph import Graph
 from taglio.model.inputs import spec_of
 from taglio.model.load import Model
@@ -61,7 +61,7 @@ def suggest_for(model: Model, graph: Graph, states: Collection[str] = ()) -> Sug
     rows = {name: each.dims[0] for name, each in model.initializers().items() if len(each.dims) == 2}
     nodes = model.proto.graph.node
     writer = writers(nodes)
-    made = {name: _behind(writer.get(name), writer, *_MOVERS) for name in model.outputs}
+    made = {name: ahead(writer.get(name), writer, _MOVERS) for name in model.outputs}
     return suggest(
         [Tensor(each.name, each.sizes(0), each.dtype) for each in model.inputs if each.name not in states],
         [tensor(name) for name in model.outputs if name in known and name not in states],
@@ -74,21 +74,14 @@ def suggest_for(model: Model, graph: Graph, states: Collection[str] = ()) -> Sug
 
 def _embeds(node: onnx.NodeProto | None, writer: Mapping[str, onnx.NodeProto]) -> bool:
     """Whether a node pools, or divides by a length or a count, as exporters write pooling and normalisation."""
-    node = _behind(node, writer, "Concat", "Reshape", "Squeeze", "Flatten", "Identity")
+    node = ahead(node, writer, ("Concat", "Reshape", "Squeeze", "Flatten", "Identity"))
     if node is None or node.op_type != "Div":
         return node is not None and node.op_type in _POOLING
     pooled = writer.get(node.input[0])
-    length = _behind(writer.get(node.input[1]), writer, "Clip", "Max", "Expand", "Add", "Unsqueeze")
+    length = ahead(writer.get(node.input[1]), writer, ("Clip", "Max", "Expand", "Add", "Unsqueeze"))
     return (pooled is not None and pooled.op_type == "ReduceSum") or (
         length is not None and length.op_type == "ReduceL2"
     )
-
-
-def _behind(node: onnx.NodeProto | None, writer: Mapping[str, onnx.NodeProto], *kinds: str) -> onnx.NodeProto | None:
-    """The first node from `node` towards the inputs whose type is not in `kinds`."""
-    while node is not None and node.op_type in kinds:
-        node = writer.get(node.input[0])
-    return node
 
 
 def suggest(
