@@ -174,7 +174,7 @@ def tiled(graph: Graph, blocks: int | None) -> Network:
             kind = "refused" if block.refusal else "move" if block.movement else "soft" if block.soft_tail else "conv"
             net.kinds.append(kind)
             net.work.append(max(1.0, float(block.flops)))
-            net.weights.append(float(block.weight_float_bytes))
+            net.weights.append(float(block.weight_bytes(32)))
         for tensor in graph.tensors:
             readers = [index[name] for name in tensor.consumers]
             if tensor.producer is None:

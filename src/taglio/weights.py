@@ -89,13 +89,12 @@ class Store:
                 refer(tensor, self._made_file, *self._place(numpy_helper.to_array(tensor)))
         return deepcopy(proto)  # protobuf frees cleared fields only with the whole message
 
-    def only(self, proto: onnx.ModelProto) -> onnx.ModelProto:
-        """`proto`, after removing the files of the folder that it does not refer to."""
+    def only(self, proto: onnx.ModelProto) -> None:
+        """Remove the files of the folder that `proto` does not refer to."""
         used = _locations(proto)
         for file in self.folder.iterdir():
             if str(file) not in used and file != self._made_file:
                 file.unlink()
-        return proto
 
     def _place(self, values: np.ndarray) -> tuple[int, int]:
         """Offset and length of the bytes of `values` in the file; equal bytes are stored once."""
@@ -111,6 +110,11 @@ class Store:
                 self._places[digest] = (file.tell(), len(data))
                 file.write(data)
         return self._places[digest]
+
+
+def constant(values: np.ndarray, name: str, store: Store | None) -> TensorProto:
+    """An initialiser with these values, which refers to a file of the `store`, if there is one, unless it is short."""
+    return numpy_helper.from_array(np.asarray(values), name) if store is None else store.tensor(values, name)
 
 
 def tensors(proto: onnx.ModelProto) -> Iterator[TensorProto]:

@@ -131,7 +131,7 @@ def test_of_lengths_that_differ_what_is_missing_counts_as_zero() -> None:
     assert total.value() == pytest.approx(0.8)
     total.add([np.array([[12.0]])], [np.array([[12.0], [5.0]])])
     assert total.value() == pytest.approx(np.sqrt((16 + 25) / (25 + 144)))
-    assert total.ragged() == {"boxes": 2}
+    assert total.ragged == {"boxes": 2}
 
 
 @pytest.mark.parametrize("masked", [-np.inf, np.nan, -3.4e38, -1e9])

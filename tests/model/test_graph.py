@@ -113,7 +113,7 @@ def test_tensors_know_shape_bytes_producer_and_consumers(tmp_path: Path) -> None
 def test_weights_are_counted_in_bytes(tmp_path: Path) -> None:
     block = graph_of(conv_relu_chain(), tmp_path).block("conv0")
     elements = 8 * 3 * 3 * 3 + 8
-    assert (block.weight_elements, block.weight_float_bytes, block.weight_int8_bytes) == (
+    assert (block.weight_elements, block.weight_bytes(32), block.weight_bytes(8)) == (
         elements,
         4 * elements,
         elements,
@@ -123,7 +123,7 @@ def test_weights_are_counted_in_bytes(tmp_path: Path) -> None:
 def test_weights_that_no_form_changes_are_counted_in_every_form(tmp_path: Path) -> None:
     """Those in the bodies of an If, and those that are not float."""
     block = graph_of(branching(), tmp_path).block("if")
-    assert (block.weight_float_bytes, block.weight_int8_bytes) == (32, 32)
+    assert (block.weight_bytes(32), block.weight_bytes(8)) == (32, 32)
     g = Sketch()
     quantised = g.op("DynamicQuantizeLinear", g.input("x", 1, 16), outputs=3)
     g.op("Cast", g.op("MatMulInteger", quantised, g.constant(np.ones((16, 4), np.uint8))), to=onnx.TensorProto.FLOAT)
@@ -138,7 +138,7 @@ def test_parameters_in_attributes_are_weights(tmp_path: Path) -> None:
     trees = helper.make_node("LinearRegressor", ["x"], ["y"], "trees", domain="ai.onnx.ml", coefficients=[0.5] * 40)
     domains = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
     proto = helper.make_model(helper.make_graph([trees], "g", [x], [y]), opset_imports=domains, ir_version=8)
-    assert 40 * 4 < graph_of(proto, tmp_path).block("trees").weight_int8_bytes < 40 * 4 + 100
+    assert 40 * 4 < graph_of(proto, tmp_path).block("trees").weight_bytes(8) < 40 * 4 + 100
 
 
 def test_refusals_say_why(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from taglio.flow.build import assemble
 from taglio.flow.opening import Model
 from taglio.model.same import difference
 from taglio.plan.result import DeviceUse, Interval, Limits, Plan, placements
-from taglio.quantize.keep_apart import keep_apart_in
+from taglio.quantize.keep_apart import keep_apart
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.runtimes.onnxruntime import NAME as ONNXRUNTIME
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
@@ -113,6 +113,6 @@ def test_all_readers_of_an_int8_convolution_without_a_bias_read_its_numbers(
     proto = g.model(g.rename(y, "y"), *([g.rename(shared, "shared")] if kind == "output" else []))
     feed = {"x": np.random.default_rng(0).normal(0, 1, (1, 3, 8, 8)).astype(np.float32)}
     wanted = open_session(proto, SessionOptions(1, Optimization.NONE)).run(None, feed)
-    keep_apart_in(proto.graph, dynamic=batch == "batch")
+    keep_apart(proto.graph, dynamic=batch == "batch")
     found = open_openvino(saved(proto, tmp_path), SessionOptions(1, runtime=NAME)).run(None, feed)
     assert max(map(difference, wanted, found)) < ROUNDING

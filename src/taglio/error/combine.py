@@ -1,6 +1,6 @@
 """Readings → an `ErrorModel`: a fit per output, cross-validation, the interval. Measures nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, hypot, isfinite, lgamma, log, sqrt
 
@@ -10,8 +10,7 @@ from taglio.data.dataset import Dataset
 from taglio.error.fit import Terms, fit_terms
 from taglio.error.measure import ErrorMeter, Reading
 from taglio.error.model import Alone, BlockNoise, EdgeNoise, ErrorModel, OutputModel, Subset
-from taglio.error.steps import monotone
-from taglio.error.tally import RUINED, student
+from taglio.error.tally import RUINED, finite, student
 from taglio.error.terms import Design, starting_noises
 from taglio.model.load import Model
 from taglio.quantize.precision import Assignment, Precision
@@ -48,6 +47,12 @@ class Measured:
     picked: int = 0
     near: float | None = None
 
+    def alone(self) -> Iterator[tuple[tuple[str, str], Reading, float]]:
+        """Each (block, form) with its reading, and √n if n blocks share that."""
+        for single, reading in zip(self.singles, self.single_readings, strict=True):
+            for block, precision in single.items():
+                yield (block, precision.name), reading, len(single) ** 0.5
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
@@ -81,16 +86,15 @@ def fit_model(
             _among_inputs(spreads, meter.samples, len(held_out.samples)),
         )
     else:
-        losses_l2 = [(float(finite(each.l2).max()), float(finite(each.loss).max())) for each in everything]
-        steps = monotone([each[0] for each in losses_l2], [each[1] for each in losses_l2])
-        noises, losses = [each[0] for each in steps], [each[1] for each in steps]
-        predicted = np.interp(predicted, noises, losses)
+        noises = [float(finite(each.l2).max()) for each in everything]
+        losses = [float(finite(each.loss).max()) for each in everything]
+        steps = monotone(noises, losses)
+        predicted = np.interp(predicted, *np.transpose(steps))
         upper_add = _upper([float(each) for each in truth - predicted], measured.picked, confidence, 1.0)
-    alone: dict[tuple[str, str], float] = {}
-    for single, reading in zip(measured.singles, measured.single_readings, strict=True):
-        for block, precision in single.items():
-            value = float(finite(reading.loss if metric.smooth else reading.l2).max())
-            alone[block, precision.name] = value / len(single) ** 0.5
+    alone = {
+        key: float(finite(reading.loss if metric.smooth else reading.l2).max()) / share
+        for key, reading, share in measured.alone()
+    }
     return ErrorModel(
         model_sha256=model.sha256,
         data_sha256=held_out.sha256,
@@ -161,10 +165,7 @@ def _telling(errors: np.ndarray, near: float | None) -> np.ndarray:
 
 
 def _start(measured: Measured, output: int) -> np.ndarray:
-    alone: dict[tuple[str, str], np.ndarray] = {}
-    for single, reading in zip(measured.singles, measured.single_readings, strict=True):
-        for block, precision in single.items():
-            alone[block, precision.name] = _vector(reading, output) / len(single) ** 0.5
+    alone = {key: _vector(reading, output) / share for key, reading, share in measured.alone()}
     flows = {name: reading.sketch[output] for name, reading in measured.flows.items()}
     return starting_noises(measured.columns, measured.precisions, alone, flows)
 
@@ -178,11 +179,6 @@ def _vector(reading: Reading, output: int) -> np.ndarray:
     return sketch
 
 
-def finite(errors: np.ndarray) -> np.ndarray:
-    """Errors, with `RUINED` for outputs that became NaN or infinite."""
-    return np.asarray(np.nan_to_num(errors, nan=RUINED, posinf=RUINED))
-
-
 def _output(name: str, columns: Design, terms: Terms) -> OutputModel:
     own, edge = terms.noise[: len(columns.own)], terms.noise[len(columns.own) :]
     return OutputModel(
@@ -192,6 +188,27 @@ def _output(name: str, columns: Design, terms: Terms) -> OutputModel:
         terms.level,
         terms.exponent,
     )
+
+
+def monotone(noises: Sequence[float], losses: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    """The link from L2 noise to the loss of a metric that moves in steps: knots (noise, loss), both rising, of the
+    isotonic regression of `losses` on `noises` (pool adjacent violators).
+
+    Between knots the link is linear; the first knot is (0, 0), the float model.
+    """
+    pools: list[tuple[float, float, float, float]] = []  # loss, weight, lowest noise, highest noise
+    for index in np.argsort(noises, kind="stable"):
+        pools.append((float(losses[index]), 1.0, float(noises[index]), float(noises[index])))
+        while len(pools) > 1 and pools[-2][0] >= pools[-1][0]:
+            above, more, _, high = pools.pop()
+            loss, weight, low, _ = pools.pop()
+            pools.append(((loss * weight + above * more) / (weight + more), weight + more, low, high))
+    knots = [(0.0, 0.0)]
+    for loss, _, low, high in pools:
+        for noise in (low, high):
+            if noise > knots[-1][0]:
+                knots.append((noise, max(loss, knots[-1][1])))
+    return tuple(knots)
 
 
 def _upper(misses: Sequence[float | None], picked: int, confidence: float, unknown: float) -> float:

@@ -46,9 +46,9 @@ def fit_terms(
         theta, level, exponent = np.log(near.noise / start), near.level, near.exponent
     if len(target) == 0:
         return Terms(start, level, exponent)
-    best = (theta, level, exponent)
-    damping = 1e-3
-    previous = np.inf
+    size = len(start)
+    ridge = np.array([_RIDGE] * size + [_LEVEL_RIDGE, _EXPONENT_RIDGE])
+    damping, previous = 1e-3, np.inf
     for _ in range(_ITERATIONS):
         noise = start * np.exp(theta)
         total = rows @ noise
@@ -57,32 +57,23 @@ def fit_terms(
         cost += _LEVEL_RIDGE * level**2 + _EXPONENT_RIDGE * (exponent - 1.0) ** 2
         if cost > previous * (1 + 1e-12):
             damping *= 10.0
-            theta, level, exponent = best
             if damping > 1e6:
                 break
-            noise = start * np.exp(theta)
-            total = rows @ noise
-            residual = target - (level + 0.5 * exponent * np.log(total))
         else:
             if previous - cost < 1e-9 * max(previous, 1e-9) and np.isfinite(previous):
                 break
-            previous, best = cost, (theta.copy(), level, exponent)
+            previous, best = cost, (theta, level, exponent, noise, total, residual)
             damping = max(damping / 10.0, 1e-9)
+        theta, level, exponent, noise, total, residual = best
         slope = 0.5 * exponent * rows * noise / total[:, None]
         jacobian = np.column_stack([slope, np.ones(len(total)), 0.5 * np.log(total)]) * weights[:, None]
-        size = len(theta)
-        ridge = np.full(size + 2, _RIDGE)
-        ridge[size:] = _LEVEL_RIDGE, _EXPONENT_RIDGE
-        gradient = jacobian.T @ (weights * residual)
-        gradient[:size] -= _RIDGE * theta
-        gradient[size] -= _LEVEL_RIDGE * level
-        gradient[size + 1] -= _EXPONENT_RIDGE * (exponent - 1.0)
+        gradient = jacobian.T @ (weights * residual) - ridge * np.array([*theta, level, exponent - 1.0])
         step = _ridge_step(jacobian, ridge + damping, gradient)
         theta = np.clip(theta + np.clip(step[:size], -2.0, 2.0), -8.0, 8.0)
         level += float(step[size])
         exponent = float(np.clip(exponent + step[size + 1], 0.3, 1.5))
-    theta, level, exponent = best
-    return Terms(start * np.exp(theta), level, exponent)
+    _, level, exponent, noise, *_ = best
+    return Terms(noise, level, exponent)
 
 
 def _ridge_step(jacobian: np.ndarray, ridge: np.ndarray, gradient: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Metrics that need more than sums per sample: a task (tasks/), or a user's function. Runs no model."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Protocol
 
@@ -9,7 +10,7 @@ import numpy as np
 from taglio.data.dataset import one_array
 from taglio.error.compared import as_array
 from taglio.error.loss import Metric, call_user
-from taglio.error.tasks.outputs import Outputs, Setting, image_size, inputs_in, one_by_one
+from taglio.error.tasks.outputs import Setting, image_size, inputs_in, one_by_one
 from taglio.error.tasks.task import Task
 from taglio.errors import BadData
 
@@ -47,21 +48,24 @@ class TaskJudge:
         cannot use, or if it needs labels and there are none."""
         if task.needs_labels and labels is None:
             raise BadData(f"metric {task.name} needs labels: save them under the key labels, or give `labels`")
-        self._task, self._names, self._where = task, tuple(names), tuple(where)
+        self._task, self._names, self._where = task, tuple(names), dict(enumerate(where))
         self.labelled = labels is not None and task.label is not None
         self._plain = Setting(task.parameters, self.labelled, None, metadata or {})
-        self._images = [image_size(sample) for sample in samples]
+        self._settings = {i: replace(self._plain, image=image_size(sample)) for i, sample in enumerate(samples)}
         numbers = [each for each in (samples[0] if samples else {}).values() if each.dtype.kind == "f" and each.size]
         ends = min((each.min() for each in numbers), default=0.0), max((each.max() for each in numbers), default=0.0)
         self._range = f" (the first input's values go from {ends[0]:.3g} to {ends[1]:.3g})" if numbers else ""
-        self._inputs = [inputs_in(sample) if task.one_by_one else 1 for sample in samples]
+        # How many inputs a sample holds that are read one by one, if not 1.
+        self._inputs = {i: inputs_in(sample) for i, sample in enumerate(samples) if task.one_by_one}
         self._truths: dict[int, Sequence[Any]] = {}
         if labels is not None and task.label is not None:
             for index, label in enumerate(labels):
                 try:
                     self._truths[index] = self._read_label(index, np.asarray(label), task.label)
                 except BadData as error:
-                    raise BadData(f"metric {task.name}: the label of sample {self._called(index)} {error}") from None
+                    raise BadData(
+                        f"metric {task.name}: the label of sample {self._where.get(index, index)} {error}"
+                    ) from None
 
     @property
     def weighs(self) -> bool:
@@ -70,11 +74,11 @@ class TaskJudge:
 
     def evidence(self, index: int, reference: Sequence[Any], changed: Sequence[Any]) -> Any:
         """What the task keeps of each input of one sample. Raises BadData for outputs that the task cannot read."""
-        image = self._images[index] if index < len(self._images) else None
-        setting = Setting(self._plain.parameters, self.labelled, image, self._plain.metadata)
+        setting, count = self._settings.get(index, self._plain), self._inputs.get(index, 1)
 
         def read(outputs: Sequence[Any]) -> list[Any]:
-            return [self._task.read(each, setting) for each in one_by_one(self._by_name(outputs), self._count(index))]
+            named = {name: as_array(value) for name, value in zip(self._names, outputs, strict=True)}
+            return [self._task.read(each, setting) for each in one_by_one(named, count)]
 
         try:
             if index not in self._truths:
@@ -82,7 +86,7 @@ class TaskJudge:
             pairs = zip(read(changed), self._truths[index], strict=True)
             return [self._task.match(found, truth, setting) for found, truth in pairs]
         except BadData as error:
-            raise BadData(f"{error} (sample {self._called(index)})") from None
+            raise BadData(f"{error} (sample {self._where.get(index, index)})") from None
 
     def value(self, evidence: Sequence[Any], weights: np.ndarray | None = None) -> float:
         """The task's score. Raises BadData for too few inputs."""
@@ -122,23 +126,13 @@ class TaskJudge:
                 "or none can be compared; check the data and their preprocessing, or choose another metric"
             )
 
-    def _count(self, index: int) -> int:
-        """How many inputs a sample holds that are read one by one."""
-        return self._inputs[index] if index < len(self._inputs) else 1
-
     def _read_label(self, index: int, label: np.ndarray, read: Callable[[np.ndarray], Any]) -> list[Any]:
-        count = self._count(index)
+        count = self._inputs.get(index, 1)
         if count == 1:
             return [read(label)]
         if label.ndim == 0 or len(label) != count:
             raise BadData(f"has the shape {list(label.shape)} for a batch of {count}: give one label per input")
         return [read(np.asarray(each)) for each in label]
-
-    def _called(self, index: int) -> str:
-        return self._where[index] if index < len(self._where) else str(index)
-
-    def _by_name(self, outputs: Sequence[Any]) -> Outputs:
-        return {name: as_array(value) for name, value in zip(self._names, outputs, strict=True)}
 
 
 class UserJudge:

@@ -14,7 +14,7 @@ from taglio.error.loss import Metric
 from taglio.error.parts import Parts, whole
 from taglio.error.sketch import Sketcher
 from taglio.error.switchable import Switchable
-from taglio.error.tally import RUINED, Measure, Outputs, Tally
+from taglio.error.tally import Measure, Outputs, Tally, finite
 from taglio.errors import BadData
 from taglio.memory import OUTPUTS, Shelf, drop_pages_near
 from taglio.quantize.precision import Assignment
@@ -35,7 +35,8 @@ class Reading:
 class ErrorMeter:
     """Losses against the float model on a fixed set of samples; the float outputs are computed once and kept.
 
-    `evaluation_s` is about how long an evaluation takes: running every sample, and reading its outputs.
+    `references` are those outputs, [samples][outputs]; `evaluation_s` is about how long an evaluation takes: running
+    every sample, and reading its outputs.
     """
 
     def __init__(
@@ -59,13 +60,13 @@ class ErrorMeter:
         self.names = self._parts.names
         self._memory_bytes = memory_bytes
         room_bytes = None if memory_bytes is None else OUTPUTS * memory_bytes
-        self._reference = Shelf((self._run({}, sample) for sample in samples), room_bytes)
+        self.references = Shelf((self._run({}, sample) for sample in samples), room_bytes)
         for index, name in enumerate(self._parts.outputs):
-            refuse_missing(name, (outputs[index] for outputs in self._reference))
-        self.measure = anchored(measure or Measure(Metric()), lambda: self._reference)
+            refuse_missing(name, (outputs[index] for outputs in self.references))
+        self.measure = anchored(measure or Measure(Metric()), lambda: self.references)
         self.evaluation_s = time.perf_counter() - start
         same = Tally(self._parts)
-        self._sketcher = Sketcher([[len(each) for each in same.add(outputs, outputs)] for outputs in self._reference])
+        self._sketcher = Sketcher([[len(each) for each in same.add(outputs, outputs)] for outputs in self.references])
 
     @property
     def metric(self) -> Metric:
@@ -78,14 +79,9 @@ class ErrorMeter:
         return len(self._samples)
 
     @property
-    def references(self) -> Sequence[Sequence[np.ndarray]]:
-        """The float model's outputs [samples][outputs]."""
-        return self._reference
-
-    @property
-    def wires(self) -> frozenset[str]:
+    def wires(self) -> Collection[str]:
         """The tensors that can be quantised for a link alone."""
-        return frozenset(wire.tensor for wire in self._switchable.wires)
+        return self._switchable.wires
 
     def error(self, assignment: Assignment) -> float:
         """The loss to compare with the limit, with `assignment` quantised (Tally.judged)."""
@@ -94,12 +90,12 @@ class ErrorMeter:
     def errors(self, assignment: Assignment) -> tuple[float, float]:
         """`error`, and the loss by itself, whether or not a part is lost or a further limit broken."""
         tally = self.tally(assignment)
-        return tally.judged(self._limit), float(np.nan_to_num(tally.value(), nan=RUINED, posinf=RUINED))
+        return tally.judged(self._limit), float(finite(tally.value()))
 
     def tally(self, assignment: Assignment) -> Tally:
         """The tally of the outputs with `assignment` quantised."""
         tally = Tally(self._parts, self.measure, watched=True)
-        for sample, reference in zip(self._samples, self._reference, strict=True):
+        for sample, reference in zip(self._samples, self.references, strict=True):
             tally.add(reference, self._run(assignment, sample))
         return tally
 
@@ -114,15 +110,11 @@ class ErrorMeter:
         """One evaluation for the study; the tensors `wires` also travel as int8."""
         tally = Tally(self._parts, self.measure)
         sums = np.zeros((len(self.names), self._sketcher.size if sketch else 0))
-        for index, (sample, reference) in enumerate(zip(self._samples, self._reference, strict=True)):
+        for index, (sample, reference) in enumerate(zip(self._samples, self.references, strict=True)):
             differences = tally.add(reference, self._run(assignment, sample, wires))
             if sketch:
                 self._sketcher.add(sums, index, differences)
-        l2, sums = tally.l2(), sums.astype(np.float32)
-        raw = np.sqrt(tally.squares())
-        scale = np.divide(l2, raw, out=np.zeros_like(l2), where=(raw > 0.0) & np.isfinite(l2))
-        finite = np.isfinite(sums).all(axis=1) & np.isfinite(l2)
-        return Reading(l2, tally.losses(), np.where(finite[:, None], sums, 0.0) * scale[:, None], tally.spread())
+        return Reading(tally.l2(), tally.losses(), tally.in_l2(sums.astype(np.float32)), tally.spread())
 
 
 def anchored(measure: Measure, references: Callable[[], Iterable[Outputs]], *, every: bool = False) -> Measure:

@@ -193,7 +193,7 @@ class ErrorModel:
         largest that was measured, where outputs are all noise and a sum of squares overestimates."""
         if not self.steps or noise <= 0.0:
             return min(noise, self.largest)
-        return float(np.interp(noise, [each[0] for each in self.steps], [each[1] for each in self.steps]))
+        return float(np.interp(noise, *np.transpose(self.steps)))
 
     def upper(self, error: float) -> float:
         """Upper end, at `confidence`, of a predicted `error`."""

@@ -289,8 +289,6 @@ def _merge(labels: dict[int, _ByShape], scales: dict[int, _Scale], most: int) ->
             for low, high in pairwise(sorted(members, key=lambda label: scales[label].log_rms())):
                 apart = scales[high].log_rms() - scales[low].log_rms() if scales[low].square > 0.0 else 0.0
                 pairs.append((apart, output, min(low, high), max(low, high)))
-        if not pairs:
-            break
         _, output, kept, joined = min(pairs)
         known[output].remove(joined)
         into[into == joined] = kept

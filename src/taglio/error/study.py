@@ -92,10 +92,8 @@ def measure(
             singles.append(each)
 
     if names:
-        began = time.perf_counter()
         alone([{names[0]: main[names[0]]}], "each block alone")
-        each_s = time.perf_counter() - began
-        group = max(1, round(each_s * len(names) / budget.alone_s))
+        group = max(1, round((time.perf_counter() - start) * len(names) / budget.alone_s))
         runs = [names[index : index + group] for index in range(1, len(names), group)]
         alone([{name: main[name] for name in run} for run in runs], "each block alone")
     each_s = (time.perf_counter() - start) / max(1, len(singles))
@@ -120,15 +118,14 @@ def measure(
         )
 
     share = _PICKED_SHARE if near is None else _PICKED_NEAR
-    known = together(random_subsets(graph, precisions, count - int(share * count), seed), "random subsets")
+    drawn = random_subsets(graph, precisions, count - int(share * count), seed)
+    known = together(drawn, "random subsets")
     rounds = 1 if near is None else _ROUNDS
-    picked = 0
-    for index in range(rounds if subsets else 0):
+    for index in range(rounds if drawn else 0):
         wanted = (count - len(subsets)) // (rounds - index)
         picks = picked_subsets(graph, known, wanted, seed + index, saved_s)
         known = together(picks, "subsets as a planner picks them")
-        picked += len(picks)
-    return replace(known, picked=picked)
+    return replace(known, picked=len(subsets) - len(drawn))
 
 
 def picked_subsets(
@@ -168,8 +165,8 @@ def picked_subsets(
         least = max(saved_s.values(), default=0.0) * _LEAST_SAVED or 1.0
         worth = np.array([max(saved_s.get((block.name, form.name), 0.0), least) for block, form in choices])
     result: dict[tuple[tuple[str, str], ...], dict[str, Precision]] = {}
-    for _ in range(4 * count):
-        if len(result) == count or largest <= 0.0:
+    for _ in range(4 * count if largest > 0.0 else 0):
+        if len(result) == count:
             break
         low, high = 0.05 * largest, 0.95 * largest
         if known.near is not None and known.near < high:

@@ -8,9 +8,10 @@ switch can be quantised for a link alone, with float blocks on both sides.
 """
 
 import hashlib
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import onnx
@@ -18,10 +19,9 @@ from onnx import TensorProto, helper
 
 from taglio.errors import BadOption
 from taglio.model.captures import node_inputs
-from taglio.model.derived import empty_like
+from taglio.model.derived import add_flags, empty_like
 from taglio.model.graph import Block, Graph
 from taglio.model.load import Model
-from taglio.quantize.emitter import Emitter
 from taglio.quantize.keep_float import MICROSOFT
 from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
@@ -44,14 +44,6 @@ class Switch:
     precision: Precision
 
 
-@dataclass(frozen=True, slots=True)
-class WireSwitch:
-    """One flag: `tensor` travels as int8 under `scheme`, whatever the forms of its producer and readers."""
-
-    tensor: str
-    scheme: Scheme
-
-
 class Switchable:
     """A session of the switchable graph."""
 
@@ -66,17 +58,18 @@ class Switchable:
         wires: Mapping[str, Scheme] | None = None,
         blocks: Collection[str] | None = None,
     ) -> None:
-        """`precisions` may include several int8 variants, with distinct names. `wires` maps tensors that can be
-        quantised for a link alone to their schemes. `blocks` are those that can be switched (None: all)."""
+        """`precisions` may include several int8 variants, with distinct names. `wires` maps tensors that can travel as
+        int8, whatever the forms of their producers and readers, to their schemes. `blocks` are those that can be
+        switched (None: all)."""
         self.switches = tuple(
             Switch(block.name, precision)
             for block in graph.blocks
             for precision in precisions
             if precision.form != "float" and precision.fits(block) and (blocks is None or block.name in blocks)
         )
-        self.wires = tuple(WireSwitch(tensor, scheme) for tensor, scheme in (wires or {}).items())
+        self.wires = wires or {}
         self._index = {(switch.block, switch.precision.name): i for i, switch in enumerate(self.switches)}
-        self._wire_index = {wire.tensor: len(self.switches) + i for i, wire in enumerate(self.wires)}
+        self._wire_index = {tensor: i for i, tensor in enumerate(self.wires, len(self.switches))}
         self._producer = {tensor.name: tensor.producer for tensor in graph.tensors}
         self._outputs = model.outputs
         self._fed = {name: _fed_name(name, self._wire_index) for name in graph.inputs}
@@ -130,7 +123,7 @@ def quantizable_flows(graph: Graph) -> tuple[str, ...]:
 
 
 def switchable_graph(
-    model: Model, graph: Graph, builder: QdqBuilder, switches: Sequence[Switch], wires: Sequence[WireSwitch] = ()
+    model: Model, graph: Graph, builder: QdqBuilder, switches: Sequence[Switch], wires: Mapping[str, Scheme]
 ) -> onnx.ModelProto:
     """The ONNX model behind `Switchable`: the original inputs and one bool vector with a flag per switch and wire."""
     nodes = model.nodes()
@@ -138,30 +131,23 @@ def switchable_graph(
     by_block: dict[str, list[int]] = {}
     for index, switch in enumerate(switches):
         by_block.setdefault(switch.block, []).append(index)
-    by_tensor = {wire.tensor: (len(switches) + index, wire.scheme) for index, wire in enumerate(wires)}
-    flag_names = [f"{FLAGS_INPUT}/{index}" for index in range(len(switches) + len(wires))]
     out = empty_like(model.proto, "switchable")
     target = out.graph
     target.input.extend(model.proto.graph.input)
     target.output.extend(model.proto.graph.output)
     target.value_info.extend(model.proto.graph.value_info)
     for value in target.input:
-        value.name = _fed_name(value.name, by_tensor)
-    if flag_names:
-        count = len(flag_names)
-        target.input.append(helper.make_tensor_value_info(FLAGS_INPUT, TensorProto.BOOL, [count]))
-        sizes = helper.make_tensor("taglio/ones", TensorProto.INT64, [count], [1] * count)
-        target.initializer.append(sizes)
-        target.node.append(
-            helper.make_node("Split", [FLAGS_INPUT, sizes.name], flag_names, name="taglio/split", axis=0)
-        )
+        value.name = _fed_name(value.name, wires)
+    flags = add_flags(target, FLAGS_INPUT, len(switches) + len(wires))
+    # The nodes that put a pair on a tensor that can travel.
+    wired = {
+        tensor: _wire(builder, tensor, scheme, flag)
+        for (tensor, scheme), flag in zip(wires.items(), flags[len(switches) :], strict=True)
+    }
     outer: dict[str, None] = dict.fromkeys(model.outputs)  # one may be a constant
     pool: dict[str, TensorProto] = {}
     often = _read_often(graph, nodes, initializers)
-    for name in graph.inputs:
-        if name in by_tensor:
-            index, scheme = by_tensor[name]
-            target.node.append(_wire(builder, name, scheme, flag_names[index]))
+    target.node.extend(wired[name] for name in graph.inputs if name in wired)
     for block in graph.blocks:
         first = len(target.node)
         members = [nodes[name] for name in block.operators]
@@ -170,22 +156,19 @@ def switchable_graph(
             outer.update(dict.fromkeys(name for node in members for name in node_inputs(node)))
         else:
             shared = pool if any(name in often for node in members for name in node.input) else None
-            branch = _branch(block, members, initializers, shared)
+            branch = _branch(f"{block.name}/float32", members, block.outputs, initializers, shared)
             for index in by_block[block.name]:
-                emitter = builder.emitter()
-                builder.emit(emitter, block, switches[index].precision)
-                chosen = _int8_branch(block, emitter, builder, initializers, switches[index].precision.name, shared)
+                chosen = _int8_branch(builder, block, switches[index].precision, initializers, shared)
                 suffix = "" if index == by_block[block.name][-1] else f"/switch/{index}"
                 names = [name + suffix for name in block.outputs]
-                node = _if(flag_names[index], names, f"{block.name}/switch/{index}", chosen, branch)
+                node = _if(flags[index], names, f"{block.name}/switch/{index}", chosen, branch)
                 branch = helper.make_graph([node], f"{block.name}/else/{index}", [], _untyped(names))
             target.node.append(node)
         for name in block.outputs:
-            if name in by_tensor:
-                for written in list(target.node)[first:]:
-                    written.output[:] = [_fed_name(each, by_tensor) for each in written.output]
-                index, scheme = by_tensor[name]
-                target.node.append(_wire(builder, name, scheme, flag_names[index]))
+            if name in wired:
+                for written in target.node[first:]:
+                    written.output[:] = [_fed_name(each, wires) for each in written.output]
+                target.node.append(wired[name])
                 first = len(target.node)
     target.initializer.extend(initializers[name] for name in outer if name in initializers)
     target.initializer.extend(pool.values())
@@ -206,15 +189,13 @@ def _wire(builder: QdqBuilder, tensor: str, scheme: Scheme, flag: str) -> onnx.N
     emitter.written[tensor] = scheme
     pair = builder.read_float(emitter, tensor)
     for node in emitter.nodes:
-        node.input[:] = [source if name == tensor else name for name in node.input]
-    chosen = helper.make_graph(emitter.nodes, f"{tensor}/wire", [], _untyped([pair]), [*emitter.initializers.values()])
-    for named in (chosen.node, chosen.initializer):
-        for each in named:
-            each.name = f"wire/{each.name}"
-    for node in chosen.node:
-        node.input[:] = [name if name == source else f"wire/{name}" for name in node.input]
+        node.name = f"wire/{node.name}"
+        node.input[:] = [source if name == tensor else f"wire/{name}" for name in node.input]
         node.output[:] = [f"wire/{name}" for name in node.output]
-    chosen.output[0].name = f"wire/{pair}"
+    weights = [*emitter.initializers.values()]
+    for each in weights:
+        each.name = f"wire/{each.name}"
+    chosen = helper.make_graph(emitter.nodes, f"{tensor}/wire", [], _untyped([f"wire/{pair}"]), weights)
     copy = helper.make_node("Identity", [source], [f"wire/{tensor}/float"], name=f"wire/{tensor}/pass")
     other = helper.make_graph([copy], f"{tensor}/pass", [], _untyped([copy.output[0]]))
     return _if(flag, [tensor], f"{tensor}/wire", chosen, other)
@@ -243,59 +224,47 @@ def _read_often(
     return frozenset(name for name, count in readers.items() if count > 1)
 
 
-def _branch(
-    block: Block,
-    members: Sequence[onnx.NodeProto],
-    initializers: Mapping[str, TensorProto],
-    pool: dict[str, TensorProto] | None,
-) -> onnx.GraphProto:
-    weights = dict.fromkeys(name for node in members for name in node.input if name in initializers)
-    return _graph(block, list(members), [initializers[name] for name in weights], list(block.outputs), "float32", pool)
-
-
 def _int8_branch(
-    block: Block,
-    emitter: Emitter,
     builder: QdqBuilder,
-    initializers: Mapping[str, TensorProto],
-    tag: str,
-    pool: dict[str, TensorProto] | None,
-) -> onnx.GraphProto:
-    pool = None if any(node.op_type == "MatMulNBits" for node in emitter.nodes) else pool
-    outputs = [builder.read_float(emitter, name) for name in block.outputs]
-    used = {name for node in emitter.nodes for name in node.input}
-    weights = [tensor for name, tensor in initializers.items() if name in used]
-    return _graph(block, emitter.nodes, [*weights, *emitter.initializers.values()], outputs, tag, pool)
-
-
-def _graph(
     block: Block,
-    nodes: list[onnx.NodeProto],
-    weights: list[TensorProto],
-    outputs: list[str],
-    tag: str,
+    precision: Precision,
+    initializers: dict[str, TensorProto],
     pool: dict[str, TensorProto] | None,
 ) -> onnx.GraphProto:
-    """A branch with unique names: a subgraph may not shadow names of the outer graph. With a `pool`, large weights are
-    put there instead, once for equal values."""
+    emitter = builder.emitter()
+    builder.emit(emitter, block, precision)
+    outputs = [builder.read_float(emitter, name) for name in block.outputs]
+    pool = None if any(node.op_type == "MatMulNBits" for node in emitter.nodes) else pool
+    constants = ChainMap(emitter.initializers, initializers)
+    return _branch(f"{block.name}/{precision.name}", emitter.nodes, outputs, constants, pool)
+
+
+def _branch(
+    prefix: str,
+    nodes: Sequence[onnx.NodeProto],
+    outputs: Sequence[str],
+    constants: Mapping[str, TensorProto],
+    pool: dict[str, TensorProto] | None,
+) -> onnx.GraphProto:
+    """A branch with the `constants` that it reads. All names get a `prefix`: a subgraph may not shadow names of the
+    outer graph. With a `pool`, large constants are put there instead, once for equal values."""
+    weights = [constants[name] for name in dict.fromkeys(chain(*(node.input for node in nodes))) if name in constants]
     own = {name for node in nodes for name in node.output if name} | {tensor.name for tensor in weights}
-    rename = {name: f"{block.name}/{tag}/{name}" for name in own}
+    rename = {name: f"{prefix}/{name}" for name in own}
     if pool is not None:
         rename |= {each.name: _pooled(pool, each) for each in weights if each.ByteSize() >= LEAST_BYTES}
-    graph = onnx.GraphProto(name=f"{block.name}/{tag}")
+    graph = onnx.GraphProto(name=prefix)
     for node in nodes:
         copy = graph.node.add()
         copy.CopyFrom(node)
-        copy.name = f"{block.name}/{tag}/{node.name}"
+        copy.name = f"{prefix}/{node.name}"
         for names in (copy.input, copy.output):
-            for index, name in enumerate(names):
-                names[index] = rename.get(name, name)
+            names[:] = [rename.get(name, name) for name in names]
     for tensor in weights:
-        if pool is not None and rename[tensor.name] in pool:
-            continue
-        copy_tensor = graph.initializer.add()
-        copy_tensor.CopyFrom(tensor)
-        copy_tensor.name = rename[tensor.name]
+        if pool is None or rename[tensor.name] not in pool:
+            copy_tensor = graph.initializer.add()
+            copy_tensor.CopyFrom(tensor)
+            copy_tensor.name = rename[tensor.name]
     graph.output.extend(_untyped([rename[name] for name in outputs]))
     return graph
 

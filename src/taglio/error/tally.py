@@ -1,5 +1,6 @@
 """Losses of changed outputs against the float model's, part by part, and their intervals. Runs no model."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, sqrt
@@ -56,7 +57,8 @@ class Tally:
     """Losses of one set of changed outputs against the reference, sample by sample.
 
     Only sums and a judge's evidence are kept per sample. Outputs that are not float (class indices, masks, text) count
-    only if no output is float, by the share of values that change.
+    only if no output is float, by the share of values that change. `ragged` are the numbers of samples on which the
+    length of an output changed, by output.
     """
 
     def __init__(
@@ -74,16 +76,15 @@ class Tally:
         self._sizes = np.zeros(count)
         self._exact = np.zeros(count, bool)
         self._evidence: list[list[Any]] = [[] for _ in range(1 + len(self._others))]
-        self._ragged: dict[str, int] = {}
+        self.ragged = Counter[str]()
         self._watches = [Watch() for _ in range(count)] if watched else []
 
     def add(self, reference: Outputs, changed: Outputs) -> list[np.ndarray]:
         """Add one sample; returns the differences ŷ − y per part, flat."""
-        names, parts = self._parts.outputs, self._parts
+        parts = self._parts
         row = np.zeros((3, len(parts.parts)))
-        pairs = [self._pair(index, y, z) for index, (y, z) in enumerate(zip(reference, changed, strict=True))]
-        if len(pairs) != len(names):
-            raise ValueError(f"zip() of {len(names)} names and {len(pairs)} outputs")
+        outputs = zip(parts.outputs, reference, changed, strict=True)
+        pairs = [self._pair(index, y, z) for index, (_, y, z) in enumerate(outputs)]
         differences = []
         for index, part in enumerate(parts.parts):
             y, z = pairs[part.output]
@@ -113,8 +114,7 @@ class Tally:
         y, z = as_array(reference), as_array(changed)
         if y.shape == z.shape:
             return y, z
-        name = self._parts.outputs[output]
-        self._ragged[name] = self._ragged.get(name, 0) + 1
+        self.ragged[self._parts.outputs[output]] += 1
         if y.dtype.kind != "f":
             return y, z
         one, other, shape = union(y, z)
@@ -156,9 +156,13 @@ class Tally:
                 result[index] = sqrt(difference / reference) if reference > 0.0 else inf
         return result
 
-    def squares(self) -> np.ndarray:
-        """‖ŷ − y‖² per part."""
-        return np.asarray(self._sums(None)[0])
+    def in_l2(self, sketches: np.ndarray) -> np.ndarray:
+        """Sketches [parts, size] of the differences, scaled from their norms to `l2`; 0 for parts where one of the two
+        is not finite."""
+        l2, norms = self.l2(), np.sqrt(self._sums(None)[0])
+        usable = (norms > 0.0) & np.isfinite(l2) & np.isfinite(sketches).all(axis=1)
+        scale = np.divide(l2, norms, out=np.zeros_like(l2), where=usable)
+        return np.asarray(np.where(usable[:, None], sketches, 0.0) * scale[:, None])
 
     def by_sample(self) -> np.ndarray:
         """‖ŷ − y‖² and ‖y‖² by sample and part, shape [2, samples, parts]; 0 for parts that are not float."""
@@ -218,7 +222,7 @@ class Tally:
 
     def parts(self) -> tuple[PartLoss, ...]:
         """The loss of each part that counts, and the information that it lost."""
-        losses = np.nan_to_num(self.losses(), nan=RUINED, posinf=RUINED)
+        losses = finite(self.losses())
         return tuple(
             PartLoss(self._parts.names[index], float(losses[index]), self._lost(int(index)))
             for index in np.flatnonzero(self.counted)
@@ -248,10 +252,6 @@ class Tally:
             self._parts.names[index]: 1.0 - float(unequal_values[index] / max(1.0, values[index]))
             for index in np.flatnonzero(self._exact)
         }
-
-    def ragged(self) -> dict[str, int]:
-        """Number of samples on which the length of an output changed, by output."""
-        return dict(self._ragged)
 
     def interval(self, groups: Sequence[int]) -> tuple[float, float] | None:
         """A 90 % interval of the largest loss on other samples like these: bootstrap over samples, widened by Student's
@@ -292,6 +292,11 @@ class Reference:
         for sample, answer in zip(self.samples, self.answers, strict=True):
             tally.add(answer, run(sample))
         return tally.value()
+
+
+def finite(errors: np.ndarray | float) -> np.ndarray:
+    """Errors, with `RUINED` for those of outputs that became NaN or infinite."""
+    return np.asarray(np.nan_to_num(errors, nan=RUINED, posinf=RUINED))
 
 
 def standard_error(squares: np.ndarray, references: np.ndarray) -> float:

@@ -24,7 +24,7 @@ from functools import cached_property
 
 import numpy as np
 
-from taglio.model.graph import Flow, Graph
+from taglio.model.graph import Graph
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment, Precision
 
@@ -37,11 +37,12 @@ _LEAST_OWN = 0.02
 
 @dataclass(frozen=True)
 class Design:
-    """Columns of the fit: own noise by (block, precision), then edge noise by (flow, reader)."""
+    """Columns of the fit: own noise by (block, precision), then edge noise by (flow, reader). `producers` are the
+    blocks that compute the flows."""
 
     own: tuple[tuple[str, str], ...]
     edge: tuple[tuple[str, str], ...]
-    flows: tuple[Flow, ...]
+    producers: Mapping[str, str | None]
 
     @cached_property
     def index(self) -> dict[tuple[str, str], int]:
@@ -55,11 +56,6 @@ class Design:
         for index, (_, reader) in enumerate(self.edge):
             found.setdefault(reader, []).append(index)
         return found
-
-    @cached_property
-    def producers(self) -> dict[str, str | None]:
-        """The block that computes each flow."""
-        return {flow.name: flow.producer for flow in self.flows}
 
     def row(self, assignment: Assignment) -> np.ndarray:
         """The columns that `assignment` sums, 0 or 1, shape [columns]."""
@@ -76,12 +72,11 @@ class Design:
 
 def design(graph: Graph, precisions: Sequence[Precision]) -> Design:
     """The columns of `graph` under `precisions`, for all blocks that have a choice."""
-    moving = graph.flows
     blocks = {block.name: block for block in graph.choices() if not block.movement}
     own = [(name, p.name) for name, block in blocks.items() for p in precisions if p.form != "float" and p.fits(block)]
     able = {name for name, block in blocks.items() if block.quantizable}
-    edge = dict.fromkeys((flow.name, reader) for flow in moving for _, reader in flow.readers if reader in able)
-    return Design(tuple(own), tuple(edge), moving)
+    edge = dict.fromkeys((flow.name, reader) for flow in graph.flows for _, reader in flow.readers if reader in able)
+    return Design(tuple(own), tuple(edge), {flow.name: flow.producer for flow in graph.flows})
 
 
 def starting_noises(

@@ -122,7 +122,7 @@ def _answers(tally: Tally, top1: float | None, groups: Sequence[int], limits: Li
         parts,
         tally.interval(groups),
         tally.unchanged(),
-        tally.ragged(),
+        dict(tally.ragged),
         tally.others(),
     )
 

@@ -25,7 +25,7 @@ from taglio.model.inputs import input_specs
 from taglio.plan.result import Plan
 from taglio.profile.machine import available_cores
 from taglio.progress import Progress
-from taglio.quantize.keep_apart import keep_apart_in
+from taglio.quantize.keep_apart import keep_apart
 from taglio.run.in_process import Executor
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.scratch import scratch
@@ -173,7 +173,7 @@ def assemble(work: Work, plan: Plan) -> Built:
     for number, part in enumerate(parts):
         if plan.runtime_on(part.device) != NAME:
             parts[number] = replace(part, proto=with_hard_swish(part.proto))
-            keep_apart_in(parts[number].proto.graph, dynamic=work.builder(plan.scheme).dynamic)
+            keep_apart(parts[number].proto.graph, dynamic=work.builder(plan.scheme).dynamic)
     whole = None
     if len(parts) > 1:
         owner = {operator: block.name for block in work.graph.blocks for operator in block.operators}

@@ -78,7 +78,7 @@ def choose_bfloat16(work: Work, reference: Reference, limit: float, metric: Metr
     one line, if none is clearly faster than `float_s`, OpenVINO's time in float32, if the model is too slow to measure
     errors of many blocks, or if memory does not hold the weights often enough."""
     budget_s = max(_LEAST, work.effort) * _BUDGET_S
-    weight_bytes = sum(block.weight_float_bytes for block in work.graph.blocks)
+    weight_bytes = sum(block.weight_bytes(32) for block in work.graph.blocks)
     if work.memory_bytes is not None and _COPIES * weight_bytes > work.memory_bytes:
         return f"the memory limit does not hold {_COPIES} copies of the weights, as choosing its blocks needs"
     least_s = _RUNS * float_s

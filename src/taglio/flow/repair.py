@@ -80,9 +80,6 @@ def _judged(model: Model, graph: Graph, data: Dataset, parts: Parts) -> tuple[in
         tally, sums = Tally(parts), np.zeros((len(parts.names), _SKETCH))
         for index in range(min(first, len(reference) - 1), len(reference), 2):
             sketcher.add(sums, index, tally.add(reference[index], changed[index]))
-        l2, raw = tally.l2(), np.sqrt(tally.squares())
-        usable = (raw > 0.0) & np.isfinite(l2) & np.isfinite(sums).all(axis=1)
-        scale = np.divide(l2, raw, out=np.zeros_like(l2), where=usable)
-        return np.asarray(np.where(usable[:, None], sums, 0.0) * scale[:, None], np.float32)
+        return tally.in_l2(sums).astype(np.float32)
 
     return len(reference), lambda changed: np.stack([half(changed, 0), half(changed, 1)])

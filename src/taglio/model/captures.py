@@ -43,6 +43,15 @@ def writers(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
     return {name: node for node in nodes for name in node.output if name}
 
 
+def ahead(
+    node: onnx.NodeProto | None, writer: Mapping[str, onnx.NodeProto], kinds: Collection[str]
+) -> onnx.NodeProto | None:
+    """The first node from `node` towards what each reads first whose type is not in `kinds`."""
+    while node is not None and node.op_type in kinds:
+        node = writer.get(node.input[0])
+    return node
+
+
 def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Rename, in place, what `node` and its subgraphs at any depth read: old name -> new name."""
     for index, name in enumerate(node.input):

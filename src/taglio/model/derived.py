@@ -1,12 +1,14 @@
-"""Models made from another: with more outputs, with HardSwish, or empty. Changes no model in place."""
+"""Models made from another: with more outputs, with HardSwish, with flags, or empty. Only flags are added in place."""
 
 from collections import Counter
 from collections.abc import Iterable
 from copy import deepcopy
 
 import onnx
+from onnx import TensorProto, helper
 
 from taglio.model.captures import node_inputs
+from taglio.model.opset import declared_opset
 
 # HardSwish is an operator from this opset on. Its HardSigmoid is max(0, min(1, x / 6 + 0.5)).
 _HARD_SWISH_OPSET, _SLOPE = 14, {"alpha": 1.0 / 6.0, "beta": 0.5}
@@ -54,10 +56,21 @@ def empty_like(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
     return result
 
 
+def add_flags(graph: onnx.GraphProto, name: str, count: int) -> list[str]:
+    """Add, in place, an input `name` of `count` bools, unless that is 0; returns the name of each of them."""
+    flags = [f"{name}/{index}" for index in range(count)]
+    if flags:
+        sizes = helper.make_tensor(f"{name}/sizes", TensorProto.INT64, [count], [1] * count)
+        graph.input.append(helper.make_tensor_value_info(name, TensorProto.BOOL, [count]))
+        graph.initializer.append(sizes)
+        graph.node.append(helper.make_node("Split", [name, sizes.name], flags, name=f"{name}/split", axis=0))
+    return flags
+
+
 def with_hard_swish(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of `proto` with one HardSwish for each x · HardSigmoid(x) that ONNX Runtime made of it. `proto` itself if
     its opset has none. The copy answers the same, and OpenVINO is fast on it without runtimes/openvino_fusions.py."""
-    if all(entry.version < _HARD_SWISH_OPSET for entry in proto.opset_import if entry.domain in ("", "ai.onnx")):
+    if declared_opset(proto) < _HARD_SWISH_OPSET:
         return proto
     result = deepcopy(proto)
     nodes = result.graph.node

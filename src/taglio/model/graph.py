@@ -11,11 +11,11 @@ import onnx
 
 from taglio.data.spec import dtype_name, dtype_of
 from taglio.errors import BadModel, BadOption, plural
-from taglio.model.captures import node_inputs, readers, writers
+from taglio.model.captures import node_inputs, readers
 from taglio.model.flops import operator_flops
 from taglio.model.load import Model
 from taglio.model.observe import Observed, tensor_shapes, tensor_types
-from taglio.model.operators import integer, moves, quantized_already, refusal, scales, standard
+from taglio.model.operators import integer, moves, refusal, scales, standard
 from taglio.model.quantized import why_float
 from taglio.model.sequences import joined, not_tensors
 from taglio.weights import bytes_of, listed_bytes, of_nodes
@@ -115,16 +115,6 @@ class Block:
     def carries(self) -> bool:
         """Whether the block only moves values and keeps their type: int8 as int8, float as float."""
         return self.movement and self.quantizable
-
-    @property
-    def weight_float_bytes(self) -> int:
-        """Bytes of the weights in float."""
-        return self.weight_bytes(32)
-
-    @property
-    def weight_int8_bytes(self) -> int:
-        """Bytes of the weights in int8 (scales not counted)."""
-        return self.weight_bytes(8)
 
     def weight_bytes(self, bits: int) -> int:
         """Bytes of the weights at `bits` each (scales not counted)."""
@@ -300,11 +290,11 @@ def select(graph: Graph, text: str) -> tuple[str, ...]:
     if rule in ("top-flops", "top-bytes"):
         if not count.isdigit() or int(count) < 1:
             raise BadOption(f'"{text}": give a count of at least 1, as in {rule}:10')
-        key = {
-            "top-flops": lambda block: block.flops,
-            "top-bytes": lambda block: sum(tensors[name].float_bytes for name in block.outputs),
-        }[rule]
-        return tuple(block.name for block in sorted(candidates, key=key, reverse=True)[: int(count)])
+
+        def size(block: Block) -> int:
+            return block.flops if rule == "top-flops" else sum(tensors[name].float_bytes for name in block.outputs)
+
+        return tuple(block.name for block in sorted(candidates, key=size, reverse=True)[: int(count)])
     return match(graph, text.split(","))
 
 
@@ -341,7 +331,7 @@ class _Operators:
         self.initializers = {tensor.name for tensor in graph.initializer}
         self.fixed = {each.name: bytes_of([each]) for each in graph.initializer if each.data_type != _FLOAT}
         self.biases = {tensor.name for tensor in graph.initializer if all(size == 1 for size in tensor.dims[:-1])}
-        self.producers, self.consumers = writers(graph.node), readers(graph.node)
+        self.consumers = readers(graph.node)
 
     def groups(self) -> list[list[onnx.NodeProto]]:
         """Anchors with the bias addition and activation that a runtime fuses into them, sums with their Relu (the end
@@ -403,8 +393,6 @@ class _Operators:
         weights = tuple(name for name in reads if name in self.initializers and self.types.get(name) == _FLOAT)
         first = group[0]
         why = refusal(first, outputs, self.initializers, self.assumed, self.types)
-        if not why and quantized_already(group, self.producers, self.consumers):
-            why = "the model quantises it itself"
         recurrent = _recurs(first, weights, self.shapes)
         return Block(
             name=first.name,

@@ -18,6 +18,7 @@ from taglio.errors import BadData, BadModel
 from taglio.model.derived import with_operators, with_outputs
 from taglio.model.inputs import Feed, fix_shapes, random_feeds
 from taglio.model.load import Model
+from taglio.model.opset import declared_opset
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
 _PREFIX = "taglio/shape/"
@@ -48,23 +49,30 @@ def observe(model: Model, feed: Feed, label: str) -> dict[str, Seen]:
     inferred = tensor_shapes(model.proto) if len(written) > _ALL_OBSERVED else {}
     typed = [name for name in written if name in types and name not in inferred and _has_shape(types[name])]
     open_ = [name for name in written if name not in types]  # only ONNX Runtime knows whether these are tensors
-    wanted = [*(_PREFIX + name for name in typed), *open_]
+    added = [helper.make_node("Shape", [name], [_PREFIX + name], name=_PREFIX + name) for name in typed]
+    wanted = [*(node.name for node in added), *open_]
     values: list[np.ndarray] = []
     if wanted:
-        proto = _with_shapes(model.proto, typed, open_)
+        proto = with_operators(model.proto, added, wanted)
+        if not declared_opset(proto):
+            proto.opset_import.append(helper.make_opsetid("", 13))
         session = open_session(proto, _PLAIN, label=model.name)
         values = run_session(session, wanted, feed, label)
-    found = {name: Seen(value.shape, dtype_name(value.dtype)) for name, value in feed.items()}
-    for name in written:
-        if name in inferred and name in types:
-            found[name] = Seen(inferred[name], dtype_name(helper.tensor_dtype_to_np_dtype(types[name])))
-    for name, shape in zip(typed, values, strict=False):
-        dtype = helper.tensor_dtype_to_np_dtype(types[name])
-        found[name] = Seen(tuple(int(size) for size in shape), dtype_name(dtype))
+    found = {name: _of_array(value) for name, value in feed.items()}
+    found |= {name: _declared(inferred[name], types[name]) for name in written if name in inferred and name in types}
+    found |= {name: _declared(shape, types[name]) for name, shape in zip(typed, values, strict=False)}
     for name, value in zip(open_, values[len(typed) :], strict=True):
         if isinstance(value, np.ndarray):
-            found[name] = Seen(value.shape, dtype_name(value.dtype))
+            found[name] = _of_array(value)
     return found
+
+
+def _of_array(value: np.ndarray) -> Seen:
+    return Seen(value.shape, dtype_name(value.dtype))
+
+
+def _declared(shape: Iterable[int], kind: int) -> Seen:
+    return Seen(tuple(map(int, shape)), dtype_name(helper.tensor_dtype_to_np_dtype(kind)))
 
 
 def observe_random(model: Model) -> tuple[dict[str, Seen] | None, str]:
@@ -100,10 +108,8 @@ def _inferred(model: Model, feed: Feed) -> dict[str, Seen] | None:
     written = [name for node in proto.graph.node for name in node.output if name]
     if not all(name in shapes and name in types for name in written):
         return None
-    found = {name: Seen(value.shape, dtype_name(value.dtype)) for name, value in feed.items()}
-    for name in filter(lambda name: _has_shape(types[name]), written):
-        found[name] = Seen(shapes[name], dtype_name(helper.tensor_dtype_to_np_dtype(types[name])))
-    return found
+    found = {name: _of_array(value) for name, value in feed.items()}
+    return found | {name: _declared(shapes[name], types[name]) for name in written if _has_shape(types[name])}
 
 
 def _has_shape(kind: int) -> bool:
@@ -135,14 +141,6 @@ def tensor_shapes(proto: onnx.ModelProto, dynamic: int | None = None) -> dict[st
         if value.type.tensor_type.HasField("shape") and len(known) == len(sizes):
             shapes[value.name] = tuple(known)
     return shapes
-
-
-def _with_shapes(model: onnx.ModelProto, typed: list[str], open_: list[str]) -> onnx.ModelProto:
-    shapes = [helper.make_node("Shape", [name], [_PREFIX + name], name=_PREFIX + name) for name in typed]
-    proto = with_operators(model, shapes, [*(_PREFIX + name for name in typed), *open_])
-    if not any(entry.domain in ("", "ai.onnx") for entry in proto.opset_import):
-        proto.opset_import.append(helper.make_opsetid("", 13))
-    return proto
 
 
 def tensor_values(

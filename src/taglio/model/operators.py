@@ -20,8 +20,6 @@ INT8_COMPUTE = frozenset(
      "LeakyRelu"}
 )  # fmt: skip
 _FLOAT = onnx.TensorProto.FLOAT
-_INTEGER = "QuantizeLinear"
-_REAL = "DequantizeLinear"
 
 
 def standard(node: onnx.NodeProto) -> bool:
@@ -62,22 +60,6 @@ def integers(node: onnx.NodeProto, name: str) -> tuple[int, ...]:
 def scales(gemm: onnx.NodeProto) -> bool:
     """Whether a Gemm has an alpha or beta other than 1."""
     return any(attribute.name in ("alpha", "beta") and attribute.f != 1.0 for attribute in gemm.attribute)
-
-
-def quantized_already(
-    group: Sequence[onnx.NodeProto],
-    producers: Mapping[str, onnx.NodeProto],
-    consumers: Mapping[str, Sequence[onnx.NodeProto]],
-) -> bool:
-    """Whether the model itself dequantises what the group reads and quantises what it writes."""
-    reads = [producers[name] for name in group[0].input if name in producers]
-    users = consumers.get(group[-1].output[0], ())
-    return (
-        bool(reads)
-        and bool(users)
-        and all(node.op_type == _REAL for node in reads)
-        and all(node.op_type == _INTEGER for node in users)
-    )
 
 
 def refusal(

@@ -73,8 +73,6 @@ def kept_nodes(proto: onnx.ModelProto) -> frozenset[str]:
     These stay as they are: next to a second Q/DQ pair, ONNX Runtime would fuse or drop one of the two.
     """
     nodes = list(proto.graph.node)
-    if not any(is_quantized(node.op_type) for node in nodes):
-        return frozenset()
     producer, users = writers(nodes), readers(nodes)
     kept = {node.name for node in nodes if is_quantized(node.op_type)}
 
@@ -155,7 +153,7 @@ def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], store: weights.St
     for several in [nodes] if store is None else [[node] for node in nodes]:
         names = [node.output[0] for node in several]
         for name, value in zip(names, _computed(proto, several, names), strict=True):
-            made.append(numpy_helper.from_array(value, name) if store is None else store.tensor(value, name))
+            made.append(weights.constant(value, name, store))
     done = {node.name for node in nodes}
     left = [node for node in proto.graph.node if node.name not in done]
     del proto.graph.node[:]
@@ -302,10 +300,9 @@ def _dynamic_to_float(
                 zero = weights.values(arrays[node.input[3]]).astype(np.float32)
                 values = values - (zero.reshape(-1, *[1] * (values.ndim - 1)) if node.op_type[0] == "C" else zero)
             name = f"{node.output[0]}:weight"
-            weight = numpy_helper.from_array(values, name) if store is None else store.tensor(values, name)
-            proto.graph.initializer.append(weight)
+            proto.graph.initializer.append(weights.constant(values, name, store))
             kind = node.op_type.removesuffix("Integer")
-            twin = helper.make_node(kind, [dynamic[node.input[0]].input[0], weight.name], node.output, name=node.name)
+            twin = helper.make_node(kind, [dynamic[node.input[0]].input[0], name], node.output, name=node.name)
             twin.attribute.extend(node.attribute)
             result.append(twin)
         else:
@@ -362,8 +359,7 @@ def _blockwise_to_float(
         whole.attribute.extend(kept)
         [value] = _computed(proto, [source, whole], [out])
         name = f"{out}:weight"
-        table = numpy_helper.from_array(value, name) if store is None else store.tensor(value, name)
-        proto.graph.initializer.append(table)
+        proto.graph.initializer.append(weights.constant(value, name, store))
         inputs = [node.input[0], name] if kind == "MatMul" else [name, node.input[1]]
         twin = helper.make_node(kind, inputs, [f"{out}:product" if bias else out], name=node.name)
         if kind == "Gather":

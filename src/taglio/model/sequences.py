@@ -17,7 +17,7 @@ def joined(
     groups: Sequence[list[onnx.NodeProto]],
     reads: Sequence[Sequence[str]],
     names: frozenset[str],
-    states: Sequence[tuple[str, str]] = (),
+    states: Sequence[tuple[str, str]],
 ) -> list[list[onnx.NodeProto]]:
     """`groups`, with those joined that share a value in `names`, or write and read a state of `states` (output, input),
     together with all groups between them.
@@ -25,8 +25,6 @@ def joined(
     `reads` are the names that each group reads. A reverse edge for every such value makes a cycle of what must stay
     together: the strongly connected components are the new groups, in no particular order.
     """
-    if not names and not states:
-        return list(groups)
     producer = {name: index for index, group in enumerate(groups) for node in group for name in node.output}
     readers = [(name, reader) for reader, group in enumerate(reads) for name in group]
     after = [(producer[name], reader) for name, reader in readers if name in producer]

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from taglio import weights
 from taglio.quantize.scheme import Scheme
@@ -32,8 +31,5 @@ class Emitter:
     def constant(self, name: str, values: np.ndarray) -> str:
         """Add an initialiser once and return its name."""
         if name not in self.initializers:
-            if self.store is None:
-                self.initializers[name] = numpy_helper.from_array(np.asarray(values), name)
-            else:
-                self.initializers[name] = self.store.tensor(np.asanyarray(values), name)
+            self.initializers[name] = weights.constant(np.asanyarray(values), name, self.store)
         return name

@@ -15,8 +15,6 @@ are off by a factor (66 to 100 %), for example where one of the readers is a sum
 A LeakyRelu with slope 1, which changes nothing, keeps the two apart. Convolutions fuse it like any activation.
 """
 
-from collections.abc import Collection
-
 import onnx
 from onnx import helper
 
@@ -26,20 +24,11 @@ _CONVOLUTIONS = frozenset({"Conv", "FusedConv"})
 _WITH_CONSTANT = frozenset({"Add", "Sub", "Mul", "Div"})
 
 
-def keep_apart_in(graph: onnx.GraphProto, *, dynamic: bool) -> None:
-    """Rewrite a quantised `graph` in place; once more changes nothing."""
+def keep_apart(graph: onnx.GraphProto, *, dynamic: bool) -> None:
+    """Rewrite a quantised `graph` in place; once more changes nothing. `dynamic` is whether the model has dynamic
+    sizes, without which convolutions are safe."""
     nodes = list(graph.node)
     constants, outputs = {tensor.name for tensor in graph.initializer}, [each.name for each in graph.output]
-    keep_apart(nodes, constants, outputs, dynamic=dynamic)
-    del graph.node[:]
-    graph.node.extend(nodes)
-
-
-def keep_apart(
-    nodes: list[onnx.NodeProto], constants: Collection[str], outputs: Collection[str], *, dynamic: bool
-) -> None:
-    """Rewrite `nodes` in place. `constants` are the names of all initialisers, `outputs` those of the graph; `dynamic`
-    is whether the model has dynamic sizes, without which convolutions are safe."""
     producer = writers(nodes)
 
     def fixed(name: str) -> bool:
@@ -73,7 +62,8 @@ def keep_apart(
             (written,) = node.output
             node.output[0] = f"{written}/raw"
             kept[node.name] = _unchanged(node.output[0], written, written)
-    nodes[:] = [each for node in nodes for each in (node, kept.get(node.name)) if each is not None]
+    del graph.node[:]
+    graph.node.extend(each for node in nodes for each in (node, kept.get(node.name)) if each is not None)
 
 
 def _unchanged(source: str, written: str, name: str) -> onnx.NodeProto:

@@ -28,7 +28,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from taglio import weights
-from taglio.model.captures import readers, writers
+from taglio.model.captures import ahead, readers, writers
 from taglio.model.operators import MOVEMENT
 
 MICROSOFT = "com.microsoft"
@@ -65,10 +65,11 @@ def keep_float(
         if not (weighted or node.op_type == "Softmax" or end is not node):
             continue
         source = _dequantize_ahead(node, producer)
-        user = _user_before_quantize(end.output[0], consumers)
-        if source is None or user is None or source.name.endswith(_EACH):
+        path = _up_to_quantize(end.output[0], consumers)
+        if source is None or path is None or source.name.endswith(_EACH):
             continue
-        if source.name in own and _quantize_behind(user, consumers).name in own:
+        user, quantize = path
+        if source.name in own and quantize.name in own:
             continue
         if node.op_type == "Conv":
             node.op_type, node.domain = "FusedConv", MICROSOFT
@@ -130,36 +131,29 @@ def _behind_movement(
 ) -> Iterator[onnx.NodeProto]:
     """The nodes ahead of which rules 4 and 5 insert a copy."""
     for name in outputs:
-        user, written = _user_before_quantize(name, consumers), producer.get(name)
-        if user is None or written is None or written.op_type == "DequantizeLinear":
+        path, written = _up_to_quantize(name, consumers), producer.get(name)
+        if path is None or written is None or written.op_type == "DequantizeLinear":
             continue
-        if user.op_type != "QuantizeLinear" and user.input[0] == name:
-            yield user
+        if path[0].op_type != "QuantizeLinear" and path[0].input[0] == name:
+            yield path[0]
     for node in nodes:
         if node.op_type == "MaxPool" and _dequantize_ahead(node, producer) is None:
-            user = _user_before_quantize(node.output[0], consumers)
-            if user is not None and _quantize_behind(user, consumers).name not in own:
-                yield user
+            path = _up_to_quantize(node.output[0], consumers)
+            if path is not None and path[1].name not in own:
+                yield path[0]
 
 
 def _dequantize_ahead(node: onnx.NodeProto, producer: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto | None:
     """The DequantizeLinear that feeds `node`, directly or through operators that pairs are moved past."""
-    source = producer.get(node.input[0])
-    while source is not None and source.op_type in _CARRIERS:
-        source = producer.get(source.input[0])
+    source = ahead(producer.get(node.input[0]), producer, _CARRIERS)
     return source if source is not None and source.op_type == "DequantizeLinear" else None
 
 
-def _quantize_behind(user: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]]) -> onnx.NodeProto:
-    """The QuantizeLinear at the end of the unbranched path that begins with `user`."""
-    while user.op_type != "QuantizeLinear":
-        user = consumers[user.output[0]][0]
-    return user
-
-
-def _user_before_quantize(tensor: str, consumers: Mapping[str, list[onnx.NodeProto]]) -> onnx.NodeProto | None:
-    """The first node behind `tensor` and its Relu or Clip, if an unbranched path leads from there to a
-    QuantizeLinear."""
+def _up_to_quantize(
+    tensor: str, consumers: Mapping[str, list[onnx.NodeProto]]
+) -> tuple[onnx.NodeProto, onnx.NodeProto] | None:
+    """The first node behind `tensor` and its Relu or Clip, and the QuantizeLinear to which an unbranched path leads
+    from there; None if there is no such path."""
     first: onnx.NodeProto | None = None
     while True:
         users = consumers.get(tensor, [])
@@ -168,8 +162,8 @@ def _user_before_quantize(tensor: str, consumers: Mapping[str, list[onnx.NodePro
         user = users[0]
         if user.op_type not in _CLIPS:
             first = first or user
-        if user.op_type == "QuantizeLinear":
-            return first
+        if first is not None and user.op_type == "QuantizeLinear":
+            return first, user
         if user.op_type not in _CLIPS and user.op_type not in _CARRIERS:
             return None
         tensor = user.output[0]

@@ -142,7 +142,10 @@ def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -
     asked: dict[str, Block] = {}
     for block in chosen:
         node = nodes[block.operators[0]]
-        if reason := _dynamic_refusal(node, initializers, scheme):
+        reason = _never_dynamic(node, initializers)
+        if not reason and node.op_type == "Conv" and scheme.per_channel:
+            reason = f"scheme {scheme} has a weight scale per channel, ConvInteger one per tensor: write pt"
+        if reason:
             raise CannotQuantize(f"block {block.name} cannot be dynamic int8: {reason}")
         # The tool first splits every Gemm into MatMul and Add, under new names, and transposes its weights in place.
         asked[f"{node.name}_MatMul" if node.op_type == "Gemm" else node.name] = block
@@ -346,10 +349,7 @@ def _quantize(
             list(asked),
             [],
             list(QLinearOpsRegistry),
-            {
-                "WeightSymmetric": scheme.weight_symmetric,
-                "TensorQuantOverrides": overrides,
-            },
+            {"WeightSymmetric": scheme.weight_symmetric, "TensorQuantOverrides": overrides},
         )
         made: onnx.ModelProto = tool.quantize_model()
     return made
@@ -392,14 +392,6 @@ def _scales_last(made: onnx.ModelProto) -> None:
             nodes += [*(products[name] for name in node.input if name in products), node]
     del made.graph.node[:]
     made.graph.node.extend(nodes)
-
-
-def _dynamic_refusal(node: onnx.NodeProto, initializers: Mapping[str, onnx.TensorProto], scheme: Scheme) -> str:
-    if reason := _never_dynamic(node, initializers):
-        return reason
-    if node.op_type == "Conv" and scheme.per_channel:
-        return f"scheme {scheme} has a weight scale per channel, ConvInteger one per tensor: write pt"
-    return ""
 
 
 def _never_dynamic(node: onnx.NodeProto, initializers: Mapping[str, onnx.TensorProto]) -> str:

@@ -1,11 +1,14 @@
-"""Scales, zero points and quantised weights, by ONNX Runtime's own formulas. Does not touch graphs."""
+"""Scales, zero points and quantised weights, by ONNX Runtime's own formulas. Changes no graph."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 from onnxruntime.quantization.quant_utils import compute_scale_zp
 
+from taglio import weights
 from taglio.quantize.scheme import ActivationType, Scheme
 
 # Smallest scale that still multiplies and divides safely in float32.
@@ -27,7 +30,7 @@ class TensorParameters:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedWeight:
-    """`values` in int8 or uint8; `scale` and `zero_point` scalar, or one per entry of `axis`."""
+    """`values` in 8 bits, or 32 of a bias; `scale` and `zero_point` scalar, or one per entry of `axis`."""
 
     values: np.ndarray
     scale: np.ndarray
@@ -45,11 +48,7 @@ def activation_parameters(low: float, high: float, scheme: Scheme) -> TensorPara
     symmetric = scheme.activation_symmetry == "symmetric" or (scheme.activation_symmetry == "restricted" and low < 0.0)
     minimum = -127 if symmetric and scheme.activation == "s8" else info.min
     zero_point, scale = compute_scale_zp(
-        np.float32(low),
-        np.float32(high),
-        np.array(minimum, info.dtype),
-        np.array(info.max, info.dtype),
-        symmetric,
+        np.float32(low), np.float32(high), np.array(minimum, info.dtype), np.array(info.max, info.dtype), symmetric
     )
     return TensorParameters(np.float32(scale), info.dtype.type(int(zero_point)))
 
@@ -105,3 +104,26 @@ def weight_limits(scheme: Scheme) -> tuple[int, int]:
     if scheme.reduced_range:
         return (-64, 64)
     return (-127, 127) if scheme.weight_symmetric else (-128, 127)
+
+
+def own_parameters(proto: onnx.ModelProto, initializers: Mapping[str, onnx.TensorProto]) -> dict[str, TensorParameters]:
+    """Scale and zero point, to be kept, of every activation that the source model itself quantises to, or dequantises
+    from, 8 bits."""
+    result: dict[str, TensorParameters] = {}
+    for node in proto.graph.node:
+        if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or node.input[0] in initializers:
+            continue
+        tensor = node.input[0] if node.op_type == "QuantizeLinear" else node.output[0]
+        if tensor not in result and (parameters := _constants(node, initializers)):
+            result[tensor] = parameters
+    return result
+
+
+def _constants(node: onnx.NodeProto, initializers: Mapping[str, onnx.TensorProto]) -> TensorParameters | None:
+    """The node's parameters if they are constants: one scale and one 8-bit zero point for the whole tensor."""
+    if any(name not in initializers for name in node.input[1:] if name) or len(node.input) < 3 or not node.input[2]:
+        return None
+    scale, zero_point = (weights.values(initializers[name]) for name in node.input[1:3])
+    if scale.size != 1 or scale.dtype != np.float32 or zero_point.dtype not in (np.uint8, np.int8):
+        return None
+    return TensorParameters(scale.reshape(-1)[0], zero_point.reshape(-1)[0])

@@ -55,9 +55,7 @@ class Precision:
         return block.quantizable and (self.form == "whole" or block.soft_tail)
 
     def misfit(self, block: Block) -> str:
-        """Why `block` does not have this form; "" if it has."""
-        if self.fits(block):
-            return ""
+        """Why this form does not fit `block`."""
         return block.refusal or ("no constant matrix of at least 32 by 32" if self.uncalibrated else "no soft tail")
 
 

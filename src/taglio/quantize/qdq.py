@@ -29,15 +29,15 @@ from taglio.model.operators import moves
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.keep_apart import keep_apart
 from taglio.quantize.keep_float import import_domains, keep_float
-from taglio.quantize.own_pairs import own_parameters
 from taglio.quantize.parameters import (
     QuantizedWeight,
     TensorParameters,
     activation_parameters,
+    own_parameters,
     quantize_values,
     quantize_weight,
 )
-from taglio.quantize.precision import Assignment, Precision
+from taglio.quantize.precision import FLOAT32, Assignment, Precision
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.same_range import range_roots, share_ranges
 from taglio.quantize.scheme import Scheme
@@ -62,10 +62,9 @@ class QdqBuilder:
         self._parameters: dict[tuple[str, object], TensorParameters] = {}
         self._nodes = model.nodes()
         self._roots = range_roots(model.proto)
-        self._ranges = {name: share_ranges(model.proto, each.low_high) for name, each in ranges.items()}
-        self._shifts = {name: each.shifts for name, each in ranges.items()}
-        self._rounded = {name: each.rounded for name, each in ranges.items()}
-        self._without = {name: each.without for name, each in ranges.items()}
+        self._ranges = {
+            name: replace(each, low_high=share_ranges(model.proto, each.low_high)) for name, each in ranges.items()
+        }
         self._shapes = tensor_shapes(model.proto)
         # Whether a size is known only while the model runs.
         self.dynamic = any(name and name not in self._shapes for node in self._nodes.values() for name in node.output)
@@ -94,30 +93,31 @@ class QdqBuilder:
                 raise BadOption(f'no block "{name}" among {len(known)}: taglio inspect lists them')
         emitter = self.emitter(wire)
         for block in self.graph.blocks:
-            self.emit(emitter, block, assignment.get(block.name))
+            self.emit(emitter, block, assignment.get(block.name, FLOAT32))
         self._restore_outputs(emitter)
         keep_float(emitter.nodes, emitter.initializers, self._shapes, self._nodes.keys(), self.model.outputs)
+        proto = self._assemble(emitter)
         if self.fuses:
-            constants = self._initializers.keys() | emitter.initializers.keys()
-            keep_apart(emitter.nodes, constants, self.model.outputs, dynamic=self.dynamic)
-        return self._assemble(emitter)
+            keep_apart(proto.graph, dynamic=self.dynamic)
+        return proto
 
     def emitter(self, wire: Mapping[tuple[str, str], Scheme] | None = None) -> Emitter:
         """An empty graph, for `emit`; `wire` as for `build`."""
         return Emitter(wire=wire or {}, store=self.model.store)
 
-    def emit(self, emitter: Emitter, block: Block, precision: Precision | None) -> None:
-        """Append one block in `precision` (None: float). Raises CannotQuantize if the block does not have that form."""
-        scheme = precision.scheme if precision else None
-        if precision is not None and not precision.fits(block):
+    def emit(self, emitter: Emitter, block: Block, precision: Precision) -> None:
+        """Append one block in `precision`. Raises CannotQuantize if the block does not have that form."""
+        if not precision.fits(block):
             raise CannotQuantize(f"block {block.name} has no {precision.name} form: {precision.misfit(block)}")
-        if precision is not None and precision.uncalibrated:
+        if precision.uncalibrated:
             self._emit_uncalibrated(emitter, block, precision)
-            return
-        if precision is not None and precision.form == "bfloat16":
+        elif precision.form == "bfloat16":
             self._emit_bfloat16(emitter, block)
-            return
-        whole, last = precision is not None and precision.form == "whole", len(block.operators) - 1
+        else:
+            self._emit_static(emitter, block, precision)
+
+    def _emit_static(self, emitter: Emitter, block: Block, precision: Precision) -> None:
+        scheme, whole, last = precision.scheme, precision.form == "whole", len(block.operators) - 1
         fused = self.fuses and block.soft_tail
         for position, name in enumerate(block.operators):
             source = self._nodes[name]
@@ -196,10 +196,10 @@ class QdqBuilder:
             if root in self._own:
                 return self._own[root]
             ranges = self._ranges[scheme.calibrated]
-            if root not in ranges:
-                reason = self._without[scheme.calibrated].get(root, "was not calibrated: calibrate again")
+            if root not in ranges.low_high:
+                reason = ranges.without.get(root, "was not calibrated: calibrate again")
                 raise CannotQuantize(f"tensor {root} has no calibrated range: it {reason}")
-            self._parameters[key] = activation_parameters(*ranges[root], scheme)
+            self._parameters[key] = activation_parameters(*ranges.low_high[root], scheme)
         return self._parameters[key]
 
     def _free(self, block: Block, position: int, scheme: Scheme) -> bool:
@@ -221,7 +221,7 @@ class QdqBuilder:
             tensor: self.read_float(emitter, tensor, emitter.wire.get((tensor, reader)))
             for tensor in dict.fromkeys(node_inputs(node))
         }
-        if node.op_type == "QuantizeLinear" and names.get(node.input[0], node.input[0]) != node.input[0]:
+        if node.op_type == "QuantizeLinear" and names[node.input[0]] != node.input[0]:
             names[node.input[0]] = self._copy(emitter, names[node.input[0]], f"{node.output[0]}/apart")
         rename_inputs(node, names)
 
@@ -265,7 +265,6 @@ class QdqBuilder:
     def _read_int8_inputs(
         self, emitter: Emitter, source: onnx.NodeProto, node: onnx.NodeProto, scheme: Scheme, reader: str
     ) -> None:
-        movement = source.op_type not in _WEIGHTED and len(source.input) > 0
         first: str | None = None
         for index, tensor in enumerate(source.input):
             if not tensor or (index and moves(source)):
@@ -276,19 +275,17 @@ class QdqBuilder:
                 first = first or tensor
             elif source.op_type in _WEIGHTED:
                 assert first is not None, "weights come after the activation"
-                node.input[index] = self._weight(emitter, source, index, first, scheme)
-            elif movement and constant.data_type == TensorProto.FLOAT and source.op_type in ("Add", "Mul", "Concat"):
+                part = self._bias if index == 2 else self._weight
+                node.input[index] = part(emitter, source, first, scheme)
+            elif constant.data_type == TensorProto.FLOAT and source.op_type in ("Add", "Mul", "Concat"):
                 node.input[index] = self._constant(emitter, tensor, scheme)
-
-        shift = self._shift(source.name, scheme)
-        if shift is not None and source.op_type != "MatMul" and (len(source.input) < 3 or not source.input[2]):
+        if source.op_type != "MatMul" and not _bias_name(source) and self._shift(source.name, scheme) is not None:
             assert first is not None, "the activation came first"
-            bias = self._bias(emitter, source, first, scheme)
-            node.input[:] = [*node.input[:2], bias]
+            node.input[:] = [*node.input[:2], self._bias(emitter, source, first, scheme)]
 
     def _shift(self, operator: str, scheme: Scheme) -> np.ndarray | None:
         """The correction added to the bias of `operator` in int8, float64 [output channels]; None without one."""
-        shift = self._shifts[scheme.calibrated].get(operator)
+        shift = self._ranges[scheme.calibrated].shifts.get(operator)
         return np.array(shift) if shift is not None else None
 
     def _correct_sum(self, emitter: Emitter, node: onnx.NodeProto, shift: np.ndarray | None) -> None:
@@ -302,23 +299,17 @@ class QdqBuilder:
     def _constant(self, emitter: Emitter, tensor: str, scheme: Scheme) -> str:
         values = self._array(tensor)
         parameters = activation_parameters(float(values.min()), float(values.max()), scheme)
-        suffix = "-".join(scheme.activation_key)
-        stored = emitter.constant(f"{tensor}/int8-{suffix}", quantize_values(values, parameters))
-        return self._dequantize(
-            emitter, tensor, suffix, stored, np.asarray(parameters.scale), np.asarray(parameters.zero_point), None
-        )
+        scale, zero = np.asarray(parameters.scale), np.asarray(parameters.zero_point)
+        stored = QuantizedWeight(quantize_values(values, parameters), scale, zero, None)
+        return self._dequantize(emitter, tensor, "-".join(scheme.activation_key), stored)
 
-    def _weight(self, emitter: Emitter, node: onnx.NodeProto, index: int, activation: str, scheme: Scheme) -> str:
-        tensor = node.input[index]
-        if index == 2 and node.op_type != "MatMul":
-            return self._bias(emitter, node, activation, scheme)
+    def _weight(self, emitter: Emitter, node: onnx.NodeProto, activation: str, scheme: Scheme) -> str:
         weight = self.quantized_weight(node, activation, scheme)
-        stored = emitter.constant(f"{tensor}/int8-{scheme}", weight.values)
-        return self._dequantize(emitter, tensor, str(scheme), stored, weight.scale, weight.zero_point, weight.axis)
+        return self._dequantize(emitter, node.input[1], str(scheme), weight)
 
     def _bias(self, emitter: Emitter, node: onnx.NodeProto, activation: str, scheme: Scheme) -> str:
         """The bias of a Conv, ConvTranspose or Gemm that reads `activation` and has a bias or a shift."""
-        tensor = node.input[2] if len(node.input) > 2 and node.input[2] else f"{node.name}/bias"
+        tensor = _bias_name(node) or f"{node.name}/bias"
         values = self._bias_values(node, scheme)
         if node.op_type == "ConvTranspose":  # its kernel is float, so the bias may be float
             if self._shift(node.name, scheme) is None:
@@ -330,21 +321,19 @@ class QdqBuilder:
         info = np.iinfo(np.int32)
         bias = np.clip(np.rint(values / scale), info.min, info.max).astype(np.int32)
         # Two readers of one bias may have inputs of different scale, so the name includes the node's.
-        suffix = f"{scheme}-{node.name}"
-        stored = emitter.constant(f"{tensor}/int32-{suffix}", bias)
-        axis = bias.ndim - 1 if scale.ndim else None
-        return self._dequantize(emitter, tensor, suffix, stored, scale, np.zeros(scale.shape, np.int32), axis)
+        stored = QuantizedWeight(bias, scale, np.zeros(scale.shape, np.int32), bias.ndim - 1 if scale.ndim else None)
+        return self._dequantize(emitter, tensor, f"{scheme}-{node.name}", stored)
 
     def _bias_values(self, node: onnx.NodeProto, scheme: Scheme) -> np.ndarray:
         """The bias plus its correction, float64; a scalar 0 if there is neither."""
-        has = len(node.input) > 2 and node.input[2]
-        values = self._array(node.input[2]).astype(np.float64) if has else np.zeros(())
+        name = _bias_name(node)
+        values = self._array(name).astype(np.float64) if name else np.zeros(())
         shift = self._shift(node.name, scheme)
         return values if shift is None else values + shift
 
     def quantized_weight(self, node: onnx.NodeProto, activation: str, scheme: Scheme) -> QuantizedWeight:
         """The weight of a Conv, ConvTranspose, Gemm or MatMul that reads `activation`."""
-        tensor = node.input[1] if node.input[1] in self._initializers else node.input[0]
+        tensor = node.input[1]
         axis = channel_axis(node, self._initializers[tensor]) if scheme.per_channel else None
         floor: np.ndarray | float = 0.0
         if node.op_type in ("Conv", "Gemm"):
@@ -358,33 +347,26 @@ class QdqBuilder:
             weight = self._weights[key] = self._kept(quantize_weight(self._array(tensor), scheme, axis))
         if np.any(weight.scale < floor):
             return quantize_weight(self._array(tensor), scheme, axis, floor)
-        rounded = self._rounded[scheme.calibrated].get(node.name)
+        rounded = self._ranges[scheme.calibrated].rounded.get(node.name)
         if rounded is not None:
             values = np.frombuffer(rounded, weight.values.dtype).reshape(weight.values.shape)
             return replace(weight, values=values)
         return weight
 
-    def _dequantize(
-        self,
-        emitter: Emitter,
-        tensor: str,
-        suffix: str,
-        stored: str,
-        scale: np.ndarray,
-        zero_point: np.ndarray,
-        axis: int | None,
-    ) -> str:
+    def _dequantize(self, emitter: Emitter, tensor: str, suffix: str, stored: QuantizedWeight) -> str:
+        """The name of the constant `tensor` dequantised from `stored`, which is added if it is new."""
         name = f"{tensor}/dequantized-{suffix}"
         key = (name, "constant")
         if key not in emitter.pairs:
+            kind = "int32" if stored.values.dtype == np.int32 else "int8"
             inputs = [
-                stored,
-                emitter.constant(f"{tensor}/scale-{suffix}", scale),
-                emitter.constant(f"{tensor}/zero_point-{suffix}", zero_point),
+                emitter.constant(f"{tensor}/{kind}-{suffix}", stored.values),
+                emitter.constant(f"{tensor}/scale-{suffix}", stored.scale),
+                emitter.constant(f"{tensor}/zero_point-{suffix}", stored.zero_point),
             ]
             node = helper.make_node("DequantizeLinear", inputs, [name], name=f"{tensor}/dequantize-{suffix}")
-            if axis is not None:
-                node.attribute.append(helper.make_attribute("axis", axis))
+            if stored.axis is not None:
+                node.attribute.append(helper.make_attribute("axis", stored.axis))
             emitter.nodes.append(node)
             emitter.pairs[key] = name
         return name
@@ -423,6 +405,11 @@ class QdqBuilder:
         graph.initializer.extend(emitter.initializers.values())
         import_domains(proto)
         return proto
+
+
+def _bias_name(node: onnx.NodeProto) -> str:
+    """The bias of a Conv, ConvTranspose or Gemm, "" without one."""
+    return node.input[2] if len(node.input) > 2 else ""
 
 
 def in_bfloat16(values: np.ndarray) -> np.ndarray:

@@ -100,8 +100,8 @@ def with_repairs(scheme: Scheme, names: Collection[str]) -> Scheme:
 def parse_scheme(text: str) -> Scheme:
     """Parse what `str(scheme)` writes, in any order, such as `qdq-u8s8-sym-pc-rr-entropy`. Raises BadOption."""
     fields: dict[str, object] = {}
-    repairs, forms = set[str](), set[str]()
-    for token in re.split(r"[-:,]", text.strip().lower()):
+    tokens = re.split(r"[-:,]", text.strip().lower())
+    for token in tokens:
         match token:
             case "qdq" | "qoperator":
                 fields["format"] = token
@@ -117,14 +117,11 @@ def parse_scheme(text: str) -> Scheme:
                 fields["reduced_range"] = True
             case "minmax" | "entropy" | "percentile":
                 fields["calibration"] = token
-            case "ranges" | "rounding" | "bias":
-                repairs.add(token)
-            case "w8" | "dyn" | "w4":
-                forms.add(token)
-            case _:
+            case _ if token not in (*REPAIRS, *UNCALIBRATED):
                 raise BadOption(
                     f'scheme "{text}": "{token}" is not one of qdq, qoperator, u8s8, u8u8, s8s8, asym, sym, restr, '
                     f"wsym, wasym, pc, pt, rr, minmax, entropy, percentile, {', '.join((*REPAIRS, *UNCALIBRATED))}"
                 )
-    fields["uncalibrated"] = tuple(each for each in UNCALIBRATED if each in forms)
-    return with_repairs(Scheme(**fields), repairs)  # type: ignore[arg-type]
+    for name, known in (("repairs", REPAIRS), ("uncalibrated", UNCALIBRATED)):
+        fields[name] = tuple(each for each in known if each in tokens)
+    return Scheme(**fields)  # type: ignore[arg-type]

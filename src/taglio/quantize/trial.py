@@ -51,11 +51,12 @@ def unusable(
 
     Raises BadModel or BadData if the float model itself cannot be loaded or run.
     """
-    reasons = _by_range(model, graph, ranges, scheme)
+    plain = QdqBuilder(model, graph, {scheme.calibrated: ranges})
+    reasons = _by_range(graph, plain, scheme)
     candidates = [block for block in graph.candidates() if block.name not in reasons]
     if not candidates:
         return reasons
-    builder = builder or QdqBuilder(model, graph, {scheme.calibrated: ranges})
+    builder = builder or plain
     exact = thorough and not (sums_saturate() and scheme.may_saturate)
     _, whole, anchor, *_ = precisions(scheme)
     reasons |= culprits(candidates, _trial(model, builder, whole, feed, options, compare=exact))
@@ -132,9 +133,8 @@ def _cause(error: Exception) -> str:
     return str(error).rpartition("cannot load it: ")[2].rpartition("cannot run these inputs: ")[2][:160]
 
 
-def _by_range(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> dict[str, str]:
+def _by_range(graph: Graph, builder: QdqBuilder, scheme: Scheme) -> dict[str, str]:
     """Rules 1 to 3."""
-    builder = QdqBuilder(model, graph, {scheme.calibrated: ranges})
     whole = precisions(scheme)[1]
     reasons: dict[str, str] = {}
     for block in graph.candidates():

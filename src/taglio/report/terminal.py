@@ -133,7 +133,7 @@ def inspect(model: Model, graph: Graph, chosen: set[str] | None, assumed: str = 
     for block in graph.blocks:
         if chosen is None or block.name in chosen:
             outputs = [tensors[name] for name in block.outputs]
-            weights = (size(block.weight_float_bytes), size(block.weight_int8_bytes))
+            weights = (size(block.weight_bytes(32)), size(block.weight_bytes(8)))
             written = (size(sum(each.float_bytes for each in outputs)), size(sum(each.int8_bytes for each in outputs)))
             flops = f"{block.flops / 1e6:.2f}"
             if any(each.shape is None for each in outputs):

@@ -8,14 +8,15 @@ import onnx
 from taglio.error.tasks.detection import CLASS_NAMES, heads_by_stride, names_classes, on_grid
 from taglio.error.tasks.outputs import height_and_width
 from taglio.error.tasks.text import CHARACTERS
-from taglio.model.captures import writers
+from taglio.model.captures import ahead, writers
 from taglio.model.graph import Graph
+from taglio.model.inputs import spec_of
 from taglio.model.load import Model
 
 Shape = tuple[int, ...]
 # Token classifiers have at most this many labels; wider outputs are hidden states, unless as wide as a vocabulary.
 _MOST_LABELS = 64
-_SMALLEST_EMBEDDING = 32
+_SMALLEST_EMBEDDING, _EMBEDDINGS = 32, ("embed", "feature", "pooled", "pooler")
 # Ultralytics' metadata, which names classes too.
 _ULTRALYTICS = dict.fromkeys(("detect", "segment", "pose", "obb"), "detection") | {"classify": "top1"}
 _MOVERS = ("Identity", "Transpose", "Reshape")
@@ -50,51 +51,37 @@ class Suggestion:
 def suggest_for(model: Model, graph: Graph, states: Collection[str] = ()) -> Suggestion | None:
     """The suggestion for a model; `graph` has the shapes observed when it ran. Inputs and outputs named in
     `states` are left aside. None if nothing indicates a task."""
-    declared = {value.name: _declared(value) for value in (*model.proto.graph.input, *model.proto.graph.output)}
+    declared = {value.name: spec_of(value).sizes(0) for value in model.proto.graph.output}
     known = graph.tensor_map()
 
     def tensor(name: str) -> Tensor:
-        shape = known[name].shape if name in known else None
-        return Tensor(name, declared.get(name, ()) if shape is None else shape, known[name].dtype)
+        shape = known[name].shape
+        return Tensor(name, declared[name] if shape is None else shape, known[name].dtype)
 
     rows = {name: each.dims[0] for name, each in model.initializers().items() if len(each.dims) == 2}
     nodes = model.proto.graph.node
     writer = writers(nodes)
+    made = {name: ahead(writer.get(name), writer, _MOVERS) for name in model.outputs}
     return suggest(
         [Tensor(each.name, each.sizes(0), each.dtype) for each in model.inputs if each.name not in states],
         [tensor(name) for name in model.outputs if name in known and name not in states],
         {each.key: each.value for each in model.proto.metadata_props},
         vocabularies=[rows[node.input[0]] for node in nodes if node.op_type == "Gather" and node.input[0] in rows],
         pooled=[name for name in model.outputs if _embeds(writer.get(name), writer)],
-        joined=[name for name in model.outputs if _joins(_behind(writer.get(name), writer, *_MOVERS))],
+        joined=[name for name, node in made.items() if node and node.op_type == "Concat" and len(node.input) > 1],
     )
-
-
-def _declared(value: onnx.ValueInfoProto) -> Shape:
-    return tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
 
 
 def _embeds(node: onnx.NodeProto | None, writer: Mapping[str, onnx.NodeProto]) -> bool:
     """Whether a node pools, or divides by a length or a count, as exporters write pooling and normalisation."""
-    node = _behind(node, writer, "Concat", "Reshape", "Squeeze", "Flatten", "Identity")
+    node = ahead(node, writer, ("Concat", "Reshape", "Squeeze", "Flatten", "Identity"))
     if node is None or node.op_type != "Div":
         return node is not None and node.op_type in _POOLING
     pooled = writer.get(node.input[0])
-    length = _behind(writer.get(node.input[1]), writer, "Clip", "Max", "Expand", "Add", "Unsqueeze")
+    length = ahead(writer.get(node.input[1]), writer, ("Clip", "Max", "Expand", "Add", "Unsqueeze"))
     return (pooled is not None and pooled.op_type == "ReduceSum") or (
         length is not None and length.op_type == "ReduceL2"
     )
-
-
-def _joins(node: onnx.NodeProto | None) -> bool:
-    return node is not None and node.op_type == "Concat" and len(node.input) > 1
-
-
-def _behind(node: onnx.NodeProto | None, writer: Mapping[str, onnx.NodeProto], *kinds: str) -> onnx.NodeProto | None:
-    """The first node from `node` towards the inputs whose type is not in `kinds`."""
-    while node is not None and node.op_type in kinds:
-        node = writer.get(node.input[0])
-    return node
 
 
 def suggest(
@@ -191,18 +178,11 @@ def _of_vector(floats: Sequence[Tensor], pooled: Sequence[str], rows: Collection
         return None
     first = floats[0]
     for each in floats:
-        if _is_vector(each) and (each.name in pooled or _called_embedding(each.name)):
+        vector = len(each.shape) == 2 and (each.shape[1] == 0 or each.shape[1] >= _SMALLEST_EMBEDDING)
+        if vector and (each.name in pooled or any(word in each.name.lower() for word in _EMBEDDINGS)):
             return Suggestion("similarity", f"output {each} is one vector for each input")
     if len(first.shape) == 2 and first.shape[1] > 1 and first.shape[0] in {0, 1, *rows}:
         return Suggestion("top1", f"output {first} may be scores of classes")
     if first.shape and set(first.shape) == {1}:
         return Suggestion("r2", f"output {first} is one number")
     return None
-
-
-def _is_vector(each: Tensor) -> bool:
-    return len(each.shape) == 2 and (each.shape[1] == 0 or each.shape[1] >= _SMALLEST_EMBEDDING)
-
-
-def _called_embedding(name: str) -> bool:
-    return any(word in name.lower() for word in ("embed", "feature", "pooled", "pooler"))

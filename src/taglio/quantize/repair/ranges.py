@@ -21,6 +21,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from taglio.model.derived import add_flags
 from taglio.model.load import Model
 from taglio.model.observe import tensor_values
 from taglio.progress import Progress, reported
@@ -64,9 +65,9 @@ def choose(
     if not names:
         return {}
     start = time.perf_counter()
-    probe = _Probe(model, names, scheme, samples, differences)
+    change = _probe(model, names, scheme, samples, differences)
     candidates = {name: [ranges.low_high[name]] for name in names}
-    changes = {name: [probe.change(name, ranges.low_high[name])] for name in names}
+    changes = {name: [change(name, ranges.low_high[name])] for name in names}
     others = _candidates(model, {name: ranges.low_high[name] for name in names}, scheme, samples)
     order = sorted(names, key=lambda name: -float(np.square(changes[name][0]).sum()))
     for name in reported(order, "ranges per tensor", progress):
@@ -74,7 +75,7 @@ def choose(
             break
         for each in others[name]:
             candidates[name].append(each)
-            changes[name].append(probe.change(name, each))
+            changes[name].append(change(name, each))
     halves = [_descend([[each[half] for each in changes[name]] for name in names]) for half in (0, 1)]
     return {name: candidates[name][min(indices)] for name, *indices in zip(names, *halves, strict=True) if min(indices)}
 
@@ -155,33 +156,30 @@ def _quantizer(low: float, high: float, scheme: Scheme) -> tuple[float, float, f
     return float(parameters.scale), float(parameters.zero_point), float(info.min), float(info.max)
 
 
-class _Probe:
-    """The float model with an If behind each given tensor, which quantises it to the range in the feed."""
+def _probe(
+    model: Model,
+    names: Sequence[str],
+    scheme: Scheme,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    differences: Differences,
+) -> Callable[[str, Range], np.ndarray]:
+    """What gives the change of the outputs, [2, parts, any], with one of `names` quantised to a range: the float model
+    with an If behind each of these tensors, which quantises it to the range in the feed."""
+    index = {name: number for number, name in enumerate(names)}
+    session = open_session(_probe_graph(model, index), SessionOptions(0), label="the range probe")
 
-    def __init__(
-        self,
-        model: Model,
-        names: Sequence[str],
-        scheme: Scheme,
-        samples: Sequence[Mapping[str, np.ndarray]],
-        differences: Differences,
-    ) -> None:
-        self._index = {name: index for index, name in enumerate(names)}
-        self._scheme, self._samples, self._differences = scheme, samples, differences
-        self._outputs = model.outputs
-        self._session = open_session(_probe_graph(model, self._index), SessionOptions(0), label="the range probe")
-
-    def change(self, name: str, ends: Range) -> np.ndarray:
-        """How the outputs change with `name` quantised to `ends`, shape [2, parts, any]."""
-        scale, zero, least, most = _quantizer(*ends, self._scheme)
-        which = np.zeros(len(self._index), np.bool_)
-        which[self._index[name]] = True
+    def change(name: str, ends: Range) -> np.ndarray:
+        scale, zero, least, most = _quantizer(*ends, scheme)
+        which = np.zeros(len(index), np.bool_)
+        which[index[name]] = True
         fed = {_WHICH: which, _HOW: np.array([1.0 / scale, scale, least - zero, most - zero], np.float32)}
         changed = []
-        for feed in self._samples:
-            named = {_raw(each) if each in self._index else each: value for each, value in feed.items()}
-            changed.append(run_session(self._session, self._outputs, named | fed, "the calibration data"))
-        return self._differences(changed)
+        for feed in samples:
+            named = {_raw(each) if each in index else each: value for each, value in feed.items()}
+            changed.append(run_session(session, model.outputs, named | fed, "the calibration data"))
+        return differences(changed)
+
+    return change
 
 
 def _raw(name: str) -> str:
@@ -193,11 +191,8 @@ def _probe_graph(model: Model, index: Mapping[str, int]) -> onnx.ModelProto:
     graph = proto.graph
     nodes = list(graph.node)
     del graph.node[:]
-    graph.input.append(helper.make_tensor_value_info(_WHICH, TensorProto.BOOL, [len(index)]))
+    add_flags(graph, _WHICH, len(index))
     graph.input.append(helper.make_tensor_value_info(_HOW, TensorProto.FLOAT, [4]))
-    flags = [f"{_WHICH}/{each}" for each in range(len(index))]
-    graph.initializer.append(helper.make_tensor(f"{_WHICH}/sizes", TensorProto.INT64, [len(flags)], [1] * len(flags)))
-    graph.node.append(helper.make_node("Split", [_WHICH, f"{_WHICH}/sizes"], flags, name=f"{_WHICH}/split", axis=0))
     how = [f"{_HOW}/{name}" for name in ("inverse", "scale", "least", "most")]
     for position, name in enumerate(how):  # scalars: with shape [1] they would add a dimension to scalar tensors
         graph.initializer.append(helper.make_tensor(f"{name}/position", TensorProto.INT64, [], [position]))

@@ -18,6 +18,7 @@ al. 2025):
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -91,14 +92,14 @@ def rounded_weights(
     """
     end = time.perf_counter() + budget_s
     products = sorted(_products(builder, scheme), key=lambda each: each.seconds)
-    left_s, affordable = budget_s, list[_Product]()
+    room, left_s, affordable = room_bytes or np.inf, budget_s, list[_Product]()
     for each in products:
         left_s -= each.seconds
-        if left_s > 0.0 and each.hessian_bytes <= (room_bytes or np.inf):
+        if left_s > 0.0 and each.hessian_bytes <= room:
             affordable.append(each)
     found: dict[str, bytes] = {}
     done = 0
-    for group in groups_within(affordable, lambda each: each.hessian_bytes, room_bytes or np.inf):
+    for group in groups_within(affordable, lambda each: each.hessian_bytes, room):
         try:
             now = time.perf_counter()
             moments = _moments(builder.model, group, samples, now + (end - now) / 2.0)
@@ -120,10 +121,7 @@ def rounded_weights(
 def _products(builder: QdqBuilder, scheme: Scheme) -> Iterator[_Product]:
     """The operators to round by rule 1."""
     model, constants = builder.model, builder.model.initializers()
-    readers: dict[str, int] = {}
-    for node in model.proto.graph.node:
-        for name in node.input:
-            readers[name] = readers.get(name, 0) + 1
+    readers = Counter(name for node in model.proto.graph.node for name in node.input)
     nodes = model.nodes()
     for block in builder.graph.candidates():
         node = nodes[block.operators[0]]
