@@ -12,7 +12,7 @@ from typing import Any
 from taglio import artifact
 from taglio.cluster.engine import local
 from taglio.cluster.engine.device import LOOPBACK, split
-from taglio.cluster.engine.library import part, ray
+from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.listen import hold_to
 from taglio.cluster.engine.local import LocalDevice
 from taglio.cluster.engine.members import RESOURCE, devices
@@ -87,7 +87,7 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
     library = ray()  # Ray reads the environment on import
     keep_memory()
     # Ray would print pages of node reports on standard output, where a command's result goes.
-    part("ray._private.worker").print_to_stdstream = _log
+    library._private.worker.print_to_stdstream = _log  # noqa: SLF001
     try:
         library.init(
             address=here.address,
@@ -156,7 +156,7 @@ def same_version(found: Facts) -> None:
 
 def refusal(name: str, error: Exception) -> TaglioError:
     """A failure on a device as a one-line error."""
-    exceptions = part("ray.exceptions")
+    exceptions = ray().exceptions
     text = " ".join(str(error).split())
     if isinstance(error, TaglioError) and not isinstance(error, exceptions.RayError):  # raised here, not on the device
         return error

@@ -7,7 +7,7 @@ the oldest request's first, as the planner assumes.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +22,6 @@ import numpy as np
 from taglio import artifact
 from taglio.cluster.engine.parcel import Hop, Joint, Parcel, SessionStep, Step, merged
 from taglio.cluster.engine.resident import Resident
-from taglio.cluster.engine.states import States
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Piece, State
 from taglio.errors import BadDevice, TaglioError, with_kind
@@ -33,6 +32,8 @@ from taglio.runtimes.session import Session, opener, package
 
 # Threads of an actor: for arriving messages, for fetched messages, and one that waits for its end.
 MESSAGES, FETCHES, WATCH = "messages", "fetches", "watch"
+# Most sessions whose states are kept; the least recently used is dropped first.
+SESSIONS = 1000
 T = TypeVar("T")
 
 
@@ -81,6 +82,40 @@ class _Work:
     parcels: list[Parcel] = field(compare=False)
     ready_s: float = field(compare=False)
     session: SessionStep | None = field(compare=False)
+
+
+class States:
+    """The states that components keep of each session from step to step. They are lost with the device: the sender
+    repeats the steps (serve.py), or reports that the session is lost."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[str, tuple[int, dict[str, np.ndarray]]]] = {}
+
+    def before(self, component: str, states: Sequence[State], step: SessionStep | None) -> dict[str, np.ndarray]:
+        """The states that a step reads, by input; a request without a session is a first step. Raises BadDevice if the
+        previous step was not run here."""
+        if step is None or step.number == 0 or not states:
+            return {each.past: each.first() for each in states}
+        done, values = self._kept.get(component, {}).get(step.session, (0, {}))
+        if done != step.number:
+            raise BadDevice(
+                f'component {component} was asked for step {step.number} of session "{step.session}" but has run '
+                f"{done} of its steps: its state is lost, start the session again"
+            )
+        return values
+
+    def keep(
+        self, component: str, states: Sequence[State], step: SessionStep | None, written: Mapping[str, np.ndarray]
+    ) -> None:
+        """Keep the states that a step wrote, unless it was the last one."""
+        if step is None or not states:
+            return
+        mine = self._kept.setdefault(component, {})
+        mine.pop(step.session, None)
+        if not step.last:
+            mine[step.session] = step.number + 1, {each.past: written[each.present] for each in states}
+        if len(mine) > SESSIONS:
+            del mine[next(iter(mine))]
 
 
 class Host(Resident):

@@ -16,9 +16,9 @@ import numpy as np
 from taglio import artifact
 from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.engine.connect import connect
-from taglio.cluster.engine.counters import between
-from taglio.cluster.engine.counters import read as read_counters
 from taglio.cluster.engine.deploy import MOST_LANES, Deployment
+from taglio.cluster.engine.energy import between
+from taglio.cluster.engine.energy import read as read_counters
 from taglio.cluster.engine.load import busy_from_now, crowded
 from taglio.cluster.engine.pipeline import Answer
 from taglio.cluster.engine.recover import Recovery
