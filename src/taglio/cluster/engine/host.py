@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
 from queue import PriorityQueue
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from taglio import artifact
-from taglio.cluster.engine.parcel import Hop, Joint, Parcel, SessionStep, Step, merged
+from taglio.cluster.engine.parcel import Joint, Parcel, SessionStep, Step, merged
 from taglio.cluster.engine.resident import Resident
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Piece, State
@@ -174,7 +174,7 @@ class Host(Resident):
             with self._turn:
                 work = self._waiting.get_nowait()
                 made = self._run(work)
-            due += sum(map(self._note, self._send(work, made))) - 1
+            due += sum(map(self._note, self._send(work.component, made))) - 1
 
     def _note(self, parcel: Parcel) -> int:
         """Queue the components that now have all inputs; returns their number."""
@@ -209,52 +209,39 @@ class Host(Resident):
         """Never return: the call fails when this process ends, which tells the caller."""
         threading.Event().wait()
 
-    def _send(self, work: _Work, made: "Made") -> list[Parcel]:
-        """Send a component's messages; returns those to components on this device."""
+    def _send(self, component: str, made: Parcel) -> list[Parcel]:
+        """Send a component's messages, out of what it made; returns those to components on this device."""
         here = []
-        for index, message in self._jobs[work.component].sends:
+        for index, message in self._jobs[component].sends:
             tensors = {name: made.tensors[name] for name in message.names} if made.error is None else {}
-            told = (made.steps, made.hops, made.error)
-            parcel = Parcel(work.request, index, self.device, tensors, *told, session=work.session)
+            parcel = replace(made, message=index, tensors=tensors)
             if message.device == self._role:
                 here.append(parcel)
             elif message.device in self._peers:
-                at_turn(self._peers[message.device], work.request)(parcel)
+                at_turn(self._peers[message.device], made.request)(parcel)
             else:
-                self.promise(work.request, index).set_result(parcel)
+                self.promise(made.request, index).set_result(parcel)
         return here
 
-    def _run(self, work: _Work) -> "Made":
-        """Run a component; an error becomes its result, for whoever waits for the answer."""
+    def _run(self, work: _Work) -> Parcel:
+        """Run a component: all that it made, as one parcel, or its error, for whoever waits for the answer."""
+        made = Parcel(work.request, -1, self.device, {}, session=work.session)
         try:
-            return self._made(work)
+            session, job = self._sessions[work.component], self._jobs[work.component]
+            tensors, steps, hops = merged(work.parcels, self.device)
+            tensors.update(self._states.before(work.component, job.states, work.session))
+            feed = {port.name: tensors[port.name] for port in job.piece.inputs}
+            names = [port.name for port in job.piece.outputs]
+            start = time.monotonic()
+            values = dict(zip(names, session.run(names, feed), strict=True))
+            end = time.monotonic()
+            self._states.keep(work.component, job.states, work.session, values)
+        except TaglioError as error:
+            return replace(made, error=error)
         except Exception as error:
-            known = (
-                error if isinstance(error, TaglioError) else BadDevice(f"{work.component} failed: {with_kind(error)}")
-            )
-            return Made({}, (), (), known)
-
-    def _made(self, work: _Work) -> "Made":
-        job, session = self._jobs[work.component], self._sessions[work.component]
-        tensors, steps, hops = merged(work.parcels, self.device)
-        tensors.update(self._states.before(work.component, job.states, work.session))
-        feed = {port.name: tensors[port.name] for port in job.piece.inputs}
-        names = [port.name for port in job.piece.outputs]
-        start = time.monotonic()
-        values = dict(zip(names, session.run(names, feed), strict=True))
-        end = time.monotonic()
-        self._states.keep(work.component, job.states, work.session, values)
-        return Made(values, (*steps, Step(work.component, self.device, work.ready_s, start, end)), hops, None)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Made:
-    """A component's outputs or error, and the steps and hops that led to it."""
-
-    tensors: dict[str, np.ndarray]
-    steps: tuple[Step, ...]
-    hops: tuple[Hop, ...]
-    error: TaglioError | None
+            return replace(made, error=BadDevice(f"{work.component} failed: {with_kind(error)}"))
+        step = Step(work.component, self.device, work.ready_s, start, end)
+        return replace(made, tensors=values, steps=(*steps, step), hops=hops)
 
 
 def _zeros(piece: Piece) -> dict[str, np.ndarray]:
