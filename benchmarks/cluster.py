@@ -33,8 +33,7 @@ from cases import CACHE, CASES, end_once, markdown, open_case, paths, write
 from taglio import artifact
 from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster
-from taglio.cluster.emulate.devices import start_devices
-from taglio.cluster.emulate.emulation import Emulation
+from taglio.cluster.emulate.emulation import Emulation, start_devices
 from taglio.cluster.engine.connect import connect
 from taglio.cluster.engine.load import FULL
 from taglio.cluster.engine.optimize import Profiles, timed_plan

@@ -24,8 +24,7 @@ from typing import Any
 import cluster as study
 from cases import CACHE, end_once, markdown, write
 from taglio.cluster.emulate import quota
-from taglio.cluster.emulate.devices import start_device, start_devices
-from taglio.cluster.emulate.emulation import Emulation
+from taglio.cluster.emulate.emulation import Emulation, start_device, start_devices
 
 BOTH = "link {0}->{1} {2}; link {1}->{0} {2}"
 THREE = study.Variant("three", "lan", (("camera", 0.2), ("gateway", 0.6), ("server", 1.0)), 0.05)

@@ -41,8 +41,7 @@ from cases import CACHE, end_once, markdown, write
 from decoder import encoder
 from taglio import artifact
 from taglio.cluster import file as cluster_file
-from taglio.cluster.emulate.devices import start_devices
-from taglio.cluster.emulate.emulation import Emulation
+from taglio.cluster.emulate.emulation import Emulation, start_devices
 from taglio.components.build import read
 from taglio.errors import Infeasible
 from taglio.flow import stages

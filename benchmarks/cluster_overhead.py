@@ -24,8 +24,7 @@ import numpy as np
 import cluster as study
 from cases import CACHE, end_once, markdown, write
 from taglio.cluster.devices import Cluster
-from taglio.cluster.emulate.devices import start_devices
-from taglio.cluster.emulate.emulation import Emulation
+from taglio.cluster.emulate.emulation import Emulation, start_devices
 from taglio.cluster.engine.wiring import CALLER, wire
 from taglio.components.build import Manifest, Piece, read
 from taglio.flow.workspace import COMPONENTS, reopen

@@ -20,8 +20,7 @@ import cluster as study
 from cases import CACHE, RESULTS, end_once, markdown, write
 from error_plots import Series, curves
 from taglio import artifact
-from taglio.cluster.emulate.devices import start_devices
-from taglio.cluster.emulate.emulation import Emulation
+from taglio.cluster.emulate.emulation import Emulation, start_devices
 from taglio.cluster.file import load
 from taglio.components.build import read
 from taglio.flow.workspace import COMPONENTS, PLAN

@@ -24,8 +24,7 @@ import onnx
 from cases import CACHE, SHARED, end_once, markdown, write
 from cluster import run
 from decoder import VOCABULARY, decoder, states
-from taglio.cluster.emulate.devices import start_devices
-from taglio.cluster.emulate.emulation import Emulation
+from taglio.cluster.emulate.emulation import Emulation, start_devices
 
 DEVICES = ("first", "second")
 CLUSTER = """start = "first"

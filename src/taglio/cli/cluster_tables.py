@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from taglio.cluster.devices import Handling
-from taglio.cluster.engine.calibrate import Watts
+from taglio.cluster.engine.energy import Watts
 from taglio.cluster.engine.optimize import ClusterOutcome
 from taglio.cluster.engine.probe import LinkProbe
 from taglio.cluster.engine.resident import Facts

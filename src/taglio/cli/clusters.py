@@ -10,8 +10,8 @@ from taglio.cli.options import fraction, positive_float
 from taglio.cli.output import Shown
 from taglio.cli.parser import arguments
 from taglio.cluster import file as cluster_file
-from taglio.cluster.engine.calibrate import calibrate
 from taglio.cluster.engine.connect import connect, gather
+from taglio.cluster.engine.energy import calibrate
 from taglio.cluster.engine.handling import handling
 from taglio.cluster.engine.optimize import optimize_on_cluster
 from taglio.cluster.engine.probe import measured

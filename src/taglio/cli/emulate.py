@@ -6,14 +6,15 @@ import signal
 import sys
 from pathlib import Path
 
-from taglio.cluster.emulate import devices, emulation, record
+from taglio.cluster.devices import EMULATION
+from taglio.cluster.emulate import emulation
 from taglio.errors import BadOption
 from taglio.report.progress import bar
 
 
 def emulate(options: argparse.Namespace) -> int:
     """Run `taglio emulate`."""
-    here = os.environ.get(record.ENVIRONMENT)
+    here = os.environ.get(EMULATION)
     if options.change is not None:
         if options.cluster or options.after or options.on or options.scenario:
             raise BadOption("--set changes the running emulation: give nothing else with it")
@@ -31,7 +32,7 @@ def emulate(options: argparse.Namespace) -> int:
         try:
             if not options.bare:
                 with bar() as progress:
-                    devices.start_devices(made, progress)
+                    emulation.start_devices(made, progress)
             if options.after:
                 return made.start(options.on or made.cluster.start, options.after).wait()
             sys.stderr.write(f"emulating {', '.join(f'{a} {b}' for a, b in made.addresses.items())}; Ctrl-C ends it\n")

@@ -164,17 +164,14 @@ class Cluster:
         gone = self.device(name)
         if name == self.start:
             raise BadOption(f'"{name}" is the start device, where inputs come from: it cannot be removed')
-        others = []
-        for each in self.devices:
-            if each.name == name:
-                continue
-            if each.scale_of == name:  # the file of times that it was scaled from still exists
-                of, factor = gone.profile or gone.scale_of, each.scale_factor * gone.scale_factor
-                others.append(replace(each, scale_of=of, scale_factor=factor))
-            else:
-                others.append(each)
+        of, factor = gone.profile or gone.scale_of, gone.scale_factor  # the file of its times still exists
+        others = tuple(
+            replace(each, scale_of=of, scale_factor=each.scale_factor * factor) if each.scale_of == name else each
+            for each in self.devices
+            if each.name != name
+        )
         links = tuple(each for each in self.links if name not in (each.source, each.target))
-        return replace(self, devices=tuple(others), links=links)
+        return replace(self, devices=others, links=links)
 
 
 def local(name: str = "local") -> Cluster:

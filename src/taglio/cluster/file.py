@@ -43,7 +43,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -82,9 +82,9 @@ def parse(text: str, file: str = "cluster", scenario: str | None = None) -> Clus
         raise BadCluster(f"{where}: {re.sub(r' *[(]at .*[)]', '', str(error))}: not valid TOML") from None
     except (ValueError, RecursionError):  # Python's own limits
         raise BadCluster(f"{file}: nests too deep, or has a number of thousands of digits: write it anew") from None
-    reader = _Reader(file, _lines(text))
-    base = reader.cluster(tables)
-    changed = {name: reader.scenario(name, changes, base) for name, changes in tables.get("scenario", {}).items()}
+    lines = _lines(text)
+    base = _Reader(file, lines).cluster(tables)
+    changed = {name: _scenario(file, lines, base, name, each) for name, each in tables.get("scenario", {}).items()}
     if scenario is None:
         return base
     if scenario not in changed:
@@ -116,12 +116,16 @@ def _lines(text: str) -> dict[_Path, int]:
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Reader:
-    """Reads tables, with the line of each error."""
+    """Reads the tables of a file, or of one of its scenarios at `path`, with the line of each error; `devices` and
+    `links` are those so far."""
 
     file: str
     lines: Mapping[_Path, int]
+    path: _Path = ()
+    devices: dict[str, Device] = field(default_factory=dict)
+    links: dict[tuple[str, str], Link] = field(default_factory=dict)
 
     def fail(self, path: _Path, message: str) -> BadCluster:
         """The error, with the nearest known line."""
@@ -186,86 +190,80 @@ class _Reader:
         return value
 
     def cluster(self, tables: Mapping[str, Any]) -> Cluster:
+        """The cluster that the whole file describes, without its scenarios."""
         self.table((), tables, ("start", "device", "link", "scenario"))
-        devices: dict[str, Device] = {}
-        links: dict[tuple[str, str], Link] = {}
-        self.devices((), tables, devices, links)
-        if not devices:
+        self.read_devices(tables)
+        if not self.devices:
             raise self.fail((), "has no devices: write [device.NAME] for each machine")
         if "start" not in tables:
-            first = next(iter(devices))
+            first = next(iter(self.devices))
             raise self.fail((), f'has no start device, where inputs come from: write start = "{first}" at the top')
-        self.links_of((), tables, devices, links)
-        self.copies((), devices, links)
-        return self.finished((), self.text(("start",), tables["start"]), devices, links)
+        self.read_links(tables)
+        self.copy_alike()
+        return self.finished(self.text(("start",), tables["start"]))
 
-    def scenario(self, name: str, changes: Any, base: Cluster) -> Cluster:
-        path: _Path = ("scenario", name)
+    def scenario(self, changes: Any, base: Cluster) -> Cluster:
+        """`base`, whose devices and links are here, with the changes of a scenario."""
+        path = self.path
         self.table(path, changes, ("start", "device", "link", "without", "cut"))
-        devices = {each.name: each for each in base.devices}
-        links = {(each.source, each.target): each for each in base.links}
-        self.devices(path, changes, devices, links)
-        self.links_of(path, changes, devices, links)
-        self.copies(path, devices, links)
+        self.read_devices(changes)
+        self.read_links(changes)
+        self.copy_alike()
         for key in self.texts((*path, "cut"), changes.get("cut", [])):
             ends = tuple(part.strip() for part in key.split("->"))
-            if len(ends) != 2 or (ends[0], ends[1]) not in links:
-                known = [f"{a}->{b}" for a, b in links]
+            if len(ends) != 2 or (ends[0], ends[1]) not in self.links:
+                known = [f"{a}->{b}" for a, b in self.links]
                 raise self.fail((*path, "cut"), f'no link "{key}" to cut{nearest(key, known)}')
-            del links[ends[0], ends[1]]
+            del self.links[ends[0], ends[1]]
         start = self.text((*path, "start"), changes["start"]) if "start" in changes else base.start
-        result = self.finished(path, start, devices, links)
+        result = self.finished(start)
         for key in self.texts((*path, "without"), changes.get("without", [])):
             try:
                 result = result.without(key)
             except BadOption as error:
                 raise self.fail((*path, "without"), str(error)) from None
-        return replace(result, scenario=name)
+        return result
 
-    def devices(
-        self, path: _Path, tables: Mapping[str, Any], into: dict[str, Device], links: dict[tuple[str, str], Link]
-    ) -> None:
-        """Read [device.NAME] tables into `into`; an existing one is changed."""
+    def read_devices(self, tables: Mapping[str, Any]) -> None:
+        """Read [device.NAME] tables; a device that is known is changed."""
         named = tables.get("device", {})
         if not isinstance(named, Mapping):
-            raise self.fail((*path, "device"), "write each machine as [device.NAME]")
+            raise self.fail((*self.path, "device"), "write each machine as [device.NAME]")
         for name, value in named.items():
-            here: _Path = (*path, "device", name)
+            here: _Path = (*self.path, "device", name)
             if not _NAME.fullmatch(name):
                 raise self.fail(here, f'device "{name}": write a name of letters, digits, "-", "_" and "."')
             if isinstance(value, Mapping) and "like" in value:
                 self.table(here, value, ("like",))  # it has nothing of its own
-                into[name] = Device(name, like=self.text((*here, "like"), value["like"]))
+                self.devices[name] = Device(name, like=self.text((*here, "like"), value["like"]))
                 continue
             self.table(here, value, (*_DEVICE, "profile", "scale", "loopback"))
-            device = replace(into.get(name, Device(name)), **self.fields(here, value, _DEVICE))
-            into[name] = self.times(here, value, device)
+            device = replace(self.devices.get(name, Device(name)), **self.fields(here, value, _DEVICE))
+            self.devices[name] = self.times(here, value, device)
             if "loopback" in value:
                 own: _Path = (*here, "loopback")
-                links[name, name] = self.link(own, self.table(own, value["loopback"], _LINK), Link(name, name, 0.0))
+                table = self.table(own, value["loopback"], _LINK)
+                self.links[name, name] = self.link(own, table, Link(name, name, 0.0))
 
-    def copies(self, path: _Path, devices: dict[str, Device], links: dict[tuple[str, str], Link]) -> None:
+    def copy_alike(self) -> None:
         """Make the devices that are declared to be `like` another equal to it, with the same links."""
-        for name, known in devices.items():
+        for name, known in self.devices.items():
             if not known.like:
                 continue
-            here: _Path = (*path, "device", name, "like")
-            if known.like not in devices:
-                raise self.fail(
-                    here, f'device "{name}" is like "{known.like}", no such device{nearest(known.like, devices)}'
-                )
-            first = devices[known.like]
+            here: _Path = (*self.path, "device", name, "like")
+            message = f'device "{name}" is like "{known.like}"'
+            if known.like not in self.devices:
+                raise self.fail(here, f"{message}, no such device{nearest(known.like, self.devices)}")
+            first = self.devices[known.like]
             if first.like:
-                raise self.fail(
-                    here, f'device "{name}" is like "{first.name}", which is like "{first.like}": name that'
-                )
-            devices[name] = replace(
+                raise self.fail(here, f'{message}, which is like "{first.like}": name that')
+            self.devices[name] = replace(
                 first, name=name, profile=None, scale_of=first.name, scale_factor=1.0, like=first.name
             )
-            for (source, target), link in list(links.items()):
+            for (source, target), link in list(self.links.items()):
                 ends = tuple(name if end == first.name else end for end in (source, target))
                 if first.name in (source, target) and (source == target or name not in (source, target)):
-                    links[ends[0], ends[1]] = replace(link, source=ends[0], target=ends[1])
+                    self.links[ends[0], ends[1]] = replace(link, source=ends[0], target=ends[1])
 
     def times(self, here: _Path, value: Mapping[str, Any], device: Device) -> Device:
         """The device with the source of its times."""
@@ -283,67 +281,67 @@ class _Reader:
             return replace(device, profile=None, scale_of=of, scale_factor=factor)
         return device
 
-    def links_of(
-        self, path: _Path, tables: Mapping[str, Any], devices: Mapping[str, Device], into: dict[tuple[str, str], Link]
-    ) -> None:
-        """Read [[link]] tables into `into`; an existing one is changed."""
+    def read_links(self, tables: Mapping[str, Any]) -> None:
+        """Read [[link]] tables; a link that is known is changed."""
         rows = tables.get("link", [])
         if not isinstance(rows, list):
-            raise self.fail((*path, "link"), "write each link as [[link]], with two brackets")
+            raise self.fail((*self.path, "link"), "write each link as [[link]], with two brackets")
         for index, value in enumerate(rows):
-            here: _Path = (*path, "link", index)
+            here: _Path = (*self.path, "link", index)
             self.table(here, value, (*_LINK, "from", "to", "both"))
             for key in ("from", "to"):
                 if key not in value:
                     raise self.fail(here, f'link {index + 1} has no "{key}": name the device it goes {key}')
-                if self.text((*here, key), value[key]) not in devices:
-                    raise self.fail(
-                        (*here, key), f'link {key} "{value[key]}", no such device{nearest(value[key], devices)}'
-                    )
+                if (name := self.text((*here, key), value[key])) not in self.devices:
+                    raise self.fail((*here, key), f'link {key} "{name}", no such device{nearest(name, self.devices)}')
             source, target = value["from"], value["to"]
             if source == target:
                 raise self.fail(here, f"link from {source} to itself: write [device.{source}] loopback = {{ ... }}")
-            ends = [(source, target)]
-            ends += [(target, source)] if self.flag((*here, "both"), value.get("both", False)) else []
-            for pair in ends:
-                into[pair] = self.link(here, value, into.get(pair, Link(*pair, 0.0)))
+            both = self.flag((*here, "both"), value.get("both", False))
+            for pair in ((source, target), (target, source)) if both else ((source, target),):
+                self.links[pair] = self.link(here, value, self.links.get(pair, Link(*pair, 0.0)))
 
     def link(self, here: _Path, value: Mapping[str, Any], known: Link) -> Link:
         link = replace(known, **self.fields(here, value, _LINK))
         if link.bandwidth_bytes_per_s == 0.0:
-            raise self.fail(
-                here, f"link {link.source} to {link.target}: has no bandwidth_mbit_s: give its megabits per second"
-            )
+            ends = f"link {link.source} to {link.target}"
+            raise self.fail(here, f"{ends}: has no bandwidth_mbit_s: give its megabits per second")
         if link.gap_s > link.latency_s:
             gap, latency = (f"{each * 1e3:.6g}" for each in (link.gap_s, link.latency_s))
             raise self.fail(here, f"gap_ms = {gap} is more than latency_ms = {latency}, which it is part of: give less")
         return link
 
-    def finished(
-        self, path: _Path, start: str, devices: Mapping[str, Device], links: Mapping[tuple[str, str], Link]
-    ) -> Cluster:
-        if start not in devices:
-            at = (*path, "start") if (*path, "start") in self.lines else ("start",)
-            raise self.fail(at, f'start = "{start}", no such device{nearest(start, devices)}')
-        for name in devices:
-            self.times_known(path, name, devices)
+    def finished(self, start: str) -> Cluster:
+        """The cluster of the devices and links so far."""
+        if start not in self.devices:
+            at = (*self.path, "start") if (*self.path, "start") in self.lines else ("start",)
+            raise self.fail(at, f'start = "{start}", no such device{nearest(start, self.devices)}')
+        for name in self.devices:
+            self.refuse_endless_scale(name)
         known = tuple(
             each if each.profile or each.scale_of else replace(each, profile=f"profiles/{each.name}.json")
-            for each in devices.values()
+            for each in self.devices.values()
         )
-        return Cluster(start, known, tuple(links.values()))
+        return Cluster(start, known, tuple(self.links.values()))
 
-    def times_known(self, path: _Path, name: str, devices: Mapping[str, Device]) -> None:
+    def refuse_endless_scale(self, name: str) -> None:
         """Refuse scales that lead nowhere or in a circle."""
         seen = [name]
-        while (of := devices[seen[-1]].scale_of) is not None and not of.endswith(".json"):
-            here: _Path = (*path, "device", seen[-1], "scale")
+        while (of := self.devices[seen[-1]].scale_of) is not None and not of.endswith(".json"):
+            here: _Path = (*self.path, "device", seen[-1], "scale")
             here = here if here in self.lines else ("device", seen[-1], "scale")
-            if of not in devices:
-                raise self.fail(here, f'scale of "{of}", no such device{nearest(of, devices)}')
+            if of not in self.devices:
+                raise self.fail(here, f'scale of "{of}", no such device{nearest(of, self.devices)}')
             if of in seen:
                 raise self.fail(here, f"{' is scaled from '.join([*seen, of])}: one of them needs its own profile")
             seen.append(of)
+
+
+def _scenario(file: str, lines: Mapping[_Path, int], base: Cluster, name: str, changes: Any) -> Cluster:
+    devices = {each.name: each for each in base.devices}
+    links = {(each.source, each.target): each for each in base.links}
+    reader = _Reader(file, lines, ("scenario", name), devices, links)
+    return replace(reader.scenario(changes, base), scenario=name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,9 +55,8 @@ class Piece:
     @property
     def files(self) -> dict[str, str]:
         """The hash of each of its files, by name."""
-        return {self.file: self.sha256} | (
-            {f"{self.file}{artifact.DATA}": self.data_sha256} if self.data_sha256 else {}
-        )
+        data = {f"{self.file}{artifact.DATA}": self.data_sha256} if self.data_sha256 else {}
+        return {self.file: self.sha256, **data}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,25 +155,24 @@ def write(
     pieces = []
     for part in parts:
         runtime = (runtimes or {}).get(part.device, NAME)
-        version, settings = artifact.version_of(package(runtime)), properties(runtime)
         # Device names may contain characters that file names may not.
         file = re.sub(r"[^A-Za-z0-9._-]", "_", f"{part.name}.onnx") if len(parts) > 1 else "model.onnx"
-        sha256s = artifact.write_model(folder / file, part.proto)
+        model_sha256, *data_sha256 = artifact.write_model(folder / file, part.proto)
         ports = {value.name: value for value in [*part.proto.graph.input, *part.proto.graph.output]}
         pieces.append(
             Piece(
                 name=part.name,
                 device=part.device,
                 file=file,
-                sha256=sha256s[0],
+                sha256=model_sha256,
                 size_bytes=weights.size_bytes(part.proto),
                 blocks=part.blocks,
                 inputs=tuple(_port(ports[name], part.shapes.get(name)) for name in part.inputs),
                 outputs=tuple(_port(ports[name], part.shapes.get(name)) for name in part.outputs),
-                data_sha256="".join(sha256s[1:]),
+                data_sha256="".join(data_sha256),
                 runtime=runtime,
-                runtime_version=version,
-                properties=settings,
+                runtime_version=artifact.version_of(package(runtime)),
+                properties=properties(runtime),
                 bfloat16=bfloat16,
             )
         )

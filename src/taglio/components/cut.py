@@ -79,56 +79,64 @@ def cut(
         return [Component(only, devices[graph.blocks[0].name], tuple(names), quantized, inputs, model.outputs, seen)]
     owner = _owners(model, graph, quantized, names, ends)
     last = {name: component for name, component in ends.items() if name in model.outputs}
+    first = [component for name, component in ends.items() if name not in last]
     place = {component: devices[block] for block, component in names.items()}
     if wires is not None:
         place |= dict.fromkeys(ends.values(), wires.start)
-    info = _values(quantized, graph)
+    info, shapes = _values(quantized, graph), tensor_shapes(model.proto)
     initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
-    shapes = tensor_shapes(model.proto)
     floats = {node.name for node in model.proto.graph.node}
-    producer = writers(quantized.graph.node)
-    first = [component for name, component in ends.items() if name not in last]
-    order = list(dict.fromkeys([*first, *names.values(), *last.values()]))
-    known = set(graph.tensor_map())
+    producer, known = writers(quantized.graph.node), graph.tensor_map()
     quantize = {n.name: base_name(n.input[0], known) for n in quantized.graph.node if n.op_type == "QuantizeLinear"}
     members = {}
-    for name in order:
+    for name in dict.fromkeys([*first, *names.values(), *last.values()]):
         rule = _local(graph, devices, wires, place[name])
         local = {node: rule[tensor] for node, tensor in quantize.items() if tensor in rule}
         members[name] = _members(quantized, owner, producer, name, model.outputs, local, last)
-    given = {name: {each for node in members[name] for each in node.output} for name in order}
-    for name in order:  # a copied DequantizeLinear is no output: its tensor is sent by the component that wrote it
-        for node in members[name]:
-            home = owner.get(node.name) or owner.get(getattr(producer.get(node.input[0]), "name", ""), name)
-            if next((last[each] for each in node.output if each in last), home) != name:
-                given[name] -= set(node.output)
-    made = {name: {output for node in nodes for output in node.output} for name, nodes in members.items()}
+    made = {name: {each for node in nodes for each in node.output} for name, nodes in members.items()}
+    read = {
+        name: dict.fromkeys(each for node in nodes for each in node_inputs(node) if each not in made[name])
+        for name, nodes in members.items()
+    }
     result = []
-    for name in order:
-        nodes = members[name]
-        read = dict.fromkeys(each for node in nodes for each in node_inputs(node))
-        inputs = tuple(each for each in read if each not in made[name] and each not in initializers)
-        wanted = {
+    for name, nodes in members.items():
+        inputs = tuple(each for each in read[name] if each not in initializers)
+        wanted = {*model.outputs}.union(*(reads for other, reads in read.items() if other != name))
+        outputs = tuple(
             each
-            for other, others in members.items()
-            if other != name
-            for node in others
-            for each in node_inputs(node)
-            if each not in made[other]
-        } | set(model.outputs)
-        outputs = tuple(each for node in nodes for each in node.output if each in wanted & given[name])
+            for node in nodes
+            if _sender(node, owner, producer, last, name) == name
+            for each in node.output
+            if each in wanted
+        )
         if not outputs:  # nothing reads these operators
             continue
         # A tensor may have fewer readers in a component than in the whole model; ONNX Runtime might then fuse more.
-        own = {each: initializers[each] for each in read if each in initializers}
+        own = {each: initializers[each] for each in read[name] if each in initializers}
         keep_float(nodes, own, shapes, floats, outputs)
-        proto = _proto(quantized, name, nodes, own)
+        proto = empty_like(quantized, name)
+        proto.graph.node.extend(nodes)
+        proto.graph.initializer.extend(own.values())
+        import_domains(proto)
         proto.graph.input.extend(info[each] for each in inputs)
         proto.graph.output.extend(info[each] for each in outputs)
         blocks = tuple(block for block, component in names.items() if component == name)
         seen = _shapes(graph, (*inputs, *outputs))
         result.append(Component(name, place[name], blocks, proto, inputs, outputs, seen))
     return result
+
+
+def _sender(
+    node: onnx.NodeProto,
+    owner: Mapping[str, str],
+    producer: Mapping[str, onnx.NodeProto],
+    last: Mapping[str, str],
+    component: str,
+) -> str:
+    """The component that sends what a node of `component` writes: of a copied DequantizeLinear the one that wrote its
+    tensor."""
+    home = owner.get(node.name) or owner.get(getattr(producer.get(node.input[0]), "name", ""), component)
+    return next((last[each] for each in node.output if each in last), home)
 
 
 def _values(quantized: onnx.ModelProto, graph: Graph) -> dict[str, onnx.ValueInfoProto]:
@@ -169,16 +177,6 @@ def _shapes(graph: Graph, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _proto(
-    quantized: onnx.ModelProto, name: str, nodes: list[onnx.NodeProto], initializers: Mapping[str, onnx.TensorProto]
-) -> onnx.ModelProto:
-    proto = empty_like(quantized, name)
-    proto.graph.node.extend(nodes)
-    proto.graph.initializer.extend(initializers.values())
-    import_domains(proto)
-    return proto
-
-
 def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[str, str]:
     """Devices of all blocks for a chain cut by hand: blocks after tensors[i] and before the next cut run on devices[i +
     1]. Raises BadOption for a tensor that does not exist or a cut out of order."""
@@ -207,10 +205,9 @@ def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[
 
 def _ends(model: Model, graph: Graph, devices: Mapping[str, str], wires: Wires | None) -> dict[str, str]:
     """Component of each input that leaves the start device as int8, and of each output that arrives there as int8."""
-    found: dict[str, str] = {}
     if wires is None:
-        return found
-    tensors = graph.tensor_map()
+        return {}
+    found, tensors = dict[str, str](), graph.tensor_map()
     for spec in model.inputs:
         if any(name == spec.name and INT8 in copies for (name, _), copies in wires.copies.items()):
             found[spec.name] = f"input-{wires.start}"
@@ -238,27 +235,21 @@ def _local(graph: Graph, devices: Mapping[str, str], wires: Wires | None, device
 
 
 def _owners(
-    model: Model,
-    graph: Graph,
-    quantized: onnx.ModelProto,
-    names: Mapping[str, str],
-    ends: Mapping[str, str],
+    model: Model, graph: Graph, quantized: onnx.ModelProto, names: Mapping[str, str], ends: Mapping[str, str]
 ) -> dict[str, str]:
     """Component of every node except those that are copied to each reader: DequantizeLinear, and a model input's
     quantise/dequantise pair unless a component of its own quantises it."""
     block_of = {operator: block.name for block in graph.blocks for operator in block.operators}
-    known = {name for node in model.proto.graph.node for name in node.output} | {spec.name for spec in model.inputs}
-    inner = {name: block_of[node.name] for node in model.proto.graph.node for name in node.output}
+    homes = {spec.name: ends.get(spec.name, "") for spec in model.inputs}
+    homes |= {name: names[block_of[node.name]] for node in model.proto.graph.node for name in node.output}
     owner: dict[str, str] = {}
     for node in quantized.graph.node:
         if node.name in block_of:
             owner[node.name] = names[block_of[node.name]]
         elif node.op_type != "DequantizeLinear":
-            base = base_name(node.input[0], known)
-            if base in inner:
-                owner[node.name] = names[inner[base]]
-            elif base is not None and base in ends:
-                owner[node.name] = ends[base]
+            base = base_name(node.input[0], homes)
+            if base is not None and homes[base]:
+                owner[node.name] = homes[base]
     return owner
 
 
@@ -271,9 +262,8 @@ def _members(
     quantised_here: Mapping[str, bool],
     last: Mapping[str, str],
 ) -> list[onnx.NodeProto]:
-    own = {node.name for node in quantized.graph.node if owner.get(node.name) == component}
-    needed = set(own)
-    waiting = [node for node in quantized.graph.node if node.name in own]
+    waiting = [node for node in quantized.graph.node if owner.get(node.name) == component]
+    needed = {node.name for node in waiting}
     read = {name for node in waiting for name in node_inputs(node)}
     for node in waiting:  # grows: a copied node may read another one
         for name in node_inputs(node):
@@ -282,14 +272,13 @@ def _members(
                 continue
             # A tensor that arrives in float anyway is quantised here, not sent twice, unless the plan says otherwise.
             local = source.op_type == "QuantizeLinear" and source.input[0] in read
-            local = quantised_here.get(source.name, local)
-            if source.name not in owner or local:
+            if source.name not in owner or quantised_here.get(source.name, local):
                 needed.add(source.name)
                 waiting.append(source)
     for name in outputs:  # a quantise/dequantise pair on a model output ends in the component that wrote it
         source = producer.get(name)
-        if source is not None and source.op_type == "DequantizeLinear":
-            quantize = producer[source.input[0]]
-            if last.get(name, owner.get(quantize.name)) == component:
-                needed.add(source.name)
+        if source is None or source.op_type != "DequantizeLinear":
+            continue
+        if last.get(name, owner.get(producer[source.input[0]].name)) == component:
+            needed.add(source.name)
     return [deepcopy(node) for node in quantized.graph.node if node.name in needed]

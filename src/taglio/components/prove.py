@@ -69,10 +69,8 @@ def _in_pieces(
     """The answers of the components on `samples`."""
     tensors = [dict(sample) for sample in samples]
     for piece in manifest.pieces:
-        session, names = (
-            open_session(folder / piece.file, options, label=piece.file),
-            [each.name for each in piece.outputs],
-        )
+        session = open_session(folder / piece.file, options, label=piece.file)
+        names = [port.name for port in piece.outputs]
         for each in tensors:
             values = session.run(names, {port.name: each[port.name] for port in piece.inputs})
             each.update(zip(names, values, strict=True))

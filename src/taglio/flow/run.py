@@ -9,8 +9,7 @@ from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, predict
 from taglio.progress import Progress
-from taglio.run.in_process import RunReport, time_plan
-from taglio.run.steps import StepsReport, time_steps
+from taglio.run.in_process import RunReport, StepsReport, time_plan, time_steps
 
 # Runs by default, as many as take _PATIENCE_S, at least _FEWEST.
 _RUNS, _PATIENCE_S, _FEWEST = 100, 60.0, 2

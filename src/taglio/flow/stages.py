@@ -36,8 +36,7 @@ from taglio.plan.result import Plan
 from taglio.profile.layerwise import Cut, LayerTimes
 from taglio.profile.result import Profile
 from taglio.progress import Progress
-from taglio.run.in_process import RunReport
-from taglio.run.steps import StepsReport
+from taglio.run.in_process import RunReport, StepsReport
 from taglio.runtimes.onnxruntime import NAME
 from taglio.transaction import changing, drop, held
 

@@ -30,7 +30,7 @@ from taglio.report.console import say, show
 from taglio.report.material import Material
 from taglio.report.parts import Table
 from taglio.report.units import MISSING, ms, percent, shown, size
-from taglio.run.steps import StepsReport
+from taglio.run.in_process import StepsReport
 from taglio.weights import listed_bytes, weight_bytes
 
 _WORST = 20

@@ -1,21 +1,23 @@
-"""Run components one after another in this process. Plans and cuts nothing."""
+"""Run components one after another in this process and time them, or the steps of a session, beside the float model.
+Plans and cuts nothing."""
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from taglio.components.build import Manifest, Piece
+from taglio.components.build import Manifest
 from taglio.errors import BadData, MeasurementFailed, one_line
 from taglio.profile.stopwatch import Run
 from taglio.profile.wall_time import WallTime, summarize
 from taglio.progress import Progress, reported
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.places import require_here
-from taglio.runtimes.session import opener
+from taglio.runtimes.session import Session, opener
 
 WARMUP = 3
 
@@ -53,6 +55,28 @@ class RunReport:
     profiled_in: str = NAME
 
 
+@dataclass(frozen=True, slots=True)
+class StepsReport:
+    """Times and errors of `steps` steps of a session, and of the float model with its own states, one after the other.
+    `error` is the largest relative L2 of an output that is not a state, over all steps; `late_error` the same over the
+    last tenth of the steps, because states accumulate what int8 changes. `predicted_s` is for the shapes of the
+    profile; states may grow."""
+
+    steps: int
+    plan: WallTime
+    float32: WallTime
+    predicted_s: float
+    error: float
+    late_error: float
+    state_bytes: int
+    runtime: str
+
+    @property
+    def rate_per_s(self) -> float:
+        """Steps per second."""
+        return 1.0 / self.plan.mean_s
+
+
 class Executor:
     """Open sessions for the components of a manifest."""
 
@@ -69,9 +93,9 @@ class Executor:
         self.runtime = runtime or manifest.pieces[0].runtime
         self.concurrent = all((runtime or piece.runtime) == NAME for piece in manifest.pieces)
 
-    def pieces(self) -> list[Piece]:
-        """The components in running order."""
-        return [piece for piece, _ in self._pieces]
+    def beside(self, float_model: Path, options: SessionOptions) -> Session:
+        """The float model, opened as the first component is."""
+        return opener(self.runtime)(float_model, replace(options, bfloat16=self.manifest.pieces[0].bfloat16))
 
     def step(
         self, feed: Mapping[str, np.ndarray], states: Mapping[str, np.ndarray] | None
@@ -99,6 +123,17 @@ class Executor:
         return [tensors[name] for name in self.manifest.outputs]
 
 
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Turn a runtime's failure into a MeasurementFailed of one line."""
+    try:
+        yield
+    except BadData:
+        raise
+    except Exception as error:
+        raise MeasurementFailed(f"{what}: {one_line(error, 200)}") from None
+
+
 def time_plan(
     executor: Executor,
     float_model: Path,
@@ -112,8 +147,7 @@ def time_plan(
 ) -> RunReport:
     """Time about `runs` inferences of the plan and of the float model alternately over `feeds`. If the feeds differ in
     shape, one of each is timed together, and the time of an inference is their mean."""
-    bfloat16 = executor.pieces()[0].bfloat16
-    reference = opener(executor.runtime)(float_model, replace(options, bfloat16=bfloat16))
+    reference = executor.beside(float_model, options)
     plan_s: list[float] = []
     float_s: list[float] = []
     parts: dict[str, list[float]] = {}
@@ -125,16 +159,12 @@ def time_plan(
         for which in order.sample(("plan", "float"), 2):
             seconds: dict[str, float] = {}
             start = time.perf_counter()
-            try:
+            with _told(f"the {which} failed in run {index + 1}"):
                 for feed in given:
                     if which == "plan":
                         executor.run(feed, seconds)
                     else:
                         reference.run(None, dict(feed))
-            except BadData:
-                raise
-            except Exception as error:
-                raise MeasurementFailed(f"the {which} failed in run {index + 1}: {one_line(error, 200)}") from None
             took = (time.perf_counter() - start) / at_once
             if index >= WARMUP:
                 (plan_s if which == "plan" else float_s).append(took)
@@ -147,8 +177,60 @@ def time_plan(
     both = [sum(each) for each in zip(plan_s, float_s, strict=True)]
     plan, reference_time = wall(plan_s, both), wall(float_s, both)
     drift = reference_time.steady_s / profiled_float_s if profiled_float_s else 1.0
-    times = tuple(PieceTime(piece.name, piece.device, wall(parts[piece.name])) for piece in executor.pieces())
+    times = tuple(PieceTime(piece.name, piece.device, wall(parts[piece.name])) for piece in executor.manifest.pieces)
     ratio, made_from = predicted_s / plan.steady_s, executor.manifest.plan_sha256
     return RunReport(
         plan, reference_time, times, predicted_s, drift, ratio, ratio * drift, made_from, runtime=executor.runtime
     )
+
+
+def time_steps(
+    executor: Executor,
+    float_model: Path,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    options: SessionOptions,
+    steps: int,
+    *,
+    predicted_s: float,
+    progress: Progress | None = None,
+) -> StepsReport:
+    """Run `steps` steps over `feeds`, starting over if there are fewer feeds."""
+    manifest, reference = executor.manifest, executor.beside(float_model, options)
+    names = manifest.without_states()[1]
+    ours: dict[str, np.ndarray] | None = None
+    theirs = {each.past: each.first() for each in manifest.states}
+    plan_s: list[float] = []
+    float_s: list[float] = []
+    off, whole = np.zeros((steps, len(names))), np.zeros((steps, len(names)))
+    for index in reported(range(steps), "stepping", progress):
+        feed = feeds[index % len(feeds)]
+        with _told(f"step {index + 1} failed"):
+            begun = time.perf_counter()
+            found, ours = executor.step(feed, ours)
+            between = time.perf_counter()
+            wanted = dict(zip(manifest.outputs, reference.run(manifest.outputs, {**feed, **theirs}), strict=True))
+            ended = time.perf_counter()
+        plan_s.append(between - begun)
+        float_s.append(ended - between)
+        theirs = {each.past: wanted[each.present] for each in manifest.states}
+        for column, (name, value) in enumerate(zip(names, found, strict=True)):
+            exact = np.asarray(wanted[name], np.float64)
+            off[index, column] = ((np.asarray(value, np.float64) - exact) ** 2).sum()
+            whole[index, column] = (exact**2).sum()
+    both = [sum(each) for each in zip(plan_s, float_s, strict=True)]
+    late = slice(-max(1, steps // 10), None)
+    return StepsReport(
+        steps,
+        summarize(plan_s, both),
+        summarize(float_s, both),
+        predicted_s,
+        _relative(off, whole),
+        _relative(off[late], whole[late]),
+        sum(value.nbytes for value in (ours or {}).values()),
+        executor.runtime,
+    )
+
+
+def _relative(off: np.ndarray, whole: np.ndarray) -> float:
+    """The largest relative L2 among the outputs."""
+    return float(np.sqrt(off.sum(axis=0) / np.maximum(whole.sum(axis=0), 1e-30)).max())

@@ -12,9 +12,9 @@ import onnx
 
 from taglio import artifact
 from taglio.cluster.devices import Cluster
+from taglio.cluster.engine.host import SESSIONS
 from taglio.cluster.engine.serve import Steps
 from taglio.cluster.engine.session import Session, sessions
-from taglio.cluster.engine.states import SESSIONS
 from taglio.components.build import MANIFEST, Manifest, read
 from taglio.data.spec import InputSpec
 from taglio.errors import BadArtifact, BadOption, one_line

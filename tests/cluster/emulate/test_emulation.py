@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from taglio.cluster.emulate import emulation, needs, record
+from taglio.cluster.emulate import emulation, record
 from taglio.cluster.emulate.emulation import Emulation, Running
 from taglio.errors import BadOption
 from tests.end_to_end.command import ENVIRONMENT, ROOT
 
 pytestmark = [
-    pytest.mark.skipif(needs.missing() is not None, reason=f"cannot emulate here: {needs.missing()}"),
+    pytest.mark.skipif(emulation.missing() is not None, reason=f"cannot emulate here: {emulation.missing()}"),
     pytest.mark.whole,
 ]
 
@@ -230,4 +230,4 @@ def begun(file: Path) -> "Iterator[subprocess.Popen[str]]":
 
 def test_without_root_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 65534)
-    assert "takes root" in str(needs.missing())
+    assert "takes root" in str(emulation.missing())

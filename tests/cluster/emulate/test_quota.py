@@ -44,7 +44,7 @@ def test_version_2_hands_the_controller_down(tmp_path: Path) -> None:
     (tmp_path / "cgroup.subtree_control").write_text("memory\n")
     (tmp_path / "taglio-1").mkdir()
     (tmp_path / "taglio-1" / "cgroup.subtree_control").write_text("")
-    folder = quota.create(quota.Hierarchy(2, tmp_path), ("taglio-1", "camera"))
-    assert folder == tmp_path / "taglio-1" / "camera"
+    quota.create(quota.Hierarchy(2, tmp_path), tmp_path / "taglio-1" / "camera")
+    assert (tmp_path / "taglio-1" / "camera").is_dir()
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu"
     assert (tmp_path / "taglio-1" / "cgroup.subtree_control").read_text() == "+cpu"

@@ -41,7 +41,7 @@ def test_many_bytes_go_there_or_back(tmp_path: Path, there: int, back: int) -> N
 
 
 def test_a_working_component_works() -> None:
-    part = handling._part("working", "camera", ["x"], {"y": 8}, working=True)
+    part = handling._part("working", "camera", {"x": 8}, {"y": 8}, working=True)
     session = open_session(part.proto, SessionOptions(1))
     values = [1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     (found,) = session.run(None, {"x": np.array(values, np.float32)})

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from taglio.cluster.emulate.record import ENVIRONMENT
+from taglio.cluster.devices import EMULATION
 from taglio.cluster.engine.load import busy_from_now, crowded
 from taglio.profile.busy import STAT
 
-INSIDE = {ENVIRONMENT: "/run/somewhere"}
+INSIDE = {EMULATION: "/run/somewhere"}
 
 
 def test_idle_ticks_are_those_that_wait_for_a_disk_too_and_stolen_ones_are_not(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def planned(cluster: Cluster, seconds: float) -> Planned:
 
 
 def took_over(recovery: Recovery, other: Planned) -> None:
-    recovery._prepared = other, cast(Any, None), cast(Any, None), "a link drifted"
+    recovery._prepared = other, cast(Any, None), "a link drifted"
     recovery.take_over(7)
     assert recovery.running is other
 
@@ -84,7 +84,7 @@ def test_of_devices_that_take_turns_the_rest_goes_on_with_the_same_components(mo
         return planned(rest, 9.0)
 
     monkeypatch.setattr(recover, "deploy", deployed)
-    monkeypatch.setattr(recover, "Pipeline", lambda *_: None)
+    monkeypatch.setattr(recover, "Pipeline", lambda deployment, *_: SimpleNamespace(deployment=deployment))
     monkeypatch.setattr(recover, "replan", replanned)
     connection = SimpleNamespace(alive=lambda: alive)
     recovery = Recovery(cast(Any, connection), Path(), Planned(Path(), plan, cluster), lambda _: 1)

@@ -12,11 +12,10 @@ from onnx import TensorProto, ValueInfoProto, helper
 
 from taglio.cluster.engine import serve
 from taglio.cluster.engine.deploy import send
-from taglio.cluster.engine.host import Host, Job
+from taglio.cluster.engine.host import Host, Job, States
 from taglio.cluster.engine.parcel import Parcel, SessionStep
 from taglio.cluster.engine.pipeline import Answer, Broken
 from taglio.cluster.engine.serve import Server, Steps
-from taglio.cluster.engine.states import States
 from taglio.cluster.engine.wiring import CALLER, wire
 from taglio.components.build import State, write
 from taglio.components.cut import Component
@@ -73,7 +72,7 @@ def test_a_state_is_kept_for_each_session(tmp_path: Path) -> None:
 
 
 def test_the_session_used_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taglio.cluster.engine.states.SESSIONS", 2)
+    monkeypatch.setattr("taglio.cluster.engine.host.SESSIONS", 2)
     states, written = States(), {"total": np.ones(1, np.float32)}
     for name in ("a", "b", "a", "c"):
         states.keep("0", [SUM], SessionStep(name, 0), written)

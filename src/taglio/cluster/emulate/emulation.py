@@ -1,6 +1,8 @@
-"""One emulated cluster on this machine, from creation to removal. Does not start the engine in it."""
+"""One emulated cluster on this machine, from creation to removal, and taglio's devices in it. Imports no engine: they
+start by the command that starts them anywhere."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,16 +18,36 @@ import msgspec
 
 from taglio.cluster import file as cluster_file
 from taglio.cluster.changes import changed
-from taglio.cluster.devices import Cluster, nearest
-from taglio.cluster.emulate import line, namespaces, needs, quota, record
-from taglio.cluster.emulate.needs import CannotEmulate
+from taglio.cluster.devices import EMULATION, Cluster, nearest
+from taglio.cluster.emulate import line, namespaces, quota, record
+from taglio.cluster.emulate.namespaces import TUN, CannotEmulate
 from taglio.cluster.emulate.record import Place, Record
 from taglio.errors import BadOption
+from taglio.progress import Progress, reported
 
 _MOST_DEVICES = 254
 _PATIENCE_S = 10.0
+_PORT, _START_S = 6379, 180.0  # of the head, and for a device to start
 # Join the control group last, so that starting up does not use its quota.
 _JOIN = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
+
+
+def missing() -> str | None:
+    """The missing requirement and its fix; None if a cluster can be emulated here."""
+    if sys.platform != "linux":
+        return f"emulation uses network namespaces, which {sys.platform} lacks: use Linux, or a Linux virtual machine"
+    if os.geteuid() != 0:
+        return "emulation makes network namespaces, which takes root: run it with sudo, or in a privileged container"
+    for command, package in (("ip", "iproute2"), ("nsenter", "util-linux")):
+        if shutil.which(command) is None:
+            return f"the command {command} is missing: install the package {package}"
+    if not TUN.exists():
+        return f"there is no {TUN}: modprobe tun, or give the container --device {TUN}"
+    if not os.access(TUN, os.R_OK | os.W_OK):
+        return f"{TUN} may not be opened: give the container --device {TUN} --cap-add NET_ADMIN"
+    if quota.hierarchy() is None:
+        return "no cgroup hierarchy with the cpu controller can be written: mount cgroup2, or run outside the container"
+    return None
 
 
 class Running:
@@ -50,7 +72,7 @@ class Running:
             raise BadOption(f'no device "{device}"{nearest(device, names)}')
         place, folder = self.record.place(device), self.record.folder
         told = {
-            record.ENVIRONMENT: str(folder),
+            EMULATION: str(folder),
             "TAGLIO_DEVICE": device,
             "TAGLIO_DEVICES": str(folder / str(names.index(device))),  # where a taglio device keeps its files
             "TAGLIO_ADDRESSES": " ".join(f"{name}={address}" for name, address in self.addresses.items()),
@@ -88,13 +110,13 @@ class Running:
     def _base(self) -> Cluster:
         return cluster_file.parse(self.record.cluster_text, self.record.cluster_file, self.record.scenario)
 
-    def _order(self, links: tuple[line.Way, ...]) -> line.Counts:
+    def _order(self, links: line.Order) -> line.Counts:
         """Send new link settings, and return the link counts. Raises CannotEmulate if the process has died."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.settimeout(_PATIENCE_S)
             try:
                 connection.connect(str(self.record.control))
-                connection.send(msgspec.json.encode(line.Order(links)))
+                connection.send(msgspec.json.encode(links))
                 answer = connection.recv(line.LARGEST_PACKET)
             except OSError as error:
                 raise CannotEmulate(
@@ -108,7 +130,7 @@ def joined(folder: str | None) -> Running:
     there = [each for each in record.running() if not folder or each.folder == Path(folder)]
     if len(there) != 1:
         what = f"{len(there)} emulations are" if there else "no emulation is"
-        raise BadOption(f"{what} running: start one with taglio emulate CLUSTER, or select one by {record.ENVIRONMENT}")
+        raise BadOption(f"{what} running: start one with taglio emulate CLUSTER, or select one by {EMULATION}")
     return Running(there[0])
 
 
@@ -125,7 +147,7 @@ class Emulation(Running):
 
     def __enter__(self) -> Self:
         """Raises CannotEmulate or OSError, with nothing left behind."""
-        if (why := needs.missing()) is not None:
+        if (why := missing()) is not None:
             raise CannotEmulate(why)
         self.removed = tuple(record.remove_leftovers())
         self.record = _planned(self.cluster, self.file, self.scenario)
@@ -149,15 +171,28 @@ class Emulation(Running):
         assert place is not None
         descriptors = []
         for index, (each, device) in enumerate(zip(self.record.places, self.cluster.devices, strict=True)):
-            quota.create(place, (each.group.parent.name, each.group.name))
+            quota.create(place, each.group)
             quota.limit(each.group, device.cpus)
             descriptors.append(namespaces.create(each.namespace, index))
-        self._line = _start_line(self.record, ways(self.cluster), descriptors)
+        self._line = self._carrying(descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         self.record = replace(self.record, line=self._line.pid)
         record.save(self.record)
         self.counts()
+
+    def _carrying(self, descriptors: Sequence[int]) -> "subprocess.Popen[bytes]":
+        """The process that carries packets between the devices."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
+            control.bind(str(self.record.control))
+            control.listen(8)
+            order = msgspec.json.encode(ways(self.cluster)).decode()
+            words = [str(control.fileno()), order, *map(str, descriptors)]
+            return subprocess.Popen(
+                [sys.executable, "-m", "taglio.cluster.emulate.line", *words],
+                stdin=subprocess.PIPE,
+                pass_fds=(control.fileno(), *descriptors),
+            )
 
     def close(self) -> None:
         """Kill everything that runs in it and remove it."""
@@ -176,7 +211,7 @@ class Emulation(Running):
             quota.limit(each.group, device.cpus)
 
 
-def ways(cluster: Cluster, order: Cluster | None = None) -> tuple[line.Way, ...]:
+def ways(cluster: Cluster, order: Cluster | None = None) -> line.Order:
     """The links between devices, by the devices' indices in `order` (default: the cluster). Loopbacks are left to the
     engine: both components are on one machine in reality, too."""
     index = {each.name: number for number, each in enumerate((order or cluster).devices)}
@@ -212,14 +247,36 @@ def _planned(cluster: Cluster, file: Path, scenario: str | None) -> Record:
     return Record(pid, record.started(pid) or 0, folder, str(file), text, scenario, group, places)
 
 
-def _start_line(made: Record, links: tuple[line.Way, ...], descriptors: Sequence[int]) -> "subprocess.Popen[bytes]":
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
-        control.bind(str(made.control))
-        control.listen(8)
-        order = msgspec.json.encode(line.Order(links)).decode()
-        words = [str(control.fileno()), order, *(str(each) for each in descriptors)]
-        return subprocess.Popen(
-            [sys.executable, "-m", "taglio.cluster.emulate.line", *words],
-            stdin=subprocess.PIPE,
-            pass_fds=(control.fileno(), *descriptors),
-        )
+def start_devices(made: Emulation, progress: Progress | None = None) -> None:
+    """Start every device, the start device as head, without quotas: a start takes seconds of a whole core.
+
+    Raises CannotEmulate with the output of a device that does not start.
+    """
+    names = [each.name for each in made.cluster.devices if each.name != made.cluster.start]
+    with made.without_quotas():
+        _wait(made.cluster.start, start_device(made, made.cluster.start))
+        others = [(name, start_device(made, name)) for name in names]
+        for name, process in reported(others, "starting devices", progress):
+            _wait(name, process)
+
+
+def start_device(made: Emulation, name: str) -> "subprocess.Popen[str]":
+    """Begin to start one device; it is up when the returned process exits with 0."""
+    head = made.cluster.start
+    role = ["--head"] if name == head else ["--address", f"{made.addresses[head]}:{_PORT}"]
+    words = [
+        sys.executable, "-m", "taglio", "device", "start", "--name", name, *role, "--host", made.addresses[name],
+        "--threads", str(made.cluster.device(name).threads), "--token", str(made.record.folder / "token"), "--json",
+    ]  # fmt: skip
+    return made.start(name, words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _wait(name: str, process: "subprocess.Popen[str]") -> None:
+    try:
+        said = process.communicate(timeout=_START_S)[1].strip().splitlines()
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said = [f"not started after {_START_S:.0f} s"]
+    if process.returncode != 0:
+        why = said[-1] if said else f"exit code {process.returncode}"
+        raise CannotEmulate(f"{name}: {why.removeprefix('taglio: ')} (--bare emulates only the network)")

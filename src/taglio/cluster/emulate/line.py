@@ -41,12 +41,6 @@ class Way(msgspec.Struct, frozen=True):
     cut: bool = False
 
 
-class Order(msgspec.Struct, frozen=True):
-    """A request to the process: links that replace those between the same devices."""
-
-    ways: tuple[Way, ...] = ()
-
-
 class Passed(msgspec.Struct, frozen=True):
     """Bytes carried and packets dropped by a link since the start."""
 
@@ -63,11 +57,13 @@ class Counts(msgspec.Struct, frozen=True):
     cpu_s: float
 
 
+# An order to the process: links that replace those between the same devices.
+Order = tuple[Way, ...]
+
+
 @dataclass(slots=True)
 class _Queue:
-    bandwidth_bytes_per_s: float
-    latency_s: float
-    cut: bool
+    way: Way
     free_s: float = 0.0
     passed_bytes: int = 0
     dropped: int = 0
@@ -110,10 +106,7 @@ class Line:
     def set(self, ways: Sequence[Way]) -> None:
         """Apply new link settings; packets already queued keep their times."""
         for way in ways:
-            queue = self.queues.setdefault((way.source, way.target), _Queue(1.0, 0.0, False))
-            queue.bandwidth_bytes_per_s = way.bandwidth_bytes_per_s
-            queue.latency_s = way.latency_s
-            queue.cut = way.cut
+            self.queues.setdefault((way.source, way.target), _Queue(way)).way = way
 
     def counts(self) -> Counts:
         """Counts of all links so far."""
@@ -122,10 +115,9 @@ class Line:
 
     def take(self, index: int) -> None:
         """Read the packets that device `index` has sent, and queue them."""
-        descriptor = self.devices[index]
         for _ in range(AT_ONCE):
             try:
-                packet = os.read(descriptor, LARGEST_PACKET)
+                packet = os.read(self.devices[index], LARGEST_PACKET)
             except OSError:  # no more packets, or the interface is not up yet
                 return
             if packet[0] >> 4 == VERSION_4:
@@ -136,14 +128,14 @@ class Line:
     def queue(self, now_s: float, packet: bytes, path: tuple[tuple[_Queue, int], ...], hop: int) -> None:
         """Queue a packet on link number `hop` of its path."""
         link = path[hop][0]
-        start_s = max(now_s, link.free_s)
-        if link.cut or (start_s - now_s) * link.bandwidth_bytes_per_s > QUEUE_BYTES:
+        start_s, way = max(now_s, link.free_s), link.way
+        if way.cut or (start_s - now_s) * way.bandwidth_bytes_per_s > QUEUE_BYTES:
             link.dropped += 1
             return
         link.passed_bytes += len(packet)
-        link.free_s = start_s + len(packet) / link.bandwidth_bytes_per_s
+        link.free_s = start_s + len(packet) / way.bandwidth_bytes_per_s
         self.number += 1
-        heapq.heappush(self.waiting, (link.free_s + link.latency_s, self.number, packet, path, hop))
+        heapq.heappush(self.waiting, (link.free_s + way.latency_s, self.number, packet, path, hop))
 
     def hand_on(self) -> float | None:
         """Deliver due packets; returns seconds until the next is due, None if none waits."""
@@ -179,7 +171,7 @@ class Line:
         connection, _ = control.accept()
         with connection, suppress(OSError, msgspec.MsgspecError):
             connection.settimeout(0.05)
-            self.set(msgspec.json.decode(connection.recv(LARGEST_PACKET), type=Order).ways)
+            self.set(msgspec.json.decode(connection.recv(LARGEST_PACKET), type=Order))
             connection.send(msgspec.json.encode(self.counts()))
 
 
@@ -188,7 +180,7 @@ def main() -> None:
     control socket, the first order, and the devices' descriptors."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which needs the links until its end
     control = socket.socket(fileno=int(sys.argv[1]))
-    line = Line([int(word) for word in sys.argv[3:]], msgspec.json.decode(sys.argv[2], type=Order).ways)
+    line = Line([int(word) for word in sys.argv[3:]], msgspec.json.decode(sys.argv[2], type=Order))
     with suppress(OSError):  # real-time priority; without permission for it, timing is only less precise
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     gc.disable()  # packets create no reference cycles

@@ -9,8 +9,9 @@ import struct
 import subprocess
 from pathlib import Path
 
-from taglio.cluster.emulate.needs import TUN, CannotEmulate
+from taglio.errors import TaglioError
 
+TUN = Path("/dev/net/tun")
 # Carrying a packet takes about 20 µs, so packets are larger than Ethernet's 1,500 bytes, yet small enough to occupy a
 # 5 Mbit/s link for only 14 ms. Headers are 52 bytes of each: 0.6 %.
 MTU_BYTES = 9_000
@@ -20,6 +21,10 @@ _TUN_WITHOUT_HEADER = 0x1001  # IFF_TUN | IFF_NO_PI
 _NAME_BYTES = 15
 # No slow start after idle: no other traffic shares these links.
 _SETTINGS = {"net/ipv4/tcp_slow_start_after_idle": 0, "net/ipv4/tcp_no_metrics_save": 1}
+
+
+class CannotEmulate(TaglioError):
+    """This machine lacks a requirement of emulation, or refused it."""
 
 
 def address(index: int) -> str:

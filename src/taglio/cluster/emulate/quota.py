@@ -42,15 +42,14 @@ def hierarchy(mounts: Path = Path("/proc/mounts")) -> Hierarchy | None:
     return None
 
 
-def create(place: Hierarchy, names: tuple[str, ...]) -> Path:
-    """Create a device's group: nested folders `names` below the hierarchy. Raises OSError."""
+def create(place: Hierarchy, group: Path) -> None:
+    """Create a device's group, and those above it, below the hierarchy. Raises OSError."""
     folder = place.folder
-    for name in names:
+    for name in group.relative_to(folder).parts:
         if place.version == 2 and "cpu" not in (folder / "cgroup.subtree_control").read_text().split():
             (folder / "cgroup.subtree_control").write_text("+cpu")
         folder /= name
         folder.mkdir(exist_ok=True)
-    return folder
 
 
 def limit(folder: Path, cpus: float) -> None:

@@ -11,11 +11,9 @@ from pathlib import Path
 import msgspec
 
 from taglio import artifact
-from taglio.cluster.devices import EMULATION
 from taglio.cluster.emulate import namespaces, quota
 
 FOLDER = Path("/run/taglio-emulate")  # cleared at boot, like everything that it describes
-ENVIRONMENT = EMULATION
 _START_TIME_FIELD = 19  # of /proc/PID/stat, counted after the name
 
 

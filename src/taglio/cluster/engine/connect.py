@@ -12,7 +12,7 @@ from typing import Any
 from taglio import artifact
 from taglio.cluster.engine import local
 from taglio.cluster.engine.device import LOOPBACK, split
-from taglio.cluster.engine.library import part, ray
+from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.listen import hold_to
 from taglio.cluster.engine.local import LocalDevice
 from taglio.cluster.engine.members import RESOURCE, devices
@@ -45,27 +45,24 @@ class Connection:
     def alive(self) -> dict[str, bool]:
         """Whether each device known to the cluster is alive. Raises HeadLost if the head does not answer for a
         minute."""
-        end, told = time.monotonic() + _HEAD_PATIENCE_S, False
-        while not _answers(self.here.address):
-            if time.monotonic() > end:
-                raise HeadLost(self.here.address)
-            if not told:
-                _LOG.warning(
-                    "the head at %s does not answer: waiting up to %.0f s", self.here.address, _HEAD_PATIENCE_S
-                )
-            told = True
-            time.sleep(0.2)
+        head, end = self.here.address, time.monotonic() + _HEAD_PATIENCE_S
+        if not _answers(head):
+            _LOG.warning("the head at %s does not answer: waiting up to %.0f s", head, _HEAD_PATIENCE_S)
+            while not _answers(head):
+                if time.monotonic() > end:
+                    raise HeadLost(head)
+                time.sleep(0.2)
         return devices(ray().nodes())
 
     def need(self, names: list[str]) -> None:
         """Raise BadDevice if one of `names` is not in the cluster."""
-        known = self.alive()
+        there = [name for name, up in self.alive().items() if up]
         for name in names:
-            if not known.get(name):
-                there = ", ".join(each for each, up in known.items() if up) or "none"
+            if name not in there:
                 raise BadDevice(
-                    f'device "{name}" is not in the cluster at {self.here.address} (there: {there}): on it, run '
-                    f"taglio device start --name {name} --address {self.here.address}"
+                    f'device "{name}" is not in the cluster at {self.here.address} (there: '
+                    f"{', '.join(there) or 'none'}): on it, run taglio device start --name {name} --address "
+                    f"{self.here.address}"
                 )
 
 
@@ -87,7 +84,7 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
     library = ray()  # Ray reads the environment on import
     keep_memory()
     # Ray would print pages of node reports on standard output, where a command's result goes.
-    part("ray._private.worker").print_to_stdstream = _log
+    library._private.worker.print_to_stdstream = _log  # noqa: SLF001
     try:
         library.init(
             address=here.address,
@@ -97,8 +94,9 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
             _temp_dir=str(here.folder),
         )
     except Exception as error:
-        why = one_line(error, 200)
-        raise BadDevice(f"the cluster at {here.address} cannot be reached through {here.name}: {why}") from None
+        raise BadDevice(
+            f"the cluster at {here.address} cannot be reached through {here.name}: {one_line(error, 200)}"
+        ) from None
     try:
         yield Connection(here)
     except (KeyboardInterrupt, HeadLost):
@@ -126,19 +124,20 @@ def on(name: str) -> dict[str, Any]:
     return {"num_cpus": 0, "resources": {RESOURCE + name: 0.001}}
 
 
+def ask(name: str) -> Any:
+    """Begin to ask a device for facts; the result is one of Ray's references."""
+    return ray().remote(facts).options(**on(name), max_retries=0).remote()
+
+
 def gather(connection: Connection, names: Collection[str] | None = None) -> dict[str, Facts]:
     """Facts about every living device, or about `names`. Raises BadDevice for a device with another taglio version or
     without an answer."""
-    library = ray()
-    asked = {
-        name: library.remote(facts).options(**on(name), max_retries=0).remote()
-        for name, up in connection.alive().items()
-        if up and (names is None or name in names)
-    }
+    alive = connection.alive().items()
+    asked = {name: ask(name) for name, up in alive if up and (names is None or name in names)}
     found = {}
     for name, answer in asked.items():
         try:
-            found[name] = library.get(answer, timeout=_PATIENCE_S)
+            found[name] = ray().get(answer, timeout=_PATIENCE_S)
         except Exception as error:
             raise refusal(name, error) from None
     return found
@@ -156,13 +155,12 @@ def same_version(found: Facts) -> None:
 
 def refusal(name: str, error: Exception) -> TaglioError:
     """A failure on a device as a one-line error."""
-    exceptions = part("ray.exceptions")
-    text = " ".join(str(error).split())
+    exceptions = ray().exceptions
     if isinstance(error, TaglioError) and not isinstance(error, exceptions.RayError):  # raised here, not on the device
         return error
     if isinstance(error, exceptions.GetTimeoutError):
         return BadDevice(f'device "{name}" did not answer within {_PATIENCE_S:.0f} s: see taglio cluster status')
-    cause = getattr(error, "cause", None) or error
+    cause, text = getattr(error, "cause", None) or error, " ".join(str(error).split())
     if isinstance(cause, ImportError | AttributeError) or "ModuleNotFoundError" in text:
         return BadDevice(
             f'device "{name}" cannot run this taglio ({text[-200:]}): install taglio[cluster] '

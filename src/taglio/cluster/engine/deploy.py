@@ -91,35 +91,32 @@ def open_components(
 
     On the start device, its components are opened in this process: inputs and outputs are here.
     """
-    library = ray()
     wiring = wire(manifest)
     places = {piece.device: (machines or {}).get(piece.device, (piece.device,)) for piece in manifest.pieces}
     stands_for = {name: device for device, each in places.items() for name in each}
-    names = list(stands_for)
-    connection.need(names)
+    connection.need(list(stands_for))
     own = connection.here
     here = Host(own.name, own.threads, own.folder / "components") if own.name == cluster.start else None
     threads = min(lanes, MOST_LANES)  # devices that take turns share what is in flight
-    away = [name for name in names if here is None or name != here.device]
     actors = {}
-    for name in away:
-        sent = sum(each.source_device == stands_for[name] for each in wiring.messages)
+    for name, device in stands_for.items():
+        if here is not None and name == here.device:
+            continue
+        sent = sum(each.source_device == device for each in wiring.messages)
         # The answers of the next request are fetched in advance.
         groups = {MESSAGES: threads, FETCHES: max(1, (threads + 1) * sent), WATCH: 1}
-        actor = library.remote(num_cpus=0, max_restarts=0, concurrency_groups=groups)(Host)
+        actor = ray().remote(num_cpus=0, max_restarts=0, concurrency_groups=groups)(Host)
         actors[name] = actor.options(**on(name)).remote()
     hosts: dict[str, Any] = {name: Calls(each) for name, each in actors.items()}
-    if here is not None and here.device in names:
+    if here is not None and here.device in stands_for:
         hosts[here.device] = here
-    clocks, sent_bytes, loaded = {}, 0, []
-    opening = {}
+    clocks, sent_bytes, loaded, opening = {}, 0, [], {}
     with ThreadPoolExecutor(len(hosts)) as pool:
         for name, host in hosts.items():
             pieces = [piece for piece in manifest.pieces if piece.device == stands_for[name]]
-            device = cluster.device(name)
             try:
                 found = host.facts()
-                _fits(device, pieces[0].runtime, found)
+                _fits(cluster.device(name), pieces[0].runtime, found)
                 clocks[name] = Clock(0.0, 0.0) if found.clock == clock_name() else _clock(host)
                 files = {sha256: folder / file for piece in pieces for file, sha256 in piece.files.items()}
                 sent_bytes += send(host, files)
@@ -131,7 +128,7 @@ def open_components(
             ]
             others = {role: each for role, each in places.items() if role != stands_for[name] and each[0] in actors}
             peers = {role: [actors[other] for other in each] for role, each in others.items()}
-            opening[name] = pool.submit(host.load, jobs, device.threads, peers)
+            opening[name] = pool.submit(host.load, jobs, cluster.device(name).threads, peers)
         for name, answer in opening.items():
             try:
                 loaded += answer.result()

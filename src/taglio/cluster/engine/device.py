@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from taglio.cluster.engine import keeper, listen, local
-from taglio.cluster.engine.library import HEAD, INLINE, installed
+from taglio.cluster.engine.library import SETTINGS, installed
 from taglio.cluster.engine.local import LocalDevice
 from taglio.cluster.engine.lock import Lock, make_token
 from taglio.cluster.engine.members import RESOURCE
@@ -32,8 +32,6 @@ _HEALTH = {
     "RAY_health_check_failure_threshold": "4",
     # Ray would lower the priority of its workers, but components are a device's main work.
     "RAY_worker_niceness": "0",
-    "RAY_task_events_report_interval_ms": "0",
-    **HEAD,
 }
 
 
@@ -67,7 +65,7 @@ def start(
         address = f"{host}:{port}"
         _free(host, port)
     assert address is not None
-    environment = {**os.environ, **lock.environment(), **_HEALTH, **INLINE}
+    environment = {**os.environ, **lock.environment(), **_HEALTH, **SETTINGS}
     environment.pop("RAY_AUTH_TOKEN", None)  # it would take precedence over the file
     if not head:
         _reachable(address, lock)

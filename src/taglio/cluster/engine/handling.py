@@ -61,9 +61,7 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
     start = cluster.start
     others = [each.name for each in cluster.devices if each.name != start and not each.like]
     others = [name for name in others if cluster.link(start, name) and cluster.link(name, start)]
-    found: dict[str, Handling] = {}
-    ours: list[tuple[float, float, float, float]] = []
-    shares: list[float] = []
+    found, ours, shares = dict[str, Handling](), list[tuple[float, ...]](), list[float]()
     with scratch() as folder:
         request_s = _request_s(connection, cluster, folder / "working")
         alone = _taken(connection, cluster, folder / "alone", _parts(start))[start].seconds if others else 0.0
@@ -76,14 +74,13 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
                 "back": (_parts(start, name, back=back), _FEWEST_LONG),
             }
             taken = {
-                each: _taken(connection, cluster, folder / f"{name}-{each}", parts, fewest)
-                for each, (parts, fewest) in ways.items()
+                way: _taken(connection, cluster, folder / f"{name}-{way}", parts, fewest)
+                for way, (parts, fewest) in ways.items()
             }
-            seconds = {way: {at: each.seconds for at, each in uses.items()} for way, uses in taken.items()}
-            few = seconds["few"]
-            sent, received = ((seconds["more"][each] - few[each]) / _MORE for each in (start, name))
-            leaving, arriving = ((seconds["there"][each] - few[each]) / there for each in (start, name))
-            returned, restored = ((seconds["back"][each] - few[each]) / back for each in (name, start))
+            few, more, far, near = ({at: use.seconds for at, use in uses.items()} for uses in taken.values())
+            sent, received = ((more[each] - few[each]) / _MORE for each in (start, name))
+            leaving, arriving = ((far[each] - few[each]) / there for each in (start, name))
+            returned, restored = ((near[each] - few[each]) / back for each in (name, start))
             ours.append((sent, few[start] - alone - sent, leaving, restored))
             shares += [uses[start].share for uses in taken.values()]
             theirs = np.median([uses[name].share for uses in taken.values()])
@@ -106,7 +103,7 @@ def _many(cluster: Cluster, source: str, target: str) -> int:
 
 def _request_s(connection: Connection, cluster: Cluster, folder: Path) -> float:
     """Seconds by which requests one after another take longer than runs of their component one after another."""
-    parts = [_part("working", cluster.start, [_INPUT], {_OUTPUT: _FEW}, working=True)]
+    parts = [_part("working", cluster.start, {_INPUT: _FEW}, {_OUTPUT: _FEW}, working=True)]
     deployment, pipeline = _opened(connection, cluster, folder, parts, lanes=1)
     host, more_s = deployment.hosts()[cluster.start], list[float]()
     try:
@@ -202,36 +199,29 @@ def _parts(start: str, other: str | None = None, more: int = 0, *, there: int = 
     message, and one on the start device; `there` and `back` are bytes sent (0: almost none). One without `other`."""
     writes = [_OUTPUT] if other is None else ["a", *(f"a{index}" for index in range(more))]
     sizes = dict.fromkeys(writes, max(there // _FLOAT_BYTES, _FEW))
-    parts = [_part("first", start, [_INPUT], sizes)]
+    parts = [_part("first", start, {_INPUT: _FEW}, sizes)]
     if other is not None:
         last: dict[str, int] = {}
-        for index, sent in enumerate(writes):
+        for index, (sent, size) in enumerate(sizes.items()):
             made = {f"b{index}": max(back // _FLOAT_BYTES, _FEW)}
-            parts.append(_part(f"{index}-there", other, [sent, *last], made, given=sizes | last))
+            parts.append(_part(f"{index}-there", other, {sent: size} | last, made))
             last = made
-        parts.append(_part("last", start, list(last), {_OUTPUT: _FEW}, given=last))
+        parts.append(_part("last", start, last, {_OUTPUT: _FEW}))
     return parts
 
 
 def _part(
-    name: str,
-    device: str,
-    reads: Sequence[str],
-    writes: Mapping[str, int],
-    *,
-    given: Mapping[str, int] | None = None,
-    working: bool = False,
+    name: str, device: str, reads: Mapping[str, int], writes: Mapping[str, int], *, working: bool = False
 ) -> Component:
     """A component that writes the sum of the first numbers of its inputs, padded with zeros to the size of each output;
-    input sizes are `given` unless they are the smallest. A working component first fills megabytes from its input, adds
-    them up and multiplies a part of them, as the layers of a network do."""
-    sizes = dict.fromkeys(reads, _FEW) | {each: size for each, size in (given or {}).items() if each in reads}
+    `reads` and `writes` are sizes. A working component first fills megabytes from its input, adds them up and
+    multiplies a part of them, as the layers of a network do."""
     integers = {"begin": [0], "end": [_FEW]} | {f"{each}_behind": [0, size - _FEW] for each, size in writes.items()}
     nodes = [f"{each}_first = Slice ({each}, begin, end)" for each in reads]
     summed = [f"{each}_first" for each in reads]
     if working:
         integers |= {"row": [1, _FEW], "rows": [_WIDE, _LONG // _FEW], "first": [0, 0], "square": [_WIDE, _WIDE]}
-        nodes += [f"flat = Reshape ({reads[0]}, row)", "filled = Tile (flat, rows)", "once = Relu (filled)"]
+        nodes += [f"flat = Reshape ({next(iter(reads))}, row)", "filled = Tile (flat, rows)", "once = Relu (filled)"]
         nodes += ["more = Add (once, filled)", "twice = Relu (more)", "layers = Add (twice, filled)"]
         nodes += ["matrix = Slice (layers, first, square)", "product = MatMul (matrix, matrix)"]
         nodes += [f"{each}_most = ReduceMax <keepdims = 0> ({each})" for each in ("layers", "product")]
@@ -239,7 +229,7 @@ def _part(
         summed.append("most")
     nodes.append(f"sum = Sum ({', '.join(summed)})")
     nodes += [f"{each} = Pad (sum, {each}_behind)" for each in writes]
-    ends = (", ".join(f"float[{size}] {each}" for each, size in side.items()) for side in (sizes, writes))
+    ends = (", ".join(f"float[{size}] {each}" for each, size in side.items()) for side in (reads, writes))
     weights = (f"int64[{len(each)}] {key} = {{{', '.join(map(str, each))}}}" for key, each in integers.items())
     graph = f"part ({next(ends)}) => ({next(ends)}) <{', '.join(weights)}> {{ {' '.join(nodes)} }}"
     proto = parse_model(f'<ir_version: 8, opset_import: ["" : 13]> {graph}')

@@ -7,10 +7,10 @@ the oldest request's first, as the planner assumes.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
 from queue import PriorityQueue
@@ -20,9 +20,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from taglio import artifact
-from taglio.cluster.engine.parcel import Hop, Joint, Parcel, SessionStep, Step, merged
+from taglio.cluster.engine.parcel import Joint, Parcel, SessionStep, Step, merged
 from taglio.cluster.engine.resident import Resident
-from taglio.cluster.engine.states import States
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Piece, State
 from taglio.errors import BadDevice, TaglioError, with_kind
@@ -33,6 +32,8 @@ from taglio.runtimes.session import Session, opener, package
 
 # Threads of an actor: for arriving messages, for fetched messages, and one that waits for its end.
 MESSAGES, FETCHES, WATCH = "messages", "fetches", "watch"
+# Most sessions whose states are kept; the least recently used is dropped first.
+SESSIONS = 1000
 T = TypeVar("T")
 
 
@@ -81,6 +82,40 @@ class _Work:
     parcels: list[Parcel] = field(compare=False)
     ready_s: float = field(compare=False)
     session: SessionStep | None = field(compare=False)
+
+
+class States:
+    """The states that components keep of each session from step to step. They are lost with the device: the sender
+    repeats the steps (serve.py), or reports that the session is lost."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[str, tuple[int, dict[str, np.ndarray]]]] = {}
+
+    def before(self, component: str, states: Sequence[State], step: SessionStep | None) -> dict[str, np.ndarray]:
+        """The states that a step reads, by input; a request without a session is a first step. Raises BadDevice if the
+        previous step was not run here."""
+        if step is None or step.number == 0 or not states:
+            return {each.past: each.first() for each in states}
+        done, values = self._kept.get(component, {}).get(step.session, (0, {}))
+        if done != step.number:
+            raise BadDevice(
+                f'component {component} was asked for step {step.number} of session "{step.session}" but has run '
+                f"{done} of its steps: its state is lost, start the session again"
+            )
+        return values
+
+    def keep(
+        self, component: str, states: Sequence[State], step: SessionStep | None, written: Mapping[str, np.ndarray]
+    ) -> None:
+        """Keep the states that a step wrote, unless it was the last one."""
+        if step is None or not states:
+            return
+        mine = self._kept.setdefault(component, {})
+        mine.pop(step.session, None)
+        if not step.last:
+            mine[step.session] = step.number + 1, {each.past: written[each.present] for each in states}
+        if len(mine) > SESSIONS:
+            del mine[next(iter(mine))]
 
 
 class Host(Resident):
@@ -139,7 +174,7 @@ class Host(Resident):
             with self._turn:
                 work = self._waiting.get_nowait()
                 made = self._run(work)
-            due += sum(map(self._note, self._send(work, made))) - 1
+            due += sum(map(self._note, self._send(work.component, made))) - 1
 
     def _note(self, parcel: Parcel) -> int:
         """Queue the components that now have all inputs; returns their number."""
@@ -174,52 +209,39 @@ class Host(Resident):
         """Never return: the call fails when this process ends, which tells the caller."""
         threading.Event().wait()
 
-    def _send(self, work: _Work, made: "Made") -> list[Parcel]:
-        """Send a component's messages; returns those to components on this device."""
+    def _send(self, component: str, made: Parcel) -> list[Parcel]:
+        """Send a component's messages, out of what it made; returns those to components on this device."""
         here = []
-        for index, message in self._jobs[work.component].sends:
+        for index, message in self._jobs[component].sends:
             tensors = {name: made.tensors[name] for name in message.names} if made.error is None else {}
-            told = (made.steps, made.hops, made.error)
-            parcel = Parcel(work.request, index, self.device, tensors, *told, session=work.session)
+            parcel = replace(made, message=index, tensors=tensors)
             if message.device == self._role:
                 here.append(parcel)
             elif message.device in self._peers:
-                at_turn(self._peers[message.device], work.request)(parcel)
+                at_turn(self._peers[message.device], made.request)(parcel)
             else:
-                self.promise(work.request, index).set_result(parcel)
+                self.promise(made.request, index).set_result(parcel)
         return here
 
-    def _run(self, work: _Work) -> "Made":
-        """Run a component; an error becomes its result, for whoever waits for the answer."""
+    def _run(self, work: _Work) -> Parcel:
+        """Run a component: all that it made, as one parcel, or its error, for whoever waits for the answer."""
+        made = Parcel(work.request, -1, self.device, {}, session=work.session)
         try:
-            return self._made(work)
+            session, job = self._sessions[work.component], self._jobs[work.component]
+            tensors, steps, hops = merged(work.parcels, self.device)
+            tensors.update(self._states.before(work.component, job.states, work.session))
+            feed = {port.name: tensors[port.name] for port in job.piece.inputs}
+            names = [port.name for port in job.piece.outputs]
+            start = time.monotonic()
+            values = dict(zip(names, session.run(names, feed), strict=True))
+            end = time.monotonic()
+            self._states.keep(work.component, job.states, work.session, values)
+        except TaglioError as error:
+            return replace(made, error=error)
         except Exception as error:
-            known = (
-                error if isinstance(error, TaglioError) else BadDevice(f"{work.component} failed: {with_kind(error)}")
-            )
-            return Made({}, (), (), known)
-
-    def _made(self, work: _Work) -> "Made":
-        job, session = self._jobs[work.component], self._sessions[work.component]
-        tensors, steps, hops = merged(work.parcels, self.device)
-        tensors.update(self._states.before(work.component, job.states, work.session))
-        feed = {port.name: tensors[port.name] for port in job.piece.inputs}
-        names = [port.name for port in job.piece.outputs]
-        start = time.monotonic()
-        values = dict(zip(names, session.run(names, feed), strict=True))
-        end = time.monotonic()
-        self._states.keep(work.component, job.states, work.session, values)
-        return Made(values, (*steps, Step(work.component, self.device, work.ready_s, start, end)), hops, None)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Made:
-    """A component's outputs or error, and the steps and hops that led to it."""
-
-    tensors: dict[str, np.ndarray]
-    steps: tuple[Step, ...]
-    hops: tuple[Hop, ...]
-    error: TaglioError | None
+            return replace(made, error=BadDevice(f"{work.component} failed: {with_kind(error)}"))
+        step = Step(work.component, self.device, work.ready_s, start, end)
+        return replace(made, tensors=values, steps=(*steps, step), hops=hops)
 
 
 def _zeros(piece: Piece) -> dict[str, np.ndarray]:

@@ -8,22 +8,25 @@ from typing import Any
 
 from taglio.errors import BadOption
 
-# Messages of any size are sent inside the call: otherwise the receiver would fetch them, which takes another round trip
-# over the link.
-INLINE = {"RAY_max_direct_call_object_size": str(2**28), "RAY_task_rpc_inlined_bytes_limit": str(2**29)}
-# Seconds that a head may take to restart before devices restart and programs end.
-HEAD = {"RAY_gcs_rpc_server_reconnect_timeout_s": "120"}
-_QUIET = {
+# Of devices and of programs that use them.
+SETTINGS = {
+    # Messages of any size are sent inside the call: otherwise the receiver would fetch them, which takes another round
+    # trip over the link.
+    "RAY_max_direct_call_object_size": str(2**28),
+    "RAY_task_rpc_inlined_bytes_limit": str(2**29),
+    # Seconds that a head may take to restart before devices restart and programs end.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
+    # Ray's records of each message are not used.
+    "RAY_task_events_report_interval_ms": "0",
+}
+_PROGRAM = {
+    **SETTINGS,
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_DEDUP_LOGS": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_USAGE_STATS_PROMPT_ENABLED": "0",
-    # Ray's records of each message are not used.
-    "RAY_task_events_report_interval_ms": "0",
-    **INLINE,
-    **HEAD,
 }
 
 
@@ -36,17 +39,9 @@ def installed() -> None:
 def ray() -> Any:
     """The Ray module. Raises BadOption if it is not installed."""
     installed()
-    for name, value in _QUIET.items():
+    for name, value in _PROGRAM.items():
         os.environ.setdefault(name, value)
     found = importlib.import_module("ray")
     # Callers report failures in one line; Ray would print pages.
     logging.getLogger("ray").setLevel(logging.CRITICAL)
-    return found
-
-
-def part(name: str) -> Any:
-    """A submodule of Ray, such as ray.dag."""
-    ray()
-    found = importlib.import_module(name)
-    logging.getLogger(name).setLevel(logging.CRITICAL)
     return found

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from taglio.errors import BadOption, plural
 
-CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"
+_FILES = {"RAY_TLS_SERVER_CERT": "tls.crt", "RAY_TLS_SERVER_KEY": "tls.key", "RAY_TLS_CA_CERT": "ca.crt"}
 _SHORTEST = 16
 
 
@@ -29,18 +29,11 @@ class Lock:
         found = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(_token(self.token))}
         if self.tls is None:
             return found
-        files = {name: self.tls / name for name in (CERTIFICATE, KEY, AUTHORITY)}
-        for path in files.values():
-            if not path.is_file():
-                raise BadOption(
-                    f"`tls` {self.tls}: {path.name} is missing: the folder holds {CERTIFICATE}, {KEY} and {AUTHORITY}"
-                )
-        return found | {
-            "RAY_USE_TLS": "1",
-            "RAY_TLS_SERVER_CERT": str(files[CERTIFICATE].resolve()),
-            "RAY_TLS_SERVER_KEY": str(files[KEY].resolve()),
-            "RAY_TLS_CA_CERT": str(files[AUTHORITY].resolve()),
-        }
+        for name in _FILES.values():
+            if not (self.tls / name).is_file():
+                raise BadOption(f"`tls` {self.tls}: {name} is missing: the folder holds tls.crt, tls.key and ca.crt")
+        files = {variable: str((self.tls / name).resolve()) for variable, name in _FILES.items()}
+        return {**found, "RAY_USE_TLS": "1", **files}
 
 
 def default_token(environment: Mapping[str, str] = os.environ) -> Path:

@@ -4,7 +4,7 @@ import json
 import sys
 from typing import Any
 
-from taglio.cluster.engine.library import part, ray
+from taglio.cluster.engine.library import ray
 
 RESOURCE = "taglio:"
 _PATIENCE_S = 10.0
@@ -22,12 +22,12 @@ def devices(nodes: list[dict[str, Any]]) -> dict[str, bool]:
 
 def main(address: str) -> int:
     """Print the devices as JSON."""
-    ray()
-    options = part("ray._raylet").GcsClientOptions.create(
+    library = ray()
+    options = library._raylet.GcsClientOptions.create(  # noqa: SLF001
         address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False
     )
-    part("ray._raylet").GcsClient(address).get_all_node_info(timeout=_PATIENCE_S)
-    state = part("ray._private.state").GlobalState()
+    library._raylet.GcsClient(address).get_all_node_info(timeout=_PATIENCE_S)  # noqa: SLF001
+    state = library._private.state.GlobalState()  # noqa: SLF001
     state._initialize_global_state(options)  # noqa: SLF001 - what Ray's own status command calls
     print(json.dumps(devices(state.node_table())))  # noqa: T201
     return 0

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from taglio import artifact
-from taglio.cluster.devices import Cluster, Handling
-from taglio.cluster.engine.connect import Connection, connect, gather
+from taglio.cluster.engine.connect import connect, gather
 from taglio.cluster.engine.handling import handling
 from taglio.cluster.engine.remote_profile import profile_devices, refine_devices
 from taglio.cluster.engine.replan import Planned
@@ -32,7 +31,7 @@ from taglio.flow.workspace import COMPONENTS, PROFILE
 from taglio.plan.place import Answer, Running
 from taglio.plan.result import Plan, Status
 from taglio.plan.solve import GAP
-from taglio.plan.workload import Objective, parse_objective
+from taglio.plan.workload import parse_objective
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
@@ -113,7 +112,9 @@ def optimize_on_cluster(
                 forms = try_forms(settled.at(effort), chosen, {runtime: 0.0}, bound, losses.metric)
                 chosen, _ = with_forms(chosen, [runtime], forms)
             profiles: Profiles = profile_devices(connection, settled, cluster, chosen, effort)
-            handled = _handled(connection, cluster, aim, progress)
+            # A plan for throughput needs the CPU cost per message.
+            unknown = aim.weighs_rate and not cluster.messages_cost and len(cluster.devices) > 1
+            handled = handling(connection, cluster, progress) if unknown else {}
             cluster, used = cluster.with_handling(handled), replace(used, handling=handled)
         own = profiles.get(cluster.start) or next(iter(profiles.values()))
         error = error_model(settled.in_place(NAME), own, effort=effort)
@@ -142,15 +143,6 @@ def optimize_on_cluster(
         runs = max(_RUNS, min(_MOST_RUNS, ceil(_RUNS_S / plan.predicted_latency_s.value)))
         run = answer_requests(staged, settled, Planned(staged / COMPONENTS, plan, cluster), runs, progress=progress)
     return ClusterOutcome(plan, built.proof, run, str(chosen), here if wanted is None else None)
-
-
-def _handled(
-    connection: Connection, cluster: Cluster, aim: Objective, progress: Progress | None
-) -> dict[str, Handling]:
-    """The CPU cost per message by device, for a plan for throughput whose cluster file has none; empty otherwise."""
-    if not aim.weighs_rate or cluster.messages_cost or len(cluster.devices) == 1:
-        return {}
-    return handling(connection, cluster, progress)
 
 
 def timed_plan(

@@ -5,7 +5,7 @@ are open at a time. The times of a model are the sums over its parts: they lack 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -83,11 +83,15 @@ class Parts:
         cuts = {name: _cut(self.model, self.graph, build(), self.of) for name, build in models.items()}
         share = replace(effort, budget_s=effort.budget_s / len(self.feeds))
         for part, feeds in self.feeds.items():
-            protos = {name: partial(_proto, each[part]) for name, each in cuts.items() if name not in (refused or {})}
+            protos = {
+                name: partial(getattr, each[part], "proto")
+                for name, each in cuts.items()
+                if name not in (refused or {})
+            }
             if not protos:
                 break
-            given = (protos, feeds, options, share)
-            for name, timed in time_models(*given, refused=refused, once_s=once_s / len(self.feeds), **how).items():
+            how |= {"refused": refused, "once_s": once_s / len(self.feeds)}
+            for name, timed in time_models(protos, feeds, options, share, **how).items():
                 found[name].append(timed)
             give_back()
         return {name: joined(each) for name, each in found.items() if len(each) == len(self.feeds)}
@@ -105,20 +109,9 @@ def joined(parts: Sequence[Timed]) -> Timed:
                 copy.name, number = f"{node.name}{_MARK}{number}", number + len(parts)
             if seconds is not None:
                 kernels[copy.name] = seconds
-    walls = [each.wall for each in parts]
-    wall = WallTime(
-        sum(each.median_s for each in walls),
-        sum(each.deviation_s for each in walls),
-        sum(each.p95_s for each in walls),
-        sum(each.mean_s for each in walls),
-        min(each.runs for each in walls),
-        sum(each.steady_s for each in walls),
-    )
+    total = WallTime(*map(sum, zip(*(astuple(each.wall) for each in parts), strict=True)))
+    wall = replace(total, runs=min(each.wall.runs for each in parts))
     return Timed(whole, wall, kernels, others=max(each.others for each in parts))
-
-
-def _proto(part: Component) -> onnx.ModelProto:
-    return part.proto
 
 
 def _cut(model: Model, graph: Graph, whole: onnx.ModelProto, of: Mapping[str, str]) -> dict[str, Component]:

@@ -60,7 +60,7 @@ class Pipeline:
 
     def __init__(self, deployment: Deployment, lanes: int, start: str) -> None:
         self.lanes = lanes
-        self._deployment = deployment
+        self.deployment = deployment
         self._start = start
         actors, here, messages = deployment.actors, deployment.here, deployment.wiring.messages
         self._here = here
@@ -136,7 +136,7 @@ class Pipeline:
         outputs, steps, hops = merged(parcels)
         if wrong := {parcel.request for parcel in parcels} - {request}:
             raise BadData(f"request {request} was answered with request {wrong.pop()}")
-        ordered = [_own(outputs[name]) for name in self._deployment.manifest.without_states()[1]]
+        ordered = [_own(outputs[name]) for name in self.deployment.manifest.without_states()[1]]
         ours = tuple(map(self._step, steps)), tuple(map(self._hop, hops))
         return Answer(request, ordered, flight.sent_s, answered, *ours)
 
@@ -161,7 +161,7 @@ class Pipeline:
     def _take(self, parcel: Parcel) -> None:
         """Deliver a message to the local host."""
         assert self._here is not None
-        if not self._deployment.actors:  # no other device to send to or receive from
+        if not self.deployment.actors:  # no other device to send to or receive from
             self._here.take(parcel)
             return
         with contextlib.suppress(RuntimeError):  # closed meanwhile
@@ -192,19 +192,19 @@ class Pipeline:
 
     def close(self) -> None:
         """End the devices' hosts. Never raises and never waits, because the pipeline may be broken."""
-        for actor in self._deployment.actors.values():
+        for actor in self.deployment.actors.values():
             with contextlib.suppress(Exception):
                 ray().kill(actor)
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._flights = {}
 
     def _step(self, step: Step) -> Step:
-        offset = self._deployment.clocks[step.device].offset_s
+        offset = self.deployment.clocks[step.device].offset_s
         return Step(step.component, step.device, step.ready_s - offset, step.start_s - offset, step.end_s - offset)
 
     def _hop(self, hop: Hop) -> Hop:
         """The hop in this process's clock; this process takes the caller's place."""
-        clocks = self._deployment.clocks
+        clocks = self.deployment.clocks
         sent = hop.sent_s - (clocks[hop.source].offset_s if hop.source else 0.0)
         read = hop.read_s - (clocks[hop.target].offset_s if hop.target else 0.0)
         return Hop(hop.message, hop.source or self._start, hop.target or self._start, sent, read)

@@ -2,12 +2,14 @@
 
 A tensor goes to another device and a few bytes come back, timed by the sender's clock, so that no clocks are compared:
 only the way there depends on the size, and both latencies are assumed equal. Latency includes the engine's own time per
-hop, and a minimal component at its end.
+hop, and a minimal component at its end: a device that gets a message runs a component next, and on a device that was
+idle even the smallest takes a while.
 
 Several small tensors sent at once show how much later each arrives than the one before.
 """
 
 import itertools
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -15,12 +17,15 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from onnx.parser import parse_model
 
 from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.engine.connect import Connection, on, refusal
-from taglio.cluster.engine.echo import Echo
 from taglio.cluster.engine.library import ray
+from taglio.cluster.engine.parcel import Joint, Parcel
+from taglio.cluster.engine.resident import Resident
 from taglio.progress import Progress, reported
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
 
 SIZES = (1_000, 10_000, 100_000, 400_000, 1_600_000, 4_000_000)
 _RUNS, _FEWEST, _WARMUP, _FEWEST_SIZES = 15, 4, 3, 3
@@ -31,6 +36,9 @@ _RESAMPLES = 200
 _TOGETHER = 5
 # Bandwidth above this is indistinguishable from a copy within a process.
 _FASTEST_BYTES_PER_S = 1.25e11
+_FEW = 8
+_SMALLEST = f"""<ir_version: 8, opset_import: ["" : 13]>
+    smallest (uint8[{_FEW}] x) => (float[{_FEW}] y) <float scale = {{1.0}}> {{ y = DequantizeLinear (x, scale) }}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,44 @@ class LinkProbe:
         joules = self.planned.joules_per_byte if self.planned is not None else 0.0
         latency_s, speed = self.latency_s.value, self.bandwidth_bytes_per_s.value
         return Link(self.source, self.target, speed, latency_s, joules, min(self.gap_s, latency_s))
+
+
+class Echo(Resident):
+    """One end of a link being measured. Made an actor by `probe`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._session = open_session(parse_model(_SMALLEST), SessionOptions(1))
+        self._joint = Joint()
+
+    def there(self, parcel: Parcel) -> int:
+        """Receive a tensor; returns its bytes, 0 while parts are missing."""
+        whole = self._joint.whole(parcel)
+        if whole is None:
+            return 0
+        tensor = whole.tensors["tensor"]
+        self._run(tensor)
+        return int(tensor.nbytes)
+
+    def seconds(self, other: Any, size: int, runs: int, together: int = 1) -> list[float]:
+        """Seconds until the actor `other` (None: this process) has replied to a tensor of `size` bytes, or to
+        `together` tensors sent back to back; `runs` measurements."""
+        tensor = np.zeros(size, np.uint8)
+        found = []
+        for index in range(runs):
+            start = time.monotonic()
+            parcels = [Parcel(index, each, self.device, {"tensor": tensor}) for each in range(together)]
+            if other is None:
+                for parcel in parcels:
+                    self.there(parcel)
+            else:
+                ray().get([other.there.remote(part) for parcel in parcels for part in parcel.parts()])
+                self._run(tensor)
+            found.append(time.monotonic() - start)
+        return found
+
+    def _run(self, tensor: np.ndarray) -> None:
+        self._session.run(None, {"x": tensor[:_FEW]})
 
 
 def probe(connection: Connection, cluster: Cluster, progress: Progress | None = None) -> list[LinkProbe]:

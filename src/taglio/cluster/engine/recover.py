@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from taglio.cluster.devices import Cluster
-from taglio.cluster.engine.connect import Connection, HeadLost, on
-from taglio.cluster.engine.deploy import Calls, Deployment, deploy
+from taglio.cluster.engine.connect import Connection, HeadLost, ask, on
+from taglio.cluster.engine.deploy import Calls, deploy
 from taglio.cluster.engine.drift import Windows, drifted
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.pipeline import Answer, Pipeline
 from taglio.cluster.engine.replan import Planned, replan, replan_quietly
-from taglio.cluster.engine.resident import facts
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
-from taglio.plan.result import Limits
+from taglio.plan.result import Limits, Plan
 
 _ANSWER_S = 5.0
 _LOOK_S = 2.0
@@ -49,11 +48,11 @@ class Recovery:
     """Keeps a cluster answering. Other plans are made in the workspace `folder`; `lanes` gives the number of requests
     in flight for a plan."""
 
-    def __init__(self, connection: Connection, folder: Path, wanted: Planned, lanes: Callable[[Planned], int]) -> None:
+    def __init__(self, connection: Connection, folder: Path, wanted: Planned, lanes: Callable[[Plan], int]) -> None:
         self._connection, self._folder, self._lanes = connection, folder, lanes
         self._wanted = wanted
         self.running = wanted
-        self.deployment: Deployment | None = None
+        self._pipeline: Pipeline | None = None
         self.switches: list[Switch] = []
         self._windows = Windows()
         self._looked_s = 0.0
@@ -62,7 +61,7 @@ class Recovery:
         self._planning: Any = None
         self._closed = False
         self._drifting = ""
-        self._prepared: tuple[Planned, Deployment, Pipeline, str] | None = None
+        self._prepared: tuple[Planned, Pipeline, str] | None = None
 
     def begin(self) -> Pipeline:
         """The first pipeline. Raises BadDevice if the plan cannot be deployed."""
@@ -71,7 +70,7 @@ class Recovery:
     def recover(self, reason: str) -> Pipeline:
         """A pipeline on the remaining devices. Raises BadDevice if there are none, or no plan keeps the limits."""
         if self._prepared is not None:  # made for a cluster that no longer exists
-            self._prepared[2].close()
+            self._prepared[1].close()
             self._prepared = None
         gone = [name for name in self._devices(self.running) if not self._lives(name)]
         cluster = self.running.cluster
@@ -112,8 +111,8 @@ class Recovery:
         ):
             self._prepare(lambda: self._wanted, "its devices are back")
         elif now > self._rest_until_s and self._windows.full():
-            assert self.deployment is not None
-            plan, messages = self.running.plan, self.deployment.wiring.messages
+            assert self._pipeline is not None
+            plan, messages = self.running.plan, self._pipeline.deployment.wiring.messages
             cluster, factors, said = drifted(self._windows, plan, self.running.cluster, messages)
             before, self._drifting = self._drifting, said
             if said and before:  # seen twice, seconds apart
@@ -136,7 +135,7 @@ class Recovery:
         if self._preparing is not None:
             self._preparing.join(_CLOSING_S)
         if self._prepared is not None:
-            self._prepared[2].close()
+            self._prepared[1].close()
 
     def ready(self) -> bool:
         """Whether another plan is ready to take over."""
@@ -148,27 +147,25 @@ class Recovery:
         """The prepared pipeline, to run from `request` on; None if it has been dropped since."""
         if self._prepared is None:
             return None
-        planned, deployment, pipeline, reason = self._prepared
+        planned, pipeline, reason = self._prepared
         self._prepared = None
         before = self.running.plan.predicted_latency_s.value
         self.switches.append(Switch(reason, request, before, planned.plan.predicted_latency_s.value))
         # Only a plan for all devices becomes the wanted plan: one without a lost device must not exclude it for good.
         if len(planned.cluster.devices) >= len(self._wanted.cluster.devices):
             self._wanted = planned
-        return self._use(planned, deployment, pipeline)
+        return self._use(planned, pipeline)
 
     def _take(self, planned: Planned) -> Pipeline:
-        return self._use(planned, *self._deployed(planned))
+        return self._use(planned, self._deployed(planned))
 
-    def _use(self, planned: Planned, deployment: Deployment, pipeline: Pipeline) -> Pipeline:
-        self.running, self.deployment = planned, deployment
-        self._windows = Windows()
+    def _use(self, planned: Planned, pipeline: Pipeline) -> Pipeline:
+        self.running, self._pipeline, self._windows = planned, pipeline, Windows()
         return pipeline
 
-    def _deployed(self, planned: Planned) -> tuple[Deployment, Pipeline]:
-        lanes = self._lanes(planned)
-        deployment = deploy(self._connection, planned, lanes)
-        return deployment, Pipeline(deployment, lanes, planned.cluster.start)
+    def _deployed(self, planned: Planned) -> Pipeline:
+        lanes = self._lanes(planned.plan)
+        return Pipeline(deploy(self._connection, planned, lanes), lanes, planned.cluster.start)
 
     def _prepare(self, make: Callable[[], Planned], reason: str) -> None:
         def work() -> None:
@@ -178,7 +175,7 @@ class Recovery:
                 same = now.fingerprint() == then.fingerprint() and now.machines() == then.machines()
                 if self._closed or same:
                     return
-                self._prepared = planned, *self._deployed(planned), reason
+                self._prepared = planned, self._deployed(planned), reason
             except Exception as error:  # the running plan continues, and this is tried again
                 _LOG.info("no other plan was prepared (%s): %s", reason, error)
 
@@ -193,7 +190,7 @@ class Recovery:
         """Whether a device's node is alive, and its host, if it has one, answers."""
         if not self._connection.alive().get(name):
             return False
-        actor = None if self.deployment is None else self.deployment.actors.get(name)
+        actor = None if self._pipeline is None else self._pipeline.deployment.actors.get(name)
         if actor is None:
             return True
         try:
@@ -204,16 +201,13 @@ class Recovery:
 
     def _runs_tasks(self, name: str) -> bool:
         """Whether a node whose host does not answer is still alive: Ray notices a dead node only after a while."""
-        library = ray()
-        task = library.remote(facts).options(**on(name), max_retries=0).remote()
-        end = time.monotonic() + 2 * _ANSWER_S
+        task, end = ask(name), time.monotonic() + 2 * _ANSWER_S
         while time.monotonic() < end and self._connection.alive().get(name):
-            if library.wait([task], timeout=0.2)[0]:
-                try:
-                    library.get(task)
-                except Exception:
-                    return False
-                return True
+            if ray().wait([task], timeout=0.2)[0]:
+                with suppress(Exception):
+                    ray().get(task)
+                    return True
+                return False
         return False
 
 

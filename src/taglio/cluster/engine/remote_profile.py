@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,9 @@ class Profiler(Resident):
         limit_bytes, model = job.limit_bytes(), self._model(job)
         graph, options = job.graph, job.options
         builder = QdqBuilder(model, graph, {job.scheme.calibrated: job.ranges})
-        parts = None if job.holds_whole() else self._parts(model, job)
+        parts = None
+        if not job.holds_whole():
+            parts = Parts.opened(model, graph, ranges(graph, job.memory_bytes or inf), job.feeds, options.threads)
         timer = None if parts is None else parts.time
         if job.known is not None:
             again = Effort(budget_s=_AGAIN_S * job.effort)
@@ -99,10 +101,6 @@ class Profiler(Resident):
         if parts is None:
             return found
         return replace(found, overhead_s=found.overhead_s / len(parts.feeds))  # each part paid it
-
-    def _parts(self, model: Model, job: Job) -> Parts:
-        assert job.memory_bytes is not None, "otherwise it holds the whole"
-        return Parts.opened(model, job.graph, ranges(job.graph, job.memory_bytes), job.feeds, job.options.threads)
 
     def _model(self, job: Job) -> Model:
         """The model of a job; its weights are in files if they came so, or there is no memory for them."""

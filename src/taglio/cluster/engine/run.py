@@ -16,9 +16,9 @@ import numpy as np
 from taglio import artifact
 from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.engine.connect import connect
-from taglio.cluster.engine.counters import between
-from taglio.cluster.engine.counters import read as read_counters
 from taglio.cluster.engine.deploy import MOST_LANES, Deployment
+from taglio.cluster.engine.energy import between
+from taglio.cluster.engine.energy import read as read_counters
 from taglio.cluster.engine.load import busy_from_now, crowded
 from taglio.cluster.engine.pipeline import Answer
 from taglio.cluster.engine.recover import Recovery
@@ -140,14 +140,13 @@ def answer_requests(
     feeds = list(islice(cycle(work.steps), runs)) if steps else work.timed
     wanted = {ready.plan.fingerprint(): references(ready, feeds, steps=steps)}
     with connect(cluster.start) as connection:
-        recovery = Recovery(connection, folder, ready, lambda each: lanes_for(each.plan) if stream else 1)
+        recovery = Recovery(connection, folder, ready, lanes_for if stream else lambda _: 1)
         server = Server(recovery, patience_s(ready.plan))
         try:
             first_ones = [feeds[0]] * (_WARMUP * server.pipeline.lanes)
             for _ in server.steps(feeds[:_WARMUP], "warm-up") if steps else server.answers(first_ones):
                 pass
-            first = recovery.deployment
-            assert first is not None
+            first = server.pipeline.deployment
             speeds = DeviceSpeeds(cluster)
             speeds.look(first)
             before = counted(first)
@@ -159,14 +158,13 @@ def answer_requests(
             busy, begun = busy_from_now(), time.monotonic()
             for answer in server.steps(feeds, "run") if steps else server.answers(islice(cycle(feeds), runs)):
                 run.check(answer)
-                if look and recovery.deployment is not None:
-                    speeds.look_between(recovery.deployment)
+                if look:
+                    speeds.look_between(server.pipeline.deployment)
                 if progress:
                     progress("running", len(run.answers), runs)
             took_s, busy_share = time.monotonic() - begun, busy()
-            assert recovery.deployment is not None
-            after = counted(recovery.deployment)
-            speeds.look(recovery.deployment)
+            after = counted(server.pipeline.deployment)
+            speeds.look(server.pipeline.deployment)
         finally:
             recovery.close()
             server.pipeline.close()
@@ -247,8 +245,7 @@ def _kept(folder: Path, work: Work) -> ClusterFile | None:
 class _Run:
     """A run in progress: answers are kept for their times, without outputs, in order and `by_plan`.
 
-    `wanted` are one process's answers to `feeds`. Plans are known by their fingerprints; `now` and `mine` are what is
-    wanted of the `running` plan, and its answers so far.
+    `wanted` are one process's answers to `feeds`. Plans are known by their fingerprints; the `running` one's is `name`.
     """
 
     planned: Planned
@@ -261,9 +258,8 @@ class _Run:
     identical: int = 0
     resent: int = 0
     running: Planned | None = None
+    name: str = ""
     steps: bool = False
-    now: list[list[np.ndarray]] = field(default_factory=list)
-    mine: list[Answer] = field(default_factory=list)
 
     def check(self, answer: Answer) -> None:
         """Compare an answer with its plan's answer in one process. Raises MeasurementFailed if they differ. A plan that
@@ -273,12 +269,11 @@ class _Run:
         if len(self.answers) != answer.request:
             raise MeasurementFailed(f"request {answer.request} was answered instead of {len(self.answers)}")
         if running is not self.running:
-            plan = running.plan.fingerprint()
-            if plan not in self.wanted:
-                self.wanted[plan] = references(running, self.feeds, steps=self.steps)
-            self.running, self.now = running, self.wanted[plan]
-            self.mine = self.by_plan.setdefault(plan, (running.plan, []))[1]
-        wanted = self.now[answer.request % len(self.feeds)]
+            self.running, self.name = running, running.plan.fingerprint()
+            self.by_plan.setdefault(self.name, (running.plan, []))
+            if self.name not in self.wanted:
+                self.wanted[self.name] = references(running, self.feeds, steps=self.steps)
+        wanted = self.wanted[self.name][answer.request % len(self.feeds)]
         off = max(map(difference, wanted, answer.outputs), default=0.0)
         if off > TOLERANCE:
             raise MeasurementFailed(
@@ -289,7 +284,7 @@ class _Run:
         self.resent += answer.attempts > 1
         kept = replace(answer, outputs=[])
         self.answers.append(kept)
-        self.mine.append(kept)
+        self.by_plan[self.name][1].append(kept)
 
     def plans(self) -> tuple[PlanTime, ...]:
         """Times of each plan that answered, predicted and measured."""

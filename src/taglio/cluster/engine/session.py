@@ -106,7 +106,7 @@ def sessions(folders: Sequence[Path], cluster: Cluster) -> Iterator[list[Session
         connection = stack.enter_context(connect(cluster.start))
         opened = []
         for folder, ready in found:
-            recovery = Recovery(connection, folder, ready, lambda each: lanes_for(each.plan))
+            recovery = Recovery(connection, folder, ready, lanes_for)
             stack.callback(recovery.close)
             opened.append(Session(recovery, read(ready.folder), patience_s(ready.plan)))
             stack.callback(opened[-1].close)

@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from taglio.cluster.emulate import needs
-from taglio.cluster.emulate.devices import start_devices
-from taglio.cluster.emulate.emulation import Emulation
+from taglio.cluster.emulate import emulation
+from taglio.cluster.emulate.emulation import Emulation, start_devices
 from tests.cluster.engine.devices import CLUSTER, listened, needs_ray, planned
 from tests.conftest import Staged
 
 pytestmark = [
     needs_ray,
     pytest.mark.whole,
-    pytest.mark.skipif(needs.missing() is not None, reason=f"cannot emulate here: {needs.missing()}"),
+    pytest.mark.skipif(emulation.missing() is not None, reason=f"cannot emulate here: {emulation.missing()}"),
 ]
 
 

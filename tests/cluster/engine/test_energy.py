@@ -1,4 +1,4 @@
-"""Watts are fitted to the counters of a powercap tree made here; no real counters have been read."""
+"""Joules are read and watts fitted to the counters of a powercap tree made here; no real counters have been read."""
 
 import json
 import time
@@ -6,12 +6,32 @@ from pathlib import Path
 
 import pytest
 
-from taglio.cluster.engine import calibrate as module
-from taglio.cluster.engine.calibrate import Power, calibrate, fitted
-from tests.cluster.engine.test_counters import written
+from taglio.cluster.engine import energy
+from taglio.cluster.engine.energy import Power, between, calibrate, fitted, read
 from tests.end_to_end.command import refused, taglio
 
 END_UJ = 100_000_000
+
+
+def written(folder: Path, name: str, counted: int, end: int) -> None:
+    (folder / name).mkdir(exist_ok=True)
+    (folder / name / "energy_uj").write_text(f"{counted}\n")
+    (folder / name / "max_energy_range_uj").write_text(f"{end}\n")
+
+
+def test_packages_are_added_and_their_parts_are_not(tmp_path: Path) -> None:
+    for name, counted in (("intel-rapl:0", 9_000_000), ("intel-rapl:1", 1_000_000), ("intel-rapl:0:0", 5_000_000)):
+        written(tmp_path, name, counted, 10_000_000)
+    before = read(tmp_path)
+    written(tmp_path, "intel-rapl:0", 500_000, 10_000_000)
+    written(tmp_path, "intel-rapl:1", 3_000_000, 10_000_000)
+    assert between(before, read(tmp_path)) == pytest.approx(1.5 + 2.0)
+
+
+def test_without_counters_there_is_no_answer(tmp_path: Path) -> None:
+    assert read(tmp_path / "nothing") is None and between(None, None) is None
+    (tmp_path / "intel-rapl:0").mkdir()
+    assert read(tmp_path) is None
 
 
 class Machine:
@@ -37,7 +57,7 @@ class Machine:
 
 def test_the_watts_that_the_counters_were_made_with_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(tmp_path)
-    monkeypatch.setattr(module, "time", machine)
+    monkeypatch.setattr(energy, "time", machine)
     found = calibrate(1, load=machine.load, folder=tmp_path)
     assert (found.idle_watts, found.active_watts) == pytest.approx((8.0, 18.0), abs=1e-3)
     assert found.residual_watts < 1e-3 and len(found.measured) == 15
@@ -54,13 +74,13 @@ def test_the_residual_is_the_distance_from_the_line() -> None:
 def test_the_command_computes_and_writes_the_keys_of_the_cluster_file(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = time.monotonic()
 
-    def read(_: Path) -> dict[str, tuple[float, float]]:
+    def steady(_: Path) -> dict[str, tuple[float, float]]:
         """20 W whatever it does."""
         return {"intel-rapl:0": (20.0 * (time.monotonic() - begun), 1e6)}
 
-    monkeypatch.setattr(module, "_SECONDS", 0.05)
-    monkeypatch.setattr(module, "_CYCLE_S", 0.02)
-    monkeypatch.setattr(module, "read", read)
+    monkeypatch.setattr(energy, "_SECONDS", 0.05)
+    monkeypatch.setattr(energy, "_CYCLE_S", 0.02)
+    monkeypatch.setattr(energy, "read", steady)
     found = json.loads(taglio("calibrate-energy", "--threads", 1, "--json").out)
     assert (found["idle_watts"], found["active_watts"]) == (pytest.approx(20.0, rel=0.1), pytest.approx(20.0, rel=0.1))
     busy = [each["busy"] for each in found["measured"]]
@@ -70,5 +90,5 @@ def test_the_command_computes_and_writes_the_keys_of_the_cluster_file(monkeypatc
 
 
 def test_a_machine_without_counters_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "read", lambda _: None)
+    monkeypatch.setattr(energy, "read", lambda _: None)
     refused(taglio("calibrate-energy"), "no energy counters (RAPL)", "data sheet")

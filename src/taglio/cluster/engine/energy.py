@@ -1,5 +1,7 @@
-"""Fit the watts of this machine, idle and computing, to its energy counters under loads of several levels."""
+"""A machine's energy counters (RAPL): reading them, and fitting watts, idle and computing, to them under loads of
+several levels. Estimates nothing: without counters the result is None."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from taglio.cluster.engine.counters import POWERCAP, between, read
 from taglio.errors import MeasurementFailed
 from taglio.profile.speed import reference_seconds
 from taglio.progress import Progress, reported
 
+POWERCAP = Path("/sys/class/powercap")
+_PACKAGE = re.compile(r"[a-z-]+-rapl:\d+")
+_MICRO = 1e-6
 # Shares of the time that the machine computes, each measured so many times for so many seconds.
 _SHARES, _ROUNDS, _SECONDS = (0.0, 0.25, 0.5, 0.75, 1.0), 3, 2.0
 # Computing and resting alternate this often.
@@ -41,6 +45,38 @@ class Watts:
     def at(self, busy: float) -> float:
         """The line's watts at a share of computing."""
         return (1.0 - busy) * self.idle_watts + busy * self.active_watts
+
+
+def read(folder: Path = POWERCAP) -> dict[str, tuple[float, float]] | None:
+    """By processor package, joules counted so far and the value at which the counter wraps; None without readable
+    counters.
+
+    Sub-domains (cores, memory controller) are included in their package.
+    """
+    found = {}
+    for path in sorted(folder.glob("*")):
+        if not _PACKAGE.fullmatch(path.name):
+            continue
+        try:
+            counted = int((path / "energy_uj").read_text()) * _MICRO
+            end = int((path / "max_energy_range_uj").read_text()) * _MICRO
+        except (OSError, ValueError):  # on most systems readable only by root
+            return None
+        found[path.name] = counted, end
+    return found or None
+
+
+def between(
+    before: dict[str, tuple[float, float]] | None, after: dict[str, tuple[float, float]] | None
+) -> float | None:
+    """Joules between two readings, less than one wrap of each counter apart; None without counters."""
+    if before is None or after is None or before.keys() != after.keys():
+        return None
+    total = 0.0
+    for name, (first, end) in before.items():
+        last = after[name][0]
+        total += last - first if last >= first else last - first + end
+    return total
 
 
 def calibrate(
