@@ -159,7 +159,7 @@ class Costs:
         if problem.extra is not None:
             unary[..., 0] += problem.extra
         if noises:
-            unary[..., noise] = np.stack([each.own[:, None] for each in noises], axis=-1)
+            unary[..., noise] = np.stack([each.by_label for each in noises], axis=-1)
             edge[:, noise] = np.stack([each.edge for each in noises], axis=-1)
             wire[:, noise] = np.stack([each.wire for each in noises], axis=-1)
         if memory is not None:

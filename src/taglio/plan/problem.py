@@ -80,13 +80,19 @@ class Resource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NoiseBound:
-    """A bound on a noise sum: `own` (node, form), `edge` and `wire` by edge, in the order of `Values.readers`."""
+    """A bound on a noise sum: `own` (node, form), or (node, device, form) if it depends on the device; `edge` and
+    `wire` by edge, in the order of `Values.readers`."""
 
     name: str
     own: Floats
     edge: Floats
     wire: Floats
     upper: float
+
+    @property
+    def by_label(self) -> Floats:
+        """`own` by (node, device, form); one device stands for all if they are alike."""
+        return self.own if self.own.ndim == 3 else self.own[:, None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
