@@ -14,7 +14,7 @@ from taglio.error.loss import Metric
 from taglio.error.parts import Parts, whole
 from taglio.error.sketch import Sketcher
 from taglio.error.switchable import Switchable
-from taglio.error.tally import RUINED, Measure, Outputs, Tally
+from taglio.error.tally import Measure, Outputs, Tally, or_ruined
 from taglio.errors import BadData
 from taglio.memory import OUTPUTS, Shelf, drop_pages_near
 from taglio.quantize.precision import Assignment
@@ -94,7 +94,7 @@ class ErrorMeter:
     def errors(self, assignment: Assignment) -> tuple[float, float]:
         """`error`, and the loss by itself, whether or not a part is lost or a further limit broken."""
         tally = self.tally(assignment)
-        return tally.judged(self._limit), float(np.nan_to_num(tally.value(), nan=RUINED, posinf=RUINED))
+        return tally.judged(self._limit), or_ruined(tally.value())
 
     def tally(self, assignment: Assignment) -> Tally:
         """The tally of the outputs with `assignment` quantised."""
