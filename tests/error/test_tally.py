@@ -50,6 +50,7 @@ def test_a_reference_measures_what_a_model_answers_to_its_inputs() -> None:
     )
     few = reference.first(2).loss(RELATIVE, lambda sample: changed[int(sample["number"])])
     assert few == accumulated(answers[:2], changed[:2]).value()
+    assert reference.loss(RELATIVE, lambda _: [y * np.inf for y in answers[0]]) == RUINED
 
 
 def test_pooling_weighs_samples_by_their_size_and_not_by_their_number() -> None:
@@ -239,3 +240,11 @@ def test_the_spread_is_that_of_the_worst_part_and_unknown_from_one_sample() -> N
     apart = accumulated(reference, [[y + size, z + size] for size, (y, z) in zip(sizes, reference)])
     squares = 4 * np.array(sizes) ** 2
     assert apart.spread() == pytest.approx(np.std(squares, ddof=1) / np.sqrt(4) / squares.mean() / 2)
+
+
+def test_the_spread_of_answers_that_are_not_float_is_that_of_the_share_that_changes() -> None:
+    reference = [[np.zeros(10, np.int64), np.zeros(10, np.int64)] for _ in range(4)]
+    unequal = np.array([1, 0, 3, 0])
+    changed = [[y, (np.arange(10) < count).astype(np.int64)] for count, (y, _) in zip(unequal, reference)]
+    spread = accumulated(reference, changed).spread()
+    assert spread == pytest.approx(np.std(unequal, ddof=1) / np.sqrt(4) / unequal.mean())

@@ -46,3 +46,15 @@ def test_a_result_fits_its_workspace(data: Path, tmp_path: Path) -> None:
     result = taglio.optimize(saved(masked(), tmp_path), data, max_error=0.05, **QUICK)
     result.save(tmp_path / "out")
     assert taglio.load(tmp_path / "out").graph == reopen_profiled(tmp_path / "out")[0].graph
+
+
+@pytest.mark.whole
+def test_a_result_with_errors_that_are_not_finite_can_be_loaded(tmp_path: Path) -> None:
+    """Roots of values on both sides of 0 are NaN, in int8 for other values than in float."""
+    g = Sketch(5)
+    hidden = g.op("MatMul", g.input("x", 1, 16), g.weight(16, 16))
+    path = saved(g.model(g.op("Sqrt", g.op("MatMul", hidden, g.weight(16, 16)))), tmp_path)
+    inputs = np.random.default_rng(0).normal(0, 1, (40, 16)).astype(np.float32)
+    result = taglio.optimize(path, {"x": inputs}, max_error=0.05, **QUICK | {"scheme": "auto"})
+    result.save(tmp_path / "out")
+    assert taglio.load(tmp_path / "out").table == result.table

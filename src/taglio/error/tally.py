@@ -170,10 +170,13 @@ class Tally:
 
     def spread(self) -> float:
         """The `standard_error` of the worst part, which is 0 if no part changed or one became NaN or infinite."""
-        squares, references = self.by_sample()
         l2 = self.l2()
         worst = int(np.argmax(l2))
-        return standard_error(squares[:, worst], references[:, worst]) if 0.0 < l2[worst] < inf else 0.0
+        if not 0.0 < l2[worst] < inf:
+            return 0.0
+        changes, references, _ = np.array(self._rows)[:, :, worst].T
+        of_root = standard_error(changes, references)
+        return 2.0 * of_root if self._exact[worst] else of_root  # a share of values is the ratio itself
 
     def losses(self, weights: np.ndarray | None = None) -> np.ndarray:
         """Loss per part; the same for each if the metric scores all outputs together."""
@@ -287,16 +290,16 @@ class Reference:
         return Reference(self.samples[:count], self.answers[:count], self.parts)
 
     def loss(self, metric: Metric, run: Callable[[Mapping[str, np.ndarray]], Outputs]) -> float:
-        """The largest loss over parts of what `run` answers to the inputs."""
+        """The largest loss over parts of what `run` answers to the inputs; `RUINED` if not finite."""
         tally = Tally(self.parts, metric)
         for sample, answer in zip(self.samples, self.answers, strict=True):
             tally.add(answer, run(sample))
-        return tally.value()
+        return float(finite(tally.value()))
 
 
 def finite(errors: np.ndarray | float) -> np.ndarray:
-    """Errors, with `RUINED` for those of outputs that became NaN or infinite."""
-    return np.asarray(np.nan_to_num(errors, nan=RUINED, posinf=RUINED))
+    """Errors, with `RUINED` for those of outputs that became NaN or infinite, which no artifact can hold."""
+    return np.asarray(np.nan_to_num(errors, nan=RUINED, posinf=RUINED, neginf=RUINED))
 
 
 def standard_error(squares: np.ndarray, references: np.ndarray) -> float:

@@ -86,7 +86,7 @@ def _errors(
 ) -> list[float]:
     switchable = work.switchable(scheme)  # the error stage reuses the last scheme's
     losses = [reference.loss(metric, partial(switchable.run, each)) for each in assignments]
-    return [float(each) for each in np.clip(np.nan_to_num(losses, nan=RUINED), _TINY, RUINED)]
+    return [float(each) for each in np.clip(losses, _TINY, RUINED)]
 
 
 def _assignments(work: Work, scheme: Scheme) -> list[Assignment]:
