@@ -60,7 +60,16 @@ def test_a_model_without_anything_to_quantise_says_so(tmp_path: Path) -> None:
     model, data = tmp_path / "exp.onnx", tmp_path / "x.npy"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
     np.save(data, np.arange(40, dtype=np.float32).reshape(10, 4) / 40)
-    refused(taglio("quantize", model, "--data", data, "-o", tmp_path / "q.onnx"), "exp: no block can be int8")
+    ran = taglio("quantize", model, "--data", data, "-o", tmp_path / "q.onnx")
+    refused(ran, "exp: no block can be int8; the largest, exp: ONNX")
+
+
+def test_data_that_leave_no_range_are_named(few_digits: Case, tmp_path: Path) -> None:
+    """Of the model alone the blocks could be int8, which is what taglio inspect tells."""
+    huge = tmp_path / "huge.npz"
+    np.savez(huge, image=np.random.default_rng(0).normal(0.0, 1e30, (4, 1, 32, 32)).astype(np.float32))
+    made = taglio("quantize", few_digits.model, "--data", huge, "-o", tmp_path / "q.onnx")
+    refused(made, "no block can be int8; the largest, ", "has no calibrated range: it reaches")
 
 
 def test_two_schemes_in_one_model(few_digits: Case, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from taglio.report import page
-from taglio.report.parts import Axis, Bar, Bars, Chart, Mark
+from taglio.report import console, page
+from taglio.report.parts import Axis, Bar, Bars, Cell, Chart, Mark, Table
 
 
 def test_values_that_are_not_finite_are_counted() -> None:
@@ -33,3 +33,9 @@ def test_the_script_is_one_that_browsers_read() -> None:
     script = Path(page.__file__).parent / "templates" / "page.js"
     ran = subprocess.run([node, "--check", script], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_the_terminal_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    console.say("Add:a: [bold] is not float32")
+    console.show([Table(["block:b:"], [[Cell("Mul:x:")]])])
+    assert capsys.readouterr().out.split() == ["Add:a:", "[bold]", "is", "not", "float32", "block:b:", "Mul:x:"]

@@ -54,8 +54,9 @@ def quantize(
         work = work.settled(form)
     names: Sequence[str] = select(work.graph, blocks)
     if not names:
-        found = f'`blocks` "{blocks}" matches no block' if work.graph.candidates() else "no block can be int8"
-        raise BadOption(f"{work.name}: {found}: taglio inspect lists them")
+        if not work.graph.candidates():
+            raise BadOption(f"{work.name}: no block can be int8{work.graph.refusal()}")
+        raise BadOption(f'{work.name}: `blocks` "{blocks}" matches no block: taglio inspect lists them')
     rule = ":" in blocks or blocks == "all"  # not names: take those of its blocks that have such a form
     if rule:
         fitting = _fitting(work, method, names)

@@ -230,6 +230,12 @@ class Graph:
         """Blocks that have an int8 form."""
         return tuple(block for block in self.blocks if block.quantizable)
 
+    def refusal(self) -> str:
+        """Why the largest block without an int8 form has none, to end a sentence; "" if all have one."""
+        refused = [block for block in self.blocks if block.refusal]
+        largest = max(refused, key=lambda block: block.flops, default=None)
+        return f"; the largest, {largest.name}: {largest.refusal}" if largest is not None else ""
+
     def choices(self) -> tuple[Block, ...]:
         """Blocks that have a form beside float32."""
         return tuple(block for block in self.blocks if block.has_choice)

@@ -12,10 +12,15 @@ _LONGEST = 60  # letters of a row's name: TFLite's converter joins the names of 
 _PIPED = 170  # columns of output that is no terminal
 
 
+def _console(*, width: int | None = None, soft_wrap: bool = False) -> Console:
+    """Standard output as it is: the name "Add:a:" of a block holds no emoji."""
+    return Console(emoji=False, highlight=False, width=width, soft_wrap=soft_wrap)
+
+
 def say(text: str) -> None:
     """Print one line, or an empty one and another, without formatting."""
     above = "\n" if text.startswith("\n") else ""
-    Console(highlight=False, soft_wrap=True).print(escape(above + _line(text.removeprefix("\n"))))
+    _console(soft_wrap=True).print(escape(above + _line(text.removeprefix("\n"))))
 
 
 def show(parts: Iterable[Part]) -> None:
@@ -51,8 +56,8 @@ def _show_table(table: Table) -> None:
         cells = [_text(cell) for cell in row]
         cells[0] = _short(cells[0])
         grid.add_row(*(escape(cells[index]) for index in shown))
-    console = Console(highlight=False)
-    (console if console.is_terminal else Console(highlight=False, width=max(console.width, _PIPED))).print(grid)
+    console = _console()
+    (console if console.is_terminal else _console(width=max(console.width, _PIPED))).print(grid)
     if len(rows) < len(table.rows):
         say(f"the first {len(rows):,} of {len(table.rows):,} rows; all are in the page and in --json")
 

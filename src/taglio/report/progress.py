@@ -30,7 +30,7 @@ def bar(quiet: bool = False) -> Iterator[Tell | None]:
 @contextmanager
 def _drawn() -> Iterator[Tell]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    progress = Progress(*columns, console=Console(stderr=True, emoji=False), transient=True)
     tasks: dict[str, TaskID] = {}
 
     def tell(what: str, done: int, total: int) -> None:

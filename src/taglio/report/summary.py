@@ -108,7 +108,7 @@ def lede(material: Material) -> list[Part]:
         f"{outcome.plan.int8_blocks} of {plural(outcome.blocks, 'block')} in int8; {_status(outcome)}."
     )
     if not outcome.int8.int8_blocks:
-        text = "No block computes in int8 (taglio inspect says why)."
+        text = f"No block computes in int8{material.graph.refusal()}."
     if outcome.curve:
         gains = _gains(outcome)
         listed = ", ".join(f"{times(each.speed_up)} at {shown(metric, each.max_error)}" for each in gains)
