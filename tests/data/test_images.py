@@ -131,6 +131,15 @@ def test_a_folder_is_read_by_name_and_skips_what_is_not_a_picture(tmp_path: Path
     assert (data.source, data.dropped, data.labels) == (str(tmp_path), 0, None)
 
 
+def test_pictures_in_formats_that_are_not_read_are_told(tmp_path: Path) -> None:
+    pictures(tmp_path, 2)
+    for name in ("scan.TIFF", "other.tiff", "moving.gif"):
+        Image.new("RGB", (9, 9)).save(tmp_path / name)
+    data = load(tmp_path, [IMAGE])
+    assert len(data.samples) == 2
+    assert "left out 3 pictures (.gif, .tiff): save them as .png" in data.remarks
+
+
 def test_the_limit_takes_evenly_spaced_pictures_and_counts_the_others(tmp_path: Path) -> None:
     data = load(pictures(tmp_path, 10), [IMAGE], limit=4)
     assert (data.names, data.dropped) == (("p00.png", "p03.png", "p06.png", "p09.png"), 6)

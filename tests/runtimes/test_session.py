@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx.parser import parse_model
 
 from taglio.errors import BadModel, BadOption
 from taglio.profile.machine import describe
@@ -47,6 +48,19 @@ def test_what_cannot_be_loaded_is_refused(runtime: str, tmp_path: Path) -> None:
     path.write_bytes(b"no model")
     with pytest.raises(BadModel, match=r"broken\.onnx"):
         opener(runtime)(path, ONE)
+
+
+def test_a_type_without_kernels_is_refused_with_the_way_out() -> None:
+    model = parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        wide (double[1, 1, 4, 4] x) => (double[1, 1, 3, 3] y) <double[1, 1, 2, 2] w = {1.0, 1.0, 1.0, 1.0}> {
+            y = Conv (x, w)
+        }
+        """
+    )
+    with pytest.raises(BadModel, match="NOT_IMPLEMENTED.*: export it in float32$"):
+        open_session(model, ONE)
 
 
 def test_an_unknown_runtime_is_refused() -> None:

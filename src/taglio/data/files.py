@@ -21,6 +21,8 @@ _ARRAYS = (".npz", ".npy")
 _KINDS = {"images": IMAGE_SUFFIXES, "sounds": SOUND_SUFFIXES, "arrays": _ARRAYS}
 _GIVE = "give a folder of images, wav files or .npz, an .npy or .npz, texts (.txt, .csv), or a saved dataset"
 _CLASSES_SHOWN = 4
+# Pictures that are told if they lie among images and are left out.
+_UNREAD = (".tif", ".tiff", ".gif", ".heic", ".avif", ".jp2")
 
 
 def load(
@@ -54,7 +56,8 @@ def load(
         kind, files = _files(path)
         if kind == "arrays":
             return _one_sample_each(asked, files)
-        items = Items([file.name for file in files], files) if files else _in_classes(path, near)
+        left = _left_out(path) if kind == "images" else ()
+        items = Items([file.name for file in files], files, None, left) if files else _in_classes(path, near)
         if items is None:
             others = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
             kinds = ", ".join(sorted({file.suffix or file.name for file in others})[:5])
@@ -82,6 +85,13 @@ def _files(path: Path) -> tuple[str, list[Path]]:
         content = " and ".join(plural(len(each), kind.removesuffix("s")) for kind, each in several.items())
         raise BadData(f"{path} has {content}: give a folder of one kind")
     return next(iter(several.items()), ("", []))
+
+
+def _left_out(path: Path) -> tuple[str, ...]:
+    """A remark on the pictures of a folder that taglio does not read."""
+    suffixes = [suffix for file in path.iterdir() if (suffix := file.suffix.lower()) in _UNREAD]
+    kinds = ", ".join(sorted(set(suffixes)))
+    return (f"left out {plural(len(suffixes), 'picture')} ({kinds}): save them as .png",) if suffixes else ()
 
 
 def _in_classes(path: Path, near: Beside) -> Items | None:

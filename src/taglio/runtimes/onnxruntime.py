@@ -148,7 +148,9 @@ def open_session(
             source, config, providers=providers, disabled_optimizers=disabled, enable_fallback=0
         )
     except Exception as error:  # ONNX Runtime's exceptions share no useful base class
-        raise BadModel(f"{label}: ONNX Runtime {version()} cannot load it: {one_line(error, 500)}") from None
+        # Most often float64 or bfloat16, for which few operators have a kernel on a CPU.
+        hint = ": export it in float32" if "NOT_IMPLEMENTED" in str(error) else ""
+        raise BadModel(f"{label}: ONNX Runtime {version()} cannot load it: {one_line(error, 500)}{hint}") from None
 
 
 def run_session(
