@@ -215,6 +215,12 @@ def test_a_table_of_texts_has_its_labels(tmp_path: Path) -> None:
     assert data.remarks[0] == f"{path}: left out 'id', neither text nor label"
 
 
+def test_a_table_whose_names_are_not_known_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", "a,b\n1,2\n")
+    with refused("t.csv has 2 columns without known names: name the column of texts 'text'"):
+        load(path, [IDS], near=tokenizer(tmp_path / "model"))
+
+
 @pytest.mark.parametrize(
     ("text", "match"),
     [

@@ -59,7 +59,7 @@ def test_a_type_without_kernels_is_refused_with_the_way_out() -> None:
         }
         """
     )
-    with pytest.raises(BadModel, match="NOT_IMPLEMENTED.*: export it in float32$"):
+    with pytest.raises(BadModel, match=r"NOT_IMPLEMENTED.*: export it in float32$"):
         open_session(model, ONE)
 
 

@@ -39,10 +39,9 @@ def _from_table(path: Path) -> Items:
     others = [key for key in columns if key != labels]
     text = next((key for key in TEXT_KEYS if key in columns), others[0] if len(others) == 1 else None)
     if text is None:
-        named = (
-            f"the columns {', '.join(columns)}" if "0" not in columns else f"{len(columns)} columns without known names"
-        )
-        raise BadData(f"{path} has {named}: name the column of texts {TEXT_KEYS[0]!r}, or save numbers in an .npz")
+        unnamed = "0" in columns  # no known name in the first row
+        has = f"{len(columns)} columns without known names" if unnamed else f"the columns {', '.join(columns)}"
+        raise BadData(f"{path} has {has}: name the column of texts {TEXT_KEYS[0]!r}, or save numbers in an .npz")
     left = [key for key in others if key != text]
     remarks = (f"{path}: left out {', '.join(map(repr, left))}, neither text nor label",) if left else ()
     names = [str(index) for index in range(len(columns[text]))]
