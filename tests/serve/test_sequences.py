@@ -102,4 +102,5 @@ def test_sequences_over_rest_and_grpc_are_the_same_ones(serving: Callable[..., S
     assert rest(3.0, sequence_id=7, sequence_end=True) == 6.0
     with pytest.raises(HTTPError) as refused:
         rest(1.0, sequence_id=7)
-    assert "sequence 7 has not been started" in refused.value.read().decode()
+    with refused.value as answer:
+        assert "sequence 7 has not been started" in answer.read().decode()

@@ -42,7 +42,8 @@ def ask(server: Server, path: str, body: bytes | None = None, headers: dict[str,
         with urllib.request.urlopen(request, timeout=30) as response:
             code, raw = response.status, response.read()
     except urllib.error.HTTPError as error:
-        code, raw = error.code, error.read()
+        with error:  # it holds the connection
+            code, raw = error.code, error.read()
     try:
         return code, json.loads(raw)
     except ValueError:
@@ -381,6 +382,7 @@ def test_a_token_is_asked_for_by_both_protocols(serving: Callable[..., Server], 
     assert ask(running, "/v2", headers={"Authorization": "Bearer secret"})[0] == 200
     with pytest.raises(urllib.error.HTTPError) as refused_page:  # what makes a browser ask for a password
         urllib.request.urlopen(running.http, timeout=30)
+    refused_page.value.close()
     assert refused_page.value.headers["WWW-Authenticate"].startswith("Basic realm=")
     for given, expected in (("me:secret", 200), ("me:wrong", 401), ("secret", 401)):
         basic = base64.b64encode(given.encode()).decode()
