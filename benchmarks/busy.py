@@ -24,8 +24,8 @@ import onnx
 
 from cases import CACHE, CASES, markdown, paths, write
 from taglio.components.build import read
+from taglio.cores import available_cores
 from taglio.flow.opening import Model
-from taglio.profile.machine import available_cores
 from taglio.profile.stopwatch import Effort, time_models
 from taglio.runtimes.onnxruntime import SessionOptions
 

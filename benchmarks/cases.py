@@ -19,10 +19,11 @@ from typing import Any
 import onnx
 
 from taglio.artifact import tools
+from taglio.cores import available_cores
 from taglio.embedded import digits_data, digits_model
 from taglio.flow.opening import Model
 from taglio.flow.work import Work
-from taglio.profile.machine import available_cores, describe
+from taglio.profile.machine import describe
 from taglio.runtimes.places import AUTO
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -39,6 +39,7 @@ from taglio.cluster.engine.load import FULL
 from taglio.cluster.engine.optimize import Profiles, timed_plan
 from taglio.cluster.engine.remote_profile import refine_devices
 from taglio.cluster.engine.run import run_on_cluster
+from taglio.cluster.planning.place import Answer, Running
 from taglio.error.model import ErrorModel
 from taglio.errors import Infeasible, TaglioError
 from taglio.flow import stages
@@ -47,7 +48,6 @@ from taglio.flow.placing import CLUSTER, opened
 from taglio.flow.work import Work
 from taglio.flow.workspace import GRAPH, PLAN, PROFILE, keep_plan, read_error, reopen_profiled
 from taglio.model.graph import Graph
-from taglio.plan.place import Answer, Running
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 

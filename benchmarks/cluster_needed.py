@@ -257,7 +257,7 @@ def result(folder: Path, plan: Plan, said: dict[str, Any], stream: bool) -> dict
         files[each.device] = files.get(each.device, 0.0) + each.size_bytes / 1e6
     return found | {
         "measured": run["rate_per_s"] if stream else run["latency"]["steady_s"],
-        "joules": sum(each["modelled_joules"] + each["sent_joules"] for each in run["energy"]),
+        "joules": sum((each["modelled_joules"] or 0.0) + (each["sent_joules"] or 0.0) for each in run["energy"]),
         "files_mb": files,
         "opened_mb": {each["device"]: (each["peak_bytes"] - each["before_bytes"]) / 1e6 for each in run["loaded"]},
         "machine_busy": run["machine_busy"],

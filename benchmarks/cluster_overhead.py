@@ -26,9 +26,9 @@ from cases import CACHE, end_once, markdown, write
 from taglio.cluster.devices import Cluster
 from taglio.cluster.emulate.emulation import Emulation, start_devices
 from taglio.cluster.engine.wiring import CALLER, wire
+from taglio.cluster.planning.simulate import Pipeline, Task, Transfer, simulate
 from taglio.components.build import Manifest, Piece, read
 from taglio.flow.workspace import COMPONENTS, reopen
-from taglio.plan.simulate import Pipeline, Task, Transfer, simulate
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 
 PORT = 5100

@@ -25,10 +25,10 @@ from onnx import TensorProto, helper, numpy_helper
 from cases import CACHE, CASES, markdown, paths, write
 from taglio.cluster.devices import Cluster
 from taglio.cluster.file import load
+from taglio.cluster.planning.place import place
+from taglio.cluster.planning.workload import Workload, parse_objective
 from taglio.flow.place import candidate
 from taglio.flow.workspace import read_error, reopen_profiled
-from taglio.plan.place import place
-from taglio.plan.workload import Workload, parse_objective
 
 CLUSTER = """start = "camera"
 [device.camera]

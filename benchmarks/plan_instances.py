@@ -29,9 +29,9 @@ import numpy as np
 import onnx
 
 from cases import ROOT
+from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Memory, NoiseBound, Problem, Resource, Values
 from taglio.model.graph import Graph, build
 from taglio.model.load import load
-from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Memory, NoiseBound, Problem, Resource, Values
 
 FORMS = (
     Form("float32", Kind.FLOAT, Kind.FLOAT),

@@ -7,7 +7,7 @@ at the destination. A float reader needs f, or o (dequantised from an int8 copy)
 
     f + o ≥ Σ y (float readers)     i + q ≥ Σ y (int8 readers)     q ≤ f     o ≤ i     z ≥ i     z ≥ y (int8, at home)
 
-States (device and kind) rather than labels index y. Costs and what limits count are those of plan/costs.py.
+States (device and kind) rather than labels index y. Costs and what limits count are those of cluster/planning/costs.py.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import highspy
 import numpy as np
 
-from taglio.plan.costs import Costs
-from taglio.plan.cutting_planes import Quiet, SolverFailed
-from taglio.plan.problem import CALLER, SOURCE, Copies, Kind
+from taglio.cluster.planning.costs import Costs
+from taglio.cluster.planning.problem import CALLER, SOURCE, Copies, Kind
+from taglio.plan.highs import Quiet, SolverFailed
 
 INFINITY = float("inf")
 State = tuple[int, int]

@@ -12,12 +12,12 @@ import numpy as np
 
 from cases import CASES, paths
 from taglio.cluster.devices import Cluster
+from taglio.cluster.planning.workload import Workload
 from taglio.error.loss import RELATIVE
 from taglio.error.model import BlockNoise, EdgeNoise, ErrorModel, OutputModel
 from taglio.model.graph import Graph, build
 from taglio.model.load import load
 from taglio.plan.result import Limits
-from taglio.plan.workload import Workload
 from taglio.profile.machine import describe
 from taglio.profile.result import BlockTime, Conditions, Glue, Profile, scaled
 from taglio.quantize.precision import precisions

@@ -23,9 +23,10 @@ import numpy as np
 from cases import markdown, write
 from plan_instances import instance
 from plan_milp import Expression, Program, State
-from taglio.plan.costs import Costs, evaluate
-from taglio.plan.problem import SOURCE, Problem
-from taglio.plan.solve import GAP, Placed, solve
+from taglio.cluster.planning.costs import Costs, evaluate
+from taglio.cluster.planning.problem import SOURCE, Problem
+from taglio.cluster.planning.solve import Placed, solve
+from taglio.plan.result import GAP
 from taglio.report import written as pages
 from taglio.report.parts import Axis, Chart, Heading, Mark
 

@@ -17,8 +17,8 @@ import time
 from cases import markdown, write
 from plan_critical import cluster, measured_workload
 from plan_networks import workload
-from taglio.plan.place import place
-from taglio.plan.workload import parse_objective
+from taglio.cluster.planning.place import place
+from taglio.cluster.planning.workload import parse_objective
 
 INSTANCES = (("yunet-n-640", "slow"), ("yunet-n-640", "rack"), ("yolo11n-seg", "rack"), ("yolo11n-seg", "slow"))
 CLUSTERS = {"slow": "field", "rack": "rack"}

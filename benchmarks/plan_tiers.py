@@ -28,10 +28,10 @@ from cases import markdown, write
 from plan_networks import workload
 from taglio.cluster.devices import Cluster
 from taglio.cluster.file import parse
-from taglio.plan.place import Answer, place
-from taglio.plan.schedule import pipelines
-from taglio.plan.simulate import Pipeline, Task, Transfer, simulate
-from taglio.plan.workload import parse_objective
+from taglio.cluster.planning.place import Answer, place
+from taglio.cluster.planning.schedule import pipelines
+from taglio.cluster.planning.simulate import Pipeline, Task, Transfer, simulate
+from taglio.cluster.planning.workload import parse_objective
 
 MOST_APART = 40
 # Speed beside the camera's, and links: Mbit/s, ms.

@@ -21,10 +21,10 @@ from cases import CASES, markdown, open_case, write
 from rivals import RECOMMENDED, by_onnxruntime, excluding, fixed, model_error
 from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
-from taglio.flow.choose_scheme import choose
 from taglio.flow.error import error_model
 from taglio.flow.plan import decide, meters
 from taglio.flow.profile import profile_as
+from taglio.flow.screen import screen
 from taglio.flow.work import Work
 from taglio.plan.result import Limits
 from taglio.profile.layerwise import layer_times, speedups
@@ -120,7 +120,10 @@ def _give(model: onnx.ModelProto) -> onnx.ModelProto:
 def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[str, Any]:
     """Measured latency of every contender at every bound."""
     work = open_case(name)
-    chosen = {bound: choose(work, bound, Metric())[0] if auto else DEFAULT_SCHEME for bound in bounds}
+    chosen = {
+        bound: screen(work, None, bound, Metric(), is_forced=True).scheme if auto else DEFAULT_SCHEME
+        for bound in bounds
+    }
     known = {scheme: stages(work, scheme, effort) for scheme in dict.fromkeys([DEFAULT_SCHEME, *chosen.values()])}
     plain = known[DEFAULT_SCHEME]
     layers = speedups(

@@ -40,10 +40,10 @@ from cases import CACHE, CASES, markdown, open_case, write
 from taglio import artifact
 from taglio.components.build import write as write_components
 from taglio.components.cut import Component
+from taglio.cores import available_cores
 from taglio.flow.work import Setup
 from taglio.flow.workspace import COMPONENTS, SETUP
 from taglio.memory import keep_memory
-from taglio.profile.machine import available_cores
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 
 IMAGE = (1, 3, 224, 224)  # 602 kB

@@ -20,7 +20,8 @@ from taglio.compare.environments import find
 from taglio.compare.measure import compare
 from taglio.compare.result import Comparison
 from taglio.compare.row import Row
-from taglio.profile.machine import available_cores, describe
+from taglio.cores import available_cores
+from taglio.profile.machine import describe
 
 FOLDER = CACHE / "notes"
 CONFIRMED, REFUTED, UNTESTABLE, UNDECIDED = "confirmed", "refuted", "not testable here", "within the noise"
