@@ -13,10 +13,10 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help quickstart test test-fast coverage test-suite backends test-backends lint bench docs docs-serve test-docs reference dist clean core dev full
+.PHONY: help quickstart test test-avx2 test-fast coverage test-suite test-onnx test-fuzz test-slow backends test-backends lint bench docs docs-serve test-docs reference dist clean core dev full
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 quickstart: core ## install taglio in .venv and run its demonstration
 	@$(VENV)/bin/taglio quickstart $(ARGS)
@@ -28,22 +28,32 @@ TESTS := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 --dist worksteal
 test: dev ## run the tests that every change must pass (ARGS="tests/plan -x" for some)
 	@$(TESTS) -n 3 -m 'not slow' $(ARGS)
 
+# OpenVINO obeys this cap, and so does what taglio decides; ONNX Runtime has no such switch.
+test-avx2: export ONEDNN_MAX_CPU_ISA := AVX2
+test-avx2: test ## run them with OpenVINO's instruction set capped at AVX2: no VNNI, no bfloat16
+
 test-fast: dev ## run those that take a minute: none starts a process, none goes the whole way, and properties get a tenth of their examples
 	@TAGLIO_TEST_FAST=1 $(TESTS) -m 'not slow and not whole' $(ARGS)
 
 # What tests/ has for these rooms, without what passes through them on the whole way; repairs and
 # builders are tried one room further.
-MEASURED := plan quantize error model
+MEASURED := plan cluster/planning quantize error model
 FURTHER := tests/flow/test_choose_repairs.py tests/components/test_build.py
-coverage: dev ## measure branches of plan, quantize, error and model that their own tests reach
+coverage: dev ## measure branches of plan, cluster/planning, quantize, error and model that their own tests reach
 	@$(TESTS) $(MEASURED:%=tests/%) $(FURTHER) $(MEASURED:%=--cov=src/taglio/%) --cov-branch --cov-report=term:skip-covered $(ARGS)
 
-# Every case of the ONNX project's backend suite with its variants, random graphs, damaged files: about twenty minutes on
-# two cores. FUZZ_SECONDS is what each kind of damaged file gets of one core.
-FUZZ_SECONDS ?= 300
-test-suite: dev ## test all of ONNX's backend suite, random graphs, damaged files, and what is slow
+# About twenty minutes on two cores.
+test-suite: test-onnx test-fuzz test-slow ## test all of ONNX's backend suite, random graphs, damaged files, and what is slow
+
+test-onnx: dev ## test every case of the ONNX project's backend suite with its variants, and random graphs
 	@$(PY) -m tests.backend_suite
+
+# What each kind of damaged file gets of one core.
+FUZZ_SECONDS ?= 300
+test-fuzz: dev ## test damaged files, for FUZZ_SECONDS a kind
 	@$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+test-slow: dev ## test what is slow
 	@TAGLIO_TEST_SUITE=1 $(PY) -m pytest -m slow
 
 backends: core ## build the environments of the other back ends (BACKENDS="openvino torch" for some)
@@ -59,6 +69,7 @@ lint: dev ## check style, security, format, types and that generated pages are c
 	@$(PY) scripts/cli_docs.py --check
 	@$(PY) scripts/layout_docs.py --check
 	@$(PY) scripts/supported_docs.py --check
+	@$(PY) scripts/operators_docs.py --check
 	@$(PY) scripts/audit.py
 	@$(PY) scripts/protocol.py --check
 
@@ -76,10 +87,11 @@ docs: full ## build the documentation's site in build/site
 docs-serve: full ## show the site on http://127.0.0.1:8000 and follow changes
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve
 
-reference: dev ## write the pages of docs/ that come from the code again: cli.md, layout.md, supported.md
+reference: dev ## write the pages of docs/ that come from the code again: cli, layout, supported, operators
 	@$(PY) scripts/cli_docs.py
 	@$(PY) scripts/layout_docs.py
 	@$(PY) scripts/supported_docs.py
+	@$(PY) scripts/operators_docs.py
 
 dist: full ## build wheel and sdist in dist/ and check them: twine, a fresh environment, quick start, mypy
 	@$(PY) scripts/dist.py

@@ -1,4 +1,4 @@
-"""Write docs/layout.md from the docstrings in src/taglio, in the order of imports. Describes no file itself."""
+"""Write docs/layout.md, the folders in src/taglio with the first line of each docstring. Describes no folder itself."""
 
 import argparse
 import ast
@@ -17,10 +17,21 @@ HEAD = """# Layout
 
 <!-- Written by `make reference` from the docstrings in src/taglio/: change those, not this file. -->
 
-Folders and files of `src/taglio` in the order of imports: each imports only from those above it, which
-`tests/test_layers.py` checks.
+The folders of `src/taglio` in the order of imports: code imports only from folders above its own, which
+`tests/test_layers.py` checks. The files of `cluster/` have places of their own in this order, from its row down to that
+of `cluster/engine/`. Every file begins with a docstring that says what it holds.
+
+| folder | what it holds |
+| --- | --- |
 """
-TAIL = """## Beside the package
+FILES = """
+Files in no folder, which the folders may import:
+
+| file | what it holds |
+| --- | --- |
+"""
+TAIL = """
+## Beside the package
 
 | folder | what it holds |
 | --- | --- |
@@ -35,35 +46,31 @@ TAIL = """## Beside the package
 
 def render() -> str:
     """The whole page."""
-    parts = [HEAD]
-    for room in (room for line in LAYERS for room in line):
-        path = PACKAGE / room.replace(".", "/")
-        if path.is_dir():
-            parts += [f"## {room.replace('.', '/')}/", "", _first_paragraph(path / "__init__.py"), ""]
-            parts += _table(_files(path))
-        elif room != "__main__":
-            parts += [f"## {room.replace('.', '/')}.py", "", _first_paragraph(path.with_suffix(".py")), ""]
-    return "\n".join([*parts, TAIL])
+    rooms = [PACKAGE / room.replace(".", "/") for line in LAYERS for room in line]
+    folders = dict.fromkeys(folder for room in rooms for folder in _folders(room))
+    files = [
+        room.with_suffix(".py")
+        for room in rooms
+        if room.parent == PACKAGE and not room.is_dir() and room.name != "__main__"
+    ]
+    rows = [_row(f"{folder.relative_to(PACKAGE)}/", folder / "__init__.py") for folder in folders]
+    return "".join([HEAD, *rows, FILES, *(_row(file.name, file) for file in files), TAIL])
 
 
-def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The files of a folder and of the folders in it, by the name that the page gives them."""
-    for path in sorted(folder.rglob("*.py")):
-        name = path.relative_to(folder)
-        if path.name != "__init__.py":
-            yield str(name), path
-        elif name.parent != Path():
-            yield f"{name.parent}/", path
+def _folders(room: Path) -> Iterator[Path]:
+    """The folder that holds a room, if it is not the package itself; then the room and the folders in it."""
+    if room.parent != PACKAGE:
+        yield room.parent
+    yield from sorted(path.parent for path in room.rglob("__init__.py"))
 
 
-def _table(files: Iterator[tuple[str, Path]]) -> list[str]:
-    rows = [f"| `{name}` | {_first_paragraph(path).replace('|', chr(92) + '|')} |" for name, path in files]
-    return ["| file | what it holds |", "| --- | --- |", *rows, ""] if rows else []
-
-
-def _first_paragraph(path: Path) -> str:
+def _row(name: str, path: Path) -> str:
+    """A row of a table. Raises ValueError if the docstring's first line is not a whole sentence."""
     docstring = ast.get_docstring(ast.parse(path.read_bytes(), str(path))) or ""
-    return " ".join(docstring.partition("\n\n")[0].split())
+    line = docstring.partition("\n")[0]
+    if not line.endswith((".", "?")):
+        raise ValueError(f"{path.relative_to(ROOT)}: the first line of the docstring must end a sentence")
+    return f"| `{name}` | {line} |\n"
 
 
 def main() -> int:

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from taglio.confirm import race
+from taglio.confirm.race import Patience
 from taglio.embedded import digits_data
 from taglio.profile import busy, speed
 from tests.end_to_end.command import SCHEME, Case, taglio
@@ -65,10 +67,12 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def brief() -> Iterator[None]:
-    """What is timed in this process is not timed again because of the tests beside it, and seldom waits."""
+    """What is timed in this process is not timed again because of the tests beside it, and seldom waits; races are
+    short and believed, since tests run beside others."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(busy, "STAT", Path("/nothing"))
         patch.setattr(speed, "_WAITS", 3)
+        patch.setattr(race, "USUAL", Patience(seconds=4.0, slow_seconds=4.0, most_pairs=5, doubt=0.5))
         yield
 
 

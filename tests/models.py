@@ -1,7 +1,6 @@
 """Tiny synthetic ONNX models, one builder per structure that matters. Weights are random with a fixed seed."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from taglio.data.dataset import Dataset
 from taglio.model.inputs import random_feed
 from taglio.model.load import Model, load
 from taglio.quantize.scheme import Scheme, parse_scheme
-from taglio.runtimes.onnxruntime import sums_saturate
+from taglio.runtimes.processor import instructions, sums_saturate
 
 Shape = tuple[int, ...]
 
@@ -256,4 +255,4 @@ def exact(text: str = "u8s8-asym-pc") -> Scheme:
     """The scheme, with weights of 7 bits where this processor's int8 sums saturate: kernels that add in another order
     would not agree there."""
     scheme = parse_scheme(text)
-    return replace(scheme, reduced_range=scheme.reduced_range or (scheme.may_saturate and sums_saturate()))
+    return scheme.narrow if sums_saturate(instructions()) else scheme

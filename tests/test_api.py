@@ -15,11 +15,12 @@ import pytest
 
 import taglio
 from taglio.cluster.devices import Cluster, Device, Link
+from taglio.cluster.planning.check import check
+from taglio.deploy.folder import read
 from taglio.errors import BadArtifact, BadData, BadModel, BadOption, Infeasible
 from taglio.flow import opening, work
 from taglio.flow.opening import Model
 from taglio.flow.result import Result
-from taglio.plan.check import check
 from taglio.plan.result import LOCAL, Plan
 from taglio.profile.result import Profile
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
@@ -90,7 +91,8 @@ def test_a_result_holds_the_plan_the_table_and_the_model(result: Result) -> None
     shown = str(result.table).splitlines()
     assert [line.split()[0] for line in shown[1:4]] == ["float32", "int8", "plan"]
     assert "ms" in shown[1] and "error" in shown[0]
-    moved = replace(result.table, plan=replace(result.table.plan, runtime="openvino"), doubt="busy", notes=("few",))
+    plan = replace(result.table.plan, runtime="openvino")
+    moved = replace(result.table, plan=plan, doubt="busy", notes=("few",), drift=1.0)
     assert "\nplan in openvino  " in str(moved) and str(moved).endswith("\nNote: busy\nNote: few")
 
 
@@ -103,6 +105,15 @@ def test_a_session_answers_as_the_built_file(result: Result, samples: np.ndarray
         np.testing.assert_array_equal(session.run(sample)["y"], wanted)
     with pytest.raises(BadData, match="`sample`"):
         session.run(samples[0][:, :4])
+
+
+def test_a_result_is_exported_without_a_workspace(result: Result, tmp_path: Path) -> None:
+    assert result.export(tmp_path / "plain").layout == "plain"
+    assert read(tmp_path / "plain").outputs == ("y",)
+    (model,) = result.export(tmp_path / "repository", layout="triton").models
+    assert (tmp_path / "repository" / model.name / "config.pbtxt").is_file()
+    with pytest.raises(BadOption, match="plain exists and is not an empty folder"):
+        result.export(tmp_path / "plain")
 
 
 def test_what_is_saved_is_loaded_again(result: Result, samples: np.ndarray, tmp_path: Path) -> None:
@@ -263,6 +274,8 @@ def test_a_model_of_links_is_opened_where_the_links_are(samples: np.ndarray, tmp
         ({"labels": np.arange(3)}, BadData, "labels"),
         ({"max_error": "much"}, BadOption, "`max_error` is 'much'"),
         ({"max_error": None}, BadOption, "`max_error` is missing"),
+        ({"metric": "top1"}, BadOption, "top1 is a score, not an error: give `max_drop` 0.1"),
+        ({"max_error": None, "max_drop": {"top1": 0.9}}, BadOption, "or `min_score` 0.9 for the worst value"),
         ({"max_error": -1.0}, BadOption, "`max_error` is -1.0"),
         ({"max_error": 5}, BadOption, "`max_error` is 5, which is 500%: for 5 % give 0.05"),
         ({"effort": 0}, BadOption, "`effort` is 0: give a number above 0"),
@@ -292,6 +305,7 @@ def test_what_cannot_be_used_is_named_by_its_argument(
 
 
 def test_what_was_made_from_another_model_is_refused(result: Result, samples: np.ndarray) -> None:
+    assert result.error is not None
     other, made = taglio.Model(conv_relu_chain(), samples, threads=1), (result.profile, result.error)
     stages: dict[str, Callable[[], object]] = {
         "`profile` was made from another model: make it from ": lambda: taglio.error_model(other, result.profile),
@@ -368,8 +382,8 @@ def test_public_names_are_there_and_light() -> None:
     code = (
         "import sys, taglio, inspect\n"
         "heavy = [m for m in ('onnxruntime', 'onnx', 'numpy', 'highspy') if m in sys.modules]\n"
-        "import taglio.plan.solve as solve\n"
-        "assert solve.__name__ == 'taglio.plan.solve' and 'max_error' in inspect.signature(taglio.plan).parameters\n"
+        "import taglio.plan.check as check\n"
+        "assert check.__name__ == 'taglio.plan.check' and 'max_error' in inspect.signature(taglio.plan).parameters\n"
         "print(heavy, all(callable(getattr(taglio, name)) for name in taglio.__all__), taglio.__all__ <= dir(taglio))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

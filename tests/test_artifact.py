@@ -89,6 +89,10 @@ def test_every_artifact_says_what_made_it(optimized: Optimized) -> None:
 
 def test_an_optimisation_leaves_these_files_and_no_others(optimized: Optimized) -> None:
     expected = {*KINDS, "graph.json", "float32.onnx", "components/model.onnx", "report.html"} - {"run.json"}
+    expected |= {f"deploy/{name}" for name in ("README.md", "deploy.json", "model.onnx", "session.json", "verify.py")}
+    samples = [f"{number}-{kind}-0.npy" for number in range(2) for kind in ("inputs", "outputs")]
+    expected.add("delivered.json")
+    expected |= {f"deploy/samples/{name}" for name in (*samples, "samples.json", "perf_analyzer.json")}
     # Percentile and repaired ranges are tried only where the best scheme exceeds the limit.
     left = {each for each in set(snapshot(optimized.folder)) - expected if not each.startswith("ranges-")}
     assert len(left) == 1 and left.pop().startswith("floats-qdq-")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from taglio.cli import models
-from taglio.cli.parser import COMMANDS, Command, build_parser
+from taglio.cli.parser import COMMANDS, Command, arguments, build_parser
 from taglio.cli.words import as_flags
 from taglio.errors import BadModel, BadOption, Infeasible, TaglioError
 from taglio.scratch import PREFIX
@@ -79,13 +79,21 @@ def test_one_name_means_one_thing() -> None:
             continue
         if name == "run" and action.dest == "runtime":  # of what is built already
             continue
+        if name == "check" and action.dest == "data":  # instead of the workspace's, which need not be given
+            continue
         if name == "optimize" and action.dest == "time_limit_s":  # of the whole flow, not per solve
             continue
         if name in ("quickstart", "profile", "compare") and action.dest == "max_error":  # of relative L2 alone
             continue
         for flag in action.option_strings:
+            if (name, flag) == ("serve", "--port"):  # what everybody types first; for a device it is the head's
+                continue
             facts = (action.help, action.type, tuple(action.choices or ()))
             assert seen.setdefault(flag, facts) == facts, (name, flag)
+
+
+def test_taglio_alone_prints_what_it_can_do() -> None:
+    assert taglio() == taglio("--help")
 
 
 def test_help_and_version() -> None:
@@ -96,9 +104,7 @@ def test_help_and_version() -> None:
     assert taglio("--version").code == 0
 
 
-@pytest.mark.parametrize(
-    "arguments", [(), ("fly",), ("inspect",), ("run", "out", "--runs", "0"), ("inspect", "a", "b")]
-)
+@pytest.mark.parametrize("arguments", [("fly",), ("inspect",), ("run", "out", "--runs", "0"), ("inspect", "a", "b")])
 def test_what_is_no_command_is_one_line(arguments: tuple[str, ...]) -> None:
     refused(taglio(*arguments))
 
@@ -117,6 +123,19 @@ def test_a_bound_is_a_number_or_a_percentage(text: str, value: float) -> None:
 def test_a_command_is_a_function(command: Command) -> None:
     module, _, name = command.run.partition(":")
     assert callable(getattr(importlib.import_module(f"taglio.cli.{module}"), name))
+
+
+def test_the_first_limit_on_the_command_line_steers() -> None:
+    def asked(*limits: str) -> dict[str, object]:
+        words = ["optimize", "m.onnx", "--data", "d.npz", "-o", "out", *limits]
+        parsed = arguments(build_parser().parse_args(words))
+        return {name: parsed[name] for name in ("max_error", "min_score", "max_drop", "metric") if name in parsed}
+
+    assert asked("--max-error", "3%", "--max-drop", "ctc=1%") == {"max_error": 0.03, "max_drop": {"ctc": 0.01}}
+    steered = {"max_error": {"relative-l2": 0.03}, "max_drop": {"ctc": 0.01}, "metric": "ctc"}
+    assert asked("--max-drop", "ctc=1%", "--max-error", "3%") == steered
+    named = {"min_score": 0.99, "max_error": {"relative-l2": 0.03}, "metric": "top1"}
+    assert asked("--max-error", "relative-l2=3%", "--min-score", "99%", "--metric", "top1") == named
 
 
 def test_quickstart_needs_nothing() -> None:

@@ -83,11 +83,22 @@ def test_what_a_killed_command_removed_is_removed(out: Path) -> None:
     assert not [*out.iterdir()]
 
 
-def test_components_elsewhere_are_refused(out: Path, mine: Path) -> None:
-    (out / "components").symlink_to(mine)
-    with pytest.raises(BadArtifact, match="components is a symbolic link"):
+@pytest.mark.parametrize(
+    "name", ["components", "profiles", "standby", "standby/0123", "standby/0123/components", "emitted"]
+)
+def test_folders_elsewhere_are_refused(name: str, out: Path, mine: Path) -> None:
+    """Files would be written through the link, into a folder that is not the workspace's."""
+    (out / name).parent.mkdir(parents=True, exist_ok=True)
+    (out / name).symlink_to(mine)
+    with pytest.raises(BadArtifact, match=f"{name} is a symbolic link"):
         replaced(out)
     assert (mine / "letter.txt").read_text() == "dear"
+
+
+def test_a_link_to_a_folder_that_is_only_read_is_kept(out: Path, mine: Path) -> None:
+    (out / "images").symlink_to(mine)
+    replaced(out)
+    assert (out / "images").is_symlink()
 
 
 def test_a_lock_is_the_kernels(out: Path, tmp_path: Path) -> None:

@@ -59,9 +59,13 @@ class BadDevice(TaglioError):
 
 
 def one_line(error: object, limit: int = 160) -> str:
-    """The text of a foreign error on one line of at most `limit` characters."""
+    """The text of a foreign error on one line of at most `limit` characters. Of a longer one the beginning, which names
+    the operator, and the end, which has the reason, are kept."""
     text = " ".join(str(error).split())
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    if len(text) <= limit:
+        return text
+    head, gap = limit // 3, " ... "
+    return text[:head] + gap + text[len(text) - (limit - head - len(gap)) :]
 
 
 def plural(count: int, noun: str) -> str:

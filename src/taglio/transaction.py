@@ -22,8 +22,10 @@ from taglio import artifact
 from taglio.errors import BadArtifact, Busy, TaglioError
 
 _INFO, _STAGED, _READY, _GONE = ".taglio-lock", ".taglio-new", ".taglio-ready", ".gone"
-# Subfolders whose files are part of the workspace; others are caches or the user's, and are only read.
-FOLDERS = ("", "components", "profiles")
+# Subfolders whose files are part of the workspace, parents first; others are caches or the user's, and are only read.
+FOLDERS = ("", "components", "deploy", "deploy/samples", "profiles")
+# Subfolders that are written directly: plans made while a device is lost, and models copied out of a comparison.
+STANDBY, EMITTED = "standby", "emitted"
 
 
 class _Holder(msgspec.Struct):
@@ -106,7 +108,7 @@ def drop(staged: Path, *names: str) -> None:
     """Remove everything made from a stage that is replaced; a folder's name means all files in it."""
     for name in names:
         path = staged / name
-        for each in path.iterdir() if path.is_dir() else [path]:
+        for each in _files(path) if path.is_dir() else [path]:
             each.unlink(missing_ok=True)
 
 
@@ -154,9 +156,10 @@ def _commit(folder: Path, staged: Path) -> None:
 def _recover(folder: Path) -> None:
     """Finish or remove what a killed command left. Raises BadArtifact for links to other folders, whose files would be
     replaced or removed: a workspace may come from someone else."""
-    for each in filter(None, FOLDERS):
-        if (folder / each).is_symlink():
-            raise BadArtifact(f"{folder / each} is a symbolic link: put the folder itself there")
+    for each in (*filter(None, FOLDERS), STANDBY, EMITTED):
+        for path in (folder / each, *(folder / each).rglob("*")):
+            if path.is_symlink() and (path == folder / each or not path.is_file()):
+                raise BadArtifact(f"{path} is a symbolic link: put the folder itself there")
     if (folder / _READY).is_symlink():
         _remove(folder / _READY)
     if (folder / _READY).is_dir():
@@ -178,9 +181,10 @@ def _finish(folder: Path) -> None:
             (folder / each).mkdir(exist_ok=True)
             for path in _files(ready / each):
                 path.replace(folder / each / path.name)
+            _sync(folder / each)
+        for each in reversed(FOLDERS):
             if each and not any((folder / each).iterdir()):
                 (folder / each).rmdir()
-            _sync(folder / each)
         gone.unlink()
     shutil.rmtree(ready)
 

@@ -4,6 +4,9 @@
 it is right. `faults.toml` holds what is to be mended, by kind (a letter is that of the list of faults that the suite
 began with). A case that passes must leave either list; a case in neither must pass. `python -m tests.backend_suite
 --update` writes both again: it sorts what does not pass by EXPECTED and KINDS below.
+
+Answers that are off by rounding depend on the kind of processor, so each kind has its own list of them,
+`rounding_<kind>.toml`. A kind that nobody has run the suite on has none: there they decide nothing.
 """
 
 import json
@@ -13,10 +16,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from taglio.runtimes.processor import sums_saturate
 from tests.backend_suite.check import EXCEPTION, PASSED, REFUSED, SKIPPED, WARNING, WRONG, Outcome
 
 HERE = Path(__file__).parent
 EXPECTED_FILE, FAULTS_FILE = HERE / "expected.toml", HERE / "faults.toml"
+# An answer that is off by so many per cent, not one of another shape or type.
+ROUNDING = re.compile(r"output .* is [\d.]+% off the (original's|switchable graph)")
 
 # Refusals that are right: what the line says, and why.
 EXPECTED = (
@@ -44,6 +50,30 @@ class Entry:
     cases: tuple[str, ...]
 
 
+def kind_of(instructions: Collection[str]) -> str:
+    """The kind of a processor, by what decides how its kernels add."""
+    if any(name.startswith("asimd") for name in instructions):
+        return "arm"
+    if sums_saturate(instructions):
+        return "avx2"
+    return "avx512_vnni" if "avx512_vnni" in instructions else "avx_vnni"
+
+
+def rounding_file(kind: str) -> Path:
+    """The list of a kind of processor, which may not be there."""
+    return HERE / f"rounding_{kind}.toml"
+
+
+def rounds(outcome: Outcome) -> bool:
+    """Whether rounding may explain an outcome."""
+    return outcome.status == WRONG and ROUNDING.search(outcome.detail) is not None
+
+
+def decides(outcomes: Mapping[str, Outcome], listed: bool) -> dict[str, Outcome]:
+    """The outcomes that decide: all, but for rounding on a kind of processor that has not `listed` it."""
+    return {name: outcome for name, outcome in outcomes.items() if listed or not rounds(outcome)}
+
+
 def load(path: Path) -> tuple[Entry, ...]:
     """The entries of a file."""
     tables = tomllib.loads(path.read_text(encoding="utf-8")).get("case", []) if path.exists() else []
@@ -66,10 +96,11 @@ def judge(outcomes: Mapping[str, Outcome], entries: tuple[Entry, ...]) -> list[s
     return lines
 
 
-def sort(outcomes: Mapping[str, Outcome]) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
-    """Entries for both files: expected refusals, faults."""
+def sort(outcomes: Mapping[str, Outcome]) -> tuple[tuple[Entry, ...], tuple[Entry, ...], tuple[Entry, ...]]:
+    """Entries for the three files: expected refusals, faults, rounding."""
     expected: dict[tuple[str, str, str], list[str]] = {}
     faults: dict[tuple[str, str, str], list[str]] = {}
+    rounding: dict[tuple[str, str, str], list[str]] = {}
     for name, outcome in outcomes.items():
         if outcome.status in (PASSED, SKIPPED):
             continue
@@ -77,11 +108,15 @@ def sort(outcomes: Mapping[str, Outcome]) -> tuple[tuple[Entry, ...], tuple[Entr
         if why is not None:
             expected.setdefault((REFUSED, *why), []).append(name)
             continue
+        if rounds(outcome):
+            reason = (outcome.status, ROUNDING.pattern, "kernels of this kind round differently")
+            rounding.setdefault(reason, []).append(name)
+            continue
         kind = next(((d, k) for s, d, k in KINDS if s == outcome.status and re.search(d, outcome.detail)), None)
         faults.setdefault((outcome.status, *(kind or (_pattern(outcome), f"?: {outcome.detail}"[:160]))), []).append(
             name
         )
-    return _entries(expected), _entries(faults)
+    return _entries(expected), _entries(faults), _entries(rounding)
 
 
 def without(entries: tuple[Entry, ...], names: Collection[str]) -> tuple[Entry, ...]:

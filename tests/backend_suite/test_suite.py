@@ -8,12 +8,24 @@ import pytest
 from onnx import TensorProto, helper
 
 from taglio.quantize.qdq import QdqBuilder
+from taglio.runtimes.processor import listed
 from tests.backend_suite import exporters
 from tests.backend_suite.case import Case
 from tests.backend_suite.check import CRASH, EXCEPTION, PASSED, REFUSED, SKIPPED, TIMEOUT, WRONG, Outcome, check
 from tests.backend_suite.compose import compose
 from tests.backend_suite.drive import all_cases, outcomes, sample
-from tests.backend_suite.known import EXPECTED_FILE, FAULTS_FILE, Entry, judge, load, save, sort
+from tests.backend_suite.known import (
+    EXPECTED_FILE,
+    FAULTS_FILE,
+    Entry,
+    decides,
+    judge,
+    kind_of,
+    load,
+    rounding_file,
+    save,
+    sort,
+)
 from tests.backend_suite.misbehave import misbehave
 from tests.backend_suite.pool import Died, run_all
 from tests.models import conv_relu_chain
@@ -23,7 +35,8 @@ SAMPLE, GRAPHS = 130, 24
 
 def news(found: dict[str, Outcome]) -> list[str]:
     """What no list knows of. What is mended, or fails in another way by now, `python -m tests.backend_suite` says."""
-    lines = judge(found, load(EXPECTED_FILE) + load(FAULTS_FILE))
+    rounding = rounding_file(kind_of(listed()))
+    lines = judge(decides(found, rounding.exists()), load(EXPECTED_FILE) + load(FAULTS_FILE) + load(rounding))
     return [line for line in lines if "remove it" not in line and "(known as" not in line]
 
 
@@ -150,9 +163,31 @@ def test_lists_written_again_say_what_was_found(tmp_path: Path) -> None:
         "odd": Outcome(REFUSED, "CannotQuantize: tensor w0 of 3 has no {range}: calibrate with data"),
         "fine": Outcome(PASSED),
     }
-    expected, faults = sort(found)
-    paths = [tmp_path / name for name in ("expected.toml", "faults.toml")]
-    for path, entries in zip(paths, (expected, faults), strict=True):
+    paths = [tmp_path / name for name in ("expected.toml", "faults.toml", "rounding_avx2.toml")]
+    for path, entries in zip(paths, sort(found), strict=True):
         save(path, entries, "a head\nof two lines")
     assert [entry.cases for entry in load(paths[0])] == [("empty",)]
-    assert judge(found, load(paths[0]) + load(paths[1])) == []
+    assert [entry.cases for entry in load(paths[2])] == [("far",)]
+    assert judge(found, load(paths[0]) + load(paths[1]) + load(paths[2])) == []
+
+
+@pytest.mark.parametrize(
+    ("instructions", "kind"),
+    [
+        (("avx2", "avx512f"), "avx2"),
+        (("avx2", "avx_vnni"), "avx_vnni"),
+        (("avx2", "avx_vnni", "avx512_vnni", "amx_int8"), "avx512_vnni"),
+        (("asimd", "i8mm"), "arm"),
+    ],
+)
+def test_each_kind_of_processor_has_its_list(instructions: tuple[str, ...], kind: str) -> None:
+    assert kind_of(instructions) == kind
+    assert rounding_file(kind).name == f"rounding_{kind}.toml"
+
+
+def test_rounding_decides_where_its_list_is_written_and_nothing_else_is_rounding() -> None:
+    off = Outcome(WRONG, "mix2: output y is 0.31% off the switchable graph (limit 0.20%); holds Cast")
+    shape = Outcome(WRONG, "float: output y is float32[2], the original's float32[3]")
+    found = {"off": off, "shape": shape, "broken": Outcome(EXCEPTION, "KeyError")}
+    assert decides(found, listed=True) == found
+    assert decides(found, listed=False).keys() == {"shape", "broken"}

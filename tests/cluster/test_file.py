@@ -274,3 +274,65 @@ def link(cluster: Cluster) -> Link:
     found = cluster.link("camera", "server")
     assert found is not None
     return found
+
+
+LINKED = """start = "a"
+[device.a]
+[device.b]
+[[link]]
+from = "a"
+to = "b"
+both = true
+bandwidth_mbit_s = 8
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            LINKED + '[[link]]\nfrom = "b"\nto = "a"\nbandwidth_mbit_s = 9\n',
+            r":9: link from b to a is given twice.*line 4",
+        ),
+        (
+            LINKED.replace("[device.b]", "[device.b]\n[device.B]"),
+            r':4: device "B" and device "b" differ only in case|:3:',
+        ),
+        (LINKED.replace("= 8", "= 1e-300"), r":8: .* give a number from"),
+        (LINKED.replace("= 8", "= 1e300"), r":8: .* give a number from"),
+        (LINKED.replace("= 8", "= 0"), r":8: .* above 0"),
+        (LINKED.replace("= 8", "= nan"), r":8: .* must be a number"),
+        (LINKED.replace("[device.b]", '[device.b]\nscale = { of = "a", factor = 1e-300 }'), r":4: .*"),
+        (
+            LINKED.replace("[device.b]", '[device.b]\nscale = { of = "a", factor = 1e-7 }'),
+            r":4: .* a factor from 1e-06",
+        ),
+        (
+            LINKED.replace(
+                "[device.b]",
+                '[device.b]\nscale = { of = "c", factor = 1e-4 }\n[device.c]\nscale = { of = "a", factor = 1e-4 }',
+            ),
+            r":4: .* scaled by 1e-08 in all",
+        ),
+    ],
+)
+def test_what_contradicts_or_vanishes_is_refused_with_its_line(text: str, words: str) -> None:
+    with pytest.raises(BadCluster, match=words):
+        parse(text)
+
+
+def test_a_scenario_may_change_a_link_once() -> None:
+    change = '[[scenario.slow.link]]\nfrom = "a"\nto = "b"\nbandwidth_mbit_s = 1\n'
+    link = parse(LINKED + change, scenario="slow").link("a", "b")
+    assert link is not None and link.bandwidth_bytes_per_s == 125_000
+    with pytest.raises(BadCluster, match=":13: link from a to b is given twice, first in line 9"):
+        parse(LINKED + change + change)
+
+
+def test_files_as_editors_on_windows_write_them_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_bytes(b"\xef\xbb\xbf" + LINKED.replace("\n", "\r\n").encode())
+    assert load(file) == parse(LINKED)
+    file.write_bytes(LINKED.replace("[device.b]", "# caf\xe9\n[device.b]").encode("latin-1"))
+    with pytest.raises(BadCluster, match=":3: is not text in UTF-8"):
+        load(file)

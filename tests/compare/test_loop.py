@@ -137,7 +137,7 @@ def test_a_conversion_that_is_not_the_original_is_said_on_every_row(tmp_path: Pa
     tell = lambda event, **fields: heard.append({"event": event, **fields})  # noqa: E731
     loop.rows(request(tmp_path, rows), data, Doubler(), tell)
     for each in of(heard, "checked").values():
-        assert "differs from the original by 4.76%" in " ".join(each["notes"])
+        assert "differ from the original's by 4.76%" in " ".join(each["notes"])
 
 
 def test_a_small_part_of_an_output_is_not_hidden_by_a_large_one() -> None:

@@ -45,6 +45,16 @@ def test_only_its_own_folder_is_emptied(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
 
 
+def test_a_link_in_its_own_folder_is_removed_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    (tmp_path / "work").mkdir()
+    for name in ("models", "onnxruntime"):
+        (tmp_path / "work" / name).symlink_to(tmp_path / "mine")
+    assert [*_emptied(tmp_path / "work").iterdir()] == []
+    assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
+
+
 def small(g: Sketch) -> tuple[onnx.ModelProto, dict[str, np.ndarray], dict[str, Any]]:
     """A model, its data, and how to compare few rows of it fast."""
     model = g.model(g.rename(g.op("Relu", g.conv(g.input("x", 1, 16, 8, 8), 16, 16)), "y"))

@@ -11,7 +11,8 @@ from taglio.compare.variants import Source, Written, write
 from taglio.data.dataset import split
 from taglio.model.graph import build
 from taglio.quantize.ranges import calibrate
-from taglio.runtimes.onnxruntime import SessionOptions, open_session, sums_saturate
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.runtimes.processor import instructions, sums_saturate
 from tests.models import TINY, feeds, loaded
 
 
@@ -52,9 +53,10 @@ def test_every_form_computes_nearly_what_the_model_computes(pyramid: tuple[Sourc
 def test_where_sums_saturate_the_forms_that_may_do_so_say_it(pyramid: tuple[Source, Written]) -> None:
     _, written = pyramid
     said = {key for key, note in written.notes.items() if "rows that end in -rr" in note}
-    assert ("qdq-u8s8-sym-pc" in said) == sums_saturate()
+    assert ("qdq-u8s8-sym-pc" in said) == sums_saturate(instructions())
     assert not any(key.endswith("-rr") or "u8u8" in key for key in said)
-    assert {"qdq-u8s8-sym-pc-rr", "qdq-u8s8-asym-pc-rr"} <= written.files.keys()
+    assert ("dynamic-u8s8-pt" in said) == sums_saturate(instructions())
+    assert {"dynamic-u8s8-pt-rr", "qdq-u8s8-sym-pc-rr", "qdq-u8s8-asym-pc-rr"} <= written.files.keys()
 
 
 def test_the_provider_reads_files_in_which_every_fused_convolution_has_an_activation(

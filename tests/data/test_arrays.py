@@ -226,6 +226,16 @@ def test_splits_that_cannot_be_made() -> None:
             split(data, 0, *maxima)
 
 
+@pytest.mark.parametrize(
+    ("batch", "count", "left"), [(64, 100, "36 rows are"), (7, 13, "6 rows are"), (2, 3, "1 row is")]
+)
+def test_rows_that_fill_one_batch_are_too_few_for_a_split(batch: int, count: int, left: str) -> None:
+    data = from_values(rows(count, 5), [x_of(batch, 5)])
+    with refused(f"{count} rows: the model's batch is {batch}, so they make 1 sample of {batch} rows, and {left} left"):
+        split(data)
+    assert len(split(from_values(rows(2 * batch, 5), [x_of(batch, 5)])).held_out.samples) == 1
+
+
 def test_shapes_are_the_datas_and_the_batch_may_be_anywhere(tmp_path: Path) -> None:
     inputs = [
         InputSpec("input", ("batch", "sequence"), "float32"),
@@ -388,3 +398,32 @@ def test_inputs_of_a_single_number_are_given_in_every_form() -> None:
             from_values({"x": ragged, "rate": rate}, spec)
         with refused("has a single number for input 'rate'"):
             from_values({"x": np.stack(sounds), "rate": rate}, spec)
+
+
+RAGGED = (InputSpec("a", ("B", "S", 4), "float32"), InputSpec("b", ("B", "T", 4), "float32"))
+
+
+def ragged(folder: Path, left_out: str = "") -> Path:
+    arrays: dict[str, Any] = {
+        f"{name}{index}": np.full((1, 2 + index, 4), index, np.float32) for index in (10, 2, 1) for name in "ab"
+    }
+    np.savez(folder / "ragged.npz", **{key: array for key, array in arrays.items() if key != left_out})
+    return folder / "ragged.npz"
+
+
+def test_samples_of_different_shapes_have_a_number_behind_each_name(tmp_path: Path) -> None:
+    dataset = load(ragged(tmp_path), RAGGED)
+    assert [sample["b"].shape for sample in dataset.samples] == [(1, 3, 4), (1, 4, 4), (1, 12, 4)]
+    assert [float(sample["a"].max()) for sample in dataset.samples] == [1.0, 2.0, 10.0]
+
+
+def test_a_numbered_sample_without_an_input_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match=r"ragged\.npz: sample 2 has no 'b': add b2"):
+        load(ragged(tmp_path, "b2"), RAGGED)
+
+
+def test_an_error_lists_some_of_many_keys(tmp_path: Path) -> None:
+    arrays: dict[str, Any] = {f"k{index}": np.zeros((2, 4), np.float32) for index in range(40)}
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(BadData, match=r"'k5'\] and 34 more, but not the inputs \['a', 'b'\]"):
+        load(tmp_path / "x.npz", RAGGED)

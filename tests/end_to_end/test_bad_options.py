@@ -63,8 +63,30 @@ def test_options_that_are_wrong(options: tuple[str, ...], words: tuple[str, ...]
     assert snapshot(workspace) == before
 
 
-def test_a_missing_option_is_one_line(tiny: Case) -> None:
-    refused(taglio("optimize", *tiny.arguments()), "--max-error")
+def test_a_missing_option_is_one_line(tiny: Case, tmp_path: Path) -> None:
+    refused(taglio("optimize", *tiny.arguments()), "-o/--out")
+    out = ("-o", tmp_path / "out")
+    refused(taglio("optimize", *tiny.arguments(), *out), "nothing is limited: give --max-error 1%", "--max-drop 1%")
+    refused(taglio("plan", tmp_path), "nothing is limited")
+    refused(taglio("pareto", tmp_path, "--cluster", "c.toml"), "nothing is limited")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--metric", "top1", "--max-error", "1%"), ("--max-error 0.01: top1 is a score", "give --max-drop 0.01")),
+        (("--max-error", "top1=99%"), ("--max-error 0.99: top1 is a score", "give --min-score 0.99")),
+        (("--metric", "cosine", "--max-error", "0.999"), ("cosine is the distance", "give 0.001")),
+        (("--max-drop", "1%"), ("--max-drop 0.01: relative-l2 is itself a difference", "give --max-error 0.01")),
+        (("--metric", "sqnr", "--max-error", "30"), ("give --min-score 30",)),
+    ],
+    ids=" ".join,
+)
+def test_a_limit_in_the_old_spelling_is_refused_before_the_model_is_opened(
+    options: tuple[str, ...], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    ran = taglio("optimize", "no-model.onnx", "--data", "no-data.npz", "-o", tmp_path / "out", *options)
+    refused(ran, "BadOption", *words)
 
 
 def test_pins_that_contradict_each_other(workspace: Path, tiny: Case) -> None:

@@ -146,7 +146,7 @@ def test_refusals_are_one_line(workspace: Path, cluster: Path) -> None:
 
 def test_a_bound_in_another_unit_holds_on_a_cluster_too(out: Path, cluster: Path) -> None:
     taglio("error", out, "--metric", "sqnr", "--effort", 0.02, "--json").json()
-    bound = ("--cluster", cluster, "--max-error", 36, "--time-limit", 1)
+    bound = ("--cluster", cluster, "--min-score", 36, "--time-limit", 1)
     plan = taglio("plan", out, *bound, "--json").json()["plans"][0]
     assert plan["limits"]["max_error"] == pytest.approx(10 ** (-36 / 20))
     assert plan["measured_error"] <= plan["limits"]["max_error"]

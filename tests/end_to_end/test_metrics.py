@@ -27,10 +27,10 @@ def profiled(digits_staged: Staged, tmp_path: Path) -> Path:
 def test_a_bound_in_decibel_is_kept(workspace: Path) -> None:
     model = taglio("error", workspace, "--metric", "sqnr", "--effort", 0.02, "--json").json()
     assert model["metric"]["name"] == "sqnr"
-    ran = taglio("plan", workspace, "--max-error", 30, "--effort", 0.01)
+    ran = taglio("plan", workspace, "--min-score", 30, "--effort", 0.01)
     assert ran.code == 0, ran.err
     assert "limit 30.00\u00a0dB" in ran.out and "%" not in ran.out.rpartition("sqnr: predicted")[2]
-    plan = taglio("plan", workspace, "--max-error", 30, "--effort", 0.01, "--json").json()
+    plan = taglio("plan", workspace, "--min-score", 30, "--effort", 0.01, "--json").json()
     assert plan["limits"]["metric"]["name"] == "sqnr"
     assert plan["measured_error"] <= plan["limits"]["max_error"] == pytest.approx(10 ** (-30 / 20))
     told = plan["in_unit"]
@@ -81,18 +81,19 @@ def test_a_plan_is_bounded_and_told_in_the_users_metric(
     monkeypatch.syspath_prepend(tmp_path)
     sys.modules.pop("own_metric", None)
     out = tmp_path / "out"
-    ran = quick(few_digits, out, "--metric", "own_metric:right", "--max-error", 90)
+    ran = quick(few_digits, out, "--metric", "own_metric:right", "--min-score", 90)
     assert ran.code == 0, ran.err
     assert ran.out.count(f"own_metric:right was imported from {tmp_path / 'own_metric.py'}") == 1
-    assert re.search(r"own_metric:right \d+(\.\d+)? \(limit 90\)", ran.out)
+    # Where int8 is not clearly faster, as without VNNI, "no form that keeps own_metric:right 90 is faster".
+    assert re.search(r"own_metric:right (\d+(\.\d+)? \(limit )?90", ran.out.splitlines()[0])
     told = terminal.outcome_object(out, artifact.load(out / "outcome.json", "outcome", Outcome))  # what --json prints
     assert told["metric"] == {"name": "own_metric:right", "bound": 90.0}
-    assert told["float32"]["value"] >= told["plan"]["value"] >= 90.0
+    assert min(told["float32"]["value"], told["plan"]["value"]) >= 90.0  # int8 may be right where float is not
     page = (out / "report.html").read_text()
     assert "own_metric:right" in page and "limit 90" in page
     before = snapshot(out)
     refused(
-        quick(few_digits, out, "--metric", "own_metric:right", "--max-error", 100.5),
+        quick(few_digits, out, "--metric", "own_metric:right", "--min-score", 100.5),
         "the float model itself has own_metric:right",
     )
     refused(taglio("error", out, "--metric", "own_metric:broken"), "own_metric:broken: raised KeyError")
@@ -116,21 +117,22 @@ def test_a_task_with_labels_bounds_the_plan_and_further_metrics_beside_it(profil
     model = taglio("error", profiled, "--metric", "tokens", "--effort", 0.02, "--json").json()
     assert model["metric"]["labelled"] and model["steps"]
     asked = ("plan", profiled, "--effort", 0.01)
-    plan = taglio(*asked, "--max-error", "2%", "--max-error", "relative-l2=5%", "--json").json()
+    plan = taglio(*asked, "--max-drop", "2%", "--max-error", "relative-l2=5%", "--json").json()
     assert plan["measured_error"] <= plan["limits"]["max_error"] == pytest.approx(0.02)
     assert [(each["metric"]["name"], each["max_error"]) for each in plan["limits"]["also"]] == [("relative-l2", 0.05)]
-    named = taglio(*asked, "--max-error", "tokens=2%", "--max-error", "top1=3%", "--json").json()
+    named = taglio(*asked, "--max-drop", "tokens=2%", "--max-drop", "top1=3%", "--json").json()
     assert named["limits"]["max_error"] == pytest.approx(0.02)
-    refused(taglio("plan", profiled, "--max-error", "top1=3%"), "--max-error limits top1, but not tokens")
-    refused(taglio("plan", profiled, "--max-error", "2%", "--max-error", "tokens=1%"), "limits a metric twice")
-    refused(taglio("plan", profiled, "--max-error", "2%", "--max-error", "3%"), "is given twice")
+    refused(taglio("plan", profiled, "--max-drop", "top1=3%"), "--max-drop limits top1, but not tokens")
+    refused(taglio("plan", profiled, "--max-drop", "2%", "--min-score", "tokens=90%"), "limits a metric twice")
+    refused(taglio("plan", profiled, "--max-drop", "2%", "--max-drop", "3%"), "is given twice")
+    refused(taglio("plan", profiled, "--max-error", "2%"), "tokens is a score", "give --max-drop 0.02")
     refused(
-        taglio("plan", profiled, "--max-error", "2%", "--max-error", "relative-l2=0.01%", "--force-int8", "*"),
+        taglio("plan", profiled, "--max-drop", "2%", "--max-error", "relative-l2=0.01%", "--force-int8", "*"),
         "tokens loss at most 2.00%, error at most 0.0100%: the best exceeds a limit by a factor of",
         code=3,
     )
     refused(
-        taglio("plan", profiled, "--max-error", "2%", "--max-error", "recall:k=5000=1%"), "needs at least 5001 samples"
+        taglio("plan", profiled, "--max-drop", "2%", "--max-drop", "recall:k=5000=1%"), "needs at least 5001 samples"
     )
 
 

@@ -35,7 +35,7 @@ PLAN = VARIANT | {
     "int8_blocks": int,
     "blocks": int,
 }
-ARTIFACTS = ("model", "plan", "profile", "error_model", "report")
+ARTIFACTS = ("model", "deploy", "plan", "profile", "error_model", "report")
 
 
 def typed(found: dict[str, Any], wanted: dict[str, type]) -> None:
@@ -132,8 +132,14 @@ def test_tables_instead_of_json(tiny: Case, tmp_path: Path) -> None:
     ran = quick(tiny, tmp_path / "out", "--max-error", 0.05)
     assert ran.code == 0
     assert all(line.startswith("after ") for line in ran.err.splitlines()), ran.err  # progress on a slow machine
-    for word in ("float", "all int8", "plan", "latency", "error", "5 for calibration", "held out", "report.html"):
-        assert word in ran.out
+    answered, *lines = ran.out.splitlines()
+    assert "float32" in answered and f"{tmp_path / 'out' / 'deploy'}/ for " in answered
+    for word in ("float", "latency", "error", "report.html"):
+        assert word in " ".join(lines)
+    assert "5 for calibration" not in ran.out
+    verbose = quick(tiny, tmp_path / "out", "--max-error", 0.05, "--verbose").out
+    for word in ("all int8", "plan", "5 for calibration", "held out"):
+        assert word in verbose
 
 
 def test_a_model_with_nothing_to_quantise(tmp_path: Path) -> None:
@@ -349,9 +355,14 @@ def test_a_seed_gives_the_same_split(tiny: Case, tmp_path: Path) -> None:
 def test_inspect_in_words(digits: Case, tmp_path: Path) -> None:
     ran = taglio("inspect", digits.model)
     assert (ran.code, ran.err) == (0, "")
-    for word in ("MFLOPs", "weights", "int8", "input  image 1x1x32x32 float32", "output logits 1x10"):
+    assert ran.out.startswith("digits: 38 blocks, 38 can be int8, ")
+    command = f"taglio optimize {digits.model} --data DATA --metric top1"
+    for word in ("23 Conv", "weights", "input  image 1x1x32x32 float32", "output logits 1x10", "expect about", command):
         assert word in ran.out
-    assert "no: ONNX Runtime's int8 Softmax" in taglio("inspect", saved(softmax_sandwich(), tmp_path)).out
+    assert "MFLOPs" not in ran.out and "MFLOPs" in taglio("inspect", digits.model, "--blocks").out
+    softmax = saved(softmax_sandwich(), tmp_path)
+    assert "blocks that stay float: 1 (ONNX Runtime's int8 Softmax" in taglio("inspect", softmax).out
+    assert "no: ONNX Runtime's int8 Softmax" in taglio("inspect", softmax, "--blocks").out
 
 
 def test_inspect_as_json(digits: Case) -> None:
@@ -362,11 +373,16 @@ def test_inspect_as_json(digits: Case) -> None:
     graph = printed["graph"]
     assert sum(len(block["operators"]) for block in graph["blocks"]) == len(loaded.proto.graph.node)
     assert sum(block["flops"] for block in graph["blocks"]) > 1e8
+    assert printed["summary"]["int8_blocks"] == 38 and printed["summary"]["int8_share"] == pytest.approx(1.0)
+    assert printed["command"].startswith(f"taglio optimize {digits.model} --data DATA ")
     assert [tensor["shape"] for tensor in graph["tensors"] if tensor["name"] == "logits"] == [[1, 10]]
 
 
 def test_inspect_shows_chosen_blocks(digits: Case) -> None:
-    full, three = taglio("inspect", digits.model), taglio("inspect", digits.model, "--blocks", "top-flops:3")
+    full, three = (
+        taglio("inspect", digits.model, "--blocks"),
+        taglio("inspect", digits.model, "--blocks", "top-flops:3"),
+    )
     assert three.code == 0
     assert 3 <= len(three.out.splitlines()) < len(full.out.splitlines())
 

@@ -1,12 +1,15 @@
 """Doubts about the data are spoken where they are due, and not elsewhere."""
 
 import numpy as np
+import pytest
+from onnx import TensorProto, helper
 
 from taglio.data.spec import InputSpec, batch_size
 from taglio.error.doubts import (
     coarse_metric,
     constant_inputs,
     constant_outputs,
+    deciding_steps,
     digests,
     exchanged_rows,
     few_inputs,
@@ -17,6 +20,7 @@ from taglio.error.doubts import (
     sizes_measured,
     too_few_inputs,
     unlike_calibration,
+    values_fed,
 )
 from taglio.error.loss import RELATIVE, Metric
 from taglio.error.tally import Tally
@@ -37,7 +41,9 @@ def test_inputs_that_disagree_are_too_few_and_inputs_that_agree_are_enough() -> 
     alike = too_few_inputs(np.full((8, 1), 1.0), np.full((8, 1), 100.0), ["y"], 8)
     apart = too_few_inputs(np.array([[9.0], *[[0.1]] * 7]), np.full((8, 1), 100.0), ["y"], 8)
     assert alike == ""
-    assert apart.startswith("studied on 8 held-out inputs: on others the error of y")
+    assert apart.startswith("studied on 8 held-out inputs: on others the error of y with all blocks in int8 may differ")
+    # That error stands in the table of results, measured on all inputs: a second figure would contradict it.
+    assert apart.count("%") == 1
 
 
 def test_the_standard_error_is_that_of_repeated_draws() -> None:
@@ -57,7 +63,7 @@ def test_the_standard_error_is_that_of_repeated_draws() -> None:
 
 def test_a_metric_that_counts_answers_needs_many() -> None:
     assert coarse_metric(RELATIVE, 2) == "" == coarse_metric(Metric(TOP1, True), 100)
-    told = "on 8 held-out inputs, of which each counts for 12.5%: give more data"
+    told = "on 8 held-out inputs: each counts for 12.5%; give more data"
     for name in (TOP1, "ctc"):  # an input of ctc has several answers
         assert coarse_metric(Metric(name, True), 8) == f"{name} {told}"
 
@@ -72,6 +78,22 @@ def test_an_error_of_nothing_at_all_is_doubted() -> None:
     assert "up to 5% of" in nothing_changed(RELATIVE, 0.0, 1, 59)
     assert nothing_changed(RELATIVE, 1e-9, 1, 6) == nothing_changed(RELATIVE, 0.0, 0, 6) == ""
     assert nothing_changed(Metric(TOP1, True), 0.0, 1, 6) == ""  # of which coarse_metric speaks
+
+
+def test_only_a_step_that_the_graph_has_is_said_to_decide() -> None:
+    assert "decide" not in nothing_changed(RELATIVE, 0.0, 1, 6)
+    assert "by any amount where Round r decides; give" in nothing_changed(RELATIVE, 0.0, 1, 6, ["Round r"])
+    steps = ["Round r", "ArgMax a", "Less l"]
+    assert "where Round r and 2 more decide; give" in nothing_changed(RELATIVE, 0.0, 1, 6, steps)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        helper.make_node("Round", ["c"], ["y"], "rounded"),
+        helper.make_node("Greater", ["size", "zero"], ["wide"], "of sizes"),
+    ]
+    typed = [helper.make_tensor_value_info("c", TensorProto.FLOAT, None)]
+    typed += [helper.make_tensor_value_info("size", TensorProto.INT64, None)]
+    graph = helper.make_graph(nodes, "steps", [], [], value_info=typed)
+    assert deciding_steps(graph) == ("Round rounded",)
 
 
 def test_values_beyond_the_calibrated_range_are_told_with_how_far() -> None:
@@ -95,6 +117,13 @@ def test_sums_that_may_saturate_are_told_where_they_do() -> None:
     assert "saturate at 16 bits; with the 7-bit weights of qdq-u8s8-sym-pc-rr" in line
     for scheme, saturates in (("u8s8-sym-pc", False), ("u8s8-sym-pc-rr", True), ("u8u8-asym-pt", True)):
         assert saturating_sums(parse_scheme(scheme), saturates) == ""
+    dynamic = saturating_sums(parse_scheme("u8u8-asym-pt-dyn"), saturates=True)
+    assert "sums of u8×s8 products saturate at 16 bits; with the 7-bit weights of qdq-u8u8-asym-pt-dyn7" in dynamic
+    elsewhere = saturating_sums(parse_scheme("u8s8-sym-pc"), saturates=False, elsewhere="EPYC 7003")
+    assert (
+        elsewhere.startswith("the model was profiled on EPYC 7003, which has no VNNI: ")
+        and "16 bits there" in elsewhere
+    )
 
 
 def test_samples_that_are_few_repeat_or_are_shared_are_told() -> None:
@@ -156,3 +185,28 @@ def test_missing_numbers_of_the_float_model_are_told_but_no_masks() -> None:
     outputs = [[np.array([np.nan, 1.0])], [np.array([-np.inf, 1.0])]]
     assert "y for 1 of 2 inputs" in no_numbers(outputs, ["y"])
     assert no_numbers(outputs[1:], ["y"]) == ""
+
+
+IMAGE = InputSpec("image", ("N", 3, 8, 8), "float32")
+
+
+@pytest.mark.parametrize(
+    ("scale", "does", "words"),
+    [
+        (255.0, "", "; these are pixels, and the model does not scale image first"),
+        (255.0, "divides by 255", ""),
+        (1.0, "divides by 255", "; the model divides by 255 first, so it takes pixels from 0 to 255"),
+        (1.0, "", ""),
+        (1000.0, "", ""),
+    ],
+)
+def test_the_range_of_what_is_fed_is_told(scale: float, does: str, words: str) -> None:
+    values = np.linspace(0.0, scale, 192, dtype=np.float32).reshape(1, 3, 8, 8)
+    line = values_fed([IMAGE], [{"image": values}, {"image": values / 2}], {"image": does})
+    assert line.startswith(f"values fed: image 0 to {scale:.4g}{words}")
+    assert words or line.endswith(f"{scale:.4g}")
+
+
+def test_inputs_that_are_not_float_are_not_in_the_range_of_what_is_fed() -> None:
+    ids = InputSpec("ids", (1, 4), "int64")
+    assert values_fed([ids], [{"ids": np.arange(4)[None]}], {}) == ""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from taglio.error.judge import TaskJudge, UserJudge
-from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE_L2, SQNR, Bound, Metric, parse_metric
+from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE_L2, SQNR, Argument, Bound, Metric, parse_metric
 from taglio.error.measure import anchored
 from taglio.error.tally import Measure, Tally
 from taglio.error.tasks.task import TOP1, parse_task
@@ -52,16 +52,36 @@ def test_no_change_is_no_loss_and_units_go_both_ways(name: str) -> None:
     assert same.losses()[0] == pytest.approx(0.0, abs=1e-6)
     for loss in (0.01, 0.2):
         assert metric.loss(metric.value(loss)) == pytest.approx(loss)
-        assert metric.bound(metric.value(loss)) == pytest.approx(loss)
+        assert metric.bound(metric.argument, metric.value(loss)) == pytest.approx(loss)
     assert Metric(SQNR).value(0.0) == inf
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(RELATIVE_L2, -0.1), (RELATIVE_L2, 5.0), (TOP1, 1.2), (COSINE, float("nan"))]
+    ("name", "argument", "value", "fix"),
+    [
+        (RELATIVE_L2, "max_error", -0.1, "give a finite number of at least 0"),
+        (RELATIVE_L2, "max_error", 5.0, "for 5 % give 0.05"),
+        (RELATIVE_L2, "min_score", 0.99, "smaller is better): give `max_error`"),
+        (RELATIVE_L2, "max_drop", 0.01, "give `max_error` 0.01"),
+        (COSINE, "max_error", float("nan"), "give a finite number"),
+        (COSINE, "max_error", 0.999, "a similarity of at least 0.999 give 0.001"),
+        (COSINE, "min_score", 0.999, "give `max_error` 0.001"),
+        (SQNR, "max_error", 30.0, "give `min_score` 30 for the least decibels"),
+        (SQNR, "max_drop", 1.0, "give `min_score` in dB"),
+        (TOP1, "max_error", 0.01, "top1 is a score, not an error: give `max_drop` 0.01"),
+        (TOP1, "max_error", 0.99, "top1 is a score, not an error: give `min_score` 0.99"),
+        (TOP1, "min_score", 99.0, "for 99 % give 0.99"),
+        (TOP1, "min_score", 0.01, "give `max_drop` 0.01 if it is how much worse"),
+        (TOP1, "max_drop", 0.99, "`min_score` 0.99 for the worst value"),
+        (TOP1, "max_drop", -0.01, "give a finite number of at least 0"),
+    ],
 )
-def test_bounds_that_the_metric_cannot_have_are_refused(name: str, value: float) -> None:
-    with pytest.raises(BadOption, match="`max_error`"):
-        parse_metric(name).bound(value)
+def test_a_limit_that_does_not_suit_its_metric_is_refused_with_the_right_spelling(
+    name: str, argument: Argument, value: float, fix: str
+) -> None:
+    with pytest.raises(BadOption, match=f"^`{argument}` ") as refusal:
+        parse_metric(name).bound(argument, value)
+    assert fix in str(refusal.value)
 
 
 @pytest.fixture
@@ -89,9 +109,15 @@ def test_a_users_function_sees_all_outputs_and_labels(functions: str) -> None:
     for y, z in zip(Y, Z, strict=True):
         half.add([y], [z])
     assert half.losses()[0] == pytest.approx(0.5)
-    assert accuracy.bound(0.75) == pytest.approx(0.25)
+    assert accuracy.bound("min_score", 0.75) == pytest.approx(0.25) == accuracy.bound("max_drop", 0.25)
     with pytest.raises(BadOption, match=r"the float model itself has .* = 1: give a bound that is below that"):
-        accuracy.bound(1.1)
+        accuracy.bound("min_score", 1.1)
+    with pytest.raises(BadOption, match=r"is a score, not an error: give `min_score` 0.75 for the worst value"):
+        accuracy.bound("max_error", 0.75)
+    with pytest.raises(BadOption, match="`max_drop` is -1"):
+        accuracy.bound("max_drop", -1.0)
+    worse = Metric(f"{functions}:loss", larger_is_better=False, float_value=2.0)
+    assert worse.bound("max_error", 2.5) == pytest.approx(0.5) == worse.bound("max_drop", 0.5)
     assert parse_metric(f"{functions}:accuracy").larger_is_better
     assert not parse_metric(f"{functions}:loss").larger_is_better
 
@@ -126,17 +152,18 @@ def test_what_is_no_metric_is_refused(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "bound", "loss"),
+    ("name", "argument", "bound", "loss"),
     [
-        ("top1", 0.99, 0.01),
-        ("top1", 0.01, 0.01),
-        ("ctc", 0.5, 0.5),
-        ("detection:iou=0.6", 1.0, 0.0),
-        ("r2", 0.02, 0.02),
+        ("top1", "min_score", 0.99, 0.01),
+        ("top1", "max_drop", 0.01, 0.01),
+        ("ctc", "min_score", 0.5, 0.5),
+        ("ctc", "max_drop", 0.5, 0.5),
+        ("detection:iou=0.6", "min_score", 1.0, 0.0),
+        ("r2", "max_drop", 0.02, 0.02),
     ],
 )
-def test_a_bound_on_a_task_is_how_much_worse_or_the_worst_value(name: str, bound: float, loss: float) -> None:
-    assert parse_metric(name).bound(bound) == pytest.approx(loss)
+def test_a_limit_on_a_task_is_a_floor_or_a_drop(name: str, argument: Argument, bound: float, loss: float) -> None:
+    assert parse_metric(name).bound(argument, bound) == pytest.approx(loss)
 
 
 def test_intervals_ascend_as_they_are_written() -> None:
@@ -161,17 +188,16 @@ def test_with_labels_a_task_is_held_against_what_the_float_model_reaches() -> No
         tally.add([y], [z])
     assert tally.value() == pytest.approx(0.25) and tally.score() == pytest.approx(0.5)
     assert (metric.title, metric.text(0.25), metric.limit(0.25)) == ("tokens loss", "25.00%", "at most 25.00%")
-    assert metric.value(0.25) == pytest.approx(0.5) and metric.bound(0.7) == pytest.approx(0.05)
+    assert metric.value(0.25) == pytest.approx(0.5) and metric.bound("min_score", 0.7) == pytest.approx(0.05)
     with pytest.raises(BadOption, match=r"the float model itself has tokens = 0.75: give a bound that is below"):
-        metric.bound(0.8)
-    found = tally.interval(range(4))
-    assert found is not None and found[0] <= 0.25 <= found[1]
+        metric.bound("min_score", 0.8)
+    assert tally.end(range(4), 0.95) is None and tally.by_input() is None
 
 
 def test_perplexity_is_worse_by_a_share_of_the_float_models() -> None:
     metric = Metric("perplexity", False, 20.0, labelled=True)
-    assert metric.loss(21.0) == pytest.approx(0.05) == metric.bound(21.0)
-    assert metric.bound(0.01) == 0.01 and metric.value(0.01) == pytest.approx(20.2)
+    assert metric.loss(21.0) == pytest.approx(0.05) == metric.bound("max_error", 21.0)
+    assert metric.bound("max_drop", 0.01) == 0.01 and metric.value(0.01) == pytest.approx(20.2)
     assert metric.loss(19.0) == 0.0 and metric.score_text(20.2) == "20.2"
 
 

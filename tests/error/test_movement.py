@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from taglio.error.movement import find_parts
-from taglio.error.parts import Parts
+from taglio.error.movement import _rounded, find_parts
+from taglio.error.parts import Parts, labelled
 from taglio.error.scales import groups_by_scale
 from taglio.error.tally import Tally
 from taglio.model.load import Model, load
@@ -298,3 +298,17 @@ def test_a_mask_parts_no_channels() -> None:
     values = np.random.default_rng(0).normal(0, 1, (4, 6, 8)).astype(np.float32)
     values[:, :, :2] = np.abs(values[:, :, :2])
     assert masked(values, -999.0).names == ("y",)
+
+
+def test_parts_are_named_after_where_their_values_come_from() -> None:
+    values = np.array([[0, 1, 0, 1, 2, 2]])
+    parts = labelled(["y"], {0: {(1, 6): values}}, {0: "from mean", 1: "from mean", 2: "values of about 140"}, {})
+    assert parts.names == ("y (from mean)", "y (from mean, part 2)", "y[:, 4:]")
+    assert [_rounded(value) for value in (143.7, 1.44e6, 0.012)] == ["140", "1,400,000", "0.012"]
+
+
+def test_one_value_of_a_channel_is_no_scale() -> None:
+    """A logit of one input that lies near 0, be it fed again and again, is no group of its own."""
+    logits = np.array([[5.0], [0.001], [3.0], [4.0]])
+    assert not groups_by_scale([logits]).any()
+    assert not groups_by_scale([logits, logits, logits]).any()

@@ -208,7 +208,9 @@ def test_near_a_bound_most_subsets_are_measured_and_predicted(network: Case, met
     known = measure(network.graph, CHOICES, meter, BUDGET, near=near)
     model = fitted(network, meter, known)
     close = [each for each in model.subsets if near / 3.0 < each.error < 3.0 * near]
-    assert len(close) >= 0.6 * len(model.subsets) == 0.6 * BUDGET.maximum_subsets
+    # Where int8 sums saturate the errors are others, and fewer picks are new.
+    assert 0.9 * BUDGET.maximum_subsets < len(model.subsets) <= BUDGET.maximum_subsets
+    assert len(close) >= 0.6 * len(model.subsets)
     picks = picked_subsets(network.graph, known, 20, seed=99)
     ratios = [model.predict(network.graph, each) / meter.error(each) for each in picks]
     assert len(ratios) >= 10 and 0.85 < np.median(ratios) < 1.15

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taglio.error.loss import RELATIVE
+from taglio.error.judge import TaskJudge
+from taglio.error.loss import RELATIVE, Bound, parse_metric
 from taglio.error.parts import whole
-from taglio.error.tally import RUINED, PartLoss, Reference, Tally
+from taglio.error.tally import RUINED, Measure, PartLoss, Reference, Tally
 
 Samples = list[list[np.ndarray]]
 
@@ -196,37 +197,84 @@ def test_outputs_must_match_in_number() -> None:
         Tally(["a", "b"]).add([np.ones(1)], [np.ones(1), np.ones(1)])
 
 
-def test_the_interval_is_wide_for_few_samples_and_unknown_for_repeated_ones() -> None:
+def test_the_upper_end_is_far_for_few_samples_and_unknown_for_repeated_ones() -> None:
     rng = np.random.default_rng(0)
-    widths = []
+    margins = []
     for count in (4, 16, 64):
         total = Tally(["y"])
         for _ in range(count):
             y = rng.normal(0.0, 1.0, 50)
             total.add([y], [y + rng.normal(0.0, 0.01 * rng.uniform(0.2, 3.0), 50)])
-        found = total.interval(range(count))
-        assert found is not None
-        low, high = found
-        assert low <= total.value() <= high
-        widths.append((high - low) / total.value())
-        assert total.interval([0] * count) is None
-        doubled = total.interval([index // 2 for index in range(count)])
+        end, likely = total.end(range(count), 0.95), total.end(range(count), 0.8)
+        assert end is not None and likely is not None
+        assert total.value() < likely < end
+        margins.append(end / total.value())
+        assert total.end([0] * count, 0.95) is None
+        doubled = total.end([index // 2 for index in range(count)], 0.95)
         assert doubled is not None
-    assert widths[0] > widths[1] > widths[2] > 0.0
+    assert margins[0] > margins[1] > margins[2] > 1.0
 
 
-@pytest.mark.whole
-def test_the_interval_holds_the_error_of_many_samples_nine_times_in_ten() -> None:
-    rng = np.random.default_rng(1)
-    inside = 0
-    for _ in range(200):
-        total = Tally(["y"])
-        for _ in range(6):
-            total.add([np.full(40, 1.0)], [1.0 + rng.normal(0.0, 0.01 * rng.uniform(0.5, 1.5), 40)])
-        found = total.interval(range(6))
-        assert found is not None
-        inside += found[0] <= 0.01 * np.sqrt(13 / 12) <= found[1]
-    assert inside >= 170
+@pytest.mark.parametrize("name", ["relative-l2", "l2-per-size", "sqnr", "cosine"])
+def test_losses_by_input_and_the_upper_end_are_in_the_unit_of_the_metric(name: str) -> None:
+    """Ten inputs of one size with errors of 1 % and one of 5 %."""
+    rng = np.random.default_rng(3)
+    total = Tally(["y"], parse_metric(name))
+    alone = []
+    for index in range(11):
+        y = rng.normal(0.0, 1.0, 200)
+        z = y + (0.05 if index == 4 else 0.01) * rng.normal(0.0, 1.0, 200)
+        total.add([y], [z])
+        one = Tally(["y"], parse_metric(name))
+        one.add([y], [z])
+        alone.append(one.value())
+    by_input, end = total.by_input(), total.end(range(11), 0.95)
+    assert by_input is not None and end is not None
+    assert by_input == pytest.approx(alone) and int(np.argmax(by_input)) == 4
+    assert total.value() < end < max(alone)
+
+
+def test_a_metric_without_a_value_by_input_has_no_upper_end() -> None:
+    for name, has in (("top1", True), ("tokens", True), ("similarity", False), ("segmentation", False)):
+        metric = parse_metric(name)
+        assert metric.by_input == has
+        total = Tally(["y"], Measure(metric, TaskJudge(metric.task, ["y"])))
+        rng = np.random.default_rng(0)
+        for _ in range(4):
+            y = rng.normal(0.0, 1.0, (1, 5)).astype(np.float32)
+            total.add([y], [y])
+        assert total.end(range(4), 0.95) is None
+        assert (total.by_input() is not None) == has
+
+
+def test_a_part_of_the_samples_is_tallied_as_if_it_were_all() -> None:
+    """Labelled losses are relative to the float model's score on these samples."""
+    labels, scores = np.array([0, 1, 2, 0]), [np.eye(3, dtype=np.float32)[[each]] for each in (0, 1, 2, 1)]
+    changed = [np.eye(3, dtype=np.float32)[[each]] for each in (1, 1, 0, 1)]
+    metric = parse_metric("tokens")
+    measure = Measure(replace(metric, labelled=True), TaskJudge(metric.task, ["y"], labels=labels))
+    own = Tally(["y"], measure)
+    for y in scores:
+        own.add([y], [y])
+    total = Tally(["y"], own.measure_on(range(4)))
+    for y, z in zip(scores, changed, strict=True):
+        total.add([y], [z])
+    assert total.value() == pytest.approx(0.5)  # float is right on three of four, the other on one
+    rows = [1, 3]
+    assert total.only(rows, own.measure_on(rows)).value() == pytest.approx(0.0)
+    rows = [0, 2]
+    assert total.only(rows, own.measure_on(rows)).value() == pytest.approx(1.0)
+
+
+def test_a_further_metric_that_needs_more_samples_is_left_out_of_a_part() -> None:
+    bound = Bound(parse_metric("similarity"), 0.1)
+    total = Tally(["y"], Measure(RELATIVE, None, ((bound, TaskJudge(bound.metric.task, ["y"])),)))
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        y = rng.normal(0.0, 1.0, (1, 8)).astype(np.float32)
+        total.add([y], [y])
+    assert len(total.others()) == 1
+    assert len(total.only([0, 1, 2]).others()) == 1 and not total.only([0, 1]).others()
 
 
 def test_the_spread_is_that_of_the_worst_part_and_unknown_from_one_sample() -> None:
@@ -248,3 +296,24 @@ def test_the_spread_of_answers_that_are_not_float_is_that_of_the_share_that_chan
     changed = [[y, (np.arange(10) < count).astype(np.int64)] for count, (y, _) in zip(unequal, reference)]
     spread = accumulated(reference, changed).spread()
     assert spread == pytest.approx(np.std(unequal, ddof=1) / np.sqrt(4) / unequal.mean())
+
+
+def test_a_limit_on_the_worst_input_is_on_its_loss() -> None:
+    """Of all inputs together the error is smaller; further metrics are bounded alike."""
+    rng = np.random.default_rng(3)
+    metric = replace(RELATIVE, worst_input=True)
+    bound = Bound(replace(parse_metric("cosine"), worst_input=True), 0.02)
+    worst = Tally(["y"], Measure(metric, None, ((bound, None),)))
+    pool = Tally(["y"])
+    for index in range(8):
+        y = rng.normal(0.0, 1.0, 200)
+        z = y + (0.05 if index == 4 else 0.01) * rng.normal(0.0, 1.0, 200)
+        for tally in (worst, pool):
+            tally.add([y], [z])
+    by_input = pool.by_input()
+    assert by_input is not None and worst.by_input() == pytest.approx(by_input)
+    assert worst.value() == pytest.approx(by_input.max()) and worst.value() > 1.5 * pool.value()
+    assert worst.others()[0].loss == pytest.approx(by_input.max(), rel=0.02)  # the angle of a small change
+    assert worst.judged(0.1) > 2.0 * 0.1  # the further limit is broken by that factor
+    assert worst.l2() == pytest.approx(pool.l2()) and worst.end(range(8), 0.95) is None
+    assert metric.title == "error of the worst input"

@@ -1,11 +1,12 @@
 """A chain of convolutions, and a truth that differs from its error model."""
 
 import random
+from dataclasses import replace
 
 from taglio.error.model import BlockNoise, ErrorModel, OutputModel
 from taglio.model.graph import Graph
 from taglio.profile.result import Profile
-from taglio.quantize.precision import Assignment
+from taglio.quantize.precision import FLOAT32, Assignment
 from tests.plan.made_up import Sketch, choosers, error_of, forms, profile_of
 
 
@@ -25,6 +26,16 @@ def chain(blocks: int = 12, upper_log: float = 0.3) -> tuple[Graph, Profile, Err
     glue = {tensor.name: (0.0, 0.0, 3.0, 3.0) for tensor in graph.tensors}
     error = error_of(graph, (OutputModel("y", own, (), 0.0, 1.0),), upper_log)
     return graph, profile_of(graph, times, glue), error
+
+
+def paying(profile: Profile) -> Profile:
+    """The profile as if every block took 1 ms in float, and half of that in any other form."""
+    blocks = tuple(
+        replace(each, seconds=1e-3 if each.precision == FLOAT32.name else 5e-4, deviation_s=0.0)
+        for each in profile.blocks
+    )
+    glue = tuple(each.times(0.0, 0.0) for each in profile.glue)
+    return replace(profile, blocks=blocks, glue=glue, overhead_s=0.0)
 
 
 class Hidden:

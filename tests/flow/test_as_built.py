@@ -18,6 +18,7 @@ from taglio.quantize.precision import FLOAT32, Precision
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.openvino import BF16
 from tests.plan.made_up import Sketch
+from tests.processor import needs_bfloat16
 
 INT8 = Precision("int8", DEFAULT_SCHEME, "whole")
 LIMITS = Limits(0.01)
@@ -100,6 +101,7 @@ def test_what_may_hold_and_is_not_known_is_measured() -> None:
     assert RELATIVE.smooth
 
 
+@needs_bfloat16
 @pytest.mark.whole
 def test_the_predicted_error_of_a_plan_in_openvino_is_that_of_its_file() -> None:
     """A plan with 0.12 % was said to have 0.31 %: most of it was of blocks that the plan has in int8."""

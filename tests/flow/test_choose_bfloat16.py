@@ -13,7 +13,7 @@ from taglio.components.build import read, write
 from taglio.components.cut import cut
 from taglio.embedded import digits_data
 from taglio.error.loss import RELATIVE
-from taglio.flow import choose_bfloat16, settle
+from taglio.flow import choose_bfloat16, screen
 from taglio.flow.choose_bfloat16 import (
     _BYTE_S,
     _ONE,
@@ -26,16 +26,14 @@ from taglio.flow.choose_bfloat16 import (
     searched,
     with_int8,
 )
-from taglio.flow.choose_place import PlaceResult
+from taglio.flow.ledger import Measurement, Variant
 from taglio.flow.opening import Model
 from taglio.profile import sessions
 from taglio.quantize.qdq import in_bfloat16
 from taglio.runtimes.openvino import BF16, MIXED, NAME
-from taglio.runtimes.places import refusal
 from tests.end_to_end.command import Case
 from tests.models import digits_model
-
-mixes = pytest.mark.skipif(bool(refusal(MIXED)), reason="needs a processor on which OpenVINO computes in bfloat16")
+from tests.processor import needs_bfloat16
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +162,7 @@ def test_int8_is_expected_to_save_by_what_is_left_to_it() -> None:
     assert with_int8(1.0, 0.006, 0.01) == pytest.approx(1.0 - 0.8 * (1.0 - with_int8(1.0, 0.0, 0.01)))
 
 
-@mixes
+@needs_bfloat16
 def test_a_mixed_model_is_deployed_as_it_was_chosen(few: Model, tmp_path: Path) -> None:
     tensors = few.graph.blocks[3].outputs
     devices = {block.name: "local" for block in few.graph.blocks}
@@ -175,7 +173,7 @@ def test_a_mixed_model_is_deployed_as_it_was_chosen(few: Model, tmp_path: Path) 
     assert piece.properties["INFERENCE_PRECISION_HINT"] == "bf16"
 
 
-@mixes
+@needs_bfloat16
 @pytest.mark.whole  # compiles a real network many times
 def test_the_choice_keeps_its_share_and_int8_leaves_it_more(few: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     faster = {MIXED: 0.002, BF16: 0.001}
@@ -197,15 +195,15 @@ def test_the_choice_keeps_its_share_and_int8_leaves_it_more(few: Model, monkeypa
     )
 
 
-@mixes
+@needs_bfloat16
 @pytest.mark.whole
 def test_a_workspace_of_a_mixed_model_is_opened_again(
     tiny: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = Model(tiny.model, tiny.data, threads=1)
     tensors = work.graph.blocks[3].outputs
-    only = PlaceResult(MIXED, 0.001, 0.0, 0.001, False)
-    monkeypatch.setattr(settle, "float_everywhere", lambda *_: ([only], tensors))
+    only = Measurement(Variant(MIXED, "float32"), 0.001, 0.001, 0.0, 0.001)
+    monkeypatch.setattr(screen, "float_everywhere", lambda *_: ([only], tensors))
     result = taglio.optimize(work, max_error=0.05, effort=0.01, scheme="qdq-u8s8-asym-pc")
     assert result.setup.runtime == MIXED
     assert result.built.bfloat16 == tensors
@@ -215,12 +213,12 @@ def test_a_workspace_of_a_mixed_model_is_opened_again(
     assert main(["run", str(tmp_path / "out"), "--runs", "3"]) == 0
 
 
-@mixes
+@needs_bfloat16
 @pytest.mark.whole
 def test_a_profile_by_itself_is_not_of_a_mix(tiny: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Model(tiny.model, tiny.data, threads=1)
-    only = PlaceResult(MIXED, 0.001, 0.0, 0.001, False)
-    monkeypatch.setattr(settle, "float_everywhere", lambda *_: ([only], work.graph.blocks[3].outputs))
+    only = Measurement(Variant(MIXED, "float32"), 0.001, 0.001, 0.0, 0.001)
+    monkeypatch.setattr(screen, "float_everywhere", lambda *_: ([only], work.graph.blocks[3].outputs))
     assert taglio.profile(work, scheme="qdq-u8s8-asym-pc", effort=0.01).conditions.runtime == NAME
 
 

@@ -5,22 +5,25 @@ from math import inf
 import pytest
 
 import taglio
+from taglio.confirm import race
 from taglio.embedded import digits_data, digits_model
 from taglio.errors import BadOption
-from taglio.flow.optimize import _LEAST, _TYPICAL_S, _Clock
+from taglio.flow.optimize import _FIXED, _LEAST, _TYPICAL_S, _Clock
 
 
 def test_without_a_limit_every_stage_has_the_effort_that_was_asked_for() -> None:
     clock = _Clock(0.3, inf)
-    clock.laps["scheme"] = 1000.0
+    clock.laps["screen"] = 1000.0
     assert {clock.effort(stage) for stage in _TYPICAL_S} == {0.3}
 
 
 def test_the_time_that_is_left_is_for_all_later_stages() -> None:
     whole_s = sum(_TYPICAL_S.values())
-    clock = _Clock(1.0, 0.5 * whole_s)
-    assert clock.effort("scheme") == pytest.approx(0.5)
-    clock.laps["scheme"] = 0.5 * whole_s - 0.25 * _TYPICAL_S["plan"]
+    clock = _Clock(1.0, (_FIXED + 0.5 * (1.0 - _FIXED)) * whole_s)
+    assert clock.effort("screen") == pytest.approx(0.5)
+    last_s = (_FIXED + 0.25 * (1.0 - _FIXED)) * (_TYPICAL_S["plan"] + _TYPICAL_S["confirm"])
+    clock = _Clock(1.0, whole_s + last_s)
+    clock.laps["screen"] = whole_s
     assert clock.effort("plan") == pytest.approx(0.25)
     assert clock.effort("error") < 0.25
     clock.laps["error"] = whole_s
@@ -32,3 +35,11 @@ def test_the_time_that_is_left_is_for_all_later_stages() -> None:
 def test_a_limit_must_be_a_time(limit_s: float) -> None:
     with pytest.raises(BadOption, match="`time_limit_s` is"):
         taglio.optimize(digits_model(), digits_data(), max_error=0.02, time_limit_s=limit_s)
+
+
+def test_a_race_within_a_time_limit_takes_no_longer_than_what_is_left() -> None:
+    clock = _Clock(1.0, 100.0)
+    clock.laps["plan"] = 93.0
+    assert clock.patience().seconds == min(race.USUAL.seconds, 7.0)
+    clock.laps["plan"] = 99.0
+    assert clock.patience().seconds == min(race.USUAL.seconds, 5.0)

@@ -8,8 +8,8 @@ import pytest
 
 from taglio.flow.answers import Answers
 from taglio.flow.as_built import AsBuilt
-from taglio.flow.choose_place import PlaceResult
 from taglio.flow.finalists import everywhere, fastest_of, in_places, moved, winner_of
+from taglio.flow.ledger import Measurement, Variant
 from taglio.flow.search import Tried
 from taglio.plan.result import Interval, Limits, Placement, Plan
 from taglio.profile.stopwatch import Timed
@@ -128,12 +128,14 @@ def test_the_float_model_by_another_name_does_not_win() -> None:
 
 def test_every_place_says_what_became_of_it() -> None:
     own = {"float32": tried("float32", ORT), "int8": tried("int8", ORT, 0.04, holds=False)}
-    final = everywhere({ORT: own}, {ORT: 0.0, NAME: 0.0})
+    assert [*everywhere({ORT: own}, {ORT: 0.0, NAME: 0.0})] == ["float32", "int8", "float32, openvino"]
+    there = {name: tried(name, NAME) for name in ("float32", "int8")}
+    final = everywhere({ORT: own, NAME: there}, {ORT: 0.0, NAME: 0.0})
     final["int8, openvino"] = replace(final["int8, openvino"], refused="OpenVINO cannot load it")
     results = [
-        PlaceResult(ORT, 1.0, 0.0, 1.0, True),
-        PlaceResult(NAME, 2.0, 0.0, 2.0, False),
-        PlaceResult(BF16, 0.0, 0.0, 0.0, False, "no bfloat16"),
+        Measurement(Variant(ORT, "float32"), 1.0, 1.0, 0.0, 1.0),
+        Measurement(Variant(NAME, "float32"), 2.0, 2.0, 0.0, 2.0),
+        Measurement(Variant(BF16, "float32"), refused="no bfloat16"),
     ]
     clock = {"float32": timed(2.0), "int8": timed(1.0), "float32, openvino": timed(3.0)}
     rows = in_places(final, clock, {"int8": Answers(0.05, 0.05, None)}, results)

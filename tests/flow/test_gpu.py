@@ -56,7 +56,7 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {next(iter(each.values())).tobytes(): session.run(None, dict(each)) for each in samples}
     monkeypatch.setattr(cuda, "offered", lambda: True)
     monkeypatch.setattr(cuda, "open_session", lambda path, options: Prompt(path, options, answers))
-    monkeypatch.setattr("taglio.flow.choose_place.refusal", lambda name: "" if name in cuda.PLACES else known(name))
+    monkeypatch.setattr("taglio.flow.places.refusal", lambda name: "" if name in cuda.PLACES else known(name))
 
 
 @pytest.mark.whole
@@ -66,8 +66,8 @@ def test_the_fastest_place_wins_with_its_copies_and_what_it_leaves_to_the_cpu(tm
     assert result.table and result.plan.runtime == cuda.NAME and not result.plan.assignment()
     rows = {(row.runtime, row.name): row for row in result.table.places}
     assert rows[cuda.TF32, "float32"].holds and rows[cuda.NAME, "float32"].judged
-    assert (cuda.NAME, "int8") in rows and (cuda.TF32, "int8") not in rows
-    assert "the float model alone" in rows[cuda.F16, "float32"].reason
+    assert ("onnxruntime", "int8") in rows and (cuda.TF32, "int8") not in rows
+    assert "the float model's answers there have error" in rows[cuda.F16, "float32"].reason
     (told,) = [note for note in result.table.notes if note.startswith(f"{cuda.NAME}: ")]
     assert "copying between host and GPU takes 0.0" in told and "on the CPU: 3 operators (Gather 2, Slice 1)" in told
 

@@ -12,18 +12,21 @@ import pytest
 import taglio
 from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster, Device, Link
+from taglio.cluster.planning.explain import Again, again
+from taglio.cluster.planning.place import Answer
+from taglio.cluster.planning.place import place as solve
+from taglio.cluster.planning.workload import Objective, Workload, parse_objective
 from taglio.error.loss import parse_metric
 from taglio.errors import BadArtifact, BadOption, Infeasible
 from taglio.flow import place, placing
 from taglio.flow.place import Candidate, moving_from
 from taglio.flow.placing import reopened
-from taglio.plan.explain import Again, again
-from taglio.plan.place import Answer
-from taglio.plan.place import place as solve
-from taglio.plan.workload import Objective, Workload, parse_objective
-from taglio.quantize.precision import FLOAT32
+from taglio.plan.result import Interval, Limits, Placement, Plan
+from taglio.quantize.precision import precisions
+from taglio.quantize.scheme import parse_scheme
 from tests.conftest import TWO_DEVICES, Staged
 from tests.end_to_end.command import SCHEME
+from tests.flow.made_up import paying
 from tests.models import Sketch
 
 CLUSTER = Cluster("a", (Device("a", active_watts=2.0), Device("b", active_watts=5.0)), ())
@@ -71,13 +74,32 @@ def taken_in(candidate: Candidate, runtime: str) -> Candidate:
 def with_int8_that_pays(candidate: Candidate) -> Candidate:
     """The same as if every block took 1 ms in float, and half of that in any other form: what was measured for the
     fixture may say, on a busy machine, that int8 is slower."""
-    measured = candidate.measured
-    blocks = tuple(
-        replace(each, seconds=1e-3 if each.precision == FLOAT32.name else 5e-4, deviation_s=0.0)
-        for each in measured.blocks
-    )
-    glue = tuple(each.times(0.0, 0.0) for each in measured.glue)
-    return replace(candidate, measured=replace(measured, blocks=blocks, glue=glue, overhead_s=0.0))
+    return replace(candidate, measured=paying(candidate.measured))
+
+
+@pytest.mark.parametrize(
+    ("instructions", "form", "scheme", "told"),
+    [
+        (("avx2",), "int8", "qdq-u8s8-asym-pc", True),
+        (("avx2", "avx_vnni"), "int8", "qdq-u8s8-asym-pc", False),
+        ((), "int8", "qdq-u8s8-asym-pc", False),  # nothing is known
+        (("avx2",), "float32", "qdq-u8s8-asym-pc", False),
+        (("avx2",), "int8", "qdq-u8s8-asym-pc-rr", False),
+    ],
+)
+def test_a_device_whose_sums_saturate_is_named(
+    embedded: Candidate, instructions: tuple[str, ...], form: str, scheme: str, told: bool
+) -> None:
+    """Errors are measured on another processor, where they do not."""
+    measured, parsed = embedded.measured, parse_scheme(scheme)
+    machine = replace(measured.conditions.machine, instructions=instructions)
+    there = replace(measured, conditions=replace(measured.conditions, machine=machine))
+    none = Interval(0.0, 0.0, 0.0, 0.9)
+    placed = (Placement("conv", "server", form), Placement("other", "camera", "float32"))
+    plan = Plan("m", parsed, precisions(parsed), Limits(0.01), placed, "optimal", 0.0, none, none)
+    notes = place.saturating_devices(plan, {"server": there, "camera": there})
+    assert len(notes) == told
+    assert all(note.startswith("server: no VNNI") and "qdq-u8s8-asym-pc-rr" in note for note in notes)
 
 
 def runtimes(candidate: Candidate, where: Cluster) -> dict[str, str]:
@@ -127,7 +149,7 @@ def test_a_limit_that_a_larger_error_does_not_help_is_refused_at_once(
 
     monkeypatch.setattr(place, "solve", counted)
     alone = Cluster("camera", (Device("camera", profile="profile.json", memory_bytes=1.0),), ())
-    with pytest.raises(Infeasible, match="the memory of"):
+    with pytest.raises(Infeasible, match=r"block \S+ needs at least \S+ MB on camera \(memory_mb = 1e-06\)"):
         place.place(embedded, alone, time_limit_s=0.5)
     assert tried == 1
 

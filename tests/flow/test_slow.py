@@ -116,7 +116,7 @@ def test_a_metric_that_takes_10_s_is_read_seldom(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "slow_metric", SimpleNamespace(reading=reading))
     model, data = slow()
     metric = "slow_metric:reading"
-    result = taglio.optimize(model, data, max_error=1.0, effort=0.1, metric=metric, runtime="onnxruntime", threads=1)
+    result = taglio.optimize(model, data, min_score=1.0, effort=0.1, metric=metric, runtime="onnxruntime", threads=1)
     assert result.table is not None
     assert result.table.stage_seconds["plan"] < 140.0
 
@@ -154,13 +154,13 @@ def test_a_fast_model_is_studied_on_all_inputs(monkeypatch: pytest.MonkeyPatch) 
     work = Model(g.model(g.rename(y, "y")), {"x": data}, threads=1)
     profile = taglio.profile(work, effort=0.001)
     studied = taglio.error_model(work, profile, effort=0.001)
-    assert studied.samples == len(work.data.held_out.samples) == 32
+    assert studied.samples == len(work.data.held_out.samples) == 22  # ten are unseen
 
 
 @pytest.mark.whole
 def test_a_model_of_one_block_is_not_timed_again_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model of 20 µs took two minutes: the plans of the second round were those of the first. Four inputs of a study
-    are worth more than the time that three of them would save."""
+    """A model of 20 µs took two minutes. Four inputs of a study are worth more than the time that three of them would
+    save."""
     refined: list[object] = []
     real = measure.refine
 
@@ -172,19 +172,21 @@ def test_a_model_of_one_block_is_not_timed_again_for_nothing(monkeypatch: pytest
     g = Sketch(1)
     y = g.op("Gemm", g.input("x", 1, 16), g.weight(16, 8))
     data = {"x": g.rng.normal(0, 1, (32, 16)).astype(np.float32)}
-    result = taglio.optimize(g.model(g.rename(y, "y")), data, max_error=0.05, effort=0.001, runtime="onnxruntime")
-    assert len(refined) == 1
-    assert result.error.samples >= 4
+    result = taglio.optimize(
+        g.model(g.rename(y, "y")), data, max_error=0.05, effort=0.001, runtime="onnxruntime", force_int8=["*"]
+    )
+    assert len(refined) <= 1
+    assert result.error is not None and result.error.samples >= 4
 
 
 def test_few_different_runs_need_a_share_of_the_time() -> None:
     one, other = {"a": INT8}, {"a": ANCHOR}
-    assert _share([{}, one, other, one, other, one]) == pytest.approx(3 / 14)
+    assert _share([{}, one, other, one, other, one]) == pytest.approx(3 / 11)
     assert _share([{f"block{index}": INT8} for index in range(20)]) == 1.0
 
 
 def test_fewer_inputs_compare_schemes_at_a_small_effort() -> None:
-    model, data = slow(80)
+    model, data = slow(120)
     work = Model(model, data, threads=1)
     counts = [len(work.quick_reference(1e-4, effort).samples) for effort in (1.0, 2.0, 0.5, 0.05)]
     assert counts == [32, 32, 16, 8]

@@ -287,9 +287,9 @@ def test_random_answers_are_told_and_no_reason_to_leave_a_model_as_it_is(tmp_pat
         return loaded(g.model(y), tmp_path)
 
     model = noisy("RandomNormalLike", "RandomUniformLike", opset=11)
-    assert "answers are random (RandomNormalLike, RandomUniformLike): for the same input output" in model.random
+    assert "answers are random (RandomNormalLike, RandomUniformLike): for the same input output" in model.remarks[0]
     assert model.opset == 17  # raised, though its answers are others each time
-    assert noisy("Neg").random == ""
+    assert noisy("Neg").remarks == ()
 
 
 def test_a_model_with_random_answers_is_simplified_alike_each_time(tmp_path: Path) -> None:
@@ -436,3 +436,93 @@ def test_weights_that_one_branch_reads_move_into_it(tmp_path: Path) -> None:
             open_session(each, SessionOptions(1), label="m").run(None, feed)[0] for each in (proto, model.proto)
         )
         np.testing.assert_array_equal(before, after)
+
+
+# Dimensions
+
+
+def two_lengths() -> onnx.ModelProto:
+    """Two inputs whose second dimension has one name, though only the rows need it: the second is reduced over it."""
+    g = Sketch(31)
+    a, b = g.input("a", "B", "S", 16), g.input("b", "B", "S", 16)
+    mean = g.op("ReduceMean", g.op("MatMul", b, g.weight(16, 16)), axes=[1], keepdims=1)
+    return g.model(g.op("Add", g.op("MatMul", a, g.weight(16, 16)), mean))
+
+
+@pytest.mark.parametrize("lengths", [(5, 9), (9, 5), (1, 40)])
+def test_a_dimension_with_two_sizes_in_the_data_loses_its_name(lengths: tuple[int, int], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    feed = {
+        name: rng.standard_normal((1, size, 16)).astype(np.float32) for name, size in zip("ab", lengths, strict=True)
+    }
+    model = load(saved(two_lengths(), tmp_path), samples=lambda _: [feed])
+    assert model.remarks == (f"dimension S is {lengths[0]} in a and {lengths[1]} in b, so it is taken as several",)
+    assert [spec.shape for spec in model.inputs] == [("B", None, 16)] * 2
+    (answer,) = open_session(model.proto, SessionOptions(1)).run(None, feed)
+    assert answer.shape == (1, lengths[0], 16)
+
+
+def test_a_dimension_with_one_size_keeps_its_name(tmp_path: Path) -> None:
+    feed = {name: np.ones((1, 4, 16), np.float32) for name in "ab"}
+    model = load(saved(two_lengths(), tmp_path), samples=lambda _: [feed])
+    assert model.remarks == () and [spec.shape for spec in model.inputs] == [("B", "S", 16)] * 2
+
+
+# Constants
+
+
+@pytest.mark.parametrize("kind", ["Expand", "Tile", "ConstantOfShape", "Range"])
+def test_a_table_that_operators_write_is_not_stored_in_the_model(kind: str, tmp_path: Path) -> None:
+    g = Sketch(32)
+    rows = 400_000
+    match kind:
+        case "Expand":
+            table = g.op("Expand", g.weight(1, 4), g.constant(np.array([rows, 4])))
+        case "Tile":
+            table = g.op("Tile", g.weight(1, 4), g.constant(np.array([rows, 1])))
+        case "ConstantOfShape":
+            table = g.op("ConstantOfShape", g.constant(np.array([rows, 4])))
+        case _:
+            ends = (g.constant(np.array(end, np.float32)) for end in (0, 4 * rows, 1))
+            table = g.op("Reshape", g.op("Range", *ends), g.constant(np.array([rows, 4])))
+    row = g.op("Gather", table, g.op("Cast", g.input("row", 1), to=TensorProto.INT64), axis=0)
+    model = loaded(g.model(g.op("Add", row, g.input("x", 1, 4))), tmp_path)
+    assert model.proto.ByteSize() < 10_000
+
+
+def test_weights_that_are_moved_are_folded_whatever_their_size(tmp_path: Path) -> None:
+    g = Sketch(33)
+    moved = g.op("Transpose", g.weight(600, 500), perm=[1, 0])
+    model = loaded(g.model(g.op("MatMul", g.input("x", 1, 500), moved)), tmp_path)
+    assert [node.op_type for node in model.proto.graph.node] == ["MatMul"]
+
+
+# Outputs
+
+
+@pytest.mark.parametrize(
+    ("batch", "declared", "right"),
+    [(2, (2, 7), (2, 12)), (2, (1, 12), (2, 12)), ("N", (1, 12), ("N", 12)), (2, (2, 3, 4), (2, 12))],
+)
+def test_a_stale_shape_of_an_output_is_corrected_and_told(
+    batch: int | str, declared: tuple[int, ...], right: tuple[int | str, ...], tmp_path: Path
+) -> None:
+    g = Sketch(34)
+    proto = g.model(g.op("Relu", g.op("MatMul", g.input("x", batch, 16), g.weight(16, 12))))
+    name = proto.graph.output[0].name
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info(name, TensorProto.FLOAT, declared))
+    model = loaded(proto, tmp_path)
+    dims = model.proto.graph.output[0].type.tensor_type.shape.dim
+    assert tuple(dim.dim_param or dim.dim_value for dim in dims) == right
+    (remark,) = model.remarks
+    assert f"declares [{', '.join(map(str, declared))}] for output {name}" in remark
+
+
+def test_a_shape_that_is_right_or_wider_stays(tmp_path: Path) -> None:
+    for declared in ((2, 12), ("rows", 12)):
+        g = Sketch(35)
+        proto = g.model(g.op("Relu", g.op("MatMul", g.input("x", 2, 16), g.weight(16, 12))))
+        name = proto.graph.output[0].name
+        proto.graph.output[0].CopyFrom(helper.make_tensor_value_info(name, TensorProto.FLOAT, declared))
+        model = loaded(proto, tmp_path)
+        assert model.remarks == ()

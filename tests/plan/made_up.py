@@ -4,8 +4,8 @@ What an assignment costs and how much noise it adds is worked out from the reade
 unlike taglio's own three ways (predict, formulate, check), which go from the producer's.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import exp, inf, log
 from random import Random
@@ -22,8 +22,10 @@ from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision, precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
 
-CHOICES = precisions(DEFAULT_SCHEME)
-FLOAT, INT8, ANCHOR = CHOICES
+CHOICES = precisions(replace(DEFAULT_SCHEME, uncalibrated=("w8", "dyn", "w4")))
+FLOAT, INT8, ANCHOR, *UNCALIBRATED = CHOICES
+# The forms that read int8, by name; those without calibration read float.
+READ_INT8 = ("int8", "int8-anchor")
 MICROSECOND = 1e-6
 # Rows of the solver's program and of the checker may be broken by a millionth.
 LENIENT = 1e-5
@@ -44,12 +46,17 @@ class Sketch:
         """A block with weights; `soft` gives it an activation that its anchor form leaves in float."""
         return self._add("soft" if soft else "conv", inputs, weights=True, soft=soft)[0]
 
+    def product(self, *inputs: str) -> str:
+        """A product with a constant matrix, which also has the forms without calibration."""
+        return self._add("product", inputs, weights=True, matrix=True)[0]
+
     def join(self, *inputs: str) -> str:
         """A weightless operator, which ONNX Runtime makes int8 by itself where all around it is."""
         return self._add("join", inputs)[0]
 
-    def move(self, source: str, outputs: int = 1, refusal: str = "") -> list[str]:
-        return self._add("move", (source,), outputs=outputs, refusal=refusal, movement=True)
+    def move(self, source: str, outputs: int = 1, refusal: str = "", *, steered_by: str = "") -> list[str]:
+        inputs = (source, steered_by) if steered_by else (source,)
+        return self._add("move", inputs, outputs=outputs, refusal=refusal, movement=True)
 
     def refused(self, *inputs: str, outputs: int = 1) -> list[str]:
         return self._add("refused", inputs, outputs=outputs, refusal="no int8 kernel")
@@ -72,13 +79,27 @@ class Sketch:
         soft: bool = False,
         refusal: str = "",
         movement: bool = False,
+        matrix: bool = False,
     ) -> list[str]:
         name = f"{kind}{len(self.blocks)}"
         made = [f"{name}.{index}" for index in range(outputs)]
         operators = (name, f"{name}/tail") if soft else (name,)
         weighted = (f"{name}.w",) if weights else ()
         self.blocks.append(
-            Block(name, kind, operators, inputs, tuple(made), weighted, len(weighted), 1, refusal, movement, soft)
+            Block(
+                name,
+                kind,
+                operators,
+                inputs,
+                tuple(made),
+                weighted,
+                len(weighted),
+                1,
+                refusal,
+                movement,
+                soft,
+                matrix=matrix,
+            )
         )
         self.tensors |= dict.fromkeys(made, name)
         return made
@@ -125,8 +146,8 @@ def seconds(graph: Graph, profile: Profile, chosen: Assignment) -> float:
     origin, tensors = origins(graph), graph.tensor_map()
     for glue in profile.glue:
         mine = [(tensor, reader) for tensor, reader in readings(graph) if origin[tensor].name == glue.flow]
-        into_int8 = {tensor for tensor, reader in mine if name.get(reader, "float32") != "float32"}
-        into_float = [reader for _, reader in mine if name.get(reader, "float32") == "float32"]
+        into_int8 = {tensor for tensor, reader in mine if name.get(reader) in READ_INT8}
+        into_float = [reader for _, reader in mine if name.get(reader) not in READ_INT8]
         producer = tensors[glue.flow].producer
         form = name[producer] if producer is not None else "float32"
         if form == "int8":
@@ -147,7 +168,8 @@ def noise(graph: Graph, output: OutputModel, chosen: Assignment) -> float:
     for flow, reader in edges(graph):
         source = producer[flow]
         in_int8 = source is not None and source in chosen and chosen[source].name == "int8"
-        total += edge.get((flow, reader), 0.0) if reader in chosen and not in_int8 else 0.0
+        reads_int8 = reader in chosen and chosen[reader].name in READ_INT8
+        total += edge.get((flow, reader), 0.0) if reads_int8 and not in_int8 else 0.0
     return total
 
 
@@ -184,7 +206,7 @@ def assignments(graph: Graph, limits: Limits) -> Iterator[dict[str, Precision]]:
         if block.name in held:
             fitting = [FLOAT]
         elif block.name in limits.int8_blocks:
-            fitting.remove(FLOAT)
+            fitting = [precision for precision in fitting if precision.name in READ_INT8]
         options.append(fitting)
     seen: set[tuple[tuple[str, str], ...]] = set()
     for row in product(*options):
@@ -278,26 +300,35 @@ KINDS = ("conv", "conv", "conv", "soft", "join", "join", "join", "move", "move",
 
 
 @st.composite
-def problems(draw: st.DrawFn, largest: int = 7, *, sparing: bool = True) -> Problem:
-    """A graph of 2 to `largest` blocks with times, noises and limits; `sparing`: some changes of type spare time."""
-    count = draw(st.sampled_from(range(2, largest + 1)))
-    rng = draw(st.randoms(use_true_random=True))
-    graph = _graph(rng, count)
+def problems(
+    draw: st.DrawFn, largest: int = 7, *, sparing: bool = True, kinds: Sequence[str] = KINDS, smallest: int = 2
+) -> Problem:
+    """A graph of `smallest` to `largest` blocks of some `kinds` with times, noises and limits; `sparing`: some changes
+    of type spare time."""
+    count = draw(st.sampled_from(range(smallest, largest + 1)))
+    return problem_of(draw(st.randoms(use_true_random=True)), count, kinds=kinds, sparing=sparing)
+
+
+def problem_of(rng: Random, count: int, *, kinds: Sequence[str] = KINDS, sparing: bool = True) -> Problem:
+    """A problem of `count` blocks, as `problems` draws them."""
+    graph = _graph(rng, count, kinds)
     profile, error = _profile(rng, graph, sparing), _error(rng, graph)
     return Problem(graph, profile, error, _limits(rng, graph, error))
 
 
-def _graph(rng: Random, count: int) -> Graph:
+def _graph(rng: Random, count: int, kinds: Sequence[str] = KINDS) -> Graph:
     """A chain with fan-out, joins, movement, soft tails, refused blocks, and outputs in the middle."""
     sketch, back = Sketch(), rng.randint(1, 3)
     for index in range(rng.randint(1, 2)):
         sketch.input(f"in{index}")
     for _ in range(count):
-        kind = rng.choice(KINDS)
+        kind = rng.choice(kinds)
         recent = list(sketch.tensors)[-back:]
         first, second = rng.choice(recent), rng.choice(recent)
         if kind in ("conv", "soft"):
             sketch.conv(first, soft=kind == "soft")
+        elif kind == "product":
+            sketch.product(first)
         elif kind == "join":
             sketch.join(*dict.fromkeys((first, second)))
         elif kind == "move":
@@ -332,14 +363,14 @@ def _profile(rng: Random, graph: Graph, sparing: bool) -> Profile:
 
 
 def _error(rng: Random, graph: Graph) -> ErrorModel:
-    """One or two outputs with noises of one size or over decades, some of them none."""
+    """One to three outputs with noises of one size or over decades, some of them none."""
     decades = rng.choice((0.0, 1.0, 6.0))
 
     def amount() -> float:
         return 10.0 ** (-2.0 - decades * rng.random()) if rng.random() < 0.8 else 0.0
 
     outputs = []
-    for index in range(rng.randint(1, 2)):
+    for index in range(rng.randint(1, 3)):
         own = tuple(BlockNoise(b.name, name, amount()) for b in choosers(graph) for name in forms(b)[1:])
         edge = tuple(EdgeNoise(flow, reader, amount()) for flow, reader in edges(graph))
         level, exponent = rng.uniform(-1.0, 1.0), rng.choice((0.5, 0.8, 1.0, 1.2))

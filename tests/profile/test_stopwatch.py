@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.parser import parse_model
 
-from taglio.profile import quota, speed, stopwatch
+from taglio import cores
+from taglio.profile import speed, stopwatch
 from taglio.profile.kernels import kernel_seconds, unpaused
 from taglio.profile.measure import MIXES, mixes_within
 from taglio.profile.sessions import sessions_within
@@ -252,7 +253,7 @@ def test_the_reference_takes_what_the_quota_sustains_however_long_the_device_res
     """Else 0.3 to 0.4 ms after a rest: that is how long a device was told to be faster than in its profile."""
     machine = on(Quota(0.0002, 0.5), monkeypatch)
     machine.now_ns = round(rested_ms * 1e6)
-    monkeypatch.setattr(speed, "quota", lambda: quota.Quota(0.005, 0.01))
+    monkeypatch.setattr(speed, "quota", lambda: cores.Quota(0.005, 0.01))
     monkeypatch.setattr(speed, "_session", lambda _threads: (machine, {}))
     assert reference_seconds(1, 0.015) == pytest.approx(0.0004, rel=0.03)
 

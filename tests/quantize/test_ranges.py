@@ -48,3 +48,25 @@ def test_a_masked_tensor_has_no_range_and_says_why(mask: float, tmp_path: Path) 
     found = calibrate(load(saved(proto, tmp_path)), dataset({"x": np.ones((1, 2), np.float32)}), "minmax")
     assert "x" in found.low_high and "y" not in found.low_high
     assert "mask" in found.without["y"]
+
+
+@pytest.mark.parametrize("method", ["percentile", "entropy"])
+@pytest.mark.parametrize("factor", [1e6, 1e12])
+def test_later_samples_may_be_any_number_of_times_as_large(method: str, factor: float, tmp_path: Path) -> None:
+    g = Sketch(1)
+    model = loaded(g.model(g.op("Relu", g.input("x", 1, 64))), tmp_path)
+    small = np.random.default_rng(0).standard_normal((1, 64)).astype(np.float32)
+    ranges = calibrate(model, dataset({"x": small}, {"x": small * np.float32(factor)}), method)  # type: ignore[arg-type]
+    low, high = ranges.low_high["x"]
+    assert 0.2 * factor * small.max() <= high <= factor * small.max() * (1 + 1e-6)
+    assert low < 0.0
+
+
+@pytest.mark.parametrize("method", ["percentile", "entropy"])
+def test_infinite_and_missing_values_leave_a_tensor_without_a_range(method: str, tmp_path: Path) -> None:
+    g = Sketch(1)
+    model = loaded(g.model(g.op("Relu", g.input("x", 1, 4)), g.op("Neg", g.input("z", 1, 4))), tmp_path)
+    ones = np.ones((1, 4), np.float32)
+    odd = {"x": np.array([[1.0, np.inf, 0.0, 2.0]], np.float32), "z": ones * np.nan}
+    ranges = calibrate(model, dataset({"x": ones, "z": ones}, odd), method)  # type: ignore[arg-type]
+    assert "x" in ranges.without and "z" in ranges.without

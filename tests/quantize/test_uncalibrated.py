@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 
 from taglio.error.switchable import Switchable
 from taglio.errors import BadOption, CannotQuantize
@@ -17,7 +17,7 @@ from taglio.model import graph as graphs
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.plan.one_machine import pinned
-from taglio.quantize.precision import UNCALIBRATED, Precision
+from taglio.quantize.precision import UNCALIBRATED, Precision, uncalibrated_forms
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import Scheme, Uncalibrated, parse_scheme
@@ -25,9 +25,12 @@ from taglio.quantize.uncalibrated import BLOCK, quantize_matrix
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.session import opener
 from tests.models import Sketch, feeds, loaded
+from tests.processor import SATURATES, needs_wide_sums
 
 ONE_THREAD = SessionOptions(threads=1)
 SCHEME = Scheme()
+FORMS = uncalibrated_forms(SATURATES)
+DYNAMIC = FORMS["dyn7" if SATURATES else "dyn"]
 
 
 def mixed() -> onnx.ModelProto:
@@ -80,7 +83,9 @@ def test_blocks_with_a_constant_matrix_have_the_form(
         builder.build({small: UNCALIBRATED["w8"]})
 
 
-@pytest.mark.parametrize(("name", "most"), [("w8", 0.025), ("dyn", 0.05), ("w4", 0.4)])
+@pytest.mark.parametrize(
+    ("name", "most"), [("w8", 0.025), pytest.param("dyn", 0.05, marks=needs_wide_sums), ("dyn7", 0.05), ("w4", 0.4)]
+)
 def test_both_runtimes_answer_like_float(
     network: tuple[Model, Graph, QdqBuilder, dict[str, np.ndarray]], name: Uncalibrated, most: float, tmp_path: Path
 ) -> None:
@@ -88,7 +93,7 @@ def test_both_runtimes_answer_like_float(
     form = UNCALIBRATED[name]
     built = builder.build({block.name: form for block in graph.blocks if form.fits(block)})
     onnx.checker.check_model(built)
-    operator = "DynamicQuantizeMatMul" if name == "dyn" else "MatMulNBits"
+    operator = "DynamicQuantizeMatMul" if name in ("dyn", "dyn7") else "MatMulNBits"
     assert [node.op_type for node in built.graph.node].count(operator) == 3
     assert built.ByteSize() < 0.6 * model.proto.ByteSize()
     path = tmp_path / "built.onnx"
@@ -103,7 +108,7 @@ def test_the_switchable_graph_is_every_built_mix(
     network: tuple[Model, Graph, QdqBuilder, dict[str, np.ndarray]],
 ) -> None:
     model, graph, builder, feed = network
-    forms = (Precision("int8", SCHEME, "whole"), *UNCALIBRATED.values())
+    forms = (Precision("int8", SCHEME, "whole"), *FORMS.values())
     switchable = Switchable(model, graph, builder, forms, ONE_THREAD)
     blocks = [block for block in graph.blocks if UNCALIBRATED["w8"].fits(block)]
     for chosen in product((None, *forms), repeat=len(blocks)):
@@ -172,12 +177,14 @@ def distance(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float
     return max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(found, wanted, strict=True))
 
 
+@pytest.mark.parametrize("form", [pytest.param("dyn", marks=needs_wide_sums), "dyn7"])
 @pytest.mark.parametrize("kind", VARIANTS)
-def test_an_lstm_answers_like_float(kind: Recurrent, tmp_path: Path) -> None:
+def test_an_lstm_answers_like_float(kind: Recurrent, form: Uncalibrated, tmp_path: Path) -> None:
     model, graph, builder, feed = with_lstm(kind, tmp_path)
     (lstm,) = (block for block in graph.blocks if block.kind == "LSTM")
-    assert [name for name, form in UNCALIBRATED.items() if form.fits(lstm)] == ["dyn"] and not lstm.quantizable
-    built = builder.build({lstm.name: UNCALIBRATED["dyn"]})
+    assert [name for name, form in UNCALIBRATED.items() if form.fits(lstm)] == ["dyn", "dyn7"]
+    assert not lstm.quantizable
+    built = builder.build({lstm.name: UNCALIBRATED[form]})
     assert [node.op_type for node in built.graph.node].count("DynamicQuantizeLSTM") == 1
     assert built.ByteSize() < 0.5 * model.proto.ByteSize()
     path = tmp_path / "built.onnx"
@@ -192,11 +199,11 @@ def test_an_lstm_answers_like_float(kind: Recurrent, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [VARIANTS[0], VARIANTS[-1]])
 def test_the_switchable_graph_is_every_mix_with_an_lstm(kind: Recurrent, tmp_path: Path) -> None:
     model, graph, builder, feed = with_lstm(kind, tmp_path)
-    forms = (Precision("int8", SCHEME, "whole"), *UNCALIBRATED.values())
+    forms = (Precision("int8", SCHEME, "whole"), *FORMS.values())
     switchable = Switchable(model, graph, builder, forms, ONE_THREAD)
     lstm, product_block = graph.blocks[1:]
     assert [switch.precision.name for switch in switchable.switches if switch.block == lstm.name] == ["int8-dynamic"]
-    for chosen in product((None, UNCALIBRATED["dyn"]), (None, forms[0])):
+    for chosen in product((None, DYNAMIC), (None, forms[0])):
         mix = {block.name: form for block, form in zip((lstm, product_block), chosen, strict=True) if form is not None}
         built = open_session(builder.build(mix), ONE_THREAD).run(list(model.outputs), feed)
         for one, other in zip(switchable.run(mix, feed), built, strict=True):
@@ -230,3 +237,63 @@ def test_a_scheme_names_its_forms() -> None:
     assert scheme.uncalibrated == ("w8", "dyn", "w4")
     assert parse_scheme(str(scheme)) == scheme
     assert scheme.calibrated == Scheme().calibrated
+
+
+def test_a_scheme_names_weights_of_seven_bits_in_every_form() -> None:
+    wide = parse_scheme("qdq-u8s8-asym-pc-w8-dyn-w4")
+    assert wide.may_saturate and not wide.narrow.may_saturate
+    assert str(wide.narrow) == "qdq-u8s8-asym-pc-rr-w8-dyn7-w4"
+    assert parse_scheme(str(wide.narrow)) == wide.narrow
+    # 8-bit weights are u8 here, whose products are added in 32 bits: int8-dynamic alone may saturate.
+    assert str(parse_scheme("qdq-u8u8-asym-pt-dyn").narrow) == "qdq-u8u8-asym-pt-dyn7"
+    with pytest.raises(BadOption, match="weights of 8 bits or of 7: write dyn or dyn7"):
+        parse_scheme("qdq-u8s8-asym-pc-dyn-dyn7")
+
+
+@pytest.mark.parametrize(("saturates", "largest"), [(True, 64), (False, 127)])
+def test_int8_dynamic_has_weights_that_fit_the_processor(
+    network: tuple[Model, Graph, QdqBuilder, dict[str, np.ndarray]], saturates: bool, largest: int
+) -> None:
+    """And no others are left by a build for another processor."""
+    _, graph, builder, _ = network
+    forms = {each.name: each for each in uncalibrated_forms(saturates).values()}
+    assert list(forms) == ["int8-weights", "int8-dynamic", "int4-weights"]
+    form = forms["int8-dynamic"]
+    built = builder.build({block.name: form for block in graph.blocks if form.fits(block)})
+    constants = {each.name: numpy_helper.to_array(each) for each in built.graph.initializer}
+    stored = [constants[node.input[1]] for node in built.graph.node if node.op_type == "DynamicQuantizeMatMul"]
+    assert len(stored) == 3 and {int(np.abs(values.astype(int)).max()) for values in stored} == {largest}
+    lstm = quantize_matrix(np.random.default_rng(3).normal(size=(2, 48, 160)).astype(np.float32), form)
+    assert int(np.abs(lstm.values.astype(int)).max()) == largest and lstm.scale.shape == (2, 160)
+
+
+@pytest.mark.parametrize(("bits", "level", "form"), [(4, None, "w4"), (4, 0, "w4"), (8, 1, "w8"), (4, 4, "")])
+def test_a_blockwise_product_of_the_source_has_the_form_that_multiplies_in_int8(
+    bits: int, level: int | None, form: str, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    stored = rng.integers(0, 256, (64, 2, 32 * bits // 8)).astype(np.uint8)
+    scales = rng.uniform(0.001, 0.01, 128).astype(np.float32)
+    attributes: dict[str, Any] = {} if level is None else {"accuracy_level": level}
+    node = helper.make_node(
+        "MatMulNBits", ["x", "stored", "scales"], ["y"], name="product", domain="com.microsoft",
+        K=64, N=64, bits=bits, block_size=32, **attributes,
+    )  # fmt: skip
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 64])
+    wanted = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 64])
+    constants = [numpy_helper.from_array(stored, "stored"), numpy_helper.from_array(scales, "scales")]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "blockwise", [given], [wanted], constants)
+    model = loaded(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path)
+    blocks = graphs.build(model)
+    (block,) = blocks.blocks
+    assert [short for short, each in UNCALIBRATED.items() if each.fits(block)] == ([form] if form else [])
+    if not form:
+        return
+    built = QdqBuilder(model, blocks, {}).build({"product": UNCALIBRATED[form]})  # type: ignore[index]
+    (node,) = built.graph.node
+    assert [each.i for each in node.attribute if each.name == "accuracy_level"] == [4]
+    assert {each.name for each in built.graph.initializer} == {"stored", "scales"}
+    x = rng.standard_normal((1, 64)).astype(np.float32)
+    exact, answer = (open_session(each, SessionOptions(1)).run(None, {"x": x})[0] for each in (model.proto, built))
+    assert 0.0 < float(np.linalg.norm(answer - exact) / np.linalg.norm(exact)) < 0.02

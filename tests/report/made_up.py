@@ -9,7 +9,6 @@ from taglio.embedded import digits_data
 from taglio.error.loss import RELATIVE
 from taglio.error.model import Alone, ErrorModel, OutputModel, Subset
 from taglio.flow import workspace
-from taglio.flow.choose_repairs import RepairResult
 from taglio.flow.outcome import Outcome, Point, Variant
 from taglio.flow.work import Setup
 from taglio.model.graph import Graph, build
@@ -100,7 +99,6 @@ def made_up_outcome(model: Model, graph: Graph, profile: Profile, count: int, pl
         {"profile": 3.4, "error": 10.5},
         300_000_000,
         plan_sha256=plan.fingerprint(),
-        repairs=(RepairResult("ranges", 0.031, 0.03, 1.02, False), RepairResult("bias", 0.031, 0.023, 0.8, True)),
     )
 
 

@@ -6,7 +6,20 @@ import onnx
 import pytest
 
 from taglio.cli import main
-from tests.models import Sketch, saved
+from taglio.cli.parser import build_parser
+from taglio.error.tasks.suggest import Suggestion
+from taglio.flow.inspect import expected_gain, inspection
+from taglio.model.graph import build
+from taglio.model.load import load
+from taglio.profile.machine import Machine
+from taglio.report import inspected
+from tests.models import Sketch, digits_model, saved, softmax_sandwich
+
+VNNI, AVX2 = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16"), ("avx2",)
+
+
+def machine(instructions: tuple[str, ...]) -> Machine:
+    return Machine("Imaginary 9000", 4, instructions, 2**33, "Linux 6", "3.11.7")
 
 
 def test_weights_that_blocks_share_count_once_and_random_answers_are_told(
@@ -30,9 +43,67 @@ def test_sizes_that_depend_on_the_data_are_left_open(tmp_path: Path, capsys: pyt
     model.graph.output[0].CopyFrom(
         onnx.helper.make_tensor_value_info(y, onnx.TensorProto.FLOAT, ["batch", 8, 48, "width"])
     )
-    assert main(["inspect", str(saved(model, tmp_path))]) == 0
+    assert main(["inspect", str(saved(model, tmp_path)), "--blocks"]) == 0
     told = " ".join(capsys.readouterr().out.split())
+    assert "the gain to expect is not known, because sizes are not known: set them with --shape" in told
     assert "Conv+Relu – 896 B 224 B – – yes" in told
     assert "1 can be int8, 896 B of weights" in told and "GFLOPs" not in told
     assert f"output {y} [batch, 8, 48, width] float32" in told
     assert "batch, width are not known here: tensors of such sizes are not counted; set sizes with --shape" in told
+
+
+@pytest.mark.parametrize(
+    ("instructions", "gain", "words"),
+    [
+        (AVX2, 1.5, ("expect about 1.5 × from int8, not confirmed", "(AVX2 without VNNI) computes about 1.5 times")),
+        (VNNI, 2.5, ("expect about 2.5 × from int8, not confirmed", "may compute in bfloat16", "Nothing was measured")),
+    ],
+)
+def test_the_gain_to_expect_follows_from_the_processor(
+    instructions: tuple[str, ...], gain: float, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = load(digits_model())
+    graph = build(model)
+    seen = inspection(model, graph, instructions)
+    assert (seen.blocks, seen.int8_blocks, seen.refusals) == (38, 38, ())
+    assert seen.operators[0] == ("Conv", 23) and seen.int8_share == pytest.approx(1.0)
+    assert seen.expected_gain == pytest.approx(gain) and seen.bfloat16 == (instructions == VNNI)
+    inspected.summary(model, graph, seen, machine(instructions))
+    told = " ".join(capsys.readouterr().out.split())
+    assert [word for word in words if word not in told] == []
+    assert ("bfloat16" in told) == seen.bfloat16
+
+
+def test_what_stays_float_lowers_the_gain_to_expect() -> None:
+    assert expected_gain(0.5, 2.0) == pytest.approx(4.0 / 3.0)
+    assert (expected_gain(0.0, 2.0), expected_gain(1.0, 2.0)) == (1.0, 2.0)
+
+
+def test_a_model_without_int8_forms_is_expected_to_gain_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    g = Sketch()
+    model = load(saved(g.model(g.op("Exp", g.input("x", 1, 8))), tmp_path))
+    graph = build(model)
+    inspected.summary(model, graph, inspection(model, graph, AVX2), machine(AVX2))
+    told = capsys.readouterr().out
+    assert "no gain from int8 is expected: no block has an int8 form" in told
+    assert "blocks that stay float: 1 (ONNX Runtime has no int8 Exp on the CPU)" in told
+
+
+def test_the_reason_that_most_blocks_have_comes_first(tmp_path: Path) -> None:
+    model = load(saved(softmax_sandwich(), tmp_path))
+    refusals = inspection(model, build(model), AVX2).refusals
+    assert "Softmax" in refusals[0][0]
+
+
+def test_the_suggested_command_line_is_one_that_is_understood() -> None:
+    suggestion = Suggestion("ctc:blank=5", "reads text")
+    advice = inspected.Advice(Path("my model.onnx"), {"x": (1, 3)}, ["out=in"], suggestion)
+    program, *words = advice.command().replace("'my model.onnx'", "my-model.onnx").split()
+    parsed = build_parser().parse_args(words)
+    assert program == "taglio" and parsed.model == Path("my-model.onnx")
+    assert (parsed.shapes, parsed.metric, parsed.state) == ({"x": (1, 3)}, "ctc:blank=5", ["out=in"])
+    assert (parsed.max_error, parsed.max_drop) == (None, 0.01)
+    plain = inspected.Advice(Path("m.onnx"), {}, [], None)
+    assert plain.command() == "taglio optimize m.onnx --data DATA --max-error 1% -o out"

@@ -10,11 +10,11 @@ import pytest
 
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.openvino import MIXED, compiled, marked
-from taglio.runtimes.places import refusal
 from taglio.runtimes.session import opener
 from tests.models import Sketch, saved
+from tests.processor import needs_bfloat16
 
-pytestmark = pytest.mark.skipif(bool(refusal(MIXED)), reason="needs a processor on which OpenVINO computes in bfloat16")
+pytestmark = needs_bfloat16
 
 
 def precisions(path: Path, folder: Path, bfloat16: list[str]) -> dict[str, str]:

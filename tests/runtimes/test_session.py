@@ -3,17 +3,19 @@
 import importlib.util
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 from onnx.parser import parse_model
 
 from taglio.errors import BadModel, BadOption
-from taglio.profile.machine import describe
 from taglio.runtimes import onnxruntime
-from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, sums_saturate
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from taglio.runtimes.session import RUNTIMES, opener
 from tests.models import Sketch, conv_relu_chain, pyramid, saved, two_in_two_out
 
@@ -43,6 +45,24 @@ def test_outputs_are_those_asked_for_in_that_order(runtime: str, tmp_path: Path)
 
 
 @here
+def test_threads_at_once_get_their_own_answers_which_later_runs_leave_alone(runtime: str, tmp_path: Path) -> None:
+    session = opener(runtime)(saved(two_in_two_out(), tmp_path), ONE)
+    feeds = [
+        {
+            "left": np.full((1, 3, 8, 8), number, np.float32)[..., ::-1],  # not contiguous
+            "right": np.full((1, 2, 8, 8), -number, np.float32),
+        }
+        for number in range(8)
+    ]
+    alone = [session.run(["middle", "end"], feed) for feed in feeds]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda feed: session.run(["middle", "end"], feed), feeds * 20))
+    for index, answers in enumerate(together):
+        for answer, wanted in zip(answers, alone[index % len(feeds)], strict=True):
+            np.testing.assert_array_equal(answer, wanted)
+
+
+@here
 def test_what_cannot_be_loaded_is_refused(runtime: str, tmp_path: Path) -> None:
     path = tmp_path / "broken.onnx"
     path.write_bytes(b"no model")
@@ -59,8 +79,41 @@ def test_a_type_without_kernels_is_refused_with_the_way_out() -> None:
         }
         """
     )
-    with pytest.raises(BadModel, match=r"NOT_IMPLEMENTED.*: export it in float32$"):
+    with pytest.raises(BadModel, match=r"Could not find an implementation.*: export it in float32$"):
         open_session(model, ONE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "opset", "attributes", "ir_version"),
+    [("Sigmoid", 3, {}, 3), ("Relu", 5, {"consumed_inputs": [0]}, 3), ("Dropout", 6, {"is_test": 1}, 8)],
+)
+def test_an_opset_without_kernels_is_too_old_not_of_another_type(
+    kind: str, opset: int, attributes: dict[str, Any], ir_version: int
+) -> None:
+    model = single(kind, TensorProto.FLOAT, opset, ir_version, **attributes)
+    with pytest.raises(BadModel, match=f"opset {opset} is too old, ONNX Runtime supports 7 and newer") as refused:
+        open_session(model, ONE)
+    assert "export it in float32" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("opset", "ir_version"), [(17, 99), (97, 8)])
+def test_a_file_that_is_newer_than_the_runtime_says_so(opset: int, ir_version: int) -> None:
+    with pytest.raises(BadModel, match="newer than this ONNX Runtime"):
+        open_session(single("Relu", TensorProto.FLOAT, opset, ir_version), ONE)
+
+
+def test_an_integer_type_without_kernels_is_named(tmp_path: Path) -> None:
+    model = single("Relu", TensorProto.INT16, 17, 8)
+    for source in (model, saved(model, tmp_path)):
+        with pytest.raises(BadModel, match=r"it has no kernel for Relu of int16$"):
+            open_session(source, ONE)
+
+
+def single(kind: str, dtype: int, opset: int, ir_version: int, **attributes: Any) -> onnx.ModelProto:
+    """A model of one operator."""
+    given, wanted = (helper.make_tensor_value_info(name, dtype, [2, 3]) for name in ("x", "y"))
+    graph = helper.make_graph([helper.make_node(kind, ["x"], ["y"], **attributes)], kind, [given], [wanted])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
 
 
 def test_an_unknown_runtime_is_refused() -> None:
@@ -80,13 +133,6 @@ def test_both_give_the_same_values(tmp_path: Path) -> None:
     feed = {"x": RNG.standard_normal((1, 3, 8, 8)).astype(np.float32)}
     first, second = (RUNTIMES[each](path, ONE).run(None, feed)[0] for each in ("onnxruntime", "openvino"))
     assert np.allclose(first, second, rtol=1e-4, atol=1e-5)
-
-
-def test_sums_saturate_where_the_processor_has_no_instruction_for_them() -> None:
-    flags = set(describe().instructions)
-    if not flags & {"avx2", "asimd"}:
-        pytest.skip(f"of this processor nothing is known: {describe()}")
-    assert sums_saturate() == (not flags & {"asimd", "avx_vnni", "avx512_vnni", "amx_int8"})
 
 
 @pytest.mark.parametrize(("most", "left"), [(3, 2), (2, 3)])

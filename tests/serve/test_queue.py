@@ -9,11 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taglio.errors import BadDevice
+from taglio.errors import BadData, BadDevice
 from taglio.serve import queue as queueing
 from taglio.serve import served as serving
 from taglio.serve.queue import Limits, ModelQueue, Ran
-from taglio.serve.refusals import Draining, InferenceFailed, Overloaded, TooLate, Unavailable
+from taglio.serve.refusals import (
+    Draining,
+    InferenceFailed,
+    Overloaded,
+    Refusal,
+    ServerFailed,
+    TooLate,
+    Unavailable,
+    failed,
+)
 from taglio.serve.served import ServedModel, Step
 from taglio.serve.tensors import TensorSpec
 
@@ -41,7 +50,7 @@ class Model:
 def queue_of(model: Model, limits: Limits, told: Any = None) -> ModelQueue:
     spec = (TensorSpec("x", "FP32", (-1, 2)),)
     executor: Any = model
-    served = ServedModel("m", "1", spec, (TensorSpec("y", "FP32", (-1, 2)),), executor, None, batches=True)
+    served = ServedModel("m", "1", spec, (TensorSpec("y", "FP32", (-1, 2)),), executor, None, alone="")
     return ModelQueue(served, limits, told)
 
 
@@ -214,7 +223,7 @@ def test_of_a_sequence_one_step_runs_at_a_time_while_others_run_beside_it() -> N
         free.wait(10)
         return dict(feed)
 
-    model: Any = SimpleNamespace(name="m", version="1", at_once=lambda _: 3, on_cluster=True, batches=False, run=run)
+    model: Any = SimpleNamespace(name="m", version="1", at_once=lambda _: 3, on_cluster=True, alone="a test", run=run)
     queue = ModelQueue(model, Limits())
     answers = [queue.submit(rows(1, value), None, Step(name)) for name, value in (("a", 1), ("a", 2), ("b", 3))]
     for _ in range(2):
@@ -225,14 +234,51 @@ def test_of_a_sequence_one_step_runs_at_a_time_while_others_run_beside_it() -> N
     assert queue.close(10) == 0 and order[-1] == ("a", 2.0)
 
 
-def test_a_lost_device_is_no_fault_of_the_request() -> None:
-    class Lost:
+@pytest.mark.parametrize(
+    ("error", "refusal", "words"),
+    [
+        (BadDevice("no device is left"), Unavailable, "no device is left"),
+        (KeyError(343), ServerFailed, "its log says why"),
+        (AssertionError("there is always a lane"), ServerFailed, "its log says why"),
+        (MemoryError(), ServerFailed, "its log says why"),
+        (ValueError("index 9 is out of range"), InferenceFailed, "index 9 is out of range"),
+    ],
+)
+def test_only_inputs_are_the_fault_of_a_request(error: Exception, refusal: type[Refusal], words: str) -> None:
+    class Failing:
         concurrent = False
 
         def run(self, _: object) -> None:
-            raise BadDevice("no device is left")
+            raise error
 
-    lost: Any = Lost()
-    queue = queue_of(lost, Limits())
-    with pytest.raises(Unavailable, match="no device is left"):
+    failing: Any = Failing()
+    queue = queue_of(failing, Limits())
+    with pytest.raises(refusal, match=words):
         queue.submit(rows(1)).result(10)
+
+
+def test_a_lost_device_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    def run(*_: object) -> None:
+        raise BadDevice("no device is left")
+
+    model: Any = SimpleNamespace(name="m", version="1", at_once=lambda _: 1, on_cluster=True, alone="a test", run=run)
+    queue = ModelQueue(model, Limits())
+    for value in range(5):
+        with pytest.raises(Unavailable):
+            queue.submit(rows(1, value)).result(10)
+    assert queue.close(10) == 0
+    assert [record.message for record in caplog.records] == ["m version 1: BadDevice: no device is left"]
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        (BadData("1-server failed: index 9 is out of range"), InferenceFailed),
+        (BadDevice('device "server" is lost'), Unavailable),
+        (RuntimeError("no such actor"), ServerFailed),
+    ],
+)
+def test_on_a_cluster_only_what_a_component_says_of_its_inputs_is_the_clients_fault(
+    error: Exception, refusal: type[Refusal]
+) -> None:
+    assert type(failed(error, on_cluster=True)) is refusal

@@ -170,7 +170,7 @@ def test_what_is_no_message_is_refused_in_words(server: Server) -> None:
         with pytest.raises(grpc.RpcError) as refused:
             ask(b"\xff", timeout=30)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert refused.value.details() == "the message is no ModelInferRequest"
+    assert refused.value.details() == "the message is not a ModelInferRequest"
 
 
 @pytest.mark.whole

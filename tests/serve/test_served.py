@@ -31,14 +31,14 @@ def halves() -> onnx.ModelProto:
 def test_the_warm_up_runs_on_the_sizes_of_the_plan(tmp_path: Path) -> None:
     """A model that fails on images or lines of size 1 was served without batches."""
     model = open_model(workspace(tmp_path / "a", halves(), shapes={"x": (3, 6)}), "m", "1")
-    assert model.warm and model.batches
+    assert model.warm and not model.alone
 
 
 def test_a_model_that_refuses_its_warm_up_is_ready_once_it_has_answered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = open_model(workspace(tmp_path, halves(), shapes={"x": (1, 5)}), "m", "1")
-    assert not model.warm and not model.batches
+    assert not model.warm and model.alone
     (line,) = caplog.messages
     assert line.startswith("m version 1 is not ready until it has answered a request: its warm-up run")
     service = Service([model], Settings())

@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log.addHandler(remarks)
     try:
         own, after = _split(_readable(sys.argv[1:] if arguments is None else arguments))
-        options = build_parser().parse_args(own, argparse.Namespace(after=after))
+        # A newcomer who types `taglio` alone asks what it can do.
+        options = build_parser().parse_args(own or ["--help"], argparse.Namespace(after=after))
         log.setLevel(logging.WARNING if getattr(options, "json", False) else logging.INFO)
         _limit_threads(options)
         code = run(options)

@@ -130,10 +130,11 @@ def _conditions(run: ClusterRun) -> list[str]:
         if now.slower is not None and abs(now.slower - 1.0) > _OTHER_SPEED
     ]
     for use in run.energy:
-        counted = "no energy counters" if use.counted_joules is None else f"counted {use.counted_joules:.3g} J"
-        parts = (use.modelled_joules, "computing"), (use.idle_joules, "waiting"), (use.sent_joules, "sending")
-        modelled = ", ".join(f"{joules:.3g} J {what}" for joules, what in parts)
-        lines.append(f"energy of {use.device}: {modelled}, from its watts in the cluster file ({counted})")
+        known = (use.modelled_joules, "computing"), (use.idle_joules, "waiting"), (use.sent_joules, "sending")
+        modelled = ", ".join(f"{joules:.3g} J {what}" for joules, what in known if joules is not None)
+        parts = [f"{modelled}, from the cluster file" if modelled else "unknown, no watts in the cluster file"]
+        parts += [] if use.counted_joules is None else [f"counted {use.counted_joules:.3g} J"]
+        lines.append(f"energy of {use.device}: {'; '.join(parts)}")
     return lines
 
 

@@ -2,13 +2,12 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from taglio import artifact
 from taglio.cli import cluster_tables
 from taglio.cli.options import fraction, positive_float
 from taglio.cli.output import Shown
-from taglio.cli.parser import arguments
+from taglio.cli.parser import LIMITS, arguments
 from taglio.cluster import file as cluster_file
 from taglio.cluster.engine.connect import connect, gather
 from taglio.cluster.engine.energy import calibrate
@@ -17,9 +16,9 @@ from taglio.cluster.engine.optimize import optimize_on_cluster
 from taglio.cluster.engine.probe import measured
 from taglio.cluster.engine.probe import probe as probe_links
 from taglio.cluster.engine.run import run_on_cluster
+from taglio.cores import available_cores
 from taglio.errors import BadOption
 from taglio.flow import placing
-from taglio.profile.machine import available_cores
 from taglio.report import page, placement, terminal
 from taglio.report.console import say, show
 from taglio.report.written import offer
@@ -28,7 +27,7 @@ from taglio.report.written import offer
 def plan(options: argparse.Namespace) -> Shown:
     """Run `taglio plan OUT --cluster FILE`."""
     asked = arguments(options, ("with_model", "cuts", "devices", "effort"))
-    others = [_other(text, options.max_error) for text in options.with_model]
+    others = [_other(text, options) for text in options.with_model]
     found = placing.place(options.folder, options.cluster, others=others, **asked)
     answer = found.answer
     value = {
@@ -48,7 +47,7 @@ def plan(options: argparse.Namespace) -> Shown:
 def pareto(options: argparse.Namespace) -> Shown:
     """Run `taglio pareto`."""
     asked = arguments(options, ("with_model",))
-    others = [_other(text, options.max_error) for text in options.with_model]
+    others = [_other(text, options) for text in options.with_model]
     name, front = placing.pareto(options.folder, options.cluster, others=others, **asked)
     path = options.folder / "pareto.html"
 
@@ -59,24 +58,27 @@ def pareto(options: argparse.Namespace) -> Shown:
     return Shown(front, tables, offer(lambda: placement.write(path, name, front)))
 
 
-def _other(text: str, max_error: Any) -> placing.Wanted:
-    """Another model from the text of --with-model."""
+def _other(text: str, options: argparse.Namespace) -> placing.Wanted:
+    """Another model from the text of --with-model; without limits of its own it has the unnamed ones of the first."""
     folder, *words = text.split(",")
-    rate, bound = None, max_error
+    rate, limits = None, dict[str, float]()
     for word in words:
         name, _, value = word.partition("=")
         try:
             if name == "rate":
                 rate = positive_float(value)
-            elif name == "max-error":
-                bound = fraction(value)
+            elif (argument := name.replace("-", "_")) in LIMITS and "_" not in name:
+                limits[argument] = fraction(value)
             else:
                 raise ValueError
         except (ValueError, argparse.ArgumentTypeError):
             raise BadOption(f'--with-model "{text}": write OUT,rate=5,max-error=1%') from None
-    if not isinstance(bound, float):
+    if not limits:
+        shared = {name: getattr(options, name) for name in LIMITS}
+        limits = {name: value for name, value in shared.items() if isinstance(value, float)}
+    if not limits:
         raise BadOption(f'--with-model "{text}" has no error limit: write OUT,max-error=1%')
-    return placing.Wanted(Path(folder), bound, rate)
+    return placing.Wanted(Path(folder), limits, rate)
 
 
 def status(options: argparse.Namespace) -> Shown:
@@ -116,7 +118,7 @@ def calibrate_energy(options: argparse.Namespace) -> Shown:
 def optimize(options: argparse.Namespace) -> Shown:
     """Run `taglio optimize MODEL --cluster FILE`."""
     given = (options.out, options.model, options.data, options.cluster)
-    outcome = optimize_on_cluster(*given, **arguments(options))
+    outcome = optimize_on_cluster(*given, **arguments(options, ("samples",)))
     lacks = offer(lambda: page.write(options.out))
     return Shown(outcome, lambda: show(cluster_tables.outcome(outcome)), lacks)
 

@@ -6,8 +6,8 @@ from typing import Any
 from taglio.cli.output import Shown
 from taglio.cluster.engine import device, local
 from taglio.cluster.engine.lock import Lock, default_token
+from taglio.cores import available_cores
 from taglio.errors import plural
-from taglio.profile.machine import available_cores
 from taglio.report.console import say
 
 

@@ -1,11 +1,15 @@
 """Commands of the flow on one machine: as a whole, and one stage at a time."""
 
 import argparse
+from dataclasses import replace
 
-from taglio.cli.output import Shown
-from taglio.cli.parser import arguments, build_parser
+from taglio.cli.output import INTERRUPTED, Shown
+from taglio.cli.parser import LIMITS, arguments, build_parser
+from taglio.cli.words import as_flags
 from taglio.embedded import digits_data, digits_model
+from taglio.flow import export as exporting
 from taglio.flow import stages
+from taglio.flow.check import check as check_promises
 from taglio.report import built, material, page, placement, terminal
 from taglio.report.console import say, show
 from taglio.report.units import limit
@@ -13,9 +17,9 @@ from taglio.report.written import offer
 
 
 def quickstart(options: argparse.Namespace) -> Shown:
-    """Optimise the embedded model with an eighth of the effort: under a minute on two cores, with installation."""
+    """Optimise the embedded model with a quarter of the effort: under a minute on two cores, with installation."""
     words = ["optimize", str(digits_model()), "--data", str(digits_data()), "--max-error", str(options.max_error)]
-    words += ["--effort", "0.12", "-o", str(options.out)]
+    words += ["--effort", "0.25", "-o", str(options.out), *(["--verbose"] if options.verbose else [])]
     return optimize(build_parser().parse_args(words, argparse.Namespace(progress=options.progress)))
 
 
@@ -26,11 +30,17 @@ def optimize(options: argparse.Namespace) -> Shown:
 
         return clusters.optimize(options)
     asked = arguments(options, ("scenario", "objective"))
-    result, manifest = stages.optimize(options.out, options.model, options.data, **asked)
+    result, manifest, delivered = stages.optimize(options.out, options.model, options.data, **asked)
     assert result.table is not None, "optimize always sets it"
     lacks = offer(lambda: page.write(options.out, material.of_result(options.out, result, manifest)))
-    value = terminal.outcome_object(options.out, result.table)
-    return Shown(value, lambda: terminal.outcome(options.out, material.of_result(options.out, result, manifest)), lacks)
+    value = {**terminal.outcome_object(options.out, result.table), "deploy": delivered}
+
+    def tables() -> None:
+        gathered = material.of_result(options.out, result, manifest)
+        terminal.outcome(options.out, gathered, verbose=options.verbose)
+        terminal.delivered(options.out, delivered)
+
+    return Shown(value, tables, lacks, code=INTERRUPTED if result.table.interrupted else 0)
 
 
 def profile(options: argparse.Namespace) -> Shown:
@@ -63,15 +73,27 @@ def plan(options: argparse.Namespace) -> Shown:
         from taglio.cli import clusters
 
         return clusters.plan(options)
-    names = ("max_error", "keep_float", "force_int8", "pins", "cuts", "devices", "effort", "progress")
+    names = (*LIMITS, "keep_float", "force_int8", "pins", "cuts", "devices", "effort", "progress")
     result = stages.plan(options.folder, **{name: getattr(options, name) for name in names})
     return Shown(terminal.plan_object(result), lambda: show(placement.decisions(result)))
 
 
 def build(options: argparse.Namespace) -> Shown:
     """Run `taglio build`."""
-    manifest, proof = stages.build(options.folder, options.progress)
-    return Shown({"manifest": manifest, "proof": proof}, lambda: terminal.build(options.folder, manifest, proof))
+    manifest, proof, delivered = stages.build(options.folder, samples=options.samples, progress=options.progress)
+    value = {"manifest": manifest, "proof": proof, "deploy": delivered}
+
+    def tables() -> None:
+        terminal.build(options.folder, manifest, proof)
+        terminal.delivered(options.folder, delivered)
+
+    return Shown(value, tables)
+
+
+def export(options: argparse.Namespace) -> Shown:
+    """Run `taglio export`."""
+    exported = exporting.export(options.folder, options.target, options.layout)
+    return Shown(exported, lambda: terminal.exported(exported))
 
 
 def run(options: argparse.Namespace) -> Shown:
@@ -85,6 +107,16 @@ def run(options: argparse.Namespace) -> Shown:
         return Shown(stepped, lambda: terminal.steps(stepped))
     timed = stages.run(options.folder, options.runs, options.runtime, options.progress)
     return Shown(timed, lambda: show(built.run_report(timed)))
+
+
+def check(options: argparse.Namespace) -> Shown:
+    """Run `taglio check`."""
+    result = check_promises(options.folder, options.data, progress=options.progress)
+    result = replace(
+        result, promises=tuple(replace(promise, detail=as_flags(promise.detail)) for promise in result.promises)
+    )
+    value = {"verdict": result.verdict, "exit_code": result.exit_code, "promises": result.promises}
+    return Shown(value, lambda: terminal.checked(result), code=result.exit_code)
 
 
 def report(options: argparse.Namespace) -> Shown:

@@ -8,13 +8,15 @@ from taglio.cli.words import as_flags
 from taglio.compare.convert import as_onnx, foreign
 from taglio.error.tasks.suggest import suggest_for
 from taglio.flow import stages
+from taglio.flow.inspect import inspection
 from taglio.flow.memory import least_bytes
 from taglio.memory import size_text
 from taglio.model.graph import build, select
 from taglio.model.load import load
 from taglio.model.observe import observe_random
 from taglio.model.state import suggested
-from taglio.report import terminal
+from taglio.profile.machine import describe
+from taglio.report import inspected, terminal
 from taglio.report.console import say
 
 
@@ -27,25 +29,30 @@ def inspect(options: argparse.Namespace) -> Shown:
     observed, assumed = observe_random(model)
     assumed = as_flags(assumed)
     graph = build(model, observed)
-    chosen = None if options.blocks == "all" else set(select(graph, options.blocks))
+    chosen = None if options.blocks in (None, "all") else set(select(graph, options.blocks))
     pairs = suggested(model.inputs, model.proto.graph)
     suggestion = suggest_for(model, graph, [name for pair in pairs for name in pair])
     states = [f"{present}={past}" for present, past in pairs]
+    machine = describe()
+    inspected_model = inspection(model, graph, machine.instructions)
+    next_step = inspected.Advice(options.model, options.shapes, states, suggestion)
     memory_bytes = None if observed is None else least_bytes(model, graph)
 
     def tables() -> None:
-        terminal.inspect(model, graph, chosen, assumed)
+        inspected.summary(model, graph, inspected_model, machine)
+        if assumed:
+            say(assumed)
         if memory_bytes is not None:
             say(f"memory: optimize needs an estimated {size_text(memory_bytes)} or more")
-        if model.random:
-            say(model.random)
-        if suggestion is not None:
-            say(f"consider --metric {suggestion.metric}: {suggestion.why}")
-        if states:
-            say(f"outputs that look like the next step's inputs: {' '.join(f'--state {each}' for each in states)}")
+        for remark in model.remarks:
+            say(remark)
+        inspected.advice(next_step)
+        if options.blocks is not None:
+            inspected.blocks(graph, chosen)
 
     about = {"model": model.name, "sha256": model.sha256, "opset": model.opset, "graph": graph}
     about |= {"assumed": assumed, "suggested": suggestion, "states": states, "memory_bytes": memory_bytes}
+    about |= {"summary": inspected_model, "command": next_step.command()}
     return Shown(about, tables)
 
 

@@ -4,12 +4,12 @@ An option is stored under the name of the library's argument, so that a command 
 """
 
 import argparse
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from taglio.cores import available_cores
 from taglio.errors import plural
 
 _MOST_THREADS = 64
@@ -68,7 +68,7 @@ def _number(text: str) -> float:
 
 def thread_count(text: str) -> int:
     """Parse a number of threads, limited to a sensible maximum: starting a hundred thousand takes minutes."""
-    value, cores = positive(text), os.cpu_count() or 1
+    value, cores = positive(text), available_cores()
     most = max(_MOST_THREADS, 4 * cores)
     if value > most:
         raise argparse.ArgumentTypeError(
@@ -117,7 +117,8 @@ class _Shape(argparse.Action):
 
 
 class _Bounds(argparse.Action):
-    """Keeps LIMIT as a number; with METRIC=LIMIT a dict of all limits by metric, "" for the unnamed one."""
+    """Keeps LIMIT as a number; with METRIC=LIMIT a dict of all limits by metric, "" for the unnamed one. The metric of
+    the first limit on the command line is kept in `steers`."""
 
     def __call__(self, _parser: Any, options: Any, values: Any, _option: str | None = None) -> None:
         name, _, text = str(values).rpartition("=")
@@ -125,13 +126,14 @@ class _Bounds(argparse.Action):
             limit = fraction(text)
         except argparse.ArgumentTypeError as error:
             raise argparse.ArgumentError(self, str(error)) from None
-        known = options.max_error
+        known = getattr(options, self.dest)
         limits = dict(known) if isinstance(known, dict) else {} if known is None else {"": known}
         if name in limits:
             hint = "" if name else ": name the metric of the other, such as ctc=1%"
             raise argparse.ArgumentError(self, f"is given twice{f' for {name}' if name else ''}{hint}")
         limits[name] = limit
-        options.max_error = limit if [*limits] == [""] else limits
+        setattr(options, self.dest, limit if [*limits] == [""] else limits)
+        options.steers = name if getattr(options, "steers", None) is None else options.steers
 
 
 Facts = Mapping[str, Any]  # what argparse's add_argument takes
@@ -158,7 +160,9 @@ OPTIONS: dict[str, Facts] = {
     ),
     "folder": option("workspace directory", type=Path, metavar="OUT"),
     "--out": option("workspace directory", type=Path, required=True),
+    "--no-samples": option("leave samples out of deploy/, for private data", action="store_false", dest="samples"),
     "--json": option("print one JSON object instead of tables", **_FLAG),
+    "--verbose": option("print every table and note, not only the answer", **_FLAG),
     "--shape": option(
         "shape of an input (repeatable; default: from the data)",
         action=_Shape,
@@ -202,12 +206,22 @@ OPTIONS: dict[str, Facts] = {
         metavar="DATA",
     ),
     "--max-error": option(
-        "limit on the relative L2 error of any output, such as 0.01 or 1%%; on sqnr, cosine or a function: the "
-        "worst value; on a task (top1, ctc, ...): how much worse than float, such as 1%%, or the worst value, "
-        "such as 99%%; METRIC= limits another metric too, such as ctc=1%% (repeatable)",
+        "limit on an error (smaller is better): relative L2 of any output, such as 0.01 or 1%%, cosine distance, "
+        "perplexity or a function; METRIC= limits another metric than --metric (repeatable). At least one limit is "
+        "required; the first one steers the plan unless --metric is given",
         action=_Bounds,
-        required=True,
         metavar="[METRIC=]LIMIT",
+    ),
+    "--min-score": option(
+        "lowest score (larger is better) of a task (top1, ctc, ...), such as 99%%, of sqnr in dB, or of a function "
+        "(repeatable with METRIC=)",
+        action=_Bounds,
+        metavar="[METRIC=]SCORE",
+    ),
+    "--max-drop": option(
+        "how much worse than float the score of a task or of a function may be, such as 1%% (repeatable with METRIC=)",
+        action=_Bounds,
+        metavar="[METRIC=]DROP",
     ),
     "--metric": option(
         "error metric: relative-l2 (default), l2-per-size, sqnr (dB), cosine; a task (top1, tokens, detection, "
@@ -216,6 +230,12 @@ OPTIONS: dict[str, Facts] = {
         "recall:k=10; or module:function (also from the current directory; called with the outputs by name and "
         "the labels; returns a number, larger is better unless the function has an attribute smaller_is_better)",
         metavar="NAME",
+    ),
+    "--limit-on": option(
+        "scope of --max-error: pool, the error over all held-out inputs (default), or worst-input, the error of every "
+        "single input; not for metrics without a value per input, such as similarity or mAP",
+        choices=("pool", "worst-input"),
+        default="pool",
     ),
     "--provider": option(
         "execution provider for measuring the error; auto uses a GPU if ONNX Runtime supports it (default cpu: "
@@ -228,10 +248,15 @@ OPTIONS: dict[str, Facts] = {
     "--scheme": option(
         "int8 scheme such as qdq-u8s8-asym-pc, or auto: measure several for --max-error", default="auto"
     ),
-    "--threads": option("threads per session (default: all cores)", type=thread_count),
+    "--threads": option("threads per session (default: all cores that this process may use)", type=thread_count),
     "--spinning": option("let ONNX Runtime threads spin (dedicated machine)", **_FLAG),
     "--optimization": option(
         "ONNX Runtime graph optimisation level (default all)", choices=("basic", "extended", "all"), default="all"
+    ),
+    "--portable": option(
+        "use only forms with equal results on every processor: 7-bit weights if sums of 8-bit weights saturate on x86 "
+        "without VNNI, and no bfloat16",
+        **_FLAG,
     ),
     "--runtime": option(
         _RUNTIME.format("auto: time all installed ones and pick the fastest"),

@@ -20,10 +20,13 @@ from taglio.cli.options import (
     positive,
     positive_float,
     waiting_time,
+    whole,
 )
 from taglio.cli.output import execute
 from taglio.errors import BadOption
 
+# The options that limit a plan, by the library's arguments; a limit without a name is on this metric.
+LIMITS, UNNAMED = ("max_error", "min_score", "max_drop"), "relative-l2"
 _ERROR = option("largest relative L2 change of any output, such as 0.01 or 1%%", type=fraction, default=0.01)
 _METHODS = ("static", "dynamic", "float16", "int8-weights", "int4-weights")
 _BLOCKS = "{}: all, top-flops:K, top-bytes:K, or name patterns"
@@ -33,11 +36,11 @@ _BACKENDS = "onnxruntime,openvino,openvino-ep,litert,pytorch,qkeras,keras"
 _MODEL = "model --shape --requantize"
 _DATA = "--data --preprocess --seed"
 _LIMITS = "--max-latency-ms --max-energy-j --min-rate --max-steps --keep-off --rate --with-model"
+_LIMITED = "--max-error --min-score --max-drop"
 _SOLVING = "--time-limit --gap"
-_MEASURING = "--scheme --threads --spinning --optimization --runtime --effort --memory-limit"
-_OPTIMIZE = (
-    f"{_MODEL} --state {_DATA} --labels --calibration --max-error --metric --keep-float --force-int8 {_MEASURING}"
-)
+_MEASURING = "--scheme --threads --spinning --optimization --runtime --portable --effort --memory-limit"
+_BOUNDS = f"{_LIMITED} --metric --limit-on"
+_OPTIMIZE = f"{_MODEL} --state {_DATA} --labels --calibration {_BOUNDS} --keep-float --force-int8 {_MEASURING}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class Command:
     json: bool = True
 
 
+_SPELLINGS = {"--out": ("-o", "--out"), "--http-port": ("--http-port", "--port")}
 GROUPS = {
     "device": "start or stop a device of a cluster on this machine",
     "cluster": "inspect and probe a running cluster",
@@ -65,9 +69,15 @@ COMMANDS = (
     Command(
         "inspect",
         "models:inspect",
-        "list blocks with FLOPs and sizes, and which can be int8",
+        "summarise a model: operators, blocks that can be int8, expected gain, and the command to optimise it",
         f"{_MODEL} --blocks",
-        {"--blocks": option(_BLOCKS.format("blocks to show"), default="all")},
+        {
+            "--blocks": option(
+                _BLOCKS.format("also list blocks, with FLOPs, sizes and the reason to stay float"),
+                nargs="?",
+                const="all",
+            )
+        },
     ),
     Command(
         "quantize",
@@ -76,7 +86,10 @@ COMMANDS = (
         f"{_MODEL} {_DATA} --calibration --method --scheme --repair --blocks --also --out",
         {
             "--method": option("quantisation method (default static)", choices=_METHODS, default="static"),
-            "--scheme": option("int8 scheme (default qdq-u8s8-asym-pc; for dynamic qdq-u8s8-asym-pt)"),
+            "--scheme": option(
+                "int8 scheme (default qdq-u8s8-asym-pc; for dynamic qdq-u8s8-asym-pt; on x86 without VNNI with -rr: "
+                "weights of 7 bits, whose sums do not saturate)"
+            ),
             "--repair": option(
                 "lower the error of int8 at the same speed: ranges (per tensor, by their effect on the outputs), "
                 "rounding (round weights so that products change least), bias (correct what int8 adds to the mean of "
@@ -99,7 +112,7 @@ COMMANDS = (
         "quickstart",
         "flow:quickstart",
         "optimise the embedded digits model and show the result",
-        "--out --max-error",
+        "--out --max-error --verbose",
         {"--out": option("workspace directory", type=Path, default=Path("out/quickstart")), "--max-error": _ERROR},
     ),
     Command(
@@ -109,15 +122,15 @@ COMMANDS = (
         f"{_OPTIMIZE} --cluster --out",
         {
             "--time-limit": option(
-                "aim to finish within S seconds by lowering the effort stage by stage; what each stage needs at least "
-                "may exceed them",
+                "finish within S seconds: each stage gets less effort, and when the time is up the best so far is "
+                "delivered; below 30 s as near as possible",
                 type=positive_float,
                 dest="time_limit_s",
                 metavar="S",
             )
         },
         several="--scenario --objective",
-        one="--time-limit",
+        one="--time-limit --no-samples --verbose",
     ),
     Command(
         "profile",
@@ -146,11 +159,16 @@ COMMANDS = (
         "flow:plan",
         "choose the fastest forms within an error limit and time the finalists, as optimize does; with --cluster: "
         "place blocks on several machines, using their profiles",
-        "folder --max-error --keep-float --force-int8 --pin --cluster",
+        f"folder {_LIMITED} --keep-float --force-int8 --pin --cluster",
         several=f"--scenario --objective {_LIMITS} --what-if --explain --from --switching-cost-ms {_SOLVING}",
         one="--cut --devices --effort",
     ),
-    Command("build", "flow:build", "write the plan's components and prove that they equal the whole model", "folder"),
+    Command(
+        "build",
+        "flow:build",
+        "write the plan's components, prove that they equal the whole model, and write deploy/",
+        "folder --no-samples",
+    ),
     Command(
         "run",
         "flow:run",
@@ -160,16 +178,25 @@ COMMANDS = (
         several="--scenario --stream",
         one="--runtime",
     ),
+    Command(
+        "check",
+        "flow:check",
+        "check that the promises of optimize still hold here: files, settings, versions, error, speed-up, memory",
+        "folder --data",
+        {"--data": option("measure the error on these inputs instead of the workspace's", type=Path)},
+        epilog="Exit code 5: a promise is broken. 6: a promise cannot be judged.",
+    ),
     Command("report", "flow:report", "write the HTML report and print its tables", "folder"),
     Command(
         "pareto",
         "clusters:pareto",
         "show the trade-off between latency and error, energy or throughput on a cluster",
-        f"folder --cluster --scenario --axes --points {_SOLVING} --max-error --keep-float --force-int8 {_LIMITS}",
+        f"folder --cluster --scenario --axes --points {_SOLVING} {_LIMITED} --keep-float --force-int8 {_LIMITS}",
         {
             "--cluster": {**OPTIONS["--cluster"], "required": True},
             "--axes": option(
-                "what to trade: latency,error (default), latency,energy or latency,throughput", default="latency,error"
+                "axes of the trade-off: latency,error (default), latency,energy or latency,throughput",
+                default="latency,error",
             ),
             "--points": option("number of plans on the front (default 8)", type=positive, default=8),
         },
@@ -246,6 +273,20 @@ COMMANDS = (
         json=False,
     ),
     Command(
+        "export",
+        "flow:export",
+        "write deploy/ as a model repository of Triton or OpenVINO Model Server, or copy it unchanged",
+        "folder --layout target",
+        {
+            "--layout": option(
+                "plain (default: a copy of deploy/), triton or ovms; refused if the server would answer differently",
+                choices=("plain", "triton", "ovms"),
+                default="plain",
+            ),
+            "target": option("new directory to write", type=Path, metavar="DIR"),
+        },
+    ),
+    Command(
         "serve",
         "serve:serve",
         "serve built models by the Open Inference Protocol v2 (REST and gRPC)",
@@ -268,7 +309,15 @@ COMMANDS = (
             "--tls": option(
                 "certificate and key in PEM files; encrypts both listeners", nargs=2, type=Path, metavar=("CERT", "KEY")
             ),
-            "--threads": option("threads per session (default: the plan's)", type=positive),
+            "--threads": option(
+                "threads per model (default: the plan's; several models share the processors)", type=positive
+            ),
+            "--kernel-cache": option(
+                "kernels that OpenVINO keeps per model for input sizes it has seen; fewer take less memory and more "
+                "time for sizes that come again (default: OpenVINO's own limit)",
+                type=whole(0),
+                metavar="KERNELS",
+            ),
             "--queue": option("queue length per model (default 64)", type=positive, default=64),
             "--batch": option(
                 "largest batch, for models with a dynamic batch dimension (default 8)", type=positive, default=8
@@ -285,7 +334,7 @@ COMMANDS = (
             ),
         },
         several="--scenario",
-        one="--threads",
+        one="--threads --kernel-cache",
     ),
     Command(
         "compare",
@@ -386,7 +435,7 @@ def _parser(commands: Any, name: str, about: str, epilog: str | None = None) -> 
 def _add_options(parser: argparse.ArgumentParser, command: Command) -> None:
     def add(options: str) -> list[argparse.Action]:
         return [
-            parser.add_argument(*(["-o"] if name == "--out" else []), name, **(command.own.get(name) or OPTIONS[name]))
+            parser.add_argument(*_SPELLINGS.get(name, (name,)), **(command.own.get(name) or OPTIONS[name]))
             for name in options.split()
         ]
 
@@ -398,6 +447,9 @@ def _add_options(parser: argparse.ArgumentParser, command: Command) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command that was parsed; returns its exit code. Raises BadOption for options that need --cluster but did
     not get it, or the reverse."""
+    if _LIMITED in options.command.options and all(getattr(options, name) is None for name in LIMITS):
+        task = "for a task --metric NAME with --max-drop 1% or --min-score 99%"
+        raise BadOption(f"nothing is limited: give --max-error 1%, or {task}")
     alone = getattr(options, "cluster", None) is None
     for action in options.several if alone else options.one:
         if getattr(options, action.dest) != action.default:
@@ -412,5 +464,14 @@ def run(options: argparse.Namespace) -> int:
 def arguments(options: argparse.Namespace, without: Sequence[str] = ()) -> dict[str, Any]:
     """The library's arguments among parsed `options` and the progress callback, except those named in `without` and
     those not given."""
-    ours = {"command", "after", "one", "several", "json", "model", "data", "out", "folder", "cluster", *without}
-    return {name: value for name, value in vars(options).items() if name not in ours and value is not None}
+    ours = {"command", "after", "one", "several", "json", "verbose", "model", "data", "out", "folder", "cluster"}
+    ours |= {"steers", *without}
+    given = {name: value for name, value in vars(options).items() if name not in ours and value is not None}
+    first = getattr(options, "steers", None)
+    if first and getattr(options, "metric", "") is None:  # the first limit on the command line steers
+        for name in LIMITS:
+            if name in given:
+                bounds = given[name] if isinstance(given[name], dict) else {"": given[name]}
+                given[name] = {metric or UNNAMED: value for metric, value in bounds.items()}
+        given["metric"] = first
+    return given

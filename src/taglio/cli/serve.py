@@ -34,16 +34,16 @@ def serve(options: argparse.Namespace) -> int:
     listen = Listen(options.host, options.http_port, options.grpc_port, certificate, key)
     cluster = cluster_file.load(options.cluster, options.scenario) if options.cluster is not None else None
     log.to_stderr()
-    with opened(options.models, options.threads, cluster) as models:
+    with opened(options.models, options.threads, cluster, options.kernel_cache) as models:
 
         def announce(started: Started) -> None:
             if options.json:
-                names = [{"name": model.name, "version": model.version} for model in models]
+                names = [{"name": model.name, "version": model.version, "alone": model.alone} for model in models]
                 emit({"http": started.http, "grpc": started.grpc, "models": names})
             else:
                 for model in models:
-                    joined = ", requests are batched" if model.batches else ""
-                    sys.stdout.write(f"{model.name} version {model.version}{joined}\n")
+                    joined = f"requests run alone: {model.alone}" if model.alone else "requests are batched"
+                    sys.stdout.write(f"{model.name} version {model.version}, {joined}\n")
                 sys.stdout.write(f"REST and status page on {started.http}, gRPC on {started.grpc}; Ctrl-C ends\n")
             sys.stdout.flush()
 

@@ -7,6 +7,7 @@ from taglio.cli.options import OPTIONS
 from taglio.cli.parser import COMMANDS
 
 _COMMANDS = {
+    "inspect": "taglio inspect MODEL --blocks",
     "profile": "taglio profile MODEL --data DATA -o OUT",
     "error": "taglio error OUT",
     "plan": "taglio plan OUT --max-error E",

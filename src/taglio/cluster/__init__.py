@@ -1,4 +1,4 @@
-"""Several machines: devices and links, their TOML file, the Ray engine that runs plans on them, and their emulation.
+"""Several machines: devices and links, their TOML file, planning for them, the Ray engine that runs plans, emulation.
 
-Planning reads the values in `devices` and `file`; `engine` and `emulate` act and may use the whole flow.
+`planning` takes and returns values; `engine` and `emulate` act and may use the whole flow.
 """

@@ -2,9 +2,8 @@
 
 import re
 from dataclasses import replace
-from math import isfinite
 
-from taglio.cluster.devices import Cluster
+from taglio.cluster.devices import FACTORS, LEAST_FACTOR, MOST_FACTOR, Cluster
 from taglio.errors import BadOption
 
 HOW = (
@@ -65,6 +64,6 @@ def _factor(word: str, text: str) -> float:
         value = float(word)
     except ValueError:
         value = 0.0
-    if not isfinite(value) or value <= 0.0:
-        raise BadOption(f'change "{text}": "x{word}" must be a factor above 0')
+    if not LEAST_FACTOR <= value <= MOST_FACTOR:
+        raise BadOption(f'change "{text}": "x{word}" must be a factor {FACTORS}')
     return value

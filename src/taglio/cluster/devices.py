@@ -12,6 +12,9 @@ from taglio.errors import BadOption
 EMULATION = "TAGLIO_EMULATION"
 # Bytes of a call that fetches a message, with its headers and acknowledgements (docs/notes/ray.md).
 FETCH_BYTES = 700
+# Factors on measured times, bandwidths and memories: beyond these, seconds and bytes become 0 or infinite in plans.
+LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
+FACTORS = f"from {LEAST_FACTOR:g} to {MOST_FACTOR:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Device:
     not run. `processor` names the device whose processor and memory it shares, if it is another runtime there (a
     place): the two run one at a time and exchange tensors by a copy, over their link. `like` names the device that it
     was declared to equal. `replicas` are devices that take
-    turns at its requests, itself among them (plan/place.py); empty: itself alone.
+    turns at its requests, itself among them (cluster/planning/place.py); empty: itself alone.
     """
 
     name: str

@@ -44,12 +44,12 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
 from taglio import artifact
-from taglio.cluster.devices import Cluster, Device, Link, nearest
+from taglio.cluster.devices import FACTORS, LEAST_FACTOR, MOST_FACTOR, Cluster, Device, Link, nearest
 from taglio.errors import BadOption
 from taglio.runtimes.session import RUNTIMES, WHOLE
 
@@ -64,11 +64,14 @@ class BadCluster(BadOption):
 def load(path: Path, scenario: str | None = None) -> Cluster:
     """The cluster in a file, with the changes of `scenario` applied. Raises BadCluster with the line and the fix."""
     try:
-        text = artifact.read_bytes(path).decode()
+        data = artifact.read_bytes(path)
     except OSError as error:
         raise BadCluster(f"{path}: cannot be read ({error.strerror}): give a cluster file") from None
-    except UnicodeDecodeError:
-        raise BadCluster(f"{path}: is not text: write the cluster file in UTF-8") from None
+    try:
+        text = data.decode("utf-8-sig")  # editors on Windows write a byte-order mark
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BadCluster(f"{path}:{line}: is not text in UTF-8: save the cluster file in UTF-8") from None
     return parse(text, str(path), scenario)
 
 
@@ -100,7 +103,7 @@ def _lines(text: str) -> dict[_Path, int]:
     found: dict[_Path, int] = {}
     counts: dict[tuple[str, ...], int] = {}
     here: _Path = ()
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if header := re.match(r"\s*\[(\[?)([^\[\]]+)\]", line):
             names = tuple(part.strip().strip("\"'") for part in re.findall(r'"[^"]*"|\'[^\']*\'|[^.\s]+', header[2]))
             here = names
@@ -113,6 +116,8 @@ def _lines(text: str) -> dict[_Path, int]:
     return found
 
 
+# Far beyond any device or link, in the units of the keys. Numbers beyond become 0 or infinite in plans.
+_LEAST, _MOST = 1e-9, 1e12
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -157,7 +162,15 @@ class _Reader:
             raise self.fail(path, f"{_dotted(path)} = {value!r} must be a number")
         if value < 0 or (value == 0 and not zero):
             raise self.fail(path, f"{_dotted(path)} = {value!r}: give a number {'of at least' if zero else 'above'} 0")
+        if value and not _LEAST <= value <= _MOST:
+            raise self.fail(path, f"{_dotted(path)} = {value!r}: give a number from {_LEAST:g} to {_MOST:g}")
         return float(value)
+
+    def factor(self, path: _Path, value: Any) -> float:
+        factor = self.above(path, value)
+        if not LEAST_FACTOR <= factor <= MOST_FACTOR:
+            raise self.fail(path, f"{_dotted(path)} = {value!r}: give a factor {FACTORS}")
+        return factor
 
     def above(self, path: _Path, value: Any) -> float:
         return self.number(path, value, zero=False)
@@ -231,6 +244,11 @@ class _Reader:
             raise self.fail((*self.path, "device"), "write each machine as [device.NAME]")
         for name, value in named.items():
             here: _Path = (*self.path, "device", name)
+            alike = [other for other in (*self.devices, *named) if other != name and other.lower() == name.lower()]
+            if alike:  # one file of times for both, where file names ignore case
+                raise self.fail(
+                    here, f'device "{name}" and device "{alike[0]}" differ only in case: rename one of them'
+                )
             if not _NAME.fullmatch(name):
                 raise self.fail(here, f'device "{name}": write a name of letters, digits, "-", "_" and "."')
             if isinstance(value, Mapping) and "like" in value:
@@ -277,7 +295,7 @@ class _Reader:
             if "of" not in scale or "factor" not in scale:
                 raise self.fail((*here, "scale"), f'{_dotted(here)}: write scale = {{ of = "DEVICE", factor = 3.0 }}')
             of = self.text((*here, "scale", "of"), scale["of"])
-            factor = self.above((*here, "scale", "factor"), scale["factor"])
+            factor = self.factor((*here, "scale", "factor"), scale["factor"])
             return replace(device, profile=None, scale_of=of, scale_factor=factor)
         return device
 
@@ -286,6 +304,7 @@ class _Reader:
         rows = tables.get("link", [])
         if not isinstance(rows, list):
             raise self.fail((*self.path, "link"), "write each link as [[link]], with two brackets")
+        given: dict[tuple[str, str], _Path] = {}
         for index, value in enumerate(rows):
             here: _Path = (*self.path, "link", index)
             self.table(here, value, (*_LINK, "from", "to", "both"))
@@ -299,6 +318,12 @@ class _Reader:
                 raise self.fail(here, f"link from {source} to itself: write [device.{source}] loopback = {{ ... }}")
             both = self.flag((*here, "both"), value.get("both", False))
             for pair in ((source, target), (target, source)) if both else ((source, target),):
+                if pair in given:
+                    message = (
+                        f"link from {pair[0]} to {pair[1]} is given twice, first in line {self.lines[given[pair]]}"
+                    )
+                    raise self.fail(here, f"{message}: keep one of the two")
+                given[pair] = here
                 self.links[pair] = self.link(here, value, self.links.get(pair, Link(*pair, 0.0)))
 
     def link(self, here: _Path, value: Mapping[str, Any], known: Link) -> Link:
@@ -335,6 +360,12 @@ class _Reader:
             if of in seen:
                 raise self.fail(here, f"{' is scaled from '.join([*seen, of])}: one of them needs its own profile")
             seen.append(of)
+        factor = prod(self.devices[each].scale_factor for each in seen)
+        if not LEAST_FACTOR <= factor <= MOST_FACTOR:
+            here = ("device", name, "scale")
+            raise self.fail(
+                here, f'the times of "{name}" are scaled by {factor:g} in all: give factors {FACTORS} in all'
+            )
 
 
 def _scenario(file: str, lines: Mapping[_Path, int], base: Cluster, name: str, changes: Any) -> Cluster:

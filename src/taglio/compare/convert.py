@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from onnxruntime import InferenceSession
 
 from taglio import artifact, weights
 from taglio.compare import environments, supervise
@@ -164,7 +165,8 @@ def distance(
             request = Request("reference", str(work), WORKERS[made.kind], str(model.absolute()), made.kind)
             request = replace(request, inputs=names, outputs=tuple(outputs), arrays=str(arrays), threads=threads)
             reference = original_outputs(request, _LIMITS)
-        converted = onnx_outputs(made.path, SessionOptions(threads, Optimization.BASIC), outputs, samples, str(model))
+        session = open_session(made.path, SessionOptions(threads, Optimization.BASIC), label=str(made.path))
+        converted = onnx_outputs(session, outputs, samples, str(model))
         known[data_sha256] = distance_of(outputs, reference, converted)
         artifact.write_bytes(told, json.dumps(known).encode())
     found = float(known[data_sha256])
@@ -192,10 +194,9 @@ def original_outputs(request: Request, limits: Limits) -> list[np.ndarray]:
 
 
 def onnx_outputs(
-    path: Path, options: SessionOptions, outputs: Sequence[str], samples: Sequence[Sample], label: str
+    session: InferenceSession, outputs: Sequence[str], samples: Sequence[Sample], label: str
 ) -> list[np.ndarray]:
     """Outputs of an ONNX model on `samples` of one shape, one array per output; `label` names them in errors."""
-    session = open_session(path, options, label=str(path))
     found = [run_session(session, outputs, sample, label) for sample in samples]
     return [np.stack(each) for each in zip(*found, strict=True)]
 

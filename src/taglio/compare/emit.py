@@ -5,11 +5,10 @@ import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from taglio.artifact import DATA
+from taglio.artifact import DATA, replacing
 from taglio.compare.row import Row, Wanted
 from taglio.errors import BadOption
-
-FOLDER = "emitted"
+from taglio.transaction import EMITTED
 
 
 def known(row: str, asked: Collection[Sequence[Wanted]]) -> None:
@@ -30,9 +29,14 @@ def emit(row: str, rows: Sequence[Row], out: Path) -> Path:
     if not each.checked.file:
         raise BadOption(f'`emit` "{row}": {each.wanted.backend} makes this form in memory and writes no file')
     source = Path(each.checked.file)
-    target = out / FOLDER / (re.sub(r"[^\w.+-]+", "-", row) + source.suffix)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
+    target = out / EMITTED / (re.sub(r"[^\w.+-]+", "-", row) + source.suffix)
+    _copy(source, target)
     if (data := source.with_name(source.name + DATA)).exists():  # under the name that the model refers to
-        shutil.copyfile(data, target.with_name(data.name))
+        _copy(data, target.with_name(data.name))
     return target
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file; a link in its place is replaced, not followed."""
+    with replacing(target) as temporary:
+        shutil.copyfile(source, temporary)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnxruntime import InferenceSession
 
 from taglio import artifact, weights
 from taglio.arguments import number, positive
@@ -28,6 +29,7 @@ from taglio.compare.row import Row, Wanted
 from taglio.compare.supervise import Limits
 from taglio.compare.variants import Source, Written
 from taglio.compare.workers.loop import timed
+from taglio.cores import available_cores
 from taglio.data.dataset import Dataset, Sample, Split, part, shapes_of, split, typical
 from taglio.data.files import load
 from taglio.data.preprocess import parse_preprocess
@@ -41,7 +43,8 @@ from taglio.model.graph import Graph, build
 from taglio.model.load import Model
 from taglio.model.load import load as load_model
 from taglio.model.observe import observe
-from taglio.profile.machine import available_cores, describe
+from taglio.model.written import as_written, open_exact
+from taglio.profile.machine import describe
 from taglio.progress import Progress
 from taglio.quantize.ranges import calibrate
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, version
@@ -241,8 +244,10 @@ def _emptied(work: Path) -> Path:
         work.unlink()
     work.mkdir(parents=True, exist_ok=True)
     for old in work.iterdir():
-        if old.name != _MODELS:  # these are stored with the model that they belong to
-            shutil.rmtree(old) if old.is_dir() else old.unlink()
+        if old.is_symlink() or not old.is_dir():
+            old.unlink()
+        elif old.name != _MODELS:  # these are stored with the model that they belong to
+            shutil.rmtree(old)
     return work
 
 
@@ -310,17 +315,19 @@ def _write_arrays(request: Request, source: Source, limits: Limits) -> float | N
         for index, name in enumerate(request.inputs):
             arrays[f"{of}_{index}"] = np.stack([sample[name] for sample in dataset.samples])
 
-    def outputs_of(path: str, optimization: Optimization) -> list[np.ndarray]:
-        options = SessionOptions(source.options.threads, optimization)
-        return convert.onnx_outputs(Path(path), options, request.outputs, data.held_out.samples, data.held_out.source)
+    def outputs_of(session: InferenceSession) -> list[np.ndarray]:
+        return convert.onnx_outputs(session, request.outputs, data.held_out.samples, data.held_out.source)
 
     distance = None
     if request.kind == "onnx":
-        reference = outputs_of(request.model, Optimization.NONE)
+        written = as_written(Path(request.model))
+        reference = outputs_of(open_exact(written.proto, request.model, source.options.threads))
     else:
         np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
         reference = convert.original_outputs(request, limits)
-        distance = convert.distance_of(request.outputs, reference, outputs_of(request.onnx, Optimization.BASIC))
+        options = SessionOptions(source.options.threads, Optimization.BASIC)
+        converted = open_session(Path(request.onnx), options, label=request.onnx)
+        distance = convert.distance_of(request.outputs, reference, outputs_of(converted))
     arrays |= {f"reference_{index}": column for index, column in enumerate(reference)}
     arrays |= to_arrays(find_parts(source.model, data.held_out.samples))
     np.savez(request.arrays, **arrays)  # type: ignore[arg-type]

@@ -63,17 +63,18 @@ class Form:
 
 def static_forms() -> tuple[Form, ...]:
     """Every static int8 form: format × types × symmetric or not × per channel or not; and u8s8 per channel with 7-bit
-    weights, which processors without VNNI need."""
+    weights."""
     every = [
         Form(f"{form}-{a}{w}-{_sym(symmetric)}-{_pc(channel)}", "static", _scheme(form, a, w, symmetric, channel))
         for form, (a, w), symmetric, channel in product(_FORMATS, _TYPES, _BOTH, (True, False))
     ]
-    narrow = [
-        replace(each, key=f"{each.key}-rr", scheme=replace(each.scheme, reduced_range=True))
-        for each in every
-        if each.scheme is not None and each.scheme.activation != each.scheme.weight and each.scheme.per_channel
-    ]
-    return (*every, *narrow)
+    mixed = [form for form in every if form.scheme and form.scheme.activation != form.scheme.weight]
+    return (*every, *(_narrow(form) for form in mixed if form.scheme and form.scheme.per_channel))
+
+
+def _narrow(form: Form) -> Form:
+    """The form with 7-bit weights, which processors without VNNI need."""
+    return form if form.scheme is None else replace(form, key=f"{form.key}-rr", scheme=form.scheme.narrow)
 
 
 def forms() -> tuple[Form, ...]:
@@ -83,6 +84,7 @@ def forms() -> tuple[Form, ...]:
         Form(f"dynamic-u8{weight}-{_pc(channel)}", "dynamic", _scheme("qdq", "u8", weight, False, channel))
         for weight, channel in weights
     ]
+    dynamic += [_narrow(form) for form in dynamic if form.scheme and form.scheme.may_saturate]
     rules = {**{f"top-{count}": f"top-flops:{count}" for count in _TOP_FLOPS}, "faster": FASTER}
     mixed = [
         Form(f"mixed-{_sym(symmetric)}-{name}", "mixed", _scheme("qdq", "u8", "s8", symmetric, True), rule)

@@ -19,13 +19,15 @@ from taglio.model.load import Model
 from taglio.profile.layerwise import layer_times, speedups
 from taglio.progress import Progress, reported
 from taglio.quantize.effective import effective
+from taglio.quantize.float16_range import beyond_float16, left_in_float32
 from taglio.quantize.keep_float import with_activation
 from taglio.quantize.library import dynamic, dynamic_blocks, float16, most, qoperator
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
-from taglio.runtimes.onnxruntime import SessionOptions, sums_saturate
+from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.processor import instructions, sums_saturate
 
 # What the tools in quantize/library.py take beside weights of 300 MB, with this process, in sizes of the model.
 _TOOLS = 5.5
@@ -106,7 +108,7 @@ def write(
         keep(form.key, proto)
         if (other := with_activation(proto)) is not None:
             keep(form.key + PROVIDER, other)
-        saturating = form.scheme is not None and form.scheme.may_saturate and sums_saturate()
+        saturating = form.scheme is not None and form.scheme.may_saturate and sums_saturate(instructions())
         if notes := [each for each in (note, _SATURATES if saturating else "") if each]:
             done.notes[form.key] = "; ".join(notes)
     make_room(limit_bytes)
@@ -126,8 +128,11 @@ def int8(scheme: Scheme) -> Precision:
 def _build(source: Source, builder: QdqBuilder, form: Form) -> tuple[onnx.ModelProto, str]:
     model, graph, scheme = source.model, source.graph, form.scheme
     make: Callable[[Sequence[str]], onnx.ModelProto]
+    beyond: dict[str, str] = {}
     if form.method == "float16":
-        make, names = partial(float16, model, graph), [block.name for block in graph.blocks]
+        every = [block.name for block in graph.blocks]
+        beyond = beyond_float16(model, graph, every, source.ranges.low_high)
+        make, names = partial(float16, model, graph), [name for name in every if name not in beyond]
     elif scheme is None:
         return model.proto, ""
     elif form.method == "dynamic":
@@ -141,7 +146,7 @@ def _build(source: Source, builder: QdqBuilder, form: Form) -> tuple[onnx.ModelP
             return builder.build(effective(graph, dict.fromkeys(names, precision), precision)), ""
         make = partial(qoperator, model, graph, scheme=scheme, ranges=source.ranges)
     made, _, note = most(graph, make, names)
-    return made, note
+    return made, "; ".join(filter(None, (left_in_float32(beyond, len(graph.blocks)), note)))
 
 
 def _faster(source: Source, builder: QdqBuilder, scheme: Scheme) -> list[str]:

@@ -124,6 +124,11 @@ class Manifest:
         read = {port.name for port in piece.inputs}
         return tuple(each for each in self.states if each.past in read)
 
+    @property
+    def planned(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of all components' inputs that the plan was made for."""
+        return {port.name: port.shape for piece in self.pieces for port in piece.inputs}
+
     def constant_feed(self) -> dict[str, np.ndarray]:
         """The constant inputs."""
         return {each.name: np.array(each.values, dtype_of(each.dtype)).reshape(each.shape) for each in self.constants}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import helper, shape_inference
 
+from taglio.cluster.planning.schedule import components
 from taglio.data.spec import dtype_of
 from taglio.errors import BadOption, plural
 from taglio.model.captures import node_inputs, writers
@@ -19,7 +20,6 @@ from taglio.model.derived import empty_like
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.model.observe import tensor_shapes
-from taglio.plan.schedule import components
 from taglio.profile.attribution import base_name
 from taglio.quantize.keep_float import import_domains, keep_float
 
@@ -64,7 +64,7 @@ def cut(
 ) -> list[Component]:
     """Components in a running order: each after those it reads from.
 
-    `devices` names the device of every block; `levels` are the least levels that are not 0 (schedule.py).
+    `devices` names the device of every block; `levels` are the least levels that are not 0, as a plan has them.
     Raises BadOption for a block without a device.
     """
     missing = [block.name for block in graph.blocks if block.name not in devices]

@@ -1,2 +1,1 @@
-"""Arrays, images, sounds and texts → samples that fit a model's inputs, split into calibration and held-out parts. Runs
-no model."""
+"""Samples for a model's inputs, read from arrays, images, sounds and texts; calibration and held out. Runs no model."""

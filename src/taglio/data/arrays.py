@@ -4,11 +4,12 @@ Only the entries that are used are read, one by one: a file may be larger than m
 """
 
 import lzma
+import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 from pathlib import Path
@@ -22,6 +23,8 @@ from taglio.data.spec import TEXT, Array, InputSpec, batch_symbol, matches, miss
 from taglio.errors import BadData, one_line, plural
 from taglio.memory import free_bytes
 
+# Keys of a file that an error lists.
+_KEYS = 6
 _UNREADABLE = (
     OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, MemoryError
 )  # fmt: skip
@@ -160,12 +163,33 @@ def by_input(where: str, found: Mapping[str, Column], inputs: Sequence[InputSpec
         )
     missing = [name for name in wanted if name not in keys]
     if missing:
-        raise BadData(f"{where} has keys {list(found)}, but not the inputs {missing}: rename or add arrays")
+        more = f" and {len(found) - _KEYS} more" if len(found) > _KEYS else ""
+        raise BadData(
+            f"{where} has keys {[*found][:_KEYS]}{more}, but not the inputs {missing}: rename or add arrays; samples "
+            f"of different shapes need a number behind each name ({wanted[0]}0, {wanted[0]}1, ...)"
+        )
     unknown = [key for key in keys if key not in wanted] + label_keys[1:]
     if unknown:
         remarks.append(f"{where}: left out {', '.join(map(repr, unknown))}, not among the model's inputs")
     labels = found[label_keys[0]] if label_keys else None
     return Named({name: found[name] for name in wanted}, labels, tuple(remarks))
+
+
+def by_number(where: str, found: Mapping[str, Column], inputs: Sequence[InputSpec]) -> list[dict[str, Column]]:
+    """The arrays of each sample, where every key is an input's name with the sample's number behind it: samples may
+    then differ in shape. Empty for other keys. Raises BadData for a sample without an input."""
+    names = {spec.name for spec in inputs}
+    keys = [re.fullmatch(r"(.*?)_?([0-9]+)", key) for key in found]
+    if names & found.keys() or not all(key and key[1] in names for key in keys):
+        return []
+    samples: dict[int, dict[str, Column]] = {}
+    for key in filter(None, keys):
+        samples.setdefault(int(key[2]), {})[key[1]] = found[key[0]]
+    for number, sample in samples.items():
+        missing = [spec.name for spec in inputs if spec.name not in sample]
+        if missing:
+            raise BadData(f"{where}: sample {number} has no {missing[0]!r}: add {missing[0]}{number}")
+    return [samples[number] for number in sorted(samples)]
 
 
 def from_columns(asked: Asked, found: Mapping[str, Column]) -> Dataset:
@@ -191,7 +215,8 @@ def from_columns(asked: Asked, found: Mapping[str, Column]) -> Dataset:
     for name, *arrays in zip(names, *made, strict=True):
         where = f"{source}: sample {name}"
         samples.append({spec.name: cast(where, spec, each) for spec, each in zip(inputs, arrays, strict=True)})
-    return assemble(source, samples, names, labels, rows - batch * len(keep), named.remarks)
+    dataset = assemble(source, samples, names, labels, rows - batch * len(keep), named.remarks)
+    return replace(dataset, batch=batch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import prod
 from typing import overload
@@ -41,6 +41,12 @@ class Samples(Sequence[Sample]):
         result._shelf, result._rows = self._shelf, [self._rows[row] for row in rows]
         return result
 
+    def joined(self, other: "Samples") -> "Samples":
+        """These and then `other`, which were chosen from the same samples."""
+        result = Samples(self._names)
+        result._shelf, result._rows = self._shelf, [*self._rows, *other._rows]  # noqa: SLF001 - the same class
+        return result
+
     def shapes(self, row: int) -> dict[str, Shape]:
         """The shape of every input of a sample, without reading the sample."""
         return dict(zip(self._names, self._shelf.shapes(self._rows[row]), strict=True))
@@ -74,15 +80,24 @@ class Dataset:
     sha256: str  # covers input names, dtypes, shapes, values and labels; not file names
     dropped: int = 0  # images or rows not loaded: beyond the limit, or not enough for a batch
     remarks: tuple[str, ...] = ()  # what the user should know about how the data were read
+    batch: int = 1  # images or rows that make one sample: the batch that the model fixes
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A dataset in two disjoint, non-empty parts, and the random `seed` of the split."""
+    """A dataset in disjoint, non-empty parts, and the random `seed` of the split. Errors are studied, and plans
+    searched, on `held_out`; `unseen` are further held-out inputs, which only the final acceptance of a plan sees (None
+    where there are too few: unseen.py)."""
 
     calibration: Dataset
     held_out: Dataset
     seed: int
+    unseen: Dataset | None = None
+
+    @property
+    def all_held_out(self) -> Dataset:
+        """`held_out`, and then `unseen`."""
+        return self.held_out if self.unseen is None else joined(self.held_out, self.unseen)
 
 
 def split(
@@ -97,10 +112,23 @@ def split(
     if max_calibration < 1 or (max_held_out is not None and max_held_out < 1):
         raise BadOption(f"split allows at most {max_calibration} and {max_held_out} samples: give 1 or more")
     if count < 2:
-        raise BadData(f"{dataset.source} has {plural(count, 'sample')}; a split needs at least 2: add samples")
+        raise BadData(f"{dataset.source} has {_too_few(dataset)}")
     order = np.random.default_rng(seed).permutation(count)
     taken = min(round(count / 2), max_calibration)
     return Split(part(dataset, order[:taken]), part(dataset, order[taken:][:max_held_out]), seed)
+
+
+def _too_few(dataset: Dataset) -> str:
+    """How many samples there are, where a split needs two, and what to do."""
+    count, batch, left = len(dataset.samples), dataset.batch, dataset.dropped
+    if batch == 1:
+        return f"{plural(count, 'sample')}; a split needs at least 2: add samples"
+    over = f", and {plural(left, 'row')} {'is' if left == 1 else 'are'} left over" if left else ""
+    return (
+        f"{count * batch + left} rows: the model's batch is {batch}, so they make {plural(count, 'sample')} of {batch} "
+        f"rows{over}; a split needs at least 2 samples: give {2 * batch} rows or more, or export the model with a "
+        "smaller or dynamic batch"
+    )
 
 
 def part(dataset: Dataset, rows: Sequence[int] | NDArray[np.intp]) -> Dataset:
@@ -108,6 +136,17 @@ def part(dataset: Dataset, rows: Sequence[int] | NDArray[np.intp]) -> Dataset:
     labels = None if dataset.labels is None else dataset.labels[np.asarray(rows, np.intp)]
     samples, names = chosen(dataset.samples, map(int, rows)), [dataset.names[i] for i in rows]
     return assemble(dataset.source, samples, names, labels, dataset.dropped, dataset.remarks)
+
+
+def joined(first: Dataset, second: Dataset) -> Dataset:
+    """Two parts of one dataset as one, in this order."""
+    one, other = first.samples, second.samples
+    both = one.joined(other) if isinstance(one, Samples) and isinstance(other, Samples) else (*one, *other)
+    labels = None
+    if first.labels is not None and second.labels is not None:
+        labels = np.concatenate([first.labels, second.labels])
+    digest = hashlib.sha256(f"{first.sha256} {second.sha256}".encode()).hexdigest()
+    return replace(first, samples=both, names=(*first.names, *second.names), labels=labels, sha256=digest)
 
 
 def shapes_of(sample: Sample) -> dict[str, Shape]:

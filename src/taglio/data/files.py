@@ -1,11 +1,11 @@
 """A path → samples: decide whether it holds images, sounds, arrays, texts or a saved dataset, and call its reader."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from taglio.data.arrays import by_input, from_columns, one_sample, read_columns, reading
+from taglio.data.arrays import Column, by_input, by_number, from_columns, one_sample, read_columns, reading
 from taglio.data.dataset import DEFAULT_LIMIT, Dataset, assemble, evenly, one_each
 from taglio.data.images import IMAGE_SUFFIXES
 from taglio.data.items import Asked, Items
@@ -37,7 +37,7 @@ def load(
 
     * a folder of images or wav files, or of a subfolder per class, which then labels them;
     * an .npy (for a model with one input), an .npz with the input names as keys, or a folder of such files that hold
-      one sample each;
+      one sample each; samples of different shapes in one .npz have a number behind each name (`x0`, `x1`);
     * texts, one per line (.txt) or in a column (.csv);
     * a Hugging Face dataset written by `save_to_disk`.
 
@@ -72,7 +72,12 @@ def load(
         return from_texts(asked, read_texts(path))
     asked.unprocessed("arrays")
     with reading(path):
-        return from_columns(asked, read_columns(path))
+        columns = read_columns(path)
+        numbered = by_number(str(path), columns, inputs)
+    if numbered:
+        return _one_sample_each(asked, [f"{path}: sample {number}" for number in range(len(numbered))], numbered)
+    with reading(path):
+        return from_columns(asked, columns)
 
 
 def _files(path: Path) -> tuple[str, list[Path]]:
@@ -114,18 +119,20 @@ def _in_classes(path: Path, near: Beside) -> Items | None:
     return Items(names, values, np.array(labels), (remark,))
 
 
-def _one_sample_each(asked: Asked, files: Sequence[Path]) -> Dataset:
+def _one_sample_each(asked: Asked, places: Sequence[Path | str], found: Sequence[Mapping[str, Column]] = ()) -> Dataset:
+    """A sample from each of `places`: a file, or what names the arrays `found` in one."""
     asked.unprocessed("arrays")
     path, inputs = asked.source, asked.inputs
-    symbol, keep = batch_symbol(inputs), evenly(len(files), asked.limit)
+    symbol, keep = batch_symbol(inputs), evenly(len(places), asked.limit)
     samples, labels = asked.samples(), []
     remarks: dict[str, None] = {}
-    for file in (files[index] for index in keep):
-        with reading(file):
-            named = by_input(str(file), read_columns(file), inputs)
+    for index in keep:
+        where = str(places[index])
+        with reading(Path(where)):
+            named = by_input(where, found[index] if found else read_columns(Path(where)), inputs)
             arrays = {name: column.whole() for name, column in named.arrays.items()}
             labels += [] if named.labels is None else [named.labels.whole()]
-        samples.append({spec.name: one_sample(str(file), spec, arrays[spec.name], symbol) for spec in inputs})
-        remarks |= dict.fromkeys(remark.replace(str(file), path) for remark in named.remarks)
-    names, stacked = [files[index].name for index in keep], one_each(path, labels, len(samples))
-    return assemble(path, samples, names, stacked, len(files) - len(keep), [*remarks])
+        samples.append({spec.name: one_sample(where, spec, arrays[spec.name], symbol) for spec in inputs})
+        remarks |= dict.fromkeys(remark.replace(where, path) for remark in named.remarks)
+    names, stacked = [Path(str(places[index])).name for index in keep], one_each(path, labels, len(samples))
+    return assemble(path, samples, names, stacked, len(places) - len(keep), [*remarks])

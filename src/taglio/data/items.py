@@ -1,7 +1,7 @@
 """What a reader is asked for; and items of one kind, such as files or texts → samples. Reads no item itself."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from taglio.data.dataset import Dataset, Sample, Samples, assemble, evenly, grouped, span
@@ -70,4 +70,5 @@ def from_items(
         names.append(span(members[0], members[-1]))
         samples.append(make(members, [items.take(items.values[row]) for row in rows]))
     labels = None if items.labels is None else grouped(asked.source, items.labels, total, batch, keep)
-    return assemble(asked.source, samples, names, labels, total - batch * len(keep), items.remarks)
+    dataset = assemble(asked.source, samples, names, labels, total - batch * len(keep), items.remarks)
+    return replace(dataset, batch=batch)

@@ -49,7 +49,8 @@ def with_labels(dataset: Dataset, path: Path) -> Dataset:
         chosen = [found[row] if batch == 1 else np.stack(found[row : row + batch]) for row in rows]
     labels = checked_labels(str(path), one_array(chosen), len(chosen))
     remarks = dataset.remarks
-    return assemble(dataset.source, dataset.samples, dataset.names, labels, dataset.dropped, remarks)
+    labelled = assemble(dataset.source, dataset.samples, dataset.names, labels, dataset.dropped, remarks)
+    return replace(labelled, batch=dataset.batch)
 
 
 def beside(dataset: Dataset, path: Path) -> Dataset:

@@ -89,6 +89,23 @@ def batch_symbol(inputs: Sequence[InputSpec]) -> str | None:
     return called or next(iter(first), None)
 
 
+def contradicted(inputs: Sequence[InputSpec], sizes: Mapping[str, Shape]) -> dict[str, str]:
+    """The named dimensions to which one sample gives several sizes, and which input has which, as text. `sizes` has the
+    shape of every input."""
+    seen = dict[str, dict[str, int]]()
+    for spec in inputs:
+        for dim, size in zip(spec.shape or (), sizes[spec.name], strict=False):
+            if isinstance(dim, str):
+                seen.setdefault(dim, {}).setdefault(spec.name, size)
+                if seen[dim][spec.name] != size:  # one input has the name twice
+                    seen[dim][f"{spec.name} again"] = size
+    return {
+        dim: " and ".join(f"{size} in {name}" for name, size in by_input.items())
+        for dim, by_input in seen.items()
+        if len({*by_input.values()}) > 1
+    }
+
+
 def batch_size(inputs: Sequence[InputSpec], sample: Mapping[str, Array]) -> int:
     """How many inputs `sample` holds: the largest dimension that is named like a batch, or 1."""
     return max(

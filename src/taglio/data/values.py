@@ -12,7 +12,7 @@ import numpy as np
 from taglio.data.arrays import Column, Named, by_input, from_columns, one_sample
 from taglio.data.dataset import DEFAULT_LIMIT, LABEL_KEYS, Dataset, assemble, evenly, one_array, one_each
 from taglio.data.items import Asked
-from taglio.data.spec import Array, InputSpec, batch_symbol
+from taglio.data.spec import TEXT, Array, InputSpec, batch_symbol
 from taglio.errors import BadData, plural
 
 
@@ -55,11 +55,34 @@ def from_values(
     return from_columns(asked, columns)
 
 
-def one_feed(sample: Any, inputs: Sequence[InputSpec]) -> dict[str, Array]:
-    """One sample as a feed by input name. `sample` is arrays by input name, or one array for a model with one input;
-    the batch dimension may be missing. Raises BadData for a sample that does not fit."""
-    symbol, named = batch_symbol(inputs), _named("`sample`", sample, inputs)
-    return {spec.name: one_sample("`sample`", spec, named.arrays[spec.name].whole(), symbol) for spec in inputs}
+class Feeder:
+    """Turns one sample after another into feeds by input name. Arrays of the type and shape that an input took before
+    pass as they are: their values are not read, because that takes longer than a small network runs. May be called from
+    several threads."""
+
+    def __init__(self, inputs: Sequence[InputSpec]) -> None:
+        self._inputs, self._symbol = tuple(inputs), batch_symbol(inputs)
+        self._names = frozenset(spec.name for spec in inputs)
+        # Type and shape of the array that each input took last. Text is always checked: any object passes for it.
+        self._last = {spec.name: (spec.numpy_dtype(), spec.shape) for spec in inputs if spec.dtype != TEXT}
+
+    def __call__(self, sample: Any) -> Mapping[str, Array]:
+        """`sample` is arrays by input name, or one array for a model with one input; the batch dimension may be
+        missing. Raises BadData for a sample that does not fit."""
+        feed = sample if type(sample) is dict else {self._inputs[0].name: sample}
+        if feed.keys() == self._names:
+            last = self._last
+            for name, array in feed.items():
+                if type(array) is not np.ndarray or (array.dtype, array.shape) != last.get(name):
+                    break
+            else:
+                return feed
+        arrays = _named("`sample`", sample, self._inputs).arrays
+        feed = {
+            spec.name: one_sample("`sample`", spec, arrays[spec.name].whole(), self._symbol) for spec in self._inputs
+        }
+        self._last |= {name: (array.dtype, array.shape) for name, array in feed.items() if name in self._last}
+        return feed
 
 
 def _from_items(asked: Asked, values: Iterable[Any], given: Array | None) -> Dataset:

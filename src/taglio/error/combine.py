@@ -10,11 +10,12 @@ from taglio.data.dataset import Dataset
 from taglio.error.fit import Terms, fit_terms
 from taglio.error.measure import ErrorMeter, Reading
 from taglio.error.model import Alone, BlockNoise, EdgeNoise, ErrorModel, OutputModel, Subset
-from taglio.error.tally import RUINED, finite, student
+from taglio.error.tally import RUINED, finite
 from taglio.error.terms import Design, starting_noises
 from taglio.model.load import Model
 from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.scheme import Scheme
+from taglio.student import t_quantile
 
 # Blocks measured alone count less: they say little about large subsets.
 _ALONE_WEIGHT = 0.5
@@ -228,7 +229,9 @@ def _among_inputs(spreads: Sequence[float], studied: int, held_out: int) -> floa
     if studied >= held_out or not spreads:
         return 0.0
     spread = float(np.median(spreads))
-    return student(studied) * spread * sqrt(1.0 - studied / held_out) if isfinite(spread) else _UNKNOWN
+    if studied < 2 or not isfinite(spread):
+        return _UNKNOWN
+    return t_quantile(0.95, studied - 1) * spread * sqrt(1.0 - studied / held_out)
 
 
 def upper_miss(misses: Sequence[float], confidence: float, unknown: float) -> float:

@@ -10,11 +10,14 @@ from dataclasses import replace
 from itertools import islice
 
 import numpy as np
+import onnx
+from onnx import TensorProto
 
 from taglio.data.spec import InputSpec, batch_symbol
 from taglio.error.compared import as_array
 from taglio.error.loss import Metric
-from taglio.error.tally import Tally, standard_error
+from taglio.error.tally import Tally
+from taglio.error.upper_end import standard_error
 from taglio.errors import plural
 from taglio.model.graph import Graph
 from taglio.quantize.scheme import Scheme
@@ -28,8 +31,16 @@ _COUNTED = 100
 # Share of its calibrated range by which a tensor may exceed it (values beyond are clipped). Between two halves of one
 # folder of photographs half of the tensors exceed it by less than a tenth.
 _OVERFLOW = 0.25
+# Inputs scaled from pixels, to 0 to 1, −1 to 1 or by mean and deviation, are at most about 3 in magnitude.
+_FRACTIONS = 4.0
 # Inputs that are named in one line.
 _NAMED = 4
+_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
+# Operators whose result jumps where what they read crosses a threshold or changes its order.
+_DECIDING = frozenset({
+    "ArgMax", "ArgMin", "Ceil", "Equal", "Floor", "Greater", "GreaterOrEqual", "Hardmax", "Less", "LessOrEqual",
+    "NonMaxSuppression", "Round", "Sign", "TopK",
+})  # fmt: skip
 
 
 def digests(samples: Iterable[Mapping[str, np.ndarray]]) -> tuple[bytes, ...]:
@@ -87,6 +98,38 @@ def constant_inputs(samples: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
         those = f"inputs {', '.join(names[:_NAMED])}{more} are" if len(names) > 1 else f"input {names[0]} is"
         lines.append(f"{those} {how}: check the data and their preprocessing")
     return lines
+
+
+def values_fed(
+    inputs: Sequence[InputSpec], samples: Iterable[Mapping[str, np.ndarray]], scaling: Mapping[str, str]
+) -> str:
+    """A line with the range of every float input over `samples`, or "" if there is none.
+
+    `scaling` has by input what the model's first operator does to pixels from 0 to 255, or "". The line ends with a
+    suggestion where fractions are fed to such a model, or pixels to an image input of another.
+    """
+    floats = [spec for spec in inputs if spec.dtype.startswith("float")]
+    ends = {spec.name: (np.inf, -np.inf) for spec in floats}
+    for sample in samples:
+        for name, (low, high) in ends.items():
+            finite = sample[name][np.isfinite(sample[name])]
+            if finite.size:
+                ends[name] = (min(low, float(finite.min())), max(high, float(finite.max())))
+    ends = {name: pair for name, pair in ends.items() if pair[0] <= pair[1]}
+    if not ends:
+        return ""
+    advice = ""
+    for spec in floats:
+        low, high = ends.get(spec.name, (0.0, 0.0))
+        pixels = low >= 0.0 and _FRACTIONS < high <= 255.0
+        image = spec.shape is not None and len(spec.shape) == 4 and {1, 3} & {spec.shape[1], spec.shape[-1]}
+        if (does := scaling.get(spec.name, "")) and low >= -_FRACTIONS and 0.0 < high <= _FRACTIONS:
+            advice = f"; the model {does} first, so it takes pixels from 0 to 255: feed them unscaled"
+        elif pixels and image and not does:
+            advice = f"; these are pixels, and the model does not scale {spec.name} first: scale them as in training"
+    named = ", ".join(f"{name} {low:.4g} to {high:.4g}" for name, (low, high) in [*ends.items()][:_NAMED])
+    more = f" and {len(ends) - _NAMED} others" if len(ends) > _NAMED else ""
+    return f"values fed: {named}{more}{advice}"
 
 
 def sizes_measured(inputs: Sequence[InputSpec], samples: Iterable[Mapping[str, np.ndarray]]) -> str:
@@ -152,22 +195,35 @@ def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[
     if spread <= _UNSURE:
         return ""
     return (
-        f"studied on {count}{of} held-out inputs: on others the error of {names[worst]} ({errors[worst]:.2%} with all "
-        f"blocks in int8) may differ by {spread:.0%} (one standard error); {remedy}"
+        f"studied on {count}{of} held-out inputs: on others the error of {names[worst]} with all blocks in int8 may "
+        f"differ by {spread:.0%} (one standard error); {remedy}"
     )
 
 
-def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int) -> str:
+def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int, steps: Sequence[str] = ()) -> str:
     """A line if int8 changed no output on any of `inputs` distinct held-out inputs, or "".
 
-    Where a step (Hardmax, Round, a comparison) decides the outputs, one of another input may change altogether. If none
-    of n changes, at most 1 - 0.05^(1/n) do, at 95 % confidence.
+    Where one of `steps`, such as a Hardmax, decides the outputs, one of another input may change altogether. If none of
+    n changes, at most 1 - 0.05^(1/n) do, at 95 % confidence.
     """
     if not metric.smooth or error > 0.0 or not int8_blocks:
         return ""
+    first = f"{steps[0]} and {len(steps) - 1} more decide" if len(steps) > 1 else f"{steps[0]} decides" if steps else ""
+    altogether = f", by any amount where {first}" if first else ""
     return (
         f"no output changes on any of {inputs} held-out inputs: up to {1.0 - 0.05 ** (1.0 / inputs):.0%} of other "
-        "inputs may change (95 % confidence), by any amount where a step such as Hardmax decides; give more data"
+        f"inputs may change (95 % confidence){altogether}; give more data"
+    )
+
+
+def deciding_steps(graph: onnx.GraphProto) -> tuple[str, ...]:
+    """The operators that make a choice of float values, as "Round rounded": a small change of what they read may change
+    what they write altogether."""
+    typed = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input)}
+    return tuple(
+        f"{node.op_type} {node.name}"
+        for node in graph.node
+        if node.op_type in _DECIDING and typed.get(node.input[0]) in _FLOATS
     )
 
 
@@ -185,7 +241,7 @@ def coarse_metric(metric: Metric, inputs: int) -> str:
     """A line if a metric that counts answers, one or several per input, has too few `inputs`, or ""."""
     if metric.smooth or inputs >= _COUNTED:
         return ""
-    return f"{metric.name} on {inputs} held-out inputs, of which each counts for {1 / inputs:.1%}: give more data"
+    return f"{metric.name} on {inputs} held-out inputs: each counts for {1 / inputs:.1%}; give more data"
 
 
 def unlike_calibration(
@@ -212,14 +268,17 @@ def unlike_calibration(
     )
 
 
-def saturating_sums(scheme: Scheme, saturates: bool) -> str:
-    """A line if int8 sums may saturate on this processor, or ""."""
-    if not (saturates and scheme.may_saturate):
+def saturating_sums(scheme: Scheme, saturates: bool, elsewhere: str = "") -> str:
+    """A line if int8 sums may saturate on this processor, or on the one called `elsewhere`, where the model was
+    profiled; or ""."""
+    if not scheme.may_saturate or not (saturates or elsewhere):
         return ""
-    narrow = replace(scheme, reduced_range=True)
+    where = "this processor" if saturates else f"the model was profiled on {elsewhere}, which"
+    static = replace(scheme, uncalibrated=())
+    products = f"{scheme.activation}×{scheme.weight}" if static.may_saturate else "u8×s8"
     return (
-        f"this processor has no VNNI: sums of {scheme.activation}×{scheme.weight} products saturate at 16 bits; "
-        f"with the 7-bit weights of {narrow} they fit"
+        f"{where} has no VNNI: sums of {products} products saturate at 16 bits{'' if saturates else ' there'}; "
+        f"with the 7-bit weights of {scheme.narrow} they fit"
     )
 
 

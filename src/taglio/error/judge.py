@@ -27,10 +27,6 @@ class Judge(Protocol):
     def value(self, evidence: Sequence[Any], weights: np.ndarray | None = None, /) -> float:
         """The score, in the metric's unit; `weights` [samples] say how often each sample counts."""
 
-    @property
-    def weighs(self) -> bool:
-        """Whether samples can count more than once."""
-
 
 class TaskJudge:
     """Scores a task against the labels if there are any, else against the float model's own answers."""
@@ -66,11 +62,6 @@ class TaskJudge:
                     raise BadData(
                         f"metric {task.name}: the label of sample {self._where.get(index, index)} {error}"
                     ) from None
-
-    @property
-    def weighs(self) -> bool:
-        """Whether samples can count more than once."""
-        return not self._task.of_pairs
 
     def evidence(self, index: int, reference: Sequence[Any], changed: Sequence[Any]) -> Any:
         """What the task keeps of each input of one sample. Raises BadData for outputs that the task cannot read."""
@@ -138,20 +129,19 @@ class TaskJudge:
 class UserJudge:
     """Scores with a user's function, which gets the outputs of all samples at once."""
 
-    weighs = False
-
     def __init__(self, function: str, names: Sequence[str], labels: np.ndarray | None = None) -> None:
         self._function, self._names, self._labels = function, tuple(names), labels
 
-    def evidence(self, _index: int, _reference: Sequence[Any], changed: Sequence[Any]) -> Any:
-        """The changed outputs, as arrays."""
-        return [np.atleast_1d(as_array(each)) for each in changed]
+    def evidence(self, index: int, _reference: Sequence[Any], changed: Sequence[Any]) -> Any:
+        """The index of the sample, for its label, and the changed outputs as arrays."""
+        return index, [np.atleast_1d(as_array(output)) for output in changed]
 
     def value(self, evidence: Sequence[Any], _weights: np.ndarray | None = None) -> float:
         """The function's result for outputs stacked along the first axis; outputs whose shapes differ are an array of
         arrays."""
-        outputs = {name: _joined([each[index] for each in evidence]) for index, name in enumerate(self._names)}
-        labels = None if self._labels is None else self._labels[: len(evidence)]
+        columns = zip(self._names, zip(*(arrays for _, arrays in evidence), strict=True), strict=True)
+        outputs = {name: _joined(column) for name, column in columns}
+        labels = None if self._labels is None else self._labels[[index for index, _ in evidence]]
         return call_user(self._function, outputs, labels)
 
 

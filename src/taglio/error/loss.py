@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite, isnan, log10, sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,19 +30,26 @@ from taglio.errors import BadData, BadOption, with_kind
 
 RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE = "relative-l2", "l2-per-size", "sqnr", "cosine"
 SMOOTH = (RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE)
-# A limit on a task up to this value is the allowed loss; a larger one is the worst value allowed.
-_LARGEST_LOSS = 0.5
+# What limits a metric: the worst value where smaller is better, the worst where larger is, or the largest loss.
+Argument = Literal["max_error", "min_score", "max_drop"]
+ARGUMENTS: tuple[Argument, ...] = ("max_error", "min_score", "max_drop")
+# Limits on a task beyond these are most likely meant for the other argument: 99 % is a score, and 1 % is a drop.
+_LARGEST_DROP, _LEAST_SHARE = 0.5, 0.5
+# Vectors at a larger distance have an angle of more than 60 degrees: such a limit is most likely meant as a similarity.
+_LARGEST_DISTANCE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A metric by the name that the user gives. Losses of a user's function, or of a task scored against labels
-    (`labelled`), are relative to `float_value`, the float model's own value."""
+    (`labelled`), are relative to `float_value`, the float model's own value. `worst_input` takes the largest loss of a
+    single input instead of that of all inputs together."""
 
     name: str = RELATIVE_L2
     larger_is_better: bool = False
     float_value: float = 0.0
     labelled: bool = False
+    worst_input: bool = False
 
     @property
     def smooth(self) -> bool:
@@ -102,7 +109,13 @@ class Metric:
     @property
     def title(self) -> str:
         """The label in front of a loss."""
-        return "error" if self.name == RELATIVE_L2 else f"{self.name} loss" if self.labelled else self.name
+        title = "error" if self.name == RELATIVE_L2 else f"{self.name} loss" if self.labelled else self.name
+        return f"{title} of the worst input" if self.worst_input else title
+
+    @property
+    def by_input(self) -> bool:
+        """Whether it has a value for one input alone, of which the value of all inputs is a mean."""
+        return self.smooth or (not self.own and not self.labelled and self.task.by_input)
 
     @property
     def axis(self) -> tuple[str, float]:
@@ -151,34 +164,91 @@ class Metric:
         """A value of a task scored against labels, as text."""
         return f"{value:.5g}" if self._relative else f"{value:.2%}"
 
-    def bound(self, value: float) -> float:
-        """The largest loss that the limit `value` allows.
+    @property
+    def argument(self) -> Argument:
+        """The argument that limits what `text` says of it."""
+        return "max_drop" if self.labelled else "min_score" if self.larger_is_better else "max_error"
 
-        `value` is the worst value in the metric's unit; for a task, up to a half, it is how much worse than the float
-        model it may be. Raises BadOption for a limit that even the float model breaks, or that no model can break.
+    def suits(self, argument: Argument, value: float) -> None:
+        """Raises BadOption for an argument that does not limit this metric, or a value that it cannot have.
+
+        `max_error` is the worst value of a metric of which smaller is better, `min_score` the worst of one of which
+        larger is better, and `max_drop` how much worse than the float model a task or a function may be.
         """
-        negative = value < 0.0 and self.name != SQNR and not self.own
-        if not isfinite(value) or negative:
-            raise BadOption(f"`max_error` is {value}: give a finite number of at least 0")
+        if not isfinite(value) or (value < 0.0 and not self.own and self.name != SQNR):
+            raise BadOption(f"`{argument}` is {value}: give a finite number of at least 0")
+        match argument:
+            case "max_error":
+                self._refuse_error(value)
+            case "min_score":
+                self._refuse_score(value)
+            case "max_drop":
+                self._refuse_drop(value)
+
+    def bound(self, argument: Argument, value: float) -> float:
+        """The largest loss that a limit allows, which is in the unit of its argument. Raises BadOption for a limit that
+        does not suit the metric, or that even the float model breaks."""
+        self.suits(argument, value)
+        if argument == "max_drop":
+            return value
+        if self.smooth:
+            return self.loss(value)
+        margin = self._float - value if self.larger_is_better else value - self._float
+        if margin < 0.0:
+            below = "below" if self.larger_is_better else "above"
+            raise BadOption(
+                f"`{argument}` {value:g}: the float model itself has {self.name} = {self._float:.5g}: give a bound "
+                f"that is {below} that, or `max_drop` for how much worse it may be"
+            )
+        if argument == "min_score" and not self.own and value < _LEAST_SHARE * self._float:
+            raise BadOption(
+                f"`min_score` {value:g}: the float model itself has {self.name} = {self._float:.5g}, more than twice "
+                f"that: give `max_drop` {value:g} if it is how much worse the plan may be"
+            )
+        return self.loss(value)
+
+    def _refuse_error(self, value: float) -> None:
+        if self.larger_is_better:
+            raise BadOption(f"`max_error` {value:g}: {self.name} is a score, not an error: give {self._instead(value)}")
         if self.name == RELATIVE_L2 and value > 1.0:
             raise BadOption(f"`max_error` is {value:g}, which is {value:.0%}: for {value:g} % give {value / 100:g}")
-        if not self.smooth and not self.own:
-            if value <= _LARGEST_LOSS:
-                return value
-            if self.larger_is_better and value > 1.0:
-                raise BadOption(
-                    f"`max_error` {value}: {self.name} is at most 1: give how much worse than float it may be, such as "
-                    "0.01 or 1%, or the worst value, such as 0.99"
-                )
-        if not self.smooth:
-            margin = self._float - value if self.larger_is_better else value - self._float
-            if margin < 0.0:
-                below = "below" if self.larger_is_better else "above"
-                raise BadOption(
-                    f"`max_error` {value}: the float model itself has {self.name} = {self._float:.5g}: "
-                    f"give a bound that is {below} that"
-                )
-        return self.loss(value)
+        if self.name == COSINE and value > _LARGEST_DISTANCE:
+            raise BadOption(
+                f"`max_error` {value:g}: cosine is the distance 1 - similarity: for a similarity of at least "
+                f"{value:g} give {max(0.0, 1.0 - value):.6g}"
+            )
+
+    def _refuse_score(self, value: float) -> None:
+        if not self.larger_is_better:
+            other = f" {max(0.0, 1.0 - value):.6g}" if self.name == COSINE else ""
+            raise BadOption(
+                f"`min_score` {value:g}: {self.name} is an error (smaller is better): give `max_error`{other}"
+            )
+        if self.name != SQNR and not self.own and value > 1.0:
+            raise BadOption(f"`min_score` {value:g}: {self.name} is at most 1: for {value:g} % give {value / 100:g}")
+
+    def _refuse_drop(self, value: float) -> None:
+        if value < 0.0:
+            raise BadOption(f"`max_drop` is {value}: give a finite number of at least 0")
+        if self.smooth:
+            other = "`min_score` in dB" if self.name == SQNR else f"`max_error` {value:g}"
+            raise BadOption(f"`max_drop` {value:g}: {self.name} is itself a difference from float: give {other}")
+        if not self.own and value > _LARGEST_DROP:
+            other = "min_score" if self.larger_is_better else "max_error"
+            raise BadOption(
+                f"`max_drop` {value:g}: {self.name} would lose more than half: give how much worse than float it may "
+                f"be, such as 0.01, or `{other}` {value:g} for the worst value"
+            )
+
+    def _instead(self, value: float) -> str:
+        """What to give in the place of `max_error` for a score."""
+        if self.name == SQNR:
+            return f"`min_score` {value:g} for the least decibels"
+        if self.own:
+            return f"`min_score` {value:g} for the worst value, or `max_drop` for how much worse than float it may be"
+        if value <= _LARGEST_DROP:
+            return f"`max_drop` {value:g} for how much worse than float it may be, or `min_score` for the worst score"
+        return f"`min_score` {value:g} for the worst score, or `max_drop` for how much worse than float it may be"
 
 
 @dataclass(frozen=True, slots=True)

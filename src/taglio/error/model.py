@@ -168,7 +168,7 @@ class ErrorModel:
         ):
             if wrong:
                 return f"{what} {min(wrong)}"
-        counted = self.outputs or all(block.movement for block in graph.candidates())
+        counted = self.outputs or self.largest == 0.0 or all(block.movement for block in graph.candidates())
         return "" if counted else "no output has a model"
 
     def predict(self, graph: Graph, assignment: Assignment) -> float:

@@ -103,12 +103,19 @@ def find_parts(model: Model, samples: Sequence[Values]) -> Parts:
         return whole(model.outputs)
     _merge(labels, scales, max(_MOST, len(model.outputs)))
     sources = {
-        label: f"values near {exp(scale.log_rms()):.2g}" if scale.source in model.outputs else scale.source
+        label: f"values of about {_rounded(exp(scale.log_rms()))}"
+        if scale.source in model.outputs
+        else f"from {scale.source}"
         for label, scale in scales.items()
     }
     masks = {label: scale.mask for label, scale in scales.items() if scale.mask is not None}
     ranked = frozenset(map(model.outputs.index, ranked_outputs(model.proto.graph)))
     return replace(labelled(model.outputs, labels, sources, masks), ranked=ranked)
+
+
+def _rounded(value: float) -> str:
+    """Two significant digits, without an exponent if it is not tiny: 140, 1,400,000."""
+    return f"{float(f'{value:.2g}'):,.12g}"
 
 
 class _Movement:

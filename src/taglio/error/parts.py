@@ -159,13 +159,13 @@ def box(chosen: np.ndarray) -> tuple[slice, ...] | None:
 
 
 def _named(output: str, label: int, labels: Labels, source: str, taken: Sequence[str]) -> str:
-    """A unique name: output[slice] if the part is a slice, else the output and the source; numbered if `taken`."""
+    """A unique name: output[slice] if the part is a slice, else output (source); numbered if `taken`."""
     found = [box(each == label) for each in labels.values()]
-    name = f"{output}: {source}"
+    name, end = f"{output} ({source}", ")"
     if found[0] is not None and all(each == found[0] for each in found):
-        name = f"{output}[{_words(found[0], next(iter(labels.values())).shape)}]"
-    again = sum(each == name or each.startswith(f"{name} (") for each in taken)
-    return f"{name} ({again + 1})" if again else name
+        name, end = f"{output}[{_words(found[0], next(iter(labels.values())).shape)}", "]"
+    again = sum(part == name + end or part.startswith(f"{name}, part ") for part in taken)
+    return f"{name}, part {again + 1}{end}" if again else name + end
 
 
 def _words(found: Sequence[slice], shape: Sequence[int]) -> str:

@@ -29,8 +29,10 @@ def groups_by_scale(values: Sequence[np.ndarray]) -> np.ndarray:
 
     Channels, sorted by root mean square, are split at the widest gap while the ends of a group differ by more than the
     factor `_APART`, but no split leaves too few smaller ones. Channels that are zero but for a few values are rare, not
-    small: they go to group 0. Probabilities that add up to 1 have one scale, however rare some of them are.
+    small: they go to group 0. Probabilities that add up to 1 have one scale, however rare some of them are. One value
+    is no scale: where every channel has one, and all inputs have the same, a group has at least two channels.
     """
+    single = all(each.shape[1] == 1 and np.array_equal(each, values[0]) for each in values)
     count = sum(each.shape[1] for each in values)
     groups = np.zeros(len(values[0]), np.int64)
     if count == 0 or all(map(_probabilities, values)):
@@ -46,7 +48,7 @@ def groups_by_scale(values: Sequence[np.ndarray]) -> np.ndarray:
     rms = np.sqrt(squares / count)
     steady = sizes / count > _STEADY * rms
     usable = np.flatnonzero(steady & (rms > _NOTHING * rms.max()))
-    least = max(1, min(ceil(_SHARE * len(groups)), ceil(_VALUES / count)))
+    least = max(2 if single else 1, min(ceil(_SHARE * len(groups)), ceil(_VALUES / count)))
     runs = [usable[np.argsort(-rms[usable], kind="stable")]]
     while len(runs) < _MOST:
         ratios = [rms[run[0]] / rms[run[-least]] if len(run) >= least else 1.0 for run in runs]

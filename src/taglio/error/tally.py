@@ -1,8 +1,8 @@
-"""Losses of changed outputs against the float model's, part by part, and their intervals. Runs no model."""
+"""Losses of changed outputs against the float model's, part by part, and their upper ends. Runs no model."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
 from typing import Any
 
@@ -10,18 +10,15 @@ import numpy as np
 
 from taglio.error.compared import as_array, comparable, resized, unequal, union
 from taglio.error.information import Watch
-from taglio.error.judge import Judge, judge_of
+from taglio.error.judge import Judge, fewest_samples, judge_of
 from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE, Bound, Metric
 from taglio.error.parts import Parts, whole
+from taglio.error.upper_end import mean_end, standard_error
 
 Outputs = Sequence[np.ndarray]
 
 # Replaces an error that is not finite: far beyond any limit, with a finite logarithm.
 RUINED = 1e3
-_DRAWS = 400
-# Two-sided 90 % quantiles of Student's t by degrees of freedom.
-_STUDENT = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81, 1.80, 1.78, 1.77, 1.76, 1.75)
-_NORMAL = 1.645
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +73,13 @@ class Tally:
         self._sizes = np.zeros(count)
         self._exact = np.zeros(count, bool)
         self._evidence: list[list[Any]] = [[] for _ in range(1 + len(self._others))]
+        self._known: np.ndarray | None = None
         self.ragged = Counter[str]()
         self._watches = [Watch() for _ in range(count)] if watched else []
 
     def add(self, reference: Outputs, changed: Outputs) -> list[np.ndarray]:
         """Add one sample; returns the differences ŷ − y per part, flat."""
-        parts = self._parts
+        parts, self._known = self._parts, None
         row = np.zeros((3, len(parts.parts)))
         outputs = zip(parts.outputs, reference, changed, strict=True)
         pairs = [self._pair(index, y, z) for index, (_, y, z) in enumerate(outputs)]
@@ -122,10 +120,10 @@ class Tally:
             return y, resized(z, y.shape) if z.ndim == y.ndim else resized(z.ravel(), (y.size,)).reshape(y.shape)
         return resized(one, shape), resized(other, shape)
 
-    def _sums(self, weights: np.ndarray | None) -> np.ndarray:
+    def _sums(self) -> np.ndarray:
         rows = np.array(self._rows).reshape(-1, 3, len(self._parts.parts))
         with np.errstate(all="ignore"):
-            return np.asarray(rows.sum(axis=0) if weights is None else np.tensordot(weights, rows, 1))
+            return np.asarray(rows.sum(axis=0))
 
     @property
     def counted(self) -> np.ndarray:
@@ -134,13 +132,12 @@ class Tally:
 
     def l2(self) -> np.ndarray:
         """The error per part that the noise model is fitted to: relative L2, or l2-per-size if that is the metric."""
-        return self._l2(self._metric, None)
+        return self._l2(self._metric)
 
-    def _l2(self, metric: Metric, weights: np.ndarray | None) -> np.ndarray:
+    def _l2(self, metric: Metric) -> np.ndarray:
         """Error per part: 0 for parts that do not count, infinite if float is zero on all samples and the changed
-        output is not. `weights` [samples] say how often each sample counts."""
-        sums = self._sums(weights)
-        samples = len(self._rows) if weights is None else weights.sum()
+        output is not."""
+        sums, samples = self._sums(), len(self._rows)
         result = np.zeros(len(self._parts.parts))
         for index in np.flatnonzero(self.counted):
             difference, reference, _ = sums[:, index]
@@ -159,7 +156,7 @@ class Tally:
     def in_l2(self, sketches: np.ndarray) -> np.ndarray:
         """Sketches [parts, size] of the differences, scaled from their norms to `l2`; 0 for parts where one of the two
         is not finite."""
-        l2, norms = self.l2(), np.sqrt(self._sums(None)[0])
+        l2, norms = self.l2(), np.sqrt(self._sums()[0])
         usable = (norms > 0.0) & np.isfinite(l2) & np.isfinite(sketches).all(axis=1)
         scale = np.divide(l2, norms, out=np.zeros_like(l2), where=usable)
         return np.asarray(np.where(usable[:, None], sketches, 0.0) * scale[:, None])
@@ -178,18 +175,23 @@ class Tally:
         of_root = standard_error(changes, references)
         return 2.0 * of_root if self._exact[worst] else of_root  # a share of values is the ratio itself
 
-    def losses(self, weights: np.ndarray | None = None) -> np.ndarray:
-        """Loss per part; the same for each if the metric scores all outputs together."""
-        return self._losses(self._metric, self._judge, self._evidence[0], weights)
+    def losses(self) -> np.ndarray:
+        """Loss per part, of all samples together or of the worst; the same for each if the metric scores all outputs.
+        A user's metric may take long, so it is computed once."""
+        if self._known is None:
+            if self._metric.worst_input and self._rows:
+                rows = range(len(self._rows))
+                self._known = np.max(finite(np.array([self._of_row(row).losses() for row in rows])), axis=0)
+            else:
+                self._known = self._losses(self._metric, self._judge, self._evidence[0])
+        return self._known
 
-    def _losses(
-        self, metric: Metric, judge: Judge | None, evidence: Sequence[Any], weights: np.ndarray | None = None
-    ) -> np.ndarray:
+    def _losses(self, metric: Metric, judge: Judge | None, evidence: Sequence[Any]) -> np.ndarray:
         if judge is not None:
-            return np.full(len(self._parts.parts), metric.loss(judge.value(evidence, weights)))
-        l2 = self._l2(metric, weights)
+            return np.full(len(self._parts.parts), metric.loss(judge.value(evidence)))
+        l2 = self._l2(metric)
         if metric.name == COSINE:
-            sums = self._sums(weights)
+            sums = self._sums()
             return np.where(self._exact, l2, [_angle(each, l2[index]) for index, each in enumerate(sums.T)])
         return l2
 
@@ -205,8 +207,10 @@ class Tally:
     def others(self) -> tuple[OtherLoss, ...]:
         """Losses of the further metrics that have limits."""
         result = []
-        for (bound, judge), evidence in zip(self._others, self._evidence[1:], strict=True):
+        for index, ((bound, judge), evidence) in enumerate(zip(self._others, self._evidence[1:], strict=True)):
             loss = float(self._losses(bound.metric, judge, evidence).max())
+            if bound.metric.worst_input:
+                loss = max(self._of_row(row).others()[index].loss for row in range(len(self._rows)))
             value = bound.metric.value(loss) if judge is None else judge.value(evidence)
             result.append(OtherLoss(bound.metric, loss, value))
         return tuple(result)
@@ -241,7 +245,7 @@ class Tally:
     def _lost(self, index: int) -> str:
         if self._exact[index] or not self._watches:
             return ""
-        difference, reference, _ = self._sums(None)[:, index]
+        difference, reference, _ = self._sums()[:, index]
         if not isfinite(difference):
             return "is NaN or infinite"
         if reference == 0.0 and difference > 0.0:
@@ -250,31 +254,84 @@ class Tally:
 
     def unchanged(self) -> dict[str, float]:
         """Share of unchanged values by output that is not float."""
-        unequal_values, values, _ = self._sums(None)
+        unequal_values, values, _ = self._sums()
         return {
             self._parts.names[index]: 1.0 - float(unequal_values[index] / max(1.0, values[index]))
             for index in np.flatnonzero(self._exact)
         }
 
-    def interval(self, groups: Sequence[int]) -> tuple[float, float] | None:
-        """A 90 % interval of the largest loss on other samples like these: bootstrap over samples, widened by Student's
-        t for few of them. `groups` [samples] are equal for samples that repeat each other, which are drawn together.
-        None if fewer than two are distinct, or if the metric scores all samples at once."""
-        if self._judge is not None and not self._judge.weighs:
+    def only(self, rows: Sequence[int], measure: Measure | None = None) -> "Tally":
+        """The tally of the samples at `rows` alone, under `measure` if losses are relative to what the float model has
+        on them (`measure_on`). Information counts as lost if it is over all samples; further metrics that need more
+        samples than these are left out."""
+        measure = measure or Measure(self._metric, self._judge, self._others)
+        pairs = zip(measure.others, self._evidence[1:], strict=True)
+        others = [(other, kept) for other, kept in pairs if fewest_samples(other[0].metric) <= len(rows)]
+        result = Tally(self._parts, replace(measure, others=tuple(other for other, _ in others)))
+        result._rows = [self._rows[row] for row in rows]
+        evidence = (self._evidence[0], *(kept for _, kept in others))
+        result._evidence = [[kept[row] for row in rows] if kept else [] for kept in evidence]
+        result._sizes, result._exact, result._watches = self._sizes, self._exact, self._watches
+        return result
+
+    def measure_on(self, rows: Sequence[int]) -> Measure:
+        """Of the float model's tally: the measure whose losses are relative to its own values on the samples at
+        `rows`."""
+
+        def one(metric: Metric, judge: Judge | None, kept: Sequence[Any]) -> Metric:
+            if judge is None or not (metric.labelled or metric.own):
+                return metric
+            return replace(metric, float_value=judge.value([kept[row] for row in rows]))
+
+        others = tuple(
+            (replace(bound, metric=one(bound.metric, judge, kept)), judge)
+            for (bound, judge), kept in zip(self._others, self._evidence[1:], strict=True)
+        )
+        return Measure(one(self._metric, self._judge, self._evidence[0]), self._judge, others)
+
+    def by_input(self) -> np.ndarray | None:
+        """The largest loss over parts of every sample, shape [samples], `RUINED` if not finite; None for a metric that
+        has no value by input."""
+        if not self._metric.by_input:
             return None
-        _, member = np.unique(np.asarray(groups), return_inverse=True)
-        distinct = int(member.max(initial=-1)) + 1
-        if distinct < 2:
+        return finite(np.array([self._of_row(row).losses().max() for row in range(len(self._rows))]))
+
+    def _of_row(self, row: int) -> "Tally":
+        """The tally of one sample alone."""
+        others = tuple((replace(bound, metric=_pooled(bound.metric)), judge) for bound, judge in self._others)
+        return self.only([row], Measure(_pooled(self._metric), self._judge, others))
+
+    def end(self, groups: Sequence[int], probability: float) -> float | None:
+        """The loss that other samples like these stay below with `probability`, that of the worst part
+        (upper_end.py). `groups` [samples] are equal for samples that repeat each other, which count as one. None if
+        fewer than two are distinct, if samples vary too much to tell, for a metric that is not smooth, or for the worst
+        sample, of which one says nothing."""
+        if self._judge is not None or self._metric.worst_input or not self._rows:
             return None
-        rng = np.random.default_rng(0)
-        draws = rng.multinomial(distinct, np.full(distinct, 1.0 / distinct), _DRAWS)
-        losses = np.array([self.losses(weights=draw[member].astype(float)).max() for draw in draws])
-        middle, losses = self.value(), losses[np.isfinite(losses)]
-        if not isfinite(middle) or not len(losses):
-            return None
-        wider = student(distinct) / _NORMAL * sqrt(distinct / (distinct - 1))
-        low, high = (float(each) for each in np.quantile(losses, (0.05, 0.95)))
-        return max(0.0, middle - wider * max(0.0, middle - low)), middle + wider * max(0.0, high - middle)
+        distinct, member = np.unique(np.asarray(groups), return_inverse=True)
+        squares, references, roots = self._by_part()
+        ends = []
+        for index in np.flatnonzero(self.counted):
+            of_input = np.bincount(member, squares[:, index], len(distinct))
+            weights = np.bincount(member, references[:, index], len(distinct))
+            mean = mean_end(of_input, weights, probability)
+            if mean is None:
+                return None
+            ends.append(sqrt(mean) if roots[index] else mean)
+        return max(ends, default=None)
+
+    def _by_part(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Squared losses and their weights, [samples, parts], whose weighted mean is the squared loss of all samples;
+        and for which parts it is that, rather than the loss itself."""
+        rows = np.array(self._rows)
+        squares, references = rows[:, 0].copy(), rows[:, 1].copy()
+        if self._metric.name == L2_PER_SIZE:
+            references[:, ~self._exact] = (self._sizes**2)[~self._exact]
+        if self._metric.name == COSINE:
+            for index in np.flatnonzero(~self._exact):
+                angles = [_angle(row[:, index], isfinite(row[0, index])) for row in rows]
+                squares[:, index] = np.square(angles) * references[:, index]
+        return squares, references, ~self._exact
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -302,21 +359,8 @@ def finite(errors: np.ndarray | float) -> np.ndarray:
     return np.asarray(np.nan_to_num(errors, nan=RUINED, posinf=RUINED, neginf=RUINED))
 
 
-def standard_error(squares: np.ndarray, references: np.ndarray) -> float:
-    """The relative standard error of √(Σ squares / Σ references) over the choice of samples; infinite for one sample.
-
-    `squares` and `references`, shape [samples], are ‖ŷ − y‖² and ‖y‖². It is that of a ratio, by linearisation.
-    """
-    count = len(squares)
-    if count < 2:
-        return inf
-    residual = squares - squares.sum() / references.sum() * references
-    return float(np.sqrt(count / (count - 1) * np.sum(residual**2)) / squares.sum() / 2.0)
-
-
-def student(samples: int) -> float:
-    """Half the width of a 90 % interval of a mean of `samples` values (at least 2), in standard errors."""
-    return _STUDENT[samples - 2] if samples - 2 < len(_STUDENT) else _NORMAL
+def _pooled(metric: Metric) -> Metric:
+    return replace(metric, worst_input=False)
 
 
 def _angle(sums: np.ndarray, l2: float) -> float:

@@ -2,24 +2,39 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 from taglio import weights
+from taglio.data.dataset import Sample
 from taglio.error.compared import as_array
-from taglio.error.tally import OtherLoss, Outputs, PartLoss, Tally
-from taglio.errors import BadData, one_line, plural
+from taglio.error.tally import OtherLoss, Outputs, PartLoss, Tally, finite
+from taglio.errors import BadData, plural
 from taglio.flow.build import Built, quantized
+from taglio.flow.unseen import (
+    LIKELY,
+    UPPER,
+    Rejected,
+    Unseen,
+    accepted,
+    selected_line,
+    share_worse,
+    unseen_line,
+)
 from taglio.flow.work import Work
 from taglio.memory import make_room
 from taglio.plan.result import Limits, Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
-from taglio.runtimes.session import Session, opener
+from taglio.runtimes.session import Session, opener, why_failed
 from taglio.scratch import scratch
 
+# The source as ONNX Runtime computes it by default, if another model is planned instead.
+SOURCE_RUN = "source"
 # Of the models that are timed, losses are measured if that takes no longer than this.
 _JUDGED_S = 30.0
 # Seconds for running the float model and the chosen one on the calibration inputs.
@@ -29,47 +44,100 @@ _AGAIN_S = 10.0
 @dataclass(frozen=True, slots=True)
 class Answers:
     """`error` is the loss against the float model, that of the worst of its `parts`; `judged` is the value compared
-    with the limit (Tally.judged). `accuracy` is the task's value against labels, or top-1; None without suitable
-    labels. `interval` is where the error lies for similar inputs in nine of ten cases, None if unknown. `unchanged` is
-    the share of equal values in each output that is not float, `ragged` the number of inputs for which an output
-    changes its length. `others` are the other limited metrics."""
+    with the limit (Tally.judged), and `searched` and `unseen` the same on the inputs of the search alone and on the
+    unseen ones (None: there are none), with `unseen_error` the loss. `accuracy` is the task's value against labels, or
+    top-1; None without suitable labels.
+
+    `error_upper` is the loss that other inputs like these stay below in 19 of 20 cases, `likely_end` in four of five,
+    and `error_lower` the loss that they exceed in 19 of 20; None if unknown. `by_input` are the losses of all inputs,
+    those of the search first, () for a metric without a value by input. `unchanged` is the share of equal values in
+    each output that is not float, `ragged` the number of inputs for which an output changes its length. `others` are
+    the other limited metrics."""
 
     error: float
     judged: float
     accuracy: float | None
     parts: tuple[PartLoss, ...] = ()
-    interval: tuple[float, float] | None = None
+    error_upper: float | None = None
+    error_lower: float | None = None
+    likely_end: float | None = None
+    searched: float = 0.0
+    unseen: float | None = None
+    unseen_error: float | None = None
+    by_input: tuple[float, ...] = ()
     unchanged: dict[str, float] = field(default_factory=dict)
     ragged: dict[str, int] = field(default_factory=dict)
     others: tuple[OtherLoss, ...] = ()
 
+    @property
+    def worst_input(self) -> float | None:
+        """The largest loss of an input."""
+        return max(self.by_input, default=None)
+
+    def keeps(self, limits: Limits) -> bool:
+        """Whether the limit holds on the inputs of the search."""
+        return limits.max_error is None or self.searched <= limits.max_error
+
+    def accepted(self, limits: Limits) -> bool:
+        """Whether the limit holds on the inputs of the search and the unseen ones (unseen.py)."""
+        most = inf if limits.max_error is None else limits.max_error
+        return self.judged <= most and accepted(most, self.searched, self.unseen, self.likely_end)
+
 
 def answers(work: Work, plans: Mapping[str, Plan], limits: Limits) -> dict[str, Answers]:
-    """Answers of the model of each of `plans`, and of the float model as FLOAT_RUN, on all held-out inputs.
+    """Answers of the model of each of `plans`, and of the float model as FLOAT_RUN, on all held-out inputs; and of a
+    source that is not planned itself as SOURCE_RUN.
 
-    The reference is the float model in ONNX Runtime. Each model runs in its plan's place, with that place's options and
-    one input at a time, as it will be deployed. `limits` are losses. Raises BadData for inputs that a model cannot run
-    on, BadModel for a model that its runtime rejects.
+    The reference is the source as it is written (as_written.py). Each model runs in its plan's place, with that place's
+    options and one input at a time, as it will be deployed. `limits` are losses. Raises BadData for inputs that a model
+    cannot run on, BadModel for a model that its runtime rejects.
     """
-    names = list(work.outputs)
-    groups = [work.digests[1].index(each) for each in work.digests[1]]
-    samples, labels, wanted = work.data.held_out.samples, work.data.held_out.labels, work.float_answers()
-    measure = work.measure(limits.metric, limits.also)
-    tallies = {name: Tally(work.parts, measure, watched=True) for name in (FLOAT_RUN, *plans)}
-    hits = {name: _Hits(labels) for name in tallies}
+    names, references = list(work.outputs), _References(work, limits)
+    others = (FLOAT_RUN, SOURCE_RUN) if work.replaced is not None else (FLOAT_RUN,)
+    answered = {}
     with scratch() as folder:
-        for name, tally in tallies.items():
+        for name in (*others, *plans):
             plan = plans.get(name)
-            there = work.setup.options(plan.runtime if plan else "")
+            there = work.setup.options(plan.runtime if plan else NAME if name == SOURCE_RUN else "")
             make_room(work.memory_bytes)
-            # In ONNX Runtime the float model is the reference: run again, it would differ only by random answers.
-            itself = name == FLOAT_RUN and there.runtime == NAME
-            session = None if itself else _opened(folder / "model.onnx", work, plan, there)
-            for index, (sample, reference_outputs) in enumerate(zip(samples, wanted, strict=True)):
-                found = _run(session, names, sample, name) if session else reference_outputs
-                tally.add(reference_outputs, found)
-                hits[name].add(index, found)
-    return {name: _answers(tally, hits[name].share(), groups, limits) for name, tally in tallies.items()}
+            # Where the float model is the reference, running it again would show only random answers.
+            if name == FLOAT_RUN and there.runtime == NAME and work.agreement.agrees:
+                answered[name] = references.answers(lambda _, wanted: wanted)
+                continue
+            network = work.replaced if name == SOURCE_RUN and work.replaced else work.model
+            session = _opened(folder / "model.onnx", quantized(work, plan) if plan else network.proto, there)
+            answered[name] = references.answers(partial(_run_once, session, names, name))
+    return answered
+
+
+def answers_by(work: Work, run: Callable[[Sample], Outputs], limits: Limits) -> Answers:
+    """Answers of whatever `run` computes for a sample, on all held-out inputs."""
+    return _References(work, limits).answers(lambda sample, _: run(sample))
+
+
+class _References:
+    """The answers of the source model to all held-out inputs, beside which others are judged."""
+
+    def __init__(self, work: Work, limits: Limits) -> None:
+        self._work, self._limits, self._data = work, limits, work.data.all_held_out
+        self._measure = work.measure(limits.metric, limits.also, data=self._data)
+        # Losses that are relative to the float model's score are so on the same inputs.
+        self._own = Tally(work.parts, self._measure)
+        metrics = (limits.metric, *(bound.metric for bound in limits.also))
+        if work.data.unseen is not None and any(metric.labelled or metric.own for metric in metrics):
+            for outputs in work.all_float_answers():
+                self._own.add(outputs, outputs)
+            self._measure = self._own.measure_on(range(len(self._data.samples)))
+
+    def answers(self, run: Callable[[Sample, Outputs], Outputs]) -> Answers:
+        """Answers of what `run` computes for a sample, beside the reference, which it gets too."""
+        tally, hits = Tally(self._work.parts, self._measure, watched=True), _Hits(self._data.labels)
+        pairs = zip(self._data.samples, self._work.all_float_answers(), strict=True)
+        for index, (sample, wanted) in enumerate(pairs):
+            outputs = run(sample, wanted)
+            tally.add(wanted, outputs)
+            hits.add(index, outputs)
+        return _answers(self._work, tally, self._own, hits.share(), self._limits)
 
 
 def judging(
@@ -113,22 +181,39 @@ def on_calibration(work: Work, built: Built, limits: Limits) -> str:
     )
 
 
-def _answers(tally: Tally, top1: float | None, groups: Sequence[int], limits: Limits) -> Answers:
+def _answers(work: Work, tally: Tally, own: Tally, top1: float | None, limits: Limits) -> Answers:
     parts, score = tally.parts(), tally.score()
+    limit = inf if limits.max_error is None else limits.max_error
+    digests = work.digests[1]
+    groups = [digests.index(digest) for digest in digests]
+    first, every = len(work.data.held_out.samples), range(len(digests))
+    searched, unseen = tally, None
+    if work.data.unseen is not None:
+        searched, unseen = (tally.only(rows, own.measure_on(rows)) for rows in (every[:first], every[first:]))
+    by_input, judged, upper = tally.by_input(), tally.judged(limit), tally.end(groups, UPPER)
+    if unseen is not None and upper is not None:
+        # The plan was fitted to the inputs of the search: where the unseen ones say more, they count.
+        upper = max(upper, unseen.end(groups[first:], UPPER) or upper)
     return Answers(
-        max(each.loss for each in parts),
-        tally.judged(inf if limits.max_error is None else limits.max_error),
+        max(part.loss for part in parts),
+        judged,
         top1 if score is None else score,
         parts,
-        tally.interval(groups),
-        tally.unchanged(),
-        dict(tally.ragged),
-        tally.others(),
+        error_upper=upper,
+        error_lower=tally.end(groups, 1.0 - UPPER),
+        likely_end=tally.end(groups, LIKELY),
+        searched=judged if unseen is None else searched.judged(limit),
+        unseen=None if unseen is None else unseen.judged(limit),
+        unseen_error=None if unseen is None else float(finite(unseen.value())),
+        by_input=() if by_input is None else tuple(map(float, by_input)),
+        unchanged=tally.unchanged(),
+        ragged=dict(tally.ragged),
+        others=tally.others(),
     )
 
 
-def _opened(path: Path, work: Work, plan: Plan | None, options: SessionOptions) -> Session:
-    weights.write(path, quantized(work, plan) if plan else work.model.proto)
+def _opened(path: Path, proto: onnx.ModelProto, options: SessionOptions) -> Session:
+    weights.write(path, proto)
     return opener(options.runtime)(path, options)
 
 
@@ -136,7 +221,11 @@ def _run(session: Session, names: list[str], sample: Mapping[str, np.ndarray], l
     try:
         return session.run(names, dict(sample))
     except Exception as error:  # the runtimes' exceptions have no useful common base class
-        raise BadData(f"{label}: cannot run the held-out inputs: {one_line(error, 300)}") from None
+        raise BadData(f"{label}: cannot run the held-out inputs: {why_failed(error)}") from None
+
+
+def _run_once(session: Session, names: list[str], label: str, sample: Sample, _: Outputs) -> Outputs:
+    return _run(session, names, sample, label)
 
 
 class _Hits:
@@ -171,9 +260,10 @@ def of_answers(
     if chosen.unchanged:
         shares = ", ".join(f"{name} {share:.2%}" for name, share in chosen.unchanged.items())
         lines.append(f"outputs that are not float, unchanged with the plan: {shares}")
-    if chosen.interval and limits.max_error is not None and chosen.error <= limits.max_error < chosen.interval[1]:
-        low, high = (metric.text(each, 2) for each in metric.ascending(chosen.interval))
-        lines.append(f"the limit holds on these inputs; on similar inputs expect {metric.title} from {low} to {high}")
+    most, upper = limits.max_error, chosen.error_upper
+    if upper is not None and most is not None and chosen.error <= most < upper:
+        worst = metric.text(upper, 2)
+        lines.append(f"the limit holds on these inputs; on similar inputs {metric.title} may reach {worst}")
     everything = answered.get("int8")
     if everything is not None:
         for lost in dict.fromkeys(each.lost for each in everything.parts if each.lost):
@@ -181,6 +271,34 @@ def of_answers(
             also = f"; the same holds for {', '.join(others)}" if others else ""
             lines.append(f"all-int8 is rejected: {first} {lost}{also}")
     return (*lines, *_unused(labels, chosen, limits))
+
+
+def unseen_of(work: Work, answer: Answers, candidates: int) -> Unseen | None:
+    """The chosen model on the unseen inputs, on which so many `candidates` were measured; None if there are none."""
+    if work.data.unseen is None or answer.unseen_error is None:
+        return None
+    rows = len(work.data.unseen.samples)
+    worst = max(answer.by_input[-rows:], default=None)
+    # Steps of a session follow from each other, and a plan that was preferred to others here may be so by luck.
+    distinct = len(set(work.digests[1][-rows:]))
+    independent = candidates <= 1 and not work.graph.states and worst is not None
+    return Unseen(rows, answer.unseen_error, worst, share_worse(distinct) if independent else None, candidates)
+
+
+def of_unseen(
+    work: Work, answer: Answers, rejected: Sequence[Rejected], candidates: int, limits: Limits
+) -> tuple[str, ...]:
+    """Notes on the unseen inputs: what they cost in speed, and what they say about new ones; or that there are none."""
+    assert limits.max_error is not None, "a plan is accepted under a limit"
+    lines = [each.line(limits.metric, limits.max_error) for each in rejected]
+    unseen = unseen_of(work, answer, candidates)
+    if answer.error == 0.0:
+        return tuple(lines)
+    if not limits.metric.smooth:
+        lines.append(f"{limits.metric.name} has no squared error by input: no upper end is given for other inputs")
+    if unseen is None:
+        return (*lines, selected_line(len(work.data.held_out.samples)))
+    return tuple(filter(None, (*lines, unseen_line(unseen, limits.metric))))
 
 
 def _unused(labels: np.ndarray | None, chosen: Answers, limits: Limits) -> list[str]:

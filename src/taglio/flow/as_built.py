@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
 
-from taglio.flow.choose_place import left_for_int8, together
+from taglio.error.runtime_part import left_for_int8, together
 from taglio.flow.search import Tried, keeps_pins, key_of
 from taglio.model.graph import Graph
 from taglio.plan.result import Interval, Limits

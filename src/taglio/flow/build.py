@@ -1,8 +1,8 @@
 """The build stage: a plan → components in memory, proven equal to the whole model. Writes only where it is told to."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +15,26 @@ from taglio.components.build import Manifest
 from taglio.components.cut import Component, Wires, cut
 from taglio.components.placed import placed
 from taglio.components.prove import Proof, prove
+from taglio.cores import available_cores
 from taglio.data.dataset import Sample, covering
 from taglio.data.spec import InputSpec, dtype_name
-from taglio.data.values import one_feed
-from taglio.errors import BadData, TaglioError, one_line
+from taglio.data.values import Feeder
+from taglio.errors import BadData, TaglioError
 from taglio.flow.work import Work, require_own
 from taglio.model.derived import with_hard_swish
 from taglio.model.inputs import input_specs
 from taglio.plan.result import Plan
-from taglio.profile.machine import available_cores
 from taglio.progress import Progress
 from taglio.quantize.keep_apart import keep_apart
 from taglio.run.in_process import Executor
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
+from taglio.runtimes.session import why_failed
 from taglio.scratch import scratch
 
 # For several devices: the whole quantised model with the placement in its metadata, beside the components.
 PLACED = "placed.onnx"
-# Inputs, of different shapes if possible, on which components must equal the whole model.
-_PROVEN = 8
+# Inputs, of different shapes if possible, on which components must equal the whole model: as many as run in _PROVEN_S.
+_PROVEN, _PROVEN_S = 8, 20.0
 # Most elements of an input that is recorded where it is constant.
 _SMALL = 16
 
@@ -41,9 +42,9 @@ _SMALL = 16
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
     """Components in running order, the runtime of each device, the tensors computed in `bfloat16`, the model's states,
-    and its inputs that were constant in all data. `whole` is the quantised model with the placement in its metadata,
-    None if one component is the whole model; `proof` shows that together they equal it, None if it was not
-    requested."""
+    its inputs that were constant in all data, and `samples`, the held-out inputs on which it is proven. `whole` is the
+    quantised model with the placement in its metadata, None if one component is the whole model; `proof` shows that
+    together they equal it, None if it was not requested."""
 
     model_sha256: str
     plan_sha256: str
@@ -57,6 +58,7 @@ class Built:
     bfloat16: tuple[str, ...] = ()
     states: tuple[files.State, ...] = ()
     constants: tuple[files.Constant, ...] = ()
+    samples: tuple[Sample, ...] = ()
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -99,20 +101,28 @@ class Built:
 
 
 class Deployed:
-    """A built model, ready to answer. Made by `Built.session` and `Result.session`."""
+    """A built model, ready to answer. Made by `Built.session` and `Result.session`. `run` may be called from several
+    threads at once, and so may `step` for different sessions."""
 
     def __init__(self, executor: Executor, inputs: tuple[InputSpec, ...], outputs: tuple[str, ...]) -> None:
         self._executor, self.inputs, self.outputs = executor, inputs, outputs
         self._states: dict[str, dict[str, np.ndarray]] = {}
+        self._feed = Feeder(inputs)
 
     def step(self, sample: object, session: str = "") -> dict[str, Any]:
         """Like `run`, for a model with states: adds the states left by the last step of `session` to the sample and
         keeps the new ones. The first step starts from zeros."""
-        names, outputs = self._executor.manifest.without_states()
-        feed = one_feed(sample, [spec for spec in self.inputs if spec.name in names])
-        with _running():
+        feed = self._step_feed(sample)
+        try:
             values, self._states[session] = self._executor.step(feed, self._states.get(session))
-        return _named(outputs, values)
+        except Exception as error:
+            raise _refusal(error) from None
+        return _named(self._executor.manifest.without_states()[1], values)
+
+    @cached_property
+    def _step_feed(self) -> Feeder:
+        given = self._executor.manifest.without_states()[0]
+        return Feeder([spec for spec in self.inputs if spec.name in given])
 
     def end(self, session: str = "") -> None:
         """Forget a session's states: its next step starts from zeros."""
@@ -122,30 +132,30 @@ class Deployed:
         """The outputs by name for one sample: arrays by input name, or one array for a model with one input. An output
         is an array, or a list or dict for a sequence or map.
 
-        The batch dimension may be left out. Raises BadData for a sample that does not fit or cannot be run.
+        The batch dimension may be left out. An array of the input's type and shape is passed to the runtime unread, NaN
+        included; others are converted. Raises BadData for a sample that does not fit or cannot be run.
         """
-        feed = one_feed(sample, self.inputs)
-        with _running():
+        feed = self._feed(sample)
+        try:
             return _named(self.outputs, self._executor.run(feed))
+        except Exception as error:
+            raise _refusal(error) from None
 
 
 def _named(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     """Values by name, with single numbers as arrays."""
-    return {
-        name: np.asarray(value) if isinstance(value, np.generic) else value
-        for name, value in zip(names, values, strict=True)
-    }
+    named = dict(zip(names, values, strict=True))
+    for name, value in named.items():
+        if isinstance(value, np.generic):
+            named[name] = np.asarray(value)
+    return named
 
 
-@contextmanager
-def _running() -> Iterator[None]:
-    """Turn a runtime's failure, such as a token out of range, into a BadData of one line."""
-    try:
-        yield
-    except TaglioError:
-        raise
-    except Exception as error:  # the runtimes' exceptions share no useful base class
-        raise BadData(f"`sample` cannot be run: {one_line(error, 300)}") from None
+def _refusal(error: Exception) -> TaglioError:
+    """A runtime's failure, such as a token out of range, as a BadData of one line."""
+    if isinstance(error, TaglioError):
+        return error
+    return BadData(f"`sample` cannot be run: {why_failed(error)}")
 
 
 def build(work: Work, plan: Plan, *, progress: Progress | None = None) -> Built:
@@ -161,7 +171,7 @@ def build(work: Work, plan: Plan, *, progress: Progress | None = None) -> Built:
     work = work.telling(progress)
     result, whole = assemble(work, plan), quantized(work, plan)
     with scratch() as folder:
-        proof = prove(folder, result.write(folder), whole, covering(work.data.held_out.samples)[:_PROVEN])
+        proof = prove(folder, result.write(folder), whole, result.samples)
     return replace(result, proof=proof)
 
 
@@ -194,6 +204,7 @@ def assemble(work: Work, plan: Plan) -> Built:
             for present, past in work.graph.states
         ),
         constants=_constants(work.data.held_out.samples[:_PROVEN]),
+        samples=tuple(covering(work.data.held_out.samples)[: work.affordable(_PROVEN_S, _PROVEN)]),
     )
 
 

@@ -26,14 +26,23 @@ def place_by_hand(graph: Graph, pins: Sequence[str], cuts: Sequence[str], device
             raise BadOption("`cuts` and `pins` both place blocks: use one of them")
         names = list(devices) or [f"device{index}" for index in range(len(cuts) + 1)]
         return devices_after(graph, list(cuts), names)
-    result = {block.name: LOCAL for block in graph.blocks}
+    return {block.name: LOCAL for block in graph.blocks} | pinned_devices(graph, pins)
+
+
+def pinned_devices(graph: Graph, pins: Sequence[str], keep_off: Sequence[str] = ()) -> dict[str, str]:
+    """The device of every pinned block. Raises BadOption for a block pinned to two devices, or to one that it is kept
+    off."""
     pinned: dict[str, str] = {}
     for device, hits in matches(graph, "pins", pins):
         for name in hits:
             if pinned.get(name, device) != device:
                 raise BadOption(f"block {name} is pinned to {pinned[name]} and to {device}: drop one of the pins")
             pinned[name] = device
-    return result | pinned
+    for device, hits in matches(graph, "keep_off", keep_off):
+        for name in hits:
+            if pinned.get(name) == device:
+                raise BadOption(f"block {name} is pinned to {device} and kept off {device}: drop one of the two")
+    return pinned
 
 
 def matches(graph: Graph, argument: str, texts: Sequence[str]) -> list[tuple[str, list[str]]]:

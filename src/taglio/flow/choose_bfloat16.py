@@ -1,8 +1,8 @@
 """If bfloat16 is fast but breaks the limit, or leaves little of it to int8: find the blocks that may compute in it.
 
 Each block's seconds in both precisions are measured inside the whole model, and its error alone in bfloat16 on the
-switchable graph. Errors of blocks add as those of forms do: as squares. So the choice is a plan for two places whose
-tensors cross at a cost, and the planner makes it. It is measured in OpenVINO, which corrects the next.
+switchable graph. Errors of blocks add as those of forms do: as squares. So the choice is a mixed-integer program, in
+which converting a tensor to the other precision costs seconds. It is measured in OpenVINO, which corrects the next.
 """
 
 import time
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, takewhile
-from math import inf
+from math import inf, isfinite
 from operator import itemgetter
 
 import numpy as np
@@ -20,8 +20,8 @@ from taglio.error.switchable import Switchable
 from taglio.error.tally import Reference
 from taglio.flow.work import Work
 from taglio.model.graph import Block, Graph
-from taglio.plan.problem import CALLER, SOURCE, Form, Kind, NoiseBound, Problem, Resource, Values
-from taglio.plan.solve import solve
+from taglio.plan.program import ONE, ZERO, Program, weighted
+from taglio.plan.result import GAP
 from taglio.profile.attribution import Attributor
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.sessions import sessions_within
@@ -60,7 +60,8 @@ _KERNELS, _WALL = Effort(maximum=20, budget_s=1.0), Effort(maximum=60, budget_s=
 _COPIES = 4
 # Seconds to convert a byte between the precisions, and the bytes that take as long as an operator by itself.
 _BYTE_S, _ONE = 2e-10, 32768.0
-_SOLVE_S = 2.0
+# Nodes of branch and bound for a choice, and the safety net of seconds.
+_NODES, _SOLVE_S = 1000, 20.0
 _TINY = 1e-12
 
 
@@ -194,8 +195,29 @@ def fastest(graph: Graph, seconds: np.ndarray, squares: np.ndarray, most: float)
     """Which blocks are in bfloat16, bool [blocks], so that their `squares` add up to at most `most` and the sum of
     `seconds` [precision, block] and of what conversions take is least; and that sum. Model inputs and outputs are
     float32, and so are blocks with infinite squares."""
-    placed = solve(_problem(graph, seconds, squares, most), time_limit_s=_SOLVE_S, incumbent=[0] * len(squares))
-    return np.array(placed.labels, bool), placed.objective
+    program = Program()
+    bfloat16 = {
+        block.name: program.binary() if isfinite(square) else ZERO
+        for block, square in zip(graph.blocks, squares, strict=True)
+    }
+    costs = [(float(seconds[0].sum()), ONE)]
+    costs += [
+        (float(more_s), choice) for more_s, choice in zip(seconds[1] - seconds[0], bfloat16.values(), strict=True)
+    ]
+    for tensor in graph.tensors:
+        if tensor.dtype == "float32":
+            written = bfloat16[tensor.producer] if tensor.producer is not None else ZERO
+            converted = program.fraction()
+            for read in [bfloat16[name] for name in tensor.consumers] + [ZERO] * (tensor.name in graph.outputs):
+                program.at_most(read - written, converted)
+                program.at_most(written - read, converted)
+            costs.append((_BYTE_S * (tensor.float_bytes + _ONE), converted))
+    added = [(float(square), choice) for square, choice in zip(squares, bfloat16.values(), strict=True) if choice.terms]
+    program.limit(added, most)
+    solution = program.minimise(weighted(costs), gap=GAP, nodes=_NODES, time_limit_s=_SOLVE_S)
+    if solution.values is None:  # out of time
+        return np.zeros(len(squares), bool), float(seconds[0].sum())
+    return np.array([choice.at(solution.values) > 0.5 for choice in bfloat16.values()]), solution.objective
 
 
 def following(graph: Graph, chosen: np.ndarray) -> np.ndarray:
@@ -210,42 +232,6 @@ def following(graph: Graph, chosen: np.ndarray) -> np.ndarray:
         if each and (not block.movement or rounded.issuperset(reads.get(block.name, ()))):
             rounded.add(block.name)
     return np.array([block.name in rounded for block in graph.blocks])
-
-
-def _problem(graph: Graph, seconds: np.ndarray, squares: np.ndarray, most: float) -> Problem:
-    """The choice as a plan for two places, float32 and bfloat16, in one form."""
-    index = {block.name: number for number, block in enumerate(graph.blocks)}
-    values = [(each, [index[name] for name in each.consumers]) for each in graph.tensors]
-    values = [(each, readers + [CALLER] * (each.name in graph.outputs)) for each, readers in values]
-    values = [(each, readers) for each, readers in values if readers]
-    count, edges = len(values), [reader for _, readers in values for reader in readers]
-    sizes = np.array([each.float_bytes + _ONE if each.dtype == "float32" else 0.0 for each, _ in values])
-    apart, none = 1.0 - np.eye(2), np.zeros(len(edges))
-    able = np.isfinite(squares)
-    squares = np.where(able, squares, 0.0)
-    return Problem(
-        devices=("float32", "bfloat16"),
-        forms=(Form("float", Kind.FLOAT, Kind.FLOAT),),
-        nodes=tuple(index),
-        model=np.zeros(len(index), int),
-        seconds=seconds.T[:, :, None],
-        allowed=np.stack([np.ones_like(able), able], -1)[..., None],
-        values=Values(
-            names=tuple(each.name for each, _ in values),
-            producer=np.array([SOURCE if each.producer is None else index[each.producer] for each, _ in values]),
-            home=np.zeros(count, int),
-            model=np.zeros(count, int),
-            start=np.cumsum([0, *(len(readers) for _, readers in values)]),
-            readers=np.array(edges),
-            strict=np.zeros(len(edges), bool),
-            quantize_s=np.zeros((count, 2, 2)),
-            dequantize_s=np.zeros((count, 2)),
-            float_bytes=sizes,
-            int8_bytes=sizes,
-        ),
-        resources=(Resource("seconds", np.ones(2), 0.0 * apart, _BYTE_S * apart, np.ones(1), weight=1.0),),
-        noises=(NoiseBound("error", np.stack([0.0 * squares, squares], -1)[..., None], none, none, most),),
-    )
 
 
 def _alone(work: Work, seconds: np.ndarray, reference: Reference, metric: Metric, budget_s: float) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from taglio.error.model import Alone, ErrorModel
-from taglio.flow.choose_place import left_for_int8
+from taglio.error.runtime_part import left_for_int8
 from taglio.flow.search import solve_s
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import make_plan
@@ -28,12 +28,19 @@ class Level:
 
 
 def curve(
-    graph: Graph, profile: Profile, model: ErrorModel, limits: Limits, *, base: float, ahead: float, effort: float = 1.0
+    graph: Graph,
+    profile: Profile,
+    model: ErrorModel | None,
+    limits: Limits,
+    *,
+    base: float,
+    ahead: float,
+    effort: float = 1.0,
 ) -> tuple[Level, ...]:
     """Predicted speed-ups at larger limits, in a place where the float model has the error `base` and is `ahead` times
     as fast as the float model that is compared with. Empty if the metric moves in steps: a multiple of a limit means
     nothing there."""
-    if limits.max_error is None or not limits.metric.smooth or not graph.choices():
+    if model is None or limits.max_error is None or not limits.metric.smooth or not graph.choices():
         return ()
     float_s = predict(profile, graph, {}).total_s
     found = []
@@ -49,7 +56,9 @@ def curve(
     return tuple(found)
 
 
-def costly(model: ErrorModel) -> tuple[Alone, ...]:
-    """The blocks with the largest error alone in int8, worst first."""
+def costly(model: ErrorModel | None) -> tuple[Alone, ...]:
+    """The blocks with the largest error alone in int8, worst first; none if errors were not studied."""
+    if model is None:
+        return ()
     whole = [each for each in model.alone if each.precision == "int8"]
     return tuple(sorted(whole, key=lambda each: -each.error)[:_BLOCKS])

@@ -4,7 +4,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 
+from taglio import artifact
 from taglio.data.dataset import Dataset
 from taglio.data.spec import batch_size
 from taglio.error.combine import fit_model
@@ -21,24 +23,28 @@ from taglio.error.doubts import (
     sizes_measured,
     too_few_inputs,
     unlike_calibration,
+    values_fed,
 )
 from taglio.error.judge import TaskJudge, fewest_samples
-from taglio.error.loss import parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.error.study import Budget, measure
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Tally
+from taglio.errors import BadData, plural
 from taglio.flow.work import Work, require_own
+from taglio.flow.workspace import ERROR, OUTCOME, read_error
 from taglio.memory import make_room
 from taglio.model.captures import readers
+from taglio.model.pixels import pixel_scaling
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.quantize.precision import FLOAT32, precisions
 from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import Scheme
-from taglio.runtimes.onnxruntime import PROVIDERS, sums_saturate
+from taglio.runtimes.onnxruntime import NAME, PROVIDERS
+from taglio.runtimes.processor import instructions, sums_saturate
 
 # The error of few numbers is erratic: inputs are added until this many numbers are compared.
 _NUMBERS = 2000
@@ -53,8 +59,6 @@ _CHEAP_SHARE = 0.1
 _RANGE_INPUTS, _RANGES_S = 4, 8.0
 # An evaluation takes as long as the fastest of a few, of which the first is slower, or the first if two take longer.
 _READS, _READS_S = 4, 8.0
-# Seconds of the study, and of blocks alone in it, at effort 1; blocks alone may take as long as at _LEAST.
-_STUDY_S, _ALONE_S, _LEAST = 26.0, 100.0, 0.1
 
 
 def error_model(
@@ -79,10 +83,11 @@ def error_model(
     0.0
     """
     require_own(work, profile=profile)
+    refuse_constant_outputs(work)
     scheme = profile.scheme
     work = work.telling(progress).at(effort).settled(scheme)
     switchable = work.switchable(scheme, provider)
-    budget = Budget(seconds=effort * _STUDY_S, alone_s=max(_LEAST, effort) * _ALONE_S)
+    budget = Budget(seconds=work.budget.study_s, alone_s=work.budget.alone_s)
     meter = work.meter(switchable, affordable_inputs(work, switchable, budget))
     times = profile.block_times()
     measured = measure(
@@ -99,7 +104,44 @@ def error_model(
     where = f"measured on {switchable.provider}, which rounds differently from the CPU: plans are verified on the CPU"
     lines = () if switchable.provider == PROVIDERS[0] else (where,)
     everything = meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"])
-    return replace(result, notes=lines + doubts(work, scheme, meter, everything), parts=everything.parts())
+    machine = profile.conditions.machine
+    elsewhere = machine.processor if machine.lacks_vnni else ""
+    saturates = bool(work.graph.candidates()) and sums_saturate(instructions())
+    saturation = saturating_sums(scheme, saturates, elsewhere)
+    lines += (*doubts(work, scheme, meter, everything), *((saturation,) if saturation else ()))
+    return replace(result, notes=lines, parts=everything.parts())
+
+
+def error_of_workspace(folder: Path, work: Work, profile: Profile) -> ErrorModel:
+    """The error model of a locked workspace. One that `optimize` left without, because no plan could be faster than
+    float, is studied now."""
+    path = folder / f"{ERROR}.json"
+    if path.exists() or not (folder / f"{OUTCOME}.json").exists():
+        return read_error(folder, work, profile)
+    model = error_model(work.in_place(NAME), profile)
+    artifact.save(path, ERROR, work.model.sha256, model)
+    return model
+
+
+def refuse_constant_outputs(work: Work) -> None:
+    """Raises BadData if no change of an output can be measured: all of float are zero, or the same for different
+    inputs."""
+    count = len(set(work.digests[1][:_LEAST_INPUTS]))
+    answers = work.float_answers(work.affordable(_RANGES_S, _LEAST_INPUTS, min(2, count)))
+    stored = work.model.initializers()
+    computed = [index for index, name in enumerate(work.outputs) if name not in stored]
+    values = [[as_array(answer[index]) for index in computed] for answer in answers]
+    if not values or not computed or any(each.dtype.kind != "f" for each in values[0]):
+        return
+    zero = not any(each.any() for sample in values for each in sample)
+    names = [work.outputs[index] for index in computed]
+    same = [name for index, name in enumerate(names) if constant_outputs([[each[index]] for each in values], [name])]
+    if zero or (count > 1 and same == names):
+        raise BadData(
+            f"{work.data.held_out.source}: {'all outputs are' if len(names) > 1 else f'output {names[0]} is'} "
+            f"{'zero' if zero else 'the same'} for all {plural(len(values), 'held-out input')} that were tried, so no "
+            "error can be measured: check the data and their preprocessing, and the model's weights"
+        )
 
 
 def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int:
@@ -114,7 +156,7 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int
     once = max(1e-6, min(seconds))
     alone = len(switchable.switches) + len(switchable.wires)
     shortest = max(1, min((as_array(each).size for each in meter.references[0]), default=1))
-    metric = parse_metric(work.setup.metric)
+    metric = work.metric
     wanted = max(_LEAST_INPUTS, min(_MOST_INPUTS, _NUMBERS // shortest if metric.smooth else _MOST_INPUTS))
     few = min(_FEW_INPUTS, int(_FEW_SHARE * budget.alone_s / (once * budget.minimum_subsets)))
     affordable = max(few, int(budget.seconds / (once * (alone + budget.minimum_subsets))))
@@ -127,12 +169,14 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> 
     squares, references = everything.by_sample()
     outputs, batch = work.model.outputs, batch_size(work.inputs, work.typical[0])
     read, stored = readers(work.model.proto.graph.node), work.model.initializers()
-    samples = chain(work.data.calibration.samples, work.data.held_out.samples)
+    both, graph = (work.data.calibration.samples, work.data.held_out.samples), work.model.proto.graph
     computed = [index for index, name in enumerate(outputs) if name not in stored]
+    used = [spec for spec in work.inputs if spec.name in read]
     lines = [
         *work.remarks,
+        values_fed(used, chain(*both), {spec.name: pixel_scaling(graph, spec.name) for spec in used}),
         *few_inputs(*work.digests, batch),
-        *constant_inputs({name: each[name] for name in each if name in read} for each in samples),
+        *constant_inputs({name: each[name] for name in each if name in read} for each in chain(*both)),
         sizes_measured(work.inputs, work.data.held_out.samples),
         not_float(everything),
         no_numbers(meter.references, outputs),
@@ -142,9 +186,16 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> 
         exchanged_rows(meter.metric, [outputs[index] for index in sorted(work.parts.ranked)]),
         unlike_calibration(work.ranges(replace(scheme, repairs=())).low_high, _held_out_ranges(work), work.graph),
         constant_outputs([[each[i] for i in computed] for each in meter.references], [outputs[i] for i in computed]),
-        saturating_sums(scheme, sums_saturate()),
     ]
     return tuple(line for line in lines if line)
+
+
+def doubts_without_study(work: Work, profile: Profile) -> tuple[str, ...]:
+    """The same where errors were not studied, because no plan can be faster than float."""
+    scheme = profile.scheme
+    work = work.settled(scheme).in_place(NAME)
+    meter = work.meter(work.switchable(scheme), work.affordable(_RANGES_S, _LEAST_INPUTS, 1))
+    return doubts(work, scheme, meter, meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"]))
 
 
 def _held_out_ranges(work: Work) -> Mapping[str, tuple[float, float]]:

@@ -4,32 +4,35 @@ limit wins.
 A finalist is a plan in a place, its `Plan.runtime`, and is judged by its error as deployed there. Solves nothing.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, isfinite
 
-from taglio.errors import BadData, BadModel, one_line
-from taglio.flow.answers import Answers, answers, judging
+import onnx
+
+from taglio.error.runtime_part import together
+from taglio.errors import BadData, BadModel, one_line, plural
+from taglio.flow.answers import SOURCE_RUN, Answers, answers, judging
 from taglio.flow.as_built import shifted, unsure
 from taglio.flow.build import quantized
-from taglio.flow.choose_place import PlaceResult, together
+from taglio.flow.ledger import Measurement
 from taglio.flow.outcome import InPlace
 from taglio.flow.search import Tried, best, key_of
+from taglio.flow.unseen import CANDIDATES, Rejected, rejection
 from taglio.flow.work import Work
 from taglio.plan.result import Interval, Limits
 from taglio.profile.busy import faster
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Effort, Timed
 from taglio.runtimes import cuda
+from taglio.runtimes.onnxruntime import NAME
 
 # The most solved plans that are timed beside float, all-int8 and the plans by simple rules.
 FINALISTS = 3
 # Medians closer than this factor do not show which is faster, even on an idle machine.
 NOISE = 1.015
 PLAIN = (FLOAT_RUN, "int8")
-# A smaller effort counts as this: three rounds prove nothing if one is disturbed.
-_LEAST = 0.2
 # At a smaller effort, only those finalists are timed that may win.
 _ALL_EFFORT = 0.2
 # Finalists beside float everywhere and all-int8 in the first place that are timed of any model, however large.
@@ -58,6 +61,20 @@ def finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
     return solved | chosen
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Finals:
+    """The finalists as judged, their times, the `winner` (None: none keeps the limit), the `answers` of those whose
+    built models were run on all held-out inputs, and those that were `rejected` there, fastest first. `measured` is how
+    many candidates were measured on unseen inputs."""
+
+    finalists: dict[str, Tried]
+    timed: dict[str, Timed]
+    winner: str | None
+    answers: dict[str, Answers]
+    rejected: tuple[Rejected, ...] = ()
+    measured: int = 0
+
+
 def finals(
     work: Work,
     by_place: Mapping[str, Mapping[str, Tried]],
@@ -65,13 +82,13 @@ def finals(
     limits: Limits,
     inputs: int,
     most: int,
-) -> tuple[dict[str, Tried], dict[str, Timed], str | None, dict[str, Answers]]:
-    """The finalists of all places (see `everywhere`) as judged, their times, the name of the one that wins (None: none
-    keeps the limit), and the answers of those that were asked; errors that are not known yet are measured on the first
-    `inputs` held-out inputs."""
+    candidates: int = CANDIDATES,
+) -> Finals:
+    """The finals of all places (see `everywhere`). Errors that are not known yet are measured on the first `inputs`
+    held-out inputs, and at most so many `candidates` on the unseen ones."""
     final = everywhere(by_place, bases, work.effort, most)
-    timed = _timed(work, final, 8.0 + 2.0 * (len(bases) - 1), limits, inputs)
-    return final, timed, *_proven(work, final, timed, limits)
+    timed = _timed(work, final, limits, inputs)
+    return _proven(work, final, timed, limits, candidates)
 
 
 def everywhere(
@@ -89,7 +106,9 @@ def everywhere(
         known = by_place.get(place)
         if known is None:
             plan = [name for name in home if name not in PLAIN][:1]
-            visiting = [FLOAT_RUN] if place in cuda.PLACES[1:] else [*PLAIN, *plan]
+            # Where no plan is made because none can gain, all int8 gains nothing either: it only stands beside float.
+            only_float = place in cuda.PLACES[1:] or (not plan and place != first)
+            visiting = [FLOAT_RUN] if only_float else [*PLAIN, *plan]
             known = {name: moved(home[name], place, base) for name in visiting if name in home}
         suffix = "" if place == first else f", {place}"
         found |= {name + suffix: each for name, each in known.items()}
@@ -122,21 +141,25 @@ def as_built(each: Tried, error: float, limits: Limits) -> Tried:
         predicted = predicted.times(error / predicted.value)
     loss = each.loss if error == inf else None
     plan = replace(each.plan, predicted_error=predicted)
-    return _judged(replace(each, plan=plan, built=True, loss=loss), error, limits)
+    holds = each.holds and (limits.max_error is None or error <= limits.max_error)
+    return _with_error(replace(each, plan=plan, built=True, loss=loss), error, holds=holds)
 
 
-def _timed(work: Work, final: dict[str, Tried], budget_s: float, limits: Limits, inputs: int) -> dict[str, Timed]:
+def _timed(work: Work, final: dict[str, Tried], limits: Limits, inputs: int) -> dict[str, Timed]:
     """The times of every finalist in its place, all in one interleaved run, with the float model in the first place as
-    FLOAT_RUN. A finalist that does not run there is marked in `final` as not holding; one whose error there is not
-    known yet has that on the first `inputs` held-out inputs."""
+    FLOAT_RUN, and a source that is not planned itself as SOURCE_RUN. A finalist that does not run there is marked in
+    `final` as not holding; one whose error there is not known yet has that on the first `inputs` held-out inputs."""
     home = next(iter(final.values())).plan
     places = {FLOAT_RUN: home.runtime} | {name: each.plan.runtime for name, each in final.items()}
     refused, losses = dict[str, str](), dict[str, float]()
     asked = [name for name, each in final.items() if each.holds and unsure(each, limits)]
-    timed = work.at(max(_LEAST, work.effort)).time(
-        {FLOAT_RUN: partial(work.builder(home.scheme).build, {})}
-        | {name: partial(quantized, work, each.plan) for name, each in final.items()},
-        Effort(budget_s=budget_s),
+    models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: partial(work.builder(home.scheme).build, {})}
+    models |= {name: partial(quantized, work, each.plan) for name, each in final.items()}
+    if (source := work.replaced) is not None:
+        models[SOURCE_RUN], places[SOURCE_RUN] = lambda: source.proto, NAME
+    timed = work.time(
+        models,
+        Effort(budget_s=work.budget.finals_s),
         places=places,
         refused=refused if len({*places.values()}) > 1 else None,
         opened=judging(work, limits, inputs, asked, losses),
@@ -178,21 +201,48 @@ def _fastest_or_plain(holding: Mapping[str, Tried], timed: Mapping[str, Timed]) 
     return fastest_of(plain or holding, timed)
 
 
-def _proven(
-    work: Work, final: dict[str, Tried], timed: Mapping[str, Timed], limits: Limits
-) -> tuple[str | None, dict[str, Answers]]:
-    """The fastest finalist that keeps the limit as deployed, on all held-out inputs; None if none does. And the answers
-    of all-int8, and of each that was the fastest until one held; `final` gets their errors."""
+def _proven(work: Work, final: dict[str, Tried], timed: Mapping[str, Timed], limits: Limits, candidates: int) -> Finals:
+    """The fastest finalist that is accepted as deployed, on all held-out inputs: see unseen.py.
+
+    Finalists are taken fastest first. A finalist that breaks the limit on the inputs of the search is out, and does not
+    count among the `candidates` for the unseen ones. When so many were rejected, only float is left.
+    """
     answered: dict[str, Answers] = {}
+    rejected: list[Rejected] = []
+    measured = 0
     while True:
         holding = [name for name, each in final.items() if each.holds and name in timed]
         winner = winner_of(final, timed) if holding else None
         asked = [name for name in dict.fromkeys(("int8", winner)) if name in final and name not in answered]
         _answer(work, final, asked, answered, limits)
         for name in {*asked, FLOAT_RUN} & set(final) & set(answered):
-            final[name] = _judged(final[name], answered[name].judged, limits)
-        if winner is None or final[winner].holds:
-            return winner, answered
+            # Only the fastest is judged on unseen inputs: another that fails there would be out without being counted.
+            holds = final[name].holds and answered[name].keeps(limits)
+            final[name] = _with_error(final[name], answered[name].judged, holds=holds)
+        if winner in answered:
+            holds = final[winner].holds and answered[winner].accepted(limits)
+            final[winner] = replace(final[winner], holds=holds)
+        if winner is None:
+            return Finals(final, dict(timed), winner, answered, tuple(rejected), measured)
+        seen = winner in answered and answered[winner].unseen is not None and winner != FLOAT_RUN
+        measured += seen and answered[winner].keeps(limits)
+        if final[winner].holds:
+            return Finals(final, dict(timed), winner, answered, tuple(rejected), measured)
+        if seen and answered[winner].keeps(limits):
+            speed_up = timed[FLOAT_RUN].wall.median_s / timed[winner].wall.median_s
+            rejected.append(_rejected(answered[winner], speed_up, limits))
+            if measured >= candidates:
+                for name in final.keys() - {FLOAT_RUN}:
+                    left_out = f"not measured on unseen inputs: {plural(measured, 'faster plan')} failed there"
+                    final[name] = replace(final[name], holds=False, refused=final[name].refused or left_out)
+
+
+def _rejected(answer: Answers, speed_up: float, limits: Limits) -> Rejected:
+    assert limits.max_error is not None, "only a limit rejects"
+    assert answer.unseen is not None, "only unseen inputs reject"
+    unseen = answer.unseen if answer.unseen_error is None else max(answer.unseen_error, limits.max_error)
+    unseen_or_none = unseen if answer.unseen > limits.max_error else None
+    return rejection(speed_up, answer.error, unseen_or_none, answer.likely_end)
 
 
 def _answer(
@@ -224,7 +274,7 @@ def in_places(
     final: Mapping[str, Tried],
     timed: Mapping[str, Timed],
     answered: Mapping[str, Answers],
-    results: Sequence[PlaceResult],
+    results: Sequence[Measurement],
 ) -> tuple[InPlace, ...]:
     """The result of every finalist, and of every place that has none."""
     rows = []
@@ -237,13 +287,19 @@ def in_places(
         rows.append(InPlace(label, each.plan.runtime, took, error, judged, each.holds, reason))
     rows.sort(key=lambda row: inf if row.latency_s is None else row.latency_s)
     entered = {row.runtime for row in rows}
-    for place in results:
-        if place.runtime not in entered:
-            known = (place.float_s or None, place.error or None)
-            rows.append(InPlace(FLOAT_RUN, place.runtime, *known, False, False, place.dropped))
+    rows += [
+        InPlace(FLOAT_RUN, place.variant.runtime, place.seconds, place.error, False, False, place.refused)
+        for place in results
+        if place.variant.runtime not in entered
+    ]
     return tuple(rows)
 
 
-def _judged(each: Tried, error: float, limits: Limits) -> Tried:
-    holds = each.holds and (limits.max_error is None or error <= limits.max_error)
+def judged(each: Tried, answer: Answers, limits: Limits) -> Tried:
+    """A finalist with its error as deployed, and whether it is accepted."""
+    holds = each.holds and answer.accepted(limits)
+    return _with_error(each, answer.judged, holds=holds)
+
+
+def _with_error(each: Tried, error: float, *, holds: bool) -> Tried:
     return replace(each, error=error, holds=holds, plan=replace(each.plan, measured_error=error))

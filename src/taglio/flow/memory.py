@@ -54,7 +54,8 @@ def memory_needs(model: Model, graph: Graph, data: Split) -> Needs:
     # Kernels pack weights in files while reading them.
     session = 2 * activation_bytes(graph) + (1 if model.store else 2) * _weight_bytes(model)
     outputs, inputs = _sum_bytes(graph, graph.outputs), _sum_bytes(graph, graph.inputs)
-    count, held_out = len(data.calibration.samples) + len(data.held_out.samples), len(data.held_out.samples)
+    held_out = len(data.held_out.samples) + (0 if data.unseen is None else len(data.unseen.samples))
+    count = len(data.calibration.samples) + held_out
     like = least + (_SESSIONS - 1) * session + held_out * outputs + count * inputs
     return Needs(least, like)
 

@@ -13,6 +13,7 @@ import onnx
 
 from taglio.compare.convert import Converted, as_onnx, distance, examples_of, foreign
 from taglio.compare.request import KINDS
+from taglio.cores import available_cores
 from taglio.data.dataset import (
     DEFAULT_LIMIT,
     MAX_CALIBRATION,
@@ -24,6 +25,7 @@ from taglio.data.dataset import (
     covering_rows,
     one_of_each,
     part,
+    shapes_of,
     split,
     typical,
 )
@@ -31,21 +33,24 @@ from taglio.data.files import load as load_files
 from taglio.data.labels import beside, with_labels
 from taglio.data.preprocess import parse_preprocess
 from taglio.data.processor import Beside, files_beside
-from taglio.data.spec import InputSpec
+from taglio.data.spec import InputSpec, contradicted
+from taglio.data.unseen import with_unseen
 from taglio.data.values import from_values
+from taglio.error.doubts import digests
 from taglio.error.judge import fewest_samples
 from taglio.error.loss import RELATIVE_L2, parse_metric
-from taglio.errors import BadModel, BadOption
+from taglio.errors import BadData, BadModel, BadOption
+from taglio.flow.instead import with_instead
 from taglio.flow.memory import memory_needs
 from taglio.flow.steps import ALL_STEPS, Stepped
-from taglio.flow.work import Setup, Work, affordable
+from taglio.flow.work import POOL, Setup, Work, affordable
 from taglio.memory import SAMPLES, free_bytes, used_bytes
 from taglio.model.graph import build
 from taglio.model.load import Model as Network
 from taglio.model.load import load as load_network
 from taglio.model.observe import observe
 from taglio.model.read import IN_MEMORY, parsed
-from taglio.profile.machine import available_cores
+from taglio.runtimes.onnxruntime import NAME, Optimization, open_session, run_session, version
 from taglio.runtimes.places import AUTO
 
 _LOG = logging.getLogger(__name__)
@@ -70,11 +75,13 @@ class Model(Work):
 
     `labels` are for accuracy and tasks: [N, ...], or a file with one each (.txt, .json, .npy, .npz). `shapes` fix
     inputs whose shape the model leaves open, `preprocess` says how images become inputs ("rgb,mean=127,scale=1/128"),
-    `metric` is what `max_error` limits ("relative-l2", "sqnr", "cosine", a task such as "top1", "ctc" or
+    `metric` is what the limit is on ("relative-l2", "sqnr", "cosine", a task such as "top1", "ctc" or
     "detection:iou=0.5", or "module:function"), `threads` the threads of a session (None: all cores), `runtime` runs the
     model ("auto": the fastest here), `memory_limit` is the memory that the process may use, in bytes (None: half of
     what is free). `state` names outputs that are inputs of the next step, such as "present=past": samples are then
     steps of one sequence, in order, and hold the other inputs; each step's states are computed by running the model.
+    `limit_on` says whether limits bound the error of all held-out inputs together ("pool") or of every single one
+    ("worst-input").
 
     Raises BadModel, BadData or BadOption, in one line, for unusable arguments.
 
@@ -105,6 +112,8 @@ class Model(Work):
         requantize: bool = False,
         memory_limit: int | None = None,
         state: Sequence[str] = (),
+        portable: bool = False,
+        limit_on: str = POOL,
     ) -> None:
         setup = checked(
             Setup(
@@ -124,9 +133,15 @@ class Model(Work):
                 memory_bytes=memory_limit,
                 labels=_path(labels),
                 state=(state,) if isinstance(state, str) else tuple(state),
+                portable=portable,
+                limit_on=limit_on,
             )
         )
         parse_metric(metric)
+        if calibration is not None and (calibration is data or (setup.data and setup.calibration == setup.data)):
+            raise BadOption(
+                "`calibration` is the same as `data`: leave it out, and taglio holds out a part of the data"
+            )
         opened = open_work(setup, source, data, calibration, labels)
         assert opened.memory_bytes is not None, "open_work sets it"
         needs = memory_needs(opened.model, opened.graph, opened.data)
@@ -163,7 +178,7 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
     def samples(inputs: tuple[InputSpec, ...]) -> Sequence[Sample]:
         values = (setup.data or data, setup.calibration or calibration)
         read.append(_read(setup, inputs, *values, labels, SAMPLES * memory_bytes, stepped))
-        return covering(read[0].held_out.samples)[:_COMPARED]
+        return [*_contradicting(inputs, read[0]), *covering(read[0].held_out.samples)[:_COMPARED]]
 
     made: Converted | None = None
     if setup.model and foreign(Path(setup.model)):
@@ -173,8 +188,12 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
     network = load_network(source, setup.shapes, samples, requantize=setup.requantize)
     setup = replace(setup, run_s=setup.run_s or network.run_s)
     split_data = _shortened(read[0], setup)
+    both = digests(split_data.held_out.samples), digests(split_data.calibration.samples)
+    split_data = with_unseen(split_data, *both, fewest_samples(parse_metric(setup.metric)))
     held_out = split_data.held_out
     feed = held_out.samples[typical(held_out.samples)[0]]
+    setup, lowered = _running(setup, network, feed, held_out.source)
+    network = replace(network, remarks=(*network.remarks, *lowered))
     if made is not None:
         remark = _like_the_original(setup, made, network, held_out)
         split_data = replace(split_data, held_out=replace(held_out, remarks=(remark, *held_out.remarks)))
@@ -182,7 +201,38 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
     graph = build(network, observe(network, feed, held_out.source), states)
     memory_needs(network, graph, split_data).refuse(network.name, memory_bytes)
     sequence = ((), {}) if stepped is None else (stepped.steps, stepped.first)
-    return Work(setup, source, network, graph, split_data, memory_bytes, *sequence)
+    work = Work(setup, source, network, graph, split_data, memory_bytes, *sequence)
+    return with_instead(work, setup.instead) if setup.instead else work
+
+
+def _running(setup: Setup, network: Network, feed: Sample, source: str) -> tuple[Setup, tuple[str, ...]]:
+    """`setup` at the highest optimisation level, up to its own, at which ONNX Runtime runs it; a remark if lower.
+
+    The model ran `feed` with basic rewrites, so a failure with more is that of its rewrites or kernels, not of the
+    data. Raises BadModel if no level runs.
+    """
+    levels = [each.value for each in Optimization]
+    failure = ""
+    for level in reversed(levels[: levels.index(setup.optimization) + 1]):
+        lowered = replace(setup, optimization=level)
+        try:
+            session = open_session(network.proto, replace(lowered.options(NAME), lean=True), label=network.name)
+            run_session(session, network.outputs, feed, source)
+        except (BadData, BadModel) as error:
+            failure = failure or str(error).rpartition("cannot run these inputs: ")[2]
+            continue
+        what = f"ONNX Runtime {version()} fails on {network.name} at optimisation {setup.optimization}"
+        return lowered, (f"{what} ({failure}): level {level} is used",) if failure else ()
+    raise BadModel(f"{network.name}: ONNX Runtime {version()} runs it at no optimisation level: {failure}")
+
+
+def _contradicting(inputs: Sequence[InputSpec], data: Split) -> list[Sample]:
+    """The first sample that gives several sizes to a named dimension, if any does."""
+    for samples in (data.held_out.samples, data.calibration.samples):
+        for sample in chosen(samples, one_of_each(samples)):
+            if contradicted(inputs, shapes_of(sample)):
+                return [sample]
+    return []
 
 
 def _shortened(data: Split, setup: Setup) -> Split:
@@ -211,10 +261,13 @@ def _like_the_original(setup: Setup, made: Converted, network: Network, held_out
     samples = chosen(held_out.samples, typical(held_out.samples))
     model = Path(setup.model)
     found = distance(model, made, network.outputs, samples, held_out.sha256, setup.threads)
-    return (
-        f"{model.name} ({KINDS[made.kind]}) was converted to ONNX by {made.tool}; its answers are within {found:.1e} "
-        "of the original's"
-    )
+    return converted_line(model.name, made, found)
+
+
+def converted_line(name: str, made: Converted, distance: float) -> str:
+    """What was converted, and the relative L2 `distance` of its answers from the original's."""
+    same = "equal the original's" if distance == 0.0 else f"differ from the original's by {distance:.1e} (relative L2)"
+    return f"{name} ({KINDS[made.kind]}) was converted to ONNX by {made.tool}; its answers {same}"
 
 
 def _path(value: Any) -> str:
@@ -263,6 +316,4 @@ def _read(
         whole = beside(whole, Path(data))
     if calibration is None:
         return split(whole, seed=setup.seed)
-    if calibration is data or (setup.data and setup.calibration == setup.data):
-        raise BadOption("`calibration` is the same as `data`: leave it out, and taglio holds out a part of the data")
     return Split(dataset(calibration, "calibration", MAX_CALIBRATION), whole, setup.seed)

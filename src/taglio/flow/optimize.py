@@ -3,45 +3,64 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf, isfinite, isinf
 from typing import Any
 
 from taglio import weights
 from taglio.arguments import positive
-from taglio.error.doubts import nothing_changed
+from taglio.confirm import race
+from taglio.confirm.race import Patience
+from taglio.deploy.processor_needs import unsafe_processors
+from taglio.error.doubts import deciding_steps, nothing_changed, saturating_sums
+from taglio.error.runtime_part import left_for_int8
 from taglio.errors import BadOption
-from taglio.flow.answers import Answers, of_answers, on_calibration
+from taglio.flow.answers import SOURCE_RUN, Answers, of_answers, of_unseen, on_calibration, unseen_of
 from taglio.flow.build import Built, assemble
-from taglio.flow.choose_place import left_for_int8, studied
-from taglio.flow.choose_repairs import RepairResult, choose_repairs
-from taglio.flow.choose_scheme import SchemeResult
-from taglio.flow.curve import costly, curve
-from taglio.flow.error import error_model
+from taglio.flow.confirm import Confirmed, confirmed
+from taglio.flow.curve import Level, costly, curve
+from taglio.flow.deliver import needs_of_plan
+from taglio.flow.error import doubts_without_study, error_model, refuse_constant_outputs
 from taglio.flow.finalists import in_places, same_assignment
+from taglio.flow.fixed_shapes import fixed_shapes_line
 from taglio.flow.gpu import on_gpus
-from taglio.flow.limits import Bounds, limits_for, steered
+from taglio.flow.joined_rows import row_errors
+from taglio.flow.ledger import Measurement
+from taglio.flow.limits import Bounds, limits_for, refuse_no_limit, steered, user_limits
 from taglio.flow.opening import Model
-from taglio.flow.outcome import Outcome, Point, Variant
-from taglio.flow.plan import Decision, decide
+from taglio.flow.outcome import Outcome, Point, Variant, drift_since
+from taglio.flow.places import studied
+from taglio.flow.plan import UNSURE, Decision, best_so_far, decide, float_stays
 from taglio.flow.profile import AUTO, profiles, read_scheme
 from taglio.flow.result import Result, result_of
-from taglio.flow.settle import Settled, settle
+from taglio.flow.screen import Screened, screen
+from taglio.flow.stopping import STOPPED, TimeIsUp, Watched
 from taglio.flow.work import Work
 from taglio.memory import peak_bytes
 from taglio.model.quantized import already_quantized
+from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits, Plan
 from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.result import Profile, predict
 from taglio.profile.sessions import sessions_within
 from taglio.profile.stopwatch import Timed
 from taglio.progress import Progress
 from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import Scheme
+from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.openvino import MIXED
 
-# What stages take at effort 1, roughly, by which a time limit is divided; and the least effort.
-_TYPICAL_S = {"scheme": 60.0, "repair": 20.0, "profile": 50.0, "error": 60.0, "plan": 80.0}
-_LEAST = 0.01
+# What stages take at effort 1, roughly, by which a time limit is divided; the share of it that no effort changes
+# (opening sessions, calibration); and the least effort.
+_TYPICAL_S = {"screen": 15.0, "profile": 15.0, "error": 12.0, "plan": 20.0, "confirm": 20.0}
+_FIXED, _LEAST = 0.45, 0.01
+# A race within a time limit takes at least this, and one after Ctrl-C at most _INTERRUPTED_S.
+_LEAST_RACE_S, _INTERRUPTED_S = 5.0, 5.0
+# Of a time limit, the share that is kept for timing the best so far, the race and the delivery, in seconds between two
+# bounds; and what the delivery takes.
+_RESERVED, _LEAST_RESERVED_S, _MOST_RESERVED_S, _DELIVERY_S = 0.35, 10.0, 40.0, 4.0
+# Seconds for the fastest plan without a limit on its error.
+_BOUND_S = 2.0
 # A model of which only so many sessions may be opened in a stage is large; another is slow.
 _FEW = 10
 
@@ -50,7 +69,9 @@ def optimize(
     model: Any,
     data: Any = None,
     *,
-    max_error: Bounds,
+    max_error: Bounds | None = None,
+    min_score: Bounds | None = None,
+    max_drop: Bounds | None = None,
     keep_float: Sequence[str] = (),
     force_int8: Sequence[str] = (),
     scheme: str | Scheme = AUTO,
@@ -60,16 +81,17 @@ def optimize(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Result:
-    """The fastest form of `model` whose output changes by at most `max_error` on held-out `data`, built and measured.
+    """The fastest form of `model` whose output keeps a limit on held-out `data`, built and measured.
 
     `model` is a path, bytes or an `onnx.ModelProto`, with `data` and `settings` (labels, calibration, shapes,
     preprocess, metric, seed, threads, runtime and more) as for `taglio.Model`; or an opened `taglio.Model`. `max_error`
-    is in the unit of the metric; for a task it is how much worse than float the score may be. Several limits are a dict
-    by metric, such as {"relative-l2": 0.03, "ctc": 0.01}; the first steers the search. Blocks that match a pattern in
-    `keep_float` stay float, those in `force_int8` become int8. `scheme` is the int8 form ("auto": the best of several),
-    `effort` scales the time given to measuring; `time_limit_s` lowers it, stage by stage, to finish within so many
-    seconds (what each stage needs at least may exceed them). `progress` is called with what is done, how much of it is
-    done, and the total.
+    limits an error (relative L2 unless `metric` says otherwise), `min_score` is the least score of a task, sqnr or
+    function, and `max_drop` how much worse than float a task or function may be. Each is a number, or a dict by metric
+    such as {"ctc": 0.01}; the first one, in this order, steers the plan, unless `metric` names another. Blocks that
+    match a pattern in `keep_float` stay float, those in `force_int8` become int8. `scheme` is the int8 form ("auto":
+    the best of several), `effort` scales the time given to measuring; `time_limit_s` lowers it, stage by stage, to
+    finish within so many seconds (what each stage needs at least may exceed them). `progress` is called with what is
+    done, how much of it is done, and the total.
 
     The plan keeps the limit on all held-out inputs and is the fastest finalist, timed beside float and all-int8; if no
     int8 plan is both, the result is the float model. Raises Infeasible if blocks that are forced into int8 break the
@@ -80,81 +102,215 @@ def optimize(
     (True, ['logits'])
     """
     clock = _Clock(positive("effort", effort), inf if time_limit_s is None else positive("time_limit_s", time_limit_s))
-    wanted = read_scheme(scheme)
+    wanted, user = read_scheme(scheme), refuse_no_limit(user_limits(max_error, min_score, max_drop))
     if isinstance(model, Work):
         if data is not None or settings:
             raise BadOption("`model` is already opened: give `data` and settings to taglio.Model instead")
         work = model
     else:
-        work = Model(model, data, **steered(max_error, settings))
-    work = work.telling(progress)
-    limits = limits_for(work, max_error, keep_float, force_int8)
-    if limits.max_error is None:
-        raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
+        user, settings = steered(user, settings)
+        work = Model(model, data, **settings)
+    so_far = _SoFar()
+    watched = Watched(progress, so_far.text)
+    work = work.telling(watched)
+    limits = limits_for(work, user, keep_float, force_int8)
+    assert limits.max_error is not None, "a limit was given"
+    refuse_constant_outputs(work)
     clock.lap("load")
-    found = settle(work.at(clock.effort("scheme")), wanted, limits.max_error, limits.metric)
-    settled, places = found.work, found.places
-    if places.schemes or len(places.results) > 1:
-        clock.lap("scheme")
-    chosen, repairs = found.scheme, tuple[RepairResult, ...]()
-    if any(each.scheme == places.scheme and each.error > limits.max_error for each in places.schemes):
-        chosen, repairs = choose_repairs(
-            settled.in_place(studied(places.planned)).at(clock.effort("repair")), chosen, limits.metric
-        )
-        settled.kept.forget("builder", but=chosen)  # each holds a copy of the weights
-        clock.lap("repair")
-    settled.builder(chosen)
-    clock.lap("calibrate")
-    measured = profiles(settled.at(clock.effort("profile")), places.planned, chosen)
+    interrupted = False
+    try:
+        search = _searched(work, wanted, limits, confidence, clock, so_far, watched)
+    except (TimeIsUp, KeyboardInterrupt) as stop:
+        interrupted = isinstance(stop, KeyboardInterrupt)
+        if stop.args or so_far.screened is None or so_far.profile is None:  # SIGTERM, or nothing to deliver
+            raise
+        watched.end_s = inf
+        search = _stopped(so_far.screened, so_far.profile, limits, clock)
+    watched.end_s = inf
+    settled, screened = search.work, search.screened
+    patience = clock.patience(_INTERRUPTED_S if interrupted else inf)
+    decision, confirmation = _confirmed(settled, search.decision, limits, patience)
+    clock.lap("confirm")
+    built = assemble(settled, decision.plan)
+    clock.lap("build")
+    notes = (
+        *confirmation.remarks,
+        *filter(None, [fixed_shapes_line(work, confirmation.speedup)]),
+        *filter(None, [screened.note, search.why_float]),
+        *search.doubts,
+        *of_answers(decision.answers, decision.winner, limits, settled.data.held_out.labels),
+        *of_unseen(settled, decision.answers[decision.winner], decision.rejected, decision.candidates, limits),
+        *_of_inputs(settled, decision, built, limits),
+        *_of_forms(decision.plan),
+        *_of_rows(settled, decision.plan),
+        *_of_bfloat16(settled, built),
+        *unsafe_processors(needs_of_plan(decision.plan), decision.profile.conditions.machine.instructions),
+        *on_gpus(settled, [*screened.usable]),
+        *_left_out(work, screened, wanted),
+        *already_quantized(settled.model.proto, work.setup.requantize),
+    )
+    rows = in_places(decision.finalists, decision.timed, decision.answers, screened.places)
+    outcome = replace(
+        _outcome(settled, screened.schemes, decision, built, notes, clock),
+        forms=screened.forms,
+        places=rows if work.setup.runtime == AUTO else (),
+        curve=search.curve,
+        costly=costly(decision.error),
+        speedup=confirmation.speedup,
+        interrupted=interrupted,
+    )
+    outcome = replace(outcome, drift=drift_since(decision.profile, outcome))
+    settled.kept.forget("switchable")
+    settled.kept.forget("answers")
+    setup = replace(work.setup, bfloat16=settled.setup.bfloat16, instead=settled.setup.instead)
+    later = settled.but(setup=setup)
+    return result_of(later, wanted, decision.profile, decision.error, decision.plan, built, outcome)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Search:
+    """What the search leaves: `work` with every block that cannot be int8 in float, the decision before the race, and
+    for the report what was tried. `why_float` says why no plan was made, or is ""."""
+
+    work: Work
+    screened: Screened
+    decision: Decision
+    doubts: tuple[str, ...]
+    curve: tuple[Level, ...] = ()
+    why_float: str = ""
+
+
+@dataclass(slots=True)
+class _SoFar:
+    """What a search has when it is stopped: the races of forms, and the best profile."""
+
+    screened: Screened | None = None
+    profile: Profile | None = None
+
+    def text(self) -> str:
+        """What would be delivered now, to stand behind the name of a stage; "" if nothing would."""
+        if self.screened is None:
+            return ""
+        tried = [each for plans in self.screened.work.kept.all("tried").values() for each in plans if each.holds]
+        floats = [each.plan.predicted_latency_s.value for each in tried if each.name == FLOAT_RUN]
+        fastest_s = min((each.plan.predicted_latency_s.value for each in tried), default=0.0)
+        if not floats or fastest_s <= 0.0 or floats[0] <= fastest_s:
+            return " (so far float32)"
+        return f" (so far about {floats[0] / fastest_s:.2f} × as fast)"
+
+
+def _stopped(screened: Screened, profile: Profile, limits: Limits, clock: "_Clock") -> _Search:
+    """The best so far of a search that was stopped."""
+    work, tried = screened.work.at(_LEAST), screened.work.kept.all("tried")
+    if not tried:
+        return _float_stays(screened, profile, limits, STOPPED, clock)
+    decision = best_so_far(work, profile, tried, limits, screened.usable)
+    clock.lap("plan")
+    return _Search(work, screened, decision, (), why_float=STOPPED)
+
+
+def _searched(
+    work: Work,
+    wanted: Scheme | None,
+    limits: Limits,
+    confidence: float,
+    clock: "_Clock",
+    so_far: _SoFar,
+    watched: Watched,
+) -> _Search:
+    """Screen places and forms, profile, study errors, plan. Where a bound shows that no plan can be faster than float,
+    what would follow is not measured."""
+    assert limits.max_error is not None, "a limit was given"
+    is_forced = bool(limits.int8_blocks)
+    screened = screen(work.at(clock.effort("screen")), wanted, limits.max_error, limits.metric, is_forced=is_forced)
+    clock.lap("screen")
+    so_far.screened, so_far.profile = screened, screened.profile
+    if screened.profile is not None:  # from here on there is something to deliver
+        watched.end_s = clock.search_ends_s()
+    settled, chosen, bases = screened.work, screened.scheme, screened.usable
+    if not screened.planned:
+        assert screened.profile is not None, "what is not planned was raced"
+        return _float_stays(screened, screened.profile, limits, screened.why, clock)
+    measured = profiles(settled.at(clock.effort("profile")), screened.planned, chosen, screened.mixes)
     clock.lap("profile")
     best, home = next(iter(measured.items()))
-    inner = left_for_int8(limits.max_error, places.usable.get(best, 0.0))
+    so_far.profile, watched.end_s = home, clock.search_ends_s()
+    if not is_forced and (why := _no_gain(settled, screened, measured, limits)):
+        return _float_stays(screened, home, limits, why, clock)
+    inner = left_for_int8(limits.max_error, bases.get(best, 0.0))
     error = error_model(
         settled.in_place(studied(measured)), home, near=inner, confidence=confidence, effort=clock.effort("error")
     )
     clock.lap("error")
     settled = settled.at(clock.effort("plan"))
-    decision = decide(settled, measured, error, limits, bases=places.usable)
+    decision = decide(settled, measured, error, limits, bases=bases)
     levels = curve(
         settled.graph,
         decision.profile,
         decision.error,
         limits,
-        base=places.usable.get(decision.profile.conditions.runtime, 0.0),
+        base=bases.get(decision.profile.conditions.runtime, 0.0),
         ahead=decision.ahead(),
         effort=settled.effort,
     )
     clock.lap("plan")
-    built = assemble(settled, decision.plan)
-    clock.lap("build")
-    notes = (
-        *error.notes,
-        *of_answers(decision.answers, decision.winner, limits, settled.data.held_out.labels),
-        *_of_inputs(settled, decision, built, limits),
-        *_of_forms(decision.plan),
-        *_of_bfloat16(settled, built),
-        *on_gpus(settled, [*places.usable]),
-        *_left_out(work, found, wanted),
-        *already_quantized(work.model.proto, work.setup.requantize),
-    )
-    rows = in_places(decision.finalists, decision.timed, decision.answers, places.results)
-    outcome = replace(
-        _outcome(settled, places.schemes, decision, built, notes, clock),
-        repairs=repairs,
-        forms=found.forms,
-        places=rows if work.setup.runtime == AUTO else (),
-        curve=levels,
-        costly=costly(error),
-    )
-    settled.kept.forget("switchable")
-    settled.kept.forget("answers")
-    later = settled.but(setup=replace(work.setup, bfloat16=settled.setup.bfloat16))
-    return result_of(later, wanted, decision.profile, decision.error, decision.plan, built, outcome)
+    doubts = tuple(note for note in error.notes if note != saturating_sums(chosen, saturates=True))  # of the plan
+    return _Search(settled, screened, decision, doubts, levels)
+
+
+def _no_gain(work: Work, screened: Screened, measured: Mapping[str, Profile], limits: Limits) -> str:
+    """Why no plan can be faster than the fastest float model, whatever the limit on its error; "" if one may be."""
+    floats = {place.variant.runtime: place.seconds for place in screened.places if not place.refused}
+    fastest_s = min((seconds for seconds in floats.values() if seconds is not None), default=None)
+    free = replace(limits, max_error=None, also=())
+    best = inf
+    for place, profile in measured.items():
+        plan = make_plan(work.graph, profile, None, free, time_limit_s=_BOUND_S)
+        share = plan.predicted_latency_s.value / max(predict(profile, work.graph, {}).total_s, 1e-12)
+        own_s = floats.get(place)
+        best = min(best, share if own_s is None or fastest_s is None else share * own_s / fastest_s)
+    if best <= 1.0 - work.budget.gain or any(profile.interval_ratio > UNSURE for profile in measured.values()):
+        return ""
+    return f"by the profile no mix of forms is faster than float32 here: the fastest takes {best:.0%} of its time"
+
+
+def _float_stays(screened: Screened, profile: Profile, limits: Limits, why: str, clock: "_Clock") -> _Search:
+    """The result without a plan."""
+    work, place = screened.work.at(clock.effort("plan")), profile.conditions.runtime
+    errors = [row.error for row in screened.forms if (row.variant.form, row.variant.runtime) == ("int8", place)]
+    int8_error = errors[0] if errors and errors[0] is not None else 0.0
+    decision = float_stays(work, profile, int8_error, limits, screened.usable)
+    doubts = doubts_without_study(work, profile)
+    clock.lap("plan")
+    return _Search(work, screened, decision, doubts, why_float=why)
+
+
+def _confirmed(work: Work, decision: Decision, limits: Limits, patience: Patience) -> tuple[Decision, Confirmed]:
+    """The decision after the race: the winner, a rival that openings show to be faster, or float where it keeps all
+    limits and no gain is shown."""
+    ends = {decision.plan.fingerprint(): decision}
+    rivals = {decision.of(work, name).plan.fingerprint(): name for name in decision.rivals()}
+    plans = [decision.plan, *(decision.of(work, name).plan for name in rivals.values())]
+
+    def accepted(plan: Plan) -> bool:
+        key = plan.fingerprint()
+        if key not in ends and (end := decision.accepting(work, rivals[key], limits)) is not None:
+            ends[key] = end
+        return key in ends
+
+    as_float = decision.finalists.get(FLOAT_RUN)
+    float_plan = None
+    if as_float is not None and as_float.holds and work.replaced is None:
+        float_stays = decision.of(work, FLOAT_RUN)
+        float_plan = float_stays.plan
+        ends.setdefault(float_plan.fingerprint(), float_stays)
+    confirmation = confirmed(work, plans, float_plan, patience, accepted)
+    return ends[confirmation.plan.fingerprint()], confirmation
 
 
 def _outcome(
     work: Work,
-    schemes: tuple[SchemeResult, ...],
+    schemes: tuple[Measurement, ...],
     decision: Decision,
     built: Built,
     notes: tuple[str, ...],
@@ -175,13 +331,14 @@ def _outcome(
             int8_blocks=len(each.plan.assignment()),
             accuracy=answered[name].accuracy,
             parts=answered[name].parts,
-            interval=answered[name].interval,
+            error_upper=answered[name].error_upper,
+            worst_input=answered[name].worst_input,
             judged=None if isinf(answered[name].judged) else answered[name].judged,
             others=answered[name].others,
             runtime=each.plan.runtime,
         )
 
-    float_size = weights.size_bytes(work.model.proto)
+    float_size = weights.size_bytes((work.replaced or work.model).proto)
     int8_size = weights.size_bytes(work.builder(plan.scheme).build(final["int8"].plan.assignment()))
     points = []
     for index, each in enumerate(decision.tried):
@@ -212,10 +369,12 @@ def _outcome(
         blocks=len(work.graph.blocks),
         candidates=len(work.graph.candidates()),
         calibration_samples=len(work.data.calibration.samples),
-        held_out_samples=len(work.data.held_out.samples),
-        float32=variant("float32", FLOAT_RUN, float_size)
+        held_out_samples=len(work.data.all_held_out.samples),
+        float32=_float_only(timed[SOURCE_RUN], answered[SOURCE_RUN], float_size, NAME)
+        if SOURCE_RUN in timed
+        else variant("float32", FLOAT_RUN, float_size)
         if FLOAT_RUN in final
-        else _float_only(timed, answered[FLOAT_RUN], float_size, final["int8"].plan.runtime),
+        else _float_only(timed[FLOAT_RUN], answered[FLOAT_RUN], float_size, final["int8"].plan.runtime),
         int8=variant("int8", "int8", int8_size),
         plan=variant("plan", decision.winner, built.size_bytes),
         points=tuple(points),
@@ -227,16 +386,20 @@ def _outcome(
         notes=notes,
         also=plan.limits.also,
         search_samples=decision.inputs,
+        unseen=unseen_of(work, decision.answers[decision.winner], decision.candidates),
+        input_errors=answered[decision.winner].by_input,
     )
 
 
-def _left_out(work: Work, found: Settled, wanted: Scheme | None) -> tuple[str, ...]:
+def _left_out(work: Work, screened: Screened, wanted: Scheme | None) -> tuple[str, ...]:
     """What was not compared because the model is slow or large, if no scheme was `wanted`."""
     if wanted is not None:
         return ()
     able = any(form.fits(block) for form in UNCALIBRATED.values() for block in work.graph.blocks)
-    left = [] if found.places.schemes or not work.graph.candidates() else ["schemes"]
-    left += ["forms without calibration"] if able and not found.forms else []
+    if screened.forms or not screened.planned:
+        return ()
+    left = ["schemes"] if work.graph.candidates() else []
+    left += ["forms without calibration"] if able else []
     large = f"{len(work.model.proto.graph.node):,} operators take long to open"
     why = f"a run takes {work.setup.run_s:.2g} s" if sessions_within(0.0, work.model.proto) > _FEW else large
     line = f"{why}: {' and '.join(left)} were not compared"
@@ -246,7 +409,8 @@ def _left_out(work: Work, found: Settled, wanted: Scheme | None) -> tuple[str, .
 def _of_inputs(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[str, ...]:
     """What the held-out inputs do not show, or the calibration inputs show otherwise."""
     int8_blocks, error = len(decision.plan.assignment()), decision.answers[decision.winner].error
-    step = nothing_changed(limits.metric, error, int8_blocks, len(set(work.digests[1])))
+    inputs, steps = len(set(work.digests[1])), deciding_steps(work.model.proto.graph)
+    step = nothing_changed(limits.metric, error, int8_blocks, inputs, steps)
     again = on_calibration(work, built, limits) if error > 0.0 else ""
     return tuple(each for each in (step, again) if each)
 
@@ -258,6 +422,14 @@ def _of_forms(plan: Plan) -> tuple[str, ...]:
     return (f"{', '.join(counts)}: float in and out, no calibrated range",) if counts else ()
 
 
+def _of_rows(work: Work, plan: Plan) -> tuple[str, ...]:
+    """What int8-dynamic does to rows that share a batch, if the plan has blocks in it and the batch stays dynamic."""
+    if not any(each.form == "dynamic" for each in plan.assignment().values()):
+        return ()
+    errors = row_errors(work, work.builder(plan.scheme).build(plan.assignment()))
+    return () if errors is None else (str(errors),)
+
+
 def _of_bfloat16(work: Work, built: Built) -> tuple[str, ...]:
     """How many blocks compute in bfloat16, for a model that mixes it with float32."""
     low = set(built.bfloat16)
@@ -265,8 +437,8 @@ def _of_bfloat16(work: Work, built: Built) -> tuple[str, ...]:
     return (f"{MIXED} computes {count} of {len(work.graph.blocks)} blocks in bfloat16 if in float",) if count else ()
 
 
-def _float_only(timed: Mapping[str, Timed], answered: Answers, size_bytes: int, runtime: str) -> Variant:
-    wall = timed[FLOAT_RUN].wall
+def _float_only(timed: Timed, answered: Answers, size_bytes: int, runtime: str) -> Variant:
+    wall = timed.wall
     row = Variant("float32", wall, wall.median_s, answered.error, 0.0, size_bytes, 0, answered.accuracy)
     return replace(row, others=answered.others, runtime=runtime)
 
@@ -276,14 +448,27 @@ class _Clock:
 
     def __init__(self, effort: float, limit_s: float) -> None:
         self.laps: dict[str, float] = {}
-        self._effort, self._limit_s, self._last = effort, limit_s, time.perf_counter()
+        self._effort, self._limit_s = effort, limit_s
+        self._begun = self._last = time.perf_counter()
 
     def effort(self, stage: str) -> float:
         """The effort at which this stage and those after it typically take what is left of the time."""
         stages = [*_TYPICAL_S]
         typical_s = sum(_TYPICAL_S[each] for each in stages[stages.index(stage) :])
         left_s = self._limit_s - sum(self.laps.values())
-        return min(self._effort, max(_LEAST, left_s / typical_s))
+        return min(self._effort, max(_LEAST, (left_s / typical_s - _FIXED) / (1.0 - _FIXED)))
+
+    def search_ends_s(self) -> float:
+        """When the search must end so that the race and the delivery fit into the time limit, by
+        time.perf_counter()."""
+        reserve_s = min(_MOST_RESERVED_S, max(_LEAST_RESERVED_S, _RESERVED * self._limit_s))
+        return self._begun + self._limit_s - reserve_s
+
+    def patience(self, most_s: float = inf) -> Patience:
+        """How long the race may take within the time limit, at most `most_s`."""
+        usual = race.USUAL
+        left_s = min(most_s, max(_LEAST_RACE_S, self._limit_s - sum(self.laps.values()) - _DELIVERY_S))
+        return replace(usual, seconds=min(usual.seconds, left_s), slow_seconds=min(usual.slow_seconds, left_s))
 
     def lap(self, stage: str) -> None:
         now = time.perf_counter()

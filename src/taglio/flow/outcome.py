@@ -2,16 +2,20 @@
 
 from dataclasses import dataclass
 
+from taglio.confirm.speedup import Speedup
 from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.error.model import Alone
 from taglio.error.tally import OtherLoss, PartLoss
-from taglio.flow.choose_forms import FormResult
-from taglio.flow.choose_repairs import RepairResult
-from taglio.flow.choose_scheme import SchemeResult
 from taglio.flow.curve import Level
-from taglio.profile.result import Conditions
+from taglio.flow.ledger import Measurement
+from taglio.flow.unseen import Unseen
+from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.result import Conditions, Profile
 from taglio.profile.wall_time import WallTime
 from taglio.runtimes.onnxruntime import NAME
+
+# A smaller change of the machine's speed counts as none.
+STEADY = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +23,9 @@ class Variant:
     """One form of the model. Latencies in seconds, timed side by side; error on the held-out inputs.
 
     `accuracy` is the task's value on the held-out labels if the data has any, or top-1. `error` is that of the worst of
-    `parts`, `judged` the value compared with the limit (Tally.judged), and `interval` where the error lies for similar
-    inputs in nine of ten cases. `others` are the other limited metrics.
+    `parts`, `judged` the value compared with the limit (Tally.judged). The error over other inputs like these stays
+    below `error_upper` in 19 of 20 cases; `worst_input` is the largest error of a single input. Both are None where
+    they are unknown. `others` are the other limited metrics.
     """
 
     name: str
@@ -32,7 +37,8 @@ class Variant:
     int8_blocks: int
     accuracy: float | None
     parts: tuple[PartLoss, ...] = ()
-    interval: tuple[float, float] | None = None
+    error_upper: float | None = None
+    worst_input: float | None = None
     judged: float | None = None
     others: tuple[OtherLoss, ...] = ()
     runtime: str = NAME
@@ -79,13 +85,18 @@ class Outcome:
     be off because the machine was busy, `notes` what else makes the figures less sure. Errors were predicted from
     `search_samples` held-out inputs, those on which the search measured. `places` lists the timings in
     each place if taglio chose the runtime; `curve` is what larger limits are predicted to give, `costly` the blocks
-    with the largest error alone in int8."""
+    with the largest error alone in int8. `drift` is how many times slower the float model was than in the profile.
+    `input_errors` are the plan's errors on every held-out input, of which the last `unseen.inputs` took no part in the
+    search; () for a metric that has none by input.
+    `interrupted`: the user stopped the search, and this is the best that it had.
+    `speedup` is that of the plan as delivered over the source model, by the race of taglio.confirm; None if the source
+    model itself is delivered, or nothing could be raced."""
 
     model: str
     model_sha256: str
     conditions: Conditions
     scheme: str
-    schemes: tuple[SchemeResult, ...]
+    schemes: tuple[Measurement, ...]
     max_error: float
     status: str
     gap: float
@@ -104,19 +115,24 @@ class Outcome:
     doubt: str | None = None
     notes: tuple[str, ...] = ()
     also: tuple[Bound, ...] = ()
-    repairs: tuple[RepairResult, ...] = ()
-    forms: tuple[FormResult, ...] = ()
+    forms: tuple[Measurement, ...] = ()
     places: tuple[InPlace, ...] = ()
     curve: tuple[Level, ...] = ()
     costly: tuple[Alone, ...] = ()
     search_samples: int = 0
+    drift: float = 1.0
+    speedup: Speedup | None = None
+    unseen: Unseen | None = None
+    interrupted: bool = False
+    input_errors: tuple[float, ...] = ()
 
     def accuracy_text(self, value: float) -> str:
         """An accuracy formatted for the user."""
         return self.metric.score_text(value) if self.metric.labelled else f"{value:.2%}"
 
     def __str__(self) -> str:
-        """Float, all-int8 and the plan, with the runtime where it differs from float's, and notes on the figures."""
+        """Float, all-int8 and the plan with the latencies of the search, and the runtime where it differs from float's;
+        the confirmed speed-up; notes on the figures."""
         columns = ["", "latency", self.metric.title, "accuracy", "size", "int8 blocks"]
         rows = [columns] + [
             [
@@ -134,20 +150,55 @@ class Outcome:
             [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
             for row in rows
         ]
-        return "\n".join(["  ".join(line).rstrip() for line in lines] + [f"Note: {each}" for each in self.unsure()])
+        table = ["  ".join(line).rstrip() for line in lines]
+        confirmed = [] if self.speedup is None else [f"the plan is {self.speedup} as fast as float32"]
+        return "\n".join([*table, *confirmed, *(f"Note: {remark}" for remark in self.unsure())])
 
     def unsure(self) -> tuple[str, ...]:
-        """What makes the figures less sure: `doubt` and `notes`."""
-        return (*([self.doubt] if self.doubt else []), *self.notes)
+        """What makes the figures less sure: `doubt`, a change of the machine's speed, and `notes`."""
+        return (*([self.doubt] if self.doubt else []), *self.noted())
+
+    def noted(self) -> tuple[str, ...]:
+        """`notes`, after a line on how far the machine's speed changed since the profile, if it did."""
+        if abs(self.drift - 1.0) <= STEADY:
+            return self.notes
+        change = f"{abs(self.drift - 1.0) * 100:.0f}\u00a0% {'slower' if self.drift > 1.0 else 'faster'}"
+        line = f"the machine was {change} than during profiling, judged by the float model"
+        ratio = self.ratio(self.plan)
+        if ratio is not None:
+            line += f": predicted ÷ measured is {ratio:.3f} for the plan, {ratio * self.drift:.3f} corrected for that"
+        return (line, *self.notes)
+
+    def ratio(self, variant: Variant) -> float | None:
+        """Predicted over measured latency, not corrected for drift; None where the profile does not predict it."""
+        return variant.predicted_latency_s / variant.latency.median_s if self.predicted(variant) else None
+
+    def predicted_ratio(self, variant: Variant) -> float | None:
+        """How many times as fast as float a variant was predicted to be. The prediction is scaled by the drift of the
+        float model since the profile, which cancels. None where the profile does not predict the variant."""
+        if not self.predicted(variant) or variant.predicted_latency_s <= 0.0:
+            return None
+        return self.float32.latency.median_s / (variant.predicted_latency_s * self.drift)
 
     def predicted(self, each: Variant) -> bool:
         """Whether the stored profile predicts this variant; times in other runtimes are no predictions."""
         return each.runtime == self.conditions.runtime
 
 
+def drift_since(profile: Profile, outcome: Outcome) -> float:
+    """How many times slower the float model was when the outcome was timed than when it was profiled, in the place of
+    the profile; 1 if it was not timed there."""
+    place, base = outcome.conditions.runtime, outcome.float32
+    timed = [each.latency_s for each in outcome.places if (each.name, each.runtime) == (FLOAT_RUN, place)]
+    if not timed and base.runtime == place:
+        timed = [base.latency.median_s]
+    before = next((run.wall.median_s for run in profile.runs if run.name == FLOAT_RUN), None)
+    return timed[0] / before if before and timed and timed[0] is not None else 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """A model quantised without a plan."""
+    """A model quantised without a plan. `schemes` are those of static and dynamic int8."""
 
     path: str
     method: str
@@ -158,3 +209,4 @@ class Quantized:
     error: float
     notes: tuple[str, ...] = ()
     parts: tuple[PartLoss, ...] = ()
+    schemes: tuple[str, ...] = ()

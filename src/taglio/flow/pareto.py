@@ -12,14 +12,14 @@ from typing import Literal
 
 import numpy as np
 
+from taglio.cluster.planning.assemble import request_shares
+from taglio.cluster.planning.describe import period_s
+from taglio.cluster.planning.place import Answer
+from taglio.cluster.planning.workload import Objective, Workload, parse_objective
+from taglio.error.runtime_part import left_for_int8
 from taglio.errors import Infeasible
-from taglio.flow.choose_place import left_for_int8
-from taglio.plan.assemble import request_shares
-from taglio.plan.describe import period_s
 from taglio.plan.one_machine import noise_limits
-from taglio.plan.place import Answer
 from taglio.plan.result import Plan
-from taglio.plan.workload import Objective, Workload, parse_objective
 from taglio.progress import Progress, reported
 
 Axis = Literal["error", "energy", "throughput"]

@@ -1,6 +1,7 @@
 """Plan models on a cluster: place them, measure the error, place again. Times nothing, writes nothing."""
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
@@ -9,29 +10,30 @@ from pathlib import Path
 from taglio.arguments import not_negative, positive
 from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster, Device
+from taglio.cluster.planning.place import Answer, Running
+from taglio.cluster.planning.place import place as solve
+from taglio.cluster.planning.workload import Objective, Workload, parse_objective
 from taglio.error.model import ErrorModel
+from taglio.error.runtime_part import left_for_int8, together
 from taglio.errors import BadArtifact, BadOption, Infeasible
 from taglio.flow.answers import answers
-from taglio.flow.by_hand import matches
-from taglio.flow.choose_place import base_errors, left_for_int8, together
-from taglio.flow.limits import Bounds, limits_for
+from taglio.flow.by_hand import matches, pinned_devices
+from taglio.flow.limits import Bounds, limits_for, user_limits
 from taglio.flow.pareto import Axis, Front, front, with_error
+from taglio.flow.places import base_errors
 from taglio.flow.plan import meters
 from taglio.flow.search import search_by
 from taglio.flow.work import Work, require_own
 from taglio.flow.workspace import PROFILE
 from taglio.model.graph import Graph
-from taglio.plan.place import Answer, Running
-from taglio.plan.place import place as solve
-from taglio.plan.result import Limits, Plan
-from taglio.plan.solve import GAP
-from taglio.plan.workload import Objective, Workload, parse_objective
+from taglio.plan.result import GAP, Limits, Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, in_components, scaled
 from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.openvino import BF16, MIXED
 from taglio.runtimes.places import refusal
+from taglio.runtimes.processor import instructions, sums_saturate
 
 _ROUNDS = 5
 # Loosens a limit slightly, so that rounding does not forbid a plan exactly at it.
@@ -144,6 +146,8 @@ def candidate(
     error: ErrorModel,
     *,
     max_error: Bounds | None = None,
+    min_score: Bounds | None = None,
+    max_drop: Bounds | None = None,
     rate_per_s: float | None = None,
     profiles: Mapping[str, Profile] | None = None,
     name: str = "",
@@ -156,8 +160,8 @@ def candidate(
     min_rate_per_s: float | None = None,
     max_steps: int = 1,
 ) -> Candidate:
-    """A model to be placed on a cluster, under limits; `max_error` is in the metric's unit. Devices must have memory
-    for the states of a session of `max_steps` steps.
+    """A model to be placed on a cluster, under limits (`max_error`, `min_score`, `max_drop`: as in `taglio.optimize`).
+    Devices must have memory for the states of a session of `max_steps` steps.
 
     `profile` is of this machine, `profiles` those of other devices by name. `pins` and `keep_off` are DEVICE=PATTERN.
     Raises BadOption.
@@ -176,8 +180,8 @@ def candidate(
         require_own(work, profile=each, error=error)
     work = work.settled(profile.scheme)
     limits = replace(
-        limits_for(work, max_error, keep_float, force_int8),
-        device_pins=by_device(work.graph, "pins", pins),
+        limits_for(work, user_limits(max_error, min_score, max_drop), keep_float, force_int8),
+        device_pins=tuple(pinned_devices(work.graph, pins, keep_off).items()),
         device_exclusions=by_device(work.graph, "keep_off", keep_off),
         max_latency_s=max_latency_s,
         max_energy_joules=max_energy_j,
@@ -240,17 +244,20 @@ def place(
             cluster.device(device)
         each.bases(each.device_profiles(cluster))
     meters = [_Meter(replace(each, work=each.work.telling(progress))) for each in candidates]
-    refusals: list[Infeasible] = []
+    refusals, made, deadline = list[Infeasible](), list[Answer](), time.perf_counter() + time_limit_s
 
     def make(slacks: Sequence[float]) -> Answer | None:
         works = [each.workload(cluster, slack) for each, slack in zip(candidates, slacks, strict=True)]
         try:
-            return solve(works, cluster, objective, running=running, gap=gap, time_limit_s=time_limit_s / 2)
+            made.append(solve(works, cluster, objective, running=running, gap=gap, time_limit_s=time_limit_s / 2))
         except Infeasible as error:
             if error.limits and "max_error" not in error.limits:
                 raise  # a larger error does not help
+            if not made and time.perf_counter() > deadline:
+                raise
             refusals.append(error)
             return None
+        return made[-1]
 
     def errors(answer: Answer) -> list[float]:
         return [meter.error(plan) for meter, plan in zip(meters, answer.plans, strict=True)]
@@ -278,7 +285,25 @@ def place(
     plans = tuple(
         replace(plan, measured_error=meter.error(plan)) for meter, plan in zip(meters, answer.plans, strict=True)
     )
+    if not sums_saturate(instructions()):
+        plans = tuple(
+            replace(plan, notes=(*plan.notes, *saturating_devices(plan, each.device_profiles(cluster))))
+            for plan, each in zip(plans, candidates, strict=True)
+        )
     return replace(answer, plans=plans)
+
+
+def saturating_devices(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[str, ...]:
+    """A note if int8 sums may saturate on devices of a plan whose errors were measured where they do not."""
+    form = {each.name: each for each in plan.precisions}
+    computing = {each.device for each in plan.placements if form[each.precision].form not in ("float", "bfloat16")}
+    devices = sorted(name for name in computing if profiles[name].conditions.machine.lacks_vnni)
+    if not devices or not plan.scheme.may_saturate:
+        return ()
+    return (
+        f"{', '.join(devices)}: no VNNI, so int8 sums may saturate there, and the error was measured on a processor "
+        f"with it: profile with scheme {plan.scheme.narrow}",
+    )
 
 
 def _none_holds(candidates: Sequence[Candidate], tried: Sequence[tuple[Answer, Sequence[float]]]) -> str:
@@ -291,7 +316,9 @@ def _none_holds(candidates: Sequence[Candidate], tried: Sequence[tuple[Answer, S
 
     share, name = min(worst(errors) for _, errors in tried)
     whose = f" of {name}" if len(candidates) > 1 and name else ""
-    return f"no plan tried keeps the error limit{whose}; the best has {share:.2f} x the limit: raise `max_error`"
+    argument = next((each.limits.metric.argument for each in candidates if each.name == name), "max_error")
+    more = "lower" if argument == "min_score" else "raise"
+    return f"no plan tried keeps the error limit{whose}; the best has {share:.2f} x the limit: {more} `{argument}`"
 
 
 def pareto(

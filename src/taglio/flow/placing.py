@@ -10,18 +10,18 @@ from taglio import artifact
 from taglio.cluster import file as cluster_file
 from taglio.cluster.changes import changed
 from taglio.cluster.devices import Cluster, Handling
+from taglio.cluster.planning.explain import Alternative, again, limits_cost, runner_up, what_if
+from taglio.cluster.planning.place import Answer
+from taglio.cluster.planning.workload import Objective, Workload, parse_objective
 from taglio.errors import BadOption
+from taglio.flow.error import error_of_workspace
 from taglio.flow.pareto import AXES, Front
 from taglio.flow.place import Candidate, candidate, moving_from, source
 from taglio.flow.place import pareto as front_of
 from taglio.flow.place import place as place_all
-from taglio.flow.workspace import PLAN, PROFILE, keep_plan, read_error, reopen_profiled
+from taglio.flow.workspace import PLAN, PROFILE, keep_plan, reopen_profiled
 from taglio.model.graph import Graph
-from taglio.plan.explain import Alternative, again, limits_cost, runner_up, what_if
-from taglio.plan.place import Answer
-from taglio.plan.result import Plan
-from taglio.plan.solve import GAP
-from taglio.plan.workload import Objective, Workload, parse_objective
+from taglio.plan.result import GAP, Plan
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.transaction import changing
@@ -45,10 +45,10 @@ class ClusterFile:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Another model to place on the same devices: its workspace and limits."""
+    """Another model to place on the same devices: its workspace, and its limits by argument (see flow/limits.py)."""
 
     folder: Path
-    max_error: float
+    limits: Mapping[str, float]
     rate_per_s: float | None
 
 
@@ -71,7 +71,7 @@ def opened(path: Path, scenario: str | None) -> tuple[Cluster, ClusterFile]:
 def reopened(folder: Path, cluster: Cluster, **limits: Any) -> Candidate:
     """The model in `folder`, to be placed under `limits` (see flow/place.py `candidate`)."""
     work, measured = reopen_profiled(folder)
-    error = read_error(folder, work, measured)
+    error = error_of_workspace(folder, work, measured)
     profiles = {}
     for device in cluster.devices:
         file, _ = source(cluster, device)
@@ -88,8 +88,7 @@ def _opened_all(
     candidates = [reopened(folders[0], cluster, **limits)]
     shared = {name: limits[name] for name in _SHARED if name in limits}
     for where, other in zip(folders[1:], others, strict=True):
-        bounds = {"max_error": other.max_error, "rate_per_s": other.rate_per_s}
-        candidates.append(reopened(where, cluster, **shared, **bounds))
+        candidates.append(reopened(where, cluster, **shared, **other.limits, rate_per_s=other.rate_per_s))
     return folders, candidates
 
 

@@ -1,6 +1,5 @@
 """The plan stage: solve, measure errors, time, refine the tables, solve again; the clock chooses. Writes nothing."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -10,42 +9,43 @@ from taglio.error.judge import fewest_samples
 from taglio.error.loss import parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
-from taglio.errors import BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
-from taglio.flow.answers import Answers, judging
+from taglio.errors import BadData, BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
+from taglio.flow.answers import Answers, answers, judging
 from taglio.flow.as_built import AsBuilt, unsure
 from taglio.flow.build import quantized
 from taglio.flow.by_hand import place_by_hand
-from taglio.flow.choose_place import studied
-from taglio.flow.finalists import PLAIN, by_the_clock, fastest_of, finalists, finals, same_assignment
-from taglio.flow.limits import Bounds, infeasible, limits_for
+from taglio.flow.finalists import PLAIN, Finals, by_the_clock, fastest_of, finalists, finals, judged, same_assignment
+from taglio.flow.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
+from taglio.flow.places import studied
 from taglio.flow.rules import by_rules
-from taglio.flow.search import Tried, best, corrected, keeps_pins, key_of, predicted_by, search, unsolved
+from taglio.flow.search import Tried, best, corrected, keeps_pins, predicted_by, search, unsolved
+from taglio.flow.unseen import CANDIDATES, Rejected
 from taglio.flow.work import Work, affordable, require_own
-from taglio.plan.result import Limits, Plan, placements
+from taglio.plan.one_machine import describe
+from taglio.plan.result import Interval, Limits, Plan, placements
 from taglio.profile.busy import doubt
-from taglio.profile.measure import FLOAT_RUN, refine
+from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
 from taglio.profile.result import Profile
 from taglio.profile.sessions import sessions_within
 from taglio.profile.stopwatch import Effort, Timed
 from taglio.progress import Progress
 
-# How often timings of plans refine the tables, and how many plans are measured: solved ones, from _FEWEST to _SOLVED,
-# and those of rules that exclude block after block. Each is cut where it would take longer than _PATIENCE_S, and one
-# measurement at _VERIFY_S, at effort 1; a smaller effort counts as _LEAST.
-_ROUNDS = 2
-_PATIENCE_S = 60.0
-_SOLVED, _FEWEST, _SOLVED_AGAIN, _EXCLUDED = 10, 3, 6, 30
-_VERIFY_SAMPLES, _VERIFY_S = 32, 8.0
-_LEAST = 0.1
+# Solved plans that are measured at least, and plans that rules measure which exclude block after block.
+_FEWEST, _EXCLUDED = 3, 30
+# Where predictions are off by more than this share, they rule no plan out.
+UNSURE = 0.1
+# Finalists whose times differ by less than this factor are told apart by openings, at most so many beside the winner.
+_CLOSE, _RIVALS = 1.05, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
     """The plan, the finalists by name, their timings side by side, the winner, everything tried, and the profile and
-    error model refined by the results.
+    error model refined by the results (None: errors were not studied, because no plan can gain).
 
     `answers` are those of the float model, all-int8 and the winner as deployed; the errors of the others come from the
-    search, which measured them on `inputs` held-out inputs.
+    search, which measured them on `inputs` held-out inputs. So many `candidates` were measured on the unseen inputs, of
+    which those `rejected` were faster than the plan.
     """
 
     plan: Plan
@@ -55,8 +55,50 @@ class Decision:
     answers: dict[str, Answers]
     tried: tuple[Tried, ...]
     profile: Profile
-    error: ErrorModel
+    error: ErrorModel | None
     inputs: int
+    rejected: tuple[Rejected, ...] = ()
+    candidates: int = 0
+
+    def of(self, work: Work, name: str) -> "Decision":
+        """The same with another of the finalists as the winner."""
+        chosen = _chosen(work, self.finalists[name], self.tried)
+        devices = dict(self.plan.devices())
+        return replace(
+            self, winner=name, plan=replace(chosen, placements=placements(work.graph, chosen.assignment(), devices))
+        )
+
+    def rivals(self) -> list[str]:
+        """The fastest finalists that keep the limit as far as is known and that the finals do not tell from the winner,
+        at most two."""
+        if self.winner == FLOAT_RUN:
+            return []
+        winner_s = self.timed[self.winner].wall.median_s
+        close = {
+            name: self.timed[name].wall.median_s
+            for name, finalist in self.finalists.items()
+            if finalist.holds and name in self.timed and name not in (self.winner, FLOAT_RUN)
+        }
+        return sorted((name for name, seconds in close.items() if seconds <= _CLOSE * winner_s), key=close.__getitem__)[
+            :_RIVALS
+        ]
+
+    def accepting(self, work: Work, name: str, limits: Limits) -> "Decision | None":
+        """The same with another finalist as the winner, if that runs on all held-out inputs and is accepted there."""
+        answered = self.answers.get(name)
+        candidates = self.candidates
+        if answered is None:
+            try:
+                answered = answers(work, {name: self.finalists[name].plan}, limits)[name]
+            except (BadData, BadModel):
+                return None
+            candidates += answered.unseen is not None and answered.keeps(limits)
+        finalist = judged(self.finalists[name], answered, limits)
+        if not finalist.holds:
+            return None
+        finalists = {**self.finalists, name: finalist}
+        known = replace(self, finalists=finalists, answers={**self.answers, name: answered}, candidates=candidates)
+        return known.of(work, name)
 
     def ahead(self) -> float:
         """How many times as fast the float model is in the place of the profile as in the place where float is
@@ -78,7 +120,9 @@ def plan(
     profile: Profile,
     error: ErrorModel,
     *,
-    max_error: Bounds,
+    max_error: Bounds | None = None,
+    min_score: Bounds | None = None,
+    max_drop: Bounds | None = None,
     keep_float: Sequence[str] = (),
     force_int8: Sequence[str] = (),
     pins: Sequence[str] = (),
@@ -87,8 +131,8 @@ def plan(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> Plan:
-    """The fastest plan whose error, measured on held-out inputs, is at most `max_error` (in the metric's unit; several
-    limits are a dict by metric, such as {"relative-l2": 0.03, "ctc": 0.01}).
+    """The fastest plan that keeps the limits on held-out inputs: `max_error`, `min_score` and `max_drop`, as in
+    `taglio.optimize`.
 
     The finalists are timed beside float and all-int8, as in `taglio.optimize`. `keep_float` and `force_int8` are name
     patterns of blocks; `pins` ("DEVICE=PATTERN"), or `cuts` (tensors) and `devices`, place blocks by hand. Raises
@@ -100,7 +144,8 @@ def plan(
     """
     require_own(work, profile=profile, error=error)
     work = work.telling(progress).at(effort).settled(profile.scheme)
-    limits = limits_for(work, max_error, keep_float, force_int8)
+    wanted = refuse_no_limit(user_limits(max_error, min_score, max_drop))
+    limits = limits_for(work, wanted, keep_float, force_int8)
     devices_of = place_by_hand(work.graph, pins, cuts, devices)
     measured = {profile.conditions.runtime: profile}
     return decide(work, measured, error, limits, devices=devices_of).plan
@@ -109,12 +154,20 @@ def plan(
 @dataclass(frozen=True, slots=True, eq=False)
 class Explored:
     """The result of planning in one place: the plans tried, with their errors in that place, the fastest by the clock,
-    the profile refined around it and the error model corrected by the measurements."""
+    the profile refined around it and the error model corrected by the measurements. If no plan `may_gain` on float,
+    only float and all int8 are finalists."""
 
     tried: list[Tried]
     leader: Tried | None
     profile: Profile
     error: ErrorModel
+    may_gain: bool = True
+
+    def finalists(self) -> dict[str, Tried]:
+        """The plans to time beside those of other places, by name."""
+        if not self.may_gain:
+            return {each.name: each for each in self.tried if each.name in PLAIN}
+        return finalists(self.tried, self.leader)
 
 
 def decide(
@@ -147,23 +200,29 @@ def decide(
     if not found:
         raise refusals[0]
     tried = [each for explored in found.values() for each in explored.tried]
-    by_place = {place: finalists(each.tried, each.leader) for place, each in found.items()}
-    most = sessions_within(_patience_s(work), work.model.proto)
-    final, timed, winner, answered = finals(work, by_place, bases, limits, meter.samples, most)
+    by_place = {place: explored.finalists() for place, explored in found.items()}
+    most = sessions_within(work.budget.plans_s, work.model.proto)
     again_s = _FEWEST * len(work.data.held_out.samples) * meter.evaluation_s / meter.samples
-    patient = winner is None or again_s <= _PATIENCE_S
-    if meter.samples < len(work.data.held_out.samples) and patient and _none_but_plain(final, winner):
+    patient = again_s <= work.budget.plans_s
+    # One candidate for unseen inputs is kept for a second search.
+    last = finals(work, by_place, bases, limits, meter.samples, most, CANDIDATES - 1 if patient else CANDIDATES)
+    rejected, candidates = last.rejected, last.measured
+    left = CANDIDATES - candidates
+    more = left > 0 and (meter.samples < len(work.data.held_out.samples) or bool(rejected))
+    if more and (patient or last.winner is None) and _none_but_plain(last):
         place, best_there = next(iter(found.items()))
-        expected = AsBuilt(limits, bases[place])
-        again = _searched(work, best_there.profile, best_there.error, expected.within(), full())
-        again = predicted_by(best_there.profile, best_there.error, work.graph, again)
-        again = [expected.deployed(each) for each in again]
-        by_place = {place: finalists(again, None)}
-        final, timed, winner, answered = finals(work, by_place, bases, limits, full().samples, most)
-        tried += again
+        room = min((each.room for each in rejected), default=1.0)
+        again = _again(work, best_there, full(), AsBuilt(limits, bases[place]), room)
+        if again:
+            by_place = {place: finalists(again, None)}
+            last = finals(work, by_place, bases, limits, full().samples, most, left)
+            rejected, candidates = (*rejected, *last.rejected), candidates + last.measured
+            tried += again
+    final, timed, winner, answered = last.finalists, last.timed, last.winner, last.answers
     if winner is None:
         losses = [f"{part.name} {part.lost}" for each in answered.values() for part in each.parts if part.lost]
-        raise infeasible(limits, min(each.error for each in final.values()), next(iter(losses), ""))
+        least = min([each.needed for each in rejected] or [each.error for each in final.values()])
+        raise infeasible(limits, least, next(iter(losses), ""), work.agreement.remark)
     final = {
         name: each if each.plan.runtime in found or name not in timed else by_the_clock(each, timed[name])
         for name, each in final.items()
@@ -181,6 +240,70 @@ def decide(
         profile=known.profile,
         error=known.error,
         inputs=meter.samples,
+        rejected=rejected,
+        candidates=candidates,
+    )
+
+
+def float_stays(
+    work: Work, profile: Profile, int8_error: float, limits: Limits, bases: Mapping[str, float]
+) -> Decision:
+    """The decision where no mix of forms can be faster than float: the clock chooses among the float models of all
+    places. `profile` has float and all int8, whose error is `int8_error`. Raises Infeasible if not even float holds."""
+    work = work.settled(profile.scheme)
+    pure, place = pure_assignments(work.graph, profile.precisions), profile.conditions.runtime
+    tried = {}
+    for name, assignment, error in ((FLOAT_RUN, {}, bases[place]), ("int8", pure["int8"], int8_error)):
+        plan = describe(work.graph, profile, None, limits, assignment, status="measured")
+        plan = replace(plan, predicted_error=Interval(0.0, error, error, 0.0), measured_error=error)
+        holds = limits.max_error is None or error <= limits.max_error
+        tried[name] = Tried(plan, error, holds, name)
+    return decided_by_the_clock(work, profile, {place: tried}, limits, bases)
+
+
+def best_so_far(
+    work: Work, profile: Profile, tried: Mapping[str, Sequence[Tried]], limits: Limits, bases: Mapping[str, float]
+) -> Decision:
+    """The decision among float, all int8 and the best plan that was `tried` in each place, for a search that was
+    stopped."""
+    by_place = {}
+    for place, plans in tried.items():
+        by_place[place] = {each.name: each for each in plans if each.name in PLAIN}
+        if fastest := best([plan for plan in plans if not plan.name], 1):
+            by_place[place]["plan 1"] = fastest[0]
+    return decided_by_the_clock(work.settled(profile.scheme), profile, by_place, limits, bases)
+
+
+def decided_by_the_clock(
+    work: Work,
+    profile: Profile,
+    by_place: Mapping[str, Mapping[str, Tried]],
+    limits: Limits,
+    bases: Mapping[str, float],
+) -> Decision:
+    """The decision among finalists by place. Raises Infeasible if none holds."""
+    work = work.in_place(next(iter(bases)))
+    inputs, most = len(work.data.held_out.samples), len(bases) + sum(map(len, by_place.values()))
+    last = finals(work, by_place, bases, limits, inputs, most)
+    if last.winner is None:
+        raise infeasible(limits, min(each.error for each in last.finalists.values()), "", work.agreement.remark)
+    tried = [each for plans in by_place.values() for each in plans.values()]
+    final = {
+        name: each if name not in last.timed else by_the_clock(each, last.timed[name])
+        for name, each in last.finalists.items()
+    }
+    return Decision(
+        plan=_chosen(work, final[last.winner], tried),
+        winner=last.winner,
+        finalists=final,
+        timed=last.timed,
+        answers=last.answers,
+        tried=tuple(tried),
+        profile=profile,
+        error=None,
+        inputs=inputs,
+        rejected=last.rejected,
+        candidates=last.measured,
     )
 
 
@@ -202,44 +325,33 @@ def _explored(
     study = model
     tried = _searched(work, measured, model, place.within(), meter, full)
     model = corrected(study, work.graph, tried, place.bound)
+    # What is delivered if the search is stopped from here on.
+    work.kept.put(("tried", measured.conditions.runtime), [place.deployed(each) for each in tried])
     known, leader = measured, None
-    seen = set[object]()
-    start = time.monotonic()
-    for index in range(_ROUNDS):
-        chosen = {
-            name if name == FLOAT_RUN else f"finalist {name}": each for name, each in finalists(tried, leader).items()
-        }
-        keys = {key_of(each.plan.assignment()) for each in chosen.values()}
-        if keys <= seen or time.monotonic() - start + len(chosen) * work.setup.run_s > _patience_s(work):
-            break
-        if len(chosen) > sessions_within(_patience_s(work), work.model.proto):
-            break
-        seen |= keys
-        losses = dict[str, float]()
-        asked = [name for name, each in chosen.items() if unsure(place.deployed(each), limits)]
-        judge = judging(work, limits, meter.samples, asked, losses)
-        models = {FLOAT_RUN: partial(work.builder(measured.scheme).build, {})}
-        models |= {name: partial(quantized, work, each.plan) for name, each in chosen.items()}
-        refused = dict[str, str]()
-        timed = work.time(models, Effort(budget_s=6.0), kernels=True, refused=refused, opened=judge)
-        if FLOAT_RUN in refused:
-            raise BadModel(refused[FLOAT_RUN])
-        failed = [each for name, each in chosen.items() if name in refused]
-        tried = [each for each in tried if not any(same_assignment(each, other) for other in failed)]
-        chosen = {name: each for name, each in chosen.items() if name in timed}
-        for name, each in chosen.items():
-            place.note(each, losses.get(name, 0.0))
-        chosen = dict(zip(chosen, place.judged(work.graph, [*chosen.values()]), strict=True))
+    chosen = finalists(tried, leader)
+    may_gain = measured.interval_ratio > UNSURE or _may_gain(work, tried)
+    is_affordable = len(chosen) <= sessions_within(work.budget.plans_s, work.model.proto)
+    if may_gain and is_affordable and len(chosen) * work.setup.run_s <= work.budget.plans_s:
+        timed = _timed_in_place(work, measured, chosen, place, limits, meter.samples)
+        tried = [each for each in tried if not any(same_assignment(each, chosen[name]) for name in timed.refused)]
+        chosen = timed.judged
         # That few runs do not show that it is faster than float leaves it in the finals, which do.
-        leader = chosen[fastest_of(chosen, timed)]
+        leader = chosen[fastest_of(chosen, timed.times)]
         place.follow(leader)
-        runs = {name: (each.plan.assignment(), timed[name]) for name, each in chosen.items()}
-        runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
-        known = refine(work.model, work.graph, known, runs, f" {index + 1}", near=leader.plan.assignment())
-        inner, rounds = place.within(), min(_SOLVED_AGAIN, _solved(work, meter))
+        runs = {_as_run(name): (each.plan.assignment(), timed.times[name]) for name, each in chosen.items()}
+        runs |= {FLOAT_RUN: ({}, timed.times[FLOAT_RUN])}
+        known = refine(work.model, work.graph, known, runs, " 1", near=leader.plan.assignment())
+        rounds = min(work.budget.solved_again, _solved(work, meter))
         tried = place.judged(work.graph, tried)
         tried += search(
-            work.graph, known, model, inner, meter.error, rounds=rounds, effort=work.effort, progress=work.progress
+            work.graph,
+            known,
+            model,
+            place.within(),
+            meter.error,
+            rounds=rounds,
+            effort=work.effort,
+            progress=work.progress,
         )
         model = corrected(study, work.graph, tried, place.bound)
         tried = predicted_by(known, model, work.graph, tried)
@@ -247,13 +359,71 @@ def _explored(
     def deployed(some: Sequence[Tried]) -> list[Tried]:
         return [place.deployed(each) for each in predicted_by(known, model, work.graph, some)]
 
-    return Explored(deployed(tried), deployed([leader])[0] if leader else None, known, model)
+    return Explored(deployed(tried), deployed([leader])[0] if leader else None, known, model, may_gain)
 
 
-def _none_but_plain(final: Mapping[str, Tried], winner: str | None) -> bool:
-    """Whether only float or all-int8 is left although some plans were expected to hold."""
-    plain = winner is None or final[winner].name in PLAIN
-    others = [each.holds for each in final.values() if each.name not in PLAIN]
+@dataclass(frozen=True, slots=True, eq=False)
+class _TimedPlans:
+    """Finalists of one place that were timed there with their kernels: their times, and themselves with the errors that
+    they have there. `refused` are those that do not run."""
+
+    times: dict[str, Timed]
+    judged: dict[str, Tried]
+    refused: tuple[str, ...]
+
+
+def _timed_in_place(
+    work: Work, profile: Profile, chosen: Mapping[str, Tried], place: AsBuilt, limits: Limits, inputs: int
+) -> _TimedPlans:
+    """Time the `chosen` plans beside float, and measure on so many `inputs` the errors of those that may hold."""
+    losses, refused = dict[str, float](), dict[str, str]()
+    asked = [_as_run(name) for name, each in chosen.items() if unsure(place.deployed(each), limits)]
+    models = {FLOAT_RUN: partial(work.builder(profile.scheme).build, {})}
+    models |= {_as_run(name): partial(quantized, work, each.plan) for name, each in chosen.items()}
+    judge = judging(work, limits, inputs, asked, losses)
+    timed = work.time(models, Effort(budget_s=work.budget.refine_s), kernels=True, refused=refused, opened=judge)
+    if FLOAT_RUN in refused:
+        raise BadModel(refused[FLOAT_RUN])
+    there = {name: each for name, each in chosen.items() if _as_run(name) in timed}
+    for name, each in there.items():
+        place.note(each, losses.get(_as_run(name), 0.0))
+    judged_there = dict(zip(there, place.judged(work.graph, [*there.values()]), strict=True))
+    times = {FLOAT_RUN: timed[FLOAT_RUN]} | {name: timed[_as_run(name)] for name in there}
+    return _TimedPlans(times, judged_there, tuple(name for name in chosen if name not in there))
+
+
+def _as_run(name: str) -> str:
+    """The name of a finalist's run in a profile, where float has its own."""
+    return name if name == FLOAT_RUN else f"finalist {name}"
+
+
+def _may_gain(work: Work, tried: Sequence[Tried]) -> bool:
+    """Whether a plan is predicted to be faster than float by more than the budget's least gain. If none is, timing
+    plans would only measure noise."""
+    holding = [each.plan.predicted_latency_s.value for each in tried if each.holds]
+    floats = [each.plan.predicted_latency_s.value for each in tried if each.name == FLOAT_RUN]
+    return not floats or min(holding) <= (1.0 - work.budget.gain) * floats[0]
+
+
+def _again(work: Work, there: Explored, meter: ErrorMeter, place: AsBuilt, room: float) -> list[Tried]:
+    """The plans of another search on all inputs of the `meter`, within the share `room` of the limit; none if even
+    float breaks that, with the blocks that are forced to int8."""
+    within = place.within()
+    assert within.max_error is not None, "a plan that was rejected had a limit"
+    try:
+        tried = _searched(work, there.profile, there.error, replace(within, max_error=room * within.max_error), meter)
+    except Infeasible:
+        return []
+    return [place.deployed(each) for each in predicted_by(there.profile, there.error, work.graph, tried)]
+
+
+def _none_but_plain(last: Finals) -> bool:
+    """Whether only float is left after others were rejected on unseen inputs, or only float or all-int8 although some
+    plans were expected to hold."""
+    if last.rejected:
+        return last.winner in (None, FLOAT_RUN)
+    plain = last.winner is None or last.finalists[last.winner].name in PLAIN
+    others = [each.holds for each in last.finalists.values() if each.name not in PLAIN]
     return plain and bool(others) and not any(others)
 
 
@@ -285,7 +455,7 @@ def _searched(
     tried = search(
         work.graph, measured, model, limits, meter.error, rounds=rounds, effort=work.effort, progress=work.progress
     )
-    patient = _EXCLUDED * meter.evaluation_s <= _patience_s(work)
+    patient = _EXCLUDED * meter.evaluation_s <= work.budget.plans_s
     for name, assignment in by_rules(work.graph, measured, model, limits, meter, excluding=patient).items():
         errors = meter.errors(assignment) if assignment else (0.0, 0.0)
         candidate = unsolved(name, work.graph, measured, model, limits, assignment, errors)
@@ -301,15 +471,15 @@ def _searched(
 def meters(
     work: Work, profile: Profile, limits: Limits, inputs: int = 0
 ) -> tuple[ErrorMeter, Callable[[], ErrorMeter]]:
-    """Two meters of a plan's error: one for searching, on the first _VERIFY_SAMPLES held-out inputs, or as many
-    `inputs` as were studied, or fewer if those take longer than _VERIFY_S, but as many as the metrics need; and what
-    makes the one on all inputs (the same meter if those are all)."""
+    """Two meters of a plan's error: one for searching, on as many held-out inputs as the budget has for that, or as
+    many `inputs` as were studied, but as many as the metrics need; and what makes the one on all inputs (the same meter
+    if those are all)."""
     work = work.settled(profile.scheme)
     switchable = work.switchable(profile.scheme)
     limit = inf if limits.max_error is None else limits.max_error
     fewest = max(map(fewest_samples, [parse_metric(work.setup.metric), *(each.metric for each in limits.also)]))
-    verify_s = max(_LEAST, work.effort) * _VERIFY_S
-    count = work.affordable(verify_s, max(_VERIFY_SAMPLES, inputs), fewest)
+    verify_s = work.budget.verify_s
+    count = work.affordable(verify_s, max(work.budget.verify_inputs, inputs), fewest)
     first = work.meter(switchable, count, limits.also, limit)
     if first.evaluation_s > 2.0 * verify_s:  # reading the outputs takes long
         each_s = first.evaluation_s / first.samples
@@ -319,10 +489,6 @@ def meters(
     return first, cache(lambda: work.meter(switchable, None, limits.also, limit))
 
 
-def _patience_s(work: Work) -> float:
-    return max(_LEAST, work.effort) * _PATIENCE_S
-
-
 def _solved(work: Work, meter: ErrorMeter) -> int:
     """How many solved plans to measure with `meter`."""
-    return affordable(meter.evaluation_s, _patience_s(work), _SOLVED, _FEWEST)
+    return affordable(meter.evaluation_s, work.budget.plans_s, work.budget.solved, _FEWEST)

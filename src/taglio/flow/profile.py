@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from taglio.arguments import number
 from taglio.error.loss import RELATIVE
 from taglio.errors import BadModel, BadOption, MeasurementFailed
-from taglio.flow.settle import settle
+from taglio.flow.screen import screen
 from taglio.flow.work import Work, require_own
 from taglio.profile.layerwise import Cut, LayerTimes, layer_times
+from taglio.profile.measure import MIXES
 from taglio.profile.measure import profile as measure
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Effort
@@ -43,27 +44,27 @@ def profile(
     """
     require_own(work)
     wanted, bound = read_scheme(scheme), number("max_error", max_error)
-    found = settle(work.telling(progress).at(effort), wanted, RELATIVE.bound(bound), RELATIVE)
+    screened = screen(work.telling(progress).at(effort), wanted, RELATIVE.bound("max_error", bound), RELATIVE)
     # A profile does not name the tensors of a mix, so only `optimize`, which knows them, plans in one.
-    place = OPENVINO if found.places.planned[0] == MIXED else found.places.planned[0]
-    return next(iter(profiles(found.work, [place], found.scheme).values()))
+    place = OPENVINO if screened.home == MIXED else screened.home
+    return next(iter(profiles(screened.work, [place], screened.scheme).values()))
 
 
-def profiles(work: Work, planned: Sequence[str], scheme: Scheme) -> dict[str, Profile]:
+def profiles(work: Work, planned: Sequence[str], scheme: Scheme, mixes: int = MIXES) -> dict[str, Profile]:
     """The profile in each place that is planned in. OpenVINO may fail on a mix though it runs float and all-int8: then
     the other places are planned in, or ONNX Runtime, where every block was tried."""
     found: dict[str, Profile] = {}
     for place in planned:
         try:
-            found[place] = profile_as(work.in_place(place), scheme)
+            found[place] = profile_as(work.in_place(place), scheme, mixes)
         except (BadModel, MeasurementFailed):
             if place == NAME or work.setup.runtime != AUTO:
                 raise
-    return found or {NAME: profile_as(work.in_place(NAME), scheme)}
+    return found or {NAME: profile_as(work.in_place(NAME), scheme, mixes)}
 
 
-def profile_as(work: Work, scheme: Scheme) -> Profile:
-    """The profile under a scheme that was already chosen and tried."""
+def profile_as(work: Work, scheme: Scheme, mixes: int = MIXES) -> Profile:
+    """The profile under a scheme that was already chosen and tried, from at most so many random `mixes`."""
     return measure(
         work.model,
         work.graph,
@@ -71,8 +72,9 @@ def profile_as(work: Work, scheme: Scheme) -> Profile:
         scheme,
         work.timed,
         work.setup.options(),
-        Effort(budget_s=16.0 * work.effort),
+        Effort(budget_s=work.budget.profile_s),
         seed=work.setup.seed,
+        most_mixes=mixes,
         progress=work.progress,
         limit_bytes=work.memory_bytes,
         once_s=work.setup.run_s,

@@ -8,17 +8,22 @@ import onnx
 
 from taglio import artifact, weights
 from taglio.components.build import Manifest
+from taglio.deploy.export import Export, check_layout
+from taglio.deploy.write import read_samples
 from taglio.error.model import ErrorModel
-from taglio.errors import plural
+from taglio.errors import BadOption, plural
 from taglio.flow import workspace
 from taglio.flow.build import Built, Deployed, read
+from taglio.flow.deliver import Delivered, Delivery, deliver
+from taglio.flow.export import export as export_workspace
 from taglio.flow.outcome import Outcome
 from taglio.flow.work import Setup, Work
-from taglio.flow.workspace import COMPONENTS, ERROR, GRAPH, OUTCOME, PLAN, PROFILE, SETUP, Found
+from taglio.flow.workspace import COMPONENTS, DEPLOY, ERROR, GRAPH, OUTCOME, PLAN, PROFILE, SETUP, Found
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 from taglio.quantize.scheme import Scheme
+from taglio.scratch import scratch
 from taglio.transaction import changing, held
 
 
@@ -26,6 +31,7 @@ from taglio.transaction import changing, held
 class Result:
     """A plan with everything that it was made from. `float32` is the simplified float model, `graph` its blocks,
     `table` float, all-int8 and the plan side by side (None if the stages were run one at a time).
+    `error` is None where errors were not studied, because no mix of forms can be faster than float.
 
     >>> print(result.table)  # doctest: +ELLIPSIS
               latency  error ...
@@ -37,7 +43,7 @@ class Result:
     float32: onnx.ModelProto
     graph: Graph
     profile: Profile
-    error: ErrorModel
+    error: ErrorModel | None
     plan: Plan
     built: Built
     table: Outcome | None
@@ -58,19 +64,37 @@ class Result:
         measured with."""
         return self.built.session(threads or self.setup.threads, spinning=self.setup.spinning)
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the workspace that `taglio optimize` writes: the model to deploy in components/model.onnx, and every
-        artifact. An older one in `folder` is replaced completely or not at all. Raises Busy, and BadArtifact if the
-        disk refuses."""
+    def save(self, folder: str | os.PathLike[str], *, samples: bool = True) -> None:
+        """Write the workspace that `taglio optimize` writes: what to deploy in deploy/, and every artifact. An older
+        one in `folder` is replaced completely or not at all. `samples` False keeps inputs out of deploy/.
+
+        Raises Busy, BadArtifact if the disk refuses, and MeasurementFailed if deploy/ answers otherwise in a process
+        without taglio.
+        """
         with changing(Path(folder), create=True) as draft:
-            write(draft, self)
+            write(draft, self, with_samples=samples)
+
+    def export(self, folder: str | os.PathLike[str], layout: str = "plain") -> Export:
+        """Write what runs without taglio to the new `folder`: "plain" is deploy/ as `save` writes it, "triton" and
+        "ovms" are model repositories of Triton and OpenVINO Model Server.
+
+        Raises BadOption if `folder` is not empty, the plan is for a GPU, or the server cannot give the same answers.
+        """
+        check_layout(layout)
+        with scratch() as own:
+            where = own / (Path(self.setup.model).stem or "model")
+            where.mkdir()
+            _, delivered = write(where, self)
+            if delivered.proof is None:
+                raise BadOption(delivered.refusal)
+            return export_workspace(where, Path(folder), layout)
 
 
 def result_of(
     work: Work,
     scheme: Scheme | None,
     profile: Profile,
-    error: ErrorModel,
+    error: ErrorModel | None,
     plan: Plan,
     built: Built,
     table: Outcome | None = None,
@@ -93,25 +117,33 @@ def load(folder: str | os.PathLike[str]) -> Result:
         sha256 = plan.model_sha256
         graph = artifact.load(path / f"{GRAPH}.json", GRAPH, Graph, model_sha256=sha256)
         profile = artifact.load(path / f"{PROFILE}.json", PROFILE, Profile, model_sha256=sha256)
-        error = artifact.load(path / f"{ERROR}.json", ERROR, ErrorModel, model_sha256=sha256)
+        error = None
+        if (path / f"{ERROR}.json").exists():
+            error = artifact.load(path / f"{ERROR}.json", ERROR, ErrorModel, model_sha256=sha256)
         for kind, value in ((PROFILE, profile), (ERROR, error), (PLAN, plan)):
-            workspace.fits(path / f"{kind}.json", value, graph, kind)
+            if value is not None:
+                workspace.fits(path / f"{kind}.json", value, graph, kind)
         table = None
         if (path / f"{OUTCOME}.json").exists():
             table = artifact.load(path / f"{OUTCOME}.json", OUTCOME, Outcome, model_sha256=sha256)
         setup = artifact.load(path / f"{SETUP}.json", SETUP, Setup, model_sha256=sha256)
-        built = read(path / COMPONENTS, sha256)
+        built = replace(read(path / COMPONENTS, sha256), samples=read_samples(path / DEPLOY))
         workspace.built_from(path, built, plan)
         network, known = weights.load(path / workspace.FLOAT_MODEL), workspace.read_found(path, sha256)
         return Result(setup, network, graph, profile, error, plan, built, table, known)
 
 
-def write(folder: Path, result: Result) -> Manifest:
+def write(folder: Path, result: Result, *, with_samples: bool = True) -> tuple[Manifest, Delivered]:
     """Write every artifact of `result` into a locked workspace; artifacts made from older ones are removed."""
     sha256 = result.plan.model_sha256
     workspace.begin(folder, sha256, result.setup, result.float32, result.graph, result.found)
     for kind, value in ((PROFILE, result.profile), (ERROR, result.error), (PLAN, result.plan)):
-        artifact.save(folder / f"{kind}.json", kind, sha256, value)
+        if value is not None:
+            artifact.save(folder / f"{kind}.json", kind, sha256, value)
     if result.table is not None:
         artifact.save(folder / f"{OUTCOME}.json", OUTCOME, sha256, result.table)
-    return result.built.write(folder / COMPONENTS)
+    manifest = result.built.write(folder / COMPONENTS)
+    delivery = Delivery(result.setup, result.profile, result.plan, result.table, result.built.samples, with_samples)
+    delivered = deliver(folder / DEPLOY, folder / COMPONENTS, manifest, delivery)
+    workspace.keep_delivered(folder, result.plan, delivered.proof)
+    return manifest, delivered

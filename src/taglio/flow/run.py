@@ -1,7 +1,9 @@
 """The run stage: built components timed beside the float model, predicted beside measured. Writes nothing."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
+from taglio.error.doubts import saturating_sums
 from taglio.errors import BadOption
 from taglio.flow.build import Built
 from taglio.flow.work import Work, require_own
@@ -10,6 +12,7 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, predict
 from taglio.progress import Progress
 from taglio.run.in_process import RunReport, StepsReport, time_plan, time_steps
+from taglio.runtimes.processor import instructions, sums_saturate
 
 # Runs by default, as many as take _PATIENCE_S, at least _FEWEST.
 _RUNS, _PATIENCE_S, _FEWEST = 100, 60.0, 2
@@ -54,7 +57,8 @@ def run(
             profiled_float_s=profiled,
             progress=progress,
         )
-    return replace(result, here=bool(plan.usage), profiled_in=predicted_in)
+    note = moved(profile, plan, instructions())
+    return replace(result, here=bool(plan.usage), profiled_in=predicted_in, note=note)
 
 
 def run_steps(
@@ -74,6 +78,16 @@ def run_steps(
     with work.stored() as model:
         executor = built.open(options, runtime)
         return time_steps(executor, model, feeds, options, steps, predicted_s=expected, progress=progress)
+
+
+def moved(profile: Profile, plan: Plan, here: Collection[str]) -> str:
+    """A line if int8 sums of the plan saturate on a processor with the instruction sets `here`, but did not on that of
+    the profile, or ""."""
+    machine = profile.conditions.machine
+    if not plan.assignment() or not machine.instructions or machine.lacks_vnni:
+        return ""
+    line = saturating_sums(plan.scheme, sums_saturate(here))
+    return f"{line}; the model was profiled on {machine.processor}, which has VNNI" if line else ""
 
 
 def _refuse(plan: Plan, built: Built, name: str, count: int) -> None:

@@ -15,8 +15,9 @@ from taglio.flow import workspace
 from taglio.flow.build import Built, read
 from taglio.flow.build import build as build_plan
 from taglio.flow.by_hand import place_by_hand
-from taglio.flow.error import error_model
-from taglio.flow.limits import Bounds, limits_for
+from taglio.flow.deliver import Delivered, Delivery, deliver
+from taglio.flow.error import error_model, error_of_workspace
+from taglio.flow.limits import Bounds, limits_for, refuse_no_limit, user_limits
 from taglio.flow.opening import Model
 from taglio.flow.optimize import optimize as optimize_model
 from taglio.flow.outcome import Quantized
@@ -30,7 +31,7 @@ from taglio.flow.run import run as time_run
 from taglio.flow.run import run_steps as time_run_steps
 from taglio.flow.sensitivity import Sensitivity, sensitivity
 from taglio.flow.work import Work
-from taglio.flow.workspace import COMPONENTS, ERROR, LAYERS, MADE_FROM, PROFILE, RUN, SETUP
+from taglio.flow.workspace import COMPONENTS, DEPLOY, ERROR, LAYERS, MADE_FROM, PROFILE, RUN, SETUP
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.layerwise import Cut, LayerTimes
@@ -41,12 +42,14 @@ from taglio.runtimes.onnxruntime import NAME
 from taglio.transaction import changing, drop, held
 
 
-def optimize(folder: Path, model: Path, data: Path, **given: Any) -> tuple[Result, Manifest]:
-    """The whole flow into a workspace; `given` are arguments of taglio.optimize. An older run is replaced at the end.
-    Raises Busy if another command is using `folder`."""
+def optimize(
+    folder: Path, model: Path, data: Path, *, samples: bool = True, **given: Any
+) -> tuple[Result, Manifest, Delivered]:
+    """The whole flow into a workspace; `given` are arguments of taglio.optimize, `samples` that of Result.save. An
+    older run is replaced at the end. Raises Busy if another command is using `folder`."""
     with changing(folder, create=True) as draft:
         result = optimize_model(model, data, **given)
-        return result, write(draft, result)
+        return result, *write(draft, result, with_samples=samples)
 
 
 def profile(
@@ -95,16 +98,18 @@ def error(
 
 def sensitivities(folder: Path) -> tuple[tuple[Sensitivity, ...], ErrorModel]:
     """Which blocks cause error, which save time, and which to leave out."""
-    with held(folder):
-        work, measured = workspace.reopen_profiled(folder)
-        model = workspace.read_error(folder, work, measured)
+    with changing(folder) as draft:
+        work, measured = workspace.reopen_profiled(draft)
+        model = error_of_workspace(draft, work, measured)
     return sensitivity(work.graph, measured, model), model
 
 
 def plan(
     folder: Path,
     *,
-    max_error: Bounds,
+    max_error: Bounds | None = None,
+    min_score: Bounds | None = None,
+    max_drop: Bounds | None = None,
     keep_float: Sequence[str] = (),
     force_int8: Sequence[str] = (),
     pins: Sequence[str] = (),
@@ -114,10 +119,11 @@ def plan(
     progress: Progress | None = None,
 ) -> Plan:
     """Plan as taglio.plan does; the profile and the error model are updated with the measurements of plans."""
+    wanted = refuse_no_limit(user_limits(max_error, min_score, max_drop))
     with changing(folder) as draft:
         work, measured = workspace.reopen_profiled(draft)
-        model = workspace.read_error(draft, work, measured)
-        limits = limits_for(work, max_error, keep_float, force_int8)
+        model = error_of_workspace(draft, work, measured)
+        limits = limits_for(work, wanted, keep_float, force_int8)
         by_place, devices_of = {measured.conditions.runtime: measured}, place_by_hand(work.graph, pins, cuts, devices)
         decision = decide(work.telling(progress).at(effort), by_place, model, limits, devices=devices_of)
         artifact.save(draft / f"{PROFILE}.json", PROFILE, work.model.sha256, decision.profile)
@@ -126,15 +132,19 @@ def plan(
     return decision.plan
 
 
-def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Proof]:
+def build(folder: Path, *, samples: bool = True, progress: Progress | None = None) -> tuple[Manifest, Proof, Delivered]:
     """Write the components of the workspace's plan, and prove on held-out inputs that together they equal the whole
-    model."""
+    model; then deploy/, proven in a process without taglio. `samples` is that of Result.save."""
     with changing(folder) as draft:
         work, measured = workspace.reopen_profiled(draft)
-        built = build_plan(work, workspace.read_plan(draft, work, measured), progress=progress)
+        chosen = workspace.read_plan(draft, work, measured)
+        built = build_plan(work, chosen, progress=progress)
         manifest = built.write(draft / COMPONENTS)
+        delivery = Delivery(work.setup, measured, chosen, None, built.samples, samples)
+        delivered = deliver(draft / DEPLOY, draft / COMPONENTS, manifest, delivery)
+        workspace.keep_delivered(draft, chosen, delivered.proof)
     assert built.proof is not None, "build proves"
-    return manifest, built.proof
+    return manifest, built.proof, delivered
 
 
 def run(

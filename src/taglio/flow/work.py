@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -17,7 +17,7 @@ import onnx
 from taglio import weights
 from taglio.arguments import positive
 from taglio.artifact import require
-from taglio.data.dataset import Dataset, Sample, Split, chosen, shapes_of, spread, typical
+from taglio.data.dataset import Dataset, Sample, Split, chosen, covering, shapes_of, spread, typical
 from taglio.data.spec import InputSpec, Shape
 from taglio.error.doubts import digests
 from taglio.error.judge import judge_of
@@ -28,10 +28,14 @@ from taglio.error.parts import Parts
 from taglio.error.switchable import Switchable, quantizable_flows
 from taglio.error.tally import Measure, Reference
 from taglio.errors import BadOption, plural
+from taglio.flow.as_written import ENOUGH_S, INPUTS, Agreement, agreement_of
+from taglio.flow.budget import Budget
 from taglio.flow.repair import MEANS, repaired
 from taglio.memory import OUTPUTS, Shelf, make_room
 from taglio.model.graph import Graph
+from taglio.model.inputs import free_dimensions, input_specs
 from taglio.model.load import Model as Network
+from taglio.model.written import Written, as_written, open_exact
 from taglio.profile.machine import MOST_THREADS
 from taglio.profile.stopwatch import FEEDS, Effort, Timed, time_models
 from taglio.progress import Progress
@@ -49,7 +53,7 @@ from taglio.runtimes.onnxruntime import (
     providers_for,
     run_session,
 )
-from taglio.runtimes.openvino import MIXED
+from taglio.runtimes.openvino import BF16, MIXED
 from taglio.runtimes.openvino import NAME as OPENVINO
 from taglio.runtimes.places import AUTO
 from taglio.runtimes.session import RUNTIMES, WHOLE, Session, package
@@ -62,6 +66,8 @@ _TIMED_S = 8.0
 _FEW_S, _MOST_FEW, _LEAST_FEW, _TWO_S = 0.5, 32, 8, 8.0
 # Biases are averaged over samples that take _MEANS_S, at least _LEAST_MEANS.
 _MEANS_S, _LEAST_MEANS = 8.0, 4
+# What a limit bounds.
+POOL, WORST_INPUT = LIMIT_ON = ("pool", "worst-input")
 T = TypeVar("T")
 
 # Arguments of stages -> the name of the class that they take: the modules of some import this one.
@@ -76,7 +82,10 @@ class Setup:
     `data`. `requantize` first converts quantised parts of the model to float. `memory_bytes` is the memory that a
     stage's process may use; None: half of what is free when it starts. `labels` is a file of labels, if `data` holds
     none. `bfloat16` are the tensors computed in it in `openvino-mixed`; `state` holds pairs OUTPUT=INPUT. `run_s` are
-    the seconds that a run took when the model was first opened: every stage does less with a slow model.
+    the seconds that a run took when the model was first opened: every stage does less with a slow model. `instead` is
+    what is planned instead of a source that breaks the error limit as ONNX Runtime computes it (instead.py), or "".
+    `portable` allows only forms that every processor computes alike: no sums that may saturate, no bfloat16.
+    `limit_on` is what the limits bound: the error of all inputs together, or of every single one.
     """
 
     model: str
@@ -97,11 +106,16 @@ class Setup:
     bfloat16: tuple[str, ...] | None = None
     state: tuple[str, ...] = ()
     run_s: float = 0.0
+    instead: str = ""
+    portable: bool = False
+    limit_on: str = POOL
 
     def check(self) -> None:
         """Raise ValueError for settings that no stage accepts."""
         levels = [each.value for each in Optimization]
         require(self.optimization in levels, f"unknown `optimization` {self.optimization}: use {' or '.join(levels)}")
+        on = " or ".join(LIMIT_ON)
+        require(self.limit_on in LIMIT_ON, f"unknown `limit_on` {self.limit_on}: use {on}")
         known = (AUTO, *(name for name in RUNTIMES if name not in WHOLE))
         require(self.runtime in {*known, *WHOLE}, f"unknown `runtime` {self.runtime}: use {' or '.join(known)}")
         require(
@@ -110,6 +124,11 @@ class Setup:
         )
         require(1 <= self.threads <= MOST_THREADS, f"`threads` must be from 1 to {MOST_THREADS}, but is {self.threads}")
         require(0 <= self.seed < 2**63, f"`seed` must be at least 0 and below 2**63, but is {self.seed}")
+        require(self.instead in ("", "exact-sums", "requantized"), f"unknown `instead` {self.instead}")
+        require(
+            not self.portable or self.runtime not in {BF16, MIXED},
+            f"`portable` excludes bfloat16, which `runtime` {self.runtime} computes in: leave one of the two out",
+        )
         require(self.memory_bytes is None or self.memory_bytes > 0, "`memory_limit` must be above 0")
         require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "`shapes`: sizes must not be negative")
 
@@ -154,7 +173,8 @@ class Work:
 
     `source` is where the model was read from; `progress` is told of the work done (None: nobody is), `effort` scales
     the time given to measuring. Of a model with states, `sequence` are the steps as given, without the states, and
-    `first_states` the states before the first, by input.
+    `first_states` the states before the first, by input. `replaced` is the source, simplified, if another model is
+    planned instead: speed-ups are relative to it.
     """
 
     setup: Setup
@@ -168,11 +188,12 @@ class Work:
     kept: Kept = field(default_factory=Kept)
     progress: Progress | None = None
     effort: float = 1.0
+    replaced: Network | None = None
 
     def __repr__(self) -> str:
         """Its size: all fields together are megabytes."""
         blocks, able = plural(len(self.graph.blocks), "block"), len(self.graph.candidates())
-        samples = plural(len(self.data.calibration.samples) + len(self.data.held_out.samples), "sample")
+        samples = plural(len(self.data.calibration.samples) + len(self.data.all_held_out.samples), "sample")
         return f"{type(self).__name__}: {self.name}, {blocks}, {able} can be int8, {samples}"
 
     @property
@@ -189,6 +210,20 @@ class Work:
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs."""
         return self.model.outputs
+
+    @property
+    def budget(self) -> Budget:
+        """How much may be measured with this effort."""
+        return Budget().at(self.effort)
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that steers the search, not yet relative to the float model."""
+        return self.limited(self.setup.metric)
+
+    def limited(self, name: str) -> Metric:
+        """The metric `name`, on all inputs together or on the worst, as the set-up limits errors."""
+        return replace(parse_metric(name), worst_input=self.setup.limit_on == WORST_INPUT)
 
     @property
     def outputs_bytes(self) -> float | None:
@@ -221,9 +256,30 @@ class Work:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Notes for the user about how the data was read, and about random answers."""
-        random = (self.model.random,) if self.model.random else ()
-        return tuple(dict.fromkeys(random + self.data.calibration.remarks + self.data.held_out.remarks))
+        """Notes for the user about the model, such as random answers, and about how the data was read."""
+        about = (*self.model.remarks, *filter(None, [self.agreement.remark]))
+        return tuple(dict.fromkeys(about + self.data.calibration.remarks + self.data.held_out.remarks))
+
+    @property
+    def agreement(self) -> Agreement:
+        """How far ONNX Runtime's answers are from those that the source's graph says."""
+        return self.kept.once(("agreement",), self._compared)
+
+    def _compared(self) -> Agreement:
+        make_room(self.memory_bytes)
+        samples = covering(self.data.held_out.samples)[: self.affordable(ENOUGH_S, INPUTS)]
+        source = partial(as_written, self.source, self.setup.shapes)
+        unfolded = source if self.setup.requantize else None
+        options = self.setup.options(NAME)
+        agreement = agreement_of(self.model, self._written, samples, options, self.outputs_bytes, unfolded)
+        return replace(agreement, remark="") if self.setup.instead else agreement  # instead.py says what differs
+
+    def _written(self) -> Written:
+        written = as_written(self.source, self.setup.shapes, requantize=self.setup.requantize)
+        freed = _named(input_specs(written.path, written.proto)) - _named(self.model.inputs)
+        if freed:  # the data contradict these names (model/load.py)
+            free_dimensions(written.proto, freed)
+        return written
 
     @property
     def parts(self) -> Parts:
@@ -233,25 +289,35 @@ class Work:
 
     @cached_property
     def digests(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-        """A digest of every calibration and every held-out input, equal for equal inputs."""
-        return digests(self.data.calibration.samples), digests(self.data.held_out.samples)
+        """A digest of every calibration and every held-out input, unseen ones last; equal for equal inputs."""
+        return digests(self.data.calibration.samples), digests(self.data.all_held_out.samples)
 
     def affordable(self, seconds: float, most: int, fewest: int = 1) -> int:
         """How many runs of the model take `seconds`: at most `most`, at least `fewest`."""
         return affordable(self.setup.run_s, seconds, most, fewest)
 
     def float_answers(self, count: int | None = None, data: Dataset | None = None) -> Sequence[list[Any]]:
-        """The float model's answers in ONNX Runtime to the first `count` inputs (None: all) of `data` (None: those held
+        """The model's own answers (as_written.py) to the first `count` inputs (None: all) of `data` (None: those held
         out); each is computed once."""
         data = data or self.data.held_out
         known: Shelf = self.kept.once(("answers", data.sha256), lambda: Shelf((), self.outputs_bytes))
         missing = data.samples[len(known) : count]
         if missing:
             make_room(self.memory_bytes)
-            session = open_session(self.model.proto, replace(self.setup.options(NAME), lean=True), label=self.name)
+            written = None if self.agreement.agrees else self._written()
+            if written is None:
+                session = open_session(self.model.proto, replace(self.setup.options(NAME), lean=True), label=self.name)
+            else:
+                session = open_exact(written.proto, self.name, self.setup.threads)
             for sample in missing:
                 known.append(run_session(session, self.outputs, sample, data.source))
         return known if count is None or count >= len(known) else known[:count]
+
+    def all_float_answers(self) -> Iterator[list[Any]]:
+        """The model's own answers to all held-out inputs, unseen ones last."""
+        yield from self.float_answers()
+        if self.data.unseen is not None:
+            yield from self.float_answers(data=self.data.unseen)
 
     def reference(self, count: int) -> Reference:
         """The first `count` held-out inputs, or as many as there are, with the float model's answers."""
@@ -303,12 +369,12 @@ class Work:
         opened: Callable[[str, Session], object] | None = None,
     ) -> dict[str, Timed]:
         """`models`, each in its place of `places` (None: all in that of the set-up, as they are profiled), timed side
-        by side on the timed inputs: see `time_models`. `how_long` is for effort 1."""
+        by side on the timed inputs: see `time_models`."""
         return time_models(
             models,
             self.timed,
             self.setup.options(),
-            replace(how_long, budget_s=self.effort * how_long.budget_s),
+            how_long,
             kernels=kernels,
             progress=self.progress,
             limit_bytes=self.memory_bytes,
@@ -318,10 +384,12 @@ class Work:
             opened=opened,
         )
 
-    def measure(self, metric: Metric, also: Sequence[Bound] = (), count: int | None = None) -> Measure:
-        """`metric` and the other limited ones, ready to score the first `count` held-out inputs (None: all) against
-        their labels. Raises BadData for labels that a task cannot use."""
-        held_out = self.data.held_out
+    def measure(
+        self, metric: Metric, also: Sequence[Bound] = (), count: int | None = None, data: Dataset | None = None
+    ) -> Measure:
+        """`metric` and the other limited ones, ready to score the first `count` inputs (None: all) of `data` (None:
+        those held out for the search) against their labels. Raises BadData for labels that a task cannot use."""
+        held_out = data or self.data.held_out
         labels = None if held_out.labels is None else held_out.labels[:count]
         metadata = {each.key: each.value for each in self.model.proto.metadata_props}
         judges = [
@@ -335,7 +403,7 @@ class Work:
     ) -> ErrorMeter:
         """A meter of the set-up's metric, limited by `limit`, and the other limited metrics on the first `count`
         held-out inputs (None: all)."""
-        measure = self.measure(parse_metric(self.setup.metric), also, count)
+        measure = self.measure(self.metric, also, count)
         samples = self.data.held_out.samples[:count]
         return ErrorMeter(switchable, samples, self.parts, measure, limit, memory_bytes=self.memory_bytes)
 
@@ -359,7 +427,7 @@ class Work:
 
     def _switchable(self, scheme: Scheme, provider: str) -> Switchable:
         setup, given = self.setup, providers_for(provider)
-        options = SessionOptions(setup.threads, spinning=setup.spinning, providers=given, lean=True)
+        options = replace(setup.options(NAME), providers=given, lean=True)
         make_room(self.memory_bytes)
         wires = dict.fromkeys(quantizable_flows(self.graph), scheme)
         builder, forms = self.builder(scheme), precisions(scheme)
@@ -412,3 +480,8 @@ def require_own(work: Any, **made: Any) -> None:
             raise BadOption(f"`{name}` has the type {type(value).__name__}: give a {_MADE[name]}")
         if value.model_sha256 != work.model.sha256:
             raise BadOption(f"`{name}` was made from another model: make it from {work.name}")
+
+
+def _named(inputs: Sequence[InputSpec]) -> set[str]:
+    """The names of dynamic dimensions."""
+    return {dim for spec in inputs for dim in spec.shape or () if isinstance(dim, str)}

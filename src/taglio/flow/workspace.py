@@ -7,6 +7,8 @@ from typing import TypeVar
 import onnx
 
 from taglio import artifact
+from taglio.deploy.prove import DeployProof
+from taglio.deploy.write import SAMPLES_FOLDER
 from taglio.error.loss import parse_metric
 from taglio.error.model import ErrorModel
 from taglio.errors import BadArtifact, BadData, BadModel
@@ -22,14 +24,23 @@ from taglio.runtimes.onnxruntime import version
 from taglio.transaction import drop
 
 SETUP, GRAPH, RANGES, FLOATS, PROFILE = "setup", "graph", "ranges", "floats", "profile"
-ERROR, PLAN, RUN = "error", "plan", "run"
-COMPONENTS = "components"
+ERROR, PLAN, RUN, DELIVERED = "error", "plan", "run", "delivered"
+COMPONENTS, DEPLOY = "components", "deploy"
 FLOAT_MODEL = "float32.onnx"
 OUTCOME = "outcome"
 LAYERS = "layers"
 REPORT = "report.html"
 # Files made from a stage, removed when it is replaced; a folder means all its files.
-_FROM_PLAN = (COMPONENTS, f"{RUN}.json", f"{OUTCOME}.json", "cluster-run.json", REPORT)
+_FROM_PLAN = (
+    COMPONENTS,
+    DEPLOY,
+    f"{DEPLOY}/{SAMPLES_FOLDER}",
+    f"{DELIVERED}.json",
+    f"{RUN}.json",
+    f"{OUTCOME}.json",
+    "cluster-run.json",
+    REPORT,
+)
 MADE_FROM = {PLAN: _FROM_PLAN, ERROR: (f"{PLAN}.json", "pareto.json", "pareto.html", *_FROM_PLAN)}
 MADE_FROM[PROFILE] = ("layers.json", *MADE_FROM[ERROR])
 T = TypeVar("T")
@@ -185,3 +196,9 @@ def keep_plan(folder: Path, plan: Plan) -> None:
     if before != plan.fingerprint():
         drop(folder, *MADE_FROM[PLAN])
     artifact.save(path, PLAN, plan.model_sha256, plan)
+
+
+def keep_delivered(folder: Path, plan: Plan, proof: DeployProof | None) -> None:
+    """Store the proof of what was delivered, if anything was."""
+    if proof is not None:
+        artifact.save(folder / f"{DELIVERED}.json", DELIVERED, plan.model_sha256, proof)

@@ -33,6 +33,9 @@ _LEAST_MATRIX = 32
 _DYNAMIC_ALONE = "its only form beside float32 is int8-dynamic"
 # Which input of an LSTM holds peephole weights.
 _PEEPHOLES = 7
+# The accuracy level at which MatMulNBits quantises its other operand to int8, for which processors have dot products;
+# at 0, the default, it multiplies in float32.
+INT8_PRODUCTS = 4
 _KEEPS = "it keeps a state from step to step"
 
 
@@ -75,9 +78,10 @@ class Block:
     are float initialisers. `refusal` says why the block has no int8 form ("" when it has one). `soft_tail` marks an
     anchor followed by an activation that is not free in int8, such as x·sigmoid(x): such a block also has the form
     `int8-anchor`. `matrix` marks a product with a constant matrix, which also has the forms of
-    `quantize/uncalibrated.py`; `recurrent` an LSTM that has `int8-dynamic`, and no int8 form. `state_bytes` is the size
-    of the state that it keeps between steps, `fixed_bytes` that of weights which no form changes: other types than
-    float32, and those in the bodies of an If, Loop or Scan.
+    `quantize/uncalibrated.py`; `recurrent` an LSTM that has `int8-dynamic`, and no int8 form; `blockwise_bits` are
+    those of the weights of a MatMulNBits that multiplies in float32, which has the form that multiplies in int8.
+    `state_bytes` is the size of the state that it keeps between steps, `fixed_bytes` that of weights which no form
+    changes: other types than float32, and those in the bodies of an If, Loop or Scan.
     """
 
     name: str
@@ -95,6 +99,7 @@ class Block:
     matrix: bool = False
     recurrent: bool = False
     fixed_bytes: int = 0
+    blockwise_bits: int = 0
 
     @property
     def anchor(self) -> str:
@@ -109,7 +114,7 @@ class Block:
     @property
     def has_choice(self) -> bool:
         """Whether the block has a form beside float32."""
-        return self.quantizable or self.recurrent
+        return self.quantizable or self.recurrent or self.blockwise_bits > 0
 
     @property
     def carries(self) -> bool:
@@ -154,7 +159,7 @@ class Graph:
     def block(self, name: str) -> Block:
         """The block called `name`. Raises BadOption with the nearest names otherwise."""
         if name not in self._by_name:
-            raise BadOption(f'no block "{name}" among {len(self.blocks)}: taglio inspect lists them')
+            raise BadOption(f'no block "{name}" among {len(self.blocks)}: `taglio inspect` lists them')
         return self._by_name[name]
 
     def tensor_map(self) -> Mapping[str, Tensor]:
@@ -264,7 +269,7 @@ def build(model: Model, observed: Observed | None = None, states: tuple[tuple[st
         if why:
             block = replace(block, refusal=why, recurrent=False)
         if why == _KEEPS:
-            block = replace(block, movement=False, soft_tail=False)
+            block = replace(block, movement=False, soft_tail=False, blockwise_bits=0)
         blocks.append(block)
     if len({block.name for block in blocks}) != len(blocks):
         raise BadModel(f"{model.name}: two blocks share a name: give its nodes unique names")
@@ -315,7 +320,7 @@ def match(
         usable = [block.name for block in hits if able(block)]
         if not hits:
             raise BadOption(
-                f'pattern "{pattern}" matches none of {plural(len(graph.blocks), "block")}: taglio inspect lists them'
+                f'pattern "{pattern}" matches none of {plural(len(graph.blocks), "block")}: `taglio inspect` lists them'
             )
         if not usable:
             raise BadOption(f'pattern "{pattern}" matches only blocks without an int8 form: {hits[0].refusal}')
@@ -414,6 +419,7 @@ class _Operators:
             soft_tail=len(group) > 1 and group[-1].op_type not in ("Add", "Relu", "Clip"),
             matrix=_multiplies(first, weights, self.shapes),
             recurrent=recurrent,
+            blockwise_bits=_float_blockwise_bits(first),
             fixed_bytes=sum(self.fixed.get(name, 0) for name in reads)
             + bytes_of(of_nodes(group))
             + listed_bytes(group),
@@ -440,6 +446,12 @@ def _multiplies(node: onnx.NodeProto, weights: Collection[str], shapes: Mapping[
         return False
     matrix, plain = shapes[node.input[1]], not scales(node) and not integer(node, "transA")
     return plain and len(matrix) == 2 and min(matrix) >= _LEAST_MATRIX
+
+
+def _float_blockwise_bits(node: onnx.NodeProto) -> int:
+    """The bits of the weights if `node` is a MatMulNBits that does not multiply in int8 yet; else 0."""
+    slow = node.op_type == "MatMulNBits" and integer(node, "accuracy_level") != INT8_PRODUCTS
+    return integer(node, "bits", 4) if slow else 0
 
 
 def _recurs(node: onnx.NodeProto, weights: Collection[str], shapes: Mapping[str, tuple[int, ...]]) -> bool:

@@ -1,6 +1,6 @@
 """The inputs of an ONNX graph: fix their shapes, make random feeds for them. Reads no data."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +43,16 @@ def fix_shapes(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, tuple[in
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_value < 0:  # how some exporters write a dynamic dimension
                 dim.Clear()
+
+
+def free_dimensions(proto: onnx.ModelProto, names: Collection[str]) -> None:
+    """Remove the `names` of dynamic dimensions, in place, also from outputs; inferred shapes, which may rest on equal
+    names, go."""
+    for value in (*proto.graph.input, *proto.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in names:
+                dim.Clear()
+    del proto.graph.value_info[:]
 
 
 def input_specs(path: Path, proto: onnx.ModelProto) -> tuple[InputSpec, ...]:

@@ -19,6 +19,10 @@ INT8_COMPUTE = frozenset(
     {"Conv", "ConvTranspose", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "Sigmoid",
      "LeakyRelu"}
 )  # fmt: skip
+# Operators whose results are drawn at random.
+RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
 _FLOAT = onnx.TensorProto.FLOAT
 
 
@@ -81,7 +85,7 @@ def refusal(
     if not activations or not outputs:
         return "reads no activation"
     if kind in MOVEMENT and node.input[0] in initializers:
-        return "what it moves is a constant"
+        return "it moves a constant"
     for name in (*(activations[:1] if kind in MOVEMENT else activations), *outputs):
         if types.get(name, _FLOAT) != _FLOAT:
             return f"tensor {name} is not float32"

@@ -2,7 +2,6 @@
 not compare answers."""
 
 import contextlib
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +15,8 @@ from onnx import numpy_helper, shape_inference
 from onnxruntime import InferenceSession
 
 from taglio import weights
-from taglio.model.captures import bodies, graphs, read_from_outside
+from taglio.cores import available_cores
+from taglio.model.captures import bodies, graphs, node_inputs, read_from_outside
 from taglio.model.operators import standard
 from taglio.model.opset import STANDARD, declared_opset
 from taglio.model.strides import move_strides
@@ -29,13 +29,15 @@ _OURS = re.compile(
     r"unwired|pass|cast|dynamic)([-/].*)?$"
 )
 _RESERVED = ("taglio/", "wire/")
+# Constants up to this size are folded in any model: masks and position tables of usual sizes are smaller.
+_FOLDED_BYTES = 1 << 20
 
 
 def simplify(
     path: Path, proto: onnx.ModelProto, store: weights.Store | None = None
 ) -> tuple[InferenceSession, onnx.ModelProto]:
-    """A session of `proto`, and `proto` simplified: constants and BatchNorm folded, dead nodes dropped, strides
-    moved up (strides.py), shapes inferred, every node and tensor with a unique name.
+    """A session of `proto`, and `proto` simplified: constants that stay small and BatchNorm folded, dead nodes dropped,
+    strides moved up (strides.py), shapes inferred, every node and tensor with a unique name.
 
     With a `store` the weights are in its files. Raises BadModel if ONNX Runtime cannot load `proto`.
 
@@ -44,12 +46,19 @@ def simplify(
     """
     with scratch() as folder:
         target = folder / "simple.onnx" if store is None else store.new("simple.onnx")
-        basic = SessionOptions(threads=os.cpu_count() or 1, optimization=Optimization.BASIC)
+        basic = SessionOptions(available_cores(), Optimization.BASIC, folded_bytes=_folded_bytes(proto))
         session = open_session(proto, basic, save_optimized=target, save_weights=store is not None, label=str(path))
         simple = weights.load(target)
     _drop_added_opset(simple, proto)
     move_strides(simple.graph)
-    return session, _prepared(simple, set(_defined(proto.graph)))
+    return session, _prepared(simple, proto.graph)
+
+
+def _folded_bytes(proto: onnx.ModelProto) -> int:
+    """The size of the largest constant that may be folded: any weight as float32, or a megabyte. A table that operators
+    such as Expand or Range write in microseconds would otherwise be stored: 102 MB in a model of 3 kB."""
+    values = max((prod(tensor.dims) for tensor in proto.graph.initializer), default=0)
+    return max(_FOLDED_BYTES, 4 * values)
 
 
 def _drop_added_opset(simple: onnx.ModelProto, proto: onnx.ModelProto) -> None:
@@ -63,12 +72,13 @@ def _drop_added_opset(simple: onnx.ModelProto, proto: onnx.ModelProto) -> None:
 
 def as_it_is(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of `proto` with shapes inferred and names made unique, for models that ONNX Runtime's rewrites break."""
-    return _prepared(deepcopy(proto), set(_defined(proto.graph)))
+    return _prepared(deepcopy(proto), proto.graph)
 
 
-def _prepared(proto: onnx.ModelProto, known: set[str]) -> onnx.ModelProto:
+def _prepared(proto: onnx.ModelProto, source: onnx.GraphProto) -> onnx.ModelProto:
     """Make weights dense, infer shapes, drop unused initialisers, move others to their readers, and name every node and
-    tensor. Tensors in `known` keep their names."""
+    tensor. Nodes and tensors of `source` keep their names."""
+    known = set(_defined(source))
     for node in (node for graph in graphs(proto.graph) for node in graph.node):
         if node.domain == "ai.onnx":  # in subgraphs ONNX Runtime knows it only as ""
             node.domain = ""
@@ -77,7 +87,7 @@ def _prepared(proto: onnx.ModelProto, known: set[str]) -> onnx.ModelProto:
         proto = shape_inference.infer_shapes(proto, data_prop=True)
     drop_unused_initializers(proto.graph)
     _move_into_bodies(proto.graph)
-    _name_nodes(proto.graph)
+    _name_nodes(proto.graph, {node.name for node in source.node}, known)
     _rename_tensors(proto.graph, known)
     return proto
 
@@ -126,12 +136,36 @@ def _move_into_bodies(graph: onnx.GraphProto) -> None:
         _move_into_bodies(body)
 
 
-def _name_nodes(graph: onnx.GraphProto) -> None:
-    names = [node.name or f"{node.op_type}:{next(filter(None, node.output), '')}" for node in graph.node]
+def _name_nodes(graph: onnx.GraphProto, given: set[str], known: set[str]) -> None:
+    """Name every node: as in the source, whose nodes are called `given`, or after its operator and the tensor of the
+    source, one of `known`, that it writes, or else that of the node which reads it."""
+    origins: dict[str, str] = {}  # by tensor, what it leads to; readers come after writers
+    names = []
+    for node in reversed(graph.node):
+        outputs = [name for name in node.output if name]
+        tensor = next((found for name in outputs if (found := _within(name, known) or origins.get(name))), "")
+        made = f"{node.op_type}:{tensor or next(iter(outputs), node.name)}"
+        names.append(node.name if _prefix(node.name, given) else made)
+        for name in node_inputs(node):
+            origins.setdefault(name, tensor)
+    names.reverse()
     taken, repeated = set(names), Counter[str]()
     for node, name in zip(graph.node, names, strict=True):
         repeated[name] += 1
         node.name = name if repeated[name] == 1 else _free(f"{name}'", taken)
+
+
+def _within(name: str, known: set[str]) -> str:
+    """The one of `known` after which ONNX Runtime called a tensor, as in t_pre_q or InsertedPrecisionFreeCast_t; "" if
+    there is none."""
+    ends = (name[at + 1 :] for at in range(len(name) - 1) if name[at] == "_")
+    return _prefix(name, known) or next((end for end in ends if end in known), "")
+
+
+def _prefix(name: str, known: set[str]) -> str:
+    """The longest of `known` that `name` is or extends, as in fc/MatMulAddFusion; "" if there is none."""
+    ends = (name[:at] for at in range(len(name), 0, -1) if at == len(name) or name[at] in "_/")
+    return next((end for end in ends if end in known), "")
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -1,1 +1,1 @@
-"""Decide which block runs where and in which precision: formulation, exact solver, independent check."""
+"""Choose the form of every block on one machine: formulation, HiGHS, independent check; and the plan as a value."""

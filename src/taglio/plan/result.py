@@ -8,7 +8,6 @@ from typing import Literal
 from taglio.artifact import require
 from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.model.graph import Graph
-from taglio.plan.simulate import Span
 from taglio.profile.fit import COVERAGE
 from taglio.quantize.precision import FLOAT32, Precision, form_of
 from taglio.quantize.scheme import Scheme
@@ -17,6 +16,8 @@ from taglio.runtimes.onnxruntime import NAME
 # "measured": not from the solver (float, all int8, worst blocks excluded), but measured to be faster.
 Status = Literal["optimal", "time limit", "infeasible", "measured"]
 LOCAL = "local"
+# A plan within this share of the optimum is the same plan to its user: predictions are good to a few per cent.
+GAP = 5e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Placement:
     """One block's device, precision name and least level: blocks of one device and level are a component
-    (schedule.py)."""
+    (cluster/planning/schedule.py)."""
 
     block: str
     device: str
@@ -91,12 +92,14 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPiece:
-    """A component's device, blocks and predicted seconds."""
+    """A component's device, blocks and predicted seconds. `waking_s` is the part of them that its device takes longer
+    because it has waited for the component's inputs."""
 
     component: str
     device: str
     blocks: int
     predicted_s: float
+    waking_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,18 @@ class DeviceUse:
     def machines(self) -> tuple[str, ...]:
         """The devices that run its components."""
         return self.replicas or (self.device,)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One busy span of a device or link: `on` is a device, or "a -> b"; the end of a transfer includes its delay."""
+
+    on: str
+    what: str
+    request: int
+    start_s: float
+    end_s: float
+    transfer: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from taglio.profile.quota import quota
+from taglio.cores import quota
 
 STAT = Path("/proc/stat")
 # Others may use this share of the processors: no machine is ever completely idle.

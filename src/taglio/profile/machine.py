@@ -3,22 +3,19 @@
 import os
 import platform
 from dataclasses import dataclass
-from pathlib import Path
 
+from taglio.cores import available_cores
 from taglio.errors import plural
+from taglio.runtimes.processor import CPUINFO, instructions, sums_saturate
 
 # More than any machine has: a pool of 100,000 threads takes minutes to start, and exhausts the memory.
 MOST_THREADS = 1024
-# Instruction sets that determine the speed of int8 and bf16.
-_INSTRUCTIONS = (
-    "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16",
-    "asimd", "asimddp", "i8mm", "bf16", "sve",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the machine is, as the operating system reports it. `memory_bytes` is physical memory."""
+    """What the machine is, as the operating system reports it. `cores` are those that this process may use,
+    `memory_bytes` is physical memory."""
 
     processor: str
     cores: int
@@ -28,32 +25,36 @@ class Machine:
     python: str
 
     def __str__(self) -> str:
-        have = " ".join(name for name in self.instructions if name != "avx2") or "no int8 instructions"
-        return f"{self.processor}, {plural(self.cores, 'core')}, {self.memory_bytes / 2**30:.0f} GiB, {have}"
+        return f"{self.processor}, {plural(self.cores, 'core')}, {self.memory_bytes / 2**30:.0f} GiB, {self.features}"
+
+    @property
+    def lacks_vnni(self) -> bool:
+        """Whether sums of u8×s8 products are known to saturate there."""
+        return bool(self.instructions) and sums_saturate(self.instructions)
+
+    @property
+    def features(self) -> str:
+        """What decides how fast int8 and bfloat16 are: AVX2 is named only where nothing newer is there."""
+        newer = " ".join(name for name in self.instructions if name != "avx2")
+        if not self.instructions:
+            return "instruction sets not known"
+        return f"{newer or 'AVX2'} without VNNI" if self.lacks_vnni else newer
 
 
 def describe() -> Machine:
     """The description of this machine."""
-    name, flags = platform.processor() or platform.machine(), set[str]()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
+    name = platform.processor() or platform.machine()
+    if CPUINFO.exists():
+        for line in CPUINFO.read_text().splitlines():
             key, _, value = line.partition(":")
             if key.strip() == "model name":
                 name = value.strip()
-            elif key.strip() in ("flags", "Features"):
-                flags = set(value.split())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
         name,
         available_cores(),
-        tuple(flag for flag in _INSTRUCTIONS if flag in flags),
+        instructions(),
         memory,
         f"{platform.system()} {platform.release()}",
         platform.python_version(),
     )
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

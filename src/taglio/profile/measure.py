@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import exp
+from math import exp, isfinite
 from statistics import median
 
 import numpy as np
@@ -19,7 +19,7 @@ from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.profile.attribution import Attributor
 from taglio.profile.calibrate import calibrate
-from taglio.profile.fit import Run, conformal_ratio
+from taglio.profile.fit import Run, Tables, conformal_ratio, fit
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, writes
 from taglio.profile.sessions import sessions_within
@@ -34,12 +34,14 @@ from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
 from taglio.runtimes.session import runtime_version
 
-# Nine are enough for a 90 % interval (the largest of nine errors bounds a tenth); more cover more states.
-MIXES = 12
+# Nine are enough for a 90 % interval: the largest of nine errors bounds a tenth.
+MIXES = 9
 _FEWEST_MIXES = 3
 # The budget is for this many different runs; a model of one or two blocks has fewer, and mixes that repeat them.
 _DIFFERENT = MIXES + 2
 FLOAT_RUN = "float32"
+# Half-width of predictions, as a share, where no unseen run says how far they are off: up to twice or half as long.
+_UNKNOWN_RATIO = 1.0
 _POOL = 30
 # Value of covering a state once more, by how often it is covered already; the last also for more.
 _WORTH = (1.0, 0.4, 0.1, 0.0)
@@ -59,20 +61,22 @@ def profile(
     effort: Effort | None = None,
     *,
     seed: int = 0,
+    most_mixes: int = MIXES,
     progress: Progress | None = None,
     limit_bytes: int | None = None,
     once_s: float = 0.0,
     timer: Callable[..., dict[str, Timed]] | None = None,
 ) -> Profile:
     """The profile of `model` on this machine, from interleaved runs of float, all int8, all int8 anchors, and up to
-    `MIXES` random mixes. `once_s` are the seconds of a run (0: unknown): a slow model runs once in each.
+    `most_mixes` random mixes. `once_s` are the seconds of a run (0: unknown): a slow model runs once in each.
     `timer` times models (None: `time_models`). Raises
     MeasurementFailed if float or a pure form does not run, or most mixes do not."""
     choices, effort = precisions(scheme), effort or Effort()
     pure = {FLOAT_RUN: {}, **pure_assignments(graph, choices)}
     if not once_s:
         once_s = run_once(model.name, open_session(model.proto, replace(options, runtime=NAME)), feeds[0])
-    count = mixes_within(effort, once_s, len(pure), sessions_within(effort.patience_s, model.proto))
+    within = mixes_within(effort, once_s, len(pure), sessions_within(effort.patience_s, model.proto))
+    count = max(_FEWEST_MIXES, min(most_mixes, within))
     mixes = covering_mixes(graph, choices, count, seed)
     assignments = {**pure, **mixes}
     speeds = Speeds(options.threads, min(REFERENCE_S, _REFERENCE_SHARE * effort.budget_s))
@@ -96,18 +100,11 @@ def profile(
         raise MeasurementFailed(needed[0])
     assignments = {name: assignment for name, assignment in assignments.items() if name in timed}
     seen_s = speeds.finish()
-    conditions = Conditions(
-        machine=describe(),
-        runtime=options.runtime,
-        runtime_version=runtime_version(options.runtime),
-        threads=options.threads,
-        spinning=options.spinning,
-        optimization=options.optimization.value,
+    conditions = replace(
+        _conditions(model, options, feeds, max(result.others for result in timed.values())),
         reference_s=median(seen_s),
         waking_s=waking_seconds(options.threads),
         reference_half_s=middle_half(seen_s),
-        shapes=tuple(map(shapes_of, feeds)) if any(spec.dynamic for spec in model.inputs) else (),
-        others=max(each.others for each in timed.values()),
     )
     runs = _runs(model, graph, assignments, timed, set(mixes), 1.0)
     return _assemble(model.sha256, graph, conditions, scheme, choices, runs)
@@ -123,6 +120,25 @@ def mixes_within(effort: Effort, once_s: float, others: int, sessions: int) -> i
     """How many mixes to measure beside `others` if a run takes `once_s`: fewer than `MIXES` if a run of each would
     exceed the effort's patience, or they need more than so many `sessions`."""
     return max(_FEWEST_MIXES, min(MIXES, min(sessions, int(effort.patience_s / max(once_s, 1e-9))) - others))
+
+
+def of_pure_forms(
+    model: Model,
+    graph: Graph,
+    scheme: Scheme,
+    options: SessionOptions,
+    timed: Mapping[str, tuple[Assignment, Timed]],
+    feeds: Sequence[Feed],
+) -> Profile:
+    """A profile of whole models in one form each, of which one is float, as FLOAT_RUN. Without mixes nothing says how
+    far predictions of other models are off."""
+    assignments = {name: assignment for name, (assignment, _) in timed.items()}
+    runs = _runs(model, graph, assignments, {name: result for name, (_, result) in timed.items()}, set(), 1.0)
+    others = max(result.others for _, result in timed.values())
+    conditions = _conditions(model, options, feeds, others)
+    return _profile(
+        model.sha256, conditions, scheme, precisions(scheme), runs, fit([run for run, _ in runs], graph), {}
+    )
 
 
 def refine_near(
@@ -232,9 +248,36 @@ def _assemble(
     choices: tuple[Precision, ...],
     measured: Sequence[tuple[Run, WallTime]],
 ) -> Profile:
+    tables, unseen = calibrate([run for run, _ in measured], graph)
+    return _profile(sha256, conditions, scheme, choices, measured, tables, unseen)
+
+
+def _conditions(model: Model, options: SessionOptions, feeds: Sequence[Feed], others: float) -> Conditions:
+    return Conditions(
+        machine=describe(),
+        runtime=options.runtime,
+        runtime_version=runtime_version(options.runtime),
+        threads=options.threads,
+        spinning=options.spinning,
+        optimization=options.optimization.value,
+        shapes=tuple(map(shapes_of, feeds)) if any(spec.dynamic for spec in model.inputs) else (),
+        others=others,
+    )
+
+
+def _profile(
+    sha256: str,
+    conditions: Conditions,
+    scheme: Scheme,
+    choices: tuple[Precision, ...],
+    measured: Sequence[tuple[Run, WallTime]],
+    tables: Tables,
+    unseen: Mapping[str, float],
+) -> Profile:
+    """The profile from fitted tables; `unseen` are the seconds of mixed runs as predicted by a fit without them."""
     runs = [run for run, _ in measured]
-    tables, unseen = calibrate(runs, graph)
     errors = [unseen[run.name] / run.wall_s - 1.0 for run in runs if run.name in unseen]
+    ratio = conformal_ratio(errors, weights=[run.weight for run in runs if run.name in unseen])
     whole = tuple(
         WholeRun(
             run.name,
@@ -258,7 +301,7 @@ def _assemble(
         kernel_overhead_s=tables.kernel_overhead_s,
         quantize_s_per_element=tables.quantize_s_per_element,
         dequantize_s_per_element=tables.dequantize_s_per_element,
-        interval_ratio=conformal_ratio(errors, weights=[run.weight for run in runs if run.name in unseen]),
+        interval_ratio=ratio if isfinite(ratio) else _UNKNOWN_RATIO,
         runs=whole,
     )
 

@@ -248,7 +248,8 @@ def scaled(profile: Profile, factor: float) -> Profile:
     blocks = tuple(
         replace(each, seconds=factor * each.seconds, deviation_s=factor * each.deviation_s) for each in profile.blocks
     )
-    return replace(profile, blocks=blocks, glue=glue, overhead_s=factor * profile.overhead_s)
+    conditions = replace(profile.conditions, waking_s=factor * profile.conditions.waking_s)
+    return replace(profile, blocks=blocks, glue=glue, overhead_s=factor * profile.overhead_s, conditions=conditions)
 
 
 @dataclass(frozen=True, slots=True)

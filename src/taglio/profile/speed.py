@@ -15,7 +15,7 @@ from statistics import fmean, median
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from taglio.profile.quota import quota
+from taglio.cores import quota
 from taglio.profile.stopwatch import run_for
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.session import Session

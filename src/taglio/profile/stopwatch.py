@@ -18,19 +18,19 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from taglio.errors import MeasurementFailed, TaglioError, one_line
+from taglio.cores import quota
+from taglio.errors import MeasurementFailed, TaglioError
 from taglio.memory import EVENTS, groups_within, make_room, trim
 from taglio.profile import openvino_clock
 from taglio.profile.busy import PATIENCE, Watch, enough, kept, others_in
 from taglio.profile.kernels import has_bodies, kernel_seconds, without_recording
-from taglio.profile.quota import quota
 from taglio.profile.refills import refills
 from taglio.profile.sessions import Models
 from taglio.profile.wall_time import STRETCH_S, WallTime, scatter, summarize
 from taglio.progress import Progress
 from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions, open_session
-from taglio.runtimes.session import Session
+from taglio.runtimes.session import Session, why_failed
 from taglio.scratch import scratch
 
 Feed = Mapping[str, np.ndarray]
@@ -481,7 +481,7 @@ def run_once(name: str, session: Session, feed: Feed) -> float:
     try:
         session.run(None, feed)
     except Exception as error:
-        raise MeasurementFailed(f"{name}: failed while being timed: {one_line(error, 200)}") from None
+        raise MeasurementFailed(f"{name}: failed while being timed: {why_failed(error)}") from None
     return time.perf_counter() - start
 
 

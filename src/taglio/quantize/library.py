@@ -420,7 +420,7 @@ def _compare(asked: Mapping[str, Block], done: set[str], form: str, reason: str 
     extra = sorted(done - set(asked))
     if extra:
         raise CannotQuantize(
-            f"{form}: ONNX Runtime also converted {extra[0]} ({plural(len(extra), 'operator')} not asked for): use qdq"
+            f"{form}: ONNX Runtime also converted {extra[0]} ({plural(len(extra), 'operator')} not requested): use qdq"
         )
 
 

@@ -1,7 +1,7 @@
 """The precisions a block may take, and the assignment of one to each block."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from taglio.model.graph import Block
@@ -20,12 +20,14 @@ class Precision:
 
     `whole`: all operators and the output in int8. `anchor`: the Conv, MatMul or Gemm in int8 and the activation after
     it in float, so the output is float. `weights8`, `dynamic`, `weights4`: a MatMul or Gemm with a quantised matrix and
-    float inputs and output; `dynamic` also an LSTM (uncalibrated.py).
+    float inputs and output; `dynamic` also an LSTM, and with `reduced_range` its weights have 7 bits, as those of a
+    static scheme; the two others also a MatMulNBits of the source with as many bits (uncalibrated.py).
     """
 
     name: str
     scheme: Scheme | None
     form: Form
+    reduced_range: bool = False
 
     @property
     def int8_output(self) -> bool:
@@ -42,6 +44,14 @@ class Precision:
         """Whether the form needs no range of any tensor: the runtime quantises what it reads while it runs."""
         return self.form in ("weights8", "dynamic", "weights4")
 
+    @property
+    def may_saturate(self) -> bool:
+        """Whether its sums of u8×s8 products may overflow 16 bits, on processors that add them in 16 bits. The kernels
+        of int8-weights and int4-weights do not."""
+        if self.form == "dynamic":
+            return not self.reduced_range
+        return self.scheme is not None and replace(self.scheme, uncalibrated=()).may_saturate
+
     def fits(self, block: Block) -> bool:
         """Whether `block` has this form."""
         if self.form == "float":
@@ -50,6 +60,8 @@ class Precision:
             return not block.movement and not _BODIES & set(block.kind.split("+"))
         if block.recurrent:
             return self.form == "dynamic"
+        if block.blockwise_bits:
+            return self.form == f"weights{block.blockwise_bits}"
         if self.uncalibrated:
             return block.quantizable and block.matrix
         return block.quantizable and (self.form == "whole" or block.soft_tail)
@@ -65,8 +77,17 @@ BFLOAT16 = Precision("bfloat16", None, "bfloat16")
 UNCALIBRATED: Mapping[Uncalibrated, Precision] = {
     "w8": Precision("int8-weights", None, "weights8"),
     "dyn": Precision("int8-dynamic", None, "dynamic"),
+    "dyn7": Precision("int8-dynamic", None, "dynamic", reduced_range=True),
     "w4": Precision("int4-weights", None, "weights4"),
 }
+
+
+def uncalibrated_forms(saturates: bool) -> dict[Uncalibrated, Precision]:
+    """The forms without calibration, by their names in a scheme, for processors on which sums of u8×s8 products
+    saturate, or for the others. Only int8-dynamic depends on it: the kernels of the other two do not add in 16 bits."""
+    other = "dyn" if saturates else "dyn7"
+    return {name: form for name, form in UNCALIBRATED.items() if name != other}
+
 
 # Block name -> precision; a block that is not named computes in float32.
 Assignment = Mapping[str, Precision]

@@ -41,7 +41,7 @@ from taglio.quantize.precision import FLOAT32, Assignment, Precision
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.same_range import range_roots, share_ranges
 from taglio.quantize.scheme import Scheme
-from taglio.quantize.uncalibrated import emit_lstm, emit_product, quantize_matrix, transposed
+from taglio.quantize.uncalibrated import emit_blockwise, emit_lstm, emit_product, quantize_matrix, transposed
 
 # Activations that are free in int8 when the zero point is the type's minimum.
 _FREE_TAILS = frozenset({"Relu", "Clip"})
@@ -90,7 +90,7 @@ class QdqBuilder:
         known = {block.name for block in self.graph.blocks}
         for name in assignment:
             if name not in known:
-                raise BadOption(f'no block "{name}" among {len(known)}: taglio inspect lists them')
+                raise BadOption(f'no block "{name}" among {len(known)}: `taglio inspect` lists them')
         emitter = self.emitter(wire)
         for block in self.graph.blocks:
             self.emit(emitter, block, assignment.get(block.name, FLOAT32))
@@ -143,6 +143,8 @@ class QdqBuilder:
             elif block.recurrent:
                 weights = [self._quantized_matrix(matrix, True, precision) for matrix in node.input[1:3]]
                 emit_lstm(emitter, node, weights)
+            elif block.blockwise_bits:
+                emit_blockwise(emitter, node)
             else:
                 matrix, turned = node.input[1], transposed(node)
                 weight = self._quantized_matrix(matrix, turned, precision)
@@ -180,7 +182,7 @@ class QdqBuilder:
 
     def _quantized_matrix(self, matrix: str, turned: bool, precision: Precision) -> QuantizedWeight:
         """`matrix` [..., rows, columns], if `turned` [..., columns, rows], for the kernel of `precision`."""
-        key = (matrix, turned, precision.name)
+        key = (matrix, turned, precision)
         if key not in self._weights:
             values = self._array(matrix)
             values = values.swapaxes(-1, -2) if turned else values

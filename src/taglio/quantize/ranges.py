@@ -1,19 +1,18 @@
 """Calibration: the range of every activation over the calibration inputs. Does not turn ranges into scales.
 
-Minima and maxima are computed inside the model, so only they are held for each sample; histograms are ONNX Runtime's.
+Minima and maxima are computed inside the model, so only they are held for each sample. The other methods then choose a
+range within them from histograms of a fixed size (histogram.py).
 A tensor that serves as a mask (its values reach −3.4e38 or −∞, for instance) gets no range: one int8 step of it would
 exceed all other values.
 """
 
-import contextlib
-import io
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxruntime.quantization.calibrate import HistogramCollector
 
 from taglio.artifact import require
 from taglio.data.dataset import Dataset, one_of_each
@@ -22,11 +21,11 @@ from taglio.model.derived import with_operators, with_outputs
 from taglio.model.load import Model
 from taglio.model.observe import observe, tensor_values
 from taglio.progress import Progress, reported
+from taglio.quantize.histogram import HISTOGRAM_BYTES, Equal, Logarithmic
 from taglio.quantize.scheme import Calibration
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
-# ONNX Runtime's default settings of its two histogram methods.
-_BINS = {"entropy": 128, "percentile": 2048}
+# Percent of the values that a range by percentiles holds: ONNX Runtime's default.
 _PERCENTILE = 99.999
 # A value beyond this is a mask or an overflow, not data.
 _MASK = 1e30
@@ -72,22 +71,39 @@ def calibrate(
     without = {name: reason for name, pair in seen.items() if (reason := _why_none(*pair))}
     low_high = {name: pair for name, pair in seen.items() if name not in without}
     if method != "minmax" and low_high:
-        collector = HistogramCollector(method, False, _BINS[method], 128, _PERCENTILE, "same")
-        groups = _groups(model, dataset, list(low_high), room_bytes)
-        for names in groups:
-            for values in tensor_values(
-                model, names, reported(dataset.samples, "calibrating", progress), dataset.source
-            ):
-                with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
-                    collector.collect({name: value for name, value in values.items() if value.size})
-        with contextlib.redirect_stdout(io.StringIO()):
-            clipped = collector.compute_collection_result()
-        low_high = {name: (float(np.min(each[0])), float(np.max(each[1]))) for name, each in clipped.items()}
+        for names in _groups(model, dataset, list(low_high), room_bytes):
+            samples = reported(dataset.samples, "calibrating", progress)
+            values = tensor_values(model, names, samples, dataset.source)
+            low_high |= _narrowed({name: low_high[name] for name in names}, method, values)
     return Ranges(method, dataset.sha256, low_high, without)
 
 
+def _narrowed(
+    extremes: Mapping[str, tuple[float, float]], method: Calibration, samples: Iterable[Mapping[str, np.ndarray]]
+) -> dict[str, tuple[float, float]]:
+    """The ranges of the tensors in `extremes` by percentiles or entropy, from their values in all samples."""
+    histograms: dict[str, Logarithmic | Equal] = {
+        name: Logarithmic() if method == "percentile" else Equal(max(-low, high))
+        for name, (low, high) in extremes.items()
+        if low < high
+    }
+    for values in samples:
+        for name, histogram in histograms.items():
+            histogram.add(values[name])
+    ranges = dict(extremes)
+    for name, histogram in histograms.items():
+        if isinstance(histogram, Logarithmic):
+            inner = histogram.central_range(_PERCENTILE)
+        else:
+            inner = histogram.least_divergence(name)
+        (low, high), (lower, upper) = extremes[name], inner
+        ranges[name] = (max(low, lower), min(high, upper))
+    return ranges
+
+
 def _groups(model: Model, dataset: Dataset, names: list[str], room_bytes: float | None) -> list[list[str]]:
-    """`names` in groups whose tensors, at four bytes per value, fit into `room_bytes` for the largest sample."""
+    """`names` in groups whose tensors, at four bytes per value, and histograms fit into `room_bytes` for the largest
+    sample."""
     if room_bytes is None:
         return [names]
     sizes = dict.fromkeys(names, 0)
@@ -95,7 +111,7 @@ def _groups(model: Model, dataset: Dataset, names: list[str], room_bytes: float 
         for name, seen in observe(model, dataset.samples[index], model.name).items():
             if name in sizes:
                 sizes[name] = max(sizes[name], 4 * prod(seen.shape))
-    return list(groups_within(names, sizes.__getitem__, room_bytes))
+    return list(groups_within(names, lambda name: sizes[name] + HISTOGRAM_BYTES, room_bytes))
 
 
 def _why_none(low: float, high: float) -> str:

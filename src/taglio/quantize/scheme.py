@@ -12,11 +12,11 @@ ActivationType = Literal["u8", "s8"]
 Symmetry = Literal["asymmetric", "symmetric", "restricted"]
 Calibration = Literal["minmax", "entropy", "percentile"]
 Repair = Literal["ranges", "rounding", "bias"]
-Uncalibrated = Literal["w8", "dyn", "w4"]
+Uncalibrated = Literal["w8", "dyn", "dyn7", "w4"]
 
 # In the order in which they are applied: each starts from the results of those before it (quantize/repair).
 REPAIRS: tuple[Repair, ...] = ("ranges", "rounding", "bias")
-UNCALIBRATED: tuple[Uncalibrated, ...] = ("w8", "dyn", "w4")
+UNCALIBRATED: tuple[Uncalibrated, ...] = ("w8", "dyn", "dyn7", "w4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Scheme:
     so do those of s8×s8, which ONNX Runtime computes as u8×s8.
 
     `uncalibrated` are the forms beside static int8 that plans may use (quantize/uncalibrated.py): `w8` is int8-weights,
-    `dyn` int8-dynamic, `w4` int4-weights.
+    `dyn` int8-dynamic, `dyn7` the same with weights of 7 bits, for the same processors, `w4` int4-weights.
     """
 
     format: Format = "qdq"
@@ -47,6 +47,8 @@ class Scheme:
     def __post_init__(self) -> None:
         if self.activation == "s8" and self.weight == "u8":
             raise BadOption("scheme s8u8: ONNX Runtime has no kernel for s8 activations with u8 weights: use s8s8")
+        if {"dyn", "dyn7"} <= {*self.uncalibrated}:
+            raise BadOption(f"scheme {self}: int8-dynamic has weights of 8 bits or of 7: write dyn or dyn7")
 
     def __str__(self) -> str:
         parts = [self.format, self.activation + self.weight, _SHORT[self.activation_symmetry]]
@@ -61,7 +63,13 @@ class Scheme:
     @property
     def may_saturate(self) -> bool:
         """Whether sums of two products may overflow 16 bits, on processors that add them in 16 bits."""
-        return self.weight == "s8" and not self.reduced_range
+        return self != self.narrow
+
+    @property
+    def narrow(self) -> "Scheme":
+        """The scheme with weights of 7 bits in every form whose sums may saturate."""
+        forms = tuple("dyn7" if name == "dyn" else name for name in self.uncalibrated)
+        return replace(self, reduced_range=self.reduced_range or self.weight == "s8", uncalibrated=forms)
 
     @property
     def calibrated(self) -> str:

@@ -23,7 +23,8 @@ from taglio.quantize.precision import Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
-from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session, sums_saturate, version
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session, version
+from taglio.runtimes.processor import instructions, sums_saturate
 
 # exp(−1) is 0.37: scores this far apart give different answers, and a coarser step merges them.
 _SOFTMAX_STEP = 1.0
@@ -57,7 +58,7 @@ def unusable(
     if not candidates:
         return reasons
     builder = builder or plain
-    exact = thorough and not (sums_saturate() and scheme.may_saturate)
+    exact = thorough and not (scheme.may_saturate and sums_saturate(instructions()))
     _, whole, anchor, *_ = precisions(scheme)
     reasons |= culprits(candidates, _trial(model, builder, whole, feed, options, compare=exact))
     soft = [block for block in candidates if block.name not in reasons and block.soft_tail]

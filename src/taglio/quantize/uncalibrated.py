@@ -3,10 +3,12 @@ while they run. Chooses nothing.
 
 * `int8-weights` and `int4-weights`: ONNX Runtime's MatMulNBits, with a scale per 32 weights of a column. The other
   operand becomes int8, 32 values at a time, so an outlier widens the range of its neighbours alone: on a sentence
-  encoder all products in 8 bits change the output by 1.5 %, where static int8 changes it by 9 %.
-* `int8-dynamic`: ONNX Runtime's DynamicQuantizeMatMul, with a scale per column. The other operand becomes int8 with one
+  encoder all products in 8 bits change the output by 1.5 %, where static int8 changes it by 9 %. A MatMulNBits of the
+  source that multiplies in float32 keeps its weights in that form.
+* `int8-dynamic`: ONNX Runtime's DynamicQuantizeMatMul, with a scale per column. The other operand becomes u8 with one
   scale. It is the fastest in ONNX Runtime, and 7 % off there. An LSTM becomes DynamicQuantizeLSTM, which has one scale
-  for all steps of the input, and one for the hidden state of each step. There is no such kernel for GRU.
+  for all steps of the input, and one for the hidden state of each step. There is no such kernel for GRU. Where sums of
+  u8×s8 products saturate (runtimes/processor.py), its weights have 7 bits.
 
 OpenVINO reads these operators, and keeps the weights of products compressed too.
 """
@@ -17,6 +19,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from taglio.model.graph import INT8_PRODUCTS
 from taglio.model.operators import integer
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.keep_float import MICROSOFT
@@ -24,8 +27,6 @@ from taglio.quantize.parameters import QuantizedWeight
 from taglio.quantize.precision import Precision
 
 BLOCK = 32
-# Operands are quantised to int8, for which processors have dot products; at 0 they would be multiplied in float32.
-_ACCURACY_LEVEL = 4
 
 
 def transposed(node: onnx.NodeProto) -> bool:
@@ -35,12 +36,14 @@ def transposed(node: onnx.NodeProto) -> bool:
 
 def quantize_matrix(matrix: np.ndarray, precision: Precision) -> QuantizedWeight:
     """`matrix` [rows, columns] as the operator of `precision` stores it; for an LSTM [directions, rows, columns]."""
-    return _columns(matrix) if precision.form == "dynamic" else _blocks(matrix, precision.weight_bits)
+    if precision.form == "dynamic":
+        return _columns(matrix, 64 if precision.reduced_range else 127)
+    return _blocks(matrix, precision.weight_bits)
 
 
-def _columns(matrix: np.ndarray) -> QuantizedWeight:
-    """Values int8 [..., rows, columns] and scales [..., columns], symmetric about 0."""
-    scale = _not_zero(np.abs(matrix).max(axis=-2) / 127.0)
+def _columns(matrix: np.ndarray, largest: int) -> QuantizedWeight:
+    """Values int8 [..., rows, columns], from −`largest` to `largest`, and scales [..., columns], symmetric about 0."""
+    scale = _not_zero(np.abs(matrix).max(axis=-2) / largest)
     values = np.rint(matrix / scale[..., None, :]).astype(np.int8)
     return QuantizedWeight(values, scale, np.zeros(scale.shape, np.int8), matrix.ndim - 1)
 
@@ -93,11 +96,19 @@ def emit_product(
             N=weight.values.shape[0],
             bits=precision.weight_bits,
             block_size=BLOCK,
-            accuracy_level=_ACCURACY_LEVEL,
+            accuracy_level=INT8_PRODUCTS,
         )
     emitter.nodes.append(product)
     if added:
         emitter.nodes.append(helper.make_node("Add", [*outputs, added], [output], name=f"{node.name}/add"))
+
+
+def emit_blockwise(emitter: Emitter, node: onnx.NodeProto) -> None:
+    """Append `node`, a MatMulNBits of the source, with its own weights and products in int8."""
+    kept = [attribute for attribute in node.attribute if attribute.name != "accuracy_level"]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute("accuracy_level", INT8_PRODUCTS)])
+    emitter.nodes.append(node)
 
 
 def emit_lstm(emitter: Emitter, node: onnx.NodeProto, weights: Sequence[QuantizedWeight]) -> None:

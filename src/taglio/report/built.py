@@ -55,7 +55,8 @@ def run_report(run: RunReport) -> list[Part]:
         f"Predicted {ms(run.predicted_s)}{elsewhere}, measured {ms(run.plan.steady_s)}, ratio {run.ratio:.3f}; "
         f"{run.steady_ratio:.3f} corrected for the machine's drift of {drift} since profiling."
     )
-    return [timed(walls, "Timed runs"), Text(text, "small")]
+    notes = [Text(f"Note: {run.note}.", "note")] if run.note else []
+    return [timed(walls, "Timed runs"), Text(text, "small"), *notes]
 
 
 def timed(walls: Mapping[str, WallTime], caption: str = "") -> Table:
@@ -68,36 +69,25 @@ def _schemes(outcome: Outcome) -> list[Part]:
     """The schemes that were tried; empty if there was no choice."""
     basis = outcome.metric.basis
     rows = [
-        [str(each.scheme), f"dropped: {each.dropped}", "", ""]
-        if each.dropped
-        else [str(each.scheme), ms(each.latency_s), shown(basis, each.error), ms(each.score_s)]
-        for each in outcome.schemes
+        [row.variant.scheme, f"dropped: {row.refused}", "", ""]
+        if row.refused
+        else [row.variant.scheme, ms(row.seconds), shown(basis, row.error), ms(row.score_s)]
+        for row in outcome.schemes
     ]
     return [Table(["scheme", "all int8", basis.title, "score"], rows, "Schemes tried")] if rows else []
 
 
-def repairs(outcome: Outcome) -> list[Part]:
-    """What each repair of int8 brought; empty if none was tried."""
-    basis = outcome.metric.basis
-    rows = []
-    for each in outcome.repairs:
-        errors = [shown(basis, each.before), shown(basis, each.error), f"{each.factor:.2f}"]
-        rows.append([each.repair, *errors, "kept" if each.kept else "left out"])
-    head = ["repair", "all int8 before", "after", "ratio on subsets", ""]
-    return [Table(head, rows, "Repairs tried: error before and after")] if rows else []
-
-
 def forms(outcome: Outcome) -> list[Part]:
-    """The forms without calibration that were tried; empty if there were none."""
+    """Every form that was raced on all blocks that have it, by place; empty if none was."""
     basis = outcome.metric.basis
     rows = []
-    for each in outcome.forms:
-        times = [ms(each.float_s), ms(each.latency_s), shown(basis, each.error)]
-        verdict = ["planned with" if each.kept else "left out"]
-        where = f"{each.precision}, {each.runtime}"
-        rows.append([where, *([f"dropped: {each.dropped}", "", "", ""] if each.dropped else times + verdict)])
+    for row in outcome.forms:
+        times = [ms(row.float_s), ms(row.seconds), shown(basis, row.error)]
+        verdict = ["planned with" if row.kept else "left out"]
+        where = f"{row.variant.form}, {row.variant.runtime}"
+        rows.append([where, *([f"dropped: {row.refused}", "", "", ""] if row.refused else times + verdict)])
     head = ["form", "float", "all blocks that have it", basis.title, ""]
-    return [Table(head, rows, "Forms without calibration")] if rows else []
+    return [Table(head, rows, "Forms raced on all blocks that have them")] if rows else []
 
 
 def configuration(material: Material) -> list[Part]:
@@ -108,7 +98,7 @@ def configuration(material: Material) -> list[Part]:
         total = sum(outcome.stage_seconds.values())
         seconds.append(["all", f"{total:.1f}\u00a0s, peak memory {size(outcome.peak_memory_bytes)}"])
         parts.append(Table([], seconds, "Time by stage", "words"))
-        parts += [*_schemes(outcome), *repairs(outcome), *forms(outcome)]
+        parts += [*_schemes(outcome), *forms(outcome)]
     return [Columns([[Table([], _settings(material), "Settings", "words")], parts], "print")]
 
 

@@ -19,7 +19,6 @@ from taglio.flow.work import Setup
 from taglio.flow.workspace import OUTCOME, fits
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
-from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, WholeRun
 from taglio.report.parts import Part, Text
 from taglio.run.in_process import RunReport
@@ -38,7 +37,8 @@ class Absent:
 @dataclass(frozen=True, slots=True)
 class Material:
     """The data that the page is drawn from. `absent` gives the reason for each part that is None, by its name here;
-    `tools` are the versions that measured the profile."""
+    `tools` are the versions that measured the profile. `built_in` is the folder, within the workspace, of what is to be
+    deployed: the components where nothing can leave taglio."""
 
     model: str
     profile: Profile
@@ -52,6 +52,7 @@ class Material:
     pareto: Front | None = None
     absent: dict[str, Absent] = field(default_factory=dict)
     tools: dict[str, str] = field(default_factory=dict)
+    built_in: str = workspace.DEPLOY
 
     @property
     def metric(self) -> Metric:
@@ -71,16 +72,8 @@ class Material:
         return next((run for run in self.profile.runs if run.name == name), None)
 
     def drift(self) -> float:
-        """How many times slower the float model was when the outcome was timed than when it was profiled, in the place
-        of the profile; 1 if it was not timed there."""
-        known, outcome = self.profiled(FLOAT_RUN), self.outcome
-        if outcome is None or known is None:
-            return 1.0
-        place, base = outcome.conditions.runtime, outcome.float32
-        timed = [each.latency_s for each in outcome.places if (each.name, each.runtime) == (FLOAT_RUN, place)]
-        if not timed and base.runtime == place:
-            timed = [base.latency.median_s]
-        return timed[0] / known.wall.median_s if timed and timed[0] is not None else 1.0
+        """How many times slower the float model was when the outcome was timed than when it was profiled."""
+        return 1.0 if self.outcome is None else self.outcome.drift
 
     def lacks(self, name: str) -> list[Part]:
         """What stands in the place of a missing part: why it is missing, and the command that makes it."""
@@ -110,17 +103,23 @@ def gather(folder: Path) -> Material:
     front = reader.artifact("pareto", Front, "pareto --cluster FILE --max-error E")
     reader.absent.pop("pareto", None)  # no stage of the flow
     tools = msgspec.json.decode(profile_path.read_bytes(), type=_Versions).tools
-    return Material(
-        name, profile, graph, setup, error, plan, outcome, manifest, run, front, absent=reader.absent, tools=tools
-    )
+    made = Material(name, profile, graph, setup, error, plan, outcome, manifest, run, front, reader.absent, tools)
+    return replace(made, built_in=_built_in(folder))
 
 
 def of_result(folder: Path, result: Result, manifest: Manifest) -> Material:
     """The material of a result whose artifacts were just written to `folder`."""
     absent = {workspace.RUN: _absent(folder, f"{workspace.RUN}.json is not in this folder.", "run")}
+    if result.error is None:
+        reason = "Errors of blocks were not studied, because no plan could be faster than float."
+        absent[workspace.ERROR] = _absent(folder, reason, "error")
     name = result.table.model if result.table is not None else folder.name
     made = Material(name, result.profile, result.graph, result.setup, result.error, result.plan, result.table, manifest)
-    return replace(made, absent=absent, tools=artifact.tools())
+    return replace(made, absent=absent, tools=artifact.tools(), built_in=_built_in(folder))
+
+
+def _built_in(folder: Path) -> str:
+    return workspace.DEPLOY if (folder / workspace.DEPLOY).is_dir() else workspace.COMPONENTS
 
 
 class _Reader:

@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 
 from taglio.flow import workspace
-from taglio.report import blocks, built, network, placement, predicted_error, predicted_time, summary, written
+from taglio.report import blocks, built, by_input, network, placement, predicted_error, predicted_time, summary, written
 from taglio.report.material import Material, gather
 from taglio.report.written import Section, Written
 from taglio.transaction import held
@@ -22,7 +22,7 @@ _SECTIONS = (
     ("network", "The network", (network.network,)),
     ("time", "Where the time goes", (predicted_time.where_it_goes,)),
     ("latency", "Latency, predicted and measured", (predicted_time.predicted_and_measured,)),
-    ("error", "Error, predicted and measured", (predicted_error.predicted_error,)),
+    ("error", "Error, predicted and measured", (predicted_error.predicted_error, by_input.by_input)),
     ("trade-off", "Error against latency", (predicted_error.trade_off,)),
     ("blocks", "Block by block", (blocks.damage_and_gain, blocks.ranked)),
     ("components", "Components", (placement.placement, placement.pareto, built.built, built.run)),

@@ -74,7 +74,13 @@ def _totals(plan: Plan, *, shared: bool = False) -> Facts:
         facts.insert(0, ("planned for", f"{plan.objective}, from {plan.start} and back"))
     if plan.shapes:
         facts.append(("shapes", measured_at(plan.shapes)))
-    facts.append(("latency", f"{ms(latency.value)} ({ms(latency.low)} … {ms(latency.high)}){summed}"))
+    ends = list(dict.fromkeys((ms(latency.low), ms(latency.high))))
+    interval = "" if ends == [ms(latency.value)] else f" ({' … '.join(ends)})"
+    facts.append(("latency", f"{ms(latency.value)}{interval}{summed}"))
+    woken = [piece for piece in plan.pieces if piece.waking_s > 0.0]
+    if woken:
+        total_s, count = sum(piece.waking_s for piece in woken), plural(len(woken), "component")
+        facts.append(("waking", f"{ms(total_s)} of it, in {count} on devices that wait for their inputs"))
     if plan.predicted_rate_per_s is not None:
         alone = " if alone on its devices" if shared else ""
         busiest = f" ({plan.busiest} is busiest)" if plan.busiest and plan.crossings else ""

@@ -8,11 +8,10 @@ from taglio.error.model import ErrorModel
 from taglio.error.tally import PartLoss
 from taglio.errors import plural
 from taglio.flow import workspace
-from taglio.flow.outcome import Outcome, Point
+from taglio.flow.outcome import STEADY, Outcome, Point
 from taglio.report.material import Material
 from taglio.report.parts import Axis, Cell, Chart, Columns, Facts, Mark, Part, Table, Text, curve
 from taglio.report.predicted_time import PURE
-from taglio.report.summary import STEADY
 from taglio.report.units import MISSING, allowed, limit, ms, ms_decimals, percent, shown
 
 # Above this ratio of errors a linear axis would crowd the plans at its foot.

@@ -6,13 +6,13 @@ from statistics import median
 
 from taglio.errors import plural
 from taglio.flow import workspace
+from taglio.flow.outcome import STEADY
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Breakdown, Profile, changes, flow_seconds, predict, writes
 from taglio.quantize.precision import Assignment, form_of
 from taglio.report.material import Material
 from taglio.report.network import short_name
 from taglio.report.parts import Axis, Bar, Bars, Chart, Columns, Mark, Part, Table, Text, curve, spread
-from taglio.report.summary import STEADY
 from taglio.report.units import MISSING, ms, ms_decimals, percent, signed_ms
 
 _BIGGEST = 10

@@ -4,23 +4,19 @@ from dataclasses import dataclass
 
 from taglio.error.loss import Metric
 from taglio.errors import plural
-from taglio.flow.curve import Level
-from taglio.flow.outcome import Outcome, Variant
+from taglio.flow.outcome import STEADY, Outcome, Variant
 from taglio.flow.workspace import OUTCOME
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import predict
 from taglio.profile.wall_time import WallTime
+from taglio.report import answer, remarks
 from taglio.report.material import Material
 from taglio.report.parts import Cell, Facts, Heading, Items, Part, Table, Text, Tiles
 from taglio.report.placement import measured_at
-from taglio.report.units import MISSING, allowed, ms, ms_decimals, shown, size, times
+from taglio.report.units import MISSING, about, allowed, ms, ms_decimals, shown, size
 
-# A smaller drift counts as none.
-STEADY = 0.03
 # If the plan has less than this share of the candidates in int8, the costliest blocks are named.
 _FEW = 0.5
-# A predicted speed-up that is no more than this factor above the plan's counts as none.
-_GAIN = 1.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,81 +41,58 @@ def headline(material: Material) -> list[Part]:
 
 
 def _headline(material: Material) -> str:
+    if material.outcome is not None:
+        return answer.sentence(material.outcome, material.built_in)
     columns = {column.name: column for column in _columns(material)}
-    base, plan = columns["float"], columns.get("plan")
-    outcome, metric = material.outcome, material.metric
-    moved = outcome is not None and outcome.plan.runtime != outcome.float32.runtime
-    if outcome is not None and _stays(outcome):
-        limit = f"{metric.title} {allowed(metric, outcome.max_error)}"
-        return f"Keep float: nothing within the {limit} is clearly faster"
-    if outcome is not None:
-        gain = outcome.float32.latency.median_s / outcome.plan.latency.median_s
-        errors = f"{metric.title} {shown(metric, outcome.plan.error)} ({allowed(metric, outcome.max_error)})"
-        for also, other in zip(outcome.also, outcome.plan.others, strict=False):
-            most = allowed(also.metric, also.max_error)
-            errors += f", {also.metric.title} {shown(also.metric, other.loss)} ({most})"
-        where = f" in {outcome.float32.runtime}, by running in {outcome.plan.runtime}" if moved else ""
-        return f"{times(gain)} as fast as float{where}, {errors}"
+    base, plan, metric = columns["float"], columns.get("plan"), material.metric
     if plan is not None and plan.predicted_s and base.predicted_s:
         bound = material.max_error
         ceiling = "" if bound is None else f" ({allowed(metric, bound)})"
         error = plan.error if plan.error is not None else plan.predicted_error
         how = metric.title if plan.error is not None else f"predicted {metric.title}"
-        gain = base.predicted_s / plan.predicted_s
-        return f"Predicted {times(gain)} as fast as float, {how} {shown(metric, error)}{ceiling}"
+        gain = about(base.predicted_s / plan.predicted_s)
+        return f"Predicted to be {gain} as fast as float, not confirmed; {how} {shown(metric, error)}{ceiling}"
     int8 = columns["all int8"]
     if base.measured_s and int8.measured_s:
-        return f"All int8 is {times(base.measured_s / int8.measured_s)} as fast as float, before any limit on its error"
+        gain = about(base.measured_s / int8.measured_s)
+        return f"All int8 is {gain} as fast as float, not confirmed, before any limit on its error"
     return f"{material.model} was profiled"
 
 
-def _stays(outcome: Outcome) -> bool:
-    """Whether the plan is the float model in the runtime that it is compared with."""
-    return outcome.plan.int8_blocks == 0 and outcome.plan.runtime == outcome.float32.runtime
-
-
-def _gains(outcome: Outcome) -> list[Level]:
-    """The larger limits that gain: over the plan, over smaller limits, and over all int8 where that is within them."""
-    float_s = outcome.float32.latency.median_s
-    reached, int8 = 1.0 if _stays(outcome) else float_s / outcome.plan.latency.median_s, outcome.int8
-    found: list[Level] = []
-    for level in outcome.curve:
-        known = float_s / int8.latency.median_s if int8.int8_blocks and int8.holds(level.max_error) else 0.0
-        if level.speed_up >= _GAIN * max(reached, known):
-            found.append(level)
-            reached = level.speed_up
-    return found
-
-
 def lede(material: Material) -> list[Part]:
+    """The result of all-int8 instead, how sure the plan is, and every note, the most important first."""
+    outcome = material.outcome
+    if outcome is None:
+        return []
+    notes = (*remarks.ranked(outcome), *remarks.facts(outcome))
+    return [*verdict(material), *(Text(f"Note: {note}", "note") for note in notes)]
+
+
+def verdict(material: Material) -> list[Part]:
     """The result of all-int8 instead, and how sure the plan is."""
     outcome, metric = material.outcome, material.metric
     if outcome is None:
         return []
-    gain = outcome.float32.latency.median_s / outcome.int8.latency.median_s
+    gain = about(answer.measured_ratio(outcome, outcome.int8))
     holds = outcome.int8.holds(outcome.max_error)
-    verdict = "within the limit" if holds else "beyond the limit"
+    limit = "within the limit" if holds else "beyond the limit"
     if outcome.int8.lost:
-        verdict = "rejected because an output loses its information"
+        limit = "rejected because an output loses its information"
     place = f" in {outcome.int8.runtime}" if outcome.int8.runtime != outcome.plan.runtime else ""
     text = (
-        f"All int8 ({plural(outcome.int8.int8_blocks, 'block')}){place}: {times(gain)} as fast as float, "
-        f"{metric.title} {shown(metric, outcome.int8.error)}, {verdict}. The plan has "
+        f"All int8 ({plural(outcome.int8.int8_blocks, 'block')}){place}: {gain} as fast as float, not confirmed; "
+        f"{metric.title} {shown(metric, outcome.int8.error)}, {limit}. The plan has "
         f"{outcome.plan.int8_blocks} of {plural(outcome.blocks, 'block')} in int8; {_status(outcome)}."
     )
     if not outcome.int8.int8_blocks:
         text = f"No block computes in int8{material.graph.refusal()}."
-    if outcome.curve:
-        gains = _gains(outcome)
-        listed = ", ".join(f"{times(each.speed_up)} at {shown(metric, each.max_error)}" for each in gains)
-        measured = not holds and outcome.plan.latency.median_s >= _GAIN * outcome.int8.latency.median_s
-        if gains or not measured:  # else all int8 shows that a larger limit gains
-            text += f" A larger limit is predicted to {f'give {listed}' if gains else 'gain nothing'}."
+    if line := answer.larger_limit(outcome):
+        text += f" {line[0].upper()}{line[1:]}."
     if outcome.costly and outcome.plan.int8_blocks < _FEW * outcome.candidates:
         listed = ", ".join(f"{each.block} ({shown(metric.basis, each.error)})" for each in outcome.costly)
         errors = "errors" if metric.smooth else f"{metric.basis.name} errors"
         text += f" Largest {errors}, one block in int8: {listed}."
-    return [Text(text, "lede"), *(Text(f"Note: {note}", "note") for note in outcome.unsure())]
+    return [Text(text, "lede")]
 
 
 def tiles(material: Material) -> list[Part]:
@@ -130,7 +103,7 @@ def tiles(material: Material) -> list[Part]:
     base, plan = outcome.float32, outcome.plan
     share = plan.error / outcome.max_error if outcome.max_error else 0.0
     items: list[tuple[str, str, float | None]] = [
-        (ms(plan.latency.median_s), f"per inference; float {ms(base.latency.median_s)}", None),
+        (ms(answer.latency_s(outcome, plan)), f"per inference; float {ms(answer.latency_s(outcome, base))}", None),
         (shown(metric, plan.error), f"{metric.title}; {allowed(metric, outcome.max_error)}", share),
         (size(plan.size_bytes), f"on disk; float {size(base.size_bytes)}", None),
     ]
@@ -156,12 +129,14 @@ def side_by_side(material: Material) -> list[Part]:
         ["latency predicted", *(ms(column.predicted_s, decimals) for column in columns)],
         ["predicted ÷ measured", *(ratio(column) for column in columns)],
     ]
+    if outcome is not None:
+        rows += _speed_ups(outcome)
     if abs(drift - 1.0) > STEADY:
         rows.append(["… corrected for drift", *(ratio(column, drift) for column in columns)])
     rows += [
         ["p95 measured", *(ms(column.latency.p95_s if column.latency else None, decimals) for column in columns)],
         [f"{metric.title} measured", *(_judged(metric, column.error, bound) for column in columns)],
-        *([] if outcome is None else [_intervals(outcome)]),
+        *([] if outcome is None else _by_input(outcome)),
         [
             f"{metric.title} predicted{_of_fewer(outcome)}",
             *(shown(metric, column.predicted_error) for column in columns),
@@ -170,7 +145,7 @@ def side_by_side(material: Material) -> list[Part]:
         ["int8 blocks", *(MISSING if column.int8_blocks is None else column.int8_blocks for column in columns)],
     ]
     rows = [row for row in rows if any(cell != MISSING for cell in row[1:])]
-    return [Table(["", *(column.name for column in columns)], rows, look="compare"), *_drift(material)]
+    return [Table(["", *(column.name for column in columns)], rows, look="compare"), *_newer_plan(material)]
 
 
 def parts(material: Material) -> list[Part]:
@@ -223,12 +198,14 @@ def places(material: Material, most: int | None = None) -> list[Part]:
 def conditions(material: Material) -> list[Part]:
     """Where and how the figures were measured."""
     known, outcome = material.profile.conditions, material.outcome
+    moved = outcome is not None and outcome.plan.runtime != known.runtime
+    runtime = f"{known.runtime} {known.runtime_version}"
     spinning = "spinning" if known.spinning else "not spinning"
     facts = [
         ("machine", str(known.machine)),
         ("threads", f"{known.threads}, {spinning} between kernels"),
-        ("runtime", f"{known.runtime} {known.runtime_version}, optimisation {known.optimization}"),
-        *([("the plan runs in", outcome.plan.runtime)] if outcome and outcome.plan.runtime != known.runtime else []),
+        ("profiled in" if moved else "runtime", f"{runtime}, optimisation {known.optimization}"),
+        *([("plan runs in", outcome.plan.runtime)] if outcome and moved else []),
         ("scheme", str(material.profile.scheme)),
         *([("shapes", measured_at(known.shapes))] if known.shapes else []),
     ]
@@ -236,6 +213,19 @@ def conditions(material: Material) -> list[Part]:
         held_out = f"{outcome.held_out_samples} held out to measure error and accuracy"
         facts.append(("samples", f"{outcome.calibration_samples} for calibration, {held_out}"))
     return [Facts(facts)]
+
+
+def _speed_ups(outcome: Outcome) -> list[list[object]]:
+    """How many times as fast as float each form is, and was predicted to be."""
+    variants = _variants(outcome)
+    others = [variant for name, variant in variants.items() if name != "float"]
+    if answer.float_stays(outcome):
+        others = others[:-1]
+    missing = [MISSING] * (len(variants) - len(others) - 1)
+    return [
+        ["speed-up", MISSING, *(answer.speed_up(outcome, variant) for variant in others), *missing],
+        ["speed-up predicted", MISSING, *(answer.predicted_speed_up(outcome, variant) for variant in others), *missing],
+    ]
 
 
 def _judged(metric: Metric, loss: float | None, limit: float | None) -> object:
@@ -254,13 +244,13 @@ def _variants(outcome: Outcome) -> dict[str, Variant]:
     return {"float": outcome.float32, **int8, "plan": outcome.plan}
 
 
-def _intervals(outcome: Outcome) -> list[object]:
-    metric = outcome.metric
-    texts = [
-        MISSING if each.interval is None else " … ".join(shown(metric, end) for end in metric.ascending(each.interval))
-        for each in _variants(outcome).values()
+def _by_input(outcome: Outcome) -> list[list[object]]:
+    """The upper end of the error, and the worst input."""
+    metric, variants = outcome.metric, _variants(outcome).values()
+    return [
+        [f"{metric.title}, upper end (95\u00a0%)", *(shown(metric, each.error_upper) for each in variants)],
+        [f"{metric.title}, worst input", *(shown(metric, each.worst_input) for each in variants)],
     ]
-    return [f"{metric.title}, 90\u00a0% interval", *texts]
 
 
 def _scores(outcome: Outcome) -> list[list[object]]:
@@ -317,26 +307,14 @@ def _status(outcome: Outcome) -> str:
         margin = f" by more than {by}" if gap > 1e-6 else ""
         return f"according to the measured times, no plan within the limit is faster{margin}"
     if status == "measured":
-        though = f", though predicted {by} slower than the solver's plan" if gap > 1e-6 else ""
-        return f"no other was clearly faster when timed{though}"
+        though = f", though the tables predicted it {by} slower than the solver's own plan" if gap > 1e-6 else ""
+        return f"of the plans that were timed, none within the limit is clearly faster{though}"
     return f"solver status {status!r}, at most {by} slower than the optimum"
 
 
-def _drift(material: Material) -> list[Part]:
-    """A note if the machine changed speed, or if the plan is newer than the timings."""
-    notes: list[Part] = []
-    drift = material.drift()
-    if abs(drift - 1.0) > STEADY:
-        change = f"{abs(drift - 1.0) * 100:.0f}\u00a0% {'slower' if drift > 1.0 else 'faster'}"
-        notes.append(
-            Text(
-                f"The machine was {change} than during profiling, judged by the float model. Corrected for this drift, "
-                "a ratio of 1 is a perfect prediction.",
-                "small",
-            )
-        )
+def _newer_plan(material: Material) -> list[Part]:
+    """A note if the plan is newer than the timings."""
     plan, outcome = material.plan, material.outcome
-    if plan is not None and outcome is not None and plan.predicted_latency_s.value != outcome.plan.predicted_latency_s:
-        text = "plan.json is newer than these timings: the sections below show the newer plan."
-        notes.append(Text(text, "small"))
-    return notes
+    if plan is None or outcome is None or plan.predicted_latency_s.value == outcome.plan.predicted_latency_s:
+        return []
+    return [Text("plan.json is newer than these timings: the sections below show the newer plan.", "small")]

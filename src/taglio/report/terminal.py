@@ -6,62 +6,63 @@ from typing import Any
 
 import msgspec
 
+from taglio.cluster.planning.explain import Alternative, amount
+from taglio.cluster.planning.place import Answer
+from taglio.cluster.planning.workload import Objective
 from taglio.components.build import Manifest
 from taglio.components.prove import Proof
-from taglio.data.spec import Dim
-from taglio.data.spec import shown as shown_dims
+from taglio.deploy.export import Export
 from taglio.error.loss import RELATIVE, Metric, source_of
 from taglio.error.model import ErrorModel
 from taglio.errors import plural
 from taglio.flow import workspace
+from taglio.flow.deliver import Delivered
 from taglio.flow.outcome import Outcome, Quantized, Variant
+from taglio.flow.promise import Checked, Verdict
 from taglio.flow.sensitivity import Sensitivity, ranks
-from taglio.model.graph import Graph
-from taglio.model.inputs import spec_of
-from taglio.model.load import Model
-from taglio.model.quantized import listed, quantized_operators
-from taglio.plan.explain import Alternative, amount
-from taglio.plan.place import Answer
 from taglio.plan.result import Plan
-from taglio.plan.workload import Objective
 from taglio.profile.layerwise import LayerTimes, predict_sum
-from taglio.report import blocks, built, placement, predicted_error, predicted_time, summary
+from taglio.report import answer, blocks, built, placement, predicted_error, predicted_time, remarks, summary
 from taglio.report.console import say, show
 from taglio.report.material import Material
 from taglio.report.parts import Table
 from taglio.report.units import MISSING, ms, percent, shown, size
 from taglio.run.in_process import StepsReport
-from taglio.weights import listed_bytes, weight_bytes
 
 _WORST = 20
 _PLACES = 12
-# Rows of `inspect`: rich takes 2 ms for each.
-_ROWS = 1_000
 # Smaller shares of a device's time are not printed.
 _LEAST_LOAD = 1e-3
 
 
 def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
     """The JSON object of `taglio optimize --json`."""
-    plan, metric = outcome.plan, outcome.metric
+    plan, metric, ratio = outcome.plan, outcome.metric, outcome.ratio(outcome.plan)
     return {
-        "float32": _variant(outcome.float32, metric),
-        "int8": _variant(outcome.int8, metric),
+        "float32": _variant(outcome, outcome.float32, metric),
+        "int8": _variant(outcome, outcome.int8, metric),
         "metric": {"name": metric.name, "bound": metric.value(outcome.max_error)},
         "also": [
             {"name": each.metric.name, "bound": each.metric.value(each.max_error), "max_error": each.max_error}
             for each in outcome.also
         ],
         "plan": {
-            **_variant(plan, metric),
+            **_variant(outcome, plan, metric),
             **_fields(plan, "predicted_latency_s", "predicted_error", "runtime", "int8_blocks"),
             **_fields(outcome, "max_error", "status", "gap", "blocks"),
+            "ratio": ratio,
+            "steady_ratio": None if ratio is None else ratio * outcome.drift,
+            "predicted_ratio_to_float": outcome.predicted_ratio(plan),
         },
-        **_fields(outcome, "doubt", "scheme", "repairs", "forms", "places", "curve", "notes", "stage_seconds"),
-        **_fields(outcome, "search_samples"),
+        **_speedup(outcome),
+        **_fields(outcome, "doubt", "drift", "scheme", "schemes", "forms", "places", "curve", "stage_seconds"),
+        "notes": outcome.noted(),
+        **_fields(outcome, "search_samples", "interrupted"),
+        "unseen": None if outcome.unseen is None else msgspec.to_builtins(outcome.unseen),
         "peak_memory_bytes": outcome.peak_memory_bytes,
         "artifacts": {
             "model": str(folder / workspace.COMPONENTS / "model.onnx"),
+            "deploy": str(folder / workspace.DEPLOY),
             "plan": str(folder / f"{workspace.PLAN}.json"),
             "profile": str(folder / f"{workspace.PROFILE}.json"),
             "error_model": str(folder / f"{workspace.ERROR}.json"),
@@ -70,12 +71,21 @@ def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _variant(each: Variant, metric: Metric) -> dict[str, Any]:
+def _speedup(outcome: Outcome) -> dict[str, float | None]:
+    """The confirmed speed-up; all null where float stays."""
+    race = outcome.speedup
+    if race is None:
+        return {"speedup": None, "speedup_low": None, "speedup_high": None}
+    return {"speedup": race.ratio, "speedup_low": race.low, "speedup_high": race.high}
+
+
+def _variant(outcome: Outcome, each: Variant, metric: Metric) -> dict[str, Any]:
+    """Latencies are those of the race where a variant took part in it, so that they fit the speed-up."""
     return {
         "value": metric.value(each.error),
-        "latency_s": each.latency.median_s,
+        "latency_s": answer.latency_s(outcome, each) or each.latency.median_s,
         "latency_p95_s": each.latency.p95_s,
-        **_fields(each, "error", "size_bytes", "accuracy", "interval"),
+        **_fields(each, "error", "error_upper", "worst_input", "size_bytes", "accuracy"),
         "parts": msgspec.to_builtins(each.parts),
         "also": {other.metric.name: {"value": other.value, "error": other.loss} for other in each.others},
     }
@@ -103,66 +113,38 @@ def sensitivity_object(rows: Sequence[Sensitivity], known: ErrorModel) -> dict[s
     return {"metric": basis.name, "sensitivity": listed}
 
 
-def outcome(folder: Path, material: Material) -> None:
-    """Print the result in one sentence, float, all-int8 and the plan side by side, and what was written."""
+def outcome(folder: Path, material: Material, *, verbose: bool = False) -> None:
+    """Print the answer in one sentence, a small table, the most important remarks, and what was written; if `verbose`
+    everything that the page has in words and tables."""
     result = material.outcome
     assert result is not None
+    say(answer.sentence(result, str(folder / material.built_in)))
+    show(answer.tables(result))
+    lines = remarks.ranked(result)
+    for line in lines if verbose else remarks.shortened(lines, str(folder / workspace.REPORT)):
+        say(f"- {line}")
+    if verbose:
+        _everything(material, result)
+    _say_source(result.metric)
+    say(f"wrote {folder / workspace.COMPONENTS / 'model.onnx'} and {folder / workspace.REPORT}")
+
+
+def _everything(material: Material, result: Outcome) -> None:
     say(f"{result.model}: {plural(result.blocks, 'block')}, {result.candidates} can be int8; scheme {result.scheme}")
     show(summary.conditions(material))
-    show([*built.repairs(result), *built.forms(result)])
+    show(built.forms(result))
     show(summary.side_by_side(material))
     show(summary.parts(material))
     show(summary.places(material, _PLACES))
-    show(summary.headline(material))
-    show(summary.lede(material))
-    _say_source(result.metric)
+    show(summary.verdict(material))
+    for note in remarks.facts(result):
+        say(f"Note: {note}")
     say(f"took {sum(result.stage_seconds.values()):.0f} s, peak memory {size(result.peak_memory_bytes)}")
-    say(f"wrote {folder / workspace.COMPONENTS / 'model.onnx'} and {folder / workspace.REPORT}")
 
 
 def _say_source(metric: Metric) -> None:
     if metric.own:
         say(f"{metric.name} was imported from {source_of(metric.name)}")
-
-
-def inspect(model: Model, graph: Graph, chosen: set[str] | None, assumed: str = "") -> None:
-    """Print one row per block (None: all), and the sizes `assumed` for dynamic dimensions."""
-    tensors = graph.tensor_map()
-    head = ["block", "operators", "MFLOPs", "weights", "in int8", "output", "in int8", "int8?"]
-    rows = []
-    for block in graph.blocks:
-        if chosen is None or block.name in chosen:
-            outputs = [tensors[name] for name in block.outputs]
-            weights = (size(block.weight_bytes(32)), size(block.weight_bytes(8)))
-            written = (size(sum(each.float_bytes for each in outputs)), size(sum(each.int8_bytes for each in outputs)))
-            flops = f"{block.flops / 1e6:.2f}"
-            if any(each.shape is None for each in outputs):
-                flops, written = MISSING, (MISSING, MISSING)
-            able = "yes" if block.quantizable else f"no: {block.refusal}"
-            rows.append([block.name, block.kind, flops, *weights, *written, able])
-    show([Table(head, rows, words=frozenset({1, 7}), first=_ROWS)])
-    known = all(tensor.shape is not None for tensor in graph.tensors)
-    opset = f", opset {model.opset}" if model.opset else ""
-    counted = f", {sum(block.flops for block in graph.blocks) / 1e9:.3f} GFLOPs" if known else ""
-    say(
-        f"{model.name}: {plural(len(graph.blocks), 'block')}, {len(graph.candidates())} can be int8{counted}, "
-        f"{size(weight_bytes(model.proto) + listed_bytes(model.proto.graph.node))} of weights{opset}"
-    )
-    if counts := quantized_operators(model.proto):
-        say(f"already quantised: {listed(counts)}; kept as they are (--requantize converts those with a float form)")
-    for spec in model.inputs:
-        say(f"input  {spec.name} {_dims(spec.shape)} {spec.dtype}")
-    for value in model.proto.graph.output:
-        tensor = tensors[value.name]
-        shape = spec_of(value).shape if tensor.shape is None else tensor.shape
-        say(f"output {value.name} {_dims(shape)} {tensor.dtype}")
-    if assumed:
-        say(assumed)
-
-
-def _dims(shape: Sequence[Dim] | None) -> str:
-    fixed = shape is not None and all(isinstance(dim, int) for dim in shape)
-    return "x".join(map(str, shape or ())) or "scalar" if fixed else shown_dims(shape)
 
 
 def profile(material: Material, layers: LayerTimes | None = None) -> None:
@@ -246,6 +228,46 @@ def build(folder: Path, manifest: Manifest, proof: Proof) -> None:
     say(f"wrote {folder / workspace.COMPONENTS}")
 
 
+def delivered(folder: Path, result: Delivered) -> None:
+    """Print what runs without taglio and how far its answers are off, or why there is nothing."""
+    proof = result.proof
+    if proof is None:
+        say(f"{folder / workspace.DEPLOY} was not written: {result.refusal}")
+        return
+    same = "identical to" if proof.distance == 0.0 else f"within {proof.distance:.0e} of"
+    say(
+        f"to deploy without taglio: {folder / workspace.DEPLOY}; run without taglio, its answers to "
+        f"{plural(proof.samples, 'held-out input')} are {same} those measured here"
+    )
+
+
+def checked(result: Checked) -> None:
+    """Print a row for each promise, and the verdict on all."""
+    rows = [[row.name, row.then, row.now, row.verdict, row.detail] for row in result.promises]
+    show([Table(["promise", "then", "now", "verdict", ""], rows, words=frozenset({1, 2, 3, 4}))])
+    say(
+        {
+            Verdict.HOLDS: "every promise that could be judged holds",
+            Verdict.BROKEN: "a promise is broken (exit code 5)",
+            Verdict.UNKNOWN: "not every promise could be judged (exit code 6)",
+        }[result.verdict]
+    )
+
+
+def exported(result: Export) -> None:
+    """Print what was exported, what proves it, and what the server does otherwise."""
+    if not result.models:
+        say(f"wrote {result.folder}: a copy of {workspace.DEPLOY}/, every file checked by its hash")
+        return
+    say(
+        f"wrote {result.folder}, {plural(len(result.models), 'model')} for {result.layout}; opened as the server opens "
+        f"it, its answers to {plural(result.samples, 'input')} are {result.agreement} those delivered"
+    )
+    for model in result.models:
+        for remark in model.remarks:
+            say(f"{model.name}: {remark}")
+
+
 def steps(result: StepsReport) -> None:
     """Print a session's steps beside the float model's."""
     show([built.timed({"float": result.float32, "plan": result.plan})])
@@ -261,8 +283,9 @@ def steps(result: StepsReport) -> None:
 
 def quantized(result: Quantized) -> None:
     """Print what was quantised and written."""
+    how = f"{result.method} ({', '.join(result.schemes)})" if result.schemes else result.method
     say(
-        f"{result.method}: {result.blocks} of {result.candidates} candidate blocks; {size(result.float_size_bytes)} "
+        f"{how}: {result.blocks} of {result.candidates} candidate blocks; {size(result.float_size_bytes)} "
         f"became {size(result.size_bytes)}; error {percent(result.error)} on held-out inputs"
     )
     if len(result.parts) > 1 or any(each.lost for each in result.parts):
@@ -287,6 +310,6 @@ def report(folder: Path, material: Material) -> None:
         show(built.run_report(material.run))
     if material.outcome is not None:
         say("\nResult")
-        outcome(folder, material)
+        outcome(folder, material, verbose=True)
     for absent in material.absent.values():
         say(f"missing: {absent.reason} To make it: {absent.command}")

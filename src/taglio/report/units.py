@@ -88,3 +88,11 @@ def times(ratio: float | None) -> str:
     if not isfinite(ratio):
         return figures(ratio)
     return f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.1f}×"
+
+
+def about(ratio: float) -> str:
+    """A speed-up that no race confirmed, with two digits, such as "about 1.3 ×"."""
+    if not isfinite(ratio):
+        return f"about {figures(ratio)} ×"
+    text = f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2g}"
+    return f"about {text} ×"

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from taglio.components.build import Manifest
-from taglio.errors import BadData, MeasurementFailed, one_line
+from taglio.errors import BadData, MeasurementFailed
 from taglio.profile.stopwatch import Run
 from taglio.profile.wall_time import WallTime, summarize
 from taglio.progress import Progress, reported
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.places import require_here
-from taglio.runtimes.session import Session, opener
+from taglio.runtimes.session import Session, opener, why_failed
 
 WARMUP = 3
 
@@ -39,7 +39,7 @@ class RunReport:
     machine, without links. `drift` is the float model's time now over its time in the profile, to separate a change of
     the machine's speed from a wrong prediction: `ratio` = predicted / measured, `steady_ratio` the same corrected for
     drift. The prediction is for the runtime of the profile (`profiled_in`): if `runtime` is another, the ratios compare
-    the two runtimes.
+    the two runtimes. `note` says why answers here may differ from those on the processor of the profile.
     """
 
     plan: WallTime
@@ -53,6 +53,7 @@ class RunReport:
     runtime: str = NAME
     here: bool = False
     profiled_in: str = NAME
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +85,18 @@ class Executor:
         """Open each component in the runtime named by the manifest, or all in `runtime`; `concurrent` says whether
         several threads may run it at once. Raises BadOption if this machine does not have the runtime."""
         self.manifest = manifest
-        self._pieces = []
+        self._names = frozenset(manifest.inputs)
+        self._without_states = manifest.without_states()[1]
+        self._pieces: list[_Opened] = []
         for piece in manifest.pieces:
             place = runtime or piece.runtime
             require_here(place, f"{folder / piece.file}")
             opened = opener(place)(folder / piece.file, replace(options, bfloat16=piece.bfloat16))
-            self._pieces.append((piece, opened))
+            self._pieces.append(
+                _Opened(piece.name, opened, [port.name for port in piece.inputs], [port.name for port in piece.outputs])
+            )
+        first = self._pieces[0]
+        self._whole = first if (first.inputs, first.outputs) == ([*manifest.inputs], [*manifest.outputs]) else None
         self.runtime = runtime or manifest.pieces[0].runtime
         self.concurrent = all((runtime or piece.runtime) == NAME for piece in manifest.pieces)
 
@@ -102,25 +109,37 @@ class Executor:
     ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
         """The outputs that are not states, and the new states by input name; `states` are those of the previous step
         (None: this is the first)."""
-        before = {each.past: each.first() for each in self.manifest.states} if states is None else states
-        found = dict(zip(self.manifest.outputs, self.run({**feed, **before}), strict=True))
-        after = {each.past: found[each.present] for each in self.manifest.states}
-        return [found[name] for name in self.manifest.without_states()[1]], after
+        before = {state.past: state.first() for state in self.manifest.states} if states is None else states
+        outputs = dict(zip(self.manifest.outputs, self.run({**feed, **before}), strict=True))
+        after = {state.past: outputs[state.present] for state in self.manifest.states}
+        return [outputs[name] for name in self._without_states], after
 
     def run(self, feed: Mapping[str, np.ndarray], seconds: dict[str, float] | None = None) -> list[np.ndarray]:
-        """The model's outputs for one feed; if `seconds` is given, each component's time is added to it."""
-        missing = [name for name in self.manifest.inputs if name not in feed]
-        if missing:
-            raise BadData(f"input {missing[0]} is missing: the model reads {', '.join(self.manifest.inputs)}")
+        """The model's outputs for one feed; if `seconds` is given, each component's time is added to it. May be called
+        from several threads at once."""
+        if self._whole is not None and seconds is None and feed.keys() == self._names:
+            return self._whole.session.run(self._whole.outputs, feed)
+        for name in self.manifest.inputs:
+            if name not in feed:
+                raise BadData(f"input {name} is missing: the model reads {', '.join(self.manifest.inputs)}")
         tensors = dict(feed)
-        for piece, session in self._pieces:
-            names = [port.name for port in piece.outputs]
+        for piece in self._pieces:
             start = time.perf_counter()
-            outputs = session.run(names, {port.name: tensors[port.name] for port in piece.inputs})
+            values = piece.session.run(piece.outputs, {name: tensors[name] for name in piece.inputs})
             if seconds is not None:
                 seconds[piece.name] = seconds.get(piece.name, 0.0) + time.perf_counter() - start
-            tensors.update(zip(names, outputs, strict=True))
+            tensors.update(zip(piece.outputs, values, strict=True))
         return [tensors[name] for name in self.manifest.outputs]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A component's session, and the tensors that it reads and writes."""
+
+    name: str
+    session: Session
+    inputs: list[str]
+    outputs: list[str]
 
 
 @contextmanager
@@ -131,7 +150,7 @@ def _told(what: str) -> Iterator[None]:
     except BadData:
         raise
     except Exception as error:
-        raise MeasurementFailed(f"{what}: {one_line(error, 200)}") from None
+        raise MeasurementFailed(f"{what}: {why_failed(error)}") from None
 
 
 def time_plan(

@@ -1,19 +1,21 @@
 """ONNX Runtime sessions: options in one value, errors in one line. Times nothing."""
 
+import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import TensorProto, helper
 
 from taglio import weights
+from taglio.cores import available_cores
 from taglio.errors import BadData, BadModel, BadOption, MeasurementFailed, one_line
+from taglio.runtimes.onnxruntime_words import advice, without_sources
 
 NAME = "onnxruntime"
 PROVIDERS = ("CPUExecutionProvider",)
@@ -43,12 +45,15 @@ _DUPLICATES, _MOST_COMPARED = "CommonSubexpressionElimination", 10_000
 class SessionOptions:
     """How a session is opened.
 
-    `spinning` lets idle threads busy-wait: faster on a dedicated machine, very slow on a shared one. `providers` are
-    ONNX Runtime's; an operator goes to the first that can run it, whose settings are `provider`. `runtime` names the
-    place for callers that choose one (see session.py); this module always opens ONNX Runtime. `bfloat16` names the
-    tensors that are computed in bfloat16 where a place mixes it with float32. `lean` takes less memory where
-    nothing is timed: operators run in the order of the file (by default, those whose results only the caller reads run
-    last, and what they read is held until then), and no memory is planned by the first run.
+    `threads` are those of one run; 0: as many as the process may use. `spinning` lets idle threads busy-wait: faster on
+    a dedicated machine, very slow on a shared one. `providers` are ONNX Runtime's; an operator goes to the first that
+    can run it, whose settings are `provider`. `runtime` names the place for callers that choose one (see session.py);
+    this module always opens ONNX Runtime. `bfloat16` names the tensors that are computed in bfloat16 where a place
+    mixes it with float32. `lean` takes less memory where nothing is timed: operators run in the order of the file (by
+    default, those whose results only the caller reads run last, and what they read is held until then), and no memory
+    is planned by the first run. `kernel_cache` is how many kernels OpenVINO keeps for shapes that it has seen (None:
+    its default). `folded_bytes` is the size of the largest constant that may replace operators (None: ONNX Runtime's
+    limit, a gigabyte).
     """
 
     threads: int
@@ -59,6 +64,8 @@ class SessionOptions:
     runtime: str = NAME
     bfloat16: tuple[str, ...] = ()
     lean: bool = False
+    kernel_cache: int | None = None
+    folded_bytes: int | None = None
 
 
 def providers_for(device: str) -> tuple[str, ...]:
@@ -76,23 +83,6 @@ def providers_for(device: str) -> tuple[str, ...]:
 def version() -> str:
     """ONNX Runtime's version string."""
     return str(ort.__version__)
-
-
-@cache
-def sums_saturate() -> bool:
-    """Whether 16-bit sums of u8×s8 products saturate on this processor, as on x86 before VNNI: found by computing."""
-    depth, size = 32, 16
-    node = helper.make_node("MatMulInteger", ["a", "b"], ["y"])
-    given = [
-        helper.make_tensor_value_info("a", TensorProto.UINT8, [size, depth]),
-        helper.make_tensor_value_info("b", TensorProto.INT8, [depth, size]),
-    ]
-    wanted = [helper.make_tensor_value_info("y", TensorProto.INT32, [size, size])]
-    graph = helper.make_graph([node], "largest sums", given, wanted)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    most = {"a": np.full((size, depth), 255, np.uint8), "b": np.full((depth, size), 127, np.int8)}
-    (found,) = run_session(open_session(model, SessionOptions(1)), ("y",), most, "the largest u8 and s8 values")
-    return bool((found != depth * 255 * 127).any())
 
 
 def open_session(
@@ -115,14 +105,14 @@ def open_session(
     """
     config = ort.SessionOptions()
     config.graph_optimization_level = _LEVELS[options.optimization]
-    config.intra_op_num_threads = options.threads
+    config.intra_op_num_threads = options.threads or available_cores()
     config.inter_op_num_threads = 1
-    config.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     if options.lean:
         config.execution_order = ort.ExecutionOrder.PRIORITY_BASED
         config.enable_mem_pattern = False
     config.log_severity_level = 4
-    config.add_session_config_entry("session.intra_op.allow_spinning", "1" if options.spinning else "0")
+    for name, value in _entries(options).items():
+        config.add_session_config_entry(name, value)
     if options.providers != PROVIDERS:
         config.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if save_optimized is not None:
@@ -140,7 +130,7 @@ def open_session(
         config.add_session_config_entry(f"{prefix}min_size_in_bytes", str(weights.LEAST_BYTES))
     elif folder is not None and save_optimized is not None and isinstance(model, onnx.ModelProto):
         weights.link_beside(model, save_optimized)
-    providers = [(options.providers[0], dict(options.provider)), *options.providers[1:]]
+    providers = _providers(options)
     large = isinstance(model, onnx.ModelProto) and len(model.graph.node) > _MOST_COMPARED
     disabled = [_DUPLICATES] if large and options.optimization is Optimization.BASIC else None
     try:
@@ -148,9 +138,40 @@ def open_session(
             source, config, providers=providers, disabled_optimizers=disabled, enable_fallback=0
         )
     except Exception as error:  # ONNX Runtime's exceptions share no useful base class
-        # Most often float64 or bfloat16, for which few operators have a kernel on a CPU.
-        hint = ": export it in float32" if "NOT_IMPLEMENTED" in str(error) else ""
-        raise BadModel(f"{label}: ONNX Runtime {version()} cannot load it: {one_line(error, 500)}{hint}") from None
+        proto = model if isinstance(model, onnx.ModelProto) else _read(model)
+        hint = "" if proto is None else advice(error, proto)
+        why = one_line(without_sources(error), 500)
+        raise BadModel(f"{label}: ONNX Runtime {version()} cannot load it: {why}{hint}") from None
+
+
+def settings(options: SessionOptions) -> dict[str, Any]:
+    """The options by ONNX Runtime's own names, with which anybody gets the same answers at the same speed."""
+    return {
+        "graph_optimization_level": _LEVELS[options.optimization].name,
+        "intra_op_num_threads": options.threads or available_cores(),
+        "inter_op_num_threads": 1,
+        "config_entries": _entries(options),
+        "providers": _providers(options),
+    }
+
+
+def _entries(options: SessionOptions) -> dict[str, str]:
+    entries = {"session.intra_op.allow_spinning": "1" if options.spinning else "0"}
+    if options.folded_bytes is not None:
+        entries["optimization.constant_folding_max_output_size_in_bytes"] = str(options.folded_bytes)
+    return entries
+
+
+def _providers(options: SessionOptions) -> list[tuple[str, dict[str, str]]]:
+    first, *others = options.providers
+    return [(first, dict(options.provider)), *((name, {}) for name in others)]
+
+
+def _read(path: Path) -> onnx.ModelProto | None:
+    """The graph of a file, without external weights; None if it is no ONNX file."""
+    with contextlib.suppress(Exception):  # OSError, protobuf's DecodeError
+        return onnx.load(path, load_external_data=False)
+    return None
 
 
 def run_session(
@@ -183,7 +204,8 @@ def run_session(
             raise MeasurementFailed(
                 f"{label}: one inference did not end within {limit_s:.0f} s: check the model's loops"
             ) from None
-        raise BadData(f"{label}: ONNX Runtime cannot run these inputs: {one_line(error, 300)}") from None
+        why = one_line(without_sources(error), 300)
+        raise BadData(f"{label}: ONNX Runtime cannot run these inputs: {why}") from None
     finally:
         if clock is not None:
             clock.cancel()

@@ -4,14 +4,16 @@ OpenVINO is an optional extra, imported when a session is opened. Float parts co
 in bfloat16 if the options name that place; OpenVINO's own default depends on the processor.
 """
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from taglio.errors import BadModel
+from taglio.errors import BadModel, TaglioError, one_line
 from taglio.optional import optional
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.openvino_fusions import read_fused
@@ -27,19 +29,19 @@ MIXED = "openvino-mixed"
 
 
 class OpenVinoSession:
-    """A compiled model with the interface of a session."""
+    """A compiled model with the interface of a session. It has one request, so runs from several threads take turns."""
 
     def __init__(self, compiled: Any) -> None:
         self._compiled = compiled
         self._request = compiled.create_infer_request()
-        self._ports = {name: port for port in compiled.outputs for name in port.get_names()}
-        self._order = list(compiled.outputs)
+        self._turn = threading.Lock()
+        self._positions = {name: index for index, port in enumerate(compiled.outputs) for name in port.get_names()}
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Values of the outputs named (None: of all) for one feed by input name."""
-        results = self._request.infer(dict(input_feed), share_inputs=True)
-        ports = self._order if output_names is None else [self._ports[name] for name in output_names]
-        return [np.array(results[port]) for port in ports]
+        with self._turn:
+            values = self._request.infer(dict(input_feed), share_inputs=True).to_tuple()  # copies, not views
+        return list(values) if output_names is None else [values[self._positions[name]] for name in output_names]
 
     @property
     def precision(self) -> str:
@@ -69,14 +71,56 @@ def open_session(path: Path, options: SessionOptions, *, counters: bool = False)
     not installed, BadModel if it refuses the model.
     """
     _openvino()
+    with _complaining(path), scratch() as folder:
+        return compiled(_read(path, folder, options), options, counters=counters)
+
+
+def export(path: Path, folder: Path, name: str, options: SessionOptions) -> tuple[Path, Path]:
+    """Write the model at `path` to `folder` in OpenVINO's format, as `open_session` reads it: NAME.xml and NAME.bin.
+    Weights keep their types; a model that mixes precisions keeps its marks. Raises as `open_session`."""
+    files = folder / f"{name}.xml", folder / f"{name}.bin"
+    with _complaining(path), scratch() as temporary:
+        _openvino().serialize(_read(path, temporary, options), *map(str, files))
+    return files
+
+
+def export_float32(path: Path, folder: Path, name: str) -> tuple[Path, Path]:
+    """Write the model at `path` to `folder` with the mark on every layer that keeps it in float32 whatever precision it
+    is opened with: NAME.xml and NAME.bin. openvino_marks.unkept says where that fails. Raises as `open_session`."""
+    files = folder / f"{name}.xml", folder / f"{name}.bin"
+    with _complaining(path), scratch() as temporary:
+        _openvino().serialize(marked(path, temporary).read(()), *map(str, files))
+    return files
+
+
+def read_ir(path: Path) -> Any:
+    """The openvino.Model of a file in OpenVINO's format. Raises BadModel if OpenVINO refuses it."""
+    with _complaining(path):
+        return _core().read_model(path)
+
+
+def settings(options: SessionOptions) -> dict[str, Any]:
+    """The properties with which anybody gets the same answers at the same speed, as compiled models report them."""
+    return properties(options.runtime) | {"INFERENCE_NUM_THREADS": str(options.threads)}
+
+
+def _read(path: Path, folder: Path, options: SessionOptions) -> Any:
+    """The openvino.Model of the file at `path` for the place `options.runtime`; `folder` takes temporary files."""
+    if options.runtime == MIXED:
+        return marked(path, folder).read(options.bfloat16)
+    return read_fused(_core(), str(path))
+
+
+@contextmanager
+def _complaining(path: Path) -> Iterator[None]:
+    """Turn OpenVINO's errors about a model into a BadModel of one line."""
     try:
-        if options.runtime != MIXED:
-            return compiled(str(path), options, counters=counters)
-        with scratch() as folder:
-            return compiled(marked(path, folder).read(options.bfloat16), options, counters=counters)
+        yield
+    except TaglioError:
+        raise
     except Exception as error:  # OpenVINO raises bare RuntimeErrors from C++
-        said = complaint(error) or f"OpenVINO cannot load it: {without_sources(error)[-500:]}"
-        raise BadModel(f"{path.name}: {said}") from None
+        complained = complaint(error) or f"OpenVINO cannot load it: {one_line(without_sources(error), 500)}"
+        raise BadModel(f"{path.name}: {complained}") from None
 
 
 def marked(path: Path, folder: Path) -> MarkedModel:
@@ -85,10 +129,11 @@ def marked(path: Path, folder: Path) -> MarkedModel:
 
 
 def compiled(model: Any, options: SessionOptions, *, counters: bool = False) -> OpenVinoSession:
-    """A session of an openvino.Model, or of the file at a path, in the place `options.runtime`."""
-    settings = properties(options.runtime) | {"INFERENCE_NUM_THREADS": options.threads, "PERF_COUNT": counters}
-    model = read_fused(_core(), model) if isinstance(model, str) else model
-    return OpenVinoSession(_core().compile_model(model, "CPU", settings))
+    """A session of an openvino.Model in the place `options.runtime`."""
+    applied: dict[str, Any] = settings(options) | {"PERF_COUNT": counters}
+    if options.kernel_cache is not None:  # a property that OpenVINO sets and does not list
+        applied["CPU_RUNTIME_CACHE_CAPACITY"] = options.kernel_cache
+    return OpenVinoSession(_core().compile_model(model, "CPU", applied))
 
 
 def properties(place: str) -> dict[str, str]:

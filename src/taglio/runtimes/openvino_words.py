@@ -2,6 +2,8 @@
 
 import re
 
+from taglio.errors import one_line
+
 _NODE = re.compile(r"While validating ONNX node '<Node\((?P<kind>[^)]*)\): (?P<name>[^>]*)>': ?")
 # The end of one message.
 _END = re.compile(r"\n\s*\n|While validating ONNX node|\n-- |\nCheck '")
@@ -26,7 +28,7 @@ def complaint(error: Exception) -> str:
         words = " ".join(_NOISE.sub(" ", _END.split(text[found.end() :], maxsplit=1)[0]).split())
         if words and not any(each in words for each in _FOLLOWS):
             why = f" ({_AXIS})" if found["kind"] == "QLinearConv" and "dequantization scale elements" in words else ""
-            return f"OpenVINO cannot read {found['kind']} {found['name']}: {words[:200]}{why}"
+            return f"OpenVINO cannot read {found['kind']} {found['name']}: {one_line(words, 200)}{why}"
     return ""
 
 

@@ -17,7 +17,7 @@ from taglio.errors import BadOption, TaglioError, one_line
 from taglio.runtimes import cuda, onnxruntime, openvino
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.runtimes.openvino import BF16, MIXED
-from taglio.runtimes.session import RUNTIMES, WHOLE, opener, runtime_version
+from taglio.runtimes.session import RUNTIMES, WHOLE, opener, runtime_version, why_failed
 from taglio.scratch import scratch
 
 AUTO = "auto"
@@ -50,12 +50,12 @@ def refusal(place: str) -> str:
             feed = {"x": np.random.default_rng(1).standard_normal((1, 4, 12, 12)).astype(np.float32)}
             (found,) = session.run(["y"], feed)
         if place == BF16 and isinstance(session, openvino.OpenVinoSession) and session.precision != "bf16":
-            return f"OpenVINO {openvino.version()} was asked for bf16 and computes in {session.precision} here"
+            return f"OpenVINO {openvino.version()} computes in {session.precision} here although bf16 was requested"
         (wanted,) = run_session(open_session(_trial(), SessionOptions(1)), ["y"], feed, "a trial")
     except TaglioError as error:
         return one_line(error)
     except Exception as error:  # another version of a runtime may fail in any way
-        return f"{place} {runtime_version(place)} failed on a small network: {one_line(error, 200)}"
+        return f"{place} {runtime_version(place)} failed on a small network: {why_failed(error, 200)}"
     return misfit(place, found, wanted)
 
 

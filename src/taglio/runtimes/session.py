@@ -1,15 +1,16 @@
-"""The interface of a loaded model in any runtime, and the table of runtimes."""
+"""The interface of a loaded model in any runtime, the table of runtimes, and export from each. Times nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from taglio.errors import BadOption
-from taglio.runtimes import cuda, onnxruntime, openvino
+from taglio import weights
+from taglio.errors import BadOption, one_line
+from taglio.runtimes import cuda, onnxruntime, onnxruntime_words, openvino, openvino_words
 from taglio.runtimes.onnxruntime import SessionOptions
 
 
@@ -55,6 +56,11 @@ def opener(runtime: str) -> Open:
     return RUNTIMES[runtime]
 
 
+def why_failed(error: object, limit: int = 300) -> str:
+    """Why a runtime failed, on one line: without source files, signatures and checks."""
+    return one_line(openvino_words.without_sources(onnxruntime_words.without_sources(error)), limit)
+
+
 def properties(place: str) -> dict[str, str]:
     """The runtime's own settings that `place` fixes, by name."""
     if place in cuda.PLACES:
@@ -73,3 +79,34 @@ def runtime_version(runtime: str) -> str:
     """The version of a runtime. Raises BadOption if it is unknown or not installed."""
     opener(runtime)
     return openvino.version() if package(runtime) == openvino.NAME else onnxruntime.version()
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A model as anybody opens it without taglio: the Python package of the runtime, the model's file, all files, and
+    the settings, under the runtime's own names, for the file `settings_file`."""
+
+    package: str
+    model: Path
+    files: tuple[Path, ...]
+    settings_file: str
+    settings: dict[str, Any]
+
+
+def export(path: Path, folder: Path, options: SessionOptions) -> Exported:
+    """Write the model at `path` to `folder` in the format that the runtime of `options.runtime` opens fastest.
+
+    Raises BadOption for a GPU, where sessions convert models and capture graphs as they open them, and BadModel for a
+    model that the runtime refuses.
+    """
+    place = options.runtime
+    if place in cuda.PLACES:
+        raise BadOption(f"a model for {place} cannot be exported: its sessions convert the model when they open it")
+    if place == onnxruntime.NAME:
+        data = path.with_name(f"{path.name}.data")
+        copies = [folder / file.name for file in (path, data) if file.exists()]
+        for copy in copies:
+            weights.link(path.with_name(copy.name), copy)
+        return Exported("onnxruntime", copies[0], tuple(copies), "session.json", onnxruntime.settings(options))
+    files = openvino.export(path, folder, path.stem, options)
+    return Exported("openvino", files[0], files, "properties.json", openvino.settings(options))

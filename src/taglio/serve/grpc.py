@@ -91,7 +91,7 @@ async def _received(service: Service, name: str, context: Any) -> tuple[Any, lis
         rest, tensors = without_tensors(serialised)
         request = message(f"{name}Request").FromString(rest)
     except (DecodeError, ValueError):
-        raise BadRequest(f"the message is no {name}Request") from None
+        raise BadRequest(f"the message is not a {name}Request") from None
     held = Held(service, len(serialised))
     context.add_done_callback(lambda _: held.hold(0))
     return request, tensors, held

@@ -14,8 +14,8 @@ from math import inf
 
 import numpy as np
 
-from taglio.errors import BadDevice, one_line, plural
-from taglio.serve.refusals import BadRequest, Draining, InferenceFailed, Overloaded, TooLate, Unavailable, shown
+from taglio.errors import plural, with_kind
+from taglio.serve.refusals import Draining, Overloaded, Refusal, TooLate, Unavailable, failed
 from taglio.serve.served import ServedModel, Step
 
 _LOG = logging.getLogger(__name__)
@@ -61,9 +61,14 @@ class _Waiting:
     def sequence(self) -> int | str | None:
         return None if self.step is None else self.step.sequence
 
+    @property
+    def joinable(self) -> bool:
+        """Whether it may share a batch: steps of sequences and inputs of different rows run alone."""
+        return self.step is None and len({len(value) for value in self.feed.values()}) == 1
+
     def joins(self, other: "_Waiting") -> bool:
-        """Whether both can share a batch: equal shapes except the first dimension; steps of sequences run alone."""
-        return self.step is other.step is None and all(
+        """Whether a request that may can share a batch with another: equal shapes except the first dimension."""
+        return other.joinable and all(
             value.shape[1:] == other.feed[name].shape[1:] for name, value in self.feed.items()
         )
 
@@ -72,8 +77,9 @@ class ModelQueue:
     """A model, its queue, and a thread per batch that may run at once; the runtime computes with its own threads."""
 
     def __init__(self, model: ServedModel, limits: Limits, after_batch: Callable[[Ran], None] | None = None) -> None:
-        """`after_batch` is called with every batch that ran."""
+        """`after_batch` is called with every batch that ran. `alone` says why requests are not joined, or is ""."""
         self.model = model
+        self.alone = model.alone
         self._limits = limits
         self._after_batch = after_batch
         self._waiting: deque[_Waiting] = deque()
@@ -81,6 +87,7 @@ class ModelQueue:
         self._busy = self._begun = 0  # runs in progress, and so far
         self._taken = 0  # requests in these runs
         self._took_s = inf  # of the latest run
+        self._logged = ""
         self._changed = threading.Condition()
         self._closed = False
         self._threads = [
@@ -190,7 +197,7 @@ class ModelQueue:
             self._began()
             if first.step is not None:
                 self._running.add(first.sequence)
-            if not self.model.batches or first.step is not None:
+            if self.alone or not first.joinable:
                 return batch
             until = time.perf_counter() + self._limits.wait_s
             rows = first.rows
@@ -229,19 +236,28 @@ class ModelQueue:
         if len(feeds) == 1:
             return [self.model.run(feeds[0], step)]
         together = self.model.run({name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]})
-        ends = np.cumsum([len(next(iter(feed.values()))) for feed in feeds])[:-1]
+        *ends, rows = np.cumsum([len(next(iter(feed.values()))) for feed in feeds])
+        for name, value in together.items():
+            if value.shape[:1] != (rows,):
+                self.alone = f"output {name} of a batch of {rows} rows had the shape {list(value.shape)}"
+                _LOG.warning("%s version %s: requests run alone: %s", self.model.name, self.model.version, self.alone)
+                return [self.model.run(feed) for feed in feeds]
         parts = {name: np.split(value, ends) for name, value in together.items()}
         return [{name: values[index] for name, values in parts.items()} for index in range(len(feeds))]
+
+    def _log(self, wrong: Refusal, reason: str) -> None:
+        """Log why a run failed. A lost device fails every request alike: that is logged once."""
+        if not (isinstance(wrong, Unavailable) and reason == self._logged):
+            _LOG.warning("%s version %s: %s", self.model.name, self.model.version, reason)
+        self._logged = reason
 
     def _failed(self, batch: list[_Waiting], error: Exception) -> None:
         """Run the requests of a failed batch one by one, so that bad inputs fail only their own request."""
         if len(batch) == 1:
-            wrong: Exception = error  # BadRequest: the sequence ended while the request waited
-            if not isinstance(error, BadRequest):
-                wrong = InferenceFailed(f"the model cannot run these inputs: {shown(error)}")
-                if isinstance(error, BadDevice):
-                    wrong = Unavailable(shown(error))
-                _LOG.warning("%s version %s: %s", self.model.name, self.model.version, one_line(error, 2000))
+            # A Refusal: the sequence ended while the request waited.
+            wrong = error if isinstance(error, Refusal) else failed(error, on_cluster=self.model.on_cluster)
+            if wrong is not error:
+                self._log(wrong, with_kind(error, 2000))
             batch[0].future.set_exception(wrong)
             return
         for each in batch:

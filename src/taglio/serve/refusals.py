@@ -2,16 +2,18 @@
 
 import re
 
-from taglio.errors import TaglioError, one_line
-from taglio.runtimes import onnxruntime_words, openvino_words
+from taglio.errors import BadData, BadDevice, TaglioError
+from taglio.runtimes.session import why_failed
 
+# Exceptions of a run that no inputs explain. The runtimes' own share no useful base class.
+_OWN = (AssertionError, AttributeError, LookupError, MemoryError, NameError, OSError, TypeError)
 _SOURCE_FILE = re.compile(r"\.(?:cc|cpp|cu|h|hpp|py)\b")
 
 
 def shown(error: Exception) -> str:
     """What a client is told of a runtime's error: one line without source files and checks."""
-    text = openvino_words.without_sources(onnxruntime_words.without_sources(error))
-    return "the server's log says why" if _SOURCE_FILE.search(text) else one_line(text, 300)
+    text = why_failed(error)
+    return "the server's log says why" if _SOURCE_FILE.search(text) else text
 
 
 class Refusal(TaglioError):
@@ -45,6 +47,12 @@ class InferenceFailed(Refusal):
     reason = "inference failed"
 
 
+class ServerFailed(Refusal):
+    """The server failed on a request that may be correct."""
+
+    status, code, reason = 500, "INTERNAL", "server failed"
+
+
 class Overloaded(Refusal):
     """The queue is full; the client should try again later."""
 
@@ -67,3 +75,13 @@ class TooLate(Refusal):
     """A request's deadline passed before it ran."""
 
     status, code, reason = 504, "DEADLINE_EXCEEDED", "deadline"
+
+
+def failed(error: Exception, *, on_cluster: bool) -> Refusal:
+    """The refusal for an error of a run: the client's fault only if its inputs are. A cluster says so with BadData,
+    since there most errors are those of devices."""
+    if isinstance(error, BadDevice):
+        return Unavailable(shown(error))
+    if isinstance(error, _OWN) or (on_cluster and not isinstance(error, BadData)):
+        return ServerFailed("the server failed on this request: its log says why")
+    return InferenceFailed(f"the model cannot run these inputs: {shown(error)}")

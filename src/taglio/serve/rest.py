@@ -160,7 +160,7 @@ def _status(service: Service) -> dict[str, Any]:
                 "requests": counts["inference_count"],
                 "failures": counts["inference_stats"]["fail"]["count"],
                 "waiting": len(queue),
-                "joins_requests": queue.model.batches,
+                "alone": queue.alone,
                 "recent_s": service.metrics.recent_s(queue.model)[-100:],
             }
         )

@@ -8,31 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from taglio import artifact
 from taglio.cluster.devices import Cluster
 from taglio.cluster.engine.host import SESSIONS
 from taglio.cluster.engine.serve import Steps
 from taglio.cluster.engine.session import Session, sessions
-from taglio.components.build import MANIFEST, Manifest, read
+from taglio.components.build import MANIFEST, read
+from taglio.cores import available_cores
 from taglio.data.spec import InputSpec
-from taglio.errors import BadArtifact, BadOption, one_line
+from taglio.errors import BadArtifact, BadOption, one_line, plural
+from taglio.flow.joining import batched_inputs, interface, why_alone
 from taglio.flow.outcome import Outcome
 from taglio.flow.work import Setup
 from taglio.flow.workspace import COMPONENTS, OUTCOME, SETUP
 from taglio.model.inputs import random_feed
-from taglio.model.inputs import spec_of as declared
-from taglio.model.same import difference
 from taglio.run.in_process import Executor
+from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.serve.refusals import BadRequest
 from taglio.serve.tensors import TensorSpec, spec_of
 
 _LOG = logging.getLogger(__name__)
 # Two longer runs at once gain less, keep each other waiting, and take twice the memory.
 _SHORT_S = 0.005
-# A batch must give the same answers as its requests alone, up to the order of sums.
-_SAME = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +44,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """A live model under a name and version. `warm`: its warm-up run has passed. `batches`: requests may be joined
-    along the first dimension. `states` are those of sequences in progress, by id; on a cluster, where its devices keep
-    them, the steps so far."""
+    """A live model under a name and version. `warm`: its warm-up run has passed. `alone` says why requests are not
+    joined along the first dimension; "" if they are. A request must have the same number of rows in all `batched`
+    inputs. `shares`: other models use the same processors. `states` are those of sequences in progress, by id; on a
+    cluster, where its devices keep them, the steps so far."""
 
     name: str
     version: str
@@ -57,7 +56,9 @@ class ServedModel:
     executor: Executor | Session
     predicted_s: float | None
     warm: bool = False
-    batches: bool = False
+    alone: str = "no run of it has passed yet"
+    shares: bool = False
+    batched: tuple[str, ...] = ()
     states: dict[int | str, Any] = field(default_factory=dict)
 
     def needed(self, step: Step | None) -> tuple[list[str], list[str]]:
@@ -72,6 +73,16 @@ class ServedModel:
         given, answered = self.executor.manifest.without_states()
         return list(given), list(answered)
 
+    def check_rows(self, feed: Mapping[str, np.ndarray]) -> None:
+        """Raise BadRequest for inputs that share the batch dimension and have different numbers of rows."""
+        rows = [(name, len(feed[name])) for name in self.batched if name in feed]
+        for name, count in rows:
+            if count != rows[0][1]:
+                raise BadRequest(
+                    f"input {rows[0][0]} has {plural(rows[0][1], 'row')} and input {name} has {count}: give both the "
+                    "same first dimension"
+                )
+
     @property
     def on_cluster(self) -> bool:
         """Whether the devices of a cluster answer, not this process."""
@@ -80,10 +91,11 @@ class ServedModel:
     def at_once(self, run_s: float) -> int:
         """How many requests or batches may run at once where the latest took `run_s`: several on a cluster, where each
         device has its own part, and two short ones here, if the runtime can: one alone leaves the processor idle before
-        and after it, and where its threads wait for each other."""
+        and after it, and where its threads wait for each other. Where models share the processors, runs of others fill
+        them."""
         if isinstance(self.executor, Session):
             return self.executor.lanes
-        return 2 if self.executor.concurrent and run_s < _SHORT_S else 1
+        return 2 if self.executor.concurrent and run_s < _SHORT_S and not self.shares else 1
 
     def run(self, feed: Mapping[str, np.ndarray], step: Step | None = None) -> dict[str, np.ndarray]:
         """All outputs by name; for a `step` without states, which are kept for the next step. Raises BadRequest for a
@@ -109,7 +121,10 @@ class ServedModel:
 
 @contextmanager
 def opened(
-    places: Sequence[str], threads: int | None = None, cluster: Cluster | None = None
+    places: Sequence[str],
+    threads: int | None = None,
+    cluster: Cluster | None = None,
+    kernel_cache: int | None = None,
 ) -> Iterator[list[ServedModel]]:
     """The models of workspace directories, each OUT or NAME=OUT, or of a directory of workspaces: NAME/ or
     NAME/VERSION/. With `cluster`, they answer on its devices, as planned.
@@ -128,7 +143,11 @@ def opened(
             raise BadOption(f"{folder}: a second model {name} version {version}: give NAME={folder}")
         seen.add((name, version))
     if cluster is None:
-        yield [open_model(folder, name, version, threads) for name, version, folder in found]
+        models = len(found)
+        yield [
+            open_model(folder, name, version, threads, models=models, kernel_cache=kernel_cache)
+            for name, version, folder in found
+        ]
         return
     with sessions([folder for _, _, folder in found], cluster) as running:
         yield [
@@ -137,32 +156,54 @@ def opened(
         ]
 
 
-def open_model(folder: Path, name: str, version: str, threads: int | None = None) -> ServedModel:
-    """Open and warm up one workspace's components. Raises BadArtifact for components changed since they were built,
-    BadModel if they do not run."""
+def open_model(
+    folder: Path,
+    name: str,
+    version: str,
+    threads: int | None = None,
+    *,
+    models: int = 1,
+    kernel_cache: int | None = None,
+) -> ServedModel:
+    """Open and warm up one workspace's components, one of so many `models`. Raises BadArtifact for components changed
+    since they were built, BadModel if they do not run."""
     setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup)
     manifest = read(folder / COMPONENTS)
-    options = replace(setup, threads=threads or setup.threads).options()
+    options = replace(session_options(setup, threads, models, available_cores()), kernel_cache=kernel_cache)
     executor = Executor(folder / COMPONENTS, manifest, options)
     try:
         outcome = _outcome(folder, manifest.model_sha256)
     except BadArtifact as error:
         _LOG.warning("%s version %s is served without a prediction: %s", name, version, error)
         outcome = None
-    return _ready(folder, name, version, executor, outcome.plan.predicted_latency_s if outcome else None)
+    predicted_s = outcome.plan.predicted_latency_s if outcome and options.threads == setup.threads else None
+    # Where two runs at once of each model would need more threads than there are processors.
+    shares = threads is None and models > 1 and 2 * models * options.threads > available_cores()
+    return replace(_ready(folder, name, version, executor, predicted_s), shares=shares)
+
+
+def session_options(setup: Setup, threads: int | None, models: int, cores: int) -> SessionOptions:
+    """How one of so many `models` is opened on `cores` processors. One alone has the threads of its plan; several share
+    the processors, and do not spin, unless `threads` says how many each has."""
+    share = setup.threads if models == 1 else min(setup.threads, max(1, cores // models))
+    return replace(setup, threads=threads or share, spinning=setup.spinning and models == 1).options()
 
 
 def _ready(
     folder: Path, name: str, version: str, executor: Executor | Session, predicted_s: float | None
 ) -> ServedModel:
-    inputs, outputs = _interface(folder / COMPONENTS, executor.manifest)
+    setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup)
+    inputs, outputs = interface(folder / COMPONENTS, executor.manifest)
     if isinstance(executor, Session):  # states never leave its devices
         inputs, outputs = (
             [spec for spec in specs if spec.name in names]
             for specs, names in zip((inputs, outputs), executor.manifest.without_states(), strict=True)
         )
     shown, answered = tuple(map(spec_of, inputs)), tuple(map(spec_of, outputs))
-    return _warmed_up(ServedModel(name, version, shown, answered, executor, predicted_s), inputs)
+    model = _warmed_up(ServedModel(name, version, shown, answered, executor, predicted_s), inputs)
+    alone = why_alone(folder / COMPONENTS, executor.manifest, setup, inputs, model.run) if model.warm else model.alone
+    batched = batched_inputs(inputs, executor.manifest.planned, joined=not alone)
+    return replace(model, alone=alone, batched=batched)
 
 
 def _name(folder: Path) -> str:
@@ -201,25 +242,14 @@ def _built(folder: Path) -> bool:
     return (folder / COMPONENTS / MANIFEST).exists()
 
 
-def _interface(folder: Path, manifest: Manifest) -> tuple[list[InputSpec], list[InputSpec]]:
-    inputs: dict[str, InputSpec] = {}
-    outputs: dict[str, InputSpec] = {}
-    for piece in manifest.pieces:
-        graph = onnx.load(folder / piece.file, load_external_data=False).graph
-        inputs = {value.name: declared(value) for value in graph.input} | inputs
-        outputs |= {value.name: declared(value) for value in graph.output}
-    known = {**inputs, **outputs}
-    return [inputs[name] for name in manifest.inputs], [known[name] for name in manifest.outputs]
-
-
 def _warmed_up(model: ServedModel, specs: Sequence[InputSpec]) -> ServedModel:
     """`model` after a run on random values, but those that were the same in all data, of the sizes that the plan was
     made for: few networks run on images or texts of size 1. A model that refuses them is served, too, and is ready when
     it has answered."""
     manifest = model.executor.manifest
-    known = {port.name: port.shape for piece in manifest.pieces for port in piece.inputs}
+    planned = manifest.planned
     inputs = [
-        replace(spec, shape=tuple(size or None for size in known[spec.name])) if known[spec.name] else spec
+        replace(spec, shape=tuple(size or None for size in planned[spec.name])) if planned[spec.name] else spec
         for spec in specs
     ]
     step = Step("warm-up", start=True, end=True) if manifest.states else None
@@ -231,21 +261,4 @@ def _warmed_up(model: ServedModel, specs: Sequence[InputSpec]) -> ServedModel:
             *(model.name, model.version, one_line(error, 300)),
         )
         return model
-    return replace(model, warm=True, batches=step is None and _joins(model, inputs))
-
-
-def _joins(model: ServedModel, inputs: Sequence[InputSpec]) -> bool:
-    """Whether requests may share a batch: all first dimensions are free, and a batch of two gives the answers of each
-    alone."""
-    if not all(spec.shape and spec.shape[0] == -1 for spec in (*model.inputs, *model.outputs)):
-        return False
-    single = [replace(spec, shape=(1, *(spec.shape or ())[1:])) for spec in inputs]
-    constant = {name: value[:1] for name, value in model.executor.manifest.constant_feed().items()}
-    alone = [{**random_feed(single, seed), **constant} for seed in range(2)]
-    try:
-        answers = [model.run(feed) for feed in alone]
-        together = model.run({name: np.concatenate([feed[name] for feed in alone]) for name in alone[0]})
-    except Exception:  # as above: such a model does not run on every number of rows
-        return False
-    joined = {name: np.concatenate([answer[name] for answer in answers]) for name in together}
-    return all(difference(joined[name], together[name]) <= _SAME for name in joined)
+    return replace(model, warm=True)

@@ -140,6 +140,7 @@ class Service:
             inputs, outputs = model.needed(step)
             _check_names("input", list(feed), inputs, complete=True)
             _check_names("output", wanted, outputs, complete=False)
+            model.check_rows(feed)
             future = queue.submit(feed, began + timeout_s if timeout_s is not None else None, step)
             found = future.result() if future.done() else await _waited(future, gone, timeout_s)
             # Counted when the answer is on its way.

@@ -82,7 +82,7 @@ class Bench:
         `hurried`: "module.NAME" -> seconds that would be more."""
         environment = {} if devices is None else {"TAGLIO_DEVICES": str(devices)}
         done = subprocess.run(
-            [*_taglio(hurried or {}), *(str(each) for each in arguments)],
+            [*running_taglio(hurried or {}), *(str(each) for each in arguments)],
             env={**self.environment, **environment}, capture_output=True, text=True, timeout=wait_s, check=False,
         )  # fmt: skip
         return Ran(done.returncode, done.stdout, done.stderr)
@@ -140,7 +140,7 @@ class Bench:
                 continue
 
 
-def _taglio(hurried: Mapping[str, float]) -> list[str]:
+def running_taglio(hurried: Mapping[str, float]) -> list[str]:
     """The words that run taglio, with some of its constants changed."""
     if not hurried:
         return [sys.executable, "-m", "taglio"]
@@ -221,22 +221,28 @@ def two_devices(port: int, head: str = "camera") -> Iterator[Bench]:
 
 def listened(processes: list[int]) -> set[str]:
     """Addresses on which these processes listen, each in its own network."""
-    found = set[str]()
+    return {address for address, _ in sockets(processes)}
+
+
+def sockets(processes: list[int]) -> set[tuple[str, int]]:
+    """Addresses and ports on which these processes listen, each in its own network."""
+    found = set[tuple[str, int]]()
     for process in processes:
         with contextlib.suppress(OSError):  # it ended, or closed one, meanwhile
-            found.update(_addresses(Path(f"/proc/{process}")))
+            found.update(_sockets(Path(f"/proc/{process}")))
     return found
 
 
-def _addresses(process: Path) -> Iterator[str]:
-    sockets = {str(each.readlink()) for each in (process / "fd").glob("*") if each.is_symlink()}
+def _sockets(process: Path) -> Iterator[tuple[str, int]]:
+    own = {str(each.readlink()) for each in (process / "fd").glob("*") if each.is_symlink()}
     for table in ("tcp", "tcp6"):
         for line in (process / "net" / table).read_text().splitlines()[1:]:
             words = line.split()
-            if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+            if words[3] == "0A" and f"socket:[{words[9]}]" in own:
+                address, _, port = words[1].partition(":")
                 # The last four bytes, as one number of the machine's own order.
-                number = int(words[1].partition(":")[0][-8:], 16)
-                yield ".".join(str(each) for each in number.to_bytes(4, sys.byteorder))
+                number = int(address[-8:], 16)
+                yield ".".join(str(each) for each in number.to_bytes(4, sys.byteorder)), int(port, 16)
 
 
 def answering(bench: Bench) -> bool:

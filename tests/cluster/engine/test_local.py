@@ -35,7 +35,7 @@ def test_all_devices_are_told_to_end_before_one_is_waited_for(tmp_path: Path, mo
     told.mkdir()
     with ExitStack() as running:
         for name in ("camera", "server"):
-            (local.prepare(name) / local.MEMORY).mkdir()
+            (local.home() / name / local.MEMORY).mkdir(parents=True)
             words = [sys.executable, "-c", KEEPER, "taglio.cluster.engine.keeper", str(told), name]
             keeper = running.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE))
             assert keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"

@@ -14,11 +14,11 @@ from taglio.cluster.devices import Cluster, Handling
 from taglio.cluster.engine import optimize, run
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.file import parse
+from taglio.cluster.planning.place import Answer
 from taglio.components.build import read
 from taglio.flow import opening, work
 from taglio.flow.profile import profile_as
 from taglio.flow.work import Work
-from taglio.plan.place import Answer
 from taglio.plan.result import Interval, Limits, Plan
 from taglio.profile.result import Profile
 from taglio.quantize.scheme import Scheme

@@ -12,8 +12,8 @@ from taglio.cluster.engine import parts as of_parts
 from taglio.cluster.engine.deploy import send
 from taglio.cluster.engine.parts import Parts, _cut, ranges
 from taglio.cluster.engine.remote_profile import Job, Profiler, written
+from taglio.cluster.planning.schedule import components
 from taglio.flow.workspace import reopen_profiled
-from taglio.plan.schedule import components
 from taglio.profile.attribution import Attributor
 from taglio.profile.measure import pure_assignments
 from taglio.profile.stopwatch import Effort, Timed, time_models

@@ -1,5 +1,6 @@
 """Which plan a cluster goes back to, without a cluster."""
 
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,16 +9,51 @@ import pytest
 
 from taglio.cluster.devices import Cluster
 from taglio.cluster.engine import recover
+from taglio.cluster.engine.links import Pair
+from taglio.cluster.engine.pipeline import Answer
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.file import parse
+from taglio.cluster.planning.place import place
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
-from taglio.plan.place import place
 from taglio.plan.result import Limits, Plan
-from tests.plan.test_check import THREE
-from tests.plan.test_replicas import STREAM, rate, several, work
+from tests.cluster.planning.test_check import THREE
+from tests.cluster.planning.test_replicas import STREAM, rate, several, work
 
+ANSWER = Answer(0, [], 0.0, 0.0, (), ())
 TWO = parse('start = "near"\n[device.near]\n[device.far]\n[[link]]\nfrom = "near"\nto = "far"\nbandwidth_mbit_s = 8\n')
+
+
+class Tried:
+    """Devices and links that are there as a test says."""
+
+    def __init__(self, *names: str) -> None:
+        self.up, self.cut, self.looks = dict.fromkeys(names, True), set[Pair](), 0
+        self.here, self.joined = SimpleNamespace(name="near"), 1
+
+    def renew(self) -> None:
+        pass
+
+    def alive(self) -> dict[str, bool]:
+        return self.up
+
+    def look(self, _: Cluster, names: list[str], __: object) -> set[str]:
+        self.looks += 1
+        return {name for name in names if not self.up[name]}
+
+    def lost(self) -> frozenset[Pair]:
+        return frozenset(self.cut)
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> Tried:
+    there = Tried("near", "far", "further", "furthest", "cloud")
+    monkeypatch.setattr(recover, "Links", lambda _: there)
+    monkeypatch.setattr(
+        recover, "Pipeline", lambda deployment, *_: SimpleNamespace(deployment=deployment, close=lambda: None)
+    )
+    monkeypatch.setattr(recover, "deploy", lambda *_: SimpleNamespace(actors={}))
+    return there
 
 
 def planned(cluster: Cluster, seconds: float) -> Planned:
@@ -32,7 +68,7 @@ def took_over(recovery: Recovery, other: Planned) -> None:
 
 def test_a_plan_made_while_a_device_was_lost_is_not_what_it_comes_back_to() -> None:
     whole, rest, better = planned(THREE, 1.0), planned(TWO, 3.0), planned(THREE, 0.5)
-    recovery = Recovery(cast(Any, None), cast(Any, None), whole, lambda _: 1)
+    recovery = Recovery(cast(Any, Tried()), cast(Any, None), whole, lambda _: 1)
     took_over(recovery, rest)
     assert recovery._wanted is whole
     took_over(recovery, better)  # for all devices, since a link is quicker now
@@ -46,31 +82,94 @@ def test_a_plan_made_while_a_device_was_lost_is_not_what_it_comes_back_to() -> N
         (
             Limits(None, device_exclusions=(("conv3", "near"), ("conv4", "near")), device_pins=(("conv5", "far"),)),
             BadOption("block conv3 is pinned to no device"),
-            ('"far" is lost', "pins forbid block conv3 and 1 more", "(near)", "`keep_off`"),
+            ('device "far" is lost', "pins forbid block conv3 and 1 more", "(near)", "`keep_off`"),
         ),
-        (Limits(None), Infeasible("memory of near"), ('"far" is lost', "memory of near", "start it again")),
+        (Limits(None), Infeasible("memory of near"), ('device "far" is lost', "memory of near", "restore it")),
     ],
 )
 def test_a_lost_device_is_named_where_pins_or_limits_forbid_the_others(
-    limits: Limits, error: TaglioError, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    limits: Limits, error: TaglioError, words: tuple[str, ...], tried: Tried, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise error
 
     monkeypatch.setattr(recover, "replan", refuse)
     machines = {"near": ("near",), "far": ("far",)}
-    plan = SimpleNamespace(limits=limits, machines=lambda: machines, without=lambda _: None)
-    connection = SimpleNamespace(alive=lambda: {"near": True, "far": False})
-    running = Planned(Path(), cast(Any, plan), TWO)
-    with pytest.raises(BadDevice) as raised:
-        Recovery(cast(Any, connection), Path(), running, lambda _: 1).recover("it does not answer")
-    assert all(word in str(raised.value) for word in words), str(raised.value)
+    plan = SimpleNamespace(limits=limits, machines=lambda: machines, without=lambda _: None, crossings=())
+    tried.up["far"] = False
+    recovery = Recovery(cast(Any, tried), Path(), Planned(Path(), cast(Any, plan), TWO), lambda _: 1)
+    for _ in range(2):
+        with pytest.raises(BadDevice) as raised:
+            recovery.recover("it does not answer")
+        assert all(word in str(raised.value) for word in words), str(raised.value)
+    assert tried.looks == 1  # nothing has changed since
+    tried.up["far"] = True
+    monkeypatch.setattr(recover, "replan", lambda _, __, cluster: planned(cluster, 1.0))
+    recovery.recover("it does not answer")
+    assert tried.looks == 2
 
 
-def test_of_devices_that_take_turns_the_rest_goes_on_with_the_same_components(monkeypatch: pytest.MonkeyPatch) -> None:
+def between(*names: str) -> Any:
+    """A plan whose tensors go from device to device."""
+    crossings = [SimpleNamespace(source=one, target=other) for one, other in pairwise(names)]
+    plan = SimpleNamespace(
+        machines=lambda: {name: (name,) for name in names},
+        crossings=crossings,
+        predicted_latency_s=SimpleNamespace(value=1.0),
+        limits=Limits(None),
+        fingerprint=lambda: "".join(names),
+    )
+    plan.without = lambda gone: None if {*names} & {*gone} else plan
+    return plan
+
+
+def test_a_lost_link_is_planned_around_and_used_again_once_it_holds(
+    tried: Tried, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = list[Cluster]()
+
+    def replanned(_: object, __: object, cluster: Cluster) -> Planned:
+        rest.append(cluster)
+        return Planned(Path(), between("near", "cloud", "near"), cluster)
+
+    monkeypatch.setattr(recover, "replan", replanned)
+    whole = Planned(Path(), between("near", "far", "cloud", "near"), THREE)
+    recovery = Recovery(cast(Any, tried), Path(), whole, lambda _: 1)
+    recovery.begin()
+    recovery.recover("a process ended")
+    assert recovery.running is whole and not rest
+    tried.cut = {Pair(("far", "cloud"))}
+    recovery.recover("no answer")
+    (cluster,) = rest
+    gone = {(link.source, link.target) for link in {*THREE.links} - {*cluster.links}}
+    assert gone == {("far", "cloud"), ("cloud", "far")} and cluster.devices == THREE.devices
+    recovery.watch(ANSWER)
+    assert recovery._preparing is None
+    tried.cut = set()
+    recovery._looked_s = 0.0
+    recovery.watch(ANSWER)
+    assert recovery._preparing is not None
+    recovery._preparing.join()
+    assert recovery.take_over(7) is not None and recovery.running is whole
+    assert recovery.switches[0].reason == "its devices and links are back"
+
+
+def test_of_devices_that_take_turns_one_behind_a_lost_link_is_left_out(tried: Tried) -> None:
     cluster = several(3)
     (plan,) = place([work(cluster)], cluster, STREAM).plans
-    alive = dict.fromkeys(("near", "far", "further", "furthest"), True)
+    recovery = Recovery(cast(Any, tried), Path(), Planned(Path(), plan, cluster), lambda _: 1)
+    recovery.begin()
+    tried.cut = {Pair(("near", "further"))}
+    recovery.recover("no answer")
+    assert recovery.running.plan.machines()["far"] == ("far", "furthest")
+
+
+def test_of_devices_that_take_turns_the_rest_goes_on_with_the_same_components(
+    tried: Tried, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = several(3)
+    (plan,) = place([work(cluster)], cluster, STREAM).plans
+    alive = tried.up
     taken: list[Planned] = []
 
     def deployed(_: object, planned: Planned, _lanes: int) -> Any:
@@ -84,10 +183,8 @@ def test_of_devices_that_take_turns_the_rest_goes_on_with_the_same_components(mo
         return planned(rest, 9.0)
 
     monkeypatch.setattr(recover, "deploy", deployed)
-    monkeypatch.setattr(recover, "Pipeline", lambda deployment, *_: SimpleNamespace(deployment=deployment))
     monkeypatch.setattr(recover, "replan", replanned)
-    connection = SimpleNamespace(alive=lambda: alive)
-    recovery = Recovery(cast(Any, connection), Path(), Planned(Path(), plan, cluster), lambda _: 1)
+    recovery = Recovery(cast(Any, tried), Path(), Planned(Path(), plan, cluster), lambda _: 1)
     recovery.begin()
     alive["far"] = False
     recovery.recover("far is lost")
@@ -95,7 +192,7 @@ def test_of_devices_that_take_turns_the_rest_goes_on_with_the_same_components(mo
     assert recovery.running.plan.fingerprint() == plan.fingerprint()
     assert rate(recovery.running.plan) == pytest.approx(rate(plan) * 2 / 3)
     alive["far"] = True
-    recovery._prepare(lambda: recovery._wanted, "its devices are back")
+    recovery._prepare(lambda: recovery._wanted, "its devices and links are back")
     assert recovery._preparing is not None
     recovery._preparing.join()
     assert recovery.ready()  # the same components, but on all three again

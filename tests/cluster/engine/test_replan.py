@@ -4,12 +4,15 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from taglio import artifact
 from taglio.cluster.engine.replan import replan
 from taglio.cluster.file import parse
 from taglio.flow.place import place
 from taglio.flow.placing import reopened
-from taglio.flow.workspace import keep_plan
+from taglio.flow.workspace import PROFILE, keep_plan
+from taglio.profile.result import Profile
 from tests.conftest import TWO_DEVICES, Staged
+from tests.flow.made_up import paying
 
 CLUSTER = parse(TWO_DEVICES)
 LIMIT = 0.02
@@ -17,6 +20,9 @@ LIMIT = 0.02
 
 def test_errors_that_were_predicted_too_low_are_predicted_higher(digits_staged: Staged, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
+    # As measured, int8 may gain so little that a plan leaves most of the limit: without VNNI, or beside other programs.
+    measured = artifact.load(folder / f"{PROFILE}.json", PROFILE, Profile)
+    artifact.save(folder / f"{PROFILE}.json", PROFILE, measured.model_sha256, paying(measured))
     each = reopened(folder, CLUSTER, max_error=LIMIT)
     plan = place(each, CLUSTER, time_limit_s=1.0).plans[0]
 

@@ -12,14 +12,14 @@ from taglio.cli import cluster_tables
 from taglio.cluster.devices import Link
 from taglio.cluster.engine.deploy import MOST_LANES
 from taglio.cluster.engine.pipeline import Answer, Broken
-from taglio.cluster.engine.result import ClusterRun, DeviceSpeed, PlanTime
+from taglio.cluster.engine.result import ClusterRun, DeviceEnergy, DeviceSpeed, PlanTime
 from taglio.cluster.engine.run import DeviceSpeeds, _Run, lanes_for, too_short, way_s
 from taglio.cluster.engine.serve import Server
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import load
 from taglio.components.build import Port
 from taglio.errors import MeasurementFailed
-from taglio.plan.simulate import Span
+from taglio.plan.result import Span
 from taglio.profile.speed import reference_seconds
 from taglio.profile.wall_time import summarize
 from taglio.report.parts import Text
@@ -120,17 +120,32 @@ def running(name: str, *devices: str, takes_s: float) -> SimpleNamespace:
     return SimpleNamespace(plan=plan)
 
 
-def latency_lines(plans: tuple[PlanTime, ...], *, streamed: bool = False) -> list[str]:
-    """What is printed of a run's latency."""
+def lines(plans: tuple[PlanTime, ...], *energy: DeviceEnergy, streamed: bool = False) -> list[str]:
+    """What is printed of a run."""
     result = ClusterRun(
         requests=sum(each.requests for each in plans), streamed=streamed, lanes=2, latency=summarize([0.01]),
         predicted_s=plans[0].predicted_s, ratio=plans[0].ratio, plans=plans, rate_per_s=50.0,
-        predicted_rate_per_s=60.0 if streamed else None, components=(), crossings=(), speeds=(), energy=(),
+        predicted_rate_per_s=60.0 if streamed else None, components=(), crossings=(), speeds=(), energy=energy,
         predicted_joules=None, loaded=(), sent_bytes=0, distance=0.0, identical=0, resent=0, interruptions=(),
         switches=(), plan_sha256="",
     )  # fmt: skip
-    texts = [each.text for each in cluster_tables.run(result) if isinstance(each, Text)]
-    return [text for text in texts if "latency" in text or "per second" in text]
+    return [each.text for each in cluster_tables.run(result) if isinstance(each, Text)]
+
+
+def latency_lines(plans: tuple[PlanTime, ...], *, streamed: bool = False) -> list[str]:
+    """What is printed of a run's latency."""
+    return [text for text in lines(plans, streamed=streamed) if "latency" in text or "per second" in text]
+
+
+def test_energy_that_the_cluster_file_says_nothing_of_is_unknown() -> None:
+    plans = (PlanTime("a", ("camera",), 1, 0.01, summarize([0.01]), 1.0),)
+    silent, partly = DeviceEnergy("camera", None, None, None, None), DeviceEnergy("server", 2.0, None, None, 0.0)
+    counted = DeviceEnergy("gateway", None, 0.5, 3.0, None)
+    assert [text for text in lines(plans, silent, partly, counted) if "energy" in text] == [
+        "energy of camera: unknown, no watts in the cluster file",
+        "energy of server: 2 J computing, 0 J waiting, from the cluster file",
+        "energy of gateway: 0.5 J sending, from the cluster file; counted 3 J",
+    ]
 
 
 def test_requests_of_each_plan_are_told_apart_without_those_that_were_sent_again() -> None:
@@ -144,10 +159,10 @@ def test_requests_of_each_plan_are_told_apart_without_those_that_were_sent_again
     assert (first.devices, first.requests, first.measured.mean_s, first.ratio) == (("camera", "server"), 3, 0.01, 2.0)
     assert (second.devices, second.requests, second.measured.mean_s, second.ratio) == (("camera",), 3, 0.03, 2.0)
     assert run.resent == 1 and len(run.answers) == 6
-    lines = latency_lines((first, second))
-    assert len(lines) == 2
-    assert f"of the plan on camera, server (3 requests): predicted {ms(0.02)}, measured {ms(0.01)}" in lines[0]
-    assert f"of the plan on camera (3 requests): predicted {ms(0.06)}, measured {ms(0.03)}" in lines[1]
+    told = latency_lines((first, second))
+    assert len(told) == 2
+    assert f"of the plan on camera, server (3 requests): predicted {ms(0.02)}, measured {ms(0.01)}" in told[0]
+    assert f"of the plan on camera (3 requests): predicted {ms(0.06)}, measured {ms(0.03)}" in told[1]
     assert latency_lines((first,))[0].startswith(f"latency: predicted {ms(0.02)}, measured {ms(0.01)}")
     rate, *apart = latency_lines((first, second), streamed=True)
     assert rate.endswith("50 per second, predicted 60 for the first plan") and len(apart) == 2

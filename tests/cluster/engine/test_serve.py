@@ -15,7 +15,7 @@ import pytest
 from taglio.embedded import digits_data
 from taglio.serve.served import Step, open_model
 from tests import stateful
-from tests.cluster.engine.devices import Bench, needs_ray, planned
+from tests.cluster.engine.devices import Bench, needs_ray, planned, until
 from tests.end_to_end.command import refused
 from tests.serve.conftest import Server, start, stop
 
@@ -59,6 +59,41 @@ def test_many_clients_are_answered_on_the_devices_also_while_one_is_lost(
         code, error = stop(server)
     assert code == 0 and "sent again after" in error
     assert running.start("server").json()["name"] == "server"
+
+
+def test_without_a_plan_every_request_gets_503_with_the_reason_until_the_device_is_back(
+    running: Bench, out: Path, cluster: Path
+) -> None:
+    """The camera may not run what the server runs."""
+    planned(out, cluster, "--objective", "throughput", "--keep-off", "camera=/fine*")
+    with np.load(digits_data()) as data:
+        images = data["image"][:16, None]
+
+    def status(image: np.ndarray) -> tuple[int, str]:
+        try:
+            answer(server, image)
+        except HTTPError as error:
+            return error.code, error.read().decode()
+        return 200, ""
+
+    (out / "standby").symlink_to(running.folder)
+    asked = (f"digits={out}", "--cluster", str(cluster))
+    refused(running.command("serve", *asked), "standby is a symbolic link")
+    (out / "standby").unlink()
+    server = start(*asked, environment=running.environment)
+    try:
+        with ThreadPoolExecutor(12) as clients:
+            coming = [clients.submit(status, images[index % 16]) for index in range(400)]
+            coming[40].result()
+            running.kill("server")
+            replies = [each.result() for each in coming]
+        assert {code for code, _ in replies} == {200, 503}
+        assert all('device \\"server\\" is lost, and pins forbid' in text for code, text in replies if code == 503)
+        assert running.start("server").json()["name"] == "server"
+        until(lambda: status(images[0])[0] == 200, 60.0, "an answer")
+    finally:
+        code, error = stop(server)
+    assert code == 0, error
 
 
 def step(server: Server, x: np.ndarray, **parameters: Any) -> np.ndarray:

@@ -3,13 +3,19 @@
 import shutil
 import socket
 import subprocess
+import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
+from urllib.error import HTTPError
 
+import numpy as np
 import pytest
 
-from tests.cluster.engine.devices import AGENT, Bench, bench, listened, needs_ray
+from taglio.embedded import digits_data
+from tests.cluster.engine.devices import AGENT, Bench, bench, listened, needs_ray, sockets
 from tests.end_to_end.command import refused
+from tests.serve.conftest import start, stop
 
 pytestmark = [needs_ray, pytest.mark.whole]
 
@@ -32,6 +38,17 @@ def opened() -> Iterator[Bench]:
         yield here
     finally:
         here.stop()
+
+
+def tells(url: str) -> bool:
+    """Whether something answers there, to whoever asks."""
+    try:
+        urllib.request.urlopen(url, timeout=5.0).close()
+    except HTTPError as refusal:
+        return refusal.code not in (401, 403)
+    except (OSError, HTTPException):
+        return False
+    return True
 
 
 def certificates(folder: Path) -> Path:
@@ -61,10 +78,32 @@ def test_a_token_is_asked_for(opened: Bench, tmp_path: Path) -> None:
         (tmp_path / name).write_text("never read")
     refused(opened.command(*join, "--tls", tmp_path), f"{opened.address} does not use TLS", code=4)
     assert opened.command("cluster", "status", "--json").json()["alive"] == {"camera": True}
+    # Without the token nothing answers a request, such as for metrics.
+    listening = sockets(opened.processes("camera"))
+    assert opened.port in {port for _, port in listening}
+    assert [port for address, port in listening if tells(f"http://{address}:{port}/metrics")] == []
     # Only this machine can reach it.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(5.0)
         assert probe.connect_ex((outward(), opened.port)) != 0
+
+
+def test_secrets_that_others_can_read_are_refused(opened: Bench, tmp_path: Path) -> None:
+    token = Path(opened.environment["RAY_AUTH_TOKEN_PATH"])
+    token.write_text("0123456789abcdef" * 4)
+    token.chmod(0o644)
+    refused(opened.start("camera"), str(token), "mode 644, wanted 600", "chmod 600")
+    token.chmod(0o600)
+    for name in ("tls.crt", "tls.key", "ca.crt"):
+        (tmp_path / name).write_text("never read")
+    refused(opened.start("camera", "--tls", tmp_path), str(tmp_path / "tls.key"), "mode 644")
+    assert not (opened.folder / "d").exists()
+
+
+def test_a_start_that_fails_leaves_its_log(opened: Bench) -> None:
+    line = refused(opened.start("camera", "--memory-mb", 1), "did not start", "78643200", "full log", code=4)
+    assert [*opened.folder.glob("d/camera/*")] == [opened.folder / "d" / "camera" / "log"]
+    assert str(opened.folder / "d" / "camera" / "log") in line
 
 
 def test_with_certificates_plain_text_is_refused(locked: Bench, placed: Path, cluster: Path) -> None:
@@ -81,6 +120,24 @@ def test_with_certificates_plain_text_is_refused(locked: Bench, placed: Path, cl
     assert (ran["requests"], ran["identical"]) == (5, 5)
     for name in ("camera", "server"):
         assert listened(locked.processes(name)) == {"127.0.0.1"}
+    client = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
+    with np.load(digits_data()) as data:
+        images = data["image"][:8, None]
+    server = start(f"digits={placed}", "--cluster", str(cluster), environment=locked.environment)
+    try:
+        with client.InferenceServerClient(server.grpc) as door:
+
+            def label(image: np.ndarray) -> int:
+                given = client.InferInput("image", image.shape, "FP32")
+                given.set_data_from_numpy(image)
+                return int(door.infer("digits", [given]).as_numpy("logits").argmax())
+
+            labels = [label(image) for image in images]
+            locked.kill("server")  # its answers over gRPC, too, come from a plan without it
+            assert [label(image) for image in images] == labels
+    finally:
+        code, error = stop(server)
+    assert code == 0 and "sent again after" in error
 
 
 def outward() -> str:

@@ -139,6 +139,7 @@ def test_wrong_commands_are_refused_in_one_line(
     refused(running.command(*taken, devices=elsewhere), 'has a device "server" already', code=4)
     nobody = ("device", "start", "--name", "x", "--address", "127.0.0.1:9")
     refused(running.command(*nobody), "nothing answers at 127.0.0.1:9", code=4)
+    assert not (running.folder / "d" / "x").exists()
     refused(running.command("device", "start", "--name", "x", "--address", "here"), "HOST:PORT")
     # What is refused before the engine is needed runs in this process.
     monkeypatch.setenv("TAGLIO_DEVICES", running.environment["TAGLIO_DEVICES"])
@@ -153,6 +154,18 @@ def test_wrong_commands_are_refused_in_one_line(
     refused(taglio("cluster", "status"), "no device runs on this machine", code=4)
     cluster.write_text(CLUSTER.replace("server", "cloud"))
     refused(running.command("cluster", "probe", cluster), 'device "cloud" is not in the cluster', code=4)
+
+
+def test_a_stream_that_is_ended_says_so(running: Bench, placed: Path, cluster: Path) -> None:
+    with running.begin("run", placed, "--cluster", cluster, "--stream", "--runs", 1_000_000) as process:
+        try:
+            until(lambda: process.poll() is not None or answering(running), 60.0, "requests under way")
+            process.terminate()
+            said, error = process.communicate(timeout=60.0)
+        finally:
+            process.kill()
+    assert (process.returncode, said) == (128 + signal.SIGTERM, "")
+    assert error.splitlines()[-1].startswith("taglio: stopped")
 
 
 def test_a_killed_device_costs_no_request(running: Bench, placed: Path, cluster: Path) -> None:
@@ -173,7 +186,7 @@ def test_a_killed_device_comes_back(running: Bench, placed: Path, cluster: Path)
         said = _read(process)
         until(lambda: "sent again after" in "".join(said), 60.0, "a plan without the server")
         assert running.start("server").json()["name"] == "server"
-        until(lambda: "its devices are back" in "".join(said), 120.0, "the plan of both devices again")
+        until(lambda: "its devices and links are back" in "".join(said), 120.0, "the plan of both devices again")
         assert running.command("cluster", "status", "--json").json()["alive"] == {"camera": True, "server": True}
         process.send_signal(signal.SIGINT)
         assert process.wait(60.0) == 130

@@ -28,7 +28,7 @@ def test_perplexity_of_even_scores_is_the_number_of_classes() -> None:
 @pytest.mark.parametrize("wrong", [7, -1])
 def test_perplexity_refuses_labels_that_are_no_class(wrong: int) -> None:
     outputs = [{"y": np.zeros((1, 2, 7), np.float32)}]
-    with pytest.raises(BadData, match=f"label {wrong} is no class: there are 7"):
+    with pytest.raises(BadData, match=f"label {wrong} is not a class: there are 7"):
         scored("perplexity", outputs, outputs, np.array([[1, wrong]]))
 
 

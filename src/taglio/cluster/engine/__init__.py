@@ -1,2 +1,4 @@
-"""Run components on several machines with Ray: nodes are devices, actors host components, calls carry tensors, Ray's
-token and TLS secure them. Implements no transport, membership or scheduler."""
+"""Run components on several machines with Ray. Implements no transport, membership or scheduler.
+
+Ray's nodes are devices, its actors host components, its calls carry tensors, and its token and TLS secure them.
+"""

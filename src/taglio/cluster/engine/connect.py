@@ -1,12 +1,14 @@
 """Connect to a running cluster from one of its devices. Starts no device and sends no tensor."""
 
 import contextlib
+import ctypes
 import logging
 import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from taglio import artifact
@@ -15,7 +17,7 @@ from taglio.cluster.engine.device import LOOPBACK, split
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.listen import hold_to
 from taglio.cluster.engine.local import LocalDevice
-from taglio.cluster.engine.members import RESOURCE, devices
+from taglio.cluster.engine.members import RESOURCE, Address, addresses, devices
 from taglio.cluster.engine.resident import Facts, facts
 from taglio.errors import BadDevice, TaglioError, one_line
 from taglio.memory import keep_memory
@@ -36,23 +38,73 @@ class HeadLost(BadDevice):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class Connection:
-    """A connection to a cluster through a device on this machine."""
+    """A connection to a cluster through the device `here` on this machine, for which this process joins it anew where
+    that device was started again: `joined` counts."""
 
-    here: LocalDevice
+    def __init__(self, here: LocalDevice) -> None:
+        self.here = here
+        self.joined = 0
+        self._joining = threading.Lock()
+        self._join()
+
+    def _join(self) -> None:
+        try:
+            with _own_sigterm():
+                ray().init(
+                    address=self.here.address,
+                    namespace="taglio",
+                    log_to_driver=False,
+                    logging_level="critical",
+                    _temp_dir=str(self.here.folder),
+                )
+        except Exception as error:
+            raise BadDevice(
+                f"the cluster at {self.here.address} cannot be reached through {self.here.name}: {one_line(error, 200)}"
+            ) from None
+        self.joined += 1
+
+    def renew(self) -> None:
+        """Join again if the device here has been started again since: what it was told before starts nothing any more.
+        Raises BadDevice if it does not come back within a minute."""
+        end = time.monotonic() + _PATIENCE_S
+        with self._joining:
+            if ray().is_initialized():
+                node = ray().get_runtime_context().get_node_id()
+                while not (ours := self._ours()):
+                    if time.monotonic() > end:
+                        name = self.here.name
+                        raise BadDevice(f'device "{name}" on this machine is lost: taglio device start --name {name}')
+                    time.sleep(0.2)
+                if node in ours:
+                    return
+                ray().shutdown()
+            self._join()
+
+    def _ours(self) -> set[str]:
+        """Ray's ids of the device here: that of an earlier start may count as alive for a while."""
+        nodes = [each for each in self._nodes() if each["Alive"] and RESOURCE + self.here.name in each["Resources"]]
+        return {each["NodeID"] for each in nodes if _answers((each["NodeManagerAddress"], each["NodeManagerPort"]))}
 
     def alive(self) -> dict[str, bool]:
         """Whether each device known to the cluster is alive. Raises HeadLost if the head does not answer for a
         minute."""
-        head, end = self.here.address, time.monotonic() + _HEAD_PATIENCE_S
+        return devices(self._nodes())
+
+    def addresses(self) -> dict[str, Address]:
+        """Where the engine of each living device listens. Raises HeadLost likewise."""
+        return addresses(self._nodes())
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        head, end = split(self.here.address), time.monotonic() + _HEAD_PATIENCE_S
         if not _answers(head):
-            _LOG.warning("the head at %s does not answer: waiting up to %.0f s", head, _HEAD_PATIENCE_S)
+            _LOG.warning("the head at %s does not answer: waiting up to %.0f s", self.here.address, _HEAD_PATIENCE_S)
             while not _answers(head):
                 if time.monotonic() > end:
-                    raise HeadLost(head)
+                    raise HeadLost(self.here.address)
                 time.sleep(0.2)
-        return devices(ray().nodes())
+        nodes: list[dict[str, Any]] = ray().nodes()
+        return nodes
 
     def need(self, names: list[str]) -> None:
         """Raise BadDevice if one of `names` is not in the cluster."""
@@ -75,7 +127,7 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
             "no device runs on this machine: taglio device start --name NAME --address HOST:PORT (or --head) first"
         )
     here = next((each for each in known if each.name == prefer), known[0])
-    if not _answers(here.address):
+    if not _answers(split(here.address)):
         raise HeadLost(here.address)
     os.environ.update(here.lock.environment())
     if here.host == LOOPBACK:  # otherwise Ray looks for the head at this machine's network address
@@ -85,20 +137,9 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
     keep_memory()
     # Ray would print pages of node reports on standard output, where a command's result goes.
     library._private.worker.print_to_stdstream = _log  # noqa: SLF001
+    connection = Connection(here)
     try:
-        library.init(
-            address=here.address,
-            namespace="taglio",
-            log_to_driver=False,
-            logging_level="critical",
-            _temp_dir=str(here.folder),
-        )
-    except Exception as error:
-        raise BadDevice(
-            f"the cluster at {here.address} cannot be reached through {here.name}: {one_line(error, 200)}"
-        ) from None
-    try:
-        yield Connection(here)
+        yield connection
     except (KeyboardInterrupt, HeadLost):
         raise  # a Ray thread may be inside a request, and shutting down under it crashes or hangs: see entry()
     except BaseException:
@@ -107,9 +148,24 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
     library.shutdown()
 
 
-def _answers(address: str) -> bool:
+@contextlib.contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep this process's handler of SIGTERM: Ray has one in Python, which exits with 15 without a word, and one in the
+    kernel, which prints its stack."""
+    before, main = signal.getsignal(signal.SIGTERM), threading.current_thread() is threading.main_thread()
+    kernel, action = ctypes.CDLL(None), ctypes.create_string_buffer(256)  # longer than any struct sigaction
+    kernel.sigaction(signal.SIGTERM, None, action)
     try:
-        socket.create_connection(split(address), timeout=_HEAD_ANSWER_S).close()
+        yield
+    finally:
+        if main and before is not None:  # None: it was not set from Python
+            signal.signal(signal.SIGTERM, before)
+        kernel.sigaction(signal.SIGTERM, action, None)
+
+
+def _answers(address: Address) -> bool:
+    try:
+        socket.create_connection(address, timeout=_HEAD_ANSWER_S).close()
     except OSError:
         return False
     return True

@@ -24,7 +24,7 @@ from taglio.cluster.engine.parcel import Joint, Parcel, SessionStep, Step, merge
 from taglio.cluster.engine.resident import Resident
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Piece, State
-from taglio.errors import BadDevice, TaglioError, with_kind
+from taglio.errors import BadData, BadDevice, TaglioError, with_kind
 from taglio.memory import peak_bytes, used_bytes
 from taglio.profile.stopwatch import run_for
 from taglio.runtimes.onnxruntime import SessionOptions
@@ -238,8 +238,10 @@ class Host(Resident):
             self._states.keep(work.component, job.states, work.session, values)
         except TaglioError as error:
             return replace(made, error=error)
-        except Exception as error:
-            return replace(made, error=BadDevice(f"{work.component} failed: {with_kind(error)}"))
+        except MemoryError:
+            return replace(made, error=BadDevice(f'device "{self.device}" has no memory to run {work.component}'))
+        except Exception as error:  # the runtime refuses the inputs
+            return replace(made, error=BadData(f"{work.component} failed: {with_kind(error)}"))
         step = Step(work.component, self.device, work.ready_s, start, end)
         return replace(made, tensors=values, steps=(*steps, step), hops=hops)
 

@@ -5,7 +5,8 @@ import shutil
 import signal
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,20 +54,35 @@ def home(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(environment.get("TAGLIO_DEVICES") or f"{_BELOW}{os.getuid()}")
 
 
-def prepare(name: str) -> Path:
-    """Create the folder of the device called `name`, accessible only to its owner. Raises BadOption."""
+@contextmanager
+def prepared(name: str) -> Iterator[Path]:
+    """The folder of the device called `name`, accessible only to its owner, for a start; one that fails leaves there
+    what was there before, and its log. Raises BadOption."""
     base = home()
     folder = base / name
     if len(os.fsencode(folder)) > _LONGEST + len(_BELOW):
         raise BadOption(f"{folder}: too long for the sockets in it: shorten the name or set TAGLIO_DEVICES=/short/path")
+    new = [path for path in (folder, base) if not path.exists()]
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
-    found = base.stat()
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    status = base.stat()
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise BadOption(
             f"{base}: other users can write there: remove it, or set TAGLIO_DEVICES to a folder of your own"
         )
     folder.mkdir(exist_ok=True, mode=0o700)
-    return folder
+    before = {folder / LOG, *folder.iterdir()}
+    try:
+        yield folder
+    except BaseException:
+        for path in {*folder.iterdir()} - before:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        for path in new:
+            with suppress(OSError):  # its log is in it, or another device's folder
+                path.rmdir()
+        raise
 
 
 def remember(device: LocalDevice, pid: int) -> None:

@@ -1,12 +1,13 @@
 """Access to a cluster: Ray's token, which is always required, and TLS. Leaves checking requests to Ray.
 
-A token is a file with a secret shared by all devices. The head's first start creates it; it is copied to the other
-devices by hand. With a folder of certificates every connection is encrypted, and both ends present a certificate signed
-by the same authority.
+A token is a file with a secret shared by all devices, which only its owner may read. The head's first start creates it;
+it is copied to the other devices by hand. With a folder of certificates every connection is encrypted, and both ends
+present a certificate signed by the same authority.
 """
 
 import os
 import secrets
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,16 @@ class Lock:
                 raise BadOption(f"`tls` {self.tls}: {name} is missing: the folder holds tls.crt, tls.key and ca.crt")
         files = {variable: str((self.tls / name).resolve()) for variable, name in _FILES.items()}
         return {**found, "RAY_USE_TLS": "1", **files}
+
+    def refuse_shared(self) -> None:
+        """Raise BadOption if other users can read or write the token or the certificate's key."""
+        for path in (self.token, *([self.tls / "tls.key"] if self.tls else [])):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & 0o077:
+                raise BadOption(
+                    f"{path}: other users can use this secret (mode {mode:o}, wanted 600): chmod 600 it, and make a "
+                    "new one if somebody may have read it"
+                )
 
 
 def default_token(environment: Mapping[str, str] = os.environ) -> Path:

@@ -7,6 +7,8 @@ from typing import Any
 from taglio.cluster.engine.library import ray
 
 RESOURCE = "taglio:"
+# Host and port.
+Address = tuple[str, int]
 _PATIENCE_S = 10.0
 
 
@@ -18,6 +20,17 @@ def devices(nodes: list[dict[str, Any]]) -> dict[str, bool]:
             if name.startswith(RESOURCE):
                 found[name.removeprefix(RESOURCE)] = found.get(name.removeprefix(RESOURCE), False) or node["Alive"]
     return found
+
+
+def addresses(nodes: list[dict[str, Any]]) -> dict[str, Address]:
+    """Where the engine of each living device among Ray's nodes listens."""
+    return {
+        name.removeprefix(RESOURCE): (node["NodeManagerAddress"], node["NodeManagerPort"])
+        for node in nodes
+        if node["Alive"]
+        for name in node.get("Resources", {})
+        if name.startswith(RESOURCE)
+    }
 
 
 def main(address: str) -> int:

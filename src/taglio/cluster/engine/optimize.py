@@ -14,27 +14,26 @@ from taglio.cluster.engine.remote_profile import profile_devices, refine_devices
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.result import ClusterRun
 from taglio.cluster.engine.run import answer_requests
+from taglio.cluster.planning.place import Answer, Running
+from taglio.cluster.planning.workload import parse_objective
 from taglio.components.prove import Proof
 from taglio.errors import BadOption, Infeasible
 from taglio.flow.build import build
-from taglio.flow.choose_forms import try_forms, with_forms
-from taglio.flow.choose_scheme import choose, float_where_none_loads
 from taglio.flow.error import error_model
-from taglio.flow.limits import Bounds, limits_for, steered
+from taglio.flow.limits import Bounds, by_argument, limits_for, refuse_no_limit, steered, user_limits
 from taglio.flow.opening import Model
 from taglio.flow.place import candidate, place, source
 from taglio.flow.placing import CLUSTER, opened
 from taglio.flow.profile import AUTO, read_scheme
 from taglio.flow.result import result_of, write
+from taglio.flow.screen import refuse_unportable, screen
 from taglio.flow.work import Work
 from taglio.flow.workspace import COMPONENTS, PROFILE
-from taglio.plan.place import Answer, Running
-from taglio.plan.result import Plan, Status
-from taglio.plan.solve import GAP
-from taglio.plan.workload import parse_objective
+from taglio.plan.result import GAP, Plan, Status
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
+from taglio.runtimes.processor import sums_saturate
 from taglio.transaction import changing
 
 # Requests of the final run: at least this many, for at least this many seconds, and at most; predictions are for the
@@ -70,7 +69,9 @@ def optimize_on_cluster(
     data: Path,
     cluster_file: Path,
     *,
-    max_error: Bounds,
+    max_error: Bounds | None = None,
+    min_score: Bounds | None = None,
+    max_drop: Bounds | None = None,
     scenario: str | None = None,
     objective: str = "latency",
     keep_float: Sequence[str] = (),
@@ -82,8 +83,8 @@ def optimize_on_cluster(
 ) -> ClusterOutcome:
     """The best plan under the limits for the running devices of a cluster file, built into `folder` and run on them.
     `settings` are those of taglio.Model."""
-    cluster, used = opened(cluster_file, scenario)
-    aim, wanted = parse_objective(objective), read_scheme(scheme)
+    user, settings = steered(refuse_no_limit(user_limits(max_error, min_score, max_drop)), settings)
+    (cluster, used), aim, wanted = opened(cluster_file, scenario), parse_objective(objective), read_scheme(scheme)
     if aim.weighs_energy:
         cluster.refuse_without_watts()
     if all(device.assumed for device in cluster.devices):
@@ -92,9 +93,10 @@ def optimize_on_cluster(
             "remove scale from at least one"
         )
     with changing(folder, create=True) as staged:
-        work: Work = Model(model, data, **steered(max_error, settings)).telling(progress)
+        work: Work = Model(model, data, **settings).telling(progress)
         # Refuse a bound that cannot be kept before measuring anything.
-        losses = limits_for(work, max_error, keep_float, force_int8)
+        losses = limits_for(work, user, keep_float, force_int8)
+        refuse_unportable(work, wanted)
         with connect(cluster.start) as connection:
             connection.need([device.name for device in cluster.devices])
             here = connection.here.name
@@ -102,15 +104,11 @@ def optimize_on_cluster(
             if chosen is None:
                 timed = work.but(setup=replace(work.setup, threads=cluster.device(here).threads))
                 asked = gather(connection, [device.name for device in cluster.devices])
-                saturating = any(each.saturates for each in asked.values())
-                chosen, tried = choose(timed, bound, losses.metric, saturating_elsewhere=saturating)
-                settled = float_where_none_loads(work, tried)
-                work.kept.forget("builder", but=chosen)
+                is_narrow = any(sums_saturate(answer.machine.instructions) for answer in asked.values())
+                alone = timed.in_place(work.setup.options().runtime).at(effort)
+                screened = screen(alone, None, bound, losses.metric, is_forced=True, is_narrow=is_narrow)
+                settled, chosen = work.but(graph=screened.work.graph), screened.scheme
             settled = settled.settled(chosen)
-            if wanted is None:
-                runtime = settled.setup.options().runtime
-                forms = try_forms(settled.at(effort), chosen, {runtime: 0.0}, bound, losses.metric)
-                chosen, _ = with_forms(chosen, [runtime], forms)
             profiles: Profiles = profile_devices(connection, settled, cluster, chosen, effort)
             # A plan for throughput needs the CPU cost per message.
             unknown = aim.weighs_rate and not cluster.messages_cost and len(cluster.devices) > 1
@@ -120,9 +118,9 @@ def optimize_on_cluster(
         error = error_model(settled.in_place(NAME), own, effort=effort)
 
         def placed(profiles: Profiles, running: Running | None, time_limit_s: float) -> Answer:
-            limits = {"max_error": max_error, "keep_float": keep_float, "force_int8": force_int8}
             own = profiles.get(cluster.start) or next(iter(profiles.values()))
-            each = candidate(settled, own, error, profiles=profiles, name=staged.name, **limits)  # type: ignore[arg-type]
+            pins = {"keep_float": keep_float, "force_int8": force_int8, **by_argument(user)}
+            each = candidate(settled, own, error, profiles=profiles, name=staged.name, **pins)  # type: ignore[arg-type]
             return place(each, cluster, objective=aim, running=running, time_limit_s=time_limit_s, progress=progress)
 
         def refined(profiles: Profiles, plan: Plan) -> Profiles:

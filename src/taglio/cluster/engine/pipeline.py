@@ -84,6 +84,7 @@ class Pipeline:
         self._next = 0
         self._flights: dict[int, _Flight] = {}
         self._asked: dict[int, list[Future[Parcel]]] = {}
+        self._answered_s = 0.0  # the last answer
         self._gone: Future[str] = Future()
         # Called, in any thread, when an answer has arrived or a device has ended.
         self.changed: Callable[[], None] = lambda: None
@@ -117,16 +118,21 @@ class Pipeline:
             each.add_done_callback(lambda _: self.changed())
         return request
 
-    def settled(self, request: int) -> bool:
+    def settled(self, request: int, patience_s: float) -> bool:
         """Whether `wait` for a request in flight would return or raise at once."""
-        return self._gone.done() or all(each.done() for each in self._flights[request].answers)
+        flight = self._flights[request]
+        return self._gone.done() or all(each.done() for each in flight.answers) or not self._left_s(flight, patience_s)
+
+    def _left_s(self, flight: _Flight, patience_s: float) -> float:
+        """Seconds to wait for an answer: from its sending, or from the answer before it."""
+        return max(0.0, max(flight.sent_s, self._answered_s) + patience_s - time.monotonic())
 
     def wait(self, request: int, patience_s: float) -> Answer:
-        """The answer to a request that was sent. Raises Broken if there is none within `patience_s`, and the error of a
-        component that failed."""
+        """The answer to a request that was sent. Raises Broken if there is none within `patience_s` of its sending and
+        of the answer before it, and the error of a component that failed."""
         flight = self._flights[request]
-        parcels = [self._get(each, patience_s) for each in flight.answers]
-        answered = time.monotonic()
+        parcels = [self._get(each, flight, patience_s) for each in flight.answers]
+        answered = self._answered_s = time.monotonic()
         del self._flights[request]
         if self._here is not None:
             for index in self._own:
@@ -167,10 +173,10 @@ class Pipeline:
         with contextlib.suppress(RuntimeError):  # closed meanwhile
             self._pool.submit(self._here.take, parcel)
 
-    def _get(self, answer: "Future[Parcel]", patience_s: float) -> Parcel:
+    def _get(self, answer: "Future[Parcel]", flight: _Flight, patience_s: float) -> Parcel:
         if not answer.done():
             either: list[Future[Any]] = [answer, self._gone]
-            wait(either, timeout=patience_s, return_when=FIRST_COMPLETED)
+            wait(either, timeout=self._left_s(flight, patience_s), return_when=FIRST_COMPLETED)
         if answer.done():
             try:
                 return answer.result()

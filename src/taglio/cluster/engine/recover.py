@@ -1,32 +1,33 @@
-"""Keep answering when a device is lost, returns or changes speed: switch to another plan.
+"""Keep answering when a device or link is lost, returns or changes speed: switch to another plan.
 
-After a loss, requests in flight are sent again, through the same plan if all its devices are alive (a component's
-process had died) or the lost one has replicas, otherwise through a plan without the lost device. When the device
-returns, its plan is deployed beside the running one, which first answers its requests. When a device or link changes
-speed (drift.py), a new plan is made in a separate process and used if it beats the running one by more than the
-switching cost.
+After a loss, requests in flight are sent again, through the same plan if all its devices and links are there (a
+component's process had died) or what is lost has replicas, otherwise through a plan without the lost devices and links.
+When they are back (links.py), the plan that uses them is deployed beside the running one, which first answers its
+requests. When a device or link changes speed (drift.py), a new plan is made in a separate process and used if it beats
+the running one by more than the switching cost.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from taglio.cluster.devices import Cluster
-from taglio.cluster.engine.connect import Connection, HeadLost, ask, on
-from taglio.cluster.engine.deploy import Calls, deploy
+from taglio.cluster.engine.connect import Connection, HeadLost, on
+from taglio.cluster.engine.deploy import deploy
 from taglio.cluster.engine.drift import Windows, drifted
 from taglio.cluster.engine.library import ray
+from taglio.cluster.engine.links import Links, Pair, without
 from taglio.cluster.engine.pipeline import Answer, Pipeline
 from taglio.cluster.engine.replan import Planned, replan, replan_quietly
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
 from taglio.plan.result import Limits, Plan
 
-_ANSWER_S = 5.0
 _LOOK_S = 2.0
 _REST_S = 10.0
 _SWITCHING_S = 1e-4
@@ -53,8 +54,12 @@ class Recovery:
         self._wanted = wanted
         self.running = wanted
         self._pipeline: Pipeline | None = None
+        self._joined = 0
         self.switches: list[Switch] = []
         self._windows = Windows()
+        self._links = Links(connection)
+        # What was there when no plan was possible, until when that stands, and the reason.
+        self._refused: tuple[object, float, BadDevice] | None = None
         self._looked_s = 0.0
         self._rest_until_s = 0.0
         self._preparing: threading.Thread | None = None
@@ -68,36 +73,66 @@ class Recovery:
         return self._take(self._wanted)
 
     def recover(self, reason: str) -> Pipeline:
-        """A pipeline on the remaining devices. Raises BadDevice if there are none, or no plan keeps the limits."""
+        """A pipeline on the remaining devices and links, in place of the broken one, which is closed. Raises BadDevice
+        if there are none, or no plan keeps the limits; until something changes, the same again for a while without
+        another look."""
         if self._prepared is not None:  # made for a cluster that no longer exists
             self._prepared[1].close()
             self._prepared = None
-        gone = [name for name in self._devices(self.running) if not self._lives(name)]
-        cluster = self.running.cluster
-        if cluster.start in gone:
-            raise BadDevice(f'the start device "{cluster.start}", where inputs come from, is lost: {reason}')
-        for _ in range(len(cluster.devices) + 1):
-            same = self.running.plan.without(gone)
-            if same is None:
-                alive = self._connection.alive()
-                gone += [each.name for each in cluster.devices if not alive.get(each.name) and each.name not in gone]
-                for name in gone:
-                    cluster = cluster.without(name)
+        self._connection.renew()
+        if self._refused is not None and self._refused[0] == self._there() and time.monotonic() < self._refused[1]:
+            raise self._refused[2]
+        try:
+            return self._recovered(reason)
+        except HeadLost:  # it has been waited for
+            raise
+        except BadDevice as error:
+            self._refused = self._there(), time.monotonic() + _REST_S, error
+            raise
+
+    def _recovered(self, reason: str) -> Pipeline:
+        cluster = self._wanted.cluster
+        gone, lost = set[str](), frozenset[Pair]()
+        for attempt in range(len(cluster.devices) + 1):
+            alive, same = self._connection.alive(), self._joined == self._connection.joined
+            hosts = self._pipeline.deployment.actors if self._pipeline is not None and same and not attempt else {}
+            before, here = (gone, lost), self._connection.here.name
+            gone = self._links.look(cluster, self._devices(self.running), hosts)
+            lost = self._links.lost()
+            names = [device.name for device in cluster.devices]
+            gone |= {name for name in names if not alive.get(name) or Pair((here, name)) in lost}
+            if self._pipeline is not None:
+                self._pipeline.close()
+            if cluster.start in gone:
+                raise BadDevice(f'the start device "{cluster.start}", where inputs come from, is lost: {reason}')
+            if attempt and (gone, lost) == before:
+                raise BadDevice(reason)
             try:
-                if same is None:
-                    return self._take(replan(self._folder, self._wanted.plan, cluster))
-                return self._take(replace(self.running, plan=same) if gone else self.running)
+                return self._take(self._remaining(gone, lost))
             except (Infeasible, BadOption) as error:
-                living = [each.name for each in cluster.devices]
-                raise BadDevice(lost(gone, living, self._wanted.plan.limits, error)) from None
+                left, limits = without(cluster, gone, lost), self._wanted.plan.limits
+                raise BadDevice(_no_plan(gone, lost, left, limits, error)) from None
             except HeadLost:  # it has been waited for
                 raise
-            except BadDevice as error:  # another device was lost meanwhile
+            except BadDevice as error:  # more was lost meanwhile
                 reason = str(error)
-                gone = [each.name for each in cluster.devices if not self._connection.alive().get(each.name)]
-                if not gone or cluster.start in gone:
-                    raise
         raise BadDevice(f"no device is left: {reason}")
+
+    def _remaining(self, gone: Collection[str], lost: Collection[Pair]) -> Planned:
+        """The running plan on what is left, or another one."""
+        taking_turns = {name for turn in self.running.plan.machines().values() if len(turn) > 1 for name in turn}
+        off, cut = set(gone), self._pairs(self.running).intersection(lost)
+        for pair in cut:
+            if not pair & off:  # one end of it is left out if others take its turns
+                off |= {*sorted(pair & taking_turns)[:1]}
+        same = self.running.plan.without(off)
+        if same is not None and all(pair & off for pair in cut):
+            return replace(self.running, plan=same) if off else self.running
+        return replan(self._folder, self._wanted.plan, without(self._wanted.cluster, gone, lost))
+
+    def _there(self) -> tuple[frozenset[str], frozenset[Pair]]:
+        """The living devices and the lost links."""
+        return frozenset(name for name, up in self._connection.alive().items() if up), self._links.lost()
 
     def watch(self, answer: Answer) -> None:
         """Check an answer, and at intervals the cluster; prepare another plan if that may pay."""
@@ -106,10 +141,8 @@ class Recovery:
         if now - self._looked_s < _LOOK_S or self._preparing is not None or self._prepared is not None:
             return
         self._looked_s = now
-        if self.running is not self._wanted and all(
-            self._connection.alive().get(name) for name in self._devices(self._wanted)
-        ):
-            self._prepare(lambda: self._wanted, "its devices are back")
+        if self.running is not self._wanted and self._whole(self._wanted):
+            self._prepare(lambda: self._wanted, "its devices and links are back")
         elif now > self._rest_until_s and self._windows.full():
             assert self._pipeline is not None
             plan, messages = self.running.plan, self._pipeline.deployment.wiring.messages
@@ -129,6 +162,7 @@ class Recovery:
     def close(self) -> None:
         """Stop preparing another plan."""
         self._closed = True
+        self._links.close()
         if self._planning is not None:
             with suppress(Exception):
                 ray().cancel(self._planning, force=True)
@@ -151,8 +185,10 @@ class Recovery:
         self._prepared = None
         before = self.running.plan.predicted_latency_s.value
         self.switches.append(Switch(reason, request, before, planned.plan.predicted_latency_s.value))
-        # Only a plan for all devices becomes the wanted plan: one without a lost device must not exclude it for good.
-        if len(planned.cluster.devices) >= len(self._wanted.cluster.devices):
+        # Only a plan for all devices and links becomes the wanted plan: one without a lost one must not exclude it for
+        # good.
+        ours, wanted = planned.cluster, self._wanted.cluster
+        if len(ours.devices) >= len(wanted.devices) and len(ours.links) >= len(wanted.links):
             self._wanted = planned
         return self._use(planned, pipeline)
 
@@ -161,6 +197,7 @@ class Recovery:
 
     def _use(self, planned: Planned, pipeline: Pipeline) -> Pipeline:
         self.running, self._pipeline, self._windows = planned, pipeline, Windows()
+        self._joined = self._connection.joined
         return pipeline
 
     def _deployed(self, planned: Planned) -> Pipeline:
@@ -186,45 +223,40 @@ class Recovery:
         machines = planned.plan.machines().values()
         return list(dict.fromkeys([planned.cluster.start, *(name for each in machines for name in each)]))
 
-    def _lives(self, name: str) -> bool:
-        """Whether a device's node is alive, and its host, if it has one, answers."""
-        if not self._connection.alive().get(name):
-            return False
-        actor = None if self._pipeline is None else self._pipeline.deployment.actors.get(name)
-        if actor is None:
-            return True
-        try:
-            Calls(actor, _ANSWER_S).call(time.monotonic)
-        except Exception:
-            return self._runs_tasks(name)
-        return True
+    def _pairs(self, planned: Planned) -> set[Pair]:
+        """The pairs of devices between which a plan's tensors go."""
+        machines = planned.plan.machines()
+        found = set[Pair]()
+        for crossing in planned.plan.crossings:
+            if crossing.source != crossing.target:
+                ends = (machines.get(name, (name,)) for name in (crossing.source, crossing.target))
+                found |= {Pair(pair) for pair in product(*ends)}
+        return found
 
-    def _runs_tasks(self, name: str) -> bool:
-        """Whether a node whose host does not answer is still alive: Ray notices a dead node only after a while."""
-        task, end = ask(name), time.monotonic() + 2 * _ANSWER_S
-        while time.monotonic() < end and self._connection.alive().get(name):
-            if ray().wait([task], timeout=0.2)[0]:
-                with suppress(Exception):
-                    ray().get(task)
-                    return True
-                return False
-        return False
+    def _whole(self, planned: Planned) -> bool:
+        """Whether a plan's devices are alive and within reach, and its links not lost."""
+        alive, here, names = self._connection.alive(), self._connection.here.name, self._devices(planned)
+        used = self._pairs(planned) | {Pair((here, name)) for name in names}
+        return all(alive.get(name) for name in names) and not used & self._links.lost()
 
 
-def lost(gone: Sequence[str], living: Sequence[str], limits: Limits, error: TaglioError) -> str:
-    """The error message if devices are lost and no plan is possible without them: devices, and pins at fault."""
-    names = ", ".join(f'"{name}"' for name in gone)
+def _no_plan(gone: Collection[str], lost: Collection[Pair], left: Cluster, limits: Limits, error: TaglioError) -> str:
+    """The error message if no plan is possible on what is `left` without lost devices and links: these, and pins at
+    fault."""
+    living = [device.name for device in left.devices]
+    things = [f'device "{name}"' for name in sorted(gone)]
+    things += ["the link between " + " and ".join(f'"{name}"' for name in sorted(p)) for p in lost if p <= {*living}]
+    what, rest = " and ".join(things), ", ".join(living)
     off: dict[str, set[str]] = {}
     for block, device in limits.device_exclusions:
         off.setdefault(block, set()).add(device)
     pinned = dict(limits.device_pins)
     nowhere = [block for block, devices in off.items() if devices >= set(living)]
     nowhere += [block for block, devices in off.items() if pinned.get(block) in devices and block not in nowhere]
-    rest = ", ".join(living)
     if not nowhere:
-        return f"device {names} is lost, and without it no plan on {rest} keeps the limits ({error}): start it again"
+        return f"{what} is lost, and without it no plan on {rest} keeps the limits ({error}): restore it"
     blocks = f"{nowhere[0]}{f' and {len(nowhere) - 1} more' if len(nowhere) > 1 else ''}"
     return (
-        f"device {names} is lost, and pins forbid block {blocks} on every other ({rest}): start it again, or plan with "
+        f"{what} is lost, and pins forbid block {blocks} on every other device ({rest}): restore it, or plan with "
         "fewer `keep_off`"
     )

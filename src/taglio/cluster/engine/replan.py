@@ -9,19 +9,19 @@ from typing import Any
 
 from taglio import artifact
 from taglio.cluster.devices import Cluster
+from taglio.cluster.planning.place import Running, place
+from taglio.cluster.planning.workload import parse_objective
 from taglio.components.build import read
+from taglio.error.runtime_part import left_for_int8
 from taglio.errors import BadArtifact
 from taglio.flow.build import assemble
-from taglio.flow.choose_place import left_for_int8
 from taglio.flow.place import Candidate
 from taglio.flow.placing import reopened
 from taglio.flow.workspace import COMPONENTS, PLAN, read_plan
-from taglio.plan.place import Running, place
 from taglio.plan.result import Limits, Plan
-from taglio.plan.workload import parse_objective
 from taglio.profile.result import scaled
+from taglio.transaction import STANDBY
 
-STANDBY = "standby"
 _TIME_LIMIT_S = 4.0
 
 

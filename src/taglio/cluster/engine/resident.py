@@ -10,14 +10,12 @@ from taglio.cluster.engine.device import DEVICE, STORE, THREADS
 from taglio.cluster.engine.store import Store
 from taglio.memory import keep_memory, used_bytes
 from taglio.profile.machine import Machine, describe
-from taglio.runtimes.onnxruntime import sums_saturate
 from taglio.runtimes.places import here
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts about a device. `clock` is equal on devices that share a monotonic clock (one kernel, since its boot);
-    `saturates` is the result of sums_saturate()."""
+    """Facts about a device. `clock` is equal on devices that share a monotonic clock (one kernel, since its boot)."""
 
     device: str
     machine: Machine
@@ -27,7 +25,6 @@ class Facts:
     pid: int
     memory_bytes: int
     clock: str
-    saturates: bool
 
 
 class Resident(Store):
@@ -57,7 +54,6 @@ def facts() -> Facts:
         os.getpid(),
         used_bytes(),
         clock_name(),
-        sums_saturate(),
     )
 
 

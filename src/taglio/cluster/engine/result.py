@@ -39,14 +39,15 @@ class CrossingTime:
 @dataclass(frozen=True, slots=True)
 class DeviceEnergy:
     """Joules of one request on a device: its active watts times the measured busy seconds, its links' joules for the
-    bytes sent, its energy counters over the whole run, including all processes, divided by the requests (None: no
-    counters), and its idle watts times the seconds that it waited."""
+    bytes sent, its energy counters over the whole run, including all processes, divided by the requests, and its idle
+    watts times the seconds that it waited. None: the cluster file has no such watts or joules, or there are no
+    counters."""
 
     device: str
-    modelled_joules: float
-    sent_joules: float
+    modelled_joules: float | None
+    sent_joules: float | None
     counted_joules: float | None
-    idle_joules: float = 0.0
+    idle_joules: float | None
 
 
 @dataclass(frozen=True, slots=True)

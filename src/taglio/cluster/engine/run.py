@@ -34,6 +34,7 @@ from taglio.cluster.engine.result import (
 from taglio.cluster.engine.serve import Feed, Server
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import parse
+from taglio.cluster.planning.simulate import link_name
 from taglio.components.build import read
 from taglio.components.prove import TOLERANCE
 from taglio.errors import BadArtifact, BadOption, MeasurementFailed, plural
@@ -42,8 +43,7 @@ from taglio.flow.placing import CLUSTER, ClusterFile
 from taglio.flow.work import Work
 from taglio.flow.workspace import COMPONENTS, PLAN, PROFILE, reopen
 from taglio.model.same import difference
-from taglio.plan.result import Plan
-from taglio.plan.simulate import Span, link_name
+from taglio.plan.result import Plan, Span
 from taglio.profile.result import Profile
 from taglio.profile.speed import REFERENCE_S, reference_seconds
 from taglio.profile.wall_time import summarize
@@ -335,15 +335,16 @@ class _Run:
             device, machines = cluster.device(name), self.planned.plan.machines()[name]
             busy_s = sum(each.measured.mean_s for each in components if each.device == name)
             waited_s = max(0.0, len(machines) * took_s / requests - busy_s)
-            sent = 0.0
+            sent, priced = 0.0, any(link.joules_per_byte for link in cluster.links if link.source == name)
             for message in self.deployment.wiring.messages:
                 source, target = message.ends(cluster.start)
                 if source == name and (link := cluster.link(source, target)) is not None:
                     sent += message.bytes * link.joules_per_byte
             seen = [joules.get(each) for each in machines]
             share = None if None in seen else sum(each or 0.0 for each in seen) / requests
-            modelled = (busy_s * device.active_watts, sent, share, waited_s * device.idle_watts)
-            found.append(DeviceEnergy(name, *modelled))
+            busy = busy_s * device.active_watts if device.active_watts else None
+            idle = waited_s * device.idle_watts if device.idle_watts else None
+            found.append(DeviceEnergy(name, busy, sent if priced else None, share, idle))
         return tuple(found)
 
 

@@ -4,7 +4,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from weakref import WeakSet
@@ -14,7 +13,7 @@ import numpy as np
 from taglio.cluster.engine.parcel import SessionStep
 from taglio.cluster.engine.pipeline import Answer, Broken, Pipeline
 from taglio.cluster.engine.recover import Recovery
-from taglio.errors import BadDevice, TaglioError, plural
+from taglio.errors import BadDevice, TaglioError, plural, with_kind
 
 Feed = Mapping[str, np.ndarray]
 _ATTEMPTS = 5
@@ -105,6 +104,7 @@ class Server:
         # Sessions in progress: while there are any, no other plan takes over, which would not know their states.
         self._sessions: WeakSet[Steps] = WeakSet()
         self._reason = "a step failed"
+        self._broken = False  # the pipeline, and there was no other
         self._use(recovery.begin())
 
     def steps(self, feeds: Iterable[Feed], session: str) -> Iterator[Answer]:
@@ -139,8 +139,8 @@ class Server:
         return not self._sessions and self._recovery.ready()
 
     def send(self, feed: Feed, session: Steps | None = None, *, last: bool = False) -> None:
-        """Send a request while `full` is false; with `session`, its next (or its `last`) step. Raises BadDevice if no
-        device is left."""
+        """Send a request while `full` is false; with `session`, its next (or its `last`) step. `next` raises what goes
+        wrong."""
         request = next(self._requests)
         if not self._waiting and self._may_switch() and (other := self._recovery.take_over(request)) is not None:
             self.pipeline.close()
@@ -154,8 +154,7 @@ class Server:
     def settled(self) -> bool:
         """Whether `next` would not wait: the oldest request is answered, overdue, or lost with a device."""
         first = self._waiting[0]
-        overdue = time.monotonic() - first.sent_s > self._patience_s
-        return overdue or first.flight is None or self.pipeline.settled(first.flight)
+        return first.flight is None or self.pipeline.settled(first.flight, self._patience_s)
 
     def next(self) -> Answer:
         """The answer to the oldest request. Raises the error of a component that failed on it, and BadDevice if no
@@ -185,8 +184,7 @@ class Server:
                 max(self._sessions, key=lambda each: each.kept_bytes).forget()
         if not self._sessions:
             self._recovery.watch(answer)
-        with suppress(BadDevice):  # as their own `next` will say
-            self._send()  # requests without a lane after a recovery
+        self._send()  # requests without a lane after a recovery
         return answer
 
     def _answer(self, first: _Waiting) -> Answer:
@@ -202,13 +200,16 @@ class Server:
                 self._again(str(error))
 
     def _use(self, pipeline: Pipeline) -> None:
-        self.pipeline = pipeline
+        self.pipeline, self._broken = pipeline, False
         pipeline.changed = self._changed
         for each in self._waiting:
             each.flight = None
 
     def _send(self) -> None:
         """Send the waiting requests for which there are lanes."""
+        if self._broken:
+            self._again(self._reason)
+            return
         for each in self._waiting:
             if each.flight is not None or each.refused is not None:
                 continue
@@ -228,14 +229,22 @@ class Server:
                 each.refused = error
 
     def _again(self, reason: str) -> None:
-        """Get a new pipeline, and send all waiting requests through it."""
-        first = self._waiting[0]
-        if first.attempts >= _ATTEMPTS:
-            raise BadDevice(f"request {first.request} failed {_ATTEMPTS} times; last error: {reason}")
-        begun, self._reason = time.monotonic(), reason
-        self.pipeline.close()
-        self._use(self._recovery.recover(reason))
-        found = Interruption(reason, first.request, len(self._waiting), time.monotonic() - begun)
+        """Get a new pipeline, and send all waiting requests through it; without one, refuse them."""
+        begun, self._reason, self._broken = time.monotonic(), reason, True
+        for each in self._waiting:  # their numbers were the broken pipeline's
+            each.flight = None
+        if self._waiting and (first := self._waiting[0]).attempts >= _ATTEMPTS:
+            first.refused = BadDevice(f"request {first.request} failed {_ATTEMPTS} times; last error: {reason}")
+        left = [each for each in self._waiting if each.refused is None]
+        if not left:
+            return
+        try:
+            self._use(self._recovery.recover(reason))
+        except Exception as error:  # of planning, of building, or of the disk
+            for each in left:
+                each.refused = error if isinstance(error, BadDevice) else BadDevice(f"{reason}; {with_kind(error)}")
+            return
+        found = Interruption(reason, left[0].request, len(left), time.monotonic() - begun)
         self.interruptions.append(found)
         _LOG.warning(
             "request %d: %s; %d sent again after %.1f s", found.request, reason, found.resent, found.recovery_s

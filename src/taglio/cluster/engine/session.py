@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -17,7 +17,6 @@ from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.run import lanes_for, patience_s, planned
 from taglio.cluster.engine.serve import Server, Steps
 from taglio.components.build import Manifest, read
-from taglio.errors import BadDevice
 from taglio.transaction import held
 
 Outputs = list[np.ndarray]
@@ -39,7 +38,6 @@ class Session:
     def __init__(self, recovery: Recovery, manifest: Manifest, patience_s: float) -> None:
         self.manifest = manifest
         self._recovery = recovery
-        self._patience_s = patience_s
         # None: an answer may have arrived, or this is closed.
         self._events: SimpleQueue[_Asked | None] = SimpleQueue()
         self._closed = False
@@ -72,15 +70,14 @@ class Session:
         flying: deque[Future[Outputs]] = deque()
         while flying or not self._closed:
             try:
-                asked = self._events.get(timeout=self._patience_s if flying else None)
-            except Empty:  # the oldest is overdue
+                asked = self._events.get(timeout=1.0 if flying else None)
+            except Empty:  # the oldest may be overdue
                 asked = None
             if asked is not None:
                 while flying and self._server.full():
                     self._settle(flying.popleft())
                 flying.append(asked.answer)
-                with suppress(BadDevice):  # no device is left, as `next` will say
-                    self._server.send(asked.feed, asked.steps, last=asked.last)
+                self._server.send(asked.feed, asked.steps, last=asked.last)
             while flying and self._server.settled():
                 self._settle(flying.popleft())
 

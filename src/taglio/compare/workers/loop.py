@@ -103,7 +103,7 @@ class _OpenRows:
             self._baseline, self._float_outputs = wanted.id, outputs
             if to_original > CONVERSION_TOLERANCE:
                 self._warning = (
-                    f"the converted float model differs from the original by {to_original:.2%} "
+                    f"the float model's answers here differ from the original's by {to_original:.2%} "
                     f"(limit {CONVERSION_TOLERANCE:.1%})"
                 )
         to_float = distance(self._float_outputs, outputs, data.parts) if self._float_outputs else None

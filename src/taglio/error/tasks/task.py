@@ -21,8 +21,8 @@ class Task:
     `read` decodes one sample's outputs, `label` its label; `match` compares the two and gives evidence, and `score`
     makes one number of the evidence and weights of all samples. At least `fewest` samples are needed. `of_pairs` means
     that pairs of samples are scored, so a sample cannot have a weight; `one_by_one` that the inputs of a batch are read
-    and scored one at a time, as samples of their own. `size` counts what was read, if that may be nothing; `doubt` is a
-    line for the user about all that was read, or "".
+    and scored one at a time, as samples of their own; `by_input` that the score of all samples is a mean of theirs.
+    `size` counts what was read, if that may be nothing; `doubt` is a line for the user about all that was read, or "".
     """
 
     name: str
@@ -36,6 +36,7 @@ class Task:
     larger_is_better: bool = True
     of_pairs: bool = False
     one_by_one: bool = False
+    by_input: bool = False
     size: Callable[[Any], int] | None = None
     doubt: Callable[[Sequence[Any], Setting], str] | None = None
 
@@ -55,6 +56,7 @@ TASKS: dict[str, Task] = {
             vectors.right,
             vectors.share,
             doubt=vectors.one_class,
+            by_input=True,
         ),
         Task(
             "tokens",
@@ -64,6 +66,7 @@ TASKS: dict[str, Task] = {
             vectors.share,
             whole_numbers,
             doubt=vectors.one_class,
+            by_input=True,
         ),
         Task(
             "detection",
@@ -96,6 +99,7 @@ TASKS: dict[str, Task] = {
             one_by_one=True,
             size=len,
             doubt=another_blank,
+            by_input=True,
         ),
         Task(
             "similarity",

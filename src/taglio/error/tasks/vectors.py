@@ -82,7 +82,7 @@ def likelihood(scores: np.ndarray, tokens: np.ndarray, _: Setting) -> np.ndarray
     counted = tokens != IGNORED
     if (outside := tokens[counted & ((tokens < 0) | (tokens >= scores.shape[1]))]).size:
         raise BadData(
-            f"metric perplexity: label {outside[0]} is no class: there are {scores.shape[1]}, counted from 0 "
+            f"metric perplexity: label {outside[0]} is not a class: there are {scores.shape[1]}, counted from 0 "
             f"({IGNORED} is ignored)"
         )
     shifted = scores - scores.max(axis=1, keepdims=True)

@@ -1,0 +1,560 @@
+"""The cost of labels and copies, by the rules of problem.py, vectorised over all values. Chooses copies, never labels.
+
+`Costs` keeps every additive quantity in tables whose last axis is over sums: the objective, every resource, every noise
+sum and each device's weights. Limits are rows g(x) ≤ 1, each divided by its upper end (a limit of 0 keeps its own
+unit). With a multiplier λ ≥ 0 a row adds λ · (g(x) − 1) to the objective; the minimum over all labellings is a lower
+bound (Lagrange).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from taglio.cluster.planning.problem import CALLER, SOURCE, Copies, Kind, Problem, Totals, surrounded
+
+# "Forbidden" in tables: far above any sum of costs, yet small enough that differences keep their digits.
+BIG = 1e9
+KINDS = 3
+# Rounding tolerance of a limit.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One limit: its index among the sums, its unit, and its upper end in that unit."""
+
+    name: str
+    column: int
+    unit: float
+    upper: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tables:
+    """Costs by node and label, by value (and kind of float) and device (from, to), and by edge; the last axis is over
+    sums, absent at given prices."""
+
+    unary: np.ndarray
+    send_float: np.ndarray
+    send_int8: np.ndarray
+    quantize: np.ndarray
+    dequantize: np.ndarray
+    edge: np.ndarray
+    wire: np.ndarray
+
+    def columns(self, which: np.ndarray, units: np.ndarray) -> "Tables":
+        """The sums `which`, each divided by its unit."""
+        return Tables(*(np.ascontiguousarray(getattr(self, name)[..., which] / units) for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Priced(Tables):
+    """Costs at given prices, plus a constant that no label changes."""
+
+    constant: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ends:
+    """Values (repeats allowed) and their edges under a labelling: device and kind of each value where it is written;
+    for each edge its value's index in the list, the device of the reader, and whether it reads int8."""
+
+    value: np.ndarray
+    place: np.ndarray
+    kind: np.ndarray
+    owner: np.ndarray
+    edge: np.ndarray
+    to: np.ndarray
+    int8: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """Copies by value and device as `Copies` numbers (0: none), and their consequences: whether a value is quantised on
+    its producer's device, where it is quantised again, how many readers dequantise on each device, and which edges add
+    edge or wire noise."""
+
+    copies: np.ndarray
+    quantized: np.ndarray
+    again: np.ndarray
+    dequantized: np.ndarray
+    noisy: np.ndarray
+    wired: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Account:
+    """A labelling with its copies (value, device): its objective, and every row as a share of its limit."""
+
+    labels: np.ndarray
+    objective: float
+    rows: np.ndarray
+    copies: np.ndarray
+
+
+class Costs:
+    """A problem's tables."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, values = problem, problem.values
+        self.devices, self.forms = len(problem.devices), len(problem.forms)
+        self.nodes, self.labels = len(problem.nodes), problem.labels
+        self.label_device = np.repeat(np.arange(self.devices), self.forms)
+        self.label_writes = np.tile(np.array([int(form.writes) for form in problem.forms]), self.devices)
+        self.label_reads = np.tile(np.array([int(form.reads) for form in problem.forms]), self.devices)
+        self.edge_value = values.edge_value()
+        self.producer, self.readers = values.producer, values.readers
+        self.fan_out = np.diff(values.start)
+        self.rows = self._rows()
+        self.uppers = np.array([row.upper for row in self.rows])
+        self.sums = self._tables()
+        columns = np.array([0, *(row.column for row in self.rows)])
+        self.limited = self.sums.columns(columns, np.array([1.0, *(row.unit for row in self.rows)]))
+        self.saved = self._saved()
+        self.barred = {
+            Copies.FLOAT: self._alone(self.limited.send_float),
+            Copies.INT8: self._alone(self.limited.send_int8),
+        }
+        self.touched, self.touches = self._touches()
+        self.plain = self.price(np.zeros(len(self.rows)))
+
+    def _rows(self) -> tuple[Row, ...]:
+        problem, found = self.problem, []
+        limits = [(each.name, each.upper) for each in problem.resources]
+        limits += [(each.name, each.upper) for each in problem.noises]
+        if problem.memory is not None:
+            limits += [(f"memory of {problem.devices[d]}", float(c)) for d, c in enumerate(problem.memory.capacity)]
+        for index, (name, upper) in enumerate(limits):
+            if np.isfinite(upper):
+                unit = upper if upper > 0.0 else 1.0
+                found.append(Row(name, 1 + index, unit, upper / unit))
+        return tuple(found)
+
+    def _tables(self) -> Tables:
+        """Tables of every sum: the objective, resources, noises, weights by device."""
+        problem, values, devices, memory = self.problem, self.problem.values, self.devices, self.problem.memory
+        resources, noises, apart = problem.resources, problem.noises, 1.0 - np.eye(devices)
+        noise = slice(1 + len(resources), 1 + len(resources) + len(noises))
+        models = np.array([each.models for each in resources]).reshape(len(resources), -1)
+        by_node, by_value = models[:, problem.model].T, models[:, values.model].T
+        device = np.array([each.device for each in resources]).reshape(-1, devices)
+        link = np.array([each.link * apart for each in resources]).reshape(-1, devices, devices)
+        byte = np.array([each.byte * apart for each in resources]).reshape(-1, devices, devices)
+        weight = np.array([each.weight for each in resources])
+
+        def whole(table: np.ndarray) -> np.ndarray:
+            """A table of resources with the objective before it, and room for noises and weights behind it."""
+            none = np.zeros((*table.shape[:-1], len(noises) + devices))
+            return np.concatenate([(table @ weight)[..., None], table, none], axis=-1)
+
+        def sent(sizes: np.ndarray) -> np.ndarray:
+            bytes_ = by_value * sizes[:, None]
+            return whole(np.einsum("vr,rab->vabr", by_value, link) + np.einsum("vr,rab->vabr", bytes_, byte))
+
+        unary = whole(np.einsum("ndf,nr,rd->ndfr", problem.seconds, by_node, device))
+        edge, wire = (np.zeros((len(values.readers), unary.shape[-1])) for _ in range(2))
+        if problem.extra is not None:
+            unary[..., 0] += problem.extra
+        if noises:
+            unary[..., noise] = np.stack([each.by_label for each in noises], axis=-1)
+            edge[:, noise] = np.stack([each.edge for each in noises], axis=-1)
+            wire[:, noise] = np.stack([each.wire for each in noises], axis=-1)
+        if memory is not None:
+            unary[..., noise.stop :] = memory.weights[:, None, :, None] * memory.used()[:, None]
+        return Tables(
+            unary.reshape(self.nodes, self.labels, -1),
+            sent(values.float_bytes),
+            sent(values.int8_bytes),
+            whole(np.einsum("vkd,vr,rd->vkdr", values.quantize_s, by_value, device)),
+            whole(np.einsum("vd,vr,rd->vdr", values.dequantize_s, by_value, device)),
+            edge,
+            wire,
+        )
+
+    def _saved(self) -> np.ndarray:
+        """The largest reduction of each row by changes of type and labels with negative costs."""
+        tables, fan_out = self.limited, self.fan_out[:, None, None]
+        parts = (tables.unary.min(axis=1), tables.quantize.min(axis=1), fan_out * tables.dequantize)
+        result: np.ndarray = -sum(
+            np.minimum(0.0, each[..., 1:]).sum(axis=tuple(range(each.ndim - 1))) for each in parts
+        )
+        return result
+
+    def _alone(self, table: np.ndarray) -> np.ndarray:
+        """Entries that break a limit on their own, as a mask."""
+        return np.asarray((table[..., 1:] > self.uppers + self.saved + TOLERANCE).any(axis=-1))
+
+    def possible(self) -> np.ndarray:
+        """Labels that are allowed and do not break a limit on their own, a mask (nodes, labels)."""
+        allowed, memory = self.problem.allowed.reshape(self.nodes, -1), self.problem.memory
+        possible = allowed & ~self._alone(self.limited.unary)
+        if memory is None or not memory.peak:
+            return np.asarray(possible)
+        room = np.where(memory.used(), memory.capacity, np.inf).min(axis=1)
+        fits = self.needed_bytes()[:, None] <= (room + TOLERANCE * np.maximum(1e-3, room))[:, None]
+        return np.asarray(possible & fits.reshape(self.nodes, -1))
+
+    def needed_bytes(self) -> np.ndarray:
+        """Bytes that a device needs to run a node alone (node, form): its weights, its outputs as written, and at least
+        the smaller copy of its inputs."""
+        values, memory = self.problem.values, self.problem.memory
+        assert memory is not None
+        sizes = np.stack([values.float_bytes, values.int8_bytes])
+        live, inner, read = np.zeros((self.nodes, self.forms)), values.producer >= 0, values.readers >= 0
+        writes = (self.label_writes[: self.forms] == Kind.INT8).astype(np.intp)
+        np.add.at(live, values.producer[inner], sizes[writes][:, inner].T)
+        taken = np.unique(np.column_stack([values.readers, self.edge_value])[read], axis=0)
+        np.add.at(live, taken[:, 0], sizes.min(axis=0)[taken[:, 1], None])
+        return np.asarray(memory.weights + live)
+
+    def most(self) -> np.ndarray:
+        """More than any labelling's sums, by sum (the objective first)."""
+        tables = self.sums
+        allowed = self.problem.allowed.reshape(self.nodes, -1, 1)
+        total: np.ndarray = np.where(allowed, tables.unary, 0.0).max(axis=1).sum(axis=0)
+        for each in (tables.send_float, tables.send_int8, tables.quantize):
+            total += self.devices * each.max(axis=(1, 2), initial=0.0).sum(axis=0)
+        total += (self.fan_out[:, None] * tables.dequantize.max(axis=1, initial=0.0)).sum(axis=0)
+        total += np.maximum(tables.edge, tables.wire).sum(axis=0)
+        total[0] += self.problem.constant
+        return total
+
+    @cached_property
+    def near(self) -> list[np.ndarray]:
+        """The nodes that share a value with each node, itself among them."""
+        values = self.problem.values
+        found: list[set[int]] = [{node} for node in range(self.nodes)]
+        for producer, first, last in zip(values.producer, values.start, values.start[1:], strict=False):
+            ends = {node for node in (producer, *values.readers[first:last]) if node >= 0}
+            for node in ends:
+                found[node] |= ends
+        return [np.fromiter(each, dtype=np.intp) for each in found]
+
+    def _touches(self) -> tuple[np.ndarray, np.ndarray]:
+        """Values that each node writes or reads, concatenated, and the offset of each node."""
+        values = self.problem.values
+        inner, read = np.flatnonzero(values.producer >= 0), values.readers >= 0
+        written = np.column_stack([values.producer[inner], inner])
+        taken = np.column_stack([values.readers[read], self.edge_value[read]])
+        pairs = np.unique(np.concatenate([written, taken]), axis=0).reshape(-1, 2)
+        return pairs[:, 1], np.searchsorted(pairs[:, 0], np.arange(self.nodes + 1))
+
+    def price(self, multipliers: np.ndarray) -> Priced:
+        """Costs with each row at its multiplier (in units of the objective per whole limit)."""
+        weights = np.concatenate([[1.0], multipliers])
+        priced = {name: getattr(self.limited, name) @ weights for name in Tables.__slots__}
+        priced["send_float"] += BIG * self.barred[Copies.FLOAT]
+        priced["send_int8"] += BIG * self.barred[Copies.INT8]
+        return Priced(**priced, constant=self.problem.constant - float(multipliers @ self.uppers))
+
+    def ends(self, labels: np.ndarray, value: np.ndarray | None = None) -> Ends:
+        """All values, or the listed ones, with their edges under a labelling."""
+        every = np.arange(len(self.problem.values))
+        return self.ends_of(every if value is None else value, lambda _, node: labels[node])
+
+    def ends_of(self, value: np.ndarray, label: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Ends:
+        """The listed values with their edges; `label(index in the list, node)` returns the nodes' labels."""
+        values = self.problem.values
+        counts = self.fan_out[value]
+        owner = np.repeat(np.arange(len(value)), counts)
+        edge = np.repeat(values.start[value], counts) + ramp(counts)
+        producer, reader, home = values.producer[value], values.readers[edge], values.home[value]
+        written = label(np.arange(len(value)), np.maximum(producer, 0))
+        read = label(owner, np.maximum(reader, 0))
+        place = np.where(producer == SOURCE, home, self.label_device[written])
+        kind = np.where(producer == SOURCE, int(Kind.FLOAT), self.label_writes[written])
+        to = np.where(reader == CALLER, home[owner], self.label_device[read])
+        int8 = (reader != CALLER) & (self.label_reads[read] == Kind.INT8)
+        return Ends(value, place, kind, owner, edge, to, int8)
+
+    def readers_on(self, ends: Ends) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Counts of int8 and of float readers (value, device), and a mask of other devices that have any."""
+        count, flat = len(ends.value), ends.owner * self.devices + ends.to
+        ints, floats = (
+            np.bincount(flat[which], minlength=count * self.devices).reshape(count, self.devices)
+            for which in (ends.int8, ~ends.int8)
+        )
+        there = ints + floats > 0
+        there[np.arange(count), ends.place] = False
+        return ints, floats, there
+
+    def cheapest(self, priced: Priced, ends: Ends) -> Served:
+        """The cheapest copies at these prices."""
+        ints, floats, there = self.readers_on(ends)
+        count, copies = len(ends.value), np.zeros((len(ends.value), self.devices), dtype=np.intp)
+        # Most values never leave the device that writes them.
+        sent = np.flatnonzero(there.any(axis=1))
+        v, at, open_ = ends.value[sent], ends.place[sent], there[sent]
+        by_float, by_int8 = ways(
+            priced.send_float[v, at],
+            priced.send_int8[v, at],
+            priced.quantize[v, 0],
+            priced.dequantize[v],
+            ints[sent],
+            floats[sent],
+        )
+        if self.problem.wire_only:
+            flat = (ends.owner * self.devices + ends.to)[~ends.int8]
+            wired = np.bincount(flat, priced.wire[ends.edge[~ends.int8]], count * self.devices)
+            by_int8 += wired.reshape(count, self.devices)[sent]
+        else:
+            by_int8 += BIG * (floats[sent] > 0)
+        # Saving of an int8 copy on each device; quantising is paid once, and may itself save time.
+        saved = np.where(open_, by_float - by_int8, -np.inf)
+        taken = saved > 0.0
+        here, needed = priced.quantize[v, np.minimum(ends.kind[sent], 1), at], ints[sent, at] > 0
+        alone = np.flatnonzero(~(needed | taken.any(axis=1)) & (here < saved.max(axis=1)))
+        taken[alone, saved[alone].argmax(axis=1)] = True
+        quantized = needed | (here < np.where(taken, saved, 0.0).sum(axis=1))
+        chosen = np.where(taken & quantized[:, None], 2, 1)
+        copies[sent] = np.where((ends.kind[sent] == Kind.INT8)[:, None], 2, chosen) * open_
+        return self._served(ends, copies, ints, floats)
+
+    def given(self, ends: Ends, copies: np.ndarray) -> Served:
+        """The given copies (value, device) and their consequences."""
+        ints, floats, _ = self.readers_on(ends)
+        return self._served(ends, copies, ints, floats)
+
+    def _served(self, ends: Ends, copies: np.ndarray, ints: np.ndarray, floats: np.ndarray) -> Served:
+        rows, whole, hand = np.arange(len(ends.value)), ends.kind == Kind.INT8, copies.copy()
+        hand[rows, ends.place] = at_home(whole, ints[rows, ends.place])
+        changes = serve(whole[:, None], hand, ints, floats)
+        noisy, only_int8 = ~whole[ends.owner], np.equal(hand[ends.owner, ends.to], Copies.INT8)
+        return Served(
+            copies,
+            np.asarray(changes.made.any(axis=1)),
+            changes.again,
+            changes.restored,
+            noisy & ends.int8,
+            noisy & ~ends.int8 & only_int8,
+        )
+
+    def by_value(self, tables: Tables, ends: Ends, served: Served) -> np.ndarray:
+        """The cost of each listed value in these tables."""
+        value, place = ends.value, ends.place
+        result = np.zeros((len(value), *tables.edge.shape[1:]))
+        for copy, table in ((Copies.FLOAT, tables.send_float), (Copies.INT8, tables.send_int8)):
+            at, target = np.nonzero(served.copies & int(copy))
+            np.add.at(result, at, table[value[at], place[at], target])
+        at, target = np.nonzero(served.again)
+        np.add.at(result, at, tables.quantize[value[at], 0, target])
+        at, target = np.nonzero(served.dequantized)
+        times = served.dequantized[at, target].reshape(-1, *(1,) * (result.ndim - 1))
+        np.add.at(result, at, times * tables.dequantize[value[at], target])
+        here = np.flatnonzero(served.quantized)
+        result[here] += tables.quantize[value[here], np.minimum(ends.kind[here], 1), place[here]]
+        np.add.at(result, ends.owner[served.noisy], tables.edge[ends.edge[served.noisy]])
+        np.add.at(result, ends.owner[served.wired], tables.wire[ends.edge[served.wired]])
+        return result
+
+    def least(self, priced: Priced, labels: np.ndarray, value: np.ndarray) -> float:
+        """The priced cost of some values under `labels`, ignoring strict edges."""
+        ends = self.ends(labels, value)
+        return float(self.by_value(priced, ends, self.cheapest(priced, ends)).sum())
+
+    def account(self, priced: Priced, labels: np.ndarray) -> Account:
+        """The cheapest copies at these prices, and the cost of the labelling with them in every row."""
+        ends = self.ends(labels)
+        served = self.cheapest(priced, ends)
+        total = self._total(self.limited, labels, self.by_value(self.limited, ends, served))
+        return Account(labels, float(total[0]), total[1:], served.copies)
+
+    def _total(self, tables: Tables, labels: np.ndarray, by_value: np.ndarray) -> np.ndarray:
+        total: np.ndarray = tables.unary[np.arange(self.nodes), labels].sum(axis=0) + by_value.sum(axis=0)
+        total[0] += self.problem.constant
+        return total
+
+    def by_move(self, priced: Priced, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The objective and rows of a labelling, and each value's part in them; breaking a strict edge costs more than
+        any plan."""
+        use = self._use(priced, self.ends(labels), labels[np.maximum(self.readers, 0)])
+        return self._total(self.limited, labels, use), use
+
+    def changes(
+        self, priced: Priced, labels: np.ndarray, use: np.ndarray, nodes: np.ndarray, to: np.ndarray
+    ) -> np.ndarray:
+        """Change of every sum if only node nodes[m] takes the label to[m]; `use` is by value, from `by_move`."""
+        counts = self.touches[nodes + 1] - self.touches[nodes]
+        value = self.touched[np.repeat(self.touches[nodes], counts) + ramp(counts)]
+        move = np.repeat(np.arange(len(nodes)), counts)
+
+        def label(number: np.ndarray, node: np.ndarray) -> np.ndarray:
+            return np.asarray(np.where(node == nodes[move[number]], to[move[number]], labels[node]))
+
+        ends = self.ends_of(value, label)
+        read = label(ends.owner, np.maximum(self.readers[ends.edge], 0))
+        result: np.ndarray = self.limited.unary[nodes, to] - self.limited.unary[nodes, labels[nodes]]
+        np.add.at(result, move, self._use(priced, ends, read) - use[value])
+        return result
+
+    def _use(self, priced: Priced, ends: Ends, read: np.ndarray) -> np.ndarray:
+        result = self.by_value(self.limited, ends, self.cheapest(priced, ends))
+        wrong = self.problem.values.strict[ends.edge] & (self.label_reads[read] != ends.kind[ends.owner])
+        result[:, 0] += BIG * np.bincount(ends.owner[wrong], minlength=len(ends.value))
+        return result
+
+    def totals(self, labels: Sequence[int] | np.ndarray, copies: np.ndarray | None = None) -> Totals:
+        """The cost of a labelling. Without `copies` every value takes those that are cheapest by the objective."""
+        problem, labels_ = self.problem, np.asarray(labels, dtype=np.intp)
+        ends = self.ends(labels_)
+        served = self.cheapest(self.plain, ends) if copies is None else self.given(ends, copies)
+        total = self._total(self.sums, labels_, self.by_value(self.sums, ends, served))
+        resources, noises, weight = np.split(total[1:], np.cumsum([len(problem.resources), len(problem.noises)]))
+        peak = weight
+        if problem.memory is not None and problem.memory.peak:
+            peak = weight + self._live_by_device(ends, served)[0].max(axis=1)
+        broken = self._broken_labels(labels_, ends, served)
+        amounts = np.concatenate([total[: -self.devices], peak])
+        broken += [each.name for each in self.rows if over(float(amounts[each.column]), each.unit * each.upper)]
+        broken += [f"{problem.nodes[each.node]} between its neighbours" for each in surrounded(problem, labels_)]
+        return Totals(
+            tuple(labels_.tolist()), served.copies, float(total[0]), resources, noises, weight, peak, tuple(broken)
+        )
+
+    def full(self, labels: np.ndarray, copies: np.ndarray) -> list[tuple[int, int, float]]:
+        """Devices whose memory is too small for weights and live activations, each with the node of its peak and the
+        share of its memory that weights leave."""
+        memory, ends = self.problem.memory, self.ends(labels)
+        if memory is None or not memory.peak:
+            return []
+        live = self._live_by_device(ends, self.given(ends, copies))[0]
+        weights, room = self.sums.unary[np.arange(self.nodes), labels].sum(axis=0)[-self.devices :], memory.capacity
+        over_ = [d for d in range(self.devices) if over(float(weights[d] + live[d].max()), float(room[d]))]
+        return [(d, int(live[d].argmax()), float(1.0 - weights[d] / room[d])) for d in over_]
+
+    def _broken_labels(self, labels: np.ndarray, ends: Ends, served: Served) -> list[str]:
+        problem, values = self.problem, self.problem.values
+        at, form = np.divmod(labels, self.forms)
+        not_allowed = np.flatnonzero(~problem.allowed[np.arange(self.nodes), at, form])
+        broken = [
+            f"{problem.nodes[n]} may not be {problem.forms[form[n]].name} on {problem.devices[at[n]]}"
+            for n in not_allowed
+        ]
+        reads = np.where(self.readers == CALLER, 0, self.label_reads[labels[np.maximum(self.readers, 0)]])
+        for edge in np.flatnonzero(values.strict & (reads != ends.kind[ends.owner])).tolist():
+            name = values.names[self.edge_value[edge]]
+            broken.append(f"{problem.nodes[self.readers[edge]]} cannot carry {name} as it is written")
+        lost = [values.names[value] for value in np.flatnonzero(~self.serves(ends, served.copies)).tolist()]
+        return [*broken, *(f"{name} does not reach its readers with the chosen copies" for name in lost)]
+
+    def serves(self, ends: Ends, copies: np.ndarray) -> np.ndarray:
+        """Whether the copies of each listed value (value, device) are where its readers are, and readable for them."""
+        _, floats, there = self.readers_on(ends)
+        whole = (ends.kind == Kind.INT8)[:, None]
+        wrong = ((copies > 0) != there) | (there & whole & (copies != 2)) | (copies == 3)
+        if not self.problem.wire_only:
+            wrong |= there & ~whole & (copies == 2) & (floats > 0)
+        return ~np.asarray(wrong.any(axis=1))
+
+    def _live(self, ends: Ends, served: Served) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Bytes of activations by listed value and device, and the nodes from which and up to which they are live
+        there. A copy is live from its producer (0 for an input) to its last reader on the device (the end if the caller
+        reads it); on its own device at least while it is written."""
+        values, rows, nodes = self.problem.values, np.arange(len(ends.value)), max(1, self.nodes)
+        held = served.copies | np.where(served.again, int(Copies.INT8), 0)
+        held[rows, ends.place] |= np.where(ends.kind == Kind.INT8, int(Copies.INT8), int(Copies.FLOAT))
+        held[rows, ends.place] |= np.where(served.quantized, int(Copies.INT8), 0)
+        first = np.maximum(values.producer[ends.value], 0)
+        last, reader = np.repeat(first[:, None], self.devices, axis=1), self.readers[ends.edge]
+        np.maximum.at(last, (ends.owner, ends.to), np.where(reader == CALLER, nodes - 1, reader))
+        float_bytes, int8_bytes = values.float_bytes[ends.value, None], values.int8_bytes[ends.value, None]
+        return (held & 1) * float_bytes + (held >> 1) * int8_bytes, first, last
+
+    def live(self, ends: Ends, served: Served, device: int, node: int) -> np.ndarray:
+        """Share of a device's memory that each listed value fills while a node runs."""
+        size, first, last = self._live(ends, served)
+        memory = self.problem.memory
+        assert memory is not None
+        shares = size * ((first <= node)[:, None] & (last >= node)) / memory.capacity[device]
+        return np.asarray(shares @ memory.used()[:, device])
+
+    def _live_by_device(self, ends: Ends, served: Served) -> np.ndarray:
+        """Bytes of live activations (labelling, device, node); all values are listed once for each labelling."""
+        (size, first, last), nodes = self._live(ends, served), max(1, self.nodes)
+        many = max(1, len(self.problem.values))
+        change = np.zeros((max(1, len(ends.value) // many), self.devices, nodes + 1))
+        labelling = np.arange(len(ends.value)) // many
+        for device in range(self.devices):
+            mine = change[:, device]
+            np.add.at(mine, (labelling, first), size[:, device])
+            np.subtract.at(mine, (labelling, last[:, device] + 1), size[:, device])
+        assert self.problem.memory is not None
+        return np.asarray(self.problem.memory.used().T @ change.cumsum(axis=2)[..., :nodes])
+
+    def fits(self, labels: np.ndarray, copies: np.ndarray) -> np.ndarray:
+        """Whether each of many labellings (labelling, node) with its copies (labelling, value, device) keeps all
+        memories, live activations included, and all implications."""
+        problem, memory, rows = self.problem, self.problem.memory, np.arange(len(labels))
+        kept = np.ones(len(labels), dtype=bool)
+        for each in problem.implications:
+            around = [mask[labels[:, node]] for node, mask in each.neighbours]
+            kept &= ~np.logical_and.reduce([each.labels[labels[:, each.node]], *around])
+        if memory is None or not memory.peak or not len(labels) or not len(problem.values):
+            return kept
+        many = len(problem.values)
+        value = np.tile(np.arange(many), len(labels))
+        ends = self.ends_of(value, lambda number, node: labels[rows[number // many], node])
+        live = self._live_by_device(ends, self.given(ends, copies.reshape(-1, self.devices)))
+        weights = self.sums.unary[np.arange(self.nodes), labels].sum(axis=1)[:, -self.devices :]
+        room = memory.capacity + TOLERANCE * np.maximum(1e-3, memory.capacity)
+        return np.asarray(kept & (weights + live.max(axis=2) <= room).all(axis=1))
+
+
+class Changes(NamedTuple):
+    """What readers of one value in one place cause: whether it is quantised where it was written (once for all places),
+    whether their place quantises its float copy (once for all of them), and how many of them dequantise."""
+
+    made: np.ndarray
+    again: np.ndarray
+    restored: np.ndarray
+
+
+def serve(whole: np.ndarray | bool, copies: np.ndarray | int, ints: np.ndarray, floats: np.ndarray) -> Changes:
+    """The rule: `whole` values are written in int8, others in float; `copies` (`Copies` numbers) are at hand for so
+    many readers in int8 and in float. Arrays broadcast."""
+    copies = np.asarray(copies)
+    made = np.logical_not(whole) & (copies >= Copies.INT8)
+    return Changes(made, (ints > 0) & (copies == Copies.FLOAT), np.where(copies == Copies.INT8, floats, 0))
+
+
+def at_home(whole: np.ndarray, ints: np.ndarray) -> np.ndarray:
+    """The copies at hand where a value is written: an int8 copy of a float value, if any int8 reader is there."""
+    return np.asarray(
+        np.where(whole, int(Copies.INT8), np.where(ints > 0, int(Copies.FLOAT | Copies.INT8), int(Copies.FLOAT)))
+    )
+
+
+def ways(
+    send_float: np.ndarray,
+    send_int8: np.ndarray,
+    quantize: np.ndarray,
+    dequantize: np.ndarray,
+    ints: np.ndarray,
+    floats: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cost of serving another place by a float copy and by an int8 copy, without making the int8 copy and without
+    noise."""
+    found = []
+    for copies, sent in ((Copies.FLOAT, send_float), (Copies.INT8, send_int8)):
+        changes = serve(False, copies, ints, floats)
+        found.append(sent + changes.again * quantize + changes.restored * dequantize)
+    by_float, by_int8 = found
+    return by_float, by_int8
+
+
+def evaluate(problem: Problem, labels: Sequence[int], copies: np.ndarray | None = None) -> Totals:
+    """`Costs.totals` of one labelling."""
+    return Costs(problem).totals(labels, copies)
+
+
+def over(amount: float, upper: float) -> bool:
+    """Whether `amount` exceeds a limit by more than rounding."""
+    return bool(amount > upper + TOLERANCE * max(1e-3, abs(upper)))
+
+
+def ramp(counts: np.ndarray) -> np.ndarray:
+    """0, 1, … within each of `counts`."""
+    return np.asarray(np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts))

@@ -1,0 +1,270 @@
+"""Turn labels and copies into a complete `Plan`. Chooses nothing.
+
+The latency is that of the simulated timeline of a single request plus the start device's fixed cost per request; the
+rate is that of the busiest device or link.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import hypot, inf, isfinite
+
+import numpy as np
+
+from taglio.cluster.devices import Cluster
+from taglio.cluster.planning.assemble import Assembled, behind_tensor, placements_of, request_shares
+from taglio.cluster.planning.costs import Costs
+from taglio.cluster.planning.problem import Totals
+from taglio.cluster.planning.schedule import pipelines
+from taglio.cluster.planning.simulate import Pipeline, Task, Timeline, link_name, simulate
+from taglio.cluster.planning.workload import Workload
+from taglio.plan.result import Crossing, DeviceUse, Interval, Plan, PlannedPiece, Status
+from taglio.profile.result import Profile, predict
+from taglio.quantize.effective import effective
+
+# A limit is binding above this share of it.
+_BINDING = 0.97
+
+
+def describe(
+    assembled: Assembled,
+    totals: Totals,
+    *,
+    status: Status = "optimal",
+    gap: float = 0.0,
+    objective: str = "latency",
+) -> tuple[Plan, ...]:
+    """The plans, one per model of the problem."""
+    return tuple(
+        _plan(assembled, model, pipeline, totals, status, gap, objective)
+        for model, pipeline in enumerate(pipelines(assembled, totals))
+    )
+
+
+def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
+    """Seconds of a single request of each model: simulated, plus the fixed cost per request."""
+    request_s = assembled.cluster.device(assembled.cluster.start).request_s
+    return tuple(request_s + simulate(each).end_s for each in pipelines(assembled, totals))
+
+
+def loads(assembled: Assembled, totals: Totals, rates: Sequence[float] | None = None) -> dict[str, float]:
+    """Busy share of each device and link at `rates`, requests per second of each model; without rates, its busy seconds
+    per request of the mix of all models. Includes the overhead of components."""
+    shares, found = request_shares(assembled.workloads) if rates is None else rates, dict[str, float]()
+    for model, pipeline in enumerate(pipelines(assembled, totals)):
+        busy = _busy(assembled, model, pipeline, simulate(pipeline))
+        for on, seconds in _periods(assembled, model, pipeline, busy).items():
+            found[on] = found.get(on, 0.0) + float(shares[model]) * seconds
+    return {on: share for on, share in found.items() if share > 0.0}
+
+
+def period_s(assembled: Assembled, totals: Totals, rates: Sequence[float] | None = None) -> float:
+    """The largest of the `loads`: without rates, the seconds between requests that a stream of the mix can keep up."""
+    return max(loads(assembled, totals, rates).values(), default=0.0)
+
+
+def beyond_blocks(assembled: Assembled, of_models: Sequence[Pipeline]) -> np.ndarray:
+    """What the components and fetched messages of every model's pipeline take beyond their blocks, by resource of the
+    problem."""
+    devices, resources = assembled.problem.devices, assembled.problem.resources
+    result = np.zeros(len(resources))
+    for model, pipeline in enumerate(of_models):
+        on = [devices.index(task.device) for task in pipeline.tasks]
+        busy = np.bincount(on, [task.beyond_s for task in pipeline.tasks], len(devices))
+        result += [float(each.models[model] * (each.device @ busy)) for each in resources]
+        fetched = np.array([_fetched(pipeline, assembled.cluster.start)[device] for device in devices], float)
+        calls = [0.0 if each.fetch is None else float(each.fetch @ fetched) for each in resources]
+        result += [float(each.models[model]) * taken for each, taken in zip(resources, calls, strict=True)]
+    return result
+
+
+def _fetched(pipeline: Pipeline, start: str) -> Counter[str]:
+    """The number of messages that the start device fetches from each device: one for all tensors that the same
+    components read."""
+    sent = (each for each in pipeline.transfers if each.link[1] == start != each.link[0])
+    return Counter(device for _, _, _, device in {(t.source, t.targets, t.answers, t.link[0]) for t in sent})
+
+
+def _plan(
+    assembled: Assembled, model: int, pipeline: Pipeline, totals: Totals, status: Status, gap: float, objective: str
+) -> Plan:
+    work, cluster, names = assembled.workloads[model], assembled.cluster, assembled.problem.values.names
+    timeline = simulate(pipeline)
+    places = placements_of(assembled, model, totals.labels, totals.levels)
+    width = max(work.profiles[name].interval_ratio for name in {each.device for each in places})
+    joules = _joules(assembled, pipeline)
+    busy = _busy(assembled, model, pipeline, timeline)
+    periods = _periods(assembled, model, pipeline, busy)
+    busiest = max(periods, key=periods.__getitem__)
+    rate = 1.0 / periods[busiest] if periods[busiest] > 0.0 else inf
+    usage = _usage(assembled, totals, timeline, busy, pipeline, work)
+    notes: tuple[str, ...] = ()
+    assumed = [each.device for each in usage if each.assumed and each.predicted_busy_s > 0.0]
+    if assumed:
+        notes = (f"assumed, not measured: the times of {', '.join(assumed)}",)
+    unknown = [each.device for each in usage if not cluster.device(each.device).active_watts]
+    if joules > 0.0 and unknown:
+        notes = (*notes, f"energy unknown, not counted: {', '.join(unknown)} (no active_watts in the cluster file)")
+    apart = any(cluster.processor(t.link[0]) != cluster.processor(t.link[1]) for t in pipeline.transfers)
+    if apart and "throughput" in objective and not cluster.messages_cost:
+        free = "the predicted rate ignores the CPU cost of messages, so a stream may be far slower"
+        notes = (*notes, f"{free}: measure it with taglio cluster probe, and plan with the file that it writes")
+    first = next(iter(work.profiles.values()))
+    plan = Plan(
+        model_sha256=work.graph.model_sha256,
+        scheme=first.scheme,
+        precisions=first.precisions,
+        limits=work.limits,
+        placements=places,
+        status=status,
+        gap=gap,
+        predicted_latency_s=Interval.around(timeline.end_s + cluster.device(cluster.start).request_s, width),
+        predicted_error=Interval(0.0, float("nan"), float("nan"), 0.0),
+        measured_error=None,
+        notes=notes,
+        objective=objective,
+        start=cluster.start,
+        scenario=cluster.scenario,
+        crossings=tuple(
+            Crossing(names[t.value], *t.link, "int8" if t.int8 else "float32", t.bytes, t.busy_s + t.delay_s)
+            for t in pipeline.transfers
+        ),
+        pieces=tuple(
+            PlannedPiece(task.name, task.device, len(task.nodes), task.seconds, waking_s(work.profiles, cluster, task))
+            for task in pipeline.tasks
+        ),
+        usage=usage,
+        summed_s=sum(task.seconds for task in pipeline.tasks) + sum(s.busy_s + s.delay_s for s in pipeline.transfers),
+        predicted_joules=Interval.around(joules, width) if joules > 0.0 else None,
+        predicted_rate_per_s=Interval.around(rate, width) if isfinite(rate) else None,
+        busiest=busiest,
+        timeline=timeline.spans,
+        binding=_binding(assembled, totals),
+    )
+    if not plan.assignment():
+        plan = replace(plan, notes=(*plan.notes, *_without_int8(work, plan, assembled.cluster)))
+    if work.error is None:
+        return plan
+    guess = hypot(predicted_error(work, plan), max(work.bases.get(each.device, 0.0) for each in usage))
+    return replace(plan, predicted_error=Interval(0.0, guess, work.error.upper(guess), work.error.confidence))
+
+
+def waking_s(profiles: Mapping[str, Profile], cluster: Cluster, task: Task) -> float:
+    """Seconds of a component that its device takes longer because it has waited; the start device has not."""
+    return 0.0 if task.device == cluster.start else min(task.seconds, profiles[task.device].conditions.waking_s)
+
+
+def predicted_error(work: Workload, plan: Plan) -> float:
+    """Predicted error of a plan, including tensors quantised only for the wire."""
+    assert work.error is not None
+    assignment = plan.assignment()
+    flow_of = {tensor: flow.name for flow in work.graph.flows for tensor in flow.tensors}
+    wired = {
+        (flow_of[tensor], behind)
+        for tensor, reader in plan.wire_only(work.graph)
+        if reader
+        for behind in behind_tensor(work.graph, tensor, reader)
+        if behind not in assignment
+    }
+    worst = 0.0
+    for output in work.error.outputs:
+        extra = sum(each.noise for each in output.edges if (each.flow, each.reader) in wired)
+        worst = max(worst, output.from_noise(output.noise(work.graph, assignment) + extra))
+    return work.error.after_steps(worst)
+
+
+def _busy(assembled: Assembled, model: int, pipeline: Pipeline, timeline: Timeline) -> dict[str, float]:
+    """Busy seconds per streamed request of each link, including calls that fetch messages, and of each place, including
+    its request and message handling; of devices that take turns, those of the one whose turn it is."""
+    profiles, busy, cluster = assembled.workloads[model].profiles, dict(timeline.busy_s), assembled.cluster
+    busy[cluster.start] = busy.get(cluster.start, 0.0) + cluster.device(cluster.start).request_s
+    for each in pipeline.transfers:
+        source, target = (cluster.device(end) for end in each.link)
+        if source.name != target.name:
+            busy[source.name] = busy.get(source.name, 0.0) + source.sending_s(each.bytes)
+            busy[target.name] = busy.get(target.name, 0.0) + target.receiving_s(each.bytes)
+    for device, count in _fetched(pipeline, cluster.start).items():
+        name = link_name((cluster.start, device))
+        busy[name] = busy.get(name, 0.0) + count * cluster.fetching_s(device)
+    return {on: seconds * (profiles[on].sustained() if on in profiles else 1.0) for on, seconds in busy.items()}
+
+
+def _periods(assembled: Assembled, model: int, pipeline: Pipeline, busy: Mapping[str, float]) -> dict[str, float]:
+    """Seconds between requests that each link and device can keep up with: the places of a device share its processor,
+    devices that take turns share the requests."""
+    profiles, cluster = assembled.workloads[model].profiles, assembled.cluster
+    links = {link_name(ends): ends for each in pipeline.transfers for ends in (each.link, each.link[::-1])}
+    found: dict[str, float] = {}
+    for on, seconds in busy.items():
+        where = cluster.processor(on) if on in profiles else on
+        found[where] = found.get(where, 0.0) + seconds / cluster.turns(*links.get(on, (on,)))
+    return found
+
+
+def _without_int8(work: Workload, plan: Plan, cluster: Cluster) -> tuple[str, ...]:
+    """A note if no block is in int8: predicted latency and error of all-int8. Empty otherwise."""
+    int8 = next(each for each in work.precisions if each.int8_output)
+    everything = effective(work.graph, {block.name: int8 for block in work.graph.candidates()}, int8)
+    used = [each.device for each in plan.usage if cluster.device(each.device).int8]
+    if not everything or not used:
+        return ()
+    times = []
+    for name in used:
+        int8_s, float_s = (predict(work.profiles[name], work.graph, each).total_s * 1e3 for each in (everything, {}))
+        times.append(f"{int8_s:.4g} ms on {name} instead of {float_s:.4g}")
+    lost = ""
+    if work.error is not None and work.limits.max_error is not None:
+        metric = work.limits.metric
+        error, most = work.error.predict(work.graph, everything), work.limits.max_error
+        lost = f", with {metric.title} {metric.text(error, 2)} (limit: {metric.limit(most, 2)})"
+    return (f"no block is in int8: all-int8 is predicted to take {', '.join(times)}{lost}",)
+
+
+def _joules(assembled: Assembled, pipeline: Pipeline) -> float:
+    """Joules of a request: watts times busy seconds, plus joules of every byte sent."""
+    cluster = assembled.cluster
+    total = sum(cluster.device(task.device).active_watts * task.seconds for task in pipeline.tasks)
+    for each in pipeline.transfers:
+        link = cluster.link(*each.link)
+        total += each.bytes * link.joules_per_byte if link is not None else 0.0
+    return total
+
+
+def _usage(
+    assembled: Assembled,
+    totals: Totals,
+    timeline: Timeline,
+    busy: Mapping[str, float],
+    pipeline: Pipeline,
+    work: Workload,
+) -> tuple[DeviceUse, ...]:
+    """Use of each device by a request of one model; memory is that of all models together."""
+    used = {task.device for task in pipeline.tasks}
+    found = []
+    for device in assembled.cluster.devices:
+        if device.name not in used:
+            continue
+        memory = assembled.cluster.processor(device.name)
+        owner, has = assembled.problem.devices.index(memory), assembled.cluster.device(memory).memory_bytes
+        found.append(
+            DeviceUse(
+                device=device.name,
+                predicted_busy_s=busy.get(device.name, 0.0),
+                predicted_joules=timeline.busy_s.get(device.name, 0.0) * device.active_watts,
+                weight_bytes=float(totals.weight_bytes[owner]),
+                peak_bytes=float(totals.peak_bytes[owner]),
+                memory_bytes=has if isfinite(has) else None,
+                assumed=device.assumed,
+                runtime=work.profiles[device.name].conditions.runtime,
+                replicas=device.replicas,
+            )
+        )
+    return tuple(found)
+
+
+def _binding(assembled: Assembled, totals: Totals) -> tuple[str, ...]:
+    """Binding limits, each with the share of it that is used."""
+    amounts = np.concatenate([[totals.objective], totals.resources, totals.noises, totals.peak_bytes])
+    rows = (row for row in Costs(assembled.problem).rows if row.upper > 0.0)
+    shares = ((row.name, float(amounts[row.column]) / row.unit) for row in rows)
+    return tuple(f"{name}: {share:.1%} of its limit" for name, share in shares if share >= _BINDING)

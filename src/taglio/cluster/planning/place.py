@@ -1,0 +1,554 @@
+"""Place models on a cluster: from an objective and limits to checked plans. Measures nothing.
+
+To reach a request rate, several identical devices may run the same components, a request each in turn (replicas). A
+group of k identical devices is planned as one device that is busy 1/k of the time, as are its links. No plan with
+different components on the devices of a group has a shorter period: if every device ran all of them, a request each in
+turn, each would be busy for the mean of what the devices were, and no tensors would be sent between them. But every
+device then needs memory for all components; if memory is limited, plans without replicas are made too. Only as many
+devices of a group take turns as the period needs.
+
+Without replicas, a stream is planned first for one device of each group, and from that plan for all devices.
+
+If there are few placements, all are excluded but the best (exhaustive.py). Otherwise, or if time is too short
+for that, a search improves plans and raises bounds.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+
+import numpy as np
+
+from taglio.cluster.devices import Cluster, Device, Link
+from taglio.cluster.planning.assemble import Assembled, assemble, busy_times, labels_of, request_shares, resources
+from taglio.cluster.planning.bounds import Caps
+from taglio.cluster.planning.check import check, check_turns
+from taglio.cluster.planning.costs import evaluate
+from taglio.cluster.planning.critical_path import shorten
+from taglio.cluster.planning.describe import beyond_blocks, describe, latencies, loads, period_s
+from taglio.cluster.planning.exhaustive import Found, enumerate_placements, few_placements
+from taglio.cluster.planning.merge import merged
+from taglio.cluster.planning.problem import ENERGY, LATENCY, Problem, Totals, switching
+from taglio.cluster.planning.schedule import pipelines
+from taglio.cluster.planning.shortfall import memory_shortfall
+from taglio.cluster.planning.simulate import simulate
+from taglio.cluster.planning.solve import Placed, Undecided, solve
+from taglio.cluster.planning.throughput import fastest_stream
+from taglio.cluster.planning.workload import Case, Limit, Objective, Workload, limits_of
+from taglio.errors import BadOption, Infeasible
+from taglio.plan.result import GAP, Plan, Status
+
+# Relative loss of an earlier objective allowed to a later one, so that rounding does not forbid all but one plan.
+_GIVE = 1e-3
+_ROUNDS = 6
+_TOO_CLOSE = (
+    "no plan was found that keeps the limits on energy and rate once the overhead of components is counted: "
+    "loosen one of these limits a little"
+)
+# Share of the time for a stream that is spent on a plan of fewer seconds with the same period.
+_SPARING_SHARE = 0.1
+# Share of the time for a stream that is spent on a plan for fewer devices, where the search starts.
+_FEWER_SHARE = 0.3
+# Share of the time for a critical path that is spent on the plan with the least sum, where the search starts.
+_STARTING_SHARE = 0.15
+# Share of the time for enumerating few placements; the rest is for a search if not all were excluded.
+_ENUMERATING_SHARE = 0.75
+# Usage of a limit that still counts as kept, and a period that still counts as the same, because of rounding.
+_FULL, _SAME = 1.0 + 1e-6, 1.0 + 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """A plan for each model, the problem they come from, and the objective's value with its proven bound.
+
+    With several objectives the value is the last one's. Except for latency it covers blocks and messages only: the
+    overhead of components is known once the components are.
+    """
+
+    plans: tuple[Plan, ...]
+    assembled: Assembled
+    totals: Totals
+    value: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """Proven relative distance from the optimum."""
+        return max(0.0, self.value - self.bound) / max(abs(self.value), 1e-12)
+
+    def moves(self) -> tuple[int, float]:
+        """How many blocks differ from the running plans, and the part of the value that is for moving them."""
+        extra = self.assembled.problem.extra
+        if extra is None:
+            return 0, 0.0
+        costs = extra.reshape(len(extra), -1)[np.arange(len(extra)), list(self.totals.labels)]
+        return int((costs > 0.0).sum()), float(costs.sum())
+
+    def loads(self) -> dict[str, float]:
+        """Busy share of each device and link, from the models with a request rate."""
+        return loads(self.assembled, self.totals, [each.rate_per_s or 0.0 for each in self.assembled.workloads])
+
+    def fingerprint(self) -> str:
+        """The fingerprints of all plans, joined by spaces."""
+        return " ".join(plan.fingerprint() for plan in self.plans)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Running plans, and the cost of moving one block or changing its precision, in units of the objective. If
+    `precisions_stay`, only devices are chosen anew."""
+
+    plans: tuple[Plan, ...]
+    switching_cost: float
+    precisions_stay: bool = False
+
+
+def place(
+    workloads: Sequence[Workload],
+    cluster: Cluster,
+    objective: Objective,
+    *,
+    running: Running | None = None,
+    gap: float = GAP,
+    time_limit_s: float = 20.0,
+    replicas: bool = True,
+) -> Answer:
+    """The best plans found within `gap` or `time_limit_s`, checked. If the objective is throughput or a required rate
+    cannot be reached without them, there may be `replicas`. Raises Infeasible with limits that contradict each other,
+    or if no plan was found that keeps limits on energy or rates including the overhead of components."""
+    asked, streamed = _Asked(workloads, cluster, objective, running, gap, time_limit_s), objective.kind == "throughput"
+    stateful = any(block.state_bytes for each in workloads for block in each.graph.blocks)
+    wanted = replicas and not stateful and (streamed or any(each.needed_per_s for each in workloads))
+    groups = alike(workloads, cluster) if wanted else ()
+    if not groups:
+        return asked.answer(why=True)
+    shared = cluster
+    for first, *others in groups:
+        shared = _taking_turns(shared, first, (first, *others))
+        for name in others:
+            shared = shared.without(name)
+    limited = any(isfinite(cluster.device(name).memory_bytes) for group in groups for name in group)
+    apart = replace(asked, time_limit_s=time_limit_s / 2) if limited or not streamed else asked
+
+    def without(*, why: bool) -> Answer:
+        return apart.answer(why=why)
+
+    def with_replicas(*, why: bool) -> Answer:
+        return _fewest(replace(apart, cluster=shared).answer(why=why), workloads, cluster, streamed=streamed)
+
+    one, two = (with_replicas, without) if streamed else (without, with_replicas)
+    try:
+        found = one(why=False)
+    except Infeasible:
+        return two(why=True)
+    if not (streamed and limited):
+        return found
+    try:
+        other = two(why=False)
+    except Infeasible:
+        return found
+    best = min(found, other, key=lambda each: each.value)
+    return replace(best, bound=min(found.bound, other.bound))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """What `place` is asked, of devices that run their own components each."""
+
+    workloads: Sequence[Workload]
+    cluster: Cluster
+    objective: Objective
+    running: Running | None
+    gap: float
+    time_limit_s: float
+
+    def answer(self, *, why: bool) -> Answer:
+        """The best plans found. Raises Infeasible; without `why` the limits that contradict each other are not looked
+        for, which takes as long again."""
+        assembled = assemble(self.workloads, self.cluster, self.objective)
+        if (shortfall := memory_shortfall(assembled.problem)) is not None:
+            raise shortfall
+        wanted = {each.name: each.upper for each in assembled.problem.resources}
+        uppers = dict(wanted)
+        for number in range(_ROUNDS):
+            try:
+                found = self.under(uppers)
+            except Undecided:
+                limits = ", ".join(map(str, limits_of(self.workloads, self.cluster))) or "all limits"
+                raise Infeasible(
+                    f"no plan that keeps {limits} was found in {self.time_limit_s:g} s of search, which does not show "
+                    "that there is none: raise `time_limit_s`, or loosen a limit"
+                ) from None
+            if found is None:
+                if why and number == 0:
+                    raise _why(self.workloads, self.cluster, self.time_limit_s)
+                raise Infeasible(_TOO_CLOSE)
+            # The overhead of components is known only for a finished plan, so the limits on blocks are tightened: at
+            # first by hardly more than needed, since plans that spend more on blocks may have fewer components.
+            beyond, kept = beyond_blocks(found.assembled, pipelines(found.assembled, found.totals)), True
+            held = found.assembled.problem.resources
+            for each, blocks, more in zip(held, found.totals.resources, beyond, strict=True):
+                if each.kind != LATENCY and blocks + more > wanted.get(each.name, inf) * _FULL:
+                    uppers[each.name], kept = float(blocks) * max(0.0, 1.0 - 1e-3 * 4.0**number), False
+            if kept:
+                break
+        else:
+            raise Infeasible(_TOO_CLOSE)
+        for work, plan in zip(self.workloads, found.plans, strict=True):
+            check(work.graph, work.profiles, work.error, self.cluster, plan, max_noise=work.noise_limits)
+        return found
+
+    def under(self, uppers: Mapping[str, float]) -> Answer | None:
+        """The best plans found whose blocks and messages keep these limits on the resources, by name; None if there is
+        none. Raises Undecided."""
+        objective, cluster = self.objective, self.cluster
+        assembled = assemble(self.workloads, cluster, objective)
+        held = tuple(replace(each, upper=uppers[each.name]) for each in assembled.problem.resources)
+        assembled = assembled.with_problem(resources=held)
+        start = None if self.running is None else _labels(assembled, self.running.plans)
+        if start is not None and self.running is not None:
+            costs = np.full(len(assembled.problem.nodes), self.running.switching_cost)
+            assembled = assembled.with_problem(extra=switching(assembled.problem, start, costs))
+            if self.running.precisions_stay:
+                forms = len(assembled.problem.forms)
+                kept = np.array(start)[:, None] % forms == np.arange(forms)
+                assembled = assembled.with_problem(allowed=assembled.problem.allowed & kept[:, None])
+        found, begun = None, time.perf_counter()
+        if few_placements(assembled):
+            found = self._enumerated(assembled, start)
+            if found.bound == inf:
+                return None
+        answer = None
+        if found is not None and found.totals is not None and (found.gap <= self.gap or not objective.then):
+            answer = Answer((), _free(assembled), found.totals, found.value, found.bound)
+        if answer is None or answer.gap > self.gap:
+            answer = self._best_of(answer, lambda: self._searched(assembled, uppers, start, begun))
+        if answer is None:
+            return None
+        # The start device's fixed cost per request is part of the latency; no choice changes it.
+        more = objective.last.latency * cluster.device(cluster.start).request_s if objective.last.simulated else 0.0
+        answer = replace(answer, value=float(answer.value) + more, bound=float(answer.bound) + more)
+        status: Status = "optimal" if answer.gap <= self.gap else "time limit"
+        plans = describe(answer.assembled, answer.totals, status=status, gap=answer.gap, objective=str(objective))
+        return replace(answer, plans=plans)
+
+    def _enumerated(self, assembled: Assembled, start: list[int] | None) -> Found:
+        """The best of few placements by every objective in turn; the value and bound are those of the last."""
+        free, limits = _free(assembled), [each for each in assembled.problem.resources if each.kind == LATENCY]
+        caps, known = Caps(tuple(each.upper for each in limits)), []
+        if start is not None:
+            known.append(evaluate(free.problem, start))
+        share_s = _ENUMERATING_SHARE * self.time_limit_s
+        found = enumerate_placements(free, self.objective, caps, known, gap=self.gap, time_limit_s=share_s)
+        before = self.objective
+        if before.kind == "throughput" and found.totals is not None:  # of the plans as fast, one of fewer seconds
+            held, held_caps = _holding(free, before, found.totals, caps, 1e-3 * self.gap)
+            held, less = _weighing(held, Objective("sum")), Objective("sum")
+            fewer = enumerate_placements(
+                held, less, held_caps, [found.totals], gap=self.gap, time_limit_s=_SPARING_SHARE * self.time_limit_s
+            ).totals
+            assert fewer is not None, "the placement itself keeps what it reached"
+            found = replace(found, totals=fewer, value=period_s(free, fewer))
+        for later in self.objective.then:
+            if found.totals is None or found.gap > self.gap:
+                break
+            free, caps = _holding(free, before, found.totals, caps, _GIVE)
+            free, before = _weighing(free, later), later
+            found = enumerate_placements(free, later, caps, [found.totals], gap=self.gap, time_limit_s=share_s)
+        return found
+
+    def _best_of(self, answer: Answer | None, search: Callable[[], Answer | None]) -> Answer | None:
+        """The better of an answer, if there is one, and of what a search finds, with the higher bound. Raises
+        Undecided."""
+        try:
+            other = search()
+        except Undecided:
+            if answer is None:
+                raise
+            return answer
+        if answer is None or other is None:
+            return answer or other
+        best = min(answer, other, key=lambda one: one.value)
+        return replace(best, bound=min(best.value, max(answer.bound, other.bound)))
+
+    def _searched(
+        self, assembled: Assembled, uppers: Mapping[str, float], start: list[int] | None, begun: float
+    ) -> Answer | None:
+        """The best answer that a search finds by every objective in turn; None if there is none. Raises Undecided."""
+        objective = self.objective
+        if start is None and objective.kind == "throughput":
+            start = self._of_fewer(assembled, uppers)
+        left_s = max((1.0 - _FEWER_SHARE) * self.time_limit_s, self.time_limit_s - (time.perf_counter() - begun))
+        answer = self._by(objective, assembled, start, left_s)
+        if answer is None:
+            return None
+        if objective.kind == "throughput":
+            spare_s = _SPARING_SHARE * self.time_limit_s
+            fewer = self._better(answer, Objective("sum"), spare_s, give=1e-3 * self.gap).totals
+            totals = merged(assembled, evaluate(assembled.problem, fewer.labels, fewer.copies))
+            answer = replace(answer, totals=totals, value=period_s(assembled, totals))
+        for later in objective.then:
+            answer = self._better(answer, later, self.time_limit_s)
+        return answer
+
+    def _of_fewer(self, assembled: Assembled, uppers: Mapping[str, float]) -> list[int] | None:
+        """Labels of a plan on one of the devices that are alike: among labels for twenty devices the search hardly
+        improves its first plan. None if there are no such devices or no such plan."""
+        fewer = self.cluster
+        for _, *others in alike(self.workloads, self.cluster):
+            for name in others:
+                fewer = fewer.without(name)
+        if fewer is self.cluster:
+            return None
+        try:
+            asked = replace(self, cluster=fewer, time_limit_s=_FEWER_SHARE * self.time_limit_s)
+            found = asked.under(uppers)
+        except Undecided:
+            return None
+        return None if found is None else _labels(assembled, found.plans)
+
+    def _by(
+        self, objective: Objective, assembled: Assembled, start: list[int] | None, time_limit_s: float
+    ) -> Answer | None:
+        """The best answer by one objective, without its plans; None if there is none. Raises Undecided."""
+        gap = self.gap
+        if objective.kind == "throughput":
+            streams = fastest_stream(assembled, start, gap, (1.0 - _SPARING_SHARE) * time_limit_s)
+            return None if streams is None else Answer((), assembled, *streams)
+        free_of, begun = _free(assembled), time.perf_counter()
+        if not objective.simulated:
+            placed = solve(assembled.problem, gap=gap, time_limit_s=time_limit_s, incumbent=start)
+            totals = _totals(assembled.problem, placed)
+            if totals is not None:
+                return Answer((), assembled, totals, totals.objective, placed.bound)
+            if not any(isfinite(each.limits.max_latency_s or inf) for each in assembled.workloads):
+                _need_proof(placed)
+                return None
+            # It may keep the latency limit by its critical path even if its summed seconds do not.
+            shortest = self._by(Objective(), assembled, start, time_limit_s)
+            if shortest is None:
+                return None
+            bound = solve(free_of.problem, gap=gap, time_limit_s=time_limit_s).bound
+            value = evaluate(assembled.problem, shortest.totals.labels, shortest.totals.copies).objective
+            return replace(shortest, value=value, bound=bound)
+        # The sum of seconds does not bound the critical path: only `shorten` has such a bound and checks latency
+        # limits.
+        least_s = _STARTING_SHARE * time_limit_s
+        placed = solve(free_of.problem, gap=gap, time_limit_s=least_s, patience_s=time_limit_s, incumbent=start)
+        totals = _totals(free_of.problem, placed)
+        if totals is None:
+            _need_proof(placed)
+            return None
+        begin = [totals] if start is None else [totals, evaluate(free_of.problem, start)]
+        left = max(least_s, time_limit_s - (time.perf_counter() - begun))
+        least = placed.bound - free_of.problem.constant
+        found = Answer((), free_of, *shorten(free_of, objective, begin, least=least, gap=gap, time_limit_s=left))
+        taken = latencies(free_of, found.totals)
+        limits = [each.limits.max_latency_s for each in assembled.workloads]
+        kept = all(limit is None or each <= limit * (1.0 + 1e-6) for each, limit in zip(taken, limits, strict=True))
+        return found if kept else None
+
+    def _better(self, answer: Answer, later: Objective, time_limit_s: float, give: float = _GIVE) -> Answer:
+        """The best answer found by `later` among those that lose no more than the share `give` of the first objective;
+        `answer` itself if none is better."""
+        first, assembled, room = self.objective, answer.assembled, 1.0 + give
+        limited = {"throughput": "", "energy": ENERGY}.get(first.kind, LATENCY)
+        held = [
+            replace(each, upper=min(each.upper, float(used) * room)) if limited and each.kind == limited else each
+            for each, used in zip(_weighing(assembled, later).problem.resources, answer.totals.resources, strict=True)
+        ]
+        if first.kind == "throughput":
+            # Components take the rest of the period, and more of them would take more.
+            shares = request_shares(assembled.workloads)
+            periods = busy_times(assembled.workloads, assembled.cluster, shares, inf, "period")
+            known = evaluate(replace(assembled.problem, resources=periods), answer.totals.labels, answer.totals.copies)
+            held += [replace(each, upper=float(known.resources.max()) * room) for each in periods]
+        try:
+            within = assembled.with_problem(resources=tuple(held))
+            found = self._by(later, within, list(answer.totals.labels), time_limit_s)
+        except Undecided:
+            found = None
+        if found is None:
+            return answer
+        if first.kind == "throughput":
+            found = replace(found, totals=merged(assembled, found.totals))
+
+        def spent(totals: Totals) -> float:
+            """What the first objective counts once the components are known; 0 where its limits hold all of it."""
+            if first.kind == "throughput":
+                return period_s(assembled, totals)
+            return sum(latencies(assembled, totals)) if first.simulated else 0.0
+
+        return answer if spent(found.totals) > spent(answer.totals) * room else found
+
+
+def _weighing(assembled: Assembled, objective: Objective) -> Assembled:
+    """The problem with the weights of another objective."""
+    weights, shares = {LATENCY: objective.latency, ENERGY: objective.energy}, request_shares(assembled.workloads)
+    held = (
+        replace(each, weight=weights[each.kind] * float(shares @ each.models)) if each.kind else each
+        for each in assembled.problem.resources
+    )
+    return assembled.with_problem(resources=tuple(held))
+
+
+def _holding(
+    assembled: Assembled, objective: Objective, totals: Totals, caps: Caps, give: float
+) -> tuple[Assembled, Caps]:
+    """The problem and the caps with which placements lose no more than the share `give` of what one reached by an
+    objective."""
+    room, of_models = 1.0 + give, pipelines(assembled, totals)
+    if objective.kind == "throughput":
+        return assembled, replace(caps, period_s=period_s(assembled, totals) * room)
+    if objective.simulated:
+        ends_s = (simulate(each).end_s * room for each in of_models)
+        return assembled, replace(caps, path_s=tuple(map(min, caps.path_s, ends_s)))
+    kind = ENERGY if objective.kind == "energy" else LATENCY
+    amounts = totals.resources + beyond_blocks(assembled, of_models)
+    held = (
+        replace(each, upper=min(each.upper, float(used) * room)) if each.kind == kind else each
+        for each, used in zip(assembled.problem.resources, amounts, strict=True)
+    )
+    return assembled.with_problem(resources=tuple(held)), caps
+
+
+def _totals(problem: Problem, placed: Placed) -> Totals | None:
+    return evaluate(problem, placed.labels, placed.copies) if placed.labels else None
+
+
+def _need_proof(placed: Placed) -> None:
+    """Raises Undecided unless it is proven that there is no plan."""
+    if placed.status != "infeasible":
+        raise Undecided
+
+
+def _free(assembled: Assembled) -> Assembled:
+    """The problem without limits on latency."""
+    held = assembled.problem.resources
+    return assembled.with_problem(
+        resources=tuple(replace(each, upper=inf) if each.kind == LATENCY else each for each in held)
+    )
+
+
+def _labels(assembled: Assembled, plans: Sequence[Plan]) -> list[int] | None:
+    """Labels of running plans; None if one of their devices is no longer in the cluster."""
+    names = {device.name for device in assembled.cluster.devices}
+    labels: list[int] = []
+    for model, plan in enumerate(plans):
+        places = plan.devices()
+        if not set(places.values()) <= names:
+            return None
+        labels += labels_of(assembled, model, places, plan.assignment())
+    return labels
+
+
+def conflict(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: float = 20.0) -> tuple[Limit, ...]:
+    """Limits that contradict each other: without any one of them there would be a plan. Empty if they were not found in
+    time."""
+    deadline = time.perf_counter() + time_limit_s
+    kept = limits = limits_of(workloads, cluster)
+
+    def possible(under: Sequence[Limit]) -> bool:
+        case: Case = (workloads, cluster)
+        for limit in limits:
+            if limit not in under:
+                case = limit.loosened(case, inf)
+        left = max(0.1, deadline - time.perf_counter())
+        try:
+            uppers = {each.name: each.upper for each in resources(*case, Objective("sum"))}
+            return _Asked(*case, Objective("sum"), None, 0.5, left).under(uppers) is not None
+        except (BadOption, Undecided):
+            return False
+
+    for limit in limits:  # not part of the conflict if the others still contradict without it
+        fewer = [each for each in kept if each is not limit]
+        if time.perf_counter() > deadline:
+            return ()
+        if not possible(fewer):
+            kept = fewer
+    return tuple(kept)
+
+
+def _why(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: float) -> Infeasible:
+    limits = conflict(workloads, cluster, time_limit_s)
+    *others, last = map(str, limits or ("all limits",))
+    if not others:
+        wanted = "loosen it" if limits else "loosen one"
+        message = f"no plan keeps {last}: {wanted}, or add a device or a link"
+    else:
+        message = f"no plan keeps {', '.join(others)} and {last} together: loosen one of them"
+    return Infeasible(message, (each.field for each in limits))
+
+
+def alike(workloads: Sequence[Workload], cluster: Cluster) -> tuple[tuple[str, ...], ...]:
+    """Groups of identical devices (times, limits and links), in file order, without the start device and devices that
+    share a processor."""
+    shared = {name for each in cluster.devices if each.processor for name in (each.name, each.processor)}
+    groups: list[list[str]] = []
+    for device in cluster.devices:
+        if device.name == cluster.start or device.name in shared:
+            continue
+        group = next((each for each in groups if _same(workloads, cluster, each[0], device.name)), None)
+        if group is None:
+            groups.append([device.name])
+        else:
+            group.append(device.name)
+    return tuple(tuple(each) for each in groups if len(each) > 1)
+
+
+def _same(workloads: Sequence[Workload], cluster: Cluster, one: str, other: str) -> bool:
+    def device(name: str) -> Device:
+        return replace(cluster.device(name), name="", profile=None, scale_of=None, scale_factor=1.0, like="")
+
+    def links(name: str) -> dict[tuple[bool, str], Link]:
+        return {
+            (each.source == name, each.target if each.source == name else each.source): replace(
+                each, source="", target=""
+            )
+            for each in cluster.links
+            if name in (each.source, each.target) and not {each.source, each.target} <= {one, other}
+        }
+
+    def limits(name: str, work: Workload) -> list[list[str]]:
+        pairs = (work.limits.device_pins, work.limits.device_exclusions)
+        return [sorted(block for block, where in each if where == name) for each in pairs]
+
+    return (
+        device(one) == device(other)
+        and links(one) == links(other)
+        and all(
+            work.profiles[one] == work.profiles[other]
+            and limits(one, work) == limits(other, work)
+            and not limits(one, work)[0]
+            for work in workloads
+        )
+    )
+
+
+def _fewest(answer: Answer, workloads: Sequence[Workload], cluster: Cluster, *, streamed: bool) -> Answer:
+    """The answer with the fewest replicas that keep its period, or the required rates if it is not `streamed`,
+    described and checked again. `cluster` has all devices."""
+    assembled, totals = answer.assembled, answer.totals
+    rates = None if streamed else [each.needed_per_s for each in workloads]
+
+    def busiest(shared: Cluster) -> float:
+        return period_s(replace(assembled, cluster=shared), totals, rates)
+
+    used = {name for plan in answer.plans for name in plan.devices().values()}
+    shared = assembled.cluster
+    most = _SAME * (busiest(shared) if streamed else 1.0)
+    for device in assembled.cluster.devices:
+        counts = range(len(device.replicas)) if device.name in used else (0,)
+        fewer = (_taking_turns(shared, device.name, device.replicas[: count + 1]) for count in counts)
+        shared = next((each for each in fewer if busiest(each) <= most), shared)
+    assembled, first = replace(assembled, cluster=shared), answer.plans[0]
+    plans = describe(assembled, totals, status=first.status, gap=first.gap, objective=first.objective)
+    for workload, plan in zip(workloads, plans, strict=True):
+        check_turns(workload.graph, workload.profiles, workload.error, cluster, plan)
+    return replace(answer, plans=plans, assembled=assembled)
+
+
+def _taking_turns(cluster: Cluster, name: str, replicas: tuple[str, ...]) -> Cluster:
+    """`cluster` with `replicas` in the place of a device."""
+    return cluster.with_device(name, replicas=replicas if len(replicas) > 1 else ())

@@ -1,0 +1,65 @@
+"""Speed-up over openings: the ratio, its interval, and whether it shows that something is faster. Measures nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, inf, log, sqrt
+from statistics import fmean, median, stdev
+
+from taglio.student import t_quantile
+
+# The interval holds the true ratio in nine of ten races.
+COVERAGE = 0.9
+# What replaces float: a ratio worth its trouble, and one that is above 1 in all but one race of two hundred.
+WORTH, DOUBT = 1.02, 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """How many times as fast a model is as the source model: `ratio`, with the ends of a 90 % interval over `openings`.
+    `sure` is the one-sided lower end, of 99.5 % by default. `float_s` and `plan_s` are the median seconds of a run."""
+
+    ratio: float
+    low: float
+    high: float
+    sure: float
+    openings: int
+    float_s: float
+    plan_s: float
+
+    def __str__(self) -> str:
+        """Such as `1.53 × (1.47 to 1.60)`."""
+        return f"{self.ratio:.2f} × ({self.low:.2f} to {self.high:.2f})"
+
+    @property
+    def replaces_float(self) -> bool:
+        """Whether it is worth replacing float, beyond doubt."""
+        return self.ratio >= WORTH and self.sure > 1.0
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval, as a share of the ratio."""
+        return 0.5 * (self.high - self.low) / self.ratio
+
+
+def speedup(log_ratios: Sequence[float], float_s: float, plan_s: float, doubt: float = DOUBT) -> Speedup:
+    """The speed-up from the logarithm of float's time over the model's, one value for each opening.
+
+    Student's t over openings: runs of one opening share its memory layout, so that more of them show nothing new. A
+    single opening has no interval. `doubt` is the chance that `sure` lies above the true ratio.
+    """
+    middle, count = fmean(log_ratios), len(log_ratios)
+    if count < 2:
+        return Speedup(exp(middle), 0.0, inf, 0.0, count, float_s, plan_s)
+    error = stdev(log_ratios) / sqrt(count)
+
+    def end(probability: float) -> float:
+        return exp(middle + t_quantile(probability, count - 1) * error)
+
+    tail = 0.5 * (1.0 - COVERAGE)
+    return Speedup(exp(middle), end(tail), end(1.0 - tail), end(doubt), count, float_s, plan_s)
+
+
+def log_ratio(float_s: Sequence[float], plan_s: Sequence[float]) -> float:
+    """The value of one opening: the median of log(float / plan) over pairs of runs that ran side by side. The ratio of
+    the medians has five times the spread where the clock drifts."""
+    return median(log(one / other) for one, other in zip(float_s, plan_s, strict=True))

@@ -1,0 +1,39 @@
+"""Keep a third of the held-out inputs from everything that selects a plan. Decides by digests alone."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from taglio.data.dataset import Split, part
+
+# Distinct held-out inputs from which a third is kept: eight at least are then unseen, and sixteen are searched on.
+FEWEST = 24
+# One in so many is kept.
+_ONE_IN = 3
+
+
+def unseen_rows(held_out: Sequence[Hashable], calibration: Sequence[Hashable]) -> list[int]:
+    """The rows of the held-out inputs to keep unseen: a third, or none.
+
+    Both are digests of inputs. 1. Inputs that repeat each other stay on one side. 2. An input that also calibrates is
+    not unseen. 3. Fewer than `FEWEST` distinct inputs stay together. 4. Every third is kept, so that data in the order
+    of a folder are spread over both sides.
+    """
+    calibrated = set(calibration)
+    fresh = [digest for digest in dict.fromkeys(held_out) if digest not in calibrated]
+    if len(fresh) < FEWEST:
+        return []
+    kept = set(fresh[_ONE_IN - 1 :: _ONE_IN])
+    return [row for row, digest in enumerate(held_out) if digest in kept]
+
+
+def with_unseen(
+    data: Split, held_out: Sequence[Hashable], calibration: Sequence[Hashable], fewest_samples: int = 1
+) -> Split:
+    """`data` with a third of the held-out inputs as `unseen`, by the digests of all inputs; as it is where there are
+    too few, or where one side would have fewer than the `fewest_samples` that the metric needs."""
+    rows = unseen_rows(held_out, calibration)
+    others = sorted(set(range(len(held_out))) - set(rows))
+    if not rows or min(len(rows), len(others)) < fewest_samples:
+        return data
+    unseen = replace(part(data.held_out, rows), remarks=())
+    return replace(data, held_out=part(data.held_out, others), unseen=unseen)

@@ -1,0 +1,227 @@
+"""Export a delivered folder as a server's model repository, or as it is. All or nothing, and proven before it appears.
+
+A repository holds a model for each component; a plan for several devices becomes a repository for each device, in a
+folder of its name, and README.md says which tensors cross. What a server would answer is proven as the delivered folder
+is (prove.py): in a process of its own, with the settings that the server can express and no others.
+"""
+
+import contextlib
+import json
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from taglio import artifact, weights
+from taglio.deploy import ovms, triton, verify
+from taglio.deploy.folder import DeliveredModel, DeliveredPart
+from taglio.deploy.prove import prove
+from taglio.deploy.served import Joining, Served
+from taglio.deploy.verify import MANIFEST
+from taglio.deploy.write import README, VERIFY, Answered
+from taglio.errors import BadArtifact, BadOption, MeasurementFailed
+from taglio.scratch import scratch
+
+PLAIN, TRITON, OVMS = "plain", "triton", "ovms"
+_SERVERS: Mapping[str, Callable[[DeliveredModel, DeliveredPart, str, Joining, Path], Served]] = {
+    TRITON: triton.served,
+    OVMS: ovms.served,
+}
+LAYOUTS = (PLAIN, *_SERVERS)
+_TITLES = {TRITON: triton.SERVER, OVMS: ovms.SERVER}
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedModel:
+    """A model of a repository: its device, name and folder, the most rows that the server joins, and what differs from
+    the delivered settings."""
+
+    device: str
+    name: str
+    path: str
+    rows: int
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What was exported: the layout, the folder, the models (none if plain), and the largest distance of an answer from
+    the delivered one over `samples` inputs."""
+
+    layout: str
+    folder: str
+    models: tuple[ExportedModel, ...]
+    samples: int
+    distance: float
+
+    @property
+    def agreement(self) -> str:
+        """How near the answers are to the delivered ones, as words before them."""
+        return f"within {self.distance:.0e} (relative L2) of" if self.distance else "identical to"
+
+
+def check_layout(layout: str) -> None:
+    """Raise BadOption for an unknown layout."""
+    if layout not in LAYOUTS:
+        raise BadOption(f"`layout` {layout}: use {', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}")
+
+
+def export(
+    model: DeliveredModel,
+    target: Path,
+    layout: str,
+    name: str,
+    joining: Mapping[str, Joining],
+    answered: Sequence[Answered],
+) -> Export:
+    """Write `model` to the new folder `target` under `name`. `joining` is by component. `answered` are inputs with the
+    delivered answers, by which a repository is proven.
+
+    Raises BadOption if `target` is not empty, or a server cannot give the delivered answers.
+    """
+    check_layout(layout)
+    with _appearing(target) as draft:
+        if layout == PLAIN:
+            _copy(model.folder, draft)
+            return Export(layout, str(target), (), 0, 0.0)
+        with scratch() as folder:
+            served = _served(model, layout, name, joining, folder)
+            distance = _proven(model, layout, served, answered)
+            several = len(model.devices) > 1
+            for device in model.devices:
+                of_device = [component for component in served if component.part.device == device]
+                _write_repository(draft / _file_name(device) if several else draft, layout, of_device)
+            models = tuple(
+                ExportedModel(
+                    component.part.device,
+                    component.model_name,
+                    f"{_file_name(component.part.device)}/{component.model_name}" if several else component.model_name,
+                    component.rows,
+                    component.remarks,
+                )
+                for component in served
+            )
+            exported = Export(layout, str(target), models, len(answered), distance)
+            artifact.write_bytes(draft / README, _readme(model, served, exported).encode())
+            return exported
+
+
+@contextmanager
+def _appearing(target: Path) -> Iterator[Path]:
+    """A folder to write to, which becomes `target` at the end, or vanishes if an error ends the export."""
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise BadOption(f"{target} exists and is not an empty folder: give a new one, or remove it")
+    draft = target.with_name(f".{target.name}.taglio-{secrets.token_hex(4)}")
+    missing = [folder for folder in target.parents if not folder.exists()]  # innermost first
+    try:
+        draft.mkdir(parents=True)
+        yield draft
+        draft.replace(target)  # also over an empty folder
+    except OSError as error:
+        raise artifact.refusal(target, error) from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+        for folder in missing:
+            with contextlib.suppress(OSError):  # not empty: it was exported
+                folder.rmdir()
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a folder, and check every copied file against the hash of its original."""
+    shutil.copytree(source, target, dirs_exist_ok=True)
+    for path in sorted(source.rglob("*")):
+        copied = target / path.relative_to(source)
+        if path.is_file() and weights.sha256(path) != weights.sha256(copied):
+            raise BadArtifact(f"{copied}: differs from {path} after copying: check the disk, and export again")
+
+
+def _served(
+    model: DeliveredModel, layout: str, name: str, joining: Mapping[str, Joining], folder: Path
+) -> list[Served]:
+    """The components as the server opens them."""
+    served = []
+    for part in model.components:
+        converted = folder / _file_name(part.name)
+        converted.mkdir()
+        of_part = name if len(model.components) == 1 else f"{name}-{part.name}"
+        served.append(_SERVERS[layout](model, part, _file_name(of_part), joining[part.name], converted))
+    return served
+
+
+def _proven(model: DeliveredModel, layout: str, served: Sequence[Served], answered: Sequence[Answered]) -> float:
+    """The largest distance of the server's answers from the delivered ones. Raises BadOption if they differ."""
+    if not answered:
+        raise BadOption(
+            f"{model.folder}: holds no samples, by which an export for {_TITLES[layout]} is proven: build it again "
+            "with samples, or use `layout` plain"
+        )
+    with scratch() as folder:
+        parts = []
+        for component in served:
+            for file in component.files:
+                weights.link(file, folder / file.name)
+            settings = f"{_file_name(component.part.name)}.json"
+            (folder / settings).write_text(json.dumps(component.settings))
+            parts.append(
+                replace(component.part, runtime=component.runtime, model=component.files[0].name, settings=settings)
+            )
+        whole = {"inputs": model.inputs, "outputs": model.outputs, "components": [asdict(part) for part in parts]}
+        hashes = {file.name: weights.sha256(file) for file in sorted(folder.iterdir())}
+        (folder / MANIFEST).write_text(json.dumps(whole | {"sha256": hashes}))
+        shutil.copyfile(verify.__file__, folder / VERIFY)
+        try:
+            return prove(folder, answered).distance
+        except MeasurementFailed as error:
+            reason = str(error).replace(f"{folder}: ", "")
+            raise BadOption(
+                f"{model.folder} cannot be exported for {_TITLES[layout]}: opened as it opens files, {reason}: use "
+                "`layout` plain"
+            ) from None
+
+
+def _write_repository(folder: Path, layout: str, served: Sequence[Served]) -> None:
+    """Write the repository of one device: NAME/1/ with the files of each model, and the server's configuration."""
+    for component in served:
+        version = folder / component.model_name / "1"
+        version.mkdir(parents=True)
+        for file in component.files:
+            shutil.copyfile(file, version / file.name)
+            if weights.sha256(file) != weights.sha256(version / file.name):
+                raise BadArtifact(f"{version / file.name}: differs after copying: check the disk, and export again")
+        if layout == TRITON:
+            (folder / component.model_name / "config.pbtxt").write_text(component.configuration)
+    if layout == OVMS:
+        entries = [{"config": component.configuration} for component in served]
+        (folder / "config.json").write_text(json.dumps({"model_config_list": entries}, indent=2) + "\n")
+
+
+def _readme(model: DeliveredModel, served: Sequence[Served], exported: Export) -> str:
+    templates = Environment(
+        loader=PackageLoader("taglio.deploy", "."),
+        autoescape=select_autoescape(),  # text for people: nothing is escaped
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    names = {component.part.name: component.model_name for component in served}
+    return templates.get_template("export.md.j2").render(
+        server=_TITLES[exported.layout],
+        layout=exported.layout,
+        exported=exported,
+        served=served,
+        several=len(model.devices) > 1,
+        folders={device: _file_name(device) for device in model.devices},
+        crossing=[(name, names[sender.name], names[reader.name]) for name, sender, reader in model.crossing()],
+        inputs=model.inputs,
+        outputs=model.outputs,
+    )
+
+
+def _file_name(text: str) -> str:
+    """`text` with characters that file names and servers take."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", text).lstrip(".") or "model"

@@ -1,0 +1,98 @@
+"""A delivered folder as values, with every file checked against its hash. Writes nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from taglio import artifact, weights
+from taglio.deploy.verify import MANIFEST
+from taglio.errors import BadArtifact, one_line
+
+_AGAIN = "run taglio build again"
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredPart:
+    """A component as it was delivered: the package and version of its runtime, its model and settings files, and the
+    tensors that it reads and writes."""
+
+    name: str
+    device: str
+    runtime: str
+    version: str
+    model: str
+    settings: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredModel:
+    """A delivered folder. `components` are in running order; `sha256` has the hash of every model and settings file."""
+
+    folder: Path
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    components: tuple[DeliveredPart, ...]
+    sha256: Mapping[str, str]
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices of the components, in the order in which they are first used."""
+        return tuple(dict.fromkeys(part.device for part in self.components))
+
+    def files(self, part: DeliveredPart) -> tuple[Path, ...]:
+        """The model file of a component, then the file of its weights if it has one."""
+        beside = {f"{part.model}{artifact.DATA}", f"{Path(part.model).stem}.bin"} & set(self.sha256)
+        return (self.folder / part.model, *(self.folder / name for name in sorted(beside)))
+
+    def crossing(self) -> tuple[tuple[str, DeliveredPart, DeliveredPart], ...]:
+        """Each tensor that one component sends to another, with both."""
+        return tuple(
+            (name, sender, reader)
+            for reader in self.components
+            for name in reader.inputs
+            for sender in self.components
+            if name in sender.outputs
+        )
+
+
+class _Manifest(msgspec.Struct):
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    components: tuple[DeliveredPart, ...]
+    sha256: dict[str, str]
+
+
+def read(folder: Path) -> DeliveredModel:
+    """The delivered folder. Raises BadArtifact if it is missing, damaged, or a file differs from its hash."""
+    model = described(folder)
+    for name, delivered in sorted(model.sha256.items()):
+        if not (folder / name).is_file():
+            raise BadArtifact(f"{folder / name}: missing: {_AGAIN}")
+        if (now := weights.sha256(folder / name)) != delivered:
+            raise BadArtifact(
+                f"{folder / name}: changed since it was delivered ({now[:12]}, was {delivered[:12]}): {_AGAIN}"
+            )
+    return model
+
+
+def described(folder: Path) -> DeliveredModel:
+    """What deploy.json says of the delivered folder, whose files are not read. Raises BadArtifact if it is missing or
+    damaged."""
+    path = folder / MANIFEST
+    try:
+        manifest = msgspec.json.decode(artifact.read_bytes(path), type=_Manifest)
+    except FileNotFoundError:
+        raise BadArtifact(f"{folder}: nothing was delivered here: run taglio build first") from None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadArtifact(f"{path}: damaged ({one_line(error)}): {_AGAIN}") from None
+    named = {*manifest.sha256, *(file for part in manifest.components for file in (part.model, part.settings))}
+    for name in sorted(named):  # the folder may come from someone else: nothing outside it is read
+        if Path(name).name != name:
+            raise BadArtifact(f"{path}: file {name} lies outside the folder: {_AGAIN}")
+        if name not in manifest.sha256:
+            raise BadArtifact(f"{path}: file {name} has no hash: {_AGAIN}")
+    return DeliveredModel(folder, manifest.inputs, manifest.outputs, manifest.components, manifest.sha256)

@@ -1,0 +1,78 @@
+"""What a plan needs of a processor to answer as measured. Pure functions of forms and instruction sets.
+
+Two things change answers between processors, and no runtime reports either:
+
+1. *Sums of u8×s8 products.* x86 processors before VNNI add two products in 16 bits, which saturate if weights have 8
+   bits. With VNNI, and on Arm, sums are exact. ONNX Runtime's kernels do so, and OpenVINO's
+   (docs.openvino.ai, "Saturation (overflow) issue workaround").
+2. *bfloat16.* Where a processor has no instructions for it, OpenVINO computes in float32 instead: the answers come
+   nearer to float's, and the speed is lost.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from taglio.quantize.precision import Precision
+from taglio.runtimes.openvino import BF16, MIXED
+from taglio.runtimes.processor import computes_bfloat16, sums_saturate
+
+_VNNI = "VNNI (AVX512_VNNI, AVX_VNNI or AMX_INT8; Arm needs none)"
+_BFLOAT16 = "bfloat16 (AVX512_BF16 or AMX_BF16)"
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """`wide_sums` are the forms of a plan whose answers depend on how a processor adds u8×s8 products; `bfloat16` says
+    whether blocks compute in it."""
+
+    wide_sums: tuple[str, ...] = ()
+    bfloat16: bool = False
+
+
+def needs_of(forms: Iterable[Precision], places: Iterable[str]) -> Needs:
+    """What a plan with blocks in these forms, in these places, needs."""
+    wide = dict.fromkeys(form.name for form in forms if form.may_saturate)
+    return Needs(tuple(wide), not {BF16, MIXED}.isdisjoint(places))
+
+
+def unsafe_processors(needs: Needs, measured_on: Collection[str]) -> tuple[str, ...]:
+    """On which processors the answers or the speed are not those measured on a processor with the instruction sets
+    `measured_on`, one line each."""
+    lines = []
+    if needs.wide_sums:
+        sums = f"8-bit weights ({', '.join(needs.wide_sums)})"
+        if sums_saturate(measured_on):
+            lines.append(
+                f"{sums} were measured on a processor without VNNI, where sums saturate: with VNNI and on Arm they are "
+                "exact, and answers differ; forms that answer alike everywhere: --portable (in Python: portable=True)"
+            )
+        else:
+            lines.append(
+                f"not safe on x86 processors without VNNI: sums of {sums} saturate there, and the error was not "
+                "measured; forms that answer alike everywhere: --portable (in Python: portable=True)"
+            )
+    if needs.bfloat16:
+        lines.append(
+            "not as fast on processors without bfloat16: OpenVINO computes in float32 there without a word; forms that "
+            "need none: --portable (in Python: portable=True)"
+        )
+    return tuple(lines)
+
+
+def lacks(needs: Needs, measured_on: Collection[str], here: Collection[str]) -> tuple[str, ...]:
+    """What a processor with the instruction sets `here` lacks of what a plan that was measured with `measured_on`
+    needs, one line each, with what to do; empty if nothing. A processor that can do more lacks nothing, though its
+    sums, where they are exact, give other answers."""
+    lines = []
+    if needs.wide_sums and sums_saturate(here) and not sums_saturate(measured_on):
+        forms = ", ".join(needs.wide_sums)
+        lines.append(
+            f"this processor lacks {_VNNI}: sums of {forms} saturate here, and did not where the error was measured: "
+            "optimise here, or with `portable`"
+        )
+    if needs.bfloat16 and not computes_bfloat16(here):
+        lines.append(
+            f"this processor lacks {_BFLOAT16}: OpenVINO computes in float32 here without a word, so the speed-up does "
+            "not hold: optimise here, or with `portable`"
+        )
+    return tuple(lines)

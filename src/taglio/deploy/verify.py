@@ -1,0 +1,207 @@
+"""Run the model of this folder on its samples and compare the answers with those expected.
+
+Needs Python, NumPy and the runtime that deploy.json names, nothing else. To use the model in a program of your own:
+
+    from verify import DeployedModel
+    outputs = DeployedModel("path/of/this/folder").run({"input": array})
+
+Exit code 0: all answers agree. 5: files, settings or answers differ from those delivered. 6: nothing can be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HOLDS, BROKEN, UNKNOWN = 0, 5, 6
+Compute = Callable[[Mapping[str, Any]], list[Any]]
+MANIFEST, SAMPLES = "deploy.json", "samples.json"
+# Relative L2 that another order of float sums explains.
+TOLERANCE = 1e-5
+
+
+class Changed(Exception):
+    """A file or a setting is not what was delivered."""
+
+
+class DeployedModel:
+    """The model of a folder, opened with the settings that it was measured with. Several threads must not share one."""
+
+    def __init__(self, folder: Path | str) -> None:
+        """Raises Changed if deploy.json is damaged, or if the runtime does not apply a setting: it may then answer
+        otherwise, or at another speed."""
+        self.folder = Path(folder)
+        self.manifest = _manifest(self.folder)
+        self.inputs, self.outputs = self.manifest["inputs"], self.manifest["outputs"]
+        parts = self.manifest["components"]
+        self._components = [(part, _OPENERS[part["runtime"]](self.folder, part)) for part in parts]
+
+    def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """All outputs by name. `feed` maps each input's name to an array of its type and shape."""
+        tensors = dict(feed)
+        for part, compute in self._components:
+            values = compute({name: tensors[name] for name in part["inputs"]})
+            tensors.update(zip(part["outputs"], values, strict=True))
+        return {name: tensors[name] for name in self.outputs}
+
+
+def changed_files(folder: Path) -> list[str]:
+    """The delivered files that are missing or differ from their SHA-256. Raises Changed if deploy.json is damaged."""
+    manifest = _manifest(folder)
+    hashes = manifest["sha256"]
+    unknown = {part[kind] for part in manifest["components"] for kind in ("model", "settings")} - set(hashes)
+    if unknown:
+        raise Changed(f"{MANIFEST} has no hash of {', '.join(sorted(unknown))}: copy the folder again")
+    return [name for name, delivered in hashes.items() if _sha256(folder / name) != delivered]
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """What deploy.json says, with every field that is read here."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        fields = {name: manifest[name] for name in ("inputs", "outputs", "sha256")}
+        needed = ("runtime", "model", "settings", "inputs", "outputs")
+        parts = [{**part, **{name: part[name] for name in needed}} for part in manifest["components"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Changed(f"{MANIFEST} is damaged ({type(error).__name__}: {error}): copy the folder again") from None
+    return {**fields, "components": parts}
+
+
+def difference(expected: Any, answer: Any) -> float:
+    """Relative L2 distance of float arrays, the share of differing values of other types; infinite if shapes, types, or
+    the places of NaN and infinity differ."""
+    expected, answer = np.asarray(expected), np.asarray(answer)
+    if expected.shape != answer.shape or (expected.dtype.kind == "f") != (answer.dtype.kind == "f"):
+        return np.inf
+    if expected.dtype.kind != "f":
+        return float(np.mean(expected != answer)) if expected.size else 0.0
+    expected, answer = expected.astype(np.float64), answer.astype(np.float64)
+    odd = ~np.isfinite(expected)
+    if not np.array_equal(expected[odd], answer[odd], equal_nan=True) or not np.isfinite(answer[~odd]).all():
+        return np.inf
+    distance = np.sqrt(np.sum((expected[~odd] - answer[~odd]) ** 2))
+    return float(distance / max(np.sqrt(np.sum(expected[~odd] ** 2)), 1e-30))
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    except OSError:
+        return ""
+    return digest.hexdigest()
+
+
+def _open_onnxruntime(folder: Path, part: Mapping[str, Any]) -> Compute:
+    import onnxruntime
+
+    settings = json.loads((folder / part["settings"]).read_text())
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, settings["graph_optimization_level"])
+    options.intra_op_num_threads = settings["intra_op_num_threads"]
+    options.inter_op_num_threads = settings["inter_op_num_threads"]
+    for key, value in settings["config_entries"].items():
+        options.add_session_config_entry(key, value)
+    session = onnxruntime.InferenceSession(
+        str(folder / part["model"]), options, providers=[tuple(each) for each in settings["providers"]]
+    )
+    used = session.get_providers()
+    for name, _ in settings["providers"]:
+        _require(name in used, f"onnxruntime does not use {name}: it has {', '.join(used)}")
+    return lambda feed: session.run(part["outputs"], feed)
+
+
+def _open_openvino(folder: Path, part: Mapping[str, Any]) -> Compute:
+    import openvino
+
+    properties = json.loads((folder / part["settings"]).read_text())
+    compiled = openvino.Core().compile_model(folder / part["model"], "CPU", properties)
+    for name, wanted in properties.items():
+        value = compiled.get_property(name)
+        applied = value.get_type_name() if hasattr(value, "get_type_name") else str(value)
+        _require(applied == str(wanted), f"openvino computes with {name}={applied}, not {wanted}, on this processor")
+    request = compiled.create_infer_request()
+    ports = {name: port for port in compiled.outputs for name in port.get_names()}
+
+    def compute(feed: Mapping[str, Any]) -> list[Any]:
+        results = request.infer(feed, share_inputs=True)
+        return [np.array(results[ports[name]]) for name in part["outputs"]]
+
+    return compute
+
+
+_OPENERS = {"onnxruntime": _open_onnxruntime, "openvino": _open_openvino}
+
+
+def _require(holds: bool, problem: str) -> None:
+    if not holds:
+        raise Changed(problem)
+
+
+def load_array(path: Path) -> Any:
+    """The array in a .npy file; text as objects, as runtimes take it."""
+    values = np.load(path, allow_pickle=False)
+    return values.astype(object) if values.dtype.kind == "U" else values
+
+
+def _check(folder: Path, samples: Path) -> tuple[list[str], float | None]:
+    """What differs, one line each, and how far the answers are off at most."""
+    changed = changed_files(folder)
+    if changed:
+        return [f"changed or missing: {', '.join(changed)}: copy the folder again"], None
+    model, worst, problems = DeployedModel(folder), 0.0, []
+    for number, sample in enumerate(json.loads((samples / SAMPLES).read_text())):
+        answers = model.run({name: load_array(samples / file) for name, file in sample["inputs"].items()})
+        for name, file in sample["outputs"].items():
+            distance = difference(load_array(samples / file), answers[name])
+            worst = max(worst, distance)
+            if not distance <= TOLERANCE:
+                problems.append(f"sample {number}: output {name} differs by {distance:.2e} (limit {TOLERANCE:.0e})")
+    return problems, worst
+
+
+def _peak_bytes() -> int | None:
+    """The most memory that this process held, from Linux; None elsewhere. What `resource` reports would include the
+    program that started this one."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+
+
+def main() -> int:
+    """Check the folder of this file as the command line asks; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Compare this folder's model with the answers delivered beside it.")
+    parser.add_argument("--samples", type=Path, help="a folder of other samples (default: samples/ beside this file)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    folder = Path(__file__).resolve().parent
+    samples = options.samples or folder / "samples"
+    if not (samples / SAMPLES).is_file():
+        print("no samples were delivered: nothing to compare")
+        return UNKNOWN
+    try:
+        problems, worst = _check(folder, samples)
+    except Changed as error:
+        problems, worst = [str(error)], None
+    except Exception as error:  # of any kind: it is the runtime's, or of files that do not fit each other
+        problems, worst = [f"cannot be run: {type(error).__name__}: {error}"], None
+    if options.json:
+        print(json.dumps({"problems": problems, "worst": worst, "peak_memory_bytes": _peak_bytes()}))
+    else:
+        print("\n".join(problems) or f"all answers agree: at most {worst or 0.0:.1e} off (limit {TOLERANCE:.0e})")
+    return BROKEN if problems else HOLDS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""Write a built model as it is delivered: files and settings of each component, samples, README.md and verify.py.
+
+Opens no session and judges nothing: prove.py runs what is written here.
+"""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from taglio import artifact, weights
+from taglio.components.build import Manifest, Piece
+from taglio.data.dataset import Sample
+from taglio.deploy import verify
+from taglio.deploy.lowest_version import lowest_onnxruntime
+from taglio.deploy.verify import MANIFEST, SAMPLES
+from taglio.errors import BadArtifact, one_line
+from taglio.model.captures import graphs
+from taglio.runtimes.onnxruntime import NAME, SessionOptions
+from taglio.runtimes.session import Exported, export
+from taglio.scratch import scratch
+
+README, VERIFY, SAMPLES_FOLDER = "README.md", "verify.py", "samples"
+# Triton's load generator reads such a file with --input-data.
+PERF_ANALYZER = "perf_analyzer.json"
+_STANDARD = ("", "ai.onnx", "ai.onnx.ml")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What README.md says of the model beside its files. `speedup`, `error` and `data` are sentences, `instructions`
+    the processor's features; `warnings` say where the model must not be used."""
+
+    model: str
+    model_sha256: str
+    speedup: str
+    error: str
+    data: str
+    processor: str
+    instructions: tuple[str, ...]
+    threads: int
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An input and the outputs that the model gives for it; only tensors can be compared."""
+
+    inputs: Sample
+    outputs: Mapping[str, np.ndarray]
+
+
+def write(
+    folder: Path,
+    components: Path,
+    manifest: Manifest,
+    options: SessionOptions,
+    samples: Sequence[Answered],
+) -> dict[str, Any]:
+    """Write all but README.md from the files in `components`; returns what deploy.json holds. `samples` may be empty.
+
+    Files are replaced one by one, never written to: the folder may share them with an older state of the workspace.
+    """
+    parts, hashes = [], dict[str, str]()
+    for piece in manifest.pieces:
+        with scratch() as temporary:
+            where = replace(options, runtime=piece.runtime, bfloat16=piece.bfloat16)
+            exported = export(components / piece.file, temporary, where)
+            settings = exported.settings_file if len(manifest.pieces) == 1 else f"{piece.name}.{exported.settings_file}"
+            (temporary / settings).write_text(json.dumps(exported.settings, indent=2) + "\n")
+            for file in (*exported.files, temporary / settings):
+                with artifact.replacing(folder / file.name) as target:
+                    shutil.copyfile(file, target)
+                hashes[file.name] = weights.sha256(folder / file.name)
+        parts.append(_part(piece, exported, settings))
+    described = {
+        "inputs": list(manifest.inputs),
+        "outputs": list(manifest.outputs),
+        "components": parts,
+        "sha256": hashes,
+    }
+    artifact.write_bytes(folder / MANIFEST, json.dumps(described, indent=2).encode())
+    artifact.write_bytes(folder / VERIFY, Path(verify.__file__).read_bytes())
+    if samples:
+        write_samples(folder / SAMPLES_FOLDER, samples)
+    return described
+
+
+def _part(piece: Piece, exported: Exported, settings: str) -> dict[str, Any]:
+    return {
+        "name": piece.name,
+        "device": piece.device,
+        "runtime": exported.package,
+        "version": piece.runtime_version,
+        "model": exported.model.name,
+        "settings": settings,
+        "inputs": [port.name for port in piece.inputs],
+        "outputs": [port.name for port in piece.outputs],
+    }
+
+
+def write_source(
+    folder: Path, source: Path | onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str], threads: int
+) -> None:
+    """Write what `verify.DeployedModel` needs to open `source` as users of ONNX Runtime do: default options, `threads`,
+    and no busy-waiting between runs, which would take the processor from a model that runs beside it. A path is
+    referred to, not copied."""
+    if isinstance(source, Path):
+        model = source
+    else:
+        model = folder / "model.onnx"
+        artifact.write_model(model, source)
+    settings = {
+        "graph_optimization_level": "ORT_ENABLE_ALL",
+        "intra_op_num_threads": threads,
+        "inter_op_num_threads": 0,
+        "config_entries": {"session.force_spinning_stop": "1"},
+        "providers": [["CPUExecutionProvider", {}]],
+    }
+    _write_one(folder, Exported("onnxruntime", model.absolute(), (), "session.json", settings), inputs, outputs)
+
+
+def write_opened(
+    folder: Path, path: Path, inputs: Sequence[str], outputs: Sequence[str], options: SessionOptions
+) -> None:
+    """Write what `verify.DeployedModel` needs to open the model at `path` with `options`. Raises as `export`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_one(folder, export(path, folder, options), inputs, outputs)
+
+
+def _write_one(folder: Path, exported: Exported, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    ports = {"inputs": list(inputs), "outputs": list(outputs)}
+    part = {"runtime": exported.package, "model": str(exported.model), "settings": exported.settings_file, **ports}
+    described = {**ports, "components": [part], "sha256": {}}
+    artifact.write_bytes(folder / exported.settings_file, json.dumps(exported.settings).encode())
+    artifact.write_bytes(folder / MANIFEST, json.dumps(described).encode())
+
+
+def write_samples(folder: Path, samples: Sequence[Answered]) -> None:
+    """Write inputs and outputs as .npy files that NumPy opens without pickle, and as JSON for perf_analyzer."""
+    listed = []
+    for number, sample in enumerate(samples):
+        listed.append(
+            {
+                kind: {
+                    name: _write_array(folder / f"{number}-{kind}-{index}.npy", value)
+                    for index, (name, value) in enumerate(tensors.items())
+                }
+                for kind, tensors in (("inputs", sample.inputs), ("outputs", sample.outputs))
+            }
+        )
+    artifact.write_bytes(folder / SAMPLES, json.dumps(listed, indent=2).encode())
+    loads = {
+        "data": [_contents(sample.inputs) for sample in samples],
+        "validation_data": [_contents(sample.outputs) for sample in samples],
+    }
+    artifact.write_bytes(folder / PERF_ANALYZER, json.dumps(loads).encode())
+
+
+def read_samples(folder: Path) -> tuple[Sample, ...]:
+    """The inputs of the samples in a delivered folder; none if it has none. Raises BadArtifact for damaged ones."""
+    return tuple(sample.inputs for sample in read_answered(folder))
+
+
+def read_answered(folder: Path) -> tuple[Answered, ...]:
+    """The samples in a delivered folder with the outputs to expect, as `read_samples`."""
+    index = folder / SAMPLES_FOLDER / SAMPLES
+    if not index.exists():
+        return ()
+
+    def arrays(files: Mapping[str, str]) -> dict[str, np.ndarray]:
+        return {name: verify.load_array(index.parent / Path(file).name) for name, file in files.items()}
+
+    try:
+        listed = json.loads(artifact.read_bytes(index))
+        return tuple(Answered(arrays(sample["inputs"]), arrays(sample["outputs"])) for sample in listed)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadArtifact(f"{index}: damaged ({one_line(error)}): run taglio build again") from None
+
+
+def _lowest(part: Mapping[str, Any], opsets: Mapping[str, int], proto: onnx.ModelProto) -> str:
+    """A sentence on the lowest version of the runtime that opens a component."""
+    if part["runtime"] != NAME:
+        # Its documentation promises that files of older versions are read, and says nothing of those of newer ones.
+        return "OpenVINO's documentation names no older version that opens files of this one"
+    own = Counter(node.op_type for graph in graphs(proto.graph) for node in graph.node if node.domain not in _STANDARD)
+    return lowest_onnxruntime(opsets, proto.ir_version, own)
+
+
+def _write_array(path: Path, value: np.ndarray) -> str:
+    array = np.asarray(value)
+    with artifact.replacing(path) as target, target.open("wb") as file:
+        np.save(file, array.astype(str) if array.dtype == object else array, allow_pickle=False)
+    return path.name
+
+
+def _contents(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return {
+        name: {"content": np.asarray(value).ravel().tolist(), "shape": list(np.shape(value))}
+        for name, value in tensors.items()
+    }
+
+
+def write_readme(
+    folder: Path, described: Mapping[str, Any], components: Path, facts: Facts, peak_memory_bytes: int | None
+) -> None:
+    """Write README.md for what `write` wrote and prove.py has run. `peak_memory_bytes` is that of verify.py."""
+    templates = Environment(
+        loader=PackageLoader("taglio.deploy", "."),
+        autoescape=select_autoescape(),  # text for people: nothing is escaped
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    template = templates.get_template("README.md.j2")
+    first = described["components"][0]
+    proto = onnx.load(components / f"{Path(first['model']).stem}.onnx", load_external_data=False)
+    used = {node.domain for graph in graphs(proto.graph) for node in graph.node}
+    opsets = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import if entry.domain in used}
+    text = template.render(
+        facts=facts,
+        parts=described["components"],
+        inputs=described["inputs"],
+        outputs=described["outputs"],
+        hashes=described["sha256"],
+        settings={
+            part["settings"]: json.loads((folder / part["settings"]).read_text()) for part in described["components"]
+        },
+        opsets=opsets,
+        lowest=_lowest(first, opsets, proto),
+        ir_version=proto.ir_version,
+        peak_memory_bytes=peak_memory_bytes,
+        samples=(folder / SAMPLES_FOLDER / SAMPLES).exists(),
+    )
+    artifact.write_bytes(folder / README, text.encode())

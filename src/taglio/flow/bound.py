@@ -1,0 +1,68 @@
+"""The most that any mix of forms could save, from whole models in float and in each form alone, and within a limit on
+its error. Pure.
+
+A mix runs every block in one of its forms, and every tensor is moved or converted in one of its ways. So no mix takes
+less than the sum of the least of each. Two profiles of one model differ by noise, and a minimum would count that noise
+as a gain: what float gains on itself is taken off. Where that is much, the machine is too busy for a bound.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from taglio.profile.attribution import Attribution
+
+# The share of float's time that it may gain on itself: beyond it nothing can be said.
+_NOISY = 0.1
+
+
+def least_share(floats: Attribution, again: Attribution, forms: Sequence[Attribution]) -> float:
+    """The least time of any mix, as a share of float's kernels (1: no mix is faster; 0: nothing can be said). `again`
+    is a second profile of float, `forms` are the profiles of each form alone."""
+    base, repeated = _parts(floats), _parts(again)
+    total_s = sum(base.values())
+    if total_s <= 0.0 or not forms:
+        return 1.0
+    noise_s = (_gain_s(base, [repeated]) + _gain_s(repeated, [base])) / 2.0
+    if noise_s > _NOISY * total_s:
+        return 0.0
+    saved_s = _gain_s(base, [_parts(form) for form in forms]) - noise_s
+    return min(1.0, 1.0 - saved_s / total_s)
+
+
+def saved_by_block(floats: Attribution, forms: Mapping[str, Attribution]) -> dict[str, tuple[str, float]]:
+    """The form that saves most in each block over float, and the seconds that it saves, for blocks where one does."""
+    saved: dict[str, tuple[str, float]] = {}
+    for form, profile in forms.items():
+        for block, seconds in floats.blocks_s.items():
+            gain_s = seconds - profile.blocks_s.get(block, seconds)
+            if gain_s > saved.get(block, ("", 0.0))[1]:
+                saved[block] = form, gain_s
+    return saved
+
+
+def most_saved(saved_s: Mapping[str, float], errors: Mapping[str, float], limit: float) -> float:
+    """The most seconds that blocks can save within a limit on their error, if squares of errors add up: the fractional
+    knapsack (Dantzig 1957), which is at least every choice of whole blocks. Blocks without an error have none."""
+    room, total_s = limit**2, 0.0
+    for block in sorted(saved_s, key=lambda block: -saved_s[block] / max(errors.get(block, 0.0) ** 2, 1e-30)):
+        square = errors.get(block, 0.0) ** 2
+        share = 1.0 if square <= room else room / square
+        total_s += share * saved_s[block]
+        room = max(0.0, room - square)
+    return total_s
+
+
+def _parts(profile: Attribution) -> dict[tuple[str, str], float]:
+    """Seconds by block and by tensor, and of the kernels that belong to neither."""
+    return {
+        **{("block", name): seconds for name, seconds in profile.blocks_s.items()},
+        **{("tensor", name): seconds for name, seconds in profile.tensors_s.items()},
+        ("other", ""): profile.orphans_s,
+    }
+
+
+def _gain_s(base: Mapping[tuple[str, str], float], others: Sequence[Mapping[tuple[str, str], float]]) -> float:
+    """What the least of `others`, part by part, saves over `base`."""
+    if not others:
+        return 0.0
+    least = {part: min(other.get(part, 0.0) for other in others) for part in base}
+    return sum(max(0.0, seconds - least[part]) for part, seconds in base.items())

@@ -1,0 +1,47 @@
+"""How much a search may measure. Every number that trades time for quality stands here, once."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+# Fields that the effort scales, and the least effort of those that decide whether a plan is right.
+_SECONDS = (
+    "race_s", "schemes_s", "profile_s", "opening_s", "study_s", "alone_s", "verify_s", "plans_s", "refine_s",
+    "finals_s",
+)  # fmt: skip
+_LEAST = {"race_s": 0.1, "opening_s": 0.2, "alone_s": 0.1, "verify_s": 0.1, "plans_s": 0.1, "finals_s": 0.2}
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Seconds and counts of a search at effort 1, which takes about 40 s for a model of 10 ms a run.
+
+    Seconds are those of running models; opening them comes on top, so counts of sessions have bounds of their own.
+
+    * `race_s`: float, all int8 and the other forms in one place; `schemes_s`: other schemes there.
+    * `profile_s`: the runs of the profile; `opening_s`: opening its sessions, where these take long.
+    * `alone_s`: errors of blocks alone, at most; `study_s`: the whole study of errors, where that is longer.
+    * `verify_s`: the error of one plan, on at most `verify_inputs` inputs; `plans_s`: the errors of all plans.
+    * `solved`: plans that are solved and measured; `solved_again`: after the tables were refined.
+    * `refine_s`: timing the kernels of plans; `finals_s`: timing the finalists.
+    * `gain`: what could save less than this share of the time is not measured.
+    """
+
+    race_s: float = 1.5
+    schemes_s: float = 1.5
+    profile_s: float = 4.0
+    opening_s: float = 12.0
+    alone_s: float = 15.0
+    study_s: float = 6.0
+    verify_s: float = 2.5
+    verify_inputs: int = 32
+    plans_s: float = 12.0
+    solved: int = 6
+    solved_again: int = 3
+    refine_s: float = 1.5
+    finals_s: float = 3.0
+    gain: float = 0.02
+
+    def at(self, effort: float) -> "Budget":
+        """The budget of another effort."""
+        changes: dict[str, Any] = {name: max(effort, _LEAST.get(name, 0.0)) * getattr(self, name) for name in _SECONDS}
+        return replace(self, **changes)

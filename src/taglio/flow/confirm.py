@@ -1,0 +1,166 @@
+"""Confirm the winner of the search by a race of its own: the delivered files beside the source model. Where it is not
+clear that the plan is faster, float stays. Plans nothing."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import onnx
+
+from taglio.confirm.race import USUAL, Patience, Race, compared, confirm
+from taglio.confirm.speedup import Speedup
+from taglio.data.dataset import Sample, chosen, spread
+from taglio.deploy import verify
+from taglio.deploy.write import Answered, write, write_samples, write_source
+from taglio.errors import BadOption, MeasurementFailed
+from taglio.flow.build import assemble
+from taglio.flow.work import Work
+from taglio.memory import make_room
+from taglio.plan.result import Plan
+from taglio.progress import Progress
+from taglio.runtimes.onnxruntime import NAME, Optimization
+from taglio.scratch import scratch
+
+# An opening runs the model on as many inputs as take this long.
+_INPUTS_S, _MOST_INPUTS = 1.0, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The plan that stays, its speed-up over the source model (None: it was not raced), and `remarks` for the user."""
+
+    plan: Plan
+    speedup: Speedup | None
+    remarks: tuple[str, ...] = ()
+
+
+def confirmed(
+    work: Work,
+    candidates: Sequence[Plan],
+    float_plan: Plan | None,
+    patience: Patience | None = None,
+    accepted: Callable[[Plan], bool] = lambda _: True,
+) -> Confirmed:
+    """The fastest of `candidates` if the race shows that it is faster than the source model, else `float_plan`; None:
+    float keeps no limit, so that the candidate stays in any case. The first candidate is the winner of the search;
+    others count only if they are `accepted`, which is asked of those alone that a few openings show to be faster."""
+    plan, *_ = candidates
+    if _is_source(work, plan):
+        return Confirmed(plan, None)
+    try:
+        with _Deliveries(work) as deliveries:
+            plan = next(filter(accepted, deliveries.fastest_first(candidates, patience)))
+            race = deliveries.confirm(plan, patience)
+            if race.replaces_float or float_plan is None or float_plan.fingerprint() == plan.fingerprint():
+                return Confirmed(plan, race, _too_noisy(race))
+            remark = f"the fastest plan within the limit is {race} as fast as float32, which does not replace it"
+            remarks = (remark, *_too_noisy(race))
+            if _is_source(work, float_plan):
+                return Confirmed(float_plan, None, remarks)
+            return Confirmed(float_plan, deliveries.confirm(float_plan, patience), remarks)
+    except (BadOption, MeasurementFailed) as error:
+        return Confirmed(plan, None, (f"the speed-up is not confirmed: {error}",))
+
+
+def raced(work: Work, plan: Plan, patience: Patience | None = None) -> Speedup:
+    """The speed-up of `plan` as delivered over the source model with ONNX Runtime's default options, in a process
+    without taglio. Raises BadOption for what cannot be delivered, and MeasurementFailed for what cannot be run."""
+    with _Deliveries(work) as deliveries:
+        return deliveries.confirm(plan, patience)
+
+
+class _Deliveries:
+    """Plans as they are delivered, in temporary folders, each written once, and the process that races them beside the
+    source model. A context manager."""
+
+    def __init__(self, work: Work) -> None:
+        self._work, self._folders = work, dict[str, Path]()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            work = self._work
+            make_room(work.memory_bytes)
+            self._base, samples = stack.enter_context(scratch()), stack.enter_context(scratch())
+            inputs = [spec.name for spec in work.inputs]
+            write_source(self._base, work.source, inputs, work.outputs, work.setup.threads)
+            write_samples(samples, [Answered(sample, {}) for sample in raced_inputs(work)])
+            self._race = stack.enter_context(Race(Path(verify.__file__), samples))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def fastest_first(self, candidates: Sequence[Plan], patience: Patience | None) -> list[Plan]:
+        """The candidates in the order of their speed over a few openings."""
+        if len(candidates) == 1:
+            return [*candidates]
+        folders = [self._folder(plan) for plan in candidates]
+        results = compared(self._race, self._base, folders, patience)
+        order = sorted(range(len(candidates)), key=lambda index: -results[index].ratio)
+        return [candidates[index] for index in order]
+
+    def confirm(self, plan: Plan, patience: Patience | None) -> Speedup:
+        """The speed-up of one over the source model."""
+        run_s, telling = self._work.setup.run_s, _telling(self._work.progress)
+        return confirm(self._race, self._base, self._folder(plan), run_s, patience, telling)
+
+    def _folder(self, plan: Plan) -> Path:
+        key = f"{plan.fingerprint()} {plan.runtime}"
+        if key not in self._folders:
+            built, options = assemble(self._work, plan), self._work.setup.options(plan.runtime)
+            folder = self._stack.enter_context(scratch())
+            with scratch() as components:
+                write(folder, components, built.write(components), options, ())
+            self._folders[key] = folder
+        return self._folders[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The source model as users of ONNX Runtime open it; a run takes about `run_s`."""
+
+    model: Path | onnx.ModelProto
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    threads: int
+    run_s: float
+
+
+def raced_beside(
+    source: Source, folder: Path, inputs: Sequence[Sample], patience: Patience | None, progress: Progress | None
+) -> Speedup:
+    """The speed-up of a delivered `folder` over `source`, on `inputs`. Raises MeasurementFailed for what cannot be
+    run."""
+    with scratch() as base, scratch() as samples:
+        write_source(base, source.model, source.inputs, source.outputs, source.threads)
+        write_samples(samples, [Answered(sample, {}) for sample in inputs])
+        with Race(Path(verify.__file__), samples) as race:
+            return confirm(race, base, folder, source.run_s, patience, _telling(progress))
+
+
+def raced_inputs(work: Work) -> Sequence[Sample]:
+    """The held-out inputs that openings run; their shapes are as frequent as among all."""
+    samples = work.data.held_out.samples
+    return chosen(samples, spread(samples, work.affordable(_INPUTS_S, _MOST_INPUTS)))
+
+
+def _is_source(work: Work, plan: Plan) -> bool:
+    """Whether a plan is the source model in ONNX Runtime with default options."""
+    default = plan.runtime == NAME and work.setup.optimization == Optimization.ALL
+    return default and not plan.assignment() and work.replaced is None
+
+
+def _too_noisy(race: Speedup) -> tuple[str, ...]:
+    """A remark where the interval contains 1 because it is wide."""
+    if race.half_width <= USUAL.half_width or not race.low < 1.0 < race.high:
+        return ()
+    return ("this machine is too noisy to tell whether the plan is faster: run it again with nothing else running",)
+
+
+def _telling(progress: Progress | None) -> Callable[[int, int], None] | None:
+    if progress is None:
+        return None
+    return lambda done, expected: progress("confirm", min(done, expected), expected)

@@ -1,0 +1,60 @@
+"""Export a built model for a server. Decides which requests the server may join."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from taglio import artifact
+from taglio.components.build import Manifest
+from taglio.components.build import read as read_components
+from taglio.deploy import export as layouts
+from taglio.deploy.export import PLAIN, TRITON, Export, check_layout
+from taglio.deploy.folder import read
+from taglio.deploy.served import Joining
+from taglio.deploy.write import read_answered
+from taglio.flow.joining import interface, why_alone
+from taglio.flow.work import Setup
+from taglio.flow.workspace import COMPONENTS, DEPLOY, SETUP
+from taglio.model.batch.follow import why_rows_mix
+from taglio.run.in_process import Executor
+from taglio.transaction import held
+
+# The most rows that a server joins, as taglio serve's own default.
+_ROWS = 8
+
+
+def export(folder: Path, target: Path, layout: str = PLAIN) -> Export:
+    """Export what is delivered in the workspace `folder` to the new folder `target`.
+
+    Raises BadOption if the target is not empty or the server cannot give the same answers, BadArtifact if nothing was
+    delivered or a file was changed, Busy if another command is using the workspace.
+    """
+    check_layout(layout)
+    with held(folder):
+        model = read(folder / DEPLOY)
+        setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup)
+        manifest = read_components(folder / COMPONENTS)
+        joining = {piece.name: Joining("") for piece in manifest.pieces}
+        if layout == TRITON:
+            joining = _joining(folder / COMPONENTS, manifest, setup)
+        name = Path(setup.model).stem or folder.resolve().name
+        return layouts.export(model, target, layout, name, joining, read_answered(model.folder))
+
+
+def _joining(components: Path, manifest: Manifest, setup: Setup) -> dict[str, Joining]:
+    """Whether requests of each component may be joined. The whole model must allow it, as serving decides, and of
+    several components each by itself: tensors that cross may hold the rows in another dimension."""
+    executor = Executor(components, manifest, setup.options())
+
+    def run(feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return dict(zip(manifest.outputs, map(np.asarray, executor.run(feed)), strict=True))
+
+    whole = why_alone(components, manifest, setup, interface(components, manifest)[0], run)
+    joining = {}
+    for piece in manifest.pieces:
+        proto = onnx.load(components / piece.file, load_external_data=False)
+        ports = [[port.name for port in ports] for ports in (piece.inputs, piece.outputs)]
+        joining[piece.name] = Joining(whole or why_rows_mix([proto], *ports), _ROWS)
+    return joining

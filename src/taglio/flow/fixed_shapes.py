@@ -1,0 +1,69 @@
+"""What fixing the shapes of inputs would bring to the float model, where all data has one shape. Changes nothing."""
+
+from itertools import chain
+from pathlib import Path
+
+from taglio import artifact
+from taglio.confirm.race import Race, compared
+from taglio.confirm.speedup import Speedup
+from taglio.data.dataset import one_of_each, shapes_of
+from taglio.data.spec import Shape
+from taglio.deploy import verify
+from taglio.deploy.write import Answered, write_opened, write_samples, write_source
+from taglio.errors import BadModel, BadOption, MeasurementFailed
+from taglio.flow.confirm import raced_inputs
+from taglio.flow.work import Work
+from taglio.model.written import as_written
+from taglio.runtimes import onnxruntime, openvino
+from taglio.runtimes.places import refusal
+from taglio.scratch import scratch
+
+# A smaller gain is not worth a line.
+_WORTH = 1.05
+
+
+def fixed_shapes_line(work: Work, speedup: Speedup | None) -> str:
+    """A line on what `--shape` would bring to the float model beside the plan's `speedup` (None: float stays), or "".
+    Its figures come from a few openings, so they are not confirmed."""
+    shapes = _only_shapes(work)
+    if not shapes:
+        return ""
+    try:
+        ratios = _float_ratios(work, shapes)
+    except (BadModel, BadOption, MeasurementFailed):  # the line is an offer, which needs no reason to be absent
+        return ""
+    runtime, ratio = max(ratios.items(), key=lambda item: item[1])
+    if ratio < _WORTH * (1.0 if speedup is None else speedup.ratio):
+        return ""
+    options = " ".join(f"--shape {name}={'x'.join(map(str, shape))}" for name, shape in shapes.items())
+    return (
+        f"all inputs have one shape: with {options}, float32 in {runtime} is about {ratio:.1f} × as fast as the source "
+        "model (not confirmed), and int8 may gain more"
+    )
+
+
+def _only_shapes(work: Work) -> dict[str, Shape]:
+    """The shapes of the inputs with dynamic dimensions, if all data agree on them."""
+    dynamic = [spec.name for spec in work.inputs if spec.dynamic]
+    if not dynamic or work.setup.shapes:
+        return {}
+    parts = (work.data.calibration.samples, work.data.held_out.samples)
+    first, *others = chain.from_iterable([shapes_of(part[row]) for row in one_of_each(part)] for part in parts)
+    return {} if any(other != first for other in others) else {name: first[name] for name in dynamic}
+
+
+def _float_ratios(work: Work, shapes: dict[str, Shape]) -> dict[str, float]:
+    """By runtime, how many times as fast the float model with fixed `shapes` is as the source model."""
+    runtimes = [name for name in (onnxruntime.NAME, openvino.NAME) if not refusal(name)]
+    ports = tuple(spec.name for spec in work.inputs), work.outputs
+    with scratch() as folder:
+        base, samples, path = folder / "base", folder / "samples", folder / "fixed.onnx"
+        write_source(base, work.source, *ports, work.setup.threads)
+        write_samples(samples, [Answered(sample, {}) for sample in raced_inputs(work)])
+        artifact.write_model(path, as_written(work.source, shapes, requantize=work.setup.requantize).proto)
+        folders = [folder / name for name in runtimes]
+        for name in runtimes:
+            write_opened(folder / name, path, *ports, work.setup.options(name))
+        with Race(Path(verify.__file__), samples) as race:
+            results = compared(race, base, folders)
+    return {name: result.ratio for name, result in zip(runtimes, results, strict=True)}

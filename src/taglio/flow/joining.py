@@ -1,0 +1,108 @@
+"""Whether requests of a model may share a batch: the graph decides, and runs of samples confirm it. Queues nothing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from taglio.components.build import Manifest
+from taglio.data.dataset import chosen, shapes_of, typical
+from taglio.data.files import load
+from taglio.data.preprocess import parse_preprocess
+from taglio.data.processor import Beside, files_beside
+from taglio.data.spec import InputSpec, Shape
+from taglio.errors import TaglioError, one_line
+from taglio.flow.work import Setup
+from taglio.model.batch.follow import why_rows_mix
+from taglio.model.inputs import random_feed
+from taglio.model.inputs import spec_of as declared
+from taglio.model.same import difference
+
+Feed = Mapping[str, np.ndarray]
+# A batch must give the same answers as its requests alone, up to the order of sums.
+_SAME = 1e-3
+# Which of four samples each batch holds: different numbers of rows, in different orders.
+_BATCHES = ((0, 1, 2, 3), (3, 1, 0), (2, 0))
+# Samples to choose four of one shape from.
+_READ = 16
+
+
+def why_alone(
+    components: Path, manifest: Manifest, setup: Setup, inputs: Sequence[InputSpec], run: Callable[[Feed], Feed]
+) -> str:
+    """Why requests must not be joined, in one line; "" if they may be. `inputs` are as the files declare them; `run`
+    answers a feed."""
+    if manifest.states:
+        return "it keeps a state from step to step"
+    models = [onnx.load(components / piece.file, load_external_data=False) for piece in manifest.pieces]
+    return why_rows_mix(models, manifest.inputs, manifest.outputs) or _contradiction(
+        _samples(manifest, setup, inputs), run
+    )
+
+
+def interface(components: Path, manifest: Manifest) -> tuple[list[InputSpec], list[InputSpec]]:
+    """The inputs and the outputs of a built model as its files declare them."""
+    inputs: dict[str, InputSpec] = {}
+    outputs: dict[str, InputSpec] = {}
+    for piece in manifest.pieces:
+        graph = onnx.load(components / piece.file, load_external_data=False).graph
+        inputs = {value.name: declared(value) for value in graph.input} | inputs
+        outputs |= {value.name: declared(value) for value in graph.output}
+    known = {**inputs, **outputs}
+    return [inputs[name] for name in manifest.inputs], [known[name] for name in manifest.outputs]
+
+
+def batched_inputs(inputs: Sequence[InputSpec], planned: Mapping[str, Shape], *, joined: bool) -> tuple[str, ...]:
+    """The inputs of which every request has equally many rows: those whose first dimensions have one name, and where
+    requests are `joined`, no name is that name. None where the `planned` shapes contradict it."""
+    free = {spec.name: spec.shape[0] for spec in inputs if spec.shape and not isinstance(spec.shape[0], int)}
+    batch = next((dim for dim in free.values() if dim), None)
+    names = tuple(name for name, dim in free.items() if (dim == batch if dim else joined))
+    rows = {planned[name][0] for name in names if planned.get(name)}
+    return names if len(rows) <= 1 else ()
+
+
+def _samples(manifest: Manifest, setup: Setup, inputs: Sequence[InputSpec]) -> list[Feed]:
+    """Four feeds of one shape: samples of the data that the workspace was made with, where they can be read, and
+    random ones."""
+    count = 1 + max(map(max, _BATCHES))
+    samples = _read(setup, inputs)[:count]
+    if samples:
+        shapes, constant = shapes_of(samples[0]), {}
+    else:
+        shapes = {name: (1, *shape[1:]) for name, shape in manifest.planned.items() if shape}
+        constant = {name: value[:1] for name, value in manifest.constant_feed().items()}
+    sized = [replace(spec, shape=shapes.get(spec.name, spec.shape)) for spec in inputs]
+    return [*samples, *({**random_feed(sized, seed), **constant} for seed in range(count - len(samples)))]
+
+
+def _read(setup: Setup, inputs: Sequence[InputSpec]) -> Sequence[Feed]:
+    """Samples of the most frequent shape; none if the data came from memory, was moved or no longer fits."""
+    if not setup.data:
+        return ()
+    try:
+        preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
+        near = files_beside(Path(setup.model)) if setup.model else Beside()
+        samples = load(Path(setup.data), inputs, preprocess, limit=_READ, near=near).samples
+    except (TaglioError, OSError):
+        return ()
+    return chosen(samples, typical(samples))
+
+
+def _contradiction(feeds: Sequence[Feed], run: Callable[[Feed], Feed]) -> str:
+    """How a batch of `feeds` is answered differently from each alone; "" if it is not."""
+    try:
+        alone = [run(feed) for feed in feeds]
+        for rows in _BATCHES:
+            together = run({name: np.concatenate([feeds[row][name] for row in rows]) for name in feeds[0]})
+            for name, value in together.items():
+                apart = difference(np.concatenate([alone[row][name] for row in rows]), value)
+                if not apart <= _SAME:
+                    size = f"by {apart:.2%}" if isfinite(apart) else "in shape"
+                    return f"output {name} of {len(rows)} samples in a batch differs {size} from that of each alone"
+    except Exception as error:  # the runtimes' exceptions share no useful base class
+        return f"it does not run on every number of rows: {one_line(error, 200)}"
+    return ""

@@ -1,0 +1,104 @@
+"""Whether a promise of an earlier result still holds, as pure rules. Measures nothing.
+
+A promise is judged against its record: files against their hashes, error against the limit and the recorded error,
+speed against the recorded interval. What cannot be judged here says why.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from taglio.confirm.speedup import Speedup
+from taglio.errors import plural
+
+# Exit codes beside those of errors.py.
+BROKEN_CODE, UNKNOWN_CODE = 5, 6
+# The same files on the same versions and processor give the same error, but for the order of float sums, which may flip
+# a rounding to int8.
+_ROUNDING = 0.01
+
+
+class Verdict(StrEnum):
+    """What became of a promise; `reported` is for what was never promised, or for another machine."""
+
+    HOLDS = "holds"
+    BROKEN = "broken"
+    UNKNOWN = "cannot be said"
+    REPORTED = "not judged"
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """One row: what was promised, the value then and now, the verdict, and the reason or what to do ("" for none)."""
+
+    name: str
+    then: str
+    now: str
+    verdict: Verdict
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """All promises of a result. A broken one outranks one that cannot be judged."""
+
+    promises: tuple[Promise, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """That of the whole."""
+        verdicts = {promise.verdict for promise in self.promises}
+        return next((verdict for verdict in (Verdict.BROKEN, Verdict.UNKNOWN) if verdict in verdicts), Verdict.HOLDS)
+
+    @property
+    def exit_code(self) -> int:
+        """0 if everything holds, 5 if a promise is broken, 6 if something cannot be said."""
+        return {Verdict.BROKEN: BROKEN_CODE, Verdict.UNKNOWN: UNKNOWN_CODE}.get(self.verdict, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRecord:
+    """An error as it was measured: its loss, the limit, and texts of losses in the metric's unit."""
+
+    loss: float
+    limit: float | None
+
+    def again(self, loss: float, judged: float, *, same_platform: bool) -> tuple[Verdict, str]:
+        """The verdict on the error on the same data; `judged` is the value that the limit bounds."""
+        if self.limit is not None and judged > self.limit:
+            return Verdict.BROKEN, "the limit is broken: build again with taglio optimize on this machine"
+        if same_platform and abs(loss - self.loss) > _ROUNDING * max(self.loss, 1e-6):
+            return Verdict.BROKEN, "the same files, versions and processor gave another error: a file was exchanged"
+        return Verdict.HOLDS, ""
+
+    def on_new_data(self, loss: float, ends: tuple[float, float] | None) -> tuple[Verdict, str]:
+        """The verdict on the error on other data, from the one-sided lower and upper `ends` of its loss (None: they are
+        not known)."""
+        if self.limit is None:
+            return Verdict.REPORTED, "no limit was given"
+        low, high = ends or (loss, loss)
+        if low > self.limit:
+            return Verdict.BROKEN, "the limit is broken on these inputs: run taglio optimize with them"
+        if high > self.limit:
+            return Verdict.UNKNOWN, "too few inputs to tell: give more"
+        return Verdict.HOLDS, ""
+
+
+def files_promise(delivered: int, changed: Sequence[str]) -> Promise:
+    """Whether all files are those delivered."""
+    detail = "run taglio build again, or copy the folder again" if changed else ""
+    now = f"changed or missing: {', '.join(changed)}" if changed else "unchanged"
+    return Promise("files", plural(delivered, "file"), now, Verdict.BROKEN if changed else Verdict.HOLDS, detail)
+
+
+def speed_promise(then: Speedup | None, now: Speedup, *, same_processor: bool, base: str = "") -> Promise:
+    """Whether the speed-up reaches the lower end of what was promised; on another processor it is only reported.
+    `base` says if the source model is not the one of then."""
+    if then is None:
+        return Promise("speed-up", "none promised", str(now), Verdict.REPORTED, base)
+    if not same_processor:
+        detail = "another processor: run taglio optimize on it for the fastest plan there"
+        return Promise("speed-up", str(then), str(now), Verdict.REPORTED, detail)
+    if now.high >= then.low:
+        return Promise("speed-up", str(then), str(now), Verdict.HOLDS, base)
+    return Promise("speed-up", str(then), str(now), Verdict.BROKEN, "run taglio optimize again with these versions")

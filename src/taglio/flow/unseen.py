@@ -1,0 +1,102 @@
+"""Acceptance of a plan on held-out inputs that nothing was selected on, as values. Runs nothing.
+
+A plan is accepted if all held-out inputs keep the limit, those of the search and the unseen ones alike, and the upper
+end of the error over all of them, one-sided at `LIKELY`, is at most `BEYOND` times the limit. Every candidate that is
+measured on unseen inputs is a chance to pass by luck, so there are at most `CANDIDATES`.
+"""
+
+from dataclasses import dataclass
+
+from taglio.error.loss import Metric
+from taglio.errors import plural
+
+CANDIDATES = 3
+# A plan that would pass once in five only by the choice of inputs, by more than a tenth of the limit, is rejected.
+LIKELY, BEYOND = 0.8, 1.1
+# The share of the limit to stay within after unseen inputs broke it: not what they say, which would be fitted to them.
+# And where only the upper end is too large: plans come that close to the limit that they are searched for.
+_ROOM, _FULL = 0.8, 0.97
+# The upper end that is reported.
+UPPER = 0.95
+# Confidence of the share of new inputs that may be worse than the worst unseen one.
+_SURE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """The plan on the unseen `inputs` (distinct ones): its `error` over all of them and that of the `worst`, None for a
+    metric without a value by input. With 90 % confidence at most `share_worse` of new inputs like these are worse than
+    that; None where a plan was chosen among several by these inputs, or they are steps of one session. `candidates` is
+    how many plans were measured on them until one was accepted."""
+
+    inputs: int
+    error: float
+    worst: float | None
+    share_worse: float | None
+    candidates: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A plan that keeps the limit on the inputs of the search and was rejected: `error` is the one that is too large,
+    of all inputs at the upper end (`at_end`) or of the unseen ones. `speed_up` is over float, in the timing of the
+    finals. Plans that use no more than the share `room` of the limit are expected to be accepted."""
+
+    speed_up: float
+    error: float
+    at_end: bool
+    room: float
+
+    @property
+    def needed(self) -> float:
+        """The limit that would have accepted the plan."""
+        return self.error / BEYOND if self.at_end else self.error
+
+    def line(self, metric: Metric, limit: float) -> str:
+        """What the rejection cost in speed, and why."""
+        plan = f"a faster plan (about {self.speed_up:.2f} ×, not confirmed) was rejected"
+        reached, most = metric.text(self.error, 2), metric.text(limit, 2)
+        if self.at_end:
+            return f"{plan}: on other inputs its {metric.title} may reach {reached} ({most} allowed; one-sided 80 %)"
+        return f"{plan} on unseen inputs: {metric.title} {reached} ({most} allowed)"
+
+
+def rejection(speed_up: float, error: float, unseen: float | None, likely_end: float | None) -> Rejected:
+    """Why a plan with this `error` over all inputs was rejected: its error on `unseen` inputs broke the limit, or did
+    not (None), and then the `likely_end` is too large."""
+    room = min(1.0, BEYOND * error / likely_end) if likely_end else 1.0
+    if unseen is not None or likely_end is None:
+        return Rejected(speed_up, error if unseen is None else unseen, at_end=False, room=_ROOM * room)
+    return Rejected(speed_up, likely_end, at_end=True, room=_FULL * room)
+
+
+def share_worse(inputs: int) -> float:
+    """The largest share of new inputs that may be worse than the worst of so many `inputs`, with 90 % confidence: if
+    the share q were worse, none of n inputs would be with probability (1 − q)^n."""
+    return float(1.0 - (1.0 - _SURE) ** (1.0 / inputs))
+
+
+def accepted(limit: float, searched: float, unseen: float | None, likely_end: float | None) -> bool:
+    """Whether a plan is accepted, from its judged errors on the inputs of the search and on the unseen ones (None:
+    there are none), and the end of its error over all at `LIKELY` (None: unknown)."""
+    if searched > limit or unseen is None:
+        return searched <= limit
+    return unseen <= limit and (likely_end is None or likely_end <= BEYOND * limit)
+
+
+def selected_line(inputs: int) -> str:
+    """A note where there are too few held-out inputs to keep some unseen."""
+    return (
+        f"the plan was selected on the same {plural(inputs, 'held-out input')} on which its error is reported: expect "
+        "more on others; from 24 distinct held-out inputs (48 samples of data) a third is kept unseen"
+    )
+
+
+def unseen_line(unseen: Unseen, metric: Metric) -> str:
+    """What the unseen inputs say about new ones, or ""."""
+    if unseen.share_worse is None or unseen.worst is None:
+        return ""
+    return (
+        f"if new inputs are like these: worst of {unseen.inputs} unseen inputs {metric.text(unseen.worst, 2)}; with "
+        f"90 % confidence at most {unseen.share_worse:.0%} of new ones are worse"
+    )

@@ -1,0 +1,55 @@
+"""The outputs of an ONNX graph: correct shapes that the file declares and the graph does not compute. Runs no model."""
+
+import onnx
+from onnx import shape_inference
+
+from taglio.data.spec import Dim, shown
+
+Dims = tuple[Dim, ...]
+
+
+def correct_outputs(proto: onnx.ModelProto) -> tuple[str, ...]:
+    """Declare, in place, the shape that inference finds for each output whose declared one contradicts it; a line for
+    the user about each.
+
+    A declared shape is contradicted by another rank, another size, or a dynamic dimension of the inputs where it has a
+    size: tools that make a batch dynamic often leave the outputs as they were.
+    """
+    bare = onnx.ModelProto()
+    bare.CopyFrom(proto)
+    del bare.graph.value_info[:]
+    for value in bare.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    try:
+        inferred = {value.name: value for value in shape_inference.infer_shapes(bare, data_prop=True).graph.output}
+    except Exception:  # bare RuntimeErrors from C++: nothing is known then
+        return ()
+    symbols = {dim.dim_param for value in proto.graph.input for dim in value.type.tensor_type.shape.dim} - {""}
+    lines = []
+    for value in proto.graph.output:
+        declared, computed = _dims(value), _dims(inferred[value.name])
+        if declared is None or computed is None or not _contradicts(declared, computed, symbols):
+            continue
+        value.type.tensor_type.shape.CopyFrom(inferred[value.name].type.tensor_type.shape)
+        lines.append(
+            f"the file declares {shown(declared)} for output {value.name}, but the graph computes {shown(computed)}, "
+            "which is used"
+        )
+    return tuple(lines)
+
+
+def _dims(value: onnx.ValueInfoProto) -> Dims | None:
+    """The dimensions of a tensor; None if its shape, or that it is a tensor, is not known."""
+    if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
+        return None
+    dims = value.type.tensor_type.shape.dim
+    return tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in dims)
+
+
+def _contradicts(declared: Dims, computed: Dims, symbols: set[str]) -> bool:
+    if len(declared) != len(computed):
+        return True
+    return any(
+        isinstance(before, int) and before > 0 and after != before and (isinstance(after, int) or after in symbols)
+        for before, after in zip(declared, computed, strict=True)
+    )

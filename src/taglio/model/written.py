@@ -1,0 +1,72 @@
+"""The source model as it is written: read, with its shapes fixed, and opened so that it answers what its graph says.
+Simplifies nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx.inliner import inline_local_functions
+from onnxruntime import InferenceSession
+
+from taglio import weights
+from taglio.cores import available_cores
+from taglio.model.check import refuse_bad_weights, refuse_damage
+from taglio.model.exact import with_exact_sums
+from taglio.model.inputs import fix_shapes
+from taglio.model.quantized import quantized_operators, to_float
+from taglio.model.read import IN_MEMORY, read
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """A model as written. `digest` is a hash of the file and of what was changed on request; `store` has the files that
+    hold large weights, or is None."""
+
+    path: Path
+    proto: onnx.ModelProto
+    digest: Any
+    store: weights.Store | None = None
+
+
+def as_written(
+    source: Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None, *, requantize: bool = False
+) -> Written:
+    """`source` with its input `shapes` fixed and no initialiser among its inputs; with `requantize` its quantised
+    operators are folded to float. Raises BadModel for a file that is no usable model."""
+    proto, digest = read(source)
+    path = source if isinstance(source, Path) else IN_MEMORY
+    refuse_damage(path, proto)
+    refuse_bad_weights(path, proto)
+    store = weights.Store() if weights.float_bytes(proto) >= weights.IN_FILES_BYTES else None
+    if store is not None:
+        proto = store.take(proto)
+    _drop_initializers_from_inputs(proto)
+    fix_shapes(path, proto, shapes or {})
+    for name, shape in sorted((shapes or {}).items()):
+        digest.update(f"{name}={shape}".encode())
+    if requantize and proto.functions:  # they may hold quantised operators
+        proto = inline_local_functions(proto)
+    if requantize and quantized_operators(proto):
+        proto = to_float(proto, store)
+        digest.update(b"requantized")
+    return Written(path, proto, digest, store)
+
+
+def open_exact(proto: onnx.ModelProto, label: str, threads: int | None = None) -> InferenceSession:
+    """A session of `proto` that computes what the graph says: without ONNX Runtime's optimisations, and with sums that
+    saturate on no processor. Raises BadModel if ONNX Runtime cannot load it so."""
+    proto = with_exact_sums(inline_local_functions(proto) if proto.functions else proto)
+    options = SessionOptions(threads or available_cores(), Optimization.NONE, lean=True)
+    return open_session(proto, options, label=label)
+
+
+def _drop_initializers_from_inputs(proto: onnx.ModelProto) -> None:
+    # Old exporters list weights as inputs. ONNX Runtime then treats them as overridable and folds nothing.
+    names = {tensor.name for tensor in proto.graph.initializer}
+    kept = [value for value in proto.graph.input if value.name not in names]
+    del proto.graph.input[:]
+    proto.graph.input.extend(kept)
+    proto.ir_version = max(proto.ir_version, 4)

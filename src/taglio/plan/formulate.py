@@ -1,0 +1,196 @@
+"""The planning problem of one machine as a mixed-integer program. Solves nothing.
+
+One binary per block and form. Whether a block reads or writes int8 is a sum of its binaries, and movement has the type
+of the flow that it carries. So the cost formula of `profile/result.py` and the noise formula of `error/model.py` are
+linear, but for products over a flow and one of its readers:
+
+    both = [written int8] · [read int8]        to int8 = [read int8] − both        to float = [written int8] − both
+
+Each product is a fraction between the rows that make it exact where the binaries are (McCormick). A tensor is quantised
+once for all its int8 readers: the largest of their "to int8". A flow that a float block writes and one that an
+int8-anchor block writes may cost different seconds to quantise; then each has its own products.
+
+Rows: one form per block, pins, one limit of noise per output part, and rule 2 of `quantize/effective.py`: a weightless
+block that reads only int8 and is read only as int8 is not float.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from taglio.error.model import ErrorModel
+from taglio.errors import BadOption
+from taglio.model.graph import Block, Flow, Graph
+from taglio.plan.program import ONE, ZERO, Linear, Program, total, weighted
+from taglio.plan.result import Limits
+from taglio.profile.result import Glue, Profile, anchor_costs
+from taglio.quantize.effective import fuses_when_surrounded
+from taglio.quantize.precision import Precision
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Formulation:
+    """A program, the `cost` to minimise in seconds, and by block the expressions of its forms, each 0 or 1."""
+
+    program: Program
+    cost: Linear
+    forms: Mapping[str, Mapping[Precision, Linear]]
+
+    def assignment(self, values: np.ndarray) -> dict[str, Precision]:
+        """Form by block from the columns' values, [columns], without the blocks in float32."""
+        chosen = {}
+        for block, forms in self.forms.items():
+            form = max(forms, key=lambda form: forms[form].at(values))
+            if form.form != "float":
+                chosen[block] = form
+        return chosen
+
+
+def formulate(
+    graph: Graph, profile: Profile, error: ErrorModel | None, limits: Limits, noise_limits: Mapping[str, float]
+) -> Formulation:
+    """The program of `graph` with the seconds of `profile`, the noise of `error`, the pins of `limits` and the largest
+    noise sum by output. Raises BadOption for a block that no form fits."""
+    program = Program()
+    forms = _forms(program, graph, profile.precisions, limits)
+    writes = {block: _sum_of(forms[block], lambda form: form.int8_output) for block in forms}
+    reads = {block: _sum_of(forms[block], lambda form: form.scheme is not None) for block in forms} | {"": ZERO}
+    flows = [_FlowTypes(program, flow, writes, reads) for flow in graph.flows]
+    times, glue = profile.block_times(), profile.glue_map()
+    costs = [Linear(profile.overhead_s)]
+    costs += [
+        weighted((times.get((block, form.name), 0.0), taken) for form, taken in options.items())
+        for block, options in forms.items()
+    ]
+    costs += [flow.seconds(glue[flow.flow.name]) for flow in flows]
+    for output in error.outputs if error is not None else ():
+        if output.output in noise_limits:
+            own = {(term.block, term.precision): term.own for term in output.blocks}
+            edge = {(term.flow, term.reader): term.noise for term in output.edges}
+            noises = [(own.get((b, form.name), 0.0), taken) for b, o in forms.items() for form, taken in o.items()]
+            noises += [
+                (edge.get((flow.flow.name, reader), 0.0), flow.to_int8(reader))
+                for flow in flows
+                for reader in flow.readers
+            ]
+            program.limit(noises, noise_limits[output.output])
+    _forbid_surrounded(program, graph, forms, writes, reads)
+    return Formulation(program, total(costs), forms)
+
+
+def _forms(
+    program: Program, graph: Graph, precisions: Sequence[Precision], limits: Limits
+) -> dict[str, dict[Precision, Linear]]:
+    """By block, in graph order, the forms that it may have. Movement that carries a flow is float or int8 as the flow
+    is written."""
+    forms: dict[str, dict[Precision, Linear]] = {}
+    plain = next(precision for precision in precisions if precision.form == "float")
+    whole = next(precision for precision in precisions if precision.form == "whole")
+    tensors = graph.tensor_map()
+    for block in graph.blocks:
+        if block.carries:
+            producer = tensors[block.inputs[0]].producer
+            written = _sum_of(forms[producer], lambda form: form.int8_output) if producer else ZERO
+            forms[block.name] = {plain: ONE - written, whole: written}
+            continue
+        options = [precision for precision in precisions if _may(block, precision, limits)]
+        if not options:
+            raise BadOption(f"block {block.name} has no form that its pins allow: remove a pin")
+        columns = [ONE] if len(options) == 1 else [program.binary() for _ in options]
+        forms[block.name] = dict(zip(options, columns, strict=True))
+        program.equal(total(columns), ONE)
+    return forms
+
+
+def _may(block: Block, precision: Precision, limits: Limits) -> bool:
+    """Whether a block that carries no flow may have a form."""
+    if not precision.fits(block) or (block.movement and precision.form != "float"):
+        return False
+    if block.name in limits.float_blocks:
+        return precision.form == "float"
+    return block.name not in limits.int8_blocks or precision.scheme is not None
+
+
+def _sum_of(forms: Mapping[Precision, Linear], condition: Callable[[Precision], bool]) -> Linear:
+    return total(taken for form, taken in forms.items() if condition(form))
+
+
+class _FlowTypes:
+    """How one flow is written, and how each of its `readers` reads it."""
+
+    def __init__(self, program: Program, flow: Flow, writes: Mapping[str, Linear], reads: Mapping[str, Linear]) -> None:
+        self.program, self.flow = program, flow
+        self.readers = tuple(dict.fromkeys(reader for _, reader in flow.readers))
+        self.reads = {reader: reads[reader] for reader in self.readers}
+        self.int8 = writes[flow.producer] if flow.producer else ZERO
+        self.anchor = reads[flow.producer] - self.int8 if flow.producer else ZERO
+        self.both = {reader: program.product(self.int8, self.reads[reader]) for reader in self.readers}
+
+    def to_int8(self, reader: str) -> Linear:
+        """Whether a reader reads int8 that is not written so."""
+        return self.reads[reader] - self.both[reader]
+
+    def seconds(self, glue: Glue) -> Linear:
+        """The seconds of the flow."""
+        anchor_s, anchor_quantize_s = anchor_costs(glue)
+        plain = ONE - self.int8 - self.anchor
+        parts = [(glue.float_s, plain), (anchor_s, self.anchor), (glue.int8_s, self.int8)]
+        parts += [(glue.dequantize_s, self.int8 - self.both[reader]) for _, reader in self.flow.readers]
+        if self.anchor.is_zero or anchor_quantize_s == glue.quantize_s:
+            not_int8 = {reader: self.to_int8(reader) for reader in self.readers}
+            parts += self._quantizing(glue.quantize_s, ONE - self.int8, not_int8)
+        else:
+            by_anchor = {reader: self.program.product(self.anchor, self.reads[reader]) for reader in self.readers}
+            by_float = {reader: self.to_int8(reader) - by_anchor[reader] for reader in self.readers}
+            for reader in self.readers:
+                self.program.at_most(ZERO, by_float[reader])
+                self.program.at_most(by_float[reader], plain)
+            parts += self._quantizing(glue.quantize_s, plain, by_float)
+            parts += self._quantizing(anchor_quantize_s, self.anchor, by_anchor)
+        return weighted(parts)
+
+    def _quantizing(
+        self, seconds: float, written: Linear, to_int8: Mapping[str, Linear]
+    ) -> Iterable[tuple[float, Linear]]:
+        """The cost of quantising each tensor once if it is `written` so and any reader wants int8."""
+        if seconds == 0.0:
+            return
+        for tensor in dict.fromkeys(tensor for tensor, _ in self.flow.readers):
+            wanted = [to_int8[reader] for name, reader in self.flow.readers if name == tensor]
+            wanted = [reading for reading in wanted if not reading.is_zero]
+            if len(wanted) <= 1:
+                yield seconds, total(wanted)
+                continue
+            quantized = self.program.fraction()
+            if seconds > 0.0:
+                for reading in wanted:
+                    self.program.at_most(reading, quantized)
+            else:
+                self.program.at_most(quantized, written)
+                self.program.at_most(quantized, total(wanted))
+            yield seconds, quantized
+
+
+def _forbid_surrounded(
+    program: Program,
+    graph: Graph,
+    forms: Mapping[str, Mapping[Precision, Linear]],
+    writes: Mapping[str, Linear],
+    reads: Mapping[str, Linear],
+) -> None:
+    """Forbid float for a weightless block that reads only int8 and is read only as int8."""
+    tensors = graph.tensor_map()
+    readers: dict[str, list[str]] = {}
+    for flow in graph.flows:
+        if flow.producer:
+            readers.setdefault(flow.producer, []).extend(reader for _, reader in flow.readers)
+    for block in graph.blocks:
+        if not fuses_when_surrounded(block) or not readers.get(block.name):
+            continue
+        producers = dict.fromkeys(tensors[name].producer for name in block.inputs)
+        around = [writes[producer] if producer else ZERO for producer in producers]
+        around += [reads[reader] for reader in dict.fromkeys(readers[block.name])]
+        stays_float = _sum_of(forms[block.name], lambda form: form.form == "float")
+        if not any(neighbour.is_zero for neighbour in around):
+            program.at_most(total([stays_float, *around]), Linear(float(len(around))))

@@ -1,0 +1,181 @@
+"""The answer of an optimisation: one sentence, and a small table of float, all int8 and the plan. Decides nothing."""
+
+from math import inf, isfinite
+
+from taglio.error.loss import RELATIVE_L2, Metric
+from taglio.flow.curve import Level
+from taglio.flow.outcome import Outcome, Variant
+from taglio.flow.stopping import STOPPED
+from taglio.report.parts import Cell, Part, Table
+from taglio.report.units import MISSING, about, allowed, limit, ms, ms_decimals, shown, size
+
+FLOAT = "float32"
+# A predicted speed-up that is no more than this factor above the plan's counts as none.
+_GAIN = 1.01
+_TITLES = {"onnxruntime": "ONNX Runtime", "onnxruntime-cuda": "ONNX Runtime with CUDA", "openvino": "OpenVINO"}
+
+
+def sentence(outcome: Outcome, folder: str) -> str:
+    """The answer in one line; `folder` holds what is to be deployed.
+
+    A speed-up without an interval was not confirmed by a race of its own, and says so.
+    """
+    where = f"{folder}/ for {runtime_title(outcome.plan.runtime)}"
+    if float_stays(outcome) and STOPPED in outcome.notes:
+        return f"float32 so far: the search was stopped before a faster form was found: {where}"
+    if float_stays(outcome):
+        return f"float32 stays: no form that keeps {_limits(outcome)} is faster: {where}"
+    if outcome.speedup is not None:
+        return f"{outcome.speedup} as fast as float32, {_errors(outcome)}: {where}"
+    return (
+        f"{about(measured_ratio(outcome, outcome.plan))} as fast as float32, not confirmed; {_errors(outcome)}: {where}"
+    )
+
+
+def tables(outcome: Outcome) -> list[Part]:
+    """Float, all int8 and the plan in rows, with what each has of every further metric that is limited. Only the
+    plan's speed-up can be confirmed."""
+    metric, variants = outcome.metric, _rows(outcome)
+    latencies_s = {name: latency_s(outcome, variant) for name, variant in variants.items()}
+    decimals = ms_decimals(max(seconds or 0.0 for seconds in latencies_s.values()))
+    score = f"{metric.name} on labels" if metric.labelled else "top-1 accuracy"
+    further = [f"{bound.metric.title} ({allowed(bound.metric, bound.max_error)})" for bound in outcome.also]
+    head = ["", "runs in", "latency", "speed-up", "predicted", metric.title, *further, score, "size", "int8 blocks"]
+    rows = [
+        [
+            name,
+            runtime_title(variant.runtime),
+            ms(latencies_s[name], decimals),
+            MISSING if name == FLOAT else speed_up(outcome, variant),
+            MISSING if name == FLOAT else predicted_speed_up(outcome, variant),
+            _error(outcome, variant),
+            *_further(outcome, variant),
+            MISSING if variant.accuracy is None else outcome.accuracy_text(variant.accuracy),
+            size(variant.size_bytes),
+            str(variant.int8_blocks),
+        ]
+        for name, variant in variants.items()
+    ]
+    kept = [index for index in range(len(head)) if index == 0 or any(row[index] != MISSING for row in rows)]
+    cells = [[row[index] for index in kept] for row in rows]
+    return [Table([head[index] for index in kept], cells, words=frozenset({1}))]
+
+
+def _rows(outcome: Outcome) -> dict[str, Variant]:
+    """Float, all int8 unless no block computes in it, and the plan unless it is float."""
+    variants = {FLOAT: outcome.float32}
+    if outcome.int8.int8_blocks:
+        variants["all int8"] = outcome.int8
+    if not float_stays(outcome):
+        variants["plan"] = outcome.plan
+    return variants
+
+
+def _further(outcome: Outcome, variant: Variant) -> list[object]:
+    if not variant.others:
+        return [MISSING] * len(outcome.also)
+    pairs = zip(outcome.also, variant.others, strict=True)
+    return [_marked(bound.metric, other.loss, bound.max_error) for bound, other in pairs]
+
+
+def latency_s(outcome: Outcome, variant: Variant) -> float | None:
+    """Median seconds of a run: those of the race, where there was one, so that they fit the speed-up. All int8 does not
+    take part in it, and a time from another hour would not compare with these."""
+    race = outcome.speedup
+    if race is None:
+        return variant.latency.median_s
+    return race.plan_s if variant is outcome.plan else race.float_s if variant is outcome.float32 else None
+
+
+def speed_up(outcome: Outcome, variant: Variant) -> str:
+    """How many times as fast as float a variant is: with its interval if it is the plan and was confirmed."""
+    if variant is outcome.plan and outcome.speedup is not None:
+        return str(outcome.speedup)
+    return f"{about(measured_ratio(outcome, variant))}, not confirmed"
+
+
+def predicted_speed_up(outcome: Outcome, variant: Variant) -> str:
+    """The predicted ratio of float's time to a variant's, from which a change of the machine's speed cancels."""
+    ratio = outcome.predicted_ratio(variant)
+    return MISSING if ratio is None or not isfinite(ratio) else f"{ratio:.2f} ×"
+
+
+def measured_ratio(outcome: Outcome, variant: Variant) -> float:
+    """Float's time over a variant's, from the runs that selected the plan."""
+    return outcome.float32.latency.median_s / variant.latency.median_s
+
+
+def float_stays(outcome: Outcome) -> bool:
+    """Whether the plan is the float model in the runtime that it is compared with."""
+    same = outcome.plan.int8_blocks == 0 and outcome.plan.runtime == outcome.float32.runtime
+    return same and outcome.float32.error <= outcome.max_error  # beyond it, another model is planned (flow/instead.py)
+
+
+def gains(outcome: Outcome) -> list[Level]:
+    """The larger limits that gain: over the plan, over smaller limits, and over all int8 where that is within them."""
+    reached, int8 = 1.0 if float_stays(outcome) else measured_ratio(outcome, outcome.plan), outcome.int8
+    levels: list[Level] = []
+    for level in outcome.curve:
+        allows_int8 = int8.int8_blocks and int8.holds(level.max_error)
+        if level.speed_up >= _GAIN * max(reached, measured_ratio(outcome, int8) if allows_int8 else 0.0):
+            levels.append(level)
+            reached = level.speed_up
+    return levels
+
+
+def larger_limit(outcome: Outcome) -> str:
+    """What larger limits are predicted to give, or that they give nothing; "" where that says nothing new."""
+    int8_holds = outcome.int8.int8_blocks and outcome.int8.holds(outcome.max_error)
+    if not outcome.curve or int8_holds:  # the limit already allows every int8 plan
+        return ""
+    levels = gains(outcome)
+    if levels:
+        listed = ", ".join(f"{about(level.speed_up)} at {shown(outcome.metric, level.max_error)}" for level in levels)
+        return f"a larger limit is predicted to give {listed}, not confirmed"
+    faster = outcome.plan.latency.median_s >= _GAIN * outcome.int8.latency.median_s
+    # Where all int8 is faster than the plan, it shows that a larger limit gains.
+    return "" if outcome.int8.int8_blocks and faster else "a larger limit is predicted to gain nothing"
+
+
+def runtime_title(runtime: str) -> str:
+    """A runtime's own name, whatever it computes in."""
+    names = [name for name in _TITLES if runtime == name or runtime.startswith(f"{name}-")]
+    return _TITLES[max(names, key=len)] if names else runtime
+
+
+def _error(outcome: Outcome, variant: Variant) -> object:
+    if variant.lost:
+        return Cell(shown(outcome.metric, variant.error), "bad", "an output loses its information")
+    judged = outcome.max_error if variant.holds(outcome.max_error) else -inf
+    return _marked(outcome.metric, variant.error, judged)
+
+
+def _marked(metric: Metric, loss: float, most: float) -> object:
+    """A loss, marked if it exceeds its limit."""
+    text = shown(metric, loss)
+    return text if loss <= most else Cell(text, "bad", "beyond the limit")
+
+
+def _errors(outcome: Outcome) -> str:
+    texts = [_of_limit(outcome.metric, outcome.plan.error, outcome.max_error)]
+    for bound, other in zip(outcome.also, outcome.plan.others, strict=False):
+        texts.append(_of_limit(bound.metric, other.loss, bound.max_error))
+    return ", ".join(texts)
+
+
+def _of_limit(metric: Metric, loss: float, most: float) -> str:
+    if metric.larger_is_better and not metric.labelled:
+        return f"{metric.title} {shown(metric, loss)} ({allowed(metric, most)})"
+    return f"{metric.title} {shown(metric, loss)} of {_limit(metric, most)} allowed"
+
+
+def _limits(outcome: Outcome) -> str:
+    pairs = [(outcome.metric, outcome.max_error), *((bound.metric, bound.max_error) for bound in outcome.also)]
+    return ", ".join(
+        _limit(metric, most) if metric.name == RELATIVE_L2 else f"{metric.title} {_limit(metric, most)}"
+        for metric, most in pairs
+    )
+
+
+def _limit(metric: Metric, most: float) -> str:
+    return limit(most) if metric.name == RELATIVE_L2 else shown(metric, most)

@@ -1,0 +1,487 @@
+"""Plans on a cluster are the best of all placements, by every objective; limits that contradict are named."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taglio.cluster.devices import Cluster, Link
+from taglio.cluster.file import parse
+from taglio.cluster.planning.assemble import Assembled, assemble
+from taglio.cluster.planning.costs import evaluate
+from taglio.cluster.planning.describe import beyond_blocks, latencies, loads
+from taglio.cluster.planning.explain import amount
+from taglio.cluster.planning.place import Answer, Running, conflict, place
+from taglio.cluster.planning.problem import Totals
+from taglio.cluster.planning.schedule import Scheduler, pipelines
+from taglio.cluster.planning.simulate import simulate
+from taglio.cluster.planning.solve import Placed
+from taglio.cluster.planning.workload import Objective, Workload, parse_objective
+from taglio.errors import BadOption, Infeasible
+from taglio.plan.one_machine import noise_limits
+from taglio.plan.result import Limits
+from taglio.profile.attribution import Attribution
+from taglio.profile.result import WholeRun
+from taglio.profile.wall_time import WallTime
+from tests.cluster.planning.reference import array_of, broken_edges, choices
+from tests.cluster.planning.test_assemble import PAIR, chain
+from tests.cluster.planning.test_check import THREE
+from tests.examples import examples
+from tests.plan import made_up
+from tests.plan.made_up import Problem
+
+CLUSTER = parse(PAIR)
+FAST = replace(CLUSTER, links=tuple(replace(each, bandwidth_bytes_per_s=1e9) for each in CLUSTER.links))
+LATENCY, ENERGY, STREAM, SUM = map(parse_objective, ("latency", "energy", "throughput", "sum"))
+
+
+def workload(problem: Problem, cluster: Cluster = CLUSTER) -> Workload:
+    """Each device with times of its own: the profile, ever quicker, and the mean further from the median."""
+    bound = problem.limits.max_error
+    bounds = None if bound is None else noise_limits(problem.error, bound, 1.0)
+    profiles = {}
+    for index, device in enumerate(cluster.devices):
+        blocks = tuple(replace(each, seconds=each.seconds / (1 + index)) for each in problem.profile.blocks)
+        wall = WallTime(1.0, 0.0, 1.0, in_mean(index), 1, 1.0)
+        run = WholeRun("float", {}, wall, Attribution({}, {}, {}, {}, 0.0, ()), mixed=False, predicted_s=1.0)
+        profiles[device.name] = replace(problem.profile, blocks=blocks, runs=(run,))
+    return Workload("m", problem.graph, profiles, problem.error, problem.limits, noise_limits=bounds)
+
+
+def in_mean(device: int) -> float:
+    """Of a run whose median is 1, by the device's place in the cluster."""
+    return 1.0 + 0.5 * device
+
+
+def every(assembled: Assembled) -> Iterator[Totals]:
+    """All labellings and copies within the limits."""
+    problem = assembled.problem
+    allowed = problem.allowed.reshape(len(problem.nodes), -1)
+    for labels in product(*(np.flatnonzero(row).tolist() for row in allowed)):
+        if any(broken_edges(problem, labels, value) for value in range(len(problem.values))):
+            continue
+        for wires in product(*(list(choices(problem, labels, value)) for value in range(len(problem.values)))):
+            totals = evaluate(problem, labels, array_of(problem, wires))
+            if not totals.broken:
+                yield totals
+
+
+def seconds(assembled: Assembled, totals: Totals) -> float:
+    return latencies(assembled, totals)[0]
+
+
+def period(assembled: Assembled, totals: Totals) -> float:
+    """Of the busiest, seconds added up device by device and link by link from the schedule."""
+    schedule = Scheduler(assembled, 0).schedule(totals.labels, totals.copies)
+    means = {device.name: in_mean(index) for index, device in enumerate(assembled.cluster.devices)}
+    busy = simulate(schedule).busy_s
+    return max(seconds * means.get(on, 1.0) for on, seconds in busy.items())
+
+
+def placed(problem: Problem, objective: Objective, cluster: Cluster = CLUSTER) -> Answer | None:
+    try:
+        limit_s = 2.0 if objective.simulated else 20.0
+        return place([workload(problem, cluster)], cluster, objective, gap=1e-3, time_limit_s=limit_s)
+    except (Infeasible, BadOption):
+        return None
+
+
+@examples(15)
+@given(made_up.problems(largest=3, sparing=False))
+def test_the_shortest_request_is_between_the_bound_and_what_is_found(problem: Problem) -> None:
+    answer = placed(problem, LATENCY)
+    try:
+        assembled = assemble([workload(problem)], CLUSTER, Objective())
+    except BadOption:
+        assert answer is None
+        return
+    levels = list(product(range(2), repeat=len(assembled.problem.nodes)))
+    best = min((seconds(assembled, replace(t, levels=s)) for t in every(assembled) for s in levels), default=inf)
+    assert (answer is None) == (best == inf)
+    if answer is None:
+        return
+    assert answer.value == pytest.approx(seconds(answer.assembled, answer.totals))
+    assert answer.bound * (1 - 1e-6) <= best <= answer.value * (1 + 1e-6)
+    assert answer.plans[0].predicted_latency_s.value == pytest.approx(answer.value)
+
+
+@examples(20)
+@given(made_up.problems(largest=3), st.sampled_from([SUM, ENERGY, parse_objective("latency=0,energy=2")]))
+def test_what_adds_up_is_the_least_of_all(problem: Problem, objective: Objective) -> None:
+    answer = placed(problem, objective)
+    try:
+        assembled = assemble([workload(problem)], CLUSTER, objective)
+    except BadOption:
+        assert answer is None
+        return
+    best = min((totals.objective for totals in every(assembled)), default=inf)
+    assert (answer is None) == (best == inf)
+    if answer is not None:
+        # Where changes of type save more than blocks take, a sum may be below nothing.
+        assert best - 1e-6 * abs(best) - 1e-12 <= answer.value <= best + 2e-3 * abs(best) + 1e-12
+        assert answer.bound <= best + 1e-6 * abs(best) + 1e-12
+
+
+def test_what_a_request_takes_of_the_start_device_is_part_of_the_latency_that_is_proven() -> None:
+    graph, profiles = chain()
+    work = Workload("m", graph, profiles, None, Limits(None))
+    taking = replace(CLUSTER, devices=tuple(replace(each, request_s=1.0) for each in CLUSTER.devices))
+    for objective in (Objective(), parse_objective("energy,latency")):
+        free, taken = (place([work], cluster, objective) for cluster in (CLUSTER, taking))
+        assert taken.value == pytest.approx(free.value + 1.0) and taken.bound == pytest.approx(free.bound + 1.0)
+        assert taken.plans[0].predicted_latency_s.value == pytest.approx(taken.value)
+        assert taken.plans[0].gap == taken.gap
+        assert amount(objective, taken.value) == f"{taken.value * 1e3:.4g} ms"
+
+
+def test_of_the_plans_for_a_stream_the_one_is_taken_that_is_fastest_with_what_components_take() -> None:
+    """By its blocks and messages alone the stream is fastest on the other device; on slow links calls that fetch
+    messages would take longer."""
+    graph, profiles = chain()
+    slow = {**profiles, "far": replace(profiles["far"], overhead_s=1.0)}
+    for known, cluster, device in ((profiles, FAST, "far"), (slow, FAST, "near"), (profiles, CLUSTER, "near")):
+        plan = place([Workload("m", graph, known, None, Limits(None))], cluster, STREAM).plans[0]
+        assert {each.device for each in plan.placements} == {device}
+
+
+@pytest.mark.parametrize(("send_s", "receive_s"), [(0.0, 0.0), (1e-6, 2e-6), (4e-6, 1e-5), (2e-5, 3e-5)])
+@pytest.mark.parametrize("slower", [1.0, 0.3])
+def test_a_stream_goes_by_its_busiest_device(send_s: float, receive_s: float, slower: float) -> None:
+    """Also where a message takes the start device as long as all the blocks."""
+    graph, profiles = chain()
+    known = {name: replace(each, overhead_s=0.0) for name, each in profiles.items()}
+    blocks = tuple(replace(each, seconds=slower * each.seconds) for each in known["near"].blocks)
+    known["near"] = replace(known["near"], blocks=blocks)
+    work = Workload("m", graph, known, None, Limits(None))
+    devices = tuple(replace(each, send_s=send_s, receive_s=receive_s) for each in CLUSTER.devices)
+    cluster = replace(CLUSTER, devices=devices)
+    answer = place([work], cluster, STREAM, gap=1e-3, time_limit_s=100.0)
+    assembled = assemble([work], cluster, Objective())
+    best = min(totals_period(assembled, totals) for totals in every(assembled))
+    assert best * (1 - 1e-9) <= answer.value <= best * (1 + 2e-3)
+    assert best * (1 - 2e-3) <= answer.bound <= best * (1 + 1e-9)
+
+
+@examples(12)
+@given(made_up.problems(largest=3))
+def test_no_plan_is_faster_than_the_bound_of_a_stream(problem: Problem) -> None:
+    # Over 3 s: where components take more than is proven, a search ends by its time.
+    try:
+        assembled = assemble([workload(problem)], CLUSTER, Objective())
+        answer = place([workload(problem)], CLUSTER, STREAM, gap=1e-3, time_limit_s=1.0)
+    except (Infeasible, BadOption):
+        return
+    best = fastest(assembled)
+    assert answer.bound * (1 - 1e-6) <= best <= answer.value * (1 + 1e-6)
+
+
+def test_a_stream_is_fastest_with_the_components_that_only_change_types() -> None:
+    """Sending the input as int8 takes the start device a component that quantises it."""
+    sketch = made_up.Sketch()
+    sketch.move(sketch.input("in0"))
+    sketch.conv(sketch.input("in1"))
+    graph = sketch.graph("move0.0", "conv1.0")
+    times = {("move0", name): 0.0 for name in ("float32", "int8")}
+    times |= {("conv1", "float32"): 41.0, ("conv1", "int8"): 4.0}
+    glue = {"in0": (12.0, 4.0, 6.0, 12.0), "in1": (0.0, 7.0, 5.0, 4.0), "conv1.0": (0.0, 4.0, 7.0, 12.0)}
+    profile = made_up.profile_of(graph, times, glue, 3.0)
+    problem = Problem(graph, profile, made_up.error_of(graph, ()), Limits(None))
+    best = fastest(assemble([workload(problem)], CLUSTER, Objective()))
+    answer = place([workload(problem)], CLUSTER, STREAM, gap=1e-3)
+    assert answer.value == pytest.approx(best)
+    assert answer.bound == pytest.approx(best, rel=1e-3)
+
+
+def test_a_stream_of_blocks_that_take_no_time_has_a_plan() -> None:
+    sketch = made_up.Sketch()
+    sketch.move(sketch.input("in0"))
+    graph = sketch.graph("move0.0")
+    times = {("move0", name): 0.0 for name in ("float32", "int8")}
+    profile = made_up.profile_of(graph, times, {"in0": (0.0, 0.0, 0.0, 0.0)})
+    problem = Problem(graph, profile, made_up.error_of(graph, ()), Limits(None))
+    answer = place([workload(problem)], CLUSTER, STREAM)
+    assert answer.value == answer.bound == 0.0
+
+
+def fastest(assembled: Assembled) -> float:
+    """The least period of all plans, with what components take, in whatever levels."""
+    levels = list(product(range(2), repeat=len(assembled.problem.nodes)))
+    found = (replace(totals, levels=each) for totals in every(assembled) for each in levels)
+    return min(max(loads(assembled, each, [1.0]).values(), default=0.0) for each in found)
+
+
+def totals_period(assembled: Assembled, totals: Totals) -> float:
+    """By its schedule, of components without overhead, which a sum over devices does not know."""
+    schedule = Scheduler(assembled, 0).schedule(totals.labels, totals.copies)
+    over = assembled.overhead_s[0]
+    busy: dict[object, float] = {}
+    for task in schedule.tasks:
+        own = task.seconds - over[assembled.problem.devices.index(task.device)]
+        busy[task.device] = busy.get(task.device, 0.0) + own
+    for sent in schedule.transfers:
+        if sent.link[0] != sent.link[1]:
+            busy[sent.link] = busy.get(sent.link, 0.0) + sent.busy_s
+            ends = [assembled.cluster.device(end) for end in sent.link]
+            for end, taken_s in zip(sent.link, (ends[0].send_s, ends[1].receive_s), strict=True):
+                busy[end] = busy.get(end, 0.0) + taken_s
+            if sent.link[1] == assembled.cluster.start:  # a chain has one tensor in a message
+                back = sent.link[::-1]
+                busy[back] = busy.get(back, 0.0) + assembled.cluster.fetching_s(sent.link[0])
+    return max(busy.values())
+
+
+def test_later_objectives_give_up_nothing_of_the_first() -> None:
+    graph, profiles = chain()
+    work = Workload("m", graph, profiles, None, Limits(None))
+    cheap, quick = place([work], CLUSTER, ENERGY, gap=1e-3), place([work], CLUSTER, LATENCY, gap=1e-3)
+    both = place([work], CLUSTER, parse_objective("latency,energy"), gap=1e-3)
+    assert both.plans[0].predicted_latency_s.value <= 1.002 * quick.value
+    energy = both.plans[0].predicted_joules
+    assert energy is not None and quick.plans[0].predicted_joules is not None
+    assert energy.value <= quick.plans[0].predicted_joules.value * (1 + 1e-9)
+    other = place([work], CLUSTER, parse_objective("energy,latency"), gap=1e-3)
+    index = [each.kind for each in other.assembled.problem.resources].index("energy")
+    assert other.totals.resources[index] <= cheap.totals.resources[index] * 1.002
+    assert other.plans[0].predicted_latency_s.value <= cheap.plans[0].predicted_latency_s.value * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("objective", ["latency,energy", "energy,latency"])
+def test_a_cap_that_no_device_reaches_changes_no_value(objective: str) -> None:
+    """What a device may spend is a resource of its own: its joules are not counted a second time."""
+    graph, profiles = chain()
+    work = Workload("m", graph, profiles, None, Limits(None))
+    capped = replace(CLUSTER, devices=tuple(replace(each, energy_cap_joules=1e3) for each in CLUSTER.devices))
+    free, held = (place([work], where, parse_objective(objective), gap=1e-3) for where in (CLUSTER, capped))
+    assert held.value == pytest.approx(free.value, rel=2e-3)
+
+
+def test_a_component_that_would_take_less_than_nothing_counts_in_limits_with_what_it_takes() -> None:
+    """Quantising the input would save more than conv0 takes in int8; a plan broke its limit on energy, as it was
+    checked."""
+    graph, profiles = chain()
+    saving = {name: (each, each.glue_map()["x"]) for name, each in profiles.items()}
+    profiles = {
+        name: replace(each, glue=(replace(first, quantize_s=-40e-6), *(g for g in each.glue if g is not first)))
+        for name, (each, first) in saving.items()
+    }
+    apart = Limits(None, device_pins=(("conv0", "near"), ("conv1", "far")))
+    answer = place([Workload("m", graph, profiles, None, apart)], CLUSTER, ENERGY)
+    built, joules = pipelines(answer.assembled, answer.totals), answer.plans[0].predicted_joules
+    assert min(task.seconds for task in built[0].tasks) == 0.0
+    index = [each.kind for each in answer.assembled.problem.resources].index("energy")
+    total = answer.totals.resources[index] + beyond_blocks(answer.assembled, built)[index]
+    assert joules is not None and total == pytest.approx(joules.value)
+
+
+@pytest.mark.whole
+@examples(12)
+@given(made_up.problems(largest=6, sparing=False), st.integers(0, 3))
+def test_more_never_hurts(problem: Problem, which: int) -> None:
+    """A faster link, a looser bound, another order of devices: what adds up is proven, so nothing gets worse."""
+    before = placed(problem, SUM, THREE)
+    if before is None:
+        return
+    cluster, changed = THREE, problem
+    if which == 0:
+        link = THREE.link("near", "cloud")
+        assert link is not None
+        cluster = THREE.with_link(replace(link, bandwidth_bytes_per_s=2 * link.bandwidth_bytes_per_s))
+    elif which == 1 and problem.limits.max_error is not None:
+        changed = replace(problem, limits=replace(problem.limits, max_error=2 * problem.limits.max_error))
+    elif which == 2:
+        cluster = THREE.with_link(Link("far", "near", 1e9))
+    after = place([workload(changed, cluster)], cluster, SUM, gap=1e-3, time_limit_s=5.0)
+    assert after.bound <= before.value * (1 + 1e-9) + 1e-12
+    assert after.value <= before.value * (1 + 2e-3) + 1e-12
+    work = workload(problem, THREE)
+    turned = replace(THREE, devices=THREE.devices[::-1])
+    again = place([work], turned, SUM, gap=1e-3, time_limit_s=5.0)
+    assert again.value == pytest.approx(before.value, rel=2e-3, abs=1e-12)
+
+
+def test_a_chain_is_proven_to_a_thousandth() -> None:
+    graph, profiles = chain(soft=True)
+    answer = place([Workload("m", graph, profiles, None, Limits(None))], CLUSTER, LATENCY, gap=1e-3)
+    assert answer.gap <= 1e-3
+
+
+@pytest.mark.parametrize("objective", [LATENCY, SUM])
+def test_what_a_request_takes_is_part_of_a_latency_that_is_limited(objective: Objective) -> None:
+    graph, profiles = chain()
+    cluster = parse(PAIR.replace("[device.near]", "[device.near]\nrequest_ms = 1"))
+    best = place([Workload("m", graph, profiles, None, Limits(None))], CLUSTER, objective).plans[0]
+    taken = best.predicted_latency_s.value + 1e-3
+    (plan,) = place(
+        [Workload("m", graph, profiles, None, Limits(None, max_latency_s=1.01 * taken))], cluster, objective
+    ).plans
+    assert plan.predicted_latency_s.value == pytest.approx(taken)
+    with pytest.raises(Infeasible, match="the latency limit"):
+        place([Workload("m", graph, profiles, None, Limits(None, max_latency_s=taken - 5e-4))], cluster, objective)
+
+
+@pytest.mark.parametrize(
+    ("limits", "change", "words"),
+    [
+        (Limits(None, max_latency_s=1e-9), "", ["the latency limit"]),
+        (Limits(None, max_energy_joules=1e-9), "", ["the energy limit"]),
+        (Limits(None, min_rate_per_s=1e9), "", ["the least request rate (1e+09 requests/s)"]),
+        (
+            Limits(None, device_pins=(("conv1", "far"),), float_blocks=("conv1",)),
+            "[device.far]\nmemory_mb = 0.000003",
+            ["block conv1 needs at least 4.4e-05 MB on far (memory_mb = 3e-06)"],
+        ),
+    ],
+)
+def test_the_smallest_conflict_is_named(limits: Limits, change: str, words: list[str]) -> None:
+    graph, profiles = chain()
+    cluster = parse(PAIR.replace("[device.far]", change or "[device.far]"))
+    with pytest.raises(Infeasible) as refusal:
+        place([Workload("m", graph, profiles, None, limits)], cluster, SUM)
+    found = conflict([Workload("m", graph, profiles, None, limits)], cluster)
+    assert len(found) == (2 if limits.device_pins else 1)
+    assert all(word in str(refusal.value) for word in words), str(refusal.value)
+
+
+@pytest.mark.parametrize("objective", [LATENCY, SUM, STREAM])
+def test_a_search_whose_time_is_up_does_not_say_that_limits_contradict(
+    objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, profiles = chain()
+    nothing = Placed("time limit", inf, 0.0, (), np.zeros((0, 2), dtype=np.intp))
+    for module in ("place", "throughput"):
+        monkeypatch.setattr(f"taglio.cluster.planning.{module}.solve", lambda *_, **__: nothing)
+    monkeypatch.setattr("taglio.cluster.planning.place.few_placements", lambda _: False)
+    monkeypatch.setattr("taglio.cluster.planning.throughput._Search._improve", lambda _: None)
+    work = Workload("m", graph, profiles, None, Limits(None, max_energy_joules=1.0))
+    with pytest.raises(Infeasible, match=r"energy limit .* 2 s of search, .* raise `time_limit_s`") as refusal:
+        place([work], CLUSTER, objective, time_limit_s=2.0)
+    assert refusal.value.limits == ()
+
+
+def test_devices_have_room_for_all_requests_with_what_components_take_beyond_their_blocks() -> None:
+    graph, profiles = chain()
+    alone = CLUSTER.without("far")
+    near = replace(profiles["near"], overhead_s=0.5 * profiles["near"].blocks[0].seconds)
+    works = [Workload(name, graph, {"near": near}, None, Limits(None)) for name in ("one", "two")]
+    rates = [each.predicted_rate_per_s for each in place(works, alone, SUM).plans]
+    assert rates[0] is not None and rates[1] is not None
+
+    def shared(one: float, two: float) -> list[Workload]:
+        parts = ((one, rates[0]), (two, rates[1]))
+        return [
+            replace(work, rate_per_s=share * rate.value)
+            for work, (share, rate) in zip(works, parts, strict=True)
+            if rate is not None
+        ]
+
+    loads = place(shared(0.3, 0.6), alone, SUM).loads()
+    assert loads == pytest.approx({"near": 0.9})
+    with pytest.raises(Infeasible, match=r"the request rate of one .* and the request rate of two .* together"):
+        place(shared(0.4, 0.61), alone, SUM)
+
+
+def test_answers_of_which_one_plan_is_the_same_are_told_apart() -> None:
+    graph, profiles = chain()
+    first = Workload("one", graph, profiles, None, Limits(None))
+    pinned = [replace(first, limits=Limits(None, device_pins=(("conv1", device),))) for device in ("near", "far")]
+    answers = [place([first, each], CLUSTER, SUM) for each in pinned]
+    assert answers[0].plans[0].fingerprint() == answers[1].plans[0].fingerprint()
+    assert answers[0].fingerprint() != answers[1].fingerprint()
+
+
+@pytest.mark.parametrize("share", [0.9, 0.99, 0.999])
+def test_an_energy_limit_holds_with_what_components_take_beyond_their_blocks(share: float) -> None:
+    """The blocks of the quickest plan are far within the limit; only with its components' overheads it is not."""
+    graph, profiles = chain()
+    profiles = {name: replace(each, overhead_s=5 * each.blocks[0].seconds) for name, each in profiles.items()}
+    slow = tuple(replace(each, seconds=10 * each.seconds) for each in profiles["near"].blocks)
+    work = Workload("m", graph, {**profiles, "near": replace(profiles["near"], blocks=slow)}, None, Limits(None))
+    watts = {"near": 0.01, "far": 1.0}
+    cluster = replace(CLUSTER, devices=tuple(replace(d, active_watts=watts[d.name]) for d in CLUSTER.devices))
+    quick, least = (place([work], cluster, each).plans[0].predicted_joules for each in (SUM, ENERGY))
+    assert quick is not None and least is not None
+    limits = Limits(None, max_energy_joules=share * quick.value)
+    found = place([replace(work, limits=limits)], cluster, SUM).plans[0].predicted_joules
+    assert found is not None and least.value <= found.value <= share * quick.value
+    limits = Limits(None, max_energy_joules=share * least.value)
+    with pytest.raises(Infeasible, match=r"the energy limit|once the overhead of components is counted"):
+        place([replace(work, limits=limits)], cluster, SUM)
+
+
+@pytest.mark.parametrize("overhead", [0.5, 5.0])
+@pytest.mark.parametrize("frugal", ["near", "far"])
+def test_a_later_objective_takes_nothing_of_the_rate(overhead: float, frugal: str) -> None:
+    """The period leaves room for more blocks on each device, to save joules, but not for more components."""
+    graph, profiles = chain()
+    profiles = {name: replace(each, overhead_s=overhead * each.blocks[0].seconds) for name, each in profiles.items()}
+    devices = (replace(each, active_watts=0.01 if each.name == frugal else 1.0) for each in CLUSTER.devices)
+    work, cluster = Workload("m", graph, profiles, None, Limits(None)), replace(CLUSTER, devices=tuple(devices))
+    one, two = (
+        place([work], cluster, parse_objective(text), time_limit_s=5.0).plans[0]
+        for text in ("throughput", "throughput,energy")
+    )
+    assert one.predicted_rate_per_s is not None and two.predicted_rate_per_s is not None
+    assert two.predicted_rate_per_s.value >= one.predicted_rate_per_s.value * (1 - 2e-3)
+
+
+@pytest.mark.parametrize(("text", "send_s", "told"), [("throughput", 0.0, 1), ("throughput", 1e-9, 0), ("sum", 0.0, 0)])
+def test_a_rate_that_takes_messages_for_free_is_told(text: str, send_s: float, told: int) -> None:
+    """A stream whose messages nobody had measured had a third of the rate that was predicted."""
+    graph, profiles = chain()
+    cluster = replace(FAST, devices=tuple(replace(each, send_s=send_s) for each in FAST.devices))
+    work = Workload("m", graph, profiles, None, Limits(None))
+    plan = place([work], cluster, parse_objective(text), time_limit_s=5.0).plans[0]
+    assert text == "sum" or any(each.source != each.target for each in plan.crossings)
+    assert len([each for each in plan.notes if "ignores the CPU cost of messages" in each]) == told
+
+
+def test_a_running_plan_stays_unless_moving_pays() -> None:
+    graph, profiles = chain()
+    work = Workload("m", graph, profiles, None, Limits(None))
+    quick = slow = CLUSTER
+    for ends in (("near", "far"), ("far", "near")):
+        quick = quick.with_link(Link(*ends, 1e9))
+    first = place([work], quick, SUM)
+    for ends in (("near", "far"), ("far", "near")):
+        slow = slow.with_link(Link(*ends, 0.5e6, 1e-5, 3e-6))
+    moved = place([work], slow, SUM)
+    assert moved.plans[0].devices() != first.plans[0].devices()
+    stays = place([work], slow, SUM, running=Running(first.plans, 1.0))
+    assert stays.plans[0].placements == first.plans[0].placements
+    goes = place([work], slow, SUM, running=Running(first.plans, 1e-9))
+    assert goes.plans[0].placements == moved.plans[0].placements
+    there = tuple(replace(each, device="near", precision="float32") for each in first.plans[0].placements)
+    floats = Running((replace(first.plans[0], placements=there),), 0.0, precisions_stay=True)
+    again = place([work], quick, SUM, running=floats).plans[0]
+    assert first.plans[0].assignment() and not again.assignment()
+    assert set(again.devices().values()) == {"far"}
+    lost = slow.without("far")
+    alone = place([replace(work, profiles={"near": profiles["near"]})], lost, SUM, running=Running(first.plans, 1.0))
+    assert set(alone.plans[0].devices().values()) == {"near"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("latncy", 'did you mean "latency"'),
+        ("", "is empty"),
+        ("latency=1,energy=x", "must be a number"),
+        ("latency=-1", "must be a number"),
+        ("speed=1", "weights are for latency and energy"),
+        ("latency=0", "above 0"),
+        ("latency,latency", "twice"),
+    ],
+)
+def test_an_objective_that_is_none_is_refused(text: str, words: str) -> None:
+    with pytest.raises(BadOption, match=words):
+        parse_objective(text)
+
+
+def test_objectives_are_said_as_they_are_read() -> None:
+    for text in ("latency", "throughput,energy", "latency=1,energy=0.5"):
+        assert str(parse_objective(text)) == text

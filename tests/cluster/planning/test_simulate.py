@@ -1,0 +1,184 @@
+"""The simulator against cases worked out by hand, and against a longest path where nothing has to wait."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taglio.cluster.planning.simulate import Pipeline, Task, Transfer, simulate
+from taglio.plan.result import Span
+from tests.cluster.planning.streams import stream, together
+from tests.examples import examples
+
+CAMERA, SERVER = "camera", "server"
+UP, DOWN = (CAMERA, SERVER), (SERVER, CAMERA)
+
+
+def send(
+    source: int | None, *targets: int, link: tuple[str, str] = UP, busy: float = 1.0, delay: float = 0.0
+) -> Transfer:
+    return Transfer(f"t{source}", source, targets, link, busy, delay, answers=not targets)
+
+
+def rate_per_s(pipeline: Pipeline) -> float:
+    """Requests a second between the first and the last end of six."""
+    ends = sorted(stream([pipeline] * 6))
+    return (len(ends) - 1) / (ends[-1] - ends[0])
+
+
+def there_and_back(compute: float = 3.0) -> Pipeline:
+    """camera 2 s, up 1 s + 0.5, server 3 s, down 0.25 s + 0.5: the answer."""
+    return Pipeline(
+        (Task("first", CAMERA, 2.0), Task("second", SERVER, compute)),
+        (send(None, 0, busy=0.0), send(0, 1, busy=1.0, delay=0.5), send(1, link=DOWN, busy=0.25, delay=0.5)),
+    )
+
+
+def test_a_chain_adds_up() -> None:
+    timeline = simulate(there_and_back())
+    assert timeline.end_s == pytest.approx(2 + 1.5 + 3 + 0.75)
+    assert timeline.spans == (
+        Span(CAMERA, "first", 0, 0.0, 2.0, False),
+        Span("camera -> server", "t0", 0, 2.0, 3.5, True),
+        Span(SERVER, "second", 0, 3.5, 6.5, False),
+        Span("server -> camera", "t1", 0, 6.5, 7.25, True),
+    )
+    assert timeline.busy_s == {CAMERA: 2.0, SERVER: 3.0, "camera -> server": 1.0, "server -> camera": 0.25}
+
+
+def test_two_devices_work_at_once_and_one_does_not() -> None:
+    def branches(second: str) -> Pipeline:
+        return Pipeline(
+            (Task("a", CAMERA, 4.0), Task("b", second, 5.0), Task("join", CAMERA, 1.0)),
+            (send(0, 2, busy=0.0), send(1, 2, link=(second, CAMERA), busy=0.0)),
+        )
+
+    assert simulate(branches(SERVER)).end_s == pytest.approx(5 + 1)
+    assert simulate(branches(CAMERA)).end_s == pytest.approx(4 + 5 + 1)
+
+
+def test_a_device_goes_on_when_it_has_sent_what_it_wrote() -> None:
+    def branches(sending_s: float) -> Pipeline:
+        tasks = (Task("a", CAMERA, 4.0, sending_s), Task("b", CAMERA, 5.0, sending_s), Task("join", SERVER, 1.0))
+        return Pipeline(tasks, (send(0, 2, busy=1.0), send(1, 2, busy=1.0)))
+
+    assert simulate(branches(0.0)).end_s == pytest.approx(4 + 5 + 1 + 1)
+    timeline = simulate(branches(2.0))
+    assert timeline.end_s == pytest.approx(4 + 2 + 5 + 1 + 1)  # what b wrote leaves at its end, as what a wrote does
+    assert [each.start_s for each in timeline.spans] == [0.0, 4.0, 6.0, 11.0, 12.0]
+    assert timeline.busy_s[CAMERA] == 9.0
+    assert max(stream([branches(2.0)] * 2)) == pytest.approx(13 + 4 + 2 + 5 + 2)
+
+
+@pytest.mark.parametrize(("second_s", "ends"), [(1.0, [8.0, 9.0]), (3.0, [9.0, 10.0]), (7.0, [7.0, 13.0])])
+def test_a_component_stands_still_while_its_device_receives(second_s: float, ends: list[float]) -> None:
+    """What a sent arrives at 5, received from 3 on; what b sent is received right after, amid c, or after c."""
+    tasks = (Task("a", CAMERA, 1.0), Task("b", CAMERA, second_s), Task("c", SERVER, 2.0), Task("d", SERVER, 1.0))
+    sent = tuple(replace(send(source, source + 2, busy=1.0, delay=3.0), receiving_s=2.0) for source in (0, 1))
+    timeline = simulate(Pipeline(tasks, sent))
+    assert [each.end_s for each in timeline.spans if each.on == SERVER] == ends
+    assert timeline.busy_s[SERVER] == 3.0
+
+
+@pytest.mark.parametrize(("receiving_s", "end_s"), [(3.0, 12.0), (6.0, 15.0), (100.0, 17.0)])
+def test_a_device_receives_no_longer_than_a_transfer_takes(receiving_s: float, end_s: float) -> None:
+    """c runs from 0 on for 9, while what a sent from 1 on takes 5 of the link and 3 of delay."""
+    tasks = (Task("a", CAMERA, 1.0), Task("c", SERVER, 9.0), Task("d", SERVER, 0.0))
+    sent = replace(send(0, 2, busy=5.0, delay=3.0), receiving_s=receiving_s)
+    timeline = simulate(Pipeline(tasks, (sent,)))
+    assert next(each.end_s for each in timeline.spans if each.what == "c") == end_s
+
+
+def test_one_link_sends_one_tensor_at_a_time_and_delay_overlaps() -> None:
+    pipeline = Pipeline(
+        (Task("a", CAMERA, 1.0), Task("b", SERVER, 1.0), Task("c", SERVER, 1.0)),
+        (send(0, 1, busy=2.0, delay=10.0), send(0, 2, busy=2.0, delay=10.0)),
+    )
+    # Up to 3 and 5, there at 13 and 15; b 13..14, c 15..16.
+    assert simulate(pipeline).end_s == pytest.approx(16.0)
+    other = Pipeline(
+        pipeline.tasks, (pipeline.transfers[0], send(0, 2, link=("camera", "cloud"), busy=2.0, delay=10.0))
+    )
+    assert simulate(other).end_s == pytest.approx(15.0)  # both there at 13, the server does one after the other
+
+
+def test_a_tensor_is_sent_once_for_all_its_readers() -> None:
+    tasks = (Task("a", CAMERA, 1.0), Task("b", SERVER, 1.0), Task("c", SERVER, 1.0))
+    timeline = simulate(Pipeline(tasks, (send(0, 1, 2, busy=2.0),)))
+    assert timeline.end_s == pytest.approx(1 + 2 + 1 + 1) and timeline.busy_s["camera -> server"] == 2.0
+
+
+def test_loopback_costs_what_it_says() -> None:
+    tasks = (Task("a", CAMERA, 1.0), Task("b", CAMERA, 1.0))
+    timeline = simulate(Pipeline(tasks, (send(0, 1, link=(CAMERA, CAMERA), busy=0.5, delay=0.25),)))
+    assert timeline.end_s == pytest.approx(2.75) and timeline.busy_s["camera -> camera"] == 0.5
+
+
+def test_a_stream_runs_at_the_rate_of_its_busiest_resource() -> None:
+    assert rate_per_s(there_and_back()) == pytest.approx(1 / 3)  # the server's 3 s
+    assert stream([there_and_back()] * 6)[-1] == pytest.approx(7.25 + 5 * 3)
+    assert rate_per_s(there_and_back(0.1)) == pytest.approx(1 / 2)  # the camera's 2 s
+
+
+def test_older_requests_go_first() -> None:
+    tasks = (Task("a", CAMERA, 2.0), Task("b", SERVER, 1.0), Task("c", CAMERA, 1.0))
+    pipeline = Pipeline(tasks, (send(0, 1, busy=0.0), send(1, 2, link=DOWN, busy=0.0)))
+    # camera: a0 0..2, a1 2..4 (c0 is ready at 3), then c0 4..5, c1 at 5.
+    assert stream([pipeline] * 2) == [5.0, 6.0]
+
+
+def test_several_models_share_a_device() -> None:
+    small, large = Pipeline((Task("s", SERVER, 1.0),), ()), Pipeline((Task("l", SERVER, 4.0),), ())
+    assert stream([large, small, large]) == [4.0, 5.0, 9.0]
+
+
+def test_tasks_that_wait_in_a_circle_are_refused() -> None:
+    tasks = (Task("a", CAMERA, 1.0), Task("b", SERVER, 1.0))
+    with pytest.raises(ValueError, match="wait for each other"):
+        simulate(Pipeline(tasks, (send(0, 1), send(1, 0, link=DOWN))))
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> Pipeline:
+    """Tasks, each on a device of its own, so that only what is sent decides who waits."""
+    count = draw(st.integers(1, 7))
+    seconds = [draw(st.integers(0, 9)) for _ in range(count)]
+    tasks = tuple(Task(f"task{index}", f"device{index}", float(each)) for index, each in enumerate(seconds))
+    transfers = []
+    for target in range(count):
+        for source in range(target):
+            if draw(st.booleans()):
+                busy, delay = draw(st.integers(0, 5)), draw(st.integers(0, 5))
+                link = (f"device{source}", f"device{target}")
+                transfers.append(Transfer("t", source, (target,), link, float(busy), float(delay)))
+    return Pipeline(tasks, tuple(transfers))
+
+
+@examples(200)
+@given(pipelines())
+def test_with_a_device_each_the_latency_is_the_longest_path(pipeline: Pipeline) -> None:
+    end: list[float] = []
+    for index, task in enumerate(pipeline.tasks):
+        arrivals = [
+            end[t.source] + t.busy_s + t.delay_s
+            for t in pipeline.transfers
+            if index in t.targets and t.source is not None
+        ]
+        end.append(max(arrivals, default=0.0) + task.seconds)
+    timeline = simulate(pipeline)
+    assert timeline.end_s == pytest.approx(max(end))
+    assert timeline == simulate(pipeline)
+
+
+@examples(100)
+@given(pipelines(), st.integers(2, 5))
+def test_a_stream_cannot_beat_its_busiest_resource(pipeline: Pipeline, count: int) -> None:
+    one, many = simulate(pipeline), simulate(together([pipeline] * count))
+    busiest = max(one.busy_s.values(), default=0.0)
+    assert many.end_s >= count * busiest - 1e-9
+    assert all(many.busy_s[name] == pytest.approx(count * busy) for name, busy in one.busy_s.items())
+    for name in many.busy_s:  # nobody does two things at once
+        spans = [span for span in many.spans if span.on == name and not span.transfer]
+        assert all(a.end_s <= b.start_s + 1e-9 for a, b in pairwise(spans))

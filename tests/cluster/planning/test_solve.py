@@ -1,0 +1,460 @@
+"""Every way to solve a placement problem against brute force, against each other, and against a minimum cut."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taglio.cluster.file import parse
+from taglio.cluster.planning.assemble import assemble
+from taglio.cluster.planning.costs import Costs, evaluate
+from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Memory, Problem, Resource, Values, switching
+from taglio.cluster.planning.relaxation import EdgeRelaxation, Relaxation, tightest
+from taglio.cluster.planning.solve import cheapest_copies, improve, solve
+from taglio.cluster.planning.workload import Objective, Workload
+from taglio.plan.result import Limits
+from tests.cluster.planning.reference import broken_edges, brute_force
+from tests.cluster.planning.small_problems import fan, made, problems
+from tests.cluster.planning.test_assemble import PAIR, chain
+from tests.examples import examples, tries
+from tests.plan.test_one_machine import between_two_convolutions
+
+CLOSE = 1e-5
+FORMS = ("int8", "float32", "int8")
+slowly = examples(10, steady=False)
+
+
+def alive(problem: Problem) -> np.ndarray:
+    return problem.allowed.reshape(len(problem.nodes), -1)
+
+
+def some_of(alive: np.ndarray, seed: int) -> np.ndarray:
+    """At least one label of each node's."""
+    rng = np.random.default_rng(seed)
+    kept = np.zeros_like(alive)
+    for node, row in enumerate(alive):
+        labels = rng.permutation(np.flatnonzero(row))
+        kept[node, labels[: rng.integers(1, len(labels) + 1)]] = True
+    return kept
+
+
+@slowly
+@given(problems(limits=False), st.sampled_from([1, 2, 3, 5]))
+def test_elimination_equals_brute_force(problem: Problem, arity: int) -> None:
+    best, costs = brute_force(problem), Costs(problem)
+    relaxation = Relaxation(costs, alive(problem), arity=arity)
+    priced = costs.price(np.zeros(len(costs.rows)))
+    value, labels = relaxation.run(priced)
+    if best is None:
+        assert value > 1e8
+        return
+    assert value <= best.objective + CLOSE
+    if relaxation.exact:
+        account = costs.account(priced, labels)
+        assert value == pytest.approx(best.objective, abs=CLOSE)
+        assert account.objective == pytest.approx(best.objective, abs=CLOSE)
+        assert evaluate(problem, labels.tolist(), account.copies).objective == pytest.approx(best.objective, abs=CLOSE)
+
+
+@slowly
+@given(problems(limits=False), st.integers(0, 9))
+def test_min_marginals_equal_brute_force_with_the_label_pinned(problem: Problem, turn: int) -> None:
+    costs = Costs(problem)
+    relaxation = Relaxation(costs, alive(problem), arity=3)
+    if not relaxation.exact:
+        return
+    relaxation.run(costs.price(np.zeros(len(costs.rows))))
+    node = turn % len(problem.nodes)
+    for label, least in enumerate(relaxation.marginals()[node]):
+        if not alive(problem)[node, label]:
+            assert least == np.inf
+            continue
+        pinned = problem.allowed.copy().reshape(len(problem.nodes), -1)
+        pinned[node] = np.arange(problem.labels) == label
+        best = brute_force(replace(problem, allowed=pinned.reshape(problem.allowed.shape)))
+        if best is None:
+            assert least > 1e8
+        else:
+            assert least == pytest.approx(best.objective, abs=CLOSE)
+
+
+@slowly
+@given(problems(limits=False), st.integers(0, 2**16))
+def test_tables_restricted_to_fewer_labels_equal_brute_force(problem: Problem, seed: int) -> None:
+    costs, every = Costs(problem), alive(problem)
+    fewer = some_of(every, seed)
+    priced = costs.price(np.zeros(len(costs.rows)))
+    relaxation = Relaxation(costs, every, arity=3)
+    for labels in (fewer, every):
+        value, chosen = relaxation.run(priced, labels)
+        best = brute_force(replace(problem, allowed=labels.reshape(problem.allowed.shape)))
+        if best is None:
+            continue
+        assert labels[np.arange(len(labels)), chosen].all()
+        assert value <= best.objective + CLOSE
+        if relaxation.exact:
+            assert value == pytest.approx(best.objective, abs=CLOSE)
+
+
+@slowly
+@given(st.integers(0, 2**16), st.sampled_from([2, 3]))
+def test_one_table_for_five_readers_is_the_cost_of_every_labelling(seed: int, devices: int) -> None:
+    problem = fan(5, devices, np.random.default_rng(seed))
+    costs, rng = Costs(problem), np.random.default_rng(seed)
+    priced = costs.price(np.zeros(0))
+    relaxation = tightest(costs, alive(problem))
+    assert relaxation.exact
+    for _ in range(10):
+        labels = np.array([rng.choice(np.flatnonzero(row)) for row in alive(problem)])
+        only = np.arange(problem.labels) == labels[:, None]
+        assert relaxation.run(priced, only)[0] == pytest.approx(costs.account(priced, labels).objective)
+
+
+@slowly
+@given(problems(peak=False))
+def test_without_time_what_is_on_one_device_in_float_is_a_plan(problem: Problem) -> None:
+    forms = len(problem.forms)
+    simple = [evaluate(problem, [device * forms] * len(problem.nodes)) for device in range(len(problem.devices))]
+    held = [each for each in simple if not each.broken]
+    placed = solve(problem, time_limit_s=0.0)
+    if held:
+        assert placed.labels
+        assert evaluate(problem, placed.labels, placed.copies).broken == ()
+        assert placed.bound <= placed.objective
+
+
+@slowly
+@given(problems(), st.integers(0, 2**16))
+def test_no_prices_give_a_bound_above_the_best(problem: Problem, seed: int) -> None:
+    best, costs = brute_force(problem), Costs(problem)
+    if best is None:
+        return
+    multipliers = np.random.default_rng(seed).exponential(5.0, len(costs.rows))
+    for arity in (1, 3):
+        value, _ = Relaxation(costs, alive(problem), arity=arity).run(costs.price(multipliers))
+        assert value <= best.objective + CLOSE
+
+
+@slowly
+@given(problems(peak=False))
+def test_solve_equals_brute_force(problem: Problem) -> None:
+    best = brute_force(problem)
+    placed = solve(problem, gap=1e-6)
+    if best is None:
+        assert placed.status == "infeasible"
+        assert placed.labels == ()
+        return
+    assert placed.status == "optimal"
+    totals = evaluate(problem, placed.labels, placed.copies)
+    assert totals.broken == ()
+    assert totals.objective == pytest.approx(placed.objective, rel=CLOSE)
+    assert placed.objective == pytest.approx(best.objective, rel=CLOSE)
+    assert placed.bound <= best.objective + CLOSE * abs(best.objective)
+
+
+@slowly
+@given(problems(peak=True))
+def test_a_peak_of_activations_is_kept_and_the_bound_holds(problem: Problem) -> None:
+    best = brute_force(problem)
+    placed = solve(problem, gap=1e-6, time_limit_s=1.0)
+    if placed.labels:
+        assert best is not None
+        assert evaluate(problem, placed.labels, placed.copies).broken == ()
+        assert placed.objective >= best.objective * (1.0 - CLOSE)
+    if best is not None:
+        assert placed.status != "infeasible"
+        assert placed.bound <= best.objective + CLOSE * abs(best.objective)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_block_that_fits_nowhere_is_proof_enough(seed: int) -> None:
+    """Of its labels that are not allowed the first one may be cheap."""
+    problem = made(np.random.default_rng(seed), limits=True)
+    allowed = problem.allowed.copy()
+    allowed[0, :, 0] = False
+    seconds = problem.seconds.copy()
+    seconds[0][allowed[0]] = 1e3
+    late = replace(problem.resources[0], upper=900.0)
+    tight = replace(problem, allowed=allowed, seconds=seconds, resources=(late, *problem.resources[1:]))
+    assert brute_force(tight) is None
+    placed = solve(tight)
+    assert (placed.status, placed.labels) == ("infeasible", ())
+
+
+def test_a_device_without_end_to_its_memory_holds_what_a_small_one_does_not() -> None:
+    problem = fan(2, 2, np.random.default_rng(0))
+    memory = Memory(np.array([3.0, np.inf]), np.zeros((3, 2)), peak=True)
+    placed = solve(replace(problem, memory=memory))
+    assert placed.status == "optimal"
+    writes = placed.labels[0]
+    assert writes >= 2 or problem.forms[writes].writes == Kind.INT8
+
+
+@pytest.mark.parametrize("seed", [13, 47, 73])
+def test_the_plan_that_hardly_fits_is_found(seed: int) -> None:
+    """Copies and labels that are cheapest by prices keep too many activations alive."""
+    problem = made(np.random.default_rng(seed), limits=True, peak=True)
+    assert problem.memory is not None
+    endless = replace(problem.memory, capacity=np.full(len(problem.devices), 1e9))
+    free = brute_force(replace(problem, memory=endless))
+    assert free is not None
+    peak = free.peak_bytes
+    for tight in (0.9, 0.7):
+        tighter = replace(problem.memory, capacity=tight * np.maximum(peak, 0.5 * peak.max()))
+        least, placed = brute_force(replace(problem, memory=tighter)), solve(replace(problem, memory=tighter))
+        assert bool(placed.labels) == (least is not None)
+        if least is not None:
+            assert placed.objective <= least.objective * (1.0 + 5e-3)
+
+
+@slowly
+@given(problems(), st.integers(0, 2**16))
+def test_the_cheapest_copies_of_given_labels_equal_brute_force(problem: Problem, seed: int) -> None:
+    only = some_of(alive(problem), seed)
+    labels = only.argmax(axis=1)
+    only = np.arange(problem.labels) == labels[:, None]
+    best = brute_force(replace(problem, allowed=only.reshape(problem.allowed.shape), implications=()))
+    costs = Costs(problem)
+    copies, bound = cheapest_copies(costs, labels, time_limit_s=30.0)
+    if any(broken_edges(problem, labels.tolist(), value) for value in range(len(problem.values))):
+        return
+    if best is None:
+        assert copies is None and bound == np.inf
+        return
+    assert copies is not None and bound <= best.objective + CLOSE * abs(best.objective)
+    totals = evaluate(problem, labels.tolist(), copies)
+    assert totals.objective <= best.objective * (1.0 + 2e-4)
+    assert not [each for each in totals.broken if "between its" not in each]
+
+
+@slowly
+@given(problems(), st.integers(0, 2**16), st.booleans())
+def test_relaxed_edges_give_a_bound_below_the_best_at_any_price(problem: Problem, seed: int, every: bool) -> None:
+    best, costs, rng = brute_force(problem), Costs(problem), np.random.default_rng(seed)
+    if best is None:
+        return
+    relaxed = EdgeRelaxation(costs, alive(problem), narrow=0.0 if every else 1e5)
+    relaxed.prices = rng.normal(0.0, 3.0, relaxed.prices.shape)
+    multipliers = rng.exponential(5.0, len(costs.rows))
+    for _ in range(3):
+        _, value, labels = relaxed.run(multipliers)
+        assert value <= best.objective + CLOSE
+        account = costs.account(costs.price(multipliers), labels)
+        multipliers = relaxed.step(multipliers, account.rows - costs.uppers, 1.0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_graph_too_wide_to_eliminate_is_bounded_and_placed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taglio.cluster.planning.solve.WIDEST", 1)
+    problem = made(np.random.default_rng(seed), limits=True)
+    best, placed = brute_force(problem), solve(problem, gap=0.05, time_limit_s=0.3)
+    if best is None:
+        assert placed.labels == ()
+        return
+    assert placed.bound <= best.objective + CLOSE
+    if placed.labels:
+        assert evaluate(problem, placed.labels, placed.copies).broken == ()
+        assert placed.objective >= best.objective - CLOSE
+    assert placed.status != "infeasible"
+
+
+def objective(problem: Problem) -> float:
+    return solve(problem, gap=1e-6).objective
+
+
+@slowly
+@given(problems(limits=True), st.floats(0.1, 1.0))
+def test_a_faster_link_never_hurts(problem: Problem, factor: float) -> None:
+    faster = tuple(replace(each, link=each.link * factor, byte=each.byte * factor) for each in problem.resources)
+    before = objective(problem)  # below 0 where quantising saves time
+    assert objective(replace(problem, resources=faster)) <= before + CLOSE * abs(before)
+
+
+@slowly
+@given(problems(limits=True), st.floats(1.0, 3.0))
+def test_a_looser_bound_never_hurts(problem: Problem, factor: float) -> None:
+    looser = tuple(replace(each, upper=each.upper * factor) for each in problem.noises)
+    before = objective(problem)
+    assert objective(replace(problem, noises=looser)) <= before + CLOSE * abs(before)
+
+
+@slowly
+@given(problems(limits=True), st.randoms(use_true_random=False))
+def test_the_order_of_the_devices_changes_nothing(problem: Problem, rng: "object") -> None:
+    turn = np.random.default_rng(rng.getrandbits(32)).permutation(len(problem.devices))  # type: ignore[attr-defined]
+    back = np.argsort(turn)
+    values = replace(
+        problem.values,
+        home=back[problem.values.home],
+        quantize_s=problem.values.quantize_s[:, :, turn],
+        dequantize_s=problem.values.dequantize_s[:, turn],
+    )
+    turned = replace(
+        problem,
+        devices=tuple(problem.devices[index] for index in turn),
+        seconds=problem.seconds[:, turn],
+        allowed=problem.allowed[:, turn],
+        values=values,
+        resources=tuple(
+            replace(
+                each,
+                device=each.device[turn],
+                link=each.link[np.ix_(turn, turn)],
+                byte=each.byte[np.ix_(turn, turn)],
+            )
+            for each in problem.resources
+        ),
+        memory=problem.memory and replace(problem.memory, capacity=problem.memory.capacity[turn]),
+        implications=(),
+    )
+    assert objective(turned) == pytest.approx(objective(replace(problem, implications=())), rel=1e-4)
+
+
+def test_a_warm_start_gives_the_same_answer() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(tries(20)):
+        problem = made(rng, limits=True)
+        cold = solve(problem, gap=1e-6)
+        warm = solve(problem, gap=1e-6, incumbent=cold.labels or None)
+        assert warm.status == cold.status
+        if cold.labels:
+            assert warm.objective == pytest.approx(cold.objective, rel=CLOSE)
+
+
+def test_a_dear_switch_keeps_the_running_plan() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(10):
+        problem = made(rng, limits=False)
+        running = solve(problem, gap=1e-6)
+        if not running.labels:
+            continue
+        faster = tuple(replace(each, link=each.link * 0.5, byte=each.byte * 0.5) for each in problem.resources)
+        kept = replace(
+            problem, resources=faster, extra=switching(problem, running.labels, np.full(len(problem.nodes), 1e3))
+        )
+        assert solve(kept, gap=1e-6, incumbent=running.labels).labels == running.labels
+
+
+def two_devices(rng: np.random.Generator, nodes: int) -> Problem:
+    """Float only, each node reads one or two earlier ones, every value has readers."""
+    read: dict[int, list[int]] = {SOURCE: [0]}
+    for node in range(1, nodes):
+        for producer in {int(rng.integers(max(0, node - 4), node)) for _ in range(2)}:
+            read.setdefault(producer, []).append(node)
+    for node in range(nodes):
+        read.setdefault(node, [CALLER])
+    producers = sorted(read)
+    count = len(producers)
+    readers = np.array([reader for producer in producers for reader in read[producer]])
+    none = np.zeros((2, 2))
+    speed = np.array([[0.0, 1.0], [1.0, 0.0]])
+    values = Values(
+        tuple(f"value {index}" for index in range(count)),
+        np.array(producers),
+        np.zeros(count, dtype=np.intp),
+        np.zeros(count, dtype=np.intp),
+        np.concatenate([[0], np.cumsum([len(read[producer]) for producer in producers])]),
+        readers,
+        np.zeros(len(readers), dtype=bool),
+        np.zeros((count, 2, 2)),
+        np.zeros((count, 2)),
+        rng.integers(1, 40, count).astype(float),
+        np.ones(count),
+    )
+    seconds = rng.integers(1, 30, (nodes, 2, 1)).astype(float)
+    return Problem(
+        ("one", "two"),
+        (Form("float32", Kind.FLOAT, Kind.FLOAT),),
+        tuple(f"block {node}" for node in range(nodes)),
+        np.zeros(nodes, dtype=np.intp),
+        seconds,
+        np.ones((nodes, 2, 1), dtype=bool),
+        values,
+        (Resource("latency", np.ones(2), none, speed, np.ones(1), 1.0),),
+    )
+
+
+def minimum_cut(problem: Problem) -> float:
+    """The least sum by maximum flow (Edmonds and Karp): a value is sent once, through a node of its own each way."""
+    nodes, values = len(problem.nodes), problem.values
+    source, sink = nodes + 2 * len(values), nodes + 2 * len(values) + 1
+    room: dict[int, dict[int, float]] = {}
+
+    def arc(a: int, b: int, capacity: float) -> None:
+        room.setdefault(a, {})[b] = room.get(a, {}).get(b, 0.0) + capacity
+        room.setdefault(b, {}).setdefault(a, 0.0)
+
+    for node in range(nodes):
+        arc(source, node, problem.seconds[node, 1, 0])
+        arc(node, sink, problem.seconds[node, 0, 0])
+    for value, producer in enumerate(values.producer):
+        ends = [int(each) for each in values.readers[values.start[value] : values.start[value + 1]]]
+        read = [source if each == CALLER else each for each in ends]
+        made_by, forth, back = (
+            (source if producer == SOURCE else int(producer)),
+            nodes + 2 * value,
+            nodes + 2 * value + 1,
+        )
+        # Source side is device one. Forth: the producer there, a reader on two. Back: the other way round.
+        arc(made_by, forth, values.float_bytes[value])
+        arc(back, made_by, values.float_bytes[value])
+        for each in read:
+            arc(forth, each, 1e9)
+            arc(each, back, 1e9)
+    total = 0.0
+    while True:
+        came = {source: source}
+        line = [source]
+        for at in line:
+            for to, capacity in room[at].items():
+                if capacity > 1e-9 and to not in came:
+                    came[to] = at
+                    line.append(to)
+        if sink not in came:
+            return total
+        path, at = [], sink
+        while at != source:
+            path.append((came[at], at))
+            at = came[at]
+        flow = min(room[a][b] for a, b in path)
+        for a, b in path:
+            room[a][b] -= flow
+            room[b][a] += flow
+        total += flow
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_two_devices_in_float_are_a_minimum_cut(seed: int) -> None:
+    problem = two_devices(np.random.default_rng(seed), 40)
+    placed = solve(problem, gap=1e-9)
+    assert placed.status == "optimal"
+    assert placed.objective == pytest.approx(minimum_cut(problem), rel=1e-9)
+
+
+def test_a_search_without_a_plan_goes_on_for_longer() -> None:
+    """Three blocks of 4 bytes in float, two devices with 9 bytes."""
+    graph, profiles = chain()
+    problem = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective()).problem
+    assert problem.memory is not None
+    allowed = problem.allowed & (np.arange(len(problem.forms)) == 0)
+    problem = replace(problem, allowed=allowed, memory=replace(problem.memory, capacity=np.full(2, 9.0), peak=False))
+    assert solve(problem, time_limit_s=0.0).labels == ()
+    found = solve(problem, time_limit_s=0.0, patience_s=10.0)
+    assert len(found.labels) == 3 and found.status == "time limit" and not evaluate(problem, found.labels).broken
+
+
+def test_local_search_leaves_no_label_that_its_neighbours_forbid() -> None:
+    """Alone the weightless block is faster in float; between int8 neighbours ONNX Runtime makes it int8."""
+    graph, profile = between_two_convolutions(move=False)
+    work = Workload("m", graph, {"near": profile, "far": profile}, None, Limits(None))
+    problem = assemble([work], parse(PAIR), Objective()).problem
+    costs = Costs(problem)
+    start = np.array([problem.label(0, [form.name for form in problem.forms].index(each)) for each in FORMS])
+    assert evaluate(problem, start.tolist()).broken == ("join1 between its neighbours",)
+    nothing = np.zeros(len(costs.rows))
+    objective, labels = improve(costs, costs.price(nothing), nothing, start, alive(problem), -np.inf)
+    found = evaluate(problem, labels.tolist())
+    assert not found.broken and objective == pytest.approx(found.objective)
+    assert objective == pytest.approx(solve(problem, gap=1e-3).objective)

@@ -1,0 +1,106 @@
+"""A race of delivered folders in a process without taglio."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from taglio.confirm.race import Patience, Race, compared, confirm
+from taglio.deploy import verify
+from taglio.deploy.write import Answered, write_samples, write_source
+from taglio.errors import MeasurementFailed
+
+QUICK = Patience(openings=4, seconds=4.0, most_pairs=9)
+
+
+def network(layers: int) -> onnx.ModelProto:
+    """So many products of a 300 x 300 matrix."""
+    weights = np.random.default_rng(0).standard_normal((300, 300)).astype(np.float32) / 20
+    nodes = [
+        helper.make_node("MatMul", ["x" if index == 0 else f"t{index}", "w"], [f"t{index + 1}"])
+        for index in range(layers)
+    ]
+    nodes.append(helper.make_node("Identity", [f"t{layers}"], ["y"]))
+    graph = helper.make_graph(
+        nodes,
+        "products",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [300, 300])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [300, 300])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """Delivered models of eight layers, of one, and of four."""
+    made = []
+    for layers in (8, 1, 4):
+        folder = tmp_path / str(layers)
+        folder.mkdir()
+        write_source(folder, network(layers), ["x"], ["y"], 1)
+        made.append(folder)
+    return made[0], made[1], made[2]
+
+
+@pytest.fixture
+def race(tmp_path: Path) -> Iterator[Race]:
+    """A running process with one input."""
+    sample = {"x": np.ones((300, 300), np.float32)}
+    (tmp_path / "samples").mkdir()
+    write_samples(tmp_path / "samples", [Answered(sample, {})])
+    with Race(Path(verify.__file__), tmp_path / "samples") as opened:
+        yield opened
+
+
+def test_a_model_of_an_eighth_of_the_work_is_clearly_faster(race: Race, folders: tuple[Path, Path, Path]) -> None:
+    result = confirm(race, folders[0], folders[1], 0.01, QUICK)
+    assert result.openings >= QUICK.fewest
+    assert result.ratio > 2.0
+    assert result.float_s > result.plan_s > 0.0
+
+
+def test_a_race_against_itself_shows_about_one(race: Race, folders: tuple[Path, Path, Path]) -> None:
+    result = confirm(race, folders[0], folders[0], 0.01, QUICK)
+    assert 0.5 < result.ratio < 2.0  # others may use the processors meanwhile
+
+
+def test_candidates_are_compared_in_the_same_openings(race: Race, folders: tuple[Path, Path, Path]) -> None:
+    eight, one, four = folders
+    ratios = [result.ratio for result in compared(race, eight, [four, eight, one], QUICK)]
+    assert ratios[2] > ratios[0] > ratios[1]
+
+
+def test_runs_are_returned_by_folder_whichever_is_opened_first(race: Race, folders: tuple[Path, Path, Path]) -> None:
+    eight, one, _ = folders
+    for _ in range(2):
+        slow_s, fast_s = race.open([eight, one], 0.1, (3, 5))
+        assert 3 <= len(slow_s) == len(fast_s) <= 5
+        assert np.median(slow_s) > np.median(fast_s)
+
+
+def test_a_model_that_cannot_be_opened_is_named_and_the_race_goes_on(
+    race: Race, folders: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    broken = shutil.copytree(folders[0], tmp_path / "broken")
+    (broken / "damaged.onnx").write_bytes(b"no model")
+    manifest = json.loads((broken / verify.MANIFEST).read_text())
+    manifest["components"][0]["model"] = "damaged.onnx"
+    (broken / verify.MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(MeasurementFailed, match=r"the race without taglio failed: .*damaged\.onnx"):
+        race.open([folders[0], broken], 0.1, (1, 1))
+    assert len(race.open([folders[0], folders[1]], 0.1, (1, 1))) == 2
+
+
+def test_a_process_that_ends_is_reported_in_one_line(tmp_path: Path, folders: tuple[Path, Path, Path]) -> None:
+    missing = tmp_path / "no_verify.py"
+    with (
+        Race(missing, tmp_path) as race,
+        pytest.raises(MeasurementFailed, match=r"ended with exit code 1: .*no_verify"),
+    ):
+        race.open([folders[0]], 0.1, (1, 1))

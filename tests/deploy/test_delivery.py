@@ -1,0 +1,187 @@
+"""What is delivered runs without taglio, in either runtime, and says when it is no longer what was delivered."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taglio.components.build import Manifest
+from taglio.components.build import write as write_components
+from taglio.components.cut import cut
+from taglio.deploy.prove import prove
+from taglio.deploy.verify import BROKEN, HOLDS, UNKNOWN
+from taglio.deploy.write import README, VERIFY, Answered, Facts, read_samples, write, write_readme
+from taglio.errors import BadArtifact, MeasurementFailed
+from taglio.run.in_process import Executor
+from taglio.runtimes import onnxruntime, openvino
+from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.weights import sha256
+from tests.components.cases import tiny
+from tests.models import residual
+
+pytest.importorskip("openvino")
+OPTIONS = SessionOptions(1)
+FACTS = Facts("net.onnx", "ab" * 32, "About 1.2 × as fast", "Measured error: 0.4%", "8 inputs", "a CPU", ("avx2",), 1)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A delivered folder, the components it was made from, and inputs with taglio's own answers."""
+
+    folder: Path
+    components: Path
+    manifest: Manifest
+    answered: list[Answered]
+
+    def verify(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-I", str(self.folder / VERIFY), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def delivered(folder: Path, runtime: str, devices: int = 1) -> Delivery:
+    case = tiny(residual(), folder)
+    placed = {block.name: f"box{index % devices}" for index, block in enumerate(case.graph.blocks)}
+    levels = {block.name: index for index, block in enumerate(case.graph.blocks)} if devices > 1 else None
+    parts = cut(case.model, case.graph, case.builder.build({}), placed, None, levels)
+    components = folder / "components"
+    runtimes = {f"box{number}": runtime for number in range(devices)}
+    manifest = write_components(components, "ab" * 32, ["x"], case.model.outputs, parts, runtimes=runtimes)
+    shape = case.model.inputs[0].sizes()
+    rng = np.random.default_rng(0)
+    samples = [{"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(3)]
+    executor = Executor(components, manifest, OPTIONS)
+    answered = [Answered(sample, dict(zip(manifest.outputs, executor.run(sample), strict=True))) for sample in samples]
+    described = write(folder / "deploy", components, manifest, OPTIONS, answered[:2])
+    write_readme(folder / "deploy", described, components, FACTS, 50_000_000)
+    return Delivery(folder / "deploy", components, manifest, answered)
+
+
+@pytest.fixture(params=[onnxruntime.NAME, openvino.NAME])
+def delivery(request: pytest.FixtureRequest, tmp_path: Path) -> Delivery:
+    return delivered(tmp_path, request.param)
+
+
+def test_the_answers_are_those_of_taglio(delivery: Delivery) -> None:
+    proof = prove(delivery.folder, delivery.answered)
+    assert (proof.samples, proof.distance <= 1e-6) == (3, True)
+    assert proof.peak_memory_bytes is not None and proof.peak_memory_bytes > 20e6
+    assert delivery.verify().returncode == HOLDS
+    inputs = read_samples(delivery.folder)
+    assert [np.array_equal(one["x"], other.inputs["x"]) for one, other in zip(inputs, delivery.answered)] == [True] * 2
+
+
+def test_taglio_is_not_imported(delivery: Delivery) -> None:
+    command = [sys.executable, "-I", "-X", "importtime", str(delivery.folder / VERIFY)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in ended.stderr.splitlines()}
+    assert "numpy" in imported
+    assert "taglio" not in imported
+
+
+def test_components_that_run_one_after_another(tmp_path: Path) -> None:
+    delivery = delivered(tmp_path, openvino.NAME, devices=2)
+    assert len(delivery.manifest.pieces) > 1
+    assert prove(delivery.folder, delivery.answered).distance <= 1e-6
+    text = (delivery.folder / README).read_text()
+    for piece in delivery.manifest.pieces:
+        assert f"| {piece.name} | {piece.device} |" in text
+
+
+def test_a_changed_file_is_named(delivery: Delivery) -> None:
+    manifest = json.loads((delivery.folder / "deploy.json").read_text())
+    name = next(name for name in manifest["sha256"] if name.startswith("model"))
+    with (delivery.folder / name).open("ab") as file:
+        file.write(b"\0")
+    ended = delivery.verify()
+    assert (ended.returncode, ended.stdout) == (BROKEN, f"changed or missing: {name}: copy the folder again\n")
+
+
+def test_other_answers_are_measured(delivery: Delivery) -> None:
+    wrong = [
+        Answered(each.inputs, {name: 1.01 * value for name, value in each.outputs.items()})
+        for each in delivery.answered
+    ]
+    with pytest.raises(MeasurementFailed, match=r"3 checks failed: sample 0: output \S+ differs by 9\.90e-03"):
+        prove(delivery.folder, wrong)
+
+
+def test_a_setting_without_effect_is_no_setting(tmp_path: Path) -> None:
+    # Two streams with one thread become one, silently.
+    delivery = delivered(tmp_path, openvino.NAME)
+    path = delivery.folder / "properties.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"NUM_STREAMS": "2"}))
+    manifest = delivery.folder / "deploy.json"
+    described = json.loads(manifest.read_text())
+    described["sha256"]["properties.json"] = sha256(path)
+    manifest.write_text(json.dumps(described))
+    ended = delivery.verify()
+    assert ended.returncode == BROKEN
+    assert ended.stdout == "openvino computes with NUM_STREAMS=1, not 2, on this processor\n"
+
+
+def test_without_samples_nothing_can_be_said(delivery: Delivery) -> None:
+    shutil.rmtree(delivery.folder / "samples")
+    ended = delivery.verify()
+    assert (ended.returncode, ended.stdout) == (UNKNOWN, "no samples were delivered: nothing to compare\n")
+    assert read_samples(delivery.folder) == ()
+
+
+def test_damaged_samples_are_refused(delivery: Delivery) -> None:
+    (delivery.folder / "samples" / "samples.json").write_text("[{}]")
+    with pytest.raises(BadArtifact, match=r"samples\.json: damaged"):
+        read_samples(delivery.folder)
+
+
+def test_the_snippet_in_python_runs(delivery: Delivery) -> None:
+    (snippet,) = re.findall(r"```python\n(.*?)```", (delivery.folder / README).read_text(), re.DOTALL)
+    command = [sys.executable, "-c", snippet]
+    ended = subprocess.run(command, cwd=delivery.folder, capture_output=True, text=True, check=True)
+    shape = next(iter(delivery.answered[0].outputs.values())).shape
+    assert str(shape) in ended.stdout
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_the_snippet_in_cpp_compiles_and_runs(tmp_path: Path) -> None:
+    import openvino as package  # noqa: PLC0415 - optional
+
+    delivery = delivered(tmp_path, openvino.NAME)
+    (snippet,) = re.findall(r"```cpp\n(.*?)```", (delivery.folder / README).read_text(), re.DOTALL)
+    (tmp_path / "main.cpp").write_text(snippet)
+    root = Path(package.__file__).parent
+    (library,) = (root / "libs").glob("libopenvino.so.*")
+    flags = ["-std=c++17", f"-I{root / 'include'}", "-o", str(tmp_path / "main"), str(tmp_path / "main.cpp")]
+    linked = [str(library), f"-Wl,-rpath,{root / 'libs'}", f"-Wl,-rpath-link,{root / 'libs'}"]
+    subprocess.run(["g++", *flags, *linked], check=True, capture_output=True, text=True)
+    ended = subprocess.run([str(tmp_path / "main")], cwd=delivery.folder, capture_output=True, text=True, check=True)
+    shape = next(iter(delivery.answered[0].outputs.values())).shape
+    assert ended.stdout.split() == [f"[{','.join(map(str, shape))}]"]
+
+
+def test_text_is_delivered(tmp_path: Path) -> None:
+    from taglio.deploy.write import write_samples  # noqa: PLC0415
+
+    words = np.array(["a", "bc"], object)
+    write_samples(tmp_path / "samples", [Answered({"words": words}, {"length": np.array([1, 2])})])
+    (sample,) = read_samples(tmp_path)
+    assert sample["words"].dtype == object
+    assert sample["words"].tolist() == ["a", "bc"]
+
+
+def test_names_of_files_cannot_leave_the_folder(delivery: Delivery) -> None:
+    index = delivery.folder / "samples" / "samples.json"
+    (delivery.folder.parent / "secret.npy").write_bytes((delivery.folder / "samples" / "0-inputs-0.npy").read_bytes())
+    index.write_text(json.dumps([{"inputs": {"x": "../../secret.npy"}, "outputs": {}}]))
+    with pytest.raises(BadArtifact):
+        read_samples(delivery.folder)
+
+
+def test_options_are_those_of_the_plan() -> None:
+    settings = onnxruntime.settings(replace(OPTIONS, threads=3, spinning=True))
+    assert settings["intra_op_num_threads"] == 3
+    assert settings["config_entries"]["session.intra_op.allow_spinning"] == "1"

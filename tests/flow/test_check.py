@@ -1,0 +1,203 @@
+"""`taglio check` on a real workspace: what holds, and each way in which a promise breaks."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taglio.artifact import replacing
+from taglio.errors import BadOption
+from taglio.flow.check import check
+from taglio.flow.promise import Checked, Promise, Verdict
+from taglio.profile.machine import describe
+from taglio.weights import sha256
+from tests.end_to_end.command import SCHEME, Case, taglio
+
+HOLDS, BROKEN, UNKNOWN, REPORTED = Verdict.HOLDS, Verdict.BROKEN, Verdict.UNKNOWN, Verdict.REPORTED
+
+
+@pytest.fixture(scope="module")
+def finished(few_digits: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace whose plan has int8 blocks, however busy the machine is: they are forced."""
+    folder = tmp_path_factory.mktemp("finished") / "out"
+    forced = ("--force-int8", "/fine/*", "--scheme", SCHEME, "--runtime", "onnxruntime")
+    ran = taglio("optimize", *few_digits.arguments(), "--max-error", "2%", *forced, "--effort", 0.01, "-o", folder)
+    assert ran.code == 0, ran.err
+    return folder
+
+
+@pytest.fixture
+def out(finished: Path, tmp_path: Path) -> Path:
+    """A copy of a finished workspace, to damage."""
+    return Path(shutil.copytree(finished, tmp_path / "out"))
+
+
+def row(result: Checked, name: str) -> Promise:
+    """The promise of that name."""
+    return next(promise for promise in result.promises if promise.name == name)
+
+
+def test_nothing_is_broken_where_nothing_changed(finished: Path) -> None:
+    result = check(finished)
+    for name in ("files", "onnxruntime", "processor", "settings", "samples", "error"):
+        assert row(result, name).verdict is HOLDS, row(result, name)
+    assert row(result, "error").now in row(result, "error").then
+    assert "×" in row(result, "speed-up").now
+
+
+def test_a_changed_file_is_named_and_nothing_is_run(out: Path) -> None:
+    with (out / "deploy" / "model.onnx").open("ab") as file:
+        file.write(b"\0")
+    ran = taglio("check", out, "--json")
+    assert ran.code == 5
+    printed = json.loads(ran.out)
+    assert printed["verdict"] == BROKEN
+    broken = [promise for promise in printed["promises"] if promise["verdict"] == BROKEN]
+    assert [promise["name"] for promise in broken] == ["files"]
+    assert "model.onnx" in broken[0]["now"]
+    assert "speed-up" not in {promise["name"] for promise in printed["promises"]}
+
+
+def test_an_exchanged_model_with_its_own_hash_gives_other_answers(out: Path) -> None:
+    deploy = out / "deploy"
+    with replacing(deploy / "model.onnx") as target:
+        shutil.copyfile(out / "float32.onnx", target)
+    manifest = json.loads((deploy / "deploy.json").read_text())
+    manifest["sha256"]["model.onnx"] = sha256(deploy / "model.onnx")
+    (deploy / "deploy.json").write_text(json.dumps(manifest))
+    result = check(out)
+    assert result.exit_code == 5
+    assert row(result, "samples").verdict is BROKEN
+    assert row(result, "error").verdict is BROKEN
+    assert "another error" in row(result, "error").detail
+
+
+def test_inputs_that_break_the_limit_are_told_from_those_that_keep_it(out: Path, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).standard_normal((48, 1, 28, 28)).astype(np.float32)
+    with np.load(json.loads((out / "setup.json").read_text())["body"]["data"]) as arrays:
+        name, shape = arrays.files[0], arrays[arrays.files[0]].shape[1:]
+    values = {name: 50.0 * np.resize(noise, (48, *shape))}
+    np.savez(tmp_path / "noise.npz", allow_pickle=False, **values)
+    result = check(out, tmp_path / "noise.npz")
+    assert row(result, "error on new data").verdict is BROKEN
+    assert result.exit_code == 5
+
+
+def test_one_input_is_judged_by_the_parts_of_the_data_of_then(finished: Path, tmp_path: Path) -> None:
+    """Of one input every logit has a scale of its own; a logit near 0 was reported as 205 % off."""
+    with np.load(json.loads((finished / "setup.json").read_text())["body"]["data"]) as arrays:
+        image = arrays["image"][:1]
+    np.savez(tmp_path / "one.npz", image=image)
+    now = row(check(finished, tmp_path / "one.npz"), "error on new data").now
+    assert float(now.partition("%")[0]) < 10.0, now
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "null", '{"inputs": 1}', "{", '{"sha256": {}}'])
+def test_a_damaged_description_is_one_line(out: Path, content: str) -> None:
+    (out / "deploy" / "deploy.json").unlink()
+    (out / "deploy" / "deploy.json").write_text(content)
+    ran = taglio("check", out)
+    assert ran.code == 2
+    assert len(ran.err.splitlines()) == 1
+    assert "deploy.json: damaged" in ran.err
+    verified = subprocess.run(
+        [sys.executable, "-I", out / "deploy" / "verify.py"], capture_output=True, text=True, check=False
+    )
+    assert verified.returncode == 5
+    assert "deploy.json is damaged" in verified.stdout
+    assert verified.stderr == ""
+
+
+def test_a_description_that_does_not_fit_the_model_is_a_broken_promise(out: Path) -> None:
+    path = out / "deploy" / "deploy.json"
+    manifest = json.loads(path.read_text())
+    manifest["outputs"] = ["no such output"]
+    path.unlink()
+    path.write_text(json.dumps(manifest))
+    result = check(out)
+    assert row(result, "error").verdict is BROKEN
+    assert "cannot be run" in row(result, "error").now
+    assert result.exit_code == 5
+
+
+def test_files_without_hashes_are_not_said_to_be_unchanged(out: Path) -> None:
+    path = out / "deploy" / "deploy.json"
+    manifest = json.loads(path.read_text()) | {"sha256": {}}
+    path.unlink()
+    path.write_text(json.dumps(manifest))
+    assert "has no hash" in taglio("check", out).err
+
+
+def test_a_runtime_that_is_not_installed_cannot_be_judged(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(runtime: str) -> str:
+        raise BadOption(f"{runtime} is not installed")
+
+    monkeypatch.setattr("taglio.flow.check.runtime_version", absent)
+    result = check(out)
+    assert row(result, "onnxruntime").verdict is UNKNOWN
+    assert row(result, "onnxruntime").detail.startswith("pip install onnxruntime==")
+    assert result.exit_code == 6
+
+
+def test_a_folder_that_is_no_workspace_is_named(tmp_path: Path) -> None:
+    ran = taglio("check", tmp_path / "nowhere")
+    assert ran.code == 2
+    assert "nowhere: no workspace of a result: give the directory that taglio optimize wrote" in ran.err
+
+
+def test_without_its_data_the_error_cannot_be_said_and_the_speed_is_still_judged(out: Path, tmp_path: Path) -> None:
+    setup = json.loads((out / "setup.json").read_text())
+    assert Path(setup["body"]["data"]).exists()
+    gone = shutil.copytree(out, tmp_path / "gone")
+    moved = (gone / "setup.json").read_text().replace(setup["body"]["data"], str(tmp_path / "no such data.npz"))
+    (gone / "setup.json").unlink()
+    (gone / "setup.json").write_text(moved)
+    result = check(gone)
+    error = row(result, "error")
+    assert error.verdict is UNKNOWN
+    assert "no such data.npz is gone: give data with --data" in error.detail
+    assert row(result, "speed-up").now.count("×") == 1
+    assert result.exit_code in (5, 6)  # the speed of a busy machine may break its own promise
+
+
+def test_another_processor_is_reported_and_its_speed_is_not_judged(finished: Path) -> None:
+    other = replace(describe(), processor="another", instructions=("avx2", "avx512_vnni", "avx512_bf16"))
+    result = check(finished, machine=other)
+    assert row(result, "processor").verdict is REPORTED
+    assert row(result, "speed-up").verdict is REPORTED
+
+
+def test_a_processor_that_lacks_what_the_plan_was_made_for_is_named_before_anything_runs(out: Path) -> None:
+    """A plan with 8-bit weights, made with VNNI and checked without: both processors are values."""
+    path = out / "plan.json"
+    wide = path.read_text().replace('"reduced_range": true', '"reduced_range": false')
+    path.unlink()
+    path.write_text(wide)
+    profile = json.loads((out / "profile.json").read_text())
+    profile["body"]["conditions"]["machine"]["instructions"] = ["avx2", "avx512_vnni"]
+    (out / "profile.json").unlink()
+    (out / "profile.json").write_text(json.dumps(profile))
+    result = check(out, machine=replace(describe(), instructions=("avx2",)))
+    assert row(result, "processor").verdict is BROKEN
+    assert "lacks VNNI" in row(result, "processor").detail
+    assert "optimise here" in row(result, "processor").detail
+    assert {promise.name for promise in result.promises} == {"files", "onnxruntime", "processor"}
+
+
+def test_a_workspace_without_anything_delivered_is_refused_in_one_line(out: Path) -> None:
+    shutil.rmtree(out / "deploy")
+    ran = taglio("check", out)
+    assert ran.code == 2
+    assert "nothing was delivered here: run taglio build first" in ran.err
+
+
+def test_the_table_ends_with_the_verdict(finished: Path) -> None:
+    ran = taglio("check", finished)
+    assert ran.code in (0, 5)
+    assert "unchanged" in ran.out
+    assert ran.out.splitlines()[-1].startswith(("every promise", "a promise is broken"))

@@ -1,0 +1,85 @@
+"""What the race does to the winner of the search: it stays, or float does, and a reason is given."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import taglio
+from taglio.confirm.race import Patience
+from taglio.flow.confirm import confirmed, raced, raced_inputs
+from taglio.flow.opening import Model
+from taglio.plan.result import Plan
+from tests.models import Sketch, exact, saved
+
+QUICK = Patience(openings=4, seconds=4.0, most_pairs=9)
+SIZE = 40_000
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """A network of sums, none of which is faster in int8: converting takes longer than adding."""
+    g = Sketch(3)
+    x = g.input("x", 1, SIZE)
+    for _ in range(4):
+        x = g.op("Relu", g.op("Add", x, g.constant(g.rng.normal(0, 1, (1, SIZE)))))
+    path = saved(g.model(g.rename(x, "y")), tmp_path_factory.mktemp("sums"))
+    return Model(path, {"x": g.rng.normal(0, 1, (12, SIZE)).astype(np.float32)}, threads=1, runtime="onnxruntime")
+
+
+@pytest.fixture(scope="module")
+def plans(work: Model) -> tuple[Plan, Plan]:
+    """A plan of which every second block is int8, so that each tensor is converted; and the float model."""
+    profile = taglio.profile(work, scheme=exact(), effort=0.02)
+    error = taglio.error_model(work, profile, effort=0.02)
+    names = [block.name for block in work.settled(profile.scheme).graph.candidates()][::2]
+    others = [block.name for block in work.graph.blocks if block.name not in names]
+    slow = taglio.plan(work, profile, error, max_error=0.5, force_int8=names, keep_float=others, effort=0.02)
+    as_float = taglio.plan(work, profile, error, max_error=0.5, keep_float=["*"], effort=0.02)
+    assert slow.assignment()
+    assert not as_float.assignment()
+    return slow, as_float
+
+
+def test_a_plan_that_is_not_faster_gives_way_to_float_with_its_figures(work: Model, plans: tuple[Plan, Plan]) -> None:
+    slow, as_float = plans
+    result = confirmed(work, [slow], as_float, QUICK)
+    assert result.plan is as_float
+    assert result.speedup is None
+    assert "is 0." in result.remarks[0]
+    assert "does not replace it" in result.remarks[0]
+
+
+def test_a_plan_stays_where_float_keeps_no_limit(work: Model, plans: tuple[Plan, Plan]) -> None:
+    slow, _ = plans
+    result = confirmed(work, [slow], None, QUICK)
+    assert result.plan is slow
+    assert result.speedup is not None
+    assert result.speedup.ratio < 1.0
+
+
+def test_a_rival_that_openings_show_to_be_faster_wins_if_it_is_accepted(work: Model, plans: tuple[Plan, Plan]) -> None:
+    slow, fast = plans
+    assert confirmed(work, [slow, fast], None, QUICK).plan is fast
+    assert confirmed(work, [slow, fast], None, QUICK, lambda plan: plan is slow).plan is slow
+
+
+def test_the_source_model_itself_is_not_raced(work: Model, plans: tuple[Plan, Plan]) -> None:
+    _, as_float = plans
+    assert confirmed(work, [as_float], as_float, QUICK).speedup is None
+
+
+def test_what_cannot_run_is_not_confirmed_and_says_why(work: Model, plans: tuple[Plan, Plan], tmp_path: Path) -> None:
+    slow, as_float = plans
+    damaged = tmp_path / "gone.onnx"
+    result = confirmed(work.but(source=damaged), [slow], as_float, QUICK)
+    assert result.plan is slow
+    assert result.speedup is None
+    assert "not confirmed" in result.remarks[0]
+    assert "gone.onnx" in result.remarks[0]
+
+
+def test_openings_run_inputs_of_the_held_out_part(work: Model, plans: tuple[Plan, Plan]) -> None:
+    inputs = raced_inputs(work)
+    assert 1 <= len(inputs) <= len(work.data.held_out.samples)
+    assert raced(work, plans[0], QUICK).float_s > 0.0

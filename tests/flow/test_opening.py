@@ -1,0 +1,82 @@
+"""Opening a model with its data: faults of the model are not blamed on the data, and what cannot be measured is refused
+at once."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx.parser import parse_model
+
+import taglio
+from taglio.compare.convert import Converted
+from taglio.errors import BadData
+from taglio.flow.opening import converted_line
+from tests.models import Sketch, saved
+
+INPUTS = np.random.default_rng(0).standard_normal((6, 16, 4, 4)).astype(np.float32)
+
+
+def transposed_weight(channels: int = 16) -> onnx.ModelProto:
+    """Int8 weights with a scale per row that are transposed after they are dequantised: ONNX Runtime fuses them into an
+    integer convolution, whose scales then belong to the input channels, and fails when it runs."""
+    weight = np.random.default_rng(1).integers(-90, 90, channels * 8)
+    scales = np.random.default_rng(2).uniform(0.001, 0.01, channels)
+    return parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        transposed (float[N, {channels}, 4, 4] x) => (float[N, 8, 4, 4] y) <
+            int8[{channels}, 8, 1, 1] w = {{{", ".join(map(str, weight))}}},
+            float[{channels}] s = {{{", ".join(map(str, scales))}}},
+            int8[{channels}] z = {{{", ".join(["0"] * channels)}}},
+            float step = {{0.05}}, int8 zero = {{0}}
+        > {{
+            q = QuantizeLinear (x, step, zero)
+            d = DequantizeLinear (q, step, zero)
+            rows = DequantizeLinear <axis = 0> (w, s, z)
+            t = Transpose <perm = [1, 0, 2, 3]> (rows)
+            c = Conv (d, t)
+            r = QuantizeLinear (c, step, zero)
+            y = DequantizeLinear (r, step, zero)
+        }}"""
+    )
+
+
+def test_a_model_whose_fused_kernels_fail_is_run_at_a_lower_level(tmp_path: Path) -> None:
+    work = taglio.Model(saved(transposed_weight(), tmp_path), INPUTS, threads=1)
+    assert work.setup.optimization == "basic"
+    (remark,) = (line for line in work.remarks if "level basic is used" in line)
+    assert "fails on tiny at optimisation all (QLinearConv" in remark and ".cc" not in remark
+    assert len(work.float_answers()) == len(work.data.held_out.samples)
+
+
+def test_a_model_that_runs_keeps_its_level(tmp_path: Path) -> None:
+    g = Sketch(1)
+    work = taglio.Model(saved(g.model(g.conv(g.input("x", "N", 16, 4, 4), 16, 8)), tmp_path), INPUTS, threads=1)
+    assert work.setup.optimization == "all" and work.remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("bias", "inputs", "words"),
+    [
+        (None, np.zeros_like(INPUTS), "is zero for all 3"),
+        (-1e6, INPUTS, "is zero for all 3"),
+        (7.0, INPUTS, "the same"),
+    ],
+)
+def test_outputs_that_never_change_are_refused_at_once(
+    bias: float | None, inputs: np.ndarray, words: str, tmp_path: Path
+) -> None:
+    g = Sketch(2)
+    convolved = g.conv(g.input("x", "N", 16, 4, 4), 16, 8, bias=False)
+    if bias is not None:  # a ReLU that is dead, or a Clip that always is at its end
+        convolved = g.op("Add", g.op("Mul", convolved, g.constant(1e-9)), g.constant(bias))
+    low, high = g.constant(0.0), g.constant(6.0)
+    model = saved(g.model(g.op("Clip", convolved, low, high)), tmp_path)
+    with pytest.raises(BadData, match=f"{words}.*no error can be measured"):
+        taglio.optimize(model, inputs, max_error=0.01, threads=1)
+
+
+def test_a_conversion_that_changes_nothing_is_not_within_zero() -> None:
+    made = Converted(Path("m.onnx"), "keras", "tf2onnx 1")
+    assert converted_line("m.h5", made, 0.0).endswith("; its answers equal the original's")
+    assert converted_line("m.h5", made, 3.2e-7).endswith("differ from the original's by 3.2e-07 (relative L2)")

@@ -1,0 +1,71 @@
+"""Rules by which promises are judged, one case a rule."""
+
+import pytest
+
+from taglio.confirm.speedup import Speedup
+from taglio.flow.promise import Checked, ErrorRecord, Promise, Verdict, files_promise, speed_promise
+
+HOLDS, BROKEN, UNKNOWN, REPORTED = Verdict.HOLDS, Verdict.BROKEN, Verdict.UNKNOWN, Verdict.REPORTED
+
+
+def speed(ratio: float, low: float, high: float) -> Speedup:
+    return Speedup(ratio, low, high, low, 8, 1e-3, 1e-3 / ratio)
+
+
+def test_a_changed_file_breaks_its_promise_and_is_named() -> None:
+    assert files_promise(4, []).verdict is HOLDS
+    broken = files_promise(4, ["model.bin"])
+    assert broken.verdict is BROKEN
+    assert "model.bin" in broken.now
+
+
+@pytest.mark.parametrize(
+    ("loss", "same_platform", "verdict"),
+    [
+        (0.008, True, HOLDS),
+        (0.00801, True, HOLDS),  # rounding
+        (0.009, True, BROKEN),  # within the limit, but not what these files gave
+        (0.009, False, HOLDS),
+        (0.011, False, BROKEN),
+    ],
+)
+def test_the_error_on_the_same_data(loss: float, same_platform: bool, verdict: Verdict) -> None:
+    assert ErrorRecord(0.008, 0.01).again(loss, loss, same_platform=same_platform)[0] is verdict
+
+
+@pytest.mark.parametrize(
+    ("ends", "verdict"),
+    [((0.005, 0.009), HOLDS), ((0.005, 0.012), UNKNOWN), ((0.0101, 0.02), BROKEN), (None, HOLDS)],
+)
+def test_the_error_on_new_data(ends: tuple[float, float] | None, verdict: Verdict) -> None:
+    assert ErrorRecord(0.008, 0.01).on_new_data(0.007, ends)[0] is verdict
+
+
+def test_an_error_without_a_limit_is_reported() -> None:
+    assert ErrorRecord(0.008, None).on_new_data(0.5, None)[0] is REPORTED
+    assert ErrorRecord(0.008, None).again(0.008, 0.008, same_platform=True)[0] is HOLDS
+
+
+@pytest.mark.parametrize(
+    ("now", "same_processor", "verdict"),
+    [
+        (speed(1.50, 1.45, 1.55), True, HOLDS),
+        (speed(1.40, 1.30, 1.48), True, HOLDS),  # the intervals meet
+        (speed(1.20, 1.15, 1.25), True, BROKEN),
+        (speed(0.80, 0.75, 0.85), False, REPORTED),
+    ],
+)
+def test_the_speed_up(now: Speedup, same_processor: bool, verdict: Verdict) -> None:
+    assert speed_promise(speed(1.53, 1.47, 1.60), now, same_processor=same_processor).verdict is verdict
+
+
+def test_a_result_that_kept_float_promised_no_speed_up() -> None:
+    assert speed_promise(None, speed(1.0, 0.99, 1.01), same_processor=True).verdict is REPORTED
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [([HOLDS, REPORTED], 0), ([HOLDS, UNKNOWN], 6), ([UNKNOWN, BROKEN, HOLDS], 5)],
+)
+def test_a_broken_promise_outranks_one_that_cannot_be_judged(verdicts: list[Verdict], code: int) -> None:
+    assert Checked(tuple(Promise("", "", "", verdict) for verdict in verdicts)).exit_code == code

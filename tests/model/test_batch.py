@@ -1,0 +1,315 @@
+"""Whether rows of a batch keep apart, decided from the graph and compared with what ONNX Runtime answers."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, parser
+
+from taglio.model.batch.follow import why_rows_mix
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+
+SIZES = {"S": 3, "H": 4, "W": 5}
+
+
+def parsed(inputs: str, outputs: str, constants: str, operators: str, opset: int = 17) -> onnx.ModelProto:
+    head = f'<ir_version: 9, opset_import: ["" : {opset}, "com.microsoft" : 1]>'
+    return parser.parse_model(f"{head} g ({inputs}) => ({outputs}) <{constants}> {{ {operators} }}")
+
+
+def why(proto: onnx.ModelProto) -> str:
+    return why_rows_mix([proto], [each.name for each in proto.graph.input], [each.name for each in proto.graph.output])
+
+
+def feed(proto: onnx.ModelProto, rows: int, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    arrays = {}
+    for value in proto.graph.input:
+        tensor = value.type.tensor_type
+        shape = [
+            dim.dim_value if dim.HasField("dim_value") else SIZES.get(dim.dim_param, rows) for dim in tensor.shape.dim
+        ]
+        arrays[value.name] = (3 * rng.standard_normal(shape)).round().astype(
+            helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        ) % 7
+    return arrays
+
+
+def apart(proto: onnx.ModelProto) -> bool:
+    """Whether ONNX Runtime answers batches of five and of two rows as it answers each row."""
+    session = open_session(proto, SessionOptions(1))
+    whole = feed(proto, 5, 0)
+    for rows in ([0, 1, 2, 3, 4], [4, 1]):
+        together = session.run(None, {name: value[rows] for name, value in whole.items()})
+        single = [session.run(None, {name: value[[row]] for name, value in whole.items()}) for row in rows]
+        for index, value in enumerate(together):
+            expected = np.concatenate([answer[index] for answer in single])
+            if expected.shape != value.shape or not np.allclose(expected, value, rtol=1e-4, atol=1e-5):
+                return False
+    return True
+
+
+W4 = "float[4,4] w = {1,2,0,1, 0,1,3,1, 2,2,1,0, 1,0,0,1}"
+# name: inputs, outputs, constants, operators
+KEEP: Mapping[str, tuple[str, str, str, str]] = {
+    "elementwise": ("float[N,4] x", "float[N,4] y", "float[4] b = {1,2,3,4}", "t = Mul(x, b) y = Relu(t)"),
+    "row by row": ("float[N,4] x", "float[N,4] y, int64[N] i", W4, "y = MatMul(x, w) i = ArgMax<axis=1,keepdims=0>(y)"),
+    "merged, and whole again": (
+        "float[N,S,4] x",
+        "float[N,M,4] y",
+        f"{W4}, int64[2] flat = {{-1, 4}}, int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] four = {{4}}, "
+        "int64[1] two = {2}",
+        "f = Reshape(x, flat) g = Gemm(f, w) s = Shape(x) h = Slice(s, zero, two) t = Concat<axis=0>(h, four) "
+        "y = Reshape(g, t)",
+    ),
+    "moved, and first again": (
+        "float[N,S,4] x",
+        "float[N,S] y",
+        "",
+        "t = Transpose<perm=[1,0,2]>(x) u = Softmax<axis=2>(t) m = ReduceMean<axes=[2],keepdims=0>(u) "
+        "y = Transpose<perm=[1,0]>(m)",
+    ),
+    "attention by exported shapes": (
+        "int64[N,S] ids, int64[N,S] mask",
+        "float[N,T,4] y",
+        f"{W4}, float[7,4] table = {{{','.join(str(i % 5) for i in range(28))}}}, int64 i0 = {{0}}, int64 i1 = {{1}}, "
+        "int64[1] a0 = {0}, int64[1] two = {2}, int64[1] rest = {-1}, int64[2] a12 = {1,2}, float big = {9.0}, "
+        "int64[1] four = {4}",
+        "e = Gather(table, ids) s = Shape(ids) n = Gather(s, i0) t = Gather(s, i1) n1 = Unsqueeze(n, a0) "
+        "t1 = Unsqueeze(t, a0) split = Concat<axis=0>(n1, t1, two, two) q = MatMul(e, w) q4 = Reshape(q, split) "
+        "qt = Transpose<perm=[0,2,1,3]>(q4) kt = Transpose<perm=[0,2,3,1]>(q4) p = MatMul(qt, kt) "
+        "m4 = Unsqueeze(mask, a12) mf = Cast<to=1>(m4) mb = Mul(mf, big) pm = Sub(p, mb) "
+        "full = Concat<axis=0>(n1, two, t1, t1) ones = Expand(mb, full) po = Add(pm, ones) z = Softmax<axis=-1>(po) "
+        "c = MatMul(z, qt) ct = Transpose<perm=[0,2,1,3]>(c) join = Concat<axis=0>(n1, t1, four) y = Reshape(ct, join)",
+    ),
+    "recurrent, states of each row's own": (
+        "float[N,S,2] x",
+        "float[N,M] y",
+        f"float[1,4,2] w = {{{','.join('1' for _ in range(8))}}}, float[1,4,1] r = {{1,1,1,1}}, int64 i0 = {{0}}, "
+        "int64[1] a0 = {0}, int64[1] one = {1}",
+        "t = Transpose<perm=[1,0,2]>(x) s = Shape(x) n = Gather(s, i0) n1 = Unsqueeze(n, a0) "
+        "d = Concat<axis=0>(one, n1, one) h = ConstantOfShape(d) o, l = LSTM<hidden_size=1>(t, w, r, , , h, h) "
+        "y = Squeeze(l, a0)",
+    ),
+    "images": (
+        "float[N,2,6,6] x",
+        "float[N,4] y",
+        f"float[1,2,3,3] k = {{{','.join(str(i % 3) for i in range(18))}}}, int64[2] shape = {{-1, 4}}",
+        "c = Conv(x, k) p = MaxPool<kernel_shape=[2,2],strides=[2,2]>(c) y = Reshape(p, shape)",
+    ),
+    "static int8": (
+        "float[N,4] x",
+        "float[N,4] y",
+        f"{W4}, float s = {{0.1}}, int8 z = {{3}}",
+        "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) y = MatMul(d, w)",
+    ),
+    "two inputs": ("float[N,4] a, float[N,4] b", "float[N,8] y", "", "y = Concat<axis=1>(a, b)"),
+    "all rows sliced": (
+        "float[N,4] x",
+        "float[N,2] y",
+        "int64[2] b = {0, 1}, int64[2] e = {9223372036854775807, 3}, int64[2] a = {0, 1}",
+        "y = Slice(x, b, e, a)",
+    ),
+    "batch norm that does not train": (
+        "float[N,2,3] x",
+        "float[N,2,3] y",
+        "float[2] s = {1,2}, float[2] b = {0,1}, float[2] m = {1,1}, float[2] v = {1,3}",
+        "y = BatchNormalization(x, s, b, m, v)",
+    ),
+    "fused by ONNX Runtime": (
+        "float[N,S,4] x",
+        "float[N,S,4] y",
+        "float[4] g = {1,2,3,4}, float[4] b = {1,1,1,1}",
+        "y = com.microsoft.SkipLayerNormalization(x, x, g, b)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEEP)
+def test_rows_that_keep_apart(name: str) -> None:
+    proto = parsed(*KEEP[name])
+    assert why(proto) == ""
+    assert apart(proto)
+
+
+# name: inputs, outputs, constants, operators, and the reason
+MIX: Mapping[str, tuple[str, str, str, str, str]] = {
+    "five values for each row": (
+        "float[N,8] x",
+        "float[M] y",
+        "int64[1] k = {5}, int64[1] flat = {-1}",
+        "v, i = TopK(x, k) y = Reshape(v, flat)",
+        "output y does not have one entry per row along its first dimension",
+    ),
+    "tokens flattened": (
+        "float[N,S,4] x",
+        "float[M,4] y",
+        "int64[2] flat = {-1, 4}",
+        "y = Reshape(x, flat)",
+        "output y does not have one entry per row",
+    ),
+    "detections": (
+        "float[N,4] x",
+        "int64[M,2] y",
+        "float t = {0.5}",
+        "b = Greater(x, t) n = NonZero(b) y = Transpose(n)",
+        "NonZero n has as many results as the values",
+    ),
+    "coupled for some values": (
+        "float[N,4] x",
+        "float[N,4] y",
+        "float t = {1000}",
+        "m = ReduceMax<keepdims=0>(x) c = Max(m, t) y = Div(x, c)",
+        "ReduceMax m reduces over the batch dimension",
+    ),
+    "cut at a width that does not divide": (
+        "float[N,W] x",
+        "float[M,2] y",
+        "int64[2] pairs = {-1, 2}",
+        "y = Reshape(x, pairs)",
+        "Reshape y does not keep rows together",
+    ),
+    "merged as the inner factor": (
+        "float[N,3] x",
+        "float[N,3] y",
+        "int64[1] flat = {-1}, int64[2] back = {-1, 3}",
+        "t = Transpose(x) f = Reshape(t, flat) y = Reshape(f, back)",
+        "Reshape f does not keep rows together",
+    ),
+    "one scale for all rows": (
+        "float[N,4] x",
+        "float[N,4] y",
+        "",
+        "q, s, z = DynamicQuantizeLinear(x) y = DequantizeLinear(q, s, z)",
+        "DynamicQuantizeLinear q scales all rows together",
+    ),
+    "softmax over the batch": ("float[N,4] x", "float[N,4] y", "", "y = Softmax<axis=0>(x)", "along the batch"),
+    "running sum": ("float[N,4] x", "float[N,4] y", "int64 a = {0}", "y = CumSum(x, a)", "along the batch"),
+    "all with all": (
+        "float[N,4] x",
+        "float[N,N] y",
+        "",
+        "t = Transpose(x) y = MatMul(x, t)",
+        "combines each row with the others",
+    ),
+    "product over the batch": ("float[N,4] x", "float[4,4] y", "", "t = Transpose(x) y = MatMul(t, x)", "sums over"),
+    "batch norm that trains": (
+        "float[N,2,3] x",
+        "float[N,2,3] y",
+        "float[2] s = {1,2}, float[2] b = {0,1}, float[2] m = {1,1}, float[2] v = {1,3}",
+        "y, n, o = BatchNormalization<training_mode=1>(x, s, b, m, v)",
+        "is in training mode",
+    ),
+    "number of rows as a value": (
+        "float[N,4] x",
+        "float[N,4] y",
+        "int64 i = {0}",
+        "s = Shape(x) n = Gather(s, i) f = Cast<to=1>(n) y = Div(x, f)",
+        "computes with the number of rows",
+    ),
+    "numbered rows": (
+        "float[N,4] x",
+        "float[N,4] y",
+        "int64 i = {0}, int64 one = {1}, int64[1] a = {1}",
+        "s = Shape(x) n = Gather(s, i) r = Range(i, n, one) f = Cast<to=1>(r) u = Unsqueeze(f, a) y = Add(x, u)",
+        "Range r",
+    ),
+    "the first row for all": (
+        "float[N,4] x",
+        "float[N,4] y",
+        "int64[1] b = {0}, int64[1] e = {1}",
+        "f = Slice(x, b, e, b) y = Sub(x, f)",
+        "Slice f takes some of the rows",
+    ),
+    "one of the two inputs": (
+        "float[N,4] a, float[1,4] b",
+        "float[N,4] y",
+        "",
+        "y = Add(a, b)",
+        "input b has a fixed first dimension of 1",
+    ),
+    "a constant of many rows": (
+        "float[N,4] x",
+        "float[N,4] y",
+        "float[2,4] c = {1,2,3,4,5,6,7,8}",
+        "y = Add(x, c)",
+        "combines tensors whose batch dimensions differ",
+    ),
+    "the same for every batch": (
+        "float[N,4] x",
+        "int64[1] y",
+        "",
+        "y = Shape<start=1>(x)",
+        "is the same for every batch",
+    ),
+    "noise": ("float[N,4] x", "float[N,4] y", "", "r = RandomNormalLike(x) y = Add(x, r)", "is random"),
+    "unknown": ("float[N,4] x", "float[N,4] y", "", "y = com.microsoft.Nothing(x)", "not known to keep rows apart"),
+    "indices through all rows": (
+        "float[N,1,4] x",
+        "float[N,1,2] y, int64[N,1,2] i",
+        "",
+        "y, i = MaxPool<kernel_shape=[2],strides=[2]>(x)",
+        "counts its indices through all rows",
+    ),
+    "squeezed where one": (
+        "float[N,1,4] x",
+        "float[N,4] y",
+        "",
+        "y = Squeeze(x)",
+        "removes whichever dimensions are 1",
+    ),
+    "number of rows spread over a constant": (
+        "float[N,4] x",
+        "float[N,4] y",
+        "int64 i = {0}, int64[1] four = {4}",
+        "s = Shape(x) n = Gather(s, i) e = Expand(n, four) f = Cast<to=1>(e) y = Mul(x, f)",
+        "Expand e computes with the number of rows",
+    ),
+    "attention to all rows": (
+        "float[N,4] x",
+        "float[N,4] y",
+        "",
+        "t = Transpose(x) p = MatMul(x, t) s = Softmax<axis=1>(p) y = MatMul(s, x)",
+        "combines each row with the others",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MIX)
+def test_rows_that_mix(name: str) -> None:
+    inputs, outputs, constants, operators, reason = MIX[name]
+    assert reason in why(parsed(inputs, outputs, constants, operators))
+
+
+def test_a_branch_that_reads_rows_mixes_and_one_that_does_not_keeps() -> None:
+    """The body of an If reads tensors around it by name."""
+    body = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["n"])],
+        "body",
+        [],
+        [helper.make_tensor_value_info("n", TensorProto.FLOAT, None)],
+    )
+    proto = parsed("float[N,4] x", "float[N,4] y", "bool b = {1}, float[4] c = {1,2,3,4}", "y = Mul(x, c)")
+    branch = helper.make_node("If", ["b"], ["z"], name="if", then_branch=body, else_branch=body)
+    proto.graph.node.insert(0, branch)
+    assert "If if runs its subgraph on all rows together" in why(proto)
+    for graph in (attribute.g for attribute in branch.attribute):
+        graph.node[0].input[0] = "c"
+    del proto.graph.node[0]
+    proto.graph.node.insert(0, branch)
+    assert why(proto) == ""
+
+
+def test_components_are_followed_from_one_to_the_next() -> None:
+    first = parsed("float[N,4] x", "float[N,4] t", W4, "t = MatMul(x, w)")
+    second = parsed("float[N,4] t", "float[N,4] y", "", "y = Relu(t)")
+    mixing = parsed("float[N,4] t", "float[N,4] y", "", "y = Softmax<axis=0>(t)")
+    assert why_rows_mix([first, second], ["x"], ["y"]) == ""
+    assert "Softmax y" in why_rows_mix([first, mixing], ["x"], ["y"])
+
+
+def test_stale_shapes_in_the_file_do_not_count() -> None:
+    proto = parsed("float[N,4] x", "float[N,4] y", "int64[2] pairs = {-1, 2}", "t = Reshape(x, pairs) y = Relu(t)")
+    proto.graph.value_info.append(helper.make_tensor_value_info("t", TensorProto.FLOAT, ["N", 4]))
+    assert "output y" in why(proto)

@@ -1,0 +1,111 @@
+"""Float16: the blocks beyond its range, and a model's answers in true float16."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import taglio
+from taglio.errors import BadOption
+from taglio.flow.quantize import quantize
+from taglio.flow.work import Work
+from taglio.quantize.float16_range import LARGEST, beyond_float16, in_true_float16
+from taglio.quantize.library import float16
+from taglio.quantize.scheme import DEFAULT_SCHEME
+from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
+
+WIDTH = 16
+DRAWS = np.random.default_rng(0)
+BEFORE, AFTER = (DRAWS.standard_normal((WIDTH, WIDTH)).astype(np.float32) for _ in range(2))
+
+
+def opened(gain: float, after: np.ndarray = AFTER) -> Work:
+    """x → MatMul → × gain → × 1/gain → MatMul: the middle reaches about 10 × `gain`."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "before"], ["a"], name="first"),
+        helper.make_node("Mul", ["a", "gain"], ["large"], name="up"),
+        helper.make_node("Mul", ["large", "back"], ["small"], name="down"),
+        helper.make_node("MatMul", ["small", "after"], ["y"], name="last"),
+    ]
+    constants = {"before": BEFORE, "gain": np.float32(gain), "back": np.float32(1.0 / gain), "after": after}
+    stored = [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in constants.items()]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, WIDTH])]
+    wanted = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, WIDTH])]
+    graph = helper.make_graph(nodes, "stream", given, wanted, stored)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    inputs = np.random.default_rng(1).standard_normal((40, WIDTH)).astype(np.float32)
+    return taglio.Model(proto, {"x": inputs}, threads=1, runtime=NAME)
+
+
+def in_numpy(x: np.ndarray, gain: float) -> np.ndarray:
+    """All of it in float16, products summed in float32."""
+    half = np.float16
+    with np.errstate(over="ignore", invalid="ignore"):
+        a = (x.astype(half).astype(np.float32) @ BEFORE.astype(half).astype(np.float32)).astype(half)
+        small = (a * half(gain)) * half(1.0 / gain)
+        return np.asarray((small.astype(np.float32) @ AFTER.astype(half).astype(np.float32)).astype(half), np.float32)
+
+
+@pytest.mark.parametrize("gain", [4.0, 60000.0])
+def test_true_float16_is_that_of_numpy(gain: float) -> None:
+    work = opened(gain)
+    proto = in_true_float16(float16(work.model, work.graph, [block.name for block in work.graph.blocks]))
+    assert proto is not None
+    sample = work.data.held_out.samples[0]
+    (found,) = open_session(proto, SessionOptions(1)).run(None, dict(sample))
+    wanted = in_numpy(sample["x"], gain)
+    assert np.isfinite(wanted).all() == (gain < 100.0)
+    assert np.array_equal(np.isfinite(found), np.isfinite(wanted))
+    assert np.allclose(found, wanted, rtol=2e-3, atol=2e-3, equal_nan=True)
+
+
+def test_blocks_beyond_the_range_stay_in_float32_and_the_first_is_named() -> None:
+    work = opened(60000.0)
+    proto, report = quantize(work, "float16")
+    assert any("of 4 blocks left in float32: large reaches" in note and "65504" in note for note in report.notes)
+    assert report.error < 0.01
+    rounded = in_true_float16(proto)
+    assert rounded is not None
+    for sample, answers in zip(work.data.held_out.samples[:4], work.float_answers(4), strict=True):
+        (found,) = open_session(rounded, SessionOptions(1)).run(None, dict(sample))
+        assert np.linalg.norm(found - answers[0]) < 0.01 * np.linalg.norm(answers[0])
+
+
+def test_a_range_within_float16_leaves_nothing_out() -> None:
+    work = opened(4.0)
+    names = [block.name for block in work.graph.blocks]
+    assert beyond_float16(work.model, work.graph, names, work.ranges(DEFAULT_SCHEME).low_high) == {}
+    _, report = quantize(work, "float16")
+    assert report.blocks == report.candidates == len(names)
+    assert any("true float16" in note for note in report.notes)
+
+
+def test_weights_count_by_their_values() -> None:
+    after = AFTER.copy()
+    after[0, 0] = 2.0 * LARGEST
+    work = opened(4.0, after)
+    beyond = beyond_float16(work.model, work.graph, [block.name for block in work.graph.blocks], {})
+    assert [*beyond.values()] == ["after reaches 1.31e+05; float16 ends at 65504"]
+
+
+def test_nothing_left_is_refused_with_the_tensor() -> None:
+    work = opened(60000.0)
+    with pytest.raises(BadOption, match="no block can be float16: large reaches"):
+        quantize(work, "float16", blocks="up")
+
+
+def test_the_case_of_a_growing_residual_stream() -> None:
+    case = Path(__file__).parents[3] / "shared/cases/40_float16_overflow.onnx"
+    if not case.is_file():
+        pytest.skip("the public complaint's graph is not here")
+    work = taglio.Model(case, case.with_suffix(".npz"), threads=1, runtime=NAME)
+    every = float16(work.model, work.graph, [block.name for block in work.graph.blocks])
+    overflowing = in_true_float16(every)
+    assert overflowing is not None
+    feed = dict(work.data.held_out.samples[0])
+    assert np.isnan(open_session(overflowing, SessionOptions(1)).run(None, feed)[0]).all()
+    proto, report = quantize(work, "float16")
+    assert report.error < 0.01
+    assert onnx.TensorProto.FLOAT16 in {tensor.data_type for tensor in proto.graph.initializer}

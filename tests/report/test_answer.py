@@ -1,0 +1,190 @@
+"""The first line of `taglio optimize`, its small table, and how a speed reads that no race confirmed."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from taglio.confirm.speedup import Speedup
+from taglio.error.loss import Bound, Metric
+from taglio.error.tally import OtherLoss
+from taglio.flow.outcome import Outcome, Variant
+from taglio.flow.stopping import STOPPED
+from taglio.flow.workspace import DEPLOY
+from taglio.model.load import Model, load
+from taglio.report import answer, page, terminal
+from taglio.report.material import Material, gather
+from taglio.report.parts import Cell, Table
+from taglio.report.units import about
+from tests.models import digits_model
+from tests.report.made_up import fill, wall
+from tests.report.seen import Seen
+
+CONFIRMED = Speedup(1.53, 1.47, 1.60, 1.43, 8, 9e-3, 5.9e-3)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load(digits_model())
+
+
+@pytest.fixture(scope="module")
+def folder(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("answer")
+    fill(folder, model)
+    (folder / DEPLOY).mkdir()
+    return folder
+
+
+@pytest.fixture
+def material(folder: Path) -> Material:
+    return gather(folder)
+
+
+@pytest.fixture
+def outcome(material: Material) -> Outcome:
+    assert material.outcome is not None
+    return material.outcome
+
+
+def kept_float(outcome: Outcome) -> Outcome:
+    """The outcome of a search that found nothing faster than float."""
+    return replace(outcome, plan=replace(outcome.float32, name="plan"))
+
+
+def printed(outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[str], **how: bool) -> list[str]:
+    terminal.outcome(Path("out"), replace(material, outcome=outcome), **how)
+    return capsys.readouterr().out.replace("\u00a0", " ").splitlines()
+
+
+def test_a_confirmed_speed_up_is_the_first_line(
+    outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faster = replace(outcome, speedup=CONFIRMED, plan=replace(outcome.plan, runtime="openvino-bf16"))
+    lines = printed(faster, material, capsys)
+    assert lines[0] == (
+        "1.53 × (1.47 to 1.60) as fast as float32, error 0.800 % of 1 % allowed: out/deploy/ for OpenVINO"
+    )
+    assert "not confirmed" not in " ".join(line for line in lines if line.startswith(("1.53", "plan")))
+    assert lines[-1] == "wrote out/components/model.onnx and out/report.html"
+
+
+def test_a_speed_up_that_was_not_confirmed_says_so(
+    outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = printed(outcome, material, capsys)
+    assert lines[0] == (
+        "about 2.0 × as fast as float32, not confirmed; error 0.800 % of 1 % allowed: out/deploy/ for ONNX Runtime"
+    )
+    assert [line for line in lines if line.startswith("plan ") and "about 2.0 ×, not confirmed" in line]
+    told = terminal.outcome_object(Path("out"), outcome)
+    assert (told["speedup"], told["speedup_low"], told["speedup_high"]) == (None, None, None)
+
+
+def test_float_that_stays_says_why_in_the_same_line(
+    outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = printed(kept_float(outcome), material, capsys)
+    assert lines[0] == "float32 stays: no form that keeps 1 % is faster: out/deploy/ for ONNX Runtime"
+    assert not [line for line in lines if line.startswith("plan ")]
+    both = replace(kept_float(outcome), also=(Bound(Metric("ctc", True, labelled=True, float_value=0.9), 0.02),))
+    assert "that keeps 1 %, ctc loss 2.00% is" in answer.sentence(both, "out").replace("\u00a0", " ")
+
+
+def test_float_in_another_runtime_is_an_answer_too(outcome: Outcome) -> None:
+    moved = replace(kept_float(outcome), speedup=CONFIRMED)
+    moved = replace(moved, plan=replace(moved.plan, runtime="openvino"))
+    assert answer.sentence(moved, "out/deploy").startswith(
+        "1.53 × (1.47 to 1.60) as fast as float32, error 0\u00a0% of"
+    )
+
+
+def test_what_cannot_leave_is_in_the_components(model: Model, tmp_path: Path) -> None:
+    fill(tmp_path, model)
+    assert gather(tmp_path).built_in == "components"
+
+
+def test_all_int8_and_larger_limits_never_have_a_confirmed_speed(
+    outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faster = replace(outcome, speedup=CONFIRMED)
+    (row,) = [line for line in printed(faster, material, capsys) if line.startswith("all int8")]
+    assert "about 1.8 ×, not confirmed" in row and "2.30 % (beyond the limit)" in row
+    text, _ = page.render(replace(material, outcome=faster))
+    header = Seen()
+    header.feed(text)
+    words = header.sections["header"].replace("\u00a0", " ")
+    assert "1.53 × (1.47 to 1.60) as fast as float32, error 0.800 % of 1 % allowed: deploy/ for ONNX Runtime" in words
+    # Every other speed is marked, but the predicted ratios in their own row.
+    measured, predicted, after = words.partition("speed-up predicted")
+    assert predicted
+    others = re.findall(r"(?<!about )\b\d+\.\d+ ?×(?! \()", measured + after.partition("p95")[2])
+    assert others == []
+
+
+def test_the_prediction_is_a_ratio_from_which_drift_cancels(outcome: Outcome) -> None:
+    before = outcome.predicted_ratio(outcome.plan)
+    assert before == pytest.approx(9e-3 / 4.5e-3)
+
+    def slower(variant: Variant) -> Variant:
+        return replace(variant, latency=wall(2.0 * variant.latency.median_s))
+
+    drifted = replace(outcome, drift=2.0, float32=slower(outcome.float32), plan=slower(outcome.plan))
+    assert drifted.predicted_ratio(drifted.plan) == pytest.approx(before)
+    elsewhere = replace(outcome.plan, runtime="elsewhere")
+    assert outcome.predicted_ratio(elsewhere) is None
+    assert terminal.outcome_object(Path("out"), outcome)["plan"]["predicted_ratio_to_float"] == pytest.approx(2.0)
+
+
+def test_the_rest_is_printed_under_verbose_alone(
+    outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[str]
+) -> None:
+    details = ("scheme ", "p95 measured", "threads: ", "took ", "The plan has")
+    brief, verbose = (" ".join(printed(outcome, material, capsys, verbose=how)) for how in (False, True))
+    assert [detail for detail in details if detail in brief] == []
+    assert [detail for detail in details if detail not in verbose] == []
+
+
+def test_latencies_are_those_of_the_race_where_there_was_one(outcome: Outcome, material: Material) -> None:
+    raced = replace(outcome, speedup=replace(CONFIRMED, float_s=8e-3, plan_s=5e-3))
+    for made, latencies in ((outcome, ["9.00", "5.00", "4.50"]), (raced, ["8.00", "–", "5.00"])):
+        (table,) = answer.tables(made)
+        assert isinstance(table, Table)
+        column = [*table.head].index("latency")
+        assert [str(row[column]).removesuffix("\u00a0ms") for row in table.rows] == latencies
+    text, _ = page.render(replace(material, outcome=raced))
+    assert "5.00\u00a0ms" in text and "per inference; float 8.00\u00a0ms" in text
+
+
+def test_further_limits_stand_in_the_table(outcome: Outcome) -> None:
+    tokens = Metric("tokens", True)
+
+    def scored(variant: Variant, loss: float) -> Variant:
+        return replace(variant, others=(OtherLoss(tokens, loss, 1.0 - loss),))
+
+    limited = replace(outcome, also=(Bound(tokens, 0.02),), int8=scored(outcome.int8, 0.03))
+    limited = replace(limited, plan=scored(outcome.plan, 0.015))
+    (table,) = answer.tables(limited)
+    assert isinstance(table, Table)
+    column = [*table.head].index("tokens (limit 98.00%\u00a0agree)")
+    cells = {str(row[0]): row[column] for row in table.rows}
+    assert cells["float32"] == "–" and cells["plan"] == "98.50%\u00a0agree"
+    assert cells["all int8"] == Cell("97.00%\u00a0agree", "bad", "beyond the limit")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(2.0, "about 2.0 ×"), (0.853, "about 0.85 ×"), (12.4, "about 12 ×"), (float("inf"), "about ∞ ×")],
+)
+def test_an_unconfirmed_ratio_has_two_digits(ratio: float, text: str) -> None:
+    assert about(ratio) == text
+
+
+def test_a_search_that_was_stopped_does_not_say_that_nothing_is_faster(outcome: Outcome) -> None:
+    same = replace(outcome.plan, int8_blocks=0, runtime=outcome.float32.runtime)
+    stopped = replace(outcome, plan=same, speedup=None, notes=(STOPPED,))
+    assert answer.sentence(stopped, "out/deploy").startswith(
+        "float32 so far: the search was stopped before a faster form"
+    )
+    assert answer.sentence(replace(stopped, notes=()), "out/deploy").startswith("float32 stays: no form that keeps")

@@ -1,0 +1,134 @@
+"""Which notes are remarks, in which order, and that every kind is one that a stage writes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import taglio
+from taglio.data.spec import InputSpec
+from taglio.deploy.processor_needs import Needs, unsafe_processors
+from taglio.error import doubts
+from taglio.error.loss import RELATIVE, Metric
+from taglio.error.tasks.task import parse_task
+from taglio.flow.curve import Level
+from taglio.flow.joined_rows import RowErrors
+from taglio.flow.outcome import InPlace, Outcome
+from taglio.model.load import Model, load
+from taglio.profile import busy
+from taglio.quantize.scheme import DEFAULT_SCHEME
+from taglio.report import remarks, terminal
+from taglio.report.material import Material, gather
+from tests.models import digits_model
+from tests.report.made_up import fill
+
+SOURCE = Path(taglio.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load(digits_model())
+
+
+@pytest.fixture
+def material(model: Model, tmp_path: Path) -> Material:
+    fill(tmp_path, model)
+    return gather(tmp_path)
+
+
+@pytest.fixture
+def outcome(material: Material) -> Outcome:
+    assert material.outcome is not None
+    return material.outcome
+
+
+def written_by_stages() -> list[str]:
+    """Notes as the functions word them, from values."""
+    image = InputSpec("x", (1, 3, 8, 8), "float32")
+    pixels, fractions = ([{"x": np.full((1, 3, 8, 8), value, np.float32)}] for value in (200.0, 0.5))
+    values = np.array([[0.0], [9.0]])
+    saturating = replace(DEFAULT_SCHEME, reduced_range=False) if DEFAULT_SCHEME.reduced_range else DEFAULT_SCHEME
+    return [
+        doubts.values_fed([image], fractions, {"x": "divides by 255"}),
+        doubts.values_fed([image], pixels, {}),
+        *doubts.constant_inputs(pixels),
+        *doubts.few_inputs([b"a", b"a"], [b"a"]),
+        doubts.sizes_measured([InputSpec("x", ("batch", "length"), "float32")], [{"x": np.zeros((1, 4), np.float32)}]),
+        doubts.no_numbers([[np.array([np.nan], np.float32)]], ["y"]),
+        doubts.too_few_inputs(values, np.ones((2, 1)), ["y"], 2),
+        doubts.coarse_metric(Metric("top1", True), 10),
+        doubts.exchanged_rows(RELATIVE, ["boxes"]),
+        doubts.nothing_changed(RELATIVE, 0.0, 3, 10),
+        doubts.saturating_sums(saturating, saturates=True),
+        doubts.constant_outputs([[np.zeros(2, np.float32)]] * 2, ["y"]),
+        str(RowErrors(8, 0.01, 0.05)),
+        busy.doubt(0.5) or "",
+        *unsafe_processors(Needs(("int8",), bfloat16=True), ("avx2",)),
+        *unsafe_processors(Needs(("int8",)), ("avx512_vnni",)),
+    ]
+
+
+def test_the_notes_of_the_stages_have_a_kind() -> None:
+    assert all(written_by_stages())
+    assert [note for note in written_by_stages() if remarks.is_fact(note)] == []
+    assert [note for note in written_by_stages() if not any(kind.phrase in note for kind in remarks.KINDS)] == []
+
+
+@pytest.mark.parametrize("phrase", [*(kind.phrase for kind in remarks.KINDS), *remarks.FACTS])
+def test_every_phrase_is_one_that_some_stage_writes(phrase: str) -> None:
+    """A note that is worded anew, and not here, would lose its place and its advice."""
+    sources = (path for path in SOURCE.rglob("*.py") if path.name != "remarks.py")
+    texts = (path.read_text(encoding="utf-8").replace('"\n', "\n") for path in sources)
+    # A string may go on in the next line, and have values in it: the longest part between them is looked for.
+    assert any(phrase.strip() in " ".join(text.replace('f"', "").replace('"', "").split()) for text in texts)
+
+
+def test_the_most_important_remarks_come_first_and_five_are_printed(
+    outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = (
+        "values fed: image 0 to 1",
+        "something that no kind knows",
+        "2 of 9 held-out inputs are also calibration inputs: errors on others may be larger",
+        "few inputs: 2 for the ranges and 3 for the error; give more data",
+        "schemes were not compared; a higher effort compares them",
+        "the float model's output has NaN, which must stay NaN: y for 1 of 2 inputs",
+        "the labels were not used: top-1 accuracy needs a class",
+    )
+    busy_outcome = replace(outcome, notes=notes, doubt="the machine was busy: run again when it is quiet")
+    lines = remarks.ranked(busy_outcome)
+    starts = ["the float model's output", "few inputs", "2 of 9 held-out", "the machine was busy", "the labels were"]
+    assert [line for line, start in zip(lines, starts, strict=False) if not line.startswith(start)] == []
+    assert lines[0].endswith("; check the data and their preprocessing") and lines[-1] == notes[1]
+    assert remarks.facts(busy_outcome) == notes[:1]
+    terminal.outcome(Path("out"), replace(material, outcome=busy_outcome))
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("- ")]
+    assert len(printed) == remarks.MOST + 1 and printed[-1] == "- 2 more in out/report.html, or with --verbose"
+
+
+def test_a_larger_limit_is_offered_with_the_option_that_asks_for_it(outcome: Outcome) -> None:
+    gaining = replace(outcome, curve=(Level(0.03, 2.5, 5),))
+    assert remarks.ranked(gaining) == (
+        "a larger limit is predicted to give about 2.5 × at 3.00\u00a0%, not confirmed; ask for it with --max-error 3% "
+        "if that is allowed",
+    )
+    assert remarks.ranked(replace(outcome, curve=(Level(0.03, 1.0, 5),))) == ()
+
+
+def test_float_that_stays_because_nothing_can_be_int8_says_so(outcome: Outcome) -> None:
+    stays = replace(outcome, plan=outcome.float32, int8=replace(outcome.int8, int8_blocks=0))
+    assert "no block computes in int8; taglio inspect MODEL --blocks all says why" in remarks.ranked(stays)
+
+
+def test_the_blank_of_a_reader_is_a_remark() -> None:
+    task = parse_task("ctc:blank=0")
+    assert task.parameters["blank"] == 0
+    assert not remarks.is_fact("class 9 is 95% of the characters read with ctc:blank=0: if it is the blank, give 9")
+
+
+def test_a_runtime_that_is_not_installed_is_offered_once(outcome: Outcome) -> None:
+    reason = "needs OpenVINO: pip install 'taglio[openvino]'"
+    places = [InPlace(name, "openvino", None, None, False, False, reason) for name in ("float32", "plan 1")]
+    absent = replace(outcome, places=(*places, InPlace("int8", "openvino-bf16", None, None, False, False, "slower")))
+    assert remarks.ranked(absent) == (f"openvino: {reason}",)

@@ -1,0 +1,284 @@
+"""Requests that are joined, that must not be, and that are malformed, from many threads at once."""
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from taglio.cli.parser import build_parser
+from taglio.data.spec import InputSpec
+from taglio.flow.joining import batched_inputs
+from taglio.flow.work import Setup
+from taglio.model.inputs import spec_of
+from taglio.runtimes import openvino
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.serve.queue import Limits
+from taglio.serve.served import open_model, session_options
+from taglio.serve.tensors import DATATYPES
+from tests.end_to_end.command import SHARED
+from tests.serve.conftest import Server, product, start, stop, workspace
+from tests.serve.test_queue import Model, queue_of, rows
+
+# Of requests that the runtime refuses, the reason; of others the answer.
+Answer = Mapping[str, np.ndarray] | str
+_NUMPY = {name: np.dtype(key) for key, name in DATATYPES.items() if key != "object"}
+
+
+def graph(inputs: str, outputs: str, constants: str, operators: str) -> onnx.ModelProto:
+    head = '<ir_version: 9, opset_import: ["" : 17]>'
+    return parser.parse_model(f"{head} g ({inputs}) => ({outputs}) <{constants}> {{ {operators} }}")
+
+
+ALONE = {
+    "five": graph(
+        "float[batch,8] x",
+        "float[M] y",
+        "int64[1] k = {5}, int64[1] flat = {-1}",
+        "v, i = TopK(x, k) y = Reshape(v, flat)",
+    ),
+    "tokens": graph("float[batch,S,4] x", "float[M,4] y", "int64[2] flat = {-1, 4}", "y = Reshape(x, flat)"),
+    "detections": graph(
+        "float[batch,4] x",
+        "int64[M,2] y",
+        "float t = {2.5}",
+        "b = Greater(x, t) n = NonZero(b) y = Transpose(n)",
+    ),
+    # Two random feeds do not have values above 2.5, and the greatest of all rows divides.
+    "coupled": graph(
+        "float[batch,4] x",
+        "float[batch,4] y",
+        "float t = {4.0}",
+        "m = ReduceMax<keepdims=0>(x) c = Max(m, t) y = Div(x, c)",
+    ),
+}
+JOINED = {
+    "product": product(),
+    "masked": graph(
+        "int64[batch,S] ids, int64[batch,S] mask",
+        "float[batch,3] y",
+        "float[7,3] table = {1,2,3, 0,1,0, 4,4,1, 2,2,2, 3,1,0, 5,0,5, 1,1,0}, int64[1] a = {2}, int64[1] one = {1}",
+        "e = Gather(table, ids) u = Unsqueeze(mask, a) f = Cast<to=1>(u) m = Mul(e, f) "
+        "y = ReduceSum<keepdims=0>(m, one)",
+    ),
+}
+SHARED_ALONE = {
+    path.stem: onnx.load(path)
+    for name in ("47_rows_times_five", "51_tokens_flattened")
+    if (path := SHARED / "cases" / f"{name}.onnx").exists()
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_rows_that_mix_are_not_joined(tmp_path: Path, name: str) -> None:
+    model = open_model(workspace(tmp_path, ALONE[name]), name, "1")
+    assert model.warm and model.alone
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_rows_that_keep_apart_are_joined(tmp_path: Path, name: str) -> None:
+    assert open_model(workspace(tmp_path, JOINED[name]), name, "1").alone == ""
+
+
+def sent(rng: np.random.Generator, proto: onnx.ModelProto) -> dict[str, np.ndarray]:
+    """One to three rows; of several inputs, one in five requests has a row more in the last."""
+    count, length = int(rng.integers(1, 4)), int(rng.integers(2, 4))
+    feed = {}
+    for value in proto.graph.input:
+        spec = spec_of(value)
+        shape = [count, *(size if isinstance(size, int) else length for size in (spec.shape or ())[1:])]
+        floats = 2 * rng.standard_normal(shape)
+        feed[spec.name] = (floats if spec.dtype == "float32" else rng.integers(0, 7, shape)).astype(spec.dtype)
+    if len(feed) > 1 and rng.random() < 0.2:
+        last = [*feed][-1]
+        feed[last] = np.concatenate([feed[last], feed[last][:1]])
+    return feed
+
+
+def asked(connection: http.client.HTTPConnection, name: str, feed: Mapping[str, np.ndarray]) -> Answer:
+    """The answer to a request with binary tensors, or why there is none."""
+    inputs = [
+        {
+            "name": key, "datatype": DATATYPES[value.dtype.name], "shape": value.shape,
+            "parameters": {"binary_data_size": value.nbytes},
+        }
+        for key, value in feed.items()
+    ]  # fmt: skip
+    head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    body = b"".join((head, *(value.tobytes() for value in feed.values())))
+    connection.request("POST", f"/v2/models/{name}/infer", body, headers)
+    response = connection.getresponse()
+    raw = response.read()
+    if response.status != 200:
+        assert response.status == 400
+        return str(json.loads(raw)["error"])
+    length = int(response.headers["Inference-Header-Content-Length"])
+    answer, at = {}, length
+    for output in json.loads(raw[:length])["outputs"]:
+        size = output["parameters"]["binary_data_size"]
+        answer[output["name"]] = np.frombuffer(raw[at : at + size], _NUMPY[output["datatype"]]).reshape(output["shape"])
+        at += size
+    return answer
+
+
+@pytest.mark.whole
+@pytest.mark.alone
+@pytest.mark.parametrize("seconds", [3.0, pytest.param(20.0, marks=pytest.mark.slow)])
+def test_every_answer_is_that_of_the_request_alone(tmp_path: Path, seconds: float) -> None:
+    """Twelve clients send requests of one to three rows, some malformed, to models that must and must not join."""
+    models = {**ALONE, **JOINED, **SHARED_ALONE}
+    sessions = {name: open_session(proto, SessionOptions(1)) for name, proto in models.items()}
+    places = [f"{name}={workspace(tmp_path / name, proto)}" for name, proto in models.items()]
+    counts = dict.fromkeys((*models, "refused"), 0)
+    wrong: list[str] = []
+    server = start(*places, "--batch-wait-ms", "1")
+    until = time.monotonic() + seconds
+
+    def client(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        connection = http.client.HTTPConnection(*server.address, timeout=30)
+        while time.monotonic() < until and not wrong:
+            name = str(rng.choice([*models]))
+            feed = sent(rng, models[name])
+            answer = asked(connection, name, feed)
+            if len({len(value) for value in feed.values()}) > 1:
+                counts["refused"] += 1
+                if not isinstance(answer, str) or not all(key in answer for key in feed):
+                    wrong.append(f"{name}: inputs of different rows: {answer}")
+                continue
+            counts[name] += 1
+            outputs = [each.name for each in models[name].graph.output]
+            expected = dict(zip(outputs, sessions[name].run(outputs, feed), strict=True))
+            if isinstance(answer, str):
+                wrong.append(f"{name}: {answer}")
+            elif any(value.shape != expected[key].shape for key, value in answer.items()):
+                wrong.append(f"{name}: shapes of another answer")
+            elif not all(np.allclose(value, expected[key], rtol=1e-4, atol=1e-5) for key, value in answer.items()):
+                wrong.append(f"{name}: values of another answer")
+        connection.close()
+
+    clients = [threading.Thread(target=client, args=(seed,)) for seed in range(12)]
+    for each in clients:
+        each.start()
+    for each in clients:
+        each.join()
+    joined = {name: executions(server, name) < counts[name] for name in models}
+    assert stop(server) == (0, "")
+    assert wrong == [] and min(counts.values()) > 0
+    assert joined == {name: name in JOINED for name in models}
+
+
+def executions(server: Server, name: str) -> int:
+    connection = http.client.HTTPConnection(*server.address, timeout=30)
+    connection.request("GET", f"/v2/models/{name}/stats")
+    answer = json.loads(connection.getresponse().read())
+    connection.close()
+    return int(answer["model_stats"][0]["execution_count"])
+
+
+def test_an_answer_of_other_rows_is_taken_apart_and_ends_joining(caplog: pytest.LogCaptureFixture) -> None:
+    """What the graph and the samples do not show: a runtime that answers a batch with other rows."""
+
+    class Short(Model):
+        def run(self, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+            (answer,) = super().run(feed)
+            return [answer[:2]]
+
+    model = Short()
+    queue = queue_of(model, Limits())
+    first = queue.submit(rows(1))
+    model.running.wait(10)
+    others = [queue.submit(rows(1, value)) for value in (2.0, 3.0, 4.0)]
+    model.free.set()
+    assert first.result(10)["y"].tolist() == [[2.0, 2.0]]
+    assert [other.result(10)["y"].tolist() for other in others] == [[[4.0, 4.0]], [[6.0, 6.0]], [[8.0, 8.0]]]
+    (line,) = caplog.messages
+    assert "requests run alone: output y of a batch of 3 rows had the shape [2, 2]" in line
+    assert queue.alone and queue.close(10) == 0
+
+
+def test_a_request_whose_inputs_differ_in_rows_is_never_joined() -> None:
+    """Where the model gives their first dimensions no common name, such a request is its own affair."""
+    model = Model()
+    queue = queue_of(model, Limits())
+    futures = [queue.submit(rows(1))]
+    model.running.wait(10)
+    futures += [queue.submit({**rows(1), "other": np.ones((2, 2), np.float32)})]
+    futures += [queue.submit(rows(1)) for _ in range(2)]
+    model.free.set()
+    assert [future.result(10)["y"].shape for future in futures] == [(1, 2)] * 4
+    assert model.batches == [1, 1, 2] and queue.close(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("dims", "planned", "joined", "batched"),
+    [
+        (("batch", "batch"), {}, False, ("a", "b")),
+        (("batch", "tokens"), {}, True, ("a",)),
+        ((None, None), {}, False, ()),
+        ((None, None), {}, True, ("a", "b")),
+        ((1, "batch"), {}, False, ("b",)),
+        (("batch", "batch"), {"a": (4, 2), "b": (1, 2)}, False, ()),
+    ],
+)
+def test_which_inputs_must_have_equal_rows(
+    dims: tuple[str | int | None, ...], planned: dict[str, tuple[int, ...]], joined: bool, batched: tuple[str, ...]
+) -> None:
+    inputs = [InputSpec(name, (dim, 2), "float32") for name, dim in zip("ab", dims, strict=True)]
+    assert batched_inputs(inputs, planned, joined=joined) == batched
+
+
+@pytest.mark.parametrize(
+    ("plan", "asked_for", "models", "cores", "threads"),
+    [(8, None, 1, 2, 8), (2, None, 4, 2, 1), (2, None, 2, 8, 2), (8, None, 2, 8, 4), (2, 6, 4, 2, 6)],
+)
+def test_several_models_share_the_processors(
+    plan: int, asked_for: int | None, models: int, cores: int, threads: int
+) -> None:
+    setup = Setup("m.onnx", {}, "d.npz", "", 0, plan, True, "all")
+    options = session_options(setup, asked_for, models, cores)
+    assert options.threads == threads and options.spinning == (models == 1)
+
+
+def test_models_that_share_the_processors_run_one_request_at_a_time() -> None:
+    model = queue_of(Model(concurrent=True), Limits()).model
+    assert model.at_once(0.0) == 2 and replace(model, shares=True).at_once(0.0) == 1
+
+
+def test_port_is_what_everyone_types_first() -> None:
+    parse = build_parser().parse_args
+    assert (
+        parse(["serve", "out", "--port", "9000"]).http_port == parse(["serve", "out", "--http-port", "9000"]).http_port
+    )
+
+
+def test_openvino_takes_the_limit_of_its_kernel_cache(tmp_path: Path) -> None:
+    pytest.importorskip("openvino", reason="taglio[openvino] is not installed")
+    path = tmp_path / "m.onnx"
+    onnx.save(product(), path)
+    for limit in (0, 10):
+        session = openvino.open_session(path, SessionOptions(1, runtime="openvino", kernel_cache=limit))
+        for count in (1, 2, 3):
+            assert session.run(["y"], rows_of(count))[0].shape == (count, 4)
+
+
+def rows_of(count: int) -> dict[str, np.ndarray]:
+    return {"x": np.ones((count, 4), np.float32)}
+
+
+def test_samples_of_the_data_confirm_what_the_graph_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should the graph be misread, samples show what random values do not: here rows above 3 change the others."""
+    monkeypatch.setattr("taglio.flow.joining.why_rows_mix", lambda *_: "")
+    folder = workspace(tmp_path / "model", ALONE["coupled"])
+    assert open_model(folder, "m", "1").alone == ""
+    np.savez(tmp_path / "d.npz", x=np.arange(40, dtype=np.float32).reshape(10, 4))
+    monkeypatch.chdir(tmp_path)  # the workspace names its data d.npz
+    assert "output y of 4 samples in a batch differs by" in open_model(folder, "m", "1").alone

@@ -1,0 +1,61 @@
+"""Pages that are written by hand agree with the code: messages that are quoted, files that are named."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from taglio.cli.words import as_flags
+from taglio.deploy import verify, write
+from taglio.flow import workspace
+from taglio.transaction import EMITTED, FOLDERS, STANDBY
+from tests.end_to_end.command import ROOT
+
+ANY = "…"
+MESSAGES = re.findall(r"^```text\n(.+)\n```$", (ROOT / "docs" / "troubleshooting.md").read_text("utf-8"), re.MULTILINE)
+
+
+def literals() -> Iterator[str]:
+    """Every text that the source writes, as the command line shows it, with `…` for each value in it."""
+    for path in sorted((ROOT / "src" / "taglio").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.JoinedStr):
+                yield as_flags(
+                    "".join(str(part.value) if isinstance(part, ast.Constant) else ANY for part in node.values)
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield as_flags(node.value)
+
+
+@pytest.fixture(scope="module")
+def source() -> list[str]:
+    return list(literals())
+
+
+def written_by(text: str, message: str) -> bool:
+    """Whether `text` of the source is the whole of a message, or all behind its leading `…`. A value may be empty."""
+    pattern = re.compile(".*".join(re.escape(part) for part in text.split(ANY)))
+    return any(pattern.fullmatch(part) for part in (message, message.removeprefix(ANY)))
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message[:40])
+def test_a_quoted_message_is_written_by_the_code(source: list[str], message: str) -> None:
+    long = [text for text in source if len(text.replace(ANY, "").strip()) >= 12]
+    assert any(written_by(text, message) for text in long)
+
+
+def test_a_message_that_no_code_writes_is_noticed(source: list[str]) -> None:
+    assert not any(written_by(text, "the machine was tired") for text in source if len(text.replace(ANY, "")) >= 12)
+
+
+def test_every_file_of_a_workspace_is_named() -> None:
+    page = (ROOT / "docs" / "workspace.md").read_text(encoding="utf-8")
+    artifacts = ("setup", "graph", "profile", "error", "plan", "run", "delivered", "outcome", "layers", "manifest")
+    assert {workspace.SETUP, workspace.GRAPH, workspace.PROFILE, workspace.ERROR, workspace.PLAN} <= set(artifacts)
+    names = [f"{name}.json" for name in artifacts]
+    names += [name for made in workspace.MADE_FROM.values() for name in made]
+    names += [workspace.FLOAT_MODEL, f"{workspace.RANGES}-*.json", f"{workspace.FLOATS}-*.json"]
+    names += [verify.MANIFEST, verify.SAMPLES, write.README, write.VERIFY, write.PERF_ANALYZER]
+    names += [f"{name}/" for name in (*FOLDERS, STANDBY, EMITTED) if name]
+    assert [name for name in names if name.removeprefix("deploy/") not in page] == []
