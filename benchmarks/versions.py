@@ -1,0 +1,173 @@
+"""Is this code's result as fast as that of another version? Both optimise the same networks on the same machine.
+
+The other version has an environment of its own, named by its Python. The two results of a network are raced as
+delivered, opening after opening, in a process without taglio. The speed-up is the other version's time divided by this
+code's. Where the other version's result is not beyond doubt faster than float, float stands in its place.
+
+Rows are kept in out/benchmarks/versions.jsonl: an interrupted run goes on, and --again starts anew.
+
+python benchmarks/versions.py --other /path/to/bin/python [--cases digits,magika] [--max-error 0.01] [--effort 1]
+                              [--threads 1] [--openings 16]
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from math import exp, fsum, log
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import onnx
+
+from cases import CACHE, markdown, write
+from taglio.confirm.race import Patience, Race, confirm
+from taglio.confirm.speedup import Speedup
+from taglio.deploy import verify
+from taglio.deploy.write import SAMPLES_FOLDER, write_opened, write_source
+from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.scratch import scratch
+from told import TEN, network
+
+KEPT = CACHE / "versions.jsonl"
+OTHER, THIS = "other", "this"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What one version made of a network: seconds of `optimize`, the error and runtime of the result, and its speed-up
+    over float in a long race."""
+
+    seconds: float
+    error: float
+    runtime: str
+    over_float: Speedup
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One network: both versions, and how many times as fast this code's result is."""
+
+    network: str
+    limit: float
+    effort: float
+    other: Version
+    this: Version
+    gain: Speedup
+
+
+def optimized(python: str, name: str, out: Path, options: argparse.Namespace) -> tuple[float, dict[str, Any]]:
+    """Seconds of one `optimize` in a process of its own, and its JSON."""
+    model, data = network(name)
+    command = [python, "-m", "taglio", "optimize", str(model), *data, "--max-error", str(options.max_error)]
+    command += ["--effort", str(options.effort), "--threads", str(options.threads), "--json", "-o", str(out)]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    start = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=CACHE)
+    if done.returncode != 0:
+        raise RuntimeError(f"{name}: {done.stderr.strip().splitlines()[-1:]}")
+    return time.perf_counter() - start, json.loads(done.stdout)
+
+
+def delivered(out: Path, folder: Path, threads: int) -> Path:
+    """The result in `out` as a delivered folder; versions before that had none get one in `folder`."""
+    if (out / "deploy").exists():
+        return out / "deploy"
+    (piece,) = json.loads((out / "components" / "manifest.json").read_text())["body"]["pieces"]
+    path = out / "components" / piece["file"]
+    graph = onnx.load(path, load_external_data=False).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    inputs = [value.name for value in graph.input if value.name not in weights]
+    where = SessionOptions(threads, runtime=piece["runtime"], bfloat16=tuple(piece["bfloat16"]))
+    write_opened(folder, path, inputs, [value.name for value in graph.output], where)
+    return folder
+
+
+def compared(name: str, options: argparse.Namespace, *, is_this_first: bool) -> Row:
+    """Both versions of one network, and the races of their results."""
+    outs = {version: CACHE / "versions" / f"{name}-{version}" for version in (OTHER, THIS)}
+    pythons = {OTHER: options.other, THIS: sys.executable}
+    order = (THIS, OTHER) if is_this_first else (OTHER, THIS)
+    runs = {version: optimized(pythons[version], name, outs[version], options) for version in order}
+    manifest = json.loads((outs[THIS] / "deploy" / verify.MANIFEST).read_text())
+    patience = Patience(
+        openings=options.openings, fewest=options.openings // 2, half_width=0.01, seconds=30.0, slow_seconds=60.0
+    )
+    with scratch() as source, scratch() as other:
+        write_source(source, network(name)[0], manifest["inputs"], manifest["outputs"], options.threads)
+        folders = {OTHER: delivered(outs[OTHER], other, options.threads), THIS: outs[THIS] / "deploy"}
+        with Race(Path(verify.__file__), folders[THIS] / SAMPLES_FOLDER) as race:
+            run_s = runs[THIS][1]["float32"]["latency_s"]
+            over_float = {
+                version: confirm(race, source, folder, run_s, patience) for version, folder in folders.items()
+            }
+            base = folders[OTHER] if over_float[OTHER].low > 1.0 else source
+            gain = confirm(race, base, folders[THIS], run_s, patience)
+    versions = {
+        version: Version(seconds, printed["plan"]["error"], printed["plan"]["runtime"], over_float[version])
+        for version, (seconds, printed) in runs.items()
+    }
+    return Row(name, options.max_error, options.effort, versions[OTHER], versions[THIS], gain)
+
+
+def main() -> int:
+    """Compare what is missing, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--other", required=True, metavar="PYTHON", help="of an environment with the other version")
+    parser.add_argument("--cases", default=",".join(TEN))
+    parser.add_argument("--max-error", type=float, default=0.01)
+    parser.add_argument("--effort", type=float, default=1.0)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--openings", type=int, default=16)
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    options = parser.parse_args()
+    if options.again:
+        KEPT.unlink(missing_ok=True)
+    KEPT.parent.mkdir(parents=True, exist_ok=True)
+    rows = [msgspec.json.decode(line, type=Row) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
+    done = {(row.network, row.limit, row.effort) for row in rows}
+    for number, name in enumerate(options.cases.split(",")):
+        if (name, options.max_error, options.effort) in done:
+            continue
+        try:
+            rows.append(compared(name, options, is_this_first=bool(number % 2)))
+        except (FileNotFoundError, RuntimeError) as error:
+            print(f"skipped: {error}", file=sys.stderr)
+            continue
+        with KEPT.open("a") as file:
+            file.write(msgspec.json.encode(rows[-1]).decode() + "\n")
+        print(" | ".join(cells(rows[-1])), file=sys.stderr, flush=True)
+    head = ["network", "limit", "other", "this", "other ÷ this", "error, other", "this", "optimize, other", "this"]
+    text = markdown(head, [cells(row) for row in rows])
+    if rows:
+        gain, share = (
+            mean([row.gain.ratio for row in rows]),
+            mean([row.this.seconds / row.other.seconds for row in rows]),
+        )
+        text += f"\n\nGeometric means: results {gain:.3f} × as fast, `optimize` takes {share:.2f} of the time."
+    figures = {"rows": [asdict(row) for row in rows]}
+    written = write("versions", figures, text)
+    print(json.dumps({**figures, "wrote": str(written)}) if options.json else f"{text}\nwrote {written}")
+    return 0 if rows else 1
+
+
+def mean(ratios: list[float]) -> float:
+    """The geometric mean."""
+    return exp(fsum(map(log, ratios)) / len(ratios))
+
+
+def cells(row: Row) -> list[str]:
+    """A line of the table."""
+    results = [f"{version.over_float} in {version.runtime}" for version in (row.other, row.this)]
+    errors = [f"{version.error:.2%}" for version in (row.other, row.this)]
+    times = [f"{version.seconds:.0f} s" for version in (row.other, row.this)]
+    return [row.network, f"{row.limit:.0%}", *results, str(row.gain), *errors, *times]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
