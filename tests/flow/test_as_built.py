@@ -10,7 +10,6 @@ import taglio
 from taglio.embedded import digits_data, digits_model
 from taglio.error.loss import RELATIVE, Metric
 from taglio.flow.as_built import AsBuilt, unsure
-from taglio.flow.finalists import as_built
 from taglio.flow.search import Tried
 from taglio.model.graph import Graph
 from taglio.plan.result import Interval, Limits, Placement, Plan
@@ -95,9 +94,6 @@ def test_what_may_hold_and_is_not_known_is_measured() -> None:
     assert not unsure(replace(plan, plan=replace(plan.plan, runtime="onnxruntime")), LIMITS)
     assert not unsure(tried(0.0), LIMITS) and not unsure(tried(0.3, "a"), LIMITS)
     assert not unsure(plan, replace(LIMITS, metric=Metric("tokens", True)))
-    known = as_built(plan, 0.012, LIMITS)
-    assert (known.error, known.holds, known.built) == (0.012, False, True)
-    assert (known.plan.predicted_error.value, known.plan.predicted_error.high) == pytest.approx((0.012, 0.024))
     assert RELATIVE.smooth
 
 

@@ -26,8 +26,9 @@ from taglio.flow.choose_bfloat16 import (
     searched,
     with_int8,
 )
-from taglio.flow.ledger import Measurement, Variant
+from taglio.flow.ledger import NOT_RACED, Measurement, Variant
 from taglio.flow.opening import Model
+from taglio.flow.places import Places
 from taglio.profile import sessions
 from taglio.quantize.qdq import in_bfloat16
 from taglio.runtimes.openvino import BF16, MIXED, NAME
@@ -203,7 +204,7 @@ def test_a_workspace_of_a_mixed_model_is_opened_again(
     work = Model(tiny.model, tiny.data, threads=1)
     tensors = work.graph.blocks[3].outputs
     only = Measurement(Variant(MIXED, "float32"), 0.001, 0.001, 0.0, 0.001)
-    monkeypatch.setattr(screen, "float_everywhere", lambda *_: ([only], tensors))
+    monkeypatch.setattr(screen, "float_everywhere", lambda *_: Places((only,), NOT_RACED, tensors))
     result = taglio.optimize(work, max_error=0.05, effort=0.01, scheme="qdq-u8s8-asym-pc")
     assert result.setup.runtime == MIXED
     assert result.built.bfloat16 == tensors
@@ -218,7 +219,8 @@ def test_a_workspace_of_a_mixed_model_is_opened_again(
 def test_a_profile_by_itself_is_not_of_a_mix(tiny: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Model(tiny.model, tiny.data, threads=1)
     only = Measurement(Variant(MIXED, "float32"), 0.001, 0.001, 0.0, 0.001)
-    monkeypatch.setattr(screen, "float_everywhere", lambda *_: ([only], work.graph.blocks[3].outputs))
+    everywhere = Places((only,), NOT_RACED, work.graph.blocks[3].outputs)
+    monkeypatch.setattr(screen, "float_everywhere", lambda *_: everywhere)
     assert taglio.profile(work, scheme="qdq-u8s8-asym-pc", effort=0.01).conditions.runtime == NAME
 
 

@@ -66,9 +66,9 @@ def test_with_one_runtime_nothing_is_timed_and_the_missing_places_say_why(monkey
     assert work.setup.runtime == "auto"
     monkeypatch.setattr(places, "refusal", lambda name: "" if name == ORT else "it is not installed here")
     monkeypatch.setattr(Work, "time", None)
-    found, bfloat16 = float_everywhere(work, 0.01, Metric())
-    assert usable(found) == {ORT: 0.0} and bfloat16 is None
-    refused = {each.variant.runtime: each.refused for each in found if each.refused}
+    found = float_everywhere(work, 0.01, Metric())
+    assert usable(found.rows) == {ORT: 0.0} and found.bfloat16 is None
+    refused = {row.variant.runtime: row.refused for row in found.rows if row.refused}
     assert refused == dict.fromkeys((NAME, BF16), "it is not installed here")
 
 
@@ -77,10 +77,10 @@ def test_a_model_that_openvino_cannot_mark_is_planned_elsewhere(monkeypatch: pyt
         raise RuntimeError("no such port")
 
     timed_bfloat16(monkeypatch, 0.001, fail)
-    found, bfloat16 = float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric())
-    assert bfloat16 is None
-    assert [each.refused for each in found if each.variant.runtime == MIXED] == ["no such port"]
-    assert {each.variant.runtime for each in found if not each.refused} == {ORT, NAME}
+    found = float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric())
+    assert found.bfloat16 is None
+    assert [row.refused for row in found.rows if row.variant.runtime == MIXED] == ["no such port"]
+    assert {row.variant.runtime for row in found.rows if not row.refused} == {ORT, NAME}
 
 
 def test_a_mix_is_judged_on_more_inputs_than_places_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +101,9 @@ def test_a_mix_is_judged_on_more_inputs_than_places_are(monkeypatch: pytest.Monk
 def test_no_mix_is_tried_where_bfloat16_is_slower_than_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer than all else on a small model."""
     timed_bfloat16(monkeypatch, 0.002, lambda *_: pytest.fail("was tried"))
-    found, bfloat16 = float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric())
-    assert bfloat16 is None and MIXED not in {each.variant.runtime for each in found}
+    found = float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric())
+    assert found.bfloat16 is None and MIXED not in {row.variant.runtime for row in found.rows}
+    assert found.floats.times[BF16].median_s == 0.002
 
 
 def timed_bfloat16(monkeypatch: pytest.MonkeyPatch, seconds: float, mix: Callable[..., object]) -> None:

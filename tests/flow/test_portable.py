@@ -111,10 +111,10 @@ def test_a_scheme_or_a_place_that_is_not_portable_is_refused(monkeypatch: pytest
 
 def test_no_portable_place_computes_in_bfloat16() -> None:
     work = Model(products(), {"x": samples()}, threads=1, portable=True).at(0.01)
-    places, mixed = float_everywhere(work, LIMIT, RELATIVE)
-    refused = {place.variant.runtime: place.refused for place in places}
+    places = float_everywhere(work, LIMIT, RELATIVE)
+    refused = {place.variant.runtime: place.refused for place in places.rows}
     assert refused[openvino.BF16] == "not every processor computes in bfloat16, and a portable plan was asked for"
-    assert openvino.MIXED not in refused and mixed is None
+    assert openvino.MIXED not in refused and places.bfloat16 is None
 
 
 def test_sums_of_the_source_are_made_exact(wide: onnx.ModelProto) -> None:

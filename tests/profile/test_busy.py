@@ -1,16 +1,11 @@
 """Rounds that other programs disturbed are measured again, left out, and said; a plan must win against float."""
 
-import random
 import time
-from dataclasses import replace
 
 import pytest
 
-from taglio.flow.finalists import winner_of
 from taglio.profile import stopwatch
-from taglio.profile.busy import QUIET, Watch, Window, doubt, enough, faster, kept, others_in, others_share, ticks
-from taglio.profile.stopwatch import Timed
-from taglio.profile.wall_time import summarize
+from taglio.profile.busy import QUIET, Watch, Window, doubt, enough, kept, others_in, others_share, ticks
 
 STAT = "cpu  100 0 100 700 100 0 0 50 0 0\ncpu0 60 0 40 300 50 0 0 50 0 0\ncpu1 40 0 60 400 50 0 0 0 0 0\nintr 1 2\n"
 
@@ -78,35 +73,3 @@ def test_what_is_said() -> None:
     assert doubt(0.0, (1.0, 1.2)) is None
     assert "50% of its processors): times may be off by up to 100%" in (doubt(0.5) or "")
     assert "varied by 50%" in (doubt(0.0, (1.0, 1.5)) or "")
-
-
-def timed(samples: list[float]) -> Timed:
-    return Timed(None, summarize(samples), {}, tuple(samples))  # type: ignore[arg-type]
-
-
-def test_a_plan_that_seems_faster_must_win_against_float() -> None:
-    """Float is as fast as the plan; a burst of another program's work moves one median by a fifth."""
-    noise = random.Random(0)
-    steady = [1.0 + noise.uniform(-0.01, 0.01) for _ in range(40)]
-    assert faster([each * 0.9 for each in steady], steady, 1.015)
-    assert not faster(steady, steady, 1.0)
-    scattered = [[noise.lognormvariate(0.0, 0.5) for _ in range(15)] for _ in range(400)]
-    wrong = sum(faster(one, other, 1.015) for one, other in zip(scattered[::2], scattered[1::2], strict=True))
-    assert wrong <= 0.08 * 200
-    medians = [summarize(each).median_s for each in scattered]
-    assert sum(one * 1.015 < other for one, other in zip(medians[::2], medians[1::2], strict=True)) > 0.4 * 200
-
-
-def test_the_winner() -> None:
-    class Holds:
-        holds = True
-
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-    finalists = {"float32": Holds("float32"), "plan 1": Holds("")}
-    float_s = [1.0, 1.1, 1.2, 2.0, 2.1]
-    doubtful, sure = [2.0, 1.0, 1.0, 1.0, 2.2], [0.9, 1.0, 1.1, 1.8, 1.9]
-    for plan_s, winner in ((doubtful, "float32"), (sure, "plan 1")):
-        result = {"float32": timed(float_s), "plan 1": replace(timed(plan_s), reference_s=tuple(float_s))}
-        assert winner_of(finalists, result) == winner  # type: ignore[arg-type]

@@ -52,8 +52,7 @@ def groups_of(monkeypatch: pytest.MonkeyPatch, limit_bytes: int | None) -> tuple
     models = {name: lambda: model for name in "abcde"}
     timed = time_models(models, [feed], SessionOptions(1), EFFORT, kernels=False, limit_bytes=limit_bytes)
     assert [*timed] == [*"abcde"]
-    assert all(len(each.reference_s) == len(each.samples_s) > 0 for each in timed.values())
-    assert timed["a"].reference_s == timed["a"].samples_s
+    assert all(model.wall.runs > 0 for model in timed.values())
     return groups, {name: each.wall.median_s for name, each in timed.items()}
 
 

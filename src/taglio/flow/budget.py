@@ -6,9 +6,8 @@ from typing import Any
 # Fields that the effort scales, and the least effort of those that decide whether a plan is right.
 _SECONDS = (
     "race_s", "schemes_s", "profile_s", "opening_s", "study_s", "alone_s", "verify_s", "plans_s", "refine_s",
-    "finals_s",
 )  # fmt: skip
-_LEAST = {"race_s": 0.1, "opening_s": 0.2, "alone_s": 0.1, "verify_s": 0.1, "plans_s": 0.1, "finals_s": 0.2}
+_LEAST = {"race_s": 0.1, "opening_s": 0.2, "alone_s": 0.1, "verify_s": 0.1, "plans_s": 0.1, "refine_s": 0.2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +21,7 @@ class Budget:
     * `alone_s`: errors of blocks alone, at most; `study_s`: the whole study of errors, where that is longer.
     * `verify_s`: the error of one plan, on at most `verify_inputs` inputs; `plans_s`: the errors of all plans.
     * `solved`: plans that are solved and measured; `solved_again`: after the tables were refined.
-    * `refine_s`: timing the kernels of plans; `finals_s`: timing the finalists.
+    * `refine_s`: racing plans in one place, and again those that are new after the tables were refined.
     * `gain`: what could save less than this share of the time is not measured.
     """
 
@@ -37,8 +36,7 @@ class Budget:
     plans_s: float = 12.0
     solved: int = 6
     solved_again: int = 3
-    refine_s: float = 1.5
-    finals_s: float = 3.0
+    refine_s: float = 2.0
     gain: float = 0.02
 
     def at(self, effort: float) -> "Budget":

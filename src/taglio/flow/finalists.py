@@ -1,42 +1,31 @@
-"""The finals: which plans are timed beside float and all-int8, in which places, in one run; the fastest that keeps the
-limit wins.
+"""Which plans are raced, and which of them wins.
 
-A finalist is a plan in a place, its `Plan.runtime`, and is judged by its error as deployed there. Solves nothing.
+A finalist is a plan in a place, its `Plan.runtime`. Finalists of one place are raced there beside float (plan.py). Here
+the races of all places are put on one scale, and the fastest finalist that is accepted as deployed wins. What is
+reported of it is measured again by confirm.py. Solves and times nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf, isfinite
 
-import onnx
-
-from taglio.error.runtime_part import together
 from taglio.errors import BadData, BadModel, one_line, plural
-from taglio.flow.answers import SOURCE_RUN, Answers, answers, judging
-from taglio.flow.as_built import shifted, unsure
-from taglio.flow.build import quantized
-from taglio.flow.ledger import Measurement
+from taglio.flow.answers import Answers, answers
+from taglio.flow.ledger import Floats, Measurement
 from taglio.flow.outcome import InPlace
 from taglio.flow.search import Tried, best, key_of
 from taglio.flow.unseen import CANDIDATES, Rejected, rejection
 from taglio.flow.work import Work
 from taglio.plan.result import Interval, Limits
-from taglio.profile.busy import faster
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import Effort, Timed
-from taglio.runtimes import cuda
-from taglio.runtimes.onnxruntime import NAME
+from taglio.profile.result import Profile
+from taglio.profile.wall_time import WallTime
 
-# The most solved plans that are timed beside float, all-int8 and the plans by simple rules.
+# The most solved plans that are raced beside float, all-int8 and the plans by simple rules.
 FINALISTS = 3
-# Medians closer than this factor do not show which is faster, even on an idle machine.
+# A plan that is faster by less than this factor in a short race may be so by noise.
 NOISE = 1.015
 PLAIN = (FLOAT_RUN, "int8")
-# At a smaller effort, only those finalists are timed that may win.
-_ALL_EFFORT = 0.2
-# Finalists beside float everywhere and all-int8 in the first place that are timed of any model, however large.
-_OTHERS = 2
 
 
 def same_assignment(one: Tried, other: Tried) -> bool:
@@ -45,175 +34,150 @@ def same_assignment(one: Tried, other: Tried) -> bool:
     return same_place and key_of(one.plan.assignment()) == key_of(other.plan.assignment())
 
 
-def finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
-    """The finalists of one place, by name: float, all-int8 and the fastest solved plans that keep the limit; and the
-    `leader`, or all plans by simple rules if there is none."""
-    kept = (*PLAIN, leader.name if leader else "")
-    chosen = {each.name: each for each in tried if each.name and (leader is None or each.name in kept)}
-    seen = {key_of(each.plan.assignment()) for each in chosen.values()}
-    solved: dict[str, Tried] = {}
-    first = [each for each in tried if leader and not leader.name and same_assignment(each, leader)][:1]
-    for each in first + best([each for each in tried if not each.name], len(tried)):
-        key = key_of(each.plan.assignment())
-        if key not in seen and key and len(solved) < FINALISTS + len(first):
+def finalists(tried: Sequence[Tried], but: Sequence[Tried] = (), most: int = 100) -> dict[str, Tried]:
+    """The plans of one place to race, by name: float, all-int8, the fastest solved plans that keep the limit, and the
+    plans by simple rules; none that is among `but`. Of more than `most`, those are left out that are predicted to be
+    the slowest, but for float and all-int8."""
+    seen = {key_of(plan.plan.assignment()) for plan in but}
+    named = {plan.name: plan for plan in tried if plan.name}
+    plain = {name: plan for name, plan in named.items() if name in PLAIN and not but}
+    others: dict[str, Tried] = {}
+    seen |= {key_of(plan.plan.assignment()) for plan in named.values()}
+    solved = 0
+    for plan in best([plan for plan in tried if not plan.name], len(tried)):
+        key = key_of(plan.plan.assignment())
+        if key and key not in seen and solved < FINALISTS:
             seen.add(key)
-            solved[f"plan {len(solved) + 1}"] = each
-    return solved | chosen
+            solved += 1
+            others[f"plan {solved + len(but)}"] = plan
+    if not but:
+        others |= {name: plan for name, plan in named.items() if name not in PLAIN}
+    fastest = sorted(others, key=lambda name: others[name].plan.predicted_latency_s.value)[: max(0, most - len(plain))]
+    return {name: plan for name, plan in others.items() if name in fastest} | plain
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Finals:
+class Raced:
+    """Finalists of one place by name, and the wall times of those that ran, beside float there as FLOAT_RUN. `others`
+    is the share of the processors that other programs used meanwhile."""
+
+    finalists: Mapping[str, Tried]
+    times: Mapping[str, WallTime]
+    others: float = 0.0
+
+
+def on_one_scale(raced: Mapping[str, Raced], floats: Floats, bases: Mapping[str, float]) -> Raced:
+    """The races of all places as one. Each is scaled by its float model to the race of float in every place, and float
+    in places without a race of their own takes part too. `bases` is the error of float by place; finalists of the first
+    place keep their names. Times of float in that place are those of FLOAT_RUN."""
+    first = next(iter(bases))
+    finalists, times = dict[str, Tried](), dict[str, WallTime]()
+    if first in floats.times:
+        times[FLOAT_RUN] = floats.times[first]
+    template = next(iter(raced.values())).finalists.get(FLOAT_RUN)
+    for place, base in bases.items():
+        suffix = "" if place == first else f", {place}"
+        race, float_time = raced.get(place), floats.times.get(place)
+        if race is None:
+            if template is not None and float_time is not None:
+                finalists[FLOAT_RUN + suffix] = float_in(place, template, base, float_time.median_s)
+                times[FLOAT_RUN + suffix] = float_time
+            continue
+        scale = 1.0 if float_time is None else float_time.median_s / race.times[FLOAT_RUN].median_s
+        finalists |= {name + suffix: finalist for name, finalist in race.finalists.items()}
+        times |= {name + suffix: wall.times(scale) for name, wall in race.times.items()}
+    # Where float was not raced in the first place, it is compared with where it was.
+    times.setdefault(FLOAT_RUN, next(race.times[FLOAT_RUN] for race in raced.values()))
+    return Raced(finalists, times, max([floats.others, *(race.others for race in raced.values())]))
+
+
+def float_in(place: str, float_plan: Tried, base: float, seconds: float) -> Tried:
+    """The float model in another place, where it has the error `base` and took so many seconds: no table predicts
+    it."""
+    plan = replace(
+        float_plan.plan,
+        runtime=place,
+        status="measured",
+        gap=0.0,
+        measured_error=base,
+        predicted_latency_s=Interval(seconds, seconds, seconds, float_plan.plan.predicted_latency_s.coverage),
+        predicted_error=Interval(base, base, base, 0.0),
+    )
+    limit = plan.limits.max_error
+    return replace(float_plan, error=base, holds=limit is None or base <= limit, plan=plan)
+
+
+def in_pure_forms(profile: Profile, tried: Sequence[Tried]) -> Raced:
+    """Float and all int8 of one place, as the profile timed them."""
+    walls = {run.name: run.wall for run in profile.runs}
+    chosen = {plan.name: plan for plan in tried if plan.name in PLAIN}
+    times = {name: walls[name] for name in (FLOAT_RUN, *chosen) if name in walls}
+    return Raced(chosen, times, profile.conditions.others)
+
+
+def as_predicted(tried: Mapping[str, Tried]) -> Raced:
+    """Finalists of one place with their predicted times, for a search that was stopped before they were raced."""
+
+    def wall(seconds: float) -> WallTime:
+        return WallTime(seconds, 0.0, seconds, seconds, 1, seconds)
+
+    known = {name: plan.plan.predicted_latency_s.value for name, plan in tried.items()}
+    return Raced(tried, {name: wall(seconds) for name, seconds in known.items() if seconds > 0.0})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdict:
     """The finalists as judged, their times, the `winner` (None: none keeps the limit), the `answers` of those whose
     built models were run on all held-out inputs, and those that were `rejected` there, fastest first. `measured` is how
     many candidates were measured on unseen inputs."""
 
     finalists: dict[str, Tried]
-    timed: dict[str, Timed]
+    times: dict[str, WallTime]
     winner: str | None
     answers: dict[str, Answers]
     rejected: tuple[Rejected, ...] = ()
     measured: int = 0
 
 
-def finals(
-    work: Work,
-    by_place: Mapping[str, Mapping[str, Tried]],
-    bases: Mapping[str, float],
-    limits: Limits,
-    inputs: int,
-    most: int,
-    candidates: int = CANDIDATES,
-) -> Finals:
-    """The finals of all places (see `everywhere`). Errors that are not known yet are measured on the first `inputs`
-    held-out inputs, and at most so many `candidates` on the unseen ones."""
-    final = everywhere(by_place, bases, work.effort, most)
-    timed = _timed(work, final, limits, inputs)
-    return _proven(work, final, timed, limits, candidates)
-
-
-def everywhere(
-    by_place: Mapping[str, Mapping[str, Tried]], bases: Mapping[str, float], effort: float = 1.0, most: int = 100
-) -> dict[str, Tried]:
-    """The finalists of all places: for places that were planned in, their own; for the others float, all-int8 and the
-    best plan of the first. Only float is tried with faster products on a GPU, where int8 has none. `bases` is the error
-    of the float model in each place; finalists of the first place keep their names. At a small `effort` those that are
-    not expected to keep the limit are left out, but for float and all-int8 in the first place; of more than
-    `most` in all, those are left out that are expected to be the slowest, but for float, all-int8 and two others."""
-    home = next(iter(by_place.values()))
-    first = next(iter(bases))
-    found: dict[str, Tried] = {}
-    for place, base in bases.items():
-        known = by_place.get(place)
-        if known is None:
-            plan = [name for name in home if name not in PLAIN][:1]
-            # Where no plan is made because none can gain, all int8 gains nothing either: it only stands beside float.
-            only_float = place in cuda.PLACES[1:] or (not plan and place != first)
-            visiting = [FLOAT_RUN] if only_float else [*PLAIN, *plan]
-            known = {name: moved(home[name], place, base) for name in visiting if name in home}
-        suffix = "" if place == first else f", {place}"
-        found |= {name + suffix: each for name, each in known.items()}
-    found = {name: each for name, each in found.items() if each.holds or name in PLAIN or effort >= _ALL_EFFORT}
-    kept = {name for name, each in found.items() if name in PLAIN or each.name == FLOAT_RUN}
-    others = sorted(found.keys() - kept, key=lambda name: (found[name].plan.predicted_latency_s.value, name))
-    kept |= {*others[: max(_OTHERS, most - len(kept))]}
-    return {name: each for name, each in found.items() if name in kept}
-
-
-def moved(each: Tried, place: str, base: float) -> Tried:
-    """The same model in another place, where no table predicts its time and the float model has the error `base`. It
-    holds if it is expected to keep the limit there, from its error in float32 arithmetic: what it has where it was
-    planned may hardly be its own."""
-    known = each.searched or each
-    error = together(known.error, base)
-    predicted = shifted(known.plan.predicted_error, base)
-    plan = replace(
-        each.plan, runtime=place, status="measured", gap=0.0, measured_error=error, predicted_error=predicted
-    )
-    limit = plan.limits.max_error
-    holds = each.holds and (limit is None or error <= limit)
-    return replace(each, error=error, holds=holds, plan=plan, built=False, searched=known)
-
-
-def as_built(each: Tried, error: float, limits: Limits) -> Tried:
-    """A plan with the `error` that was measured as built for its place, which is then the predicted one."""
-    predicted = each.plan.predicted_error
-    if 0.0 < error < inf and predicted.value > 0.0:
-        predicted = predicted.times(error / predicted.value)
-    loss = each.loss if error == inf else None
-    plan = replace(each.plan, predicted_error=predicted)
-    holds = each.holds and (limits.max_error is None or error <= limits.max_error)
-    return _with_error(replace(each, plan=plan, built=True, loss=loss), error, holds=holds)
-
-
-def _timed(work: Work, final: dict[str, Tried], limits: Limits, inputs: int) -> dict[str, Timed]:
-    """The times of every finalist in its place, all in one interleaved run, with the float model in the first place as
-    FLOAT_RUN, and a source that is not planned itself as SOURCE_RUN. A finalist that does not run there is marked in
-    `final` as not holding; one whose error there is not known yet has that on the first `inputs` held-out inputs."""
-    home = next(iter(final.values())).plan
-    places = {FLOAT_RUN: home.runtime} | {name: each.plan.runtime for name, each in final.items()}
-    refused, losses = dict[str, str](), dict[str, float]()
-    asked = [name for name, each in final.items() if each.holds and unsure(each, limits)]
-    models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: partial(work.builder(home.scheme).build, {})}
-    models |= {name: partial(quantized, work, each.plan) for name, each in final.items()}
-    if (source := work.replaced) is not None:
-        models[SOURCE_RUN], places[SOURCE_RUN] = lambda: source.proto, NAME
-    timed = work.time(
-        models,
-        Effort(budget_s=work.budget.finals_s),
-        places=places,
-        refused=refused if len({*places.values()}) > 1 else None,
-        opened=judging(work, limits, inputs, asked, losses),
-    )
-    for name, error in losses.items():
-        final[name] = as_built(final[name], error, limits)
-    for name in refused.keys() & final.keys():
-        final[name] = replace(final[name], holds=False, refused=refused[name])
-    return timed
-
-
-def fastest_of(final: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
+def fastest_of(final: Mapping[str, Tried], times: Mapping[str, WallTime]) -> str:
     """The fastest by the clock among those that keep the limit."""
-    holding = [name for name, each in final.items() if each.holds and name in timed]
-    return min(holding, key=lambda name: timed[name].wall.median_s)
+    holding = [name for name, plan in final.items() if plan.holds and name in times]
+    return min(holding, key=lambda name: times[name].median_s)
 
 
-def winner_of(final: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
-    """The fastest that beat the float model of the first place in the rounds that ran both; that float model if none
-    did. Float or all-int8 is preferred to a plan that gains only noise. A finalist that lost a round by chance does not
-    rule out the next."""
-    holding = {name: each for name, each in final.items() if each.holds and name in timed}
-    while FLOAT_RUN in holding:
-        chosen = _fastest_or_plain(holding, timed)
-        is_plain = final[chosen].name in PLAIN
-        # All-int8 of a model without candidates is the float model.
-        if chosen == FLOAT_RUN or (is_plain and same_assignment(final[chosen], final[FLOAT_RUN])):
-            return FLOAT_RUN
-        if faster(timed[chosen].samples_s, timed[chosen].reference_s, 1.0 if is_plain else NOISE):
-            return chosen
-        del holding[chosen]
-    return _fastest_or_plain(holding, timed)
-
-
-def _fastest_or_plain(holding: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
+def winner_of(final: Mapping[str, Tried], times: Mapping[str, WallTime]) -> str:
     """The fastest by the clock; float or all-int8 if it gains only noise on them."""
-    most_s = NOISE * timed[fastest_of(holding, timed)].wall.median_s
-    plain = {name: each for name, each in holding.items() if each.name in PLAIN and timed[name].wall.median_s <= most_s}
-    return fastest_of(plain or holding, timed)
+    most_s = NOISE * times[fastest_of(final, times)].median_s
+    plain = {
+        name: plan
+        for name, plan in final.items()
+        if plan.name in PLAIN and name in times and times[name].median_s <= most_s
+    }
+    chosen = fastest_of(plain, times) if any(plan.holds for plan in plain.values()) else fastest_of(final, times)
+    # All-int8 of a model without candidates is the float model.
+    same = FLOAT_RUN in final and final[FLOAT_RUN].holds and same_assignment(final[chosen], final[FLOAT_RUN])
+    return FLOAT_RUN if same else chosen
 
 
-def _proven(work: Work, final: dict[str, Tried], timed: Mapping[str, Timed], limits: Limits, candidates: int) -> Finals:
+def int8_of(final: Mapping[str, Tried], times: Mapping[str, WallTime]) -> str:
+    """The name of all-int8 where it is fastest."""
+    names = [name for name, plan in final.items() if plan.name == "int8" and name in times]
+    return min(names, key=lambda name: times[name].median_s)
+
+
+def judge(work: Work, raced: Raced, limits: Limits, candidates: int = CANDIDATES) -> Verdict:
     """The fastest finalist that is accepted as deployed, on all held-out inputs: see unseen.py.
 
     Finalists are taken fastest first. A finalist that breaks the limit on the inputs of the search is out, and does not
     count among the `candidates` for the unseen ones. When so many were rejected, only float is left.
     """
+    final, times = dict(raced.finalists), dict(raced.times)
     answered: dict[str, Answers] = {}
     rejected: list[Rejected] = []
-    measured = 0
+    measured, int8 = 0, int8_of(final, times)
     while True:
-        holding = [name for name, each in final.items() if each.holds and name in timed]
-        winner = winner_of(final, timed) if holding else None
-        asked = [name for name in dict.fromkeys(("int8", winner)) if name in final and name not in answered]
+        winner = winner_of(final, times) if any(final[name].holds for name in final if name in times) else None
+        asked = [name for name in dict.fromkeys((int8, winner)) if name is not None and name not in answered]
         _answer(work, final, asked, answered, limits)
         for name in {*asked, FLOAT_RUN} & set(final) & set(answered):
             # Only the fastest is judged on unseen inputs: another that fails there would be out without being counted.
@@ -223,13 +187,13 @@ def _proven(work: Work, final: dict[str, Tried], timed: Mapping[str, Timed], lim
             holds = final[winner].holds and answered[winner].accepted(limits)
             final[winner] = replace(final[winner], holds=holds)
         if winner is None:
-            return Finals(final, dict(timed), winner, answered, tuple(rejected), measured)
+            return Verdict(final, times, winner, answered, tuple(rejected), measured)
         seen = winner in answered and answered[winner].unseen is not None and winner != FLOAT_RUN
         measured += seen and answered[winner].keeps(limits)
         if final[winner].holds:
-            return Finals(final, dict(timed), winner, answered, tuple(rejected), measured)
+            return Verdict(final, times, winner, answered, tuple(rejected), measured)
         if seen and answered[winner].keeps(limits):
-            speed_up = timed[FLOAT_RUN].wall.median_s / timed[winner].wall.median_s
+            speed_up = times[FLOAT_RUN].median_s / times[winner].median_s
             rejected.append(_rejected(answered[winner], speed_up, limits))
             if measured >= candidates:
                 for name in final.keys() - {FLOAT_RUN}:
@@ -263,16 +227,9 @@ def _answer(
             final[asked[0]] = replace(final[asked[0]], holds=False, refused=one_line(error))
 
 
-def by_the_clock(each: Tried, timed: Timed) -> Tried:
-    """A finalist whose time no table predicts, with its measured time in place of the prediction."""
-    seconds, coverage = timed.wall.median_s, each.plan.predicted_latency_s.coverage
-    interval = Interval(seconds, seconds, seconds, coverage)
-    return replace(each, plan=replace(each.plan, predicted_latency_s=interval))
-
-
 def in_places(
     final: Mapping[str, Tried],
-    timed: Mapping[str, Timed],
+    times: Mapping[str, WallTime],
     answered: Mapping[str, Answers],
     results: Sequence[Measurement],
 ) -> tuple[InPlace, ...]:
@@ -283,7 +240,7 @@ def in_places(
         error = answered[name].error if judged else each.error if isfinite(each.error) else None
         reason = each.refused or ("an output would lose its information" if error is None else "")
         label = name.removesuffix(f", {each.plan.runtime}")
-        took = timed[name].wall.median_s if name in timed else None
+        took = times[name].median_s if name in times else None
         rows.append(InPlace(label, each.plan.runtime, took, error, judged, each.holds, reason))
     rows.sort(key=lambda row: inf if row.latency_s is None else row.latency_s)
     entered = {row.runtime for row in rows}

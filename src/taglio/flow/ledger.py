@@ -1,6 +1,9 @@
 """What was measured of variants of a model: values, and nothing else."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from taglio.profile.wall_time import WallTime
 
 MIXED_FORMS = "mixed"
 
@@ -33,6 +36,18 @@ class Measurement:
     score_s: float | None = None
     refused: str = ""
     kept: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Floats:
+    """The float model raced in several places: its wall times by place, and the share of the processors that other
+    programs used meanwhile. Empty if only one place was usable."""
+
+    times: Mapping[str, WallTime] = field(default_factory=dict)
+    others: float = 0.0
+
+
+NOT_RACED = Floats()
 
 
 def expected_s(float_s: float, seconds: float, error: float, limit: float) -> float:

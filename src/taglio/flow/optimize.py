@@ -43,7 +43,7 @@ from taglio.plan.result import Limits, Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, predict
 from taglio.profile.sessions import sessions_within
-from taglio.profile.stopwatch import Timed
+from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
 from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import Scheme
@@ -149,7 +149,7 @@ def optimize(
         *_left_out(work, screened, wanted),
         *already_quantized(settled.model.proto, work.setup.requantize),
     )
-    rows = in_places(decision.finalists, decision.timed, decision.answers, screened.places)
+    rows = in_places(decision.finalists, decision.times, decision.answers, screened.places)
     outcome = replace(
         _outcome(settled, screened.schemes, decision, built, notes, clock),
         forms=screened.forms,
@@ -204,7 +204,7 @@ def _stopped(screened: Screened, profile: Profile, limits: Limits, clock: "_Cloc
     work, tried = screened.work.at(_LEAST), screened.work.kept.all("tried")
     if not tried:
         return _float_stays(screened, profile, limits, STOPPED, clock)
-    decision = best_so_far(work, profile, tried, limits, screened.usable)
+    decision = best_so_far(work, profile, tried, limits, screened.usable, screened.floats)
     clock.lap("plan")
     return _Search(work, screened, decision, (), why_float=STOPPED)
 
@@ -243,7 +243,7 @@ def _searched(
     )
     clock.lap("error")
     settled = settled.at(clock.effort("plan"))
-    decision = decide(settled, measured, error, limits, bases=bases)
+    decision = decide(settled, measured, error, limits, floats=screened.floats, bases=bases)
     levels = curve(
         settled.graph,
         decision.profile,
@@ -279,7 +279,7 @@ def _float_stays(screened: Screened, profile: Profile, limits: Limits, why: str,
     work, place = screened.work.at(clock.effort("plan")), profile.conditions.runtime
     errors = [row.error for row in screened.forms if (row.variant.form, row.variant.runtime) == ("int8", place)]
     int8_error = errors[0] if errors and errors[0] is not None else 0.0
-    decision = float_stays(work, profile, int8_error, limits, screened.usable)
+    decision = float_stays(work, profile, int8_error, limits, screened.usable, screened.floats)
     doubts = doubts_without_study(work, profile)
     clock.lap("plan")
     return _Search(work, screened, decision, doubts, why_float=why)
@@ -317,13 +317,13 @@ def _outcome(
     clock: "_Clock",
 ) -> Outcome:
     plan = decision.plan
-    final, timed, answered = decision.finalists, decision.timed, decision.answers
+    final, times, answered, int8 = decision.finalists, decision.times, decision.answers, decision.int8
 
     def variant(label: str, name: str, size_bytes: int) -> Variant:
         each = final[name]
         return Variant(
             name=label,
-            latency=timed[name].wall,
+            latency=times[name],
             predicted_latency_s=each.plan.predicted_latency_s.value,
             error=answered[name].error,
             predicted_error=each.plan.predicted_error.value,
@@ -339,7 +339,7 @@ def _outcome(
         )
 
     float_size = weights.size_bytes((work.replaced or work.model).proto)
-    int8_size = weights.size_bytes(work.builder(plan.scheme).build(final["int8"].plan.assignment()))
+    int8_size = weights.size_bytes(work.builder(plan.scheme).build(final[int8].plan.assignment()))
     points = []
     for index, each in enumerate(decision.tried):
         name = next((name for name, other in final.items() if same_assignment(each, other)), "")
@@ -350,7 +350,7 @@ def _outcome(
             Point(
                 name or each.name or f"tried {index + 1}",
                 each.plan.predicted_latency_s.value,
-                timed[name].wall.median_s if name in timed else None,
+                times[name].median_s if name in times else None,
                 error,
                 len(each.plan.assignment()),
                 each.holds,
@@ -370,12 +370,12 @@ def _outcome(
         candidates=len(work.graph.candidates()),
         calibration_samples=len(work.data.calibration.samples),
         held_out_samples=len(work.data.all_held_out.samples),
-        float32=_float_only(timed[SOURCE_RUN], answered[SOURCE_RUN], float_size, NAME)
-        if SOURCE_RUN in timed
+        float32=_float_only(times[SOURCE_RUN], answered[SOURCE_RUN], float_size, NAME)
+        if SOURCE_RUN in times
         else variant("float32", FLOAT_RUN, float_size)
         if FLOAT_RUN in final
-        else _float_only(timed[FLOAT_RUN], answered[FLOAT_RUN], float_size, final["int8"].plan.runtime),
-        int8=variant("int8", "int8", int8_size),
+        else _float_only(times[FLOAT_RUN], answered[FLOAT_RUN], float_size, final[int8].plan.runtime),
+        int8=variant("int8", int8, int8_size),
         plan=variant("plan", decision.winner, built.size_bytes),
         points=tuple(points),
         stage_seconds=dict(clock.laps),
@@ -437,8 +437,7 @@ def _of_bfloat16(work: Work, built: Built) -> tuple[str, ...]:
     return (f"{MIXED} computes {count} of {len(work.graph.blocks)} blocks in bfloat16 if in float",) if count else ()
 
 
-def _float_only(timed: Timed, answered: Answers, size_bytes: int, runtime: str) -> Variant:
-    wall = timed.wall
+def _float_only(wall: WallTime, answered: Answers, size_bytes: int, runtime: str) -> Variant:
     row = Variant("float32", wall, wall.median_s, answered.error, 0.0, size_bytes, 0, answered.accuracy)
     return replace(row, others=answered.others, runtime=runtime)
 

@@ -6,7 +6,7 @@ of it to int8, but is about as fast as the fastest place, some blocks may still 
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from taglio.error.loss import Metric
@@ -14,7 +14,7 @@ from taglio.error.tally import Reference
 from taglio.errors import TaglioError
 from taglio.flow.choose_bfloat16 import Choice, choose_bfloat16, with_int8
 from taglio.flow.lab import Judging, Raced, race, reason
-from taglio.flow.ledger import Measurement, Variant
+from taglio.flow.ledger import NOT_RACED, Floats, Measurement, Variant
 from taglio.flow.work import Work
 from taglio.memory import make_room
 from taglio.profile.measure import FLOAT_RUN
@@ -36,14 +36,21 @@ _LEFT = 0.999
 _MUCH, _JUDGED_S = 0.5, 2.0
 
 
-def float_everywhere(
-    work: Work, max_loss: float, metric: Metric
-) -> tuple[tuple[Measurement, ...], tuple[str, ...] | None]:
-    """The float model in every place (not raced if there is only one, as where a runtime was requested), and the
-    tensors that the mixed place computes in bfloat16 (None: there is none). The error is what the place adds by itself:
-    0 where its answers are the reference, and for metrics whose losses do not add up."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """The float model in every place: `rows` of the ledger, its times in a race of all usable places, and the tensors
+    that the mixed place computes in bfloat16 (None: there is no such place)."""
+
+    rows: tuple[Measurement, ...]
+    floats: Floats = NOT_RACED
+    bfloat16: tuple[str, ...] | None = None
+
+
+def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
+    """The float model in every place; not raced if there is only one, as where a runtime was requested. The error is
+    what the place adds by itself: 0 where its answers are the reference, and for metrics whose losses do not add up."""
     if work.setup.runtime != AUTO:
-        return (_only(work, max_loss, metric, work.setup.runtime),), None
+        return Places((_only(work, max_loss, metric, work.setup.runtime),))
     everywhere = [name for name in RUNTIMES if name != MIXED and (cuda.offered() or name not in cuda.PLACES)]
     refusals = {name: why for name in everywhere if (why := refusal(name))}
     if work.setup.portable:
@@ -51,7 +58,7 @@ def float_everywhere(
     here = [name for name in everywhere if name not in refusals]
     if len(here) == 1:
         refused = [_refused(name, refusals.get(name, "")) for name in everywhere if name != NAME]
-        return (_only(work, max_loss, metric, NAME), *refused), None
+        return Places((_only(work, max_loss, metric, NAME), *refused))
     judging = Judging(work.quick_reference(max(work.setup.run_s, _SHORTEST_S)), metric.basis)
     raced = race(
         work,
@@ -64,11 +71,15 @@ def float_everywhere(
         _judged(name, raced[name], work, metric, max_loss) if name in raced else _refused(name, refusals[name])
         for name in everywhere
     ]
+    timed = {name: place.timed for name, place in raced.items() if place.timed is not None}
+    walls = {name: time.wall for name, time in timed.items()}
+    others = max(time.others for time in timed.values())
     mix = _mix_of_precisions(work, judging.reference, measured, max_loss, metric)
     if isinstance(mix, str):
-        return (*measured, *([_refused(MIXED, mix)] if mix else [])), None
-    variant = Variant(MIXED, FLOAT_RUN)
-    return (*measured, Measurement(variant, mix.seconds, mix.seconds, mix.error, mix.seconds)), mix.bfloat16
+        return Places((*measured, *([_refused(MIXED, mix)] if mix else [])), Floats(walls, others))
+    walls[MIXED] = walls[OPENVINO].times(mix.seconds / walls[OPENVINO].median_s)
+    row = Measurement(Variant(MIXED, FLOAT_RUN), mix.seconds, mix.seconds, mix.error, mix.seconds)
+    return Places((*measured, row), Floats(walls, others), mix.bfloat16)
 
 
 def studied(planned: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""The plan stage: solve, measure errors, time, refine the tables, solve again; the clock chooses. Writes nothing."""
+"""The plan stage: solve, measure errors, race, refine the tables, solve and race again. Writes nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +10,25 @@ from taglio.error.loss import parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.errors import BadData, BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
-from taglio.flow.answers import Answers, answers, judging
+from taglio.flow.answers import SOURCE_RUN, Answers, answers, judging
 from taglio.flow.as_built import AsBuilt, unsure
 from taglio.flow.build import quantized
 from taglio.flow.by_hand import place_by_hand
-from taglio.flow.finalists import PLAIN, Finals, by_the_clock, fastest_of, finalists, finals, judged, same_assignment
+from taglio.flow.finalists import (
+    PLAIN,
+    Raced,
+    Verdict,
+    as_predicted,
+    fastest_of,
+    finalists,
+    in_pure_forms,
+    int8_of,
+    judge,
+    judged,
+    on_one_scale,
+    same_assignment,
+)
+from taglio.flow.ledger import NOT_RACED, Floats
 from taglio.flow.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
 from taglio.flow.places import studied
 from taglio.flow.rules import by_rules
@@ -28,7 +42,9 @@ from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
 from taglio.profile.result import Profile
 from taglio.profile.sessions import sessions_within
 from taglio.profile.stopwatch import Effort, Timed
+from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
+from taglio.runtimes.onnxruntime import NAME
 
 # Solved plans that are measured at least, and plans that rules measure which exclude block after block.
 _FEWEST, _EXCLUDED = 3, 30
@@ -40,18 +56,19 @@ _CLOSE, _RIVALS = 1.05, 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """The plan, the finalists by name, their timings side by side, the winner, everything tried, and the profile and
+    """The plan, the finalists by name, their times on one scale, the winner, everything tried, and the profile and
     error model refined by the results (None: errors were not studied, because no plan can gain).
 
     `answers` are those of the float model, all-int8 and the winner as deployed; the errors of the others come from the
     search, which measured them on `inputs` held-out inputs. So many `candidates` were measured on the unseen inputs, of
-    which those `rejected` were faster than the plan.
+    which those `rejected` were faster than the plan. `others` is the share of the processors that other programs used
+    while plans were raced.
     """
 
     plan: Plan
     winner: str
     finalists: dict[str, Tried]
-    timed: dict[str, Timed]
+    times: dict[str, WallTime]
     answers: dict[str, Answers]
     tried: tuple[Tried, ...]
     profile: Profile
@@ -59,6 +76,12 @@ class Decision:
     inputs: int
     rejected: tuple[Rejected, ...] = ()
     candidates: int = 0
+    others: float = 0.0
+
+    @property
+    def int8(self) -> str:
+        """The name of the finalist that is all-int8."""
+        return int8_of(self.finalists, self.times)
 
     def of(self, work: Work, name: str) -> "Decision":
         """The same with another of the finalists as the winner."""
@@ -69,19 +92,18 @@ class Decision:
         )
 
     def rivals(self) -> list[str]:
-        """The fastest finalists that keep the limit as far as is known and that the finals do not tell from the winner,
+        """The fastest finalists that keep the limit as far as is known and that the race does not tell from the winner,
         at most two."""
         if self.winner == FLOAT_RUN:
             return []
-        winner_s = self.timed[self.winner].wall.median_s
-        close = {
-            name: self.timed[name].wall.median_s
+        most_s = _CLOSE * self.times[self.winner].median_s
+        close = [
+            name
             for name, finalist in self.finalists.items()
-            if finalist.holds and name in self.timed and name not in (self.winner, FLOAT_RUN)
-        }
-        return sorted((name for name, seconds in close.items() if seconds <= _CLOSE * winner_s), key=close.__getitem__)[
-            :_RIVALS
+            if finalist.holds and name not in (self.winner, FLOAT_RUN)
+            if name in self.times and self.times[name].median_s <= most_s
         ]
+        return sorted(close, key=lambda name: self.times[name].median_s)[:_RIVALS]
 
     def accepting(self, work: Work, name: str, limits: Limits) -> "Decision | None":
         """The same with another finalist as the winner, if that runs on all held-out inputs and is accepted there."""
@@ -101,18 +123,17 @@ class Decision:
         return known.of(work, name)
 
     def ahead(self) -> float:
-        """How many times as fast the float model is in the place of the profile as in the place where float is
-        compared."""
+        """The speed-up of the float model in the profile's place over the float model that results are compared
+        with."""
         place = self.profile.conditions.runtime
-        there = [name for name, each in self.finalists.items() if each.name == FLOAT_RUN and each.plan.runtime == place]
-        seconds = [self.timed[name].wall.median_s for name in there if name in self.timed]
-        return self.timed[FLOAT_RUN].wall.median_s / seconds[0] if seconds else 1.0
+        there = [name for name, plan in self.finalists.items() if plan.name == FLOAT_RUN and plan.plan.runtime == place]
+        seconds = [self.times[name].median_s for name in there if name in self.times]
+        return self.times[FLOAT_RUN].median_s / seconds[0] if seconds else 1.0
 
     def doubt(self) -> str | None:
         """A warning if the machine was busy while the profile or the finalists were timed."""
-        last = max(each.others for each in self.timed.values())
         conditions = self.profile.conditions
-        return doubt(max(last, conditions.others), conditions.reference_half_s)
+        return doubt(max(self.others, conditions.others), conditions.reference_half_s)
 
 
 def plan(
@@ -153,21 +174,13 @@ def plan(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explored:
-    """The result of planning in one place: the plans tried, with their errors in that place, the fastest by the clock,
-    the profile refined around it and the error model corrected by the measurements. If no plan `may_gain` on float,
-    only float and all int8 are finalists."""
+    """The result of planning in one place: the plans tried, with their errors in that place, the race of the best of
+    them, the profile refined around the fastest and the error model corrected by the measurements."""
 
     tried: list[Tried]
-    leader: Tried | None
+    raced: Raced
     profile: Profile
     error: ErrorModel
-    may_gain: bool = True
-
-    def finalists(self) -> dict[str, Tried]:
-        """The plans to time beside those of other places, by name."""
-        if not self.may_gain:
-            return {each.name: each for each in self.tried if each.name in PLAIN}
-        return finalists(self.tried, self.leader)
 
 
 def decide(
@@ -176,13 +189,15 @@ def decide(
     model: ErrorModel,
     limits: Limits,
     *,
+    floats: Floats = NOT_RACED,
     bases: Mapping[str, float] | None = None,
     devices: Mapping[str, str] | None = None,
 ) -> Decision:
     """Plan in each place that was `measured`, and let the clock choose among the finalists of all places.
 
     `bases` gives the error of the float model in each place where a model may be deployed; the first is where float is
-    compared. Default: the measured places. `devices` are those of blocks that are placed by hand.
+    compared. Default: the measured places. `floats` are the times of the float model in these places. `devices` are
+    those of blocks that are placed by hand.
     """
     if limits.max_error is None:
         raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
@@ -190,121 +205,134 @@ def decide(
     first = next(iter(measured.values()))
     work = work.settled(first.scheme).in_place(next(iter(bases)))
     meter, full = meters(work.in_place(studied(measured)), first, limits, model.samples)
-    found: dict[str, Explored] = {}
+    explored: dict[str, Explored] = {}
     refusals: list[TaglioError] = []
     for place, profile in measured.items():
         try:
-            found[place] = _explored(work.in_place(place), profile, model, limits, (meter, full), bases[place])
+            explored[place] = _explored(work.in_place(place), profile, model, limits, (meter, full), bases[place])
         except (Infeasible, BadModel, MeasurementFailed) as error:
             refusals.append(error)
-    if not found:
+    if not explored:
         raise refusals[0]
-    tried = [each for explored in found.values() for each in explored.tried]
-    by_place = {place: explored.finalists() for place, explored in found.items()}
-    most = sessions_within(work.budget.plans_s, work.model.proto)
+    tried = [plan for there in explored.values() for plan in there.tried]
     again_s = _FEWEST * len(work.data.held_out.samples) * meter.evaluation_s / meter.samples
     patient = again_s <= work.budget.plans_s
     # One candidate for unseen inputs is kept for a second search.
-    last = finals(work, by_place, bases, limits, meter.samples, most, CANDIDATES - 1 if patient else CANDIDATES)
+    race = on_one_scale({place: there.raced for place, there in explored.items()}, floats, bases)
+    last = judge(work, race, limits, CANDIDATES - 1 if patient else CANDIDATES)
     rejected, candidates = last.rejected, last.measured
     left = CANDIDATES - candidates
     more = left > 0 and (meter.samples < len(work.data.held_out.samples) or bool(rejected))
     if more and (patient or last.winner is None) and _none_but_plain(last):
-        place, best_there = next(iter(found.items()))
-        room = min((each.room for each in rejected), default=1.0)
-        again = _again(work, best_there, full(), AsBuilt(limits, bases[place]), room)
-        if again:
-            by_place = {place: finalists(again, None)}
-            last = finals(work, by_place, bases, limits, full().samples, most, left)
+        place, there = next(iter(explored.items()))
+        room = min((rejection.room for rejection in rejected), default=1.0)
+        again = _again(work.in_place(place), there, full(), limits, bases[place], room)
+        if again is not None:
+            last = judge(work, on_one_scale({place: again.raced}, floats, bases), limits, left)
             rejected, candidates = (*rejected, *last.rejected), candidates + last.measured
-            tried += again
-    final, timed, winner, answered = last.finalists, last.timed, last.winner, last.answers
-    if winner is None:
-        losses = [f"{part.name} {part.lost}" for each in answered.values() for part in each.parts if part.lost]
-        least = min([each.needed for each in rejected] or [each.error for each in final.values()])
-        raise infeasible(limits, least, next(iter(losses), ""), work.agreement.remark)
-    final = {
-        name: each if each.plan.runtime in found or name not in timed else by_the_clock(each, timed[name])
-        for name, each in final.items()
-    }
-    place = final[winner].plan.runtime
-    known = found[place if place in found else next(iter(found))]
-    chosen = _chosen(work, final[winner], tried)
-    return Decision(
-        plan=replace(chosen, placements=placements(work.graph, chosen.assignment(), devices)),
-        winner=winner,
-        finalists=final,
-        timed=timed,
-        answers=answered,
-        tried=tuple(tried),
-        profile=known.profile,
-        error=known.error,
-        inputs=meter.samples,
-        rejected=rejected,
-        candidates=candidates,
-    )
+            tried += again.tried
+    last = replace(last, rejected=rejected, measured=candidates)
+    place = next(iter(explored)) if last.winner is None else last.finalists[last.winner].plan.runtime
+    known = explored[place if place in explored else next(iter(explored))]
+    decision = _decision(work, last, race.others, tried, known.profile, known.error, meter.samples)
+    plan = decision.plan
+    return replace(decision, plan=replace(plan, placements=placements(work.graph, plan.assignment(), devices)))
 
 
 def float_stays(
-    work: Work, profile: Profile, int8_error: float, limits: Limits, bases: Mapping[str, float]
+    work: Work, profile: Profile, int8_error: float, limits: Limits, bases: Mapping[str, float], floats: Floats
 ) -> Decision:
-    """The decision where no mix of forms can be faster than float: the clock chooses among the float models of all
-    places. `profile` has float and all int8, whose error is `int8_error`. Raises Infeasible if not even float holds."""
+    """The decision where no mix of forms can be faster than float: the fastest float model of all places. `profile` has
+    float and all int8, whose error is `int8_error`. Raises Infeasible if not even float holds."""
     work = work.settled(profile.scheme)
     pure, place = pure_assignments(work.graph, profile.precisions), profile.conditions.runtime
-    tried = {}
+    tried = []
     for name, assignment, error in ((FLOAT_RUN, {}, bases[place]), ("int8", pure["int8"], int8_error)):
         plan = describe(work.graph, profile, None, limits, assignment, status="measured")
         plan = replace(plan, predicted_error=Interval(0.0, error, error, 0.0), measured_error=error)
         holds = limits.max_error is None or error <= limits.max_error
-        tried[name] = Tried(plan, error, holds, name)
-    return decided_by_the_clock(work, profile, {place: tried}, limits, bases)
+        tried.append(Tried(plan, error, holds, name))
+    return _among(work, profile, {place: in_pure_forms(profile, tried)}, limits, bases, floats)
 
 
 def best_so_far(
-    work: Work, profile: Profile, tried: Mapping[str, Sequence[Tried]], limits: Limits, bases: Mapping[str, float]
-) -> Decision:
-    """The decision among float, all int8 and the best plan that was `tried` in each place, for a search that was
-    stopped."""
-    by_place = {}
-    for place, plans in tried.items():
-        by_place[place] = {each.name: each for each in plans if each.name in PLAIN}
-        if fastest := best([plan for plan in plans if not plan.name], 1):
-            by_place[place]["plan 1"] = fastest[0]
-    return decided_by_the_clock(work.settled(profile.scheme), profile, by_place, limits, bases)
-
-
-def decided_by_the_clock(
     work: Work,
     profile: Profile,
-    by_place: Mapping[str, Mapping[str, Tried]],
+    tried: Mapping[str, Sequence[Tried]],
     limits: Limits,
     bases: Mapping[str, float],
+    floats: Floats,
 ) -> Decision:
-    """The decision among finalists by place. Raises Infeasible if none holds."""
+    """The decision among float, all int8 and the best plan that was `tried` in each place, by their predicted times,
+    for a search that was stopped."""
+    by_place = {}
+    for place, plans in tried.items():
+        some = {plan.name: plan for plan in plans if plan.name in PLAIN}
+        if fastest := best([plan for plan in plans if not plan.name], 1):
+            some["plan 1"] = fastest[0]
+        by_place[place] = as_predicted(some)
+    return _among(work.settled(profile.scheme), profile, by_place, limits, bases, floats)
+
+
+def _among(
+    work: Work,
+    profile: Profile,
+    by_place: Mapping[str, Raced],
+    limits: Limits,
+    bases: Mapping[str, float],
+    floats: Floats,
+) -> Decision:
+    """The decision among finalists of each place, without a study of errors."""
     work = work.in_place(next(iter(bases)))
-    inputs, most = len(work.data.held_out.samples), len(bases) + sum(map(len, by_place.values()))
-    last = finals(work, by_place, bases, limits, inputs, most)
+    race = on_one_scale(by_place, floats, bases)
+    tried = [plan for raced in by_place.values() for plan in raced.finalists.values()]
+    inputs = len(work.data.held_out.samples)
+    return _decision(work, judge(work, race, limits), race.others, tried, profile, None, inputs)
+
+
+def _decision(
+    work: Work,
+    last: Verdict,
+    others: float,
+    tried: Sequence[Tried],
+    profile: Profile,
+    error: ErrorModel | None,
+    inputs: int,
+) -> Decision:
+    """The decision for the winner of a race. Raises Infeasible if no finalist holds."""
     if last.winner is None:
-        raise infeasible(limits, min(each.error for each in last.finalists.values()), "", work.agreement.remark)
-    tried = [each for plans in by_place.values() for each in plans.values()]
-    final = {
-        name: each if name not in last.timed else by_the_clock(each, last.timed[name])
-        for name, each in last.finalists.items()
-    }
+        limits = next(iter(last.finalists.values())).plan.limits
+        losses = [f"{part.name} {part.lost}" for answer in last.answers.values() for part in answer.parts if part.lost]
+        least = min([plan.needed for plan in last.rejected] or [plan.error for plan in last.finalists.values()])
+        raise infeasible(limits, least, next(iter(losses), ""), work.agreement.remark)
     return Decision(
-        plan=_chosen(work, final[last.winner], tried),
+        plan=_chosen(work, last.finalists[last.winner], tried),
         winner=last.winner,
-        finalists=final,
-        timed=last.timed,
+        finalists=last.finalists,
+        times=last.times | _source_time(work, last.times[FLOAT_RUN]),
         answers=last.answers,
         tried=tuple(tried),
         profile=profile,
-        error=None,
+        error=error,
         inputs=inputs,
         rejected=last.rejected,
         candidates=last.measured,
+        others=others,
     )
+
+
+def _source_time(work: Work, float_time: WallTime) -> dict[str, WallTime]:
+    """The time of a source that is not planned itself, in ONNX Runtime, beside the float model that is, which took
+    `float_time` before."""
+    source = work.replaced
+    if source is None:
+        return {}
+    timed = work.time(
+        {FLOAT_RUN: lambda: work.model.proto, SOURCE_RUN: lambda: source.proto},
+        Effort(budget_s=work.budget.refine_s),
+        places={FLOAT_RUN: work.setup.options().runtime, SOURCE_RUN: NAME},
+    )
+    return {SOURCE_RUN: timed[SOURCE_RUN].wall.times(float_time.median_s / timed[FLOAT_RUN].wall.median_s)}
 
 
 def _explored(
@@ -315,81 +343,117 @@ def _explored(
     meters: tuple[ErrorMeter, Callable[[], ErrorMeter]],
     base: float,
 ) -> Explored:
-    """Plan, time the plans' kernels, refine the profile around the fastest, plan again; in the place of the set-up,
-    where the float model has the error `base`.
+    """Plan, race the plans, refine the profile around the fastest, plan again and race what is new; in the place of the
+    set-up, where the float model has the error `base`.
 
     A plan's prediction depends on the layouts that its kernels use, and the random mixes of the profile are far from
-    it. Plans by simple rules are timed too: where the tables are wrong, the clock shows it.
+    it. Plans by simple rules are raced too: where the tables are wrong, the clock shows it.
     """
     place, (meter, full) = AsBuilt(limits, base), meters
     study = model
     tried = _searched(work, measured, model, place.within(), meter, full)
     model = corrected(study, work.graph, tried, place.bound)
     # What is delivered if the search is stopped from here on.
-    work.kept.put(("tried", measured.conditions.runtime), [place.deployed(each) for each in tried])
-    known, leader = measured, None
-    chosen = finalists(tried, leader)
-    may_gain = measured.interval_ratio > UNSURE or _may_gain(work, tried)
-    is_affordable = len(chosen) <= sessions_within(work.budget.plans_s, work.model.proto)
-    if may_gain and is_affordable and len(chosen) * work.setup.run_s <= work.budget.plans_s:
-        timed = _timed_in_place(work, measured, chosen, place, limits, meter.samples)
-        tried = [each for each in tried if not any(same_assignment(each, chosen[name]) for name in timed.refused)]
-        chosen = timed.judged
-        # That few runs do not show that it is faster than float leaves it in the finals, which do.
-        leader = chosen[fastest_of(chosen, timed.times)]
-        place.follow(leader)
-        runs = {_as_run(name): (each.plan.assignment(), timed.times[name]) for name, each in chosen.items()}
-        runs |= {FLOAT_RUN: ({}, timed.times[FLOAT_RUN])}
-        known = refine(work.model, work.graph, known, runs, " 1", near=leader.plan.assignment())
-        rounds = min(work.budget.solved_again, _solved(work, meter))
-        tried = place.judged(work.graph, tried)
-        tried += search(
-            work.graph,
-            known,
-            model,
-            place.within(),
-            meter.error,
-            rounds=rounds,
-            effort=work.effort,
-            progress=work.progress,
-        )
-        model = corrected(study, work.graph, tried, place.bound)
-        tried = predicted_by(known, model, work.graph, tried)
+    work.kept.put(("tried", measured.conditions.runtime), [place.deployed(plan) for plan in tried])
+    known = measured
 
     def deployed(some: Sequence[Tried]) -> list[Tried]:
-        return [place.deployed(each) for each in predicted_by(known, model, work.graph, some)]
+        return [place.deployed(plan) for plan in predicted_by(known, model, work.graph, some)]
 
-    return Explored(deployed(tried), deployed([leader])[0] if leader else None, known, model, may_gain)
+    if measured.interval_ratio <= UNSURE and not _may_gain(work, tried):
+        return Explored(deployed(tried), in_pure_forms(measured, deployed(tried)), known, model)
+    most = sessions_within(work.budget.plans_s, work.model.proto)
+    chosen = finalists(tried, most=max(len(PLAIN) + 1, min(most, work.affordable(work.budget.plans_s, 100))))
+    contest = _Contest(work, place, limits, meter.samples)
+    first = contest.race(measured, chosen)
+    tried = [plan for plan in tried if not any(same_assignment(plan, chosen[name]) for name in first.refused)]
+    # Whether it is truly faster than float is for confirm.py to say.
+    leader = first.plans[fastest_of(first.plans, first.walls)]
+    place.follow(leader)
+    if not first.has_kernels:
+        return Explored(deployed(tried), contest.raced(deployed), known, model)
+    runs = {_as_run(name): (plan.plan.assignment(), first.timed[name]) for name, plan in first.plans.items()}
+    runs |= {FLOAT_RUN: ({}, first.timed[FLOAT_RUN])}
+    known = refine(work.model, work.graph, known, runs, " 1", near=leader.plan.assignment())
+    rounds = min(work.budget.solved_again, _solved(work, meter))
+    tried = place.judged(work.graph, tried)
+    tried += search(
+        work.graph, known, model, place.within(), meter.error, rounds=rounds, effort=work.effort, progress=work.progress
+    )
+    model = corrected(study, work.graph, tried, place.bound)
+    tried = predicted_by(known, model, work.graph, tried)
+    new = finalists(tried, but=[*first.plans.values()])
+    leader_s = predicted_by(known, model, work.graph, [leader])[0].plan.predicted_latency_s.value
+    faster = {name: plan for name, plan in new.items() if plan.plan.predicted_latency_s.value < leader_s}
+    if faster:
+        contest.race(known, faster, kernels=False)
+    return Explored(deployed(tried), contest.raced(deployed), known, model)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _TimedPlans:
-    """Finalists of one place that were timed there with their kernels: their times, and themselves with the errors that
-    they have there. `refused` are those that do not run."""
+class _Race:
+    """Finalists of one place that were raced there beside float: their times, and themselves with the errors that they
+    have there. `refused` are those that do not run."""
 
-    times: dict[str, Timed]
-    judged: dict[str, Tried]
+    plans: dict[str, Tried]
+    timed: dict[str, Timed]
     refused: tuple[str, ...]
 
+    @property
+    def walls(self) -> dict[str, WallTime]:
+        """Wall times by name."""
+        return {name: timed.wall for name, timed in self.timed.items()}
 
-def _timed_in_place(
-    work: Work, profile: Profile, chosen: Mapping[str, Tried], place: AsBuilt, limits: Limits, inputs: int
-) -> _TimedPlans:
-    """Time the `chosen` plans beside float, and measure on so many `inputs` the errors of those that may hold."""
-    losses, refused = dict[str, float](), dict[str, str]()
-    asked = [_as_run(name) for name, each in chosen.items() if unsure(place.deployed(each), limits)]
-    models = {FLOAT_RUN: partial(work.builder(profile.scheme).build, {})}
-    models |= {_as_run(name): partial(quantized, work, each.plan) for name, each in chosen.items()}
-    judge = judging(work, limits, inputs, asked, losses)
-    timed = work.time(models, Effort(budget_s=work.budget.refine_s), kernels=True, refused=refused, opened=judge)
-    if FLOAT_RUN in refused:
-        raise BadModel(refused[FLOAT_RUN])
-    there = {name: each for name, each in chosen.items() if _as_run(name) in timed}
-    for name, each in there.items():
-        place.note(each, losses.get(_as_run(name), 0.0))
-    judged_there = dict(zip(there, place.judged(work.graph, [*there.values()]), strict=True))
-    times = {FLOAT_RUN: timed[FLOAT_RUN]} | {name: timed[_as_run(name)] for name in there}
-    return _TimedPlans(times, judged_there, tuple(name for name in chosen if name not in there))
+    @property
+    def has_kernels(self) -> bool:
+        """Whether kernels were timed, as the refinement of a profile needs."""
+        return all(timed.kernels for timed in self.timed.values())
+
+
+class _Contest:
+    """Races in one place, each beside float, which puts them on one scale."""
+
+    def __init__(self, work: Work, place: AsBuilt, limits: Limits, inputs: int) -> None:
+        """Errors of plans that may hold are measured in the race on so many `inputs`."""
+        self._work, self._place, self._limits, self._inputs = work, place, limits, inputs
+        self._plans, self._walls = dict[str, Tried](), dict[str, WallTime]()
+        self._others = 0.0
+
+    def race(self, profile: Profile, chosen: Mapping[str, Tried], *, kernels: bool = True) -> _Race:
+        """Race the `chosen` plans beside float. Kernels are timed too unless that takes too long. Raises BadModel if
+        float or all-int8 does not run."""
+        work, place = self._work, self._place
+        losses, refused = dict[str, float](), dict[str, str]()
+        asked = [_as_run(name) for name, plan in chosen.items() if unsure(place.deployed(plan), self._limits)]
+        models = {FLOAT_RUN: partial(work.builder(profile.scheme).build, {})}
+        models |= {_as_run(name): partial(quantized, work, plan.plan) for name, plan in chosen.items()}
+        is_affordable = len(chosen) <= sessions_within(work.budget.plans_s, work.model.proto)
+        is_quick = len(chosen) * work.setup.run_s <= work.budget.plans_s
+        timed = work.time(
+            models,
+            Effort(budget_s=work.budget.refine_s),
+            kernels=kernels and is_affordable and is_quick,
+            refused=refused,
+            opened=judging(work, self._limits, self._inputs, asked, losses),
+        )
+        for name in (FLOAT_RUN, _as_run("int8")):
+            if name in refused:
+                raise BadModel(refused[name])
+        there = {name: plan for name, plan in chosen.items() if _as_run(name) in timed}
+        for name, plan in there.items():
+            place.note(plan, losses.get(_as_run(name), 0.0))
+        plans = dict(zip(there, place.judged(work.graph, [*there.values()]), strict=True))
+        times = {FLOAT_RUN: timed[FLOAT_RUN]} | {name: timed[_as_run(name)] for name in there}
+        scale = self._walls[FLOAT_RUN].median_s / times[FLOAT_RUN].wall.median_s if self._walls else 1.0
+        self._walls |= {name: time.wall.times(scale) for name, time in times.items() if name not in self._walls}
+        self._plans |= plans
+        self._others = max([self._others, *(time.others for time in times.values())])
+        return _Race(plans, times, tuple(name for name in chosen if name not in there))
+
+    def raced(self, deployed: Callable[[Sequence[Tried]], list[Tried]]) -> Raced:
+        """All races as one, with the plans as `deployed`."""
+        plans = dict(zip(self._plans, deployed([*self._plans.values()]), strict=True))
+        return Raced(plans, self._walls, self._others)
 
 
 def _as_run(name: str) -> str:
@@ -405,19 +469,26 @@ def _may_gain(work: Work, tried: Sequence[Tried]) -> bool:
     return not floats or min(holding) <= (1.0 - work.budget.gain) * floats[0]
 
 
-def _again(work: Work, there: Explored, meter: ErrorMeter, place: AsBuilt, room: float) -> list[Tried]:
-    """The plans of another search on all inputs of the `meter`, within the share `room` of the limit; none if even
-    float breaks that, with the blocks that are forced to int8."""
+def _again(work: Work, there: Explored, meter: ErrorMeter, limits: Limits, base: float, room: float) -> Explored | None:
+    """Another search on all inputs of the `meter`, within the share `room` of the limit, and the race of its plans;
+    None if even float breaks that, with the blocks that are forced to int8."""
+    place = AsBuilt(limits, base)
     within = place.within()
     assert within.max_error is not None, "a plan that was rejected had a limit"
     try:
         tried = _searched(work, there.profile, there.error, replace(within, max_error=room * within.max_error), meter)
     except Infeasible:
-        return []
-    return [place.deployed(each) for each in predicted_by(there.profile, there.error, work.graph, tried)]
+        return None
+
+    def deployed(some: Sequence[Tried]) -> list[Tried]:
+        return [place.deployed(plan) for plan in predicted_by(there.profile, there.error, work.graph, some)]
+
+    contest = _Contest(work, place, limits, meter.samples)
+    contest.race(there.profile, finalists(tried), kernels=False)
+    return Explored(deployed(tried), contest.raced(deployed), there.profile, there.error)
 
 
-def _none_but_plain(last: Finals) -> bool:
+def _none_but_plain(last: Verdict) -> bool:
     """Whether only float is left after others were rejected on unseen inputs, or only float or all-int8 although some
     plans were expected to hold."""
     if last.rejected:

@@ -20,7 +20,7 @@ from taglio.flow.bound import least_share, most_saved, saved_by_block
 from taglio.flow.instead import EXACT_SUMS, planned_instead, with_instead
 from taglio.flow.joined_rows import row_errors
 from taglio.flow.lab import Judging, Raced, race, reason
-from taglio.flow.ledger import Measurement, Variant, expected_s
+from taglio.flow.ledger import NOT_RACED, Floats, Measurement, Variant, expected_s
 from taglio.flow.places import REACH, float_everywhere, one_of_each_runtime, usable
 from taglio.flow.work import Work
 from taglio.model.exact import saturating_products
@@ -70,16 +70,17 @@ class Room:
 class Screened:
     """`work` with every block that cannot be int8 kept in float, and the `scheme` of plans with the forms that it may
     use. Plans are made in the places `planned`; there are none if no mix of forms can be faster than float, and `why`
-    says so. `places` are the float model's results, `forms` and `schemes` those of all blocks in one form. `home` is
-    the best place that was raced, and `profile` is made of that race (None: there was no time for one). So many
-    `mixes` can be opened for a profile. `note` says why another model than the
-    source is planned, or is ""."""
+    says so. `places` are the float model's results and `floats` its times there, `forms` and `schemes` the results of
+    all blocks in one form. `home` is the best place that was raced, and `profile` is made of that race (None: there was
+    no time for one). So many `mixes` can be opened for a profile. `note` says why another model than the source is
+    planned, or is ""."""
 
     work: Work
     scheme: Scheme
     planned: tuple[str, ...]
     home: str
     places: tuple[Measurement, ...]
+    floats: Floats = NOT_RACED
     forms: tuple[Measurement, ...] = ()
     schemes: tuple[Measurement, ...] = ()
     profile: Profile | None = None
@@ -112,12 +113,13 @@ def screen(
     if own:
         work = with_instead(work, EXACT_SUMS)
         note = f"the source's own u8×s8 products ({own}) saturate on some processors: it is planned with exact sums"
-    places, bfloat16 = float_everywhere(work, max_loss, metric)
-    if all(place.refused for place in places):
+    everywhere = float_everywhere(work, max_loss, metric)
+    if all(place.refused for place in everywhere.rows):
         work, note = planned_instead(work, max_loss, metric)
-        places, bfloat16 = float_everywhere(work, max_loss, metric)
-    if bfloat16 is not None:
-        work = work.but(setup=replace(work.setup, bfloat16=bfloat16))
+        everywhere = float_everywhere(work, max_loss, metric)
+    places, floats = everywhere.rows, everywhere.floats
+    if everywhere.bfloat16 is not None:
+        work = work.but(setup=replace(work.setup, bfloat16=everywhere.bfloat16))
     first = one_of_each_runtime(places, max_loss)
     is_narrow = is_narrow or work.setup.portable or sums_saturate(instructions())
     screening = _Screening(work, wanted, max_loss, metric, is_narrow=is_narrow)
@@ -126,7 +128,7 @@ def screen(
     if not screening.is_affordable(len(_RACED)):
         # OpenVINO compiles 5,000 operators in int8 for 25 s.
         home = NAME if NAME in usable(places) else first[0].variant.runtime
-        return Screened(work, scheme, (home,), home, places, note=note)
+        return Screened(work, scheme, (home,), home, places, floats, note=note)
     raced = [screening.race(place) for place in first]
     floats_s = [place.seconds for place in places if place.seconds is not None and not place.refused]
     fastest_s = min(floats_s, default=raced[0].float_s)
@@ -136,13 +138,13 @@ def screen(
     profile = screening.profile(ranked[0])
     if not able:
         home, why = ranked[0].place, _hopeless(ranked[0], work.graph)
-        return Screened(work, profile.scheme, (), home, places, forms, profile=profile, why=why, note=note)
+        return Screened(work, profile.scheme, (), home, places, floats, forms, profile=profile, why=why, note=note)
     best, most_s = able[0], (1.0 - work.budget.gain) * fastest_s
     near = [result for result in able if result.score_s <= REACH * best.score_s][
         : work.affordable(_PLANNED_S, _PLANNED)
     ]
     planned = tuple(result.place for result in near)
-    screened = Screened(work, scheme, planned, best.place, places, forms, profile=profile, note=note)
+    screened = Screened(work, scheme, planned, best.place, places, floats, forms, profile=profile, note=note)
     whys = [] if is_forced else [screening.why_errors_forbid(result.room(most_s)) for result in near]
     if whys and all(whys):
         return replace(screened, scheme=profile.scheme, planned=(), why=whys[0])

@@ -75,15 +75,6 @@ def others_in(windows: Sequence[Window], rounds: Collection[int]) -> float:
     return sum(shares) / len(shares) if shares else 0.0
 
 
-def faster(one_s: Sequence[float], other_s: Sequence[float], by: float) -> bool:
-    """Whether the first is faster by more than the factor `by` in the median over rounds that ran both, and faster at
-    all with 95 % confidence: the lower confidence limit of the median ratio (order statistics, binomial) is above 1."""
-    ratios = sorted(other / one for one, other in zip(one_s, other_s, strict=True))
-    count = len(ratios)
-    lower = ratios[max(0, int(0.5 * count - 0.82 * count**0.5))]
-    return lower > 1.0 and ratios[count // 2] > by
-
-
 def doubt(others: float, reference_half_s: tuple[float, float] | None = None) -> str | None:
     """One line of doubt about figures, or None on a quiet machine.
 

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle, islice
+from itertools import cycle
 from math import inf
 from pathlib import Path
 
@@ -84,23 +84,19 @@ class Effort:
 class Timed:
     """One timed model: the graph that ran, its wall time, and median seconds per kernel by node name.
 
-    Kernels are measured in a separate session because profiling slows the run. `samples_s` are the wall seconds of the
-    rounds that count; `others` is the share of the processors that other programs used meanwhile (busy.py).
-    `reference_s` are the wall seconds of the first model in the same rounds.
+    Kernels are measured in a separate session because profiling slows the run. `others` is the share of the processors
+    that other programs used meanwhile (busy.py).
     """
 
     optimized: onnx.ModelProto
     wall: WallTime
     kernels: dict[str, float]
-    samples_s: tuple[float, ...] = ()
     others: float = 0.0
-    reference_s: tuple[float, ...] = ()
 
-    def beside(self, reference: "Timed", drift: float) -> "Timed":
-        """The same with the `reference` timed in the same rounds, and times multiplied by `drift`."""
-        pairs = tuple(islice(cycle(reference.samples_s), len(self.samples_s)))
-        kernels = {name: seconds * drift for name, seconds in self.kernels.items()}
-        return replace(self, wall=self.wall.times(drift), kernels=kernels, reference_s=pairs)
+    def times(self, factor: float) -> "Timed":
+        """The same with all times multiplied by `factor`."""
+        kernels = {name: seconds * factor for name, seconds in self.kernels.items()}
+        return replace(self, wall=self.wall.times(factor), kernels=kernels)
 
 
 def time_models(
@@ -177,7 +173,7 @@ def time_models(
             beside = group.get(first, reference)
             drift = reference.wall.median_s / beside.wall.median_s
             for name in (name for name in waiting if name in group):
-                found[name] = group[name].beside(beside, drift)
+                found[name] = group[name].times(drift)
     return {name: found[name] for name in models if name in found}
 
 
@@ -272,8 +268,7 @@ class _Timing:
             except TaglioError as error:
                 self.models.refuse(name, error)
             self._after_round("timing", len(self.models.paths))(done + 1)
-        first = next(iter(found.values()), None)
-        return {name: each.beside(first, 1.0) for name, each in found.items() if first is not None}
+        return found
 
     def _once(self, name: str, warmup: int) -> Timed:
         graph, read, kernels = self.models.graph(name), None, dict[str, float]()
@@ -416,7 +411,7 @@ def _timed(
     counted = [samples[index] for index in range(len(samples)) if index // each in set(rounds)]
     wall = summarize(counted)
     kernels = without_recording(graph, kernels, wall.median_s)
-    return Timed(graph, wall, kernels, tuple(counted), others_in(watch.windows, set(rounds)))
+    return Timed(graph, wall, kernels, others_in(watch.windows, set(rounds)))
 
 
 def _interleave(
