@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from taglio.transaction import EMITTED, FOLDERS, STANDBY
 from tests.end_to_end.command import ROOT
 
 ANY = "…"
+NOTES = sorted((ROOT / "docs" / "notes").glob("*.md"))
 MESSAGES = re.findall(r"^```text\n(.+)\n```$", (ROOT / "docs" / "troubleshooting.md").read_text("utf-8"), re.MULTILINE)
 
 
@@ -59,3 +61,27 @@ def test_every_file_of_a_workspace_is_named() -> None:
     names += [verify.MANIFEST, verify.SAMPLES, write.README, write.VERIFY, write.PERF_ANALYZER]
     names += [f"{name}/" for name in (*FOLDERS, STANDBY, EMITTED) if name]
     assert [name for name in names if name.removeprefix("deploy/") not in page] == []
+
+
+@pytest.mark.parametrize("page", [ROOT / "docs" / "design.md", *NOTES], ids=lambda page: page.stem)
+def test_every_module_that_a_page_names_exists(page: Path) -> None:
+    folders = (ROOT / name for name in ("src", "tests", "benchmarks"))
+    paths = [path.as_posix() for folder in folders for path in folder.rglob("*.py")]
+    names = re.findall(r"`([\w/]+\.py)`", page.read_text(encoding="utf-8"))
+    assert [name for name in names if not any(path.endswith(f"/{name}") for path in paths)] == []
+
+
+def test_the_way_from_the_command_to_the_file_is_at_most_eight_functions() -> None:
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    way = re.findall(r"^\| `(\w+)` \| `([\w/]+\.py)` \|", page, re.MULTILINE)
+    assert 0 < len(way) <= 8
+    for function, module in way:
+        assert f"\ndef {function}(" in (ROOT / "src" / "taglio" / module).read_text(encoding="utf-8"), module
+
+
+def test_there_is_one_introduction() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.split()) < 900
+    assert '--8<-- "README.md:introduction"' in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    shared = readme.split("[start:introduction]")[1].split("[end:introduction]")[0]
+    assert "](" not in shared  # the site's links are relative to docs/

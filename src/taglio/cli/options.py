@@ -213,13 +213,14 @@ OPTIONS: dict[str, Facts] = {
         metavar="[METRIC=]LIMIT",
     ),
     "--min-score": option(
-        "lowest score (larger is better) of a task (top1, ctc, ...), such as 99%%, of sqnr in dB, or of a function "
-        "(repeatable with METRIC=)",
+        "lowest score allowed (larger is better): of a task (top1, ctc, ...), such as 99%%, of sqnr in dB, or of a "
+        "function (repeatable with METRIC=)",
         action=_Bounds,
         metavar="[METRIC=]SCORE",
     ),
     "--max-drop": option(
-        "how much worse than float the score of a task or of a function may be, such as 1%% (repeatable with METRIC=)",
+        "largest drop allowed in the score of a task or function, from the float model's, such as 1%% (repeatable with "
+        "METRIC=)",
         action=_Bounds,
         metavar="[METRIC=]DROP",
     ),
@@ -309,16 +310,20 @@ OPTIONS: dict[str, Facts] = {
         metavar="CHANGE",
     ),
     "--explain": option("also show what each limit costs and the runner-up plan", **_FLAG),
-    "--from": option("deployed plan.json; move blocks only if that pays", dest="running", metavar="PLAN"),
+    "--from": option(
+        "deployed plan.json: move blocks only if the gain exceeds the cost of moving them",
+        dest="running",
+        metavar="PLAN",
+    ),
     "--switching-cost-ms": option(
-        "with --from: cost of moving one block (default 1); in energy, at the largest power of a device",
+        "with --from: cost of moving one block, in ms (default 1); for energy, at the largest power of any device",
         type=milliseconds,
         dest="switching_cost_s",
         default=0.001,
         metavar="MS",
     ),
     "--time-limit": option(
-        "time limit per solve, in seconds; one plan takes up to five solves (default 20; 4 per point of a front)",
+        "time limit per solve, in seconds (default 20; per point of a front 4); one plan takes up to five solves",
         type=positive_float,
         dest="time_limit_s",
         metavar="S",

@@ -87,8 +87,8 @@ COMMANDS = (
         {
             "--method": option("quantisation method (default static)", choices=_METHODS, default="static"),
             "--scheme": option(
-                "int8 scheme (default qdq-u8s8-asym-pc; for dynamic qdq-u8s8-asym-pt; on x86 without VNNI with -rr: "
-                "weights of 7 bits, whose sums do not saturate)"
+                "int8 scheme (default qdq-u8s8-asym-pc, for dynamic qdq-u8s8-asym-pt; on x86 without VNNI -rr is "
+                "appended: 7-bit weights, whose sums do not saturate)"
             ),
             "--repair": option(
                 "lower the error of int8 at the same speed: ranges (per tensor, by their effect on the outputs), "
@@ -122,8 +122,8 @@ COMMANDS = (
         f"{_OPTIMIZE} --cluster --out",
         {
             "--time-limit": option(
-                "finish within S seconds: each stage gets less effort, and when the time is up the best so far is "
-                "delivered; below 30 s as near as possible",
+                "finish within S seconds: stages get less effort, and when the time is up, the best plan so far is "
+                "delivered (a limit below 30 s may be exceeded)",
                 type=positive_float,
                 dest="time_limit_s",
                 metavar="S",
@@ -236,7 +236,7 @@ COMMANDS = (
     Command(
         "cluster probe",
         "clusters:probe",
-        "measure every link and the CPU cost per message",
+        "measure every link of the running cluster, and the CPU cost per message",
         "file --scenario --write",
         {
             "file": option("cluster file (TOML)", type=Path, metavar="CLUSTER"),
@@ -253,7 +253,8 @@ COMMANDS = (
         "emulate",
         "emulate:emulate",
         "run a command on a cluster emulated on this Linux machine (as root): each device is a network namespace with "
-        "a CPU quota (cpus in the cluster file) and a running taglio device; links have their bandwidth and latency",
+        "a CPU quota (cpus in the cluster file) and a running taglio device; links have the file's bandwidth and "
+        "latency",
         "cluster --scenario --bare --on --set",
         {
             "cluster": option("cluster file (TOML)", nargs="?", metavar="CLUSTER"),
@@ -313,21 +314,27 @@ COMMANDS = (
                 "threads per model (default: the plan's; several models share the processors)", type=positive
             ),
             "--kernel-cache": option(
-                "kernels that OpenVINO keeps per model for input sizes it has seen; fewer take less memory and more "
-                "time for sizes that come again (default: OpenVINO's own limit)",
+                "number of compiled kernels that OpenVINO keeps per model; fewer save memory, but an input size that "
+                "comes again may be compiled again (default: OpenVINO's own limit)",
                 type=whole(0),
                 metavar="KERNELS",
             ),
-            "--queue": option("queue length per model (default 64)", type=positive, default=64),
+            "--queue": option("longest queue per model, in requests (default 64)", type=positive, default=64),
             "--batch": option(
-                "largest batch, for models with a dynamic batch dimension (default 8)", type=positive, default=8
+                "largest batch, in rows, for models with a dynamic batch dimension (default 8)",
+                type=positive,
+                default=8,
             ),
             "--batch-wait-ms": option(
-                "how long a request waits for others to join its batch (default 0)", type=waiting_time, default=0.0
+                "how long a request waits for others to join its batch, in ms (default 0)",
+                type=waiting_time,
+                default=0.0,
             ),
-            "--max-request-mb": option("limit on request size (default 64)", type=positive_float, default=64.0),
+            "--max-request-mb": option("limit on request size, in MB (default 64)", type=positive_float, default=64.0),
             "--drain-s": option(
-                "grace period for running requests at SIGTERM (default 30)", type=positive_float, default=30.0
+                "grace period for running requests at SIGTERM, in seconds (default 30)",
+                type=positive_float,
+                default=30.0,
             ),
             "--traces": option(
                 "send OpenTelemetry traces to this OTLP collector (default: none)", default="", metavar="URL"
@@ -406,7 +413,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; docs/cli.md is generated from it."""
     parser = _Parser(
         prog="taglio",
-        description="Find the fastest mixed-precision form of a neural network that keeps its answers, and prove it.",
+        description="Find the fastest mixed-precision form of a neural network that keeps its answers, and measure it.",
     )
     try:
         own = version("taglio")
