@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from taglio.confirm import race
 from taglio.confirm.race import Patience
+from taglio.confirm.speedup import Speedup
 from taglio.embedded import digits_data
 from taglio.profile import busy, speed
 from tests.end_to_end.command import SCHEME, Case, taglio
@@ -119,6 +120,12 @@ class Staged:
     folder: Path
     max_error: float
     printed: dict[str, Any]
+
+
+@pytest.fixture
+def gain_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The final race shows a gain, whatever else this machine does meanwhile: for tests of what is said of a plan."""
+    monkeypatch.setattr(Speedup, "replaces_float", True)
 
 
 @pytest.fixture(scope="session")

@@ -84,6 +84,7 @@ def test_a_network_of_an_lstm_alone_races_int8_dynamic(tmp_path: Path) -> None:
 
 
 @pytest.mark.whole
+@pytest.mark.usefixtures("gain_confirmed")
 def test_a_plan_may_compute_an_lstm_in_int8(tmp_path: Path) -> None:
     model, data = recurrent(tmp_path, 256)
     scheme = f"{exact()}-{DYNAMIC}"

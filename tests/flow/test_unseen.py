@@ -82,6 +82,7 @@ def test_the_search_does_not_see_a_third_of_the_held_out_inputs() -> None:
 
 
 @pytest.mark.whole
+@pytest.mark.usefixtures("gain_confirmed")
 def test_a_plan_that_breaks_the_limit_on_unseen_inputs_alone_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The unseen inputs are far beyond the calibrated ranges: int8 clips them, and only them."""
     monkeypatch.setattr(Decision, "rivals", lambda _: [])  # a race on a busy machine may measure others there, too
@@ -112,6 +113,7 @@ def test_a_plan_that_breaks_the_limit_on_unseen_inputs_alone_is_rejected(monkeyp
 
 
 @pytest.mark.whole
+@pytest.mark.usefixtures("gain_confirmed")
 def test_with_few_inputs_it_says_that_the_error_was_selected() -> None:
     result = taglio.optimize(
         dense(), {"x": held_out(12)}, calibration=CALIBRATION, max_error=LIMIT, effort=0.02,
