@@ -18,8 +18,8 @@ from typing import Any
 
 import taglio
 from cases import CACHE, CASES, SHARED, data_of, markdown, paths, write
+from taglio.flow import explore as explore_module
 from taglio.flow import optimize as optimize_module
-from taglio.flow import plan as plan_module
 from taglio.flow import screen as screen_module
 from taglio.flow.rules import by_rules
 
@@ -40,10 +40,10 @@ MECHANISMS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "bounds": [
         (screen_module, "least_share", lambda *_: 0.0),
         (optimize_module, "_no_gain", lambda *_: ""),
-        (plan_module, "_may_gain", lambda *_: True),
+        (explore_module, "_may_gain", lambda *_: True),
     ],
-    "rules": [(plan_module, "by_rules", _plain_rules)],
-    "refinement": [(plan_module, "sessions_within", lambda *_: 3)],
+    "rules": [(explore_module, "by_rules", _plain_rules)],
+    "refinement": [(explore_module, "sessions_within", lambda *_: 3)],
 }
 
 

@@ -22,7 +22,8 @@ from rivals import RECOMMENDED, by_onnxruntime, excluding, fixed, model_error
 from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
 from taglio.flow.error import error_model
-from taglio.flow.plan import decide, meters
+from taglio.flow.explore import meters
+from taglio.flow.plan import decide
 from taglio.flow.profile import profile_as
 from taglio.flow.screen import screen
 from taglio.flow.work import Work

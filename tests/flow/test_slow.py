@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 
 import taglio
-from taglio.flow import error, plan
+from taglio.flow import error, explore
 from taglio.flow.opening import Model, open_work
 from taglio.flow.work import affordable
 from taglio.profile import measure, sessions
@@ -168,7 +168,7 @@ def test_a_model_of_one_block_is_not_timed_again_for_nothing(monkeypatch: pytest
         refined.append(given)
         return real(*given, **more)
 
-    monkeypatch.setattr(plan, "refine", refine)
+    monkeypatch.setattr(explore, "refine", refine)
     g = Sketch(1)
     y = g.op("Gemm", g.input("x", 1, 16), g.weight(16, 8))
     data = {"x": g.rng.normal(0, 1, (32, 16)).astype(np.float32)}

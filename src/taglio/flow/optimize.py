@@ -21,6 +21,7 @@ from taglio.flow.confirm import Confirmed, confirmed
 from taglio.flow.curve import Level, costly, curve
 from taglio.flow.deliver import needs_of_plan
 from taglio.flow.error import doubts_without_study, error_model, refuse_constant_outputs
+from taglio.flow.explore import UNSURE
 from taglio.flow.finalists import in_places, same_assignment
 from taglio.flow.fixed_shapes import fixed_shapes_line
 from taglio.flow.gpu import on_gpus
@@ -30,7 +31,7 @@ from taglio.flow.limits import Bounds, limits_for, refuse_no_limit, steered, use
 from taglio.flow.opening import Model
 from taglio.flow.outcome import Outcome, Point, Variant, drift_since
 from taglio.flow.places import studied
-from taglio.flow.plan import UNSURE, Decision, best_so_far, decide, float_stays
+from taglio.flow.plan import Decision, best_so_far, decide, float_stays
 from taglio.flow.profile import AUTO, profiles, read_scheme
 from taglio.flow.result import Result, result_of
 from taglio.flow.screen import Screened, screen

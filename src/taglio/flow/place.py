@@ -18,10 +18,10 @@ from taglio.error.runtime_part import left_for_int8, together
 from taglio.errors import BadArtifact, BadOption, Infeasible
 from taglio.flow.answers import answers
 from taglio.flow.by_hand import matches, pinned_devices
+from taglio.flow.explore import meters
 from taglio.flow.limits import Bounds, limits_for, user_limits
 from taglio.flow.pareto import Axis, Front, front, with_error
 from taglio.flow.places import base_errors
-from taglio.flow.plan import meters
 from taglio.flow.search import search_by
 from taglio.flow.work import Work, require_own
 from taglio.flow.workspace import PROFILE

@@ -1,55 +1,40 @@
 """The plan stage: solve, measure errors, race, refine the tables, solve and race again. Writes nothing."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from math import inf
 
-from taglio.error.judge import fewest_samples
-from taglio.error.loss import parse_metric
-from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.errors import BadData, BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
-from taglio.flow.answers import SOURCE_RUN, Answers, answers, judging
-from taglio.flow.as_built import AsBuilt, unsure
-from taglio.flow.build import quantized
+from taglio.flow.answers import SOURCE_RUN, Answers, answers
 from taglio.flow.by_hand import place_by_hand
+from taglio.flow.explore import FEWEST, Explored, explore, explore_within, meters
 from taglio.flow.finalists import (
     PLAIN,
     Raced,
     Verdict,
     as_predicted,
-    fastest_of,
-    finalists,
     in_pure_forms,
     int8_of,
     judge,
     judged,
     on_one_scale,
-    same_assignment,
 )
 from taglio.flow.ledger import NOT_RACED, Floats
 from taglio.flow.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
 from taglio.flow.places import studied
-from taglio.flow.rules import by_rules
-from taglio.flow.search import Tried, best, corrected, keeps_pins, predicted_by, search, unsolved
+from taglio.flow.search import Tried, best
 from taglio.flow.unseen import CANDIDATES, Rejected
-from taglio.flow.work import Work, affordable, require_own
+from taglio.flow.work import Work, require_own
 from taglio.plan.one_machine import describe
 from taglio.plan.result import Interval, Limits, Plan, placements
 from taglio.profile.busy import doubt
-from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
+from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.result import Profile
-from taglio.profile.sessions import sessions_within
-from taglio.profile.stopwatch import Effort, Timed
+from taglio.profile.stopwatch import Effort
 from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
 
-# Solved plans that are measured at least, and plans that rules measure which exclude block after block.
-_FEWEST, _EXCLUDED = 3, 30
-# Where predictions are off by more than this share, they rule no plan out.
-UNSURE = 0.1
 # Finalists whose times differ by less than this factor are told apart by openings, at most so many beside the winner.
 _CLOSE, _RIVALS = 1.05, 2
 
@@ -172,17 +157,6 @@ def plan(
     return decide(work, measured, error, limits, devices=devices_of).plan
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Explored:
-    """The result of planning in one place: the plans tried, with their errors in that place, the race of the best of
-    them, the profile refined around the fastest and the error model corrected by the measurements."""
-
-    tried: list[Tried]
-    raced: Raced
-    profile: Profile
-    error: ErrorModel
-
-
 def decide(
     work: Work,
     measured: Mapping[str, Profile],
@@ -209,13 +183,13 @@ def decide(
     refusals: list[TaglioError] = []
     for place, profile in measured.items():
         try:
-            explored[place] = _explored(work.in_place(place), profile, model, limits, (meter, full), bases[place])
+            explored[place] = explore(work.in_place(place), profile, model, limits, bases[place], (meter, full))
         except (Infeasible, BadModel, MeasurementFailed) as error:
             refusals.append(error)
     if not explored:
         raise refusals[0]
     tried = [plan for there in explored.values() for plan in there.tried]
-    again_s = _FEWEST * len(work.data.held_out.samples) * meter.evaluation_s / meter.samples
+    again_s = FEWEST * len(work.data.held_out.samples) * meter.evaluation_s / meter.samples
     patient = again_s <= work.budget.plans_s
     # One candidate for unseen inputs is kept for a second search.
     race = on_one_scale({place: there.raced for place, there in explored.items()}, floats, bases)
@@ -226,7 +200,7 @@ def decide(
     if more and (patient or last.winner is None) and _none_but_plain(last):
         place, there = next(iter(explored.items()))
         room = min((rejection.room for rejection in rejected), default=1.0)
-        again = _again(work.in_place(place), there, full(), limits, bases[place], room)
+        again = explore_within(room, work.in_place(place), there.profile, there.error, limits, bases[place], full())
         if again is not None:
             last = judge(work, on_one_scale({place: again.raced}, floats, bases), limits, left)
             rejected, candidates = (*rejected, *last.rejected), candidates + last.measured
@@ -335,159 +309,6 @@ def _source_time(work: Work, float_time: WallTime) -> dict[str, WallTime]:
     return {SOURCE_RUN: timed[SOURCE_RUN].wall.times(float_time.median_s / timed[FLOAT_RUN].wall.median_s)}
 
 
-def _explored(
-    work: Work,
-    measured: Profile,
-    model: ErrorModel,
-    limits: Limits,
-    meters: tuple[ErrorMeter, Callable[[], ErrorMeter]],
-    base: float,
-) -> Explored:
-    """Plan, race the plans, refine the profile around the fastest, plan again and race what is new; in the place of the
-    set-up, where the float model has the error `base`.
-
-    A plan's prediction depends on the layouts that its kernels use, and the random mixes of the profile are far from
-    it. Plans by simple rules are raced too: where the tables are wrong, the clock shows it.
-    """
-    place, (meter, full) = AsBuilt(limits, base), meters
-    study = model
-    tried = _searched(work, measured, model, place.within(), meter, full)
-    model = corrected(study, work.graph, tried, place.bound)
-    # What is delivered if the search is stopped from here on.
-    work.kept.put(("tried", measured.conditions.runtime), [place.deployed(plan) for plan in tried])
-    known = measured
-
-    def deployed(some: Sequence[Tried]) -> list[Tried]:
-        return [place.deployed(plan) for plan in predicted_by(known, model, work.graph, some)]
-
-    if measured.interval_ratio <= UNSURE and not _may_gain(work, tried):
-        return Explored(deployed(tried), in_pure_forms(measured, deployed(tried)), known, model)
-    most = sessions_within(work.budget.plans_s, work.model.proto)
-    chosen = finalists(tried, most=max(len(PLAIN) + 1, min(most, work.affordable(work.budget.plans_s, 100))))
-    contest = _Contest(work, place, limits, meter.samples)
-    first = contest.race(measured, chosen)
-    tried = [plan for plan in tried if not any(same_assignment(plan, chosen[name]) for name in first.refused)]
-    # Whether it is truly faster than float is for confirm.py to say.
-    leader = first.plans[fastest_of(first.plans, first.walls)]
-    place.follow(leader)
-    if not first.has_kernels:
-        return Explored(deployed(tried), contest.raced(deployed), known, model)
-    runs = {_as_run(name): (plan.plan.assignment(), first.timed[name]) for name, plan in first.plans.items()}
-    runs |= {FLOAT_RUN: ({}, first.timed[FLOAT_RUN])}
-    known = refine(work.model, work.graph, known, runs, " 1", near=leader.plan.assignment())
-    rounds = min(work.budget.solved_again, _solved(work, meter))
-    tried = place.judged(work.graph, tried)
-    tried += search(
-        work.graph, known, model, place.within(), meter.error, rounds=rounds, effort=work.effort, progress=work.progress
-    )
-    model = corrected(study, work.graph, tried, place.bound)
-    tried = predicted_by(known, model, work.graph, tried)
-    new = finalists(tried, but=[*first.plans.values()])
-    leader_s = predicted_by(known, model, work.graph, [leader])[0].plan.predicted_latency_s.value
-    faster = {name: plan for name, plan in new.items() if plan.plan.predicted_latency_s.value < leader_s}
-    if faster:
-        contest.race(known, faster, kernels=False)
-    return Explored(deployed(tried), contest.raced(deployed), known, model)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Race:
-    """Finalists of one place that were raced there beside float: their times, and themselves with the errors that they
-    have there. `refused` are those that do not run."""
-
-    plans: dict[str, Tried]
-    timed: dict[str, Timed]
-    refused: tuple[str, ...]
-
-    @property
-    def walls(self) -> dict[str, WallTime]:
-        """Wall times by name."""
-        return {name: timed.wall for name, timed in self.timed.items()}
-
-    @property
-    def has_kernels(self) -> bool:
-        """Whether kernels were timed, as the refinement of a profile needs."""
-        return all(timed.kernels for timed in self.timed.values())
-
-
-class _Contest:
-    """Races in one place, each beside float, which puts them on one scale."""
-
-    def __init__(self, work: Work, place: AsBuilt, limits: Limits, inputs: int) -> None:
-        """Errors of plans that may hold are measured in the race on so many `inputs`."""
-        self._work, self._place, self._limits, self._inputs = work, place, limits, inputs
-        self._plans, self._walls = dict[str, Tried](), dict[str, WallTime]()
-        self._others = 0.0
-
-    def race(self, profile: Profile, chosen: Mapping[str, Tried], *, kernels: bool = True) -> _Race:
-        """Race the `chosen` plans beside float. Kernels are timed too unless that takes too long. Raises BadModel if
-        float or all-int8 does not run."""
-        work, place = self._work, self._place
-        losses, refused = dict[str, float](), dict[str, str]()
-        asked = [_as_run(name) for name, plan in chosen.items() if unsure(place.deployed(plan), self._limits)]
-        models = {FLOAT_RUN: partial(work.builder(profile.scheme).build, {})}
-        models |= {_as_run(name): partial(quantized, work, plan.plan) for name, plan in chosen.items()}
-        is_affordable = len(chosen) <= sessions_within(work.budget.plans_s, work.model.proto)
-        is_quick = len(chosen) * work.setup.run_s <= work.budget.plans_s
-        timed = work.time(
-            models,
-            Effort(budget_s=work.budget.refine_s),
-            kernels=kernels and is_affordable and is_quick,
-            refused=refused,
-            opened=judging(work, self._limits, self._inputs, asked, losses),
-        )
-        for name in (FLOAT_RUN, _as_run("int8")):
-            if name in refused:
-                raise BadModel(refused[name])
-        there = {name: plan for name, plan in chosen.items() if _as_run(name) in timed}
-        for name, plan in there.items():
-            place.note(plan, losses.get(_as_run(name), 0.0))
-        plans = dict(zip(there, place.judged(work.graph, [*there.values()]), strict=True))
-        times = {FLOAT_RUN: timed[FLOAT_RUN]} | {name: timed[_as_run(name)] for name in there}
-        scale = self._walls[FLOAT_RUN].median_s / times[FLOAT_RUN].wall.median_s if self._walls else 1.0
-        self._walls |= {name: time.wall.times(scale) for name, time in times.items() if name not in self._walls}
-        self._plans |= plans
-        self._others = max([self._others, *(time.others for time in times.values())])
-        return _Race(plans, times, tuple(name for name in chosen if name not in there))
-
-    def raced(self, deployed: Callable[[Sequence[Tried]], list[Tried]]) -> Raced:
-        """All races as one, with the plans as `deployed`."""
-        plans = dict(zip(self._plans, deployed([*self._plans.values()]), strict=True))
-        return Raced(plans, self._walls, self._others)
-
-
-def _as_run(name: str) -> str:
-    """The name of a finalist's run in a profile, where float has its own."""
-    return name if name == FLOAT_RUN else f"finalist {name}"
-
-
-def _may_gain(work: Work, tried: Sequence[Tried]) -> bool:
-    """Whether a plan is predicted to be faster than float by more than the budget's least gain. If none is, timing
-    plans would only measure noise."""
-    holding = [each.plan.predicted_latency_s.value for each in tried if each.holds]
-    floats = [each.plan.predicted_latency_s.value for each in tried if each.name == FLOAT_RUN]
-    return not floats or min(holding) <= (1.0 - work.budget.gain) * floats[0]
-
-
-def _again(work: Work, there: Explored, meter: ErrorMeter, limits: Limits, base: float, room: float) -> Explored | None:
-    """Another search on all inputs of the `meter`, within the share `room` of the limit, and the race of its plans;
-    None if even float breaks that, with the blocks that are forced to int8."""
-    place = AsBuilt(limits, base)
-    within = place.within()
-    assert within.max_error is not None, "a plan that was rejected had a limit"
-    try:
-        tried = _searched(work, there.profile, there.error, replace(within, max_error=room * within.max_error), meter)
-    except Infeasible:
-        return None
-
-    def deployed(some: Sequence[Tried]) -> list[Tried]:
-        return [place.deployed(plan) for plan in predicted_by(there.profile, there.error, work.graph, some)]
-
-    contest = _Contest(work, place, limits, meter.samples)
-    contest.race(there.profile, finalists(tried), kernels=False)
-    return Explored(deployed(tried), contest.raced(deployed), there.profile, there.error)
-
-
 def _none_but_plain(last: Verdict) -> bool:
     """Whether only float is left after others were rejected on unseen inputs, or only float or all-int8 although some
     plans were expected to hold."""
@@ -508,58 +329,3 @@ def _chosen(work: Work, winner: Tried, tried: Sequence[Tried]) -> Plan:
     solved = best([each for each in there if each.plan.predicted_latency_s.value > 0.0], 1)
     ahead = solved[0].plan.predicted_latency_s.value if solved else chosen.predicted_latency_s.value
     return replace(chosen, gap=max(0.0, chosen.predicted_latency_s.value / ahead - 1.0))
-
-
-def _searched(
-    work: Work,
-    measured: Profile,
-    model: ErrorModel,
-    limits: Limits,
-    meter: ErrorMeter,
-    full: Callable[[], ErrorMeter] | None = None,
-) -> list[Tried]:
-    """Float, all-int8, plans by simple rules and by the search, each with its measured error.
-
-    If nothing holds on `meter`, `full` decides. Raises Infeasible if nothing holds there either.
-    """
-    rounds = _solved(work, meter)
-    tried = search(
-        work.graph, measured, model, limits, meter.error, rounds=rounds, effort=work.effort, progress=work.progress
-    )
-    patient = _EXCLUDED * meter.evaluation_s <= work.budget.plans_s
-    for name, assignment in by_rules(work.graph, measured, model, limits, meter, excluding=patient).items():
-        errors = meter.errors(assignment) if assignment else (0.0, 0.0)
-        candidate = unsolved(name, work.graph, measured, model, limits, assignment, errors)
-        tried.append(replace(candidate, holds=candidate.holds and keeps_pins(work.graph, limits, candidate.plan)))
-    if not any(each.holds for each in tried):
-        if full is not None and full() is not meter:
-            return _searched(work, measured, model, limits, full())
-        best = min(tried, key=lambda each: each.error)
-        raise infeasible(limits, best.error, "" if best.error < inf else meter.tally(best.plan.assignment()).lost())
-    return tried
-
-
-def meters(
-    work: Work, profile: Profile, limits: Limits, inputs: int = 0
-) -> tuple[ErrorMeter, Callable[[], ErrorMeter]]:
-    """Two meters of a plan's error: one for searching, on as many held-out inputs as the budget has for that, or as
-    many `inputs` as were studied, but as many as the metrics need; and what makes the one on all inputs (the same meter
-    if those are all)."""
-    work = work.settled(profile.scheme)
-    switchable = work.switchable(profile.scheme)
-    limit = inf if limits.max_error is None else limits.max_error
-    fewest = max(map(fewest_samples, [parse_metric(work.setup.metric), *(each.metric for each in limits.also)]))
-    verify_s = work.budget.verify_s
-    count = work.affordable(verify_s, max(work.budget.verify_inputs, inputs), fewest)
-    first = work.meter(switchable, count, limits.also, limit)
-    if first.evaluation_s > 2.0 * verify_s:  # reading the outputs takes long
-        each_s = first.evaluation_s / first.samples
-        first = work.meter(switchable, affordable(each_s, verify_s, first.samples, fewest), limits.also, limit)
-    if first.samples == len(work.data.held_out.samples):
-        return first, lambda: first
-    return first, cache(lambda: work.meter(switchable, None, limits.also, limit))
-
-
-def _solved(work: Work, meter: ErrorMeter) -> int:
-    """How many solved plans to measure with `meter`."""
-    return affordable(meter.evaluation_s, work.budget.plans_s, work.budget.solved, _FEWEST)
