@@ -9,9 +9,10 @@ import json
 import runpy
 import shlex
 import signal
+import subprocess
 import sys
 from dataclasses import asdict, dataclass, is_dataclass
-from datetime import date
+from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -111,18 +112,19 @@ def open_case(name: str, threads: int | None = None, runtime: str = AUTO) -> Wor
 
 def write(what: str, figures: dict[str, Any], table: str) -> Path:
     """Write results/<what>_<hardware>_<date>[_<cases>][_<number>].md: table, configuration, raw figures as JSON."""
-    machine = describe()
+    machine, now = describe(), datetime.now().astimezone()
     hardware = "-".join(machine.processor.replace("(R)", "").replace("(TM)", "").split()).lower()
     cases = next((sys.argv[i + 1] for i, word in enumerate(sys.argv) if word in ("--case", "--cases")), "")
     named = f"_{cases.replace(',', '+')}" if cases else ""  # runs of other cases on one day keep apart
-    stem = f"{what}_{hardware}-{machine.cores}c_{date.today().isoformat()}{named}"
+    stem = f"{what}_{hardware}-{machine.cores}c_{now:%Y-%m-%d}{named}"
     # What is there stays: two machines of one name and day, or one at two hours, are two results.
     numbers = chain([""], (f"_{number}" for number in count(2)))
     path = next(path for number in numbers if not (path := RESULTS / f"{stem}{number}.md").exists())
-    config = {"machine": asdict(machine), "tools": tools(), "figures": figures}
+    commit = _commit()
+    config = {"machine": asdict(machine), "commit": commit, "tools": tools(), "figures": figures}
     body = json.dumps(config, indent=1, default=_plain)
     path.write_text(
-        f"# {what}\n\n{machine}, {machine.system}, {date.today().isoformat()}.\n"
+        f"# {what}\n\n{machine}, {machine.system}, {now:%Y-%m-%d %H:%M}, commit {commit}.\n"
         f"Command: `{shlex.join(['python', str(Path(sys.argv[0]).resolve().relative_to(ROOT)), *sys.argv[1:]])}`\n\n"
         f"{table}\n\n<details><summary>configuration and raw figures</summary>\n\n```json\n{body}\n```\n\n</details>\n"
     )
@@ -144,6 +146,13 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
     lines = ["| " + " | ".join(header) + " |", "| " + " | ".join("---" for _ in header) + " |"]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def _commit() -> str:
+    """The commit of the code that runs, with a mark where files differ from it."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    return ran.stdout.strip() or "not recorded"
 
 
 def _plain(value: Any) -> Any:

@@ -93,7 +93,6 @@ class Variant:
     scenario: str
     ends: tuple[tuple[str, float], ...]
     max_error: float
-    objective: str = "latency"
 
 
 def written_cluster(folder: Path) -> Path:
@@ -189,9 +188,8 @@ def limits(folder: Path, variant: Variant) -> dict[str, Any]:
     return {"max_error": variant.max_error, "pins": where}
 
 
-def variants(network: str) -> Iterator[Variant]:
-    """Thirteen for each network: every device alone, pairs, all three, and where the planner likes."""
-    del network
+def variants() -> Iterator[Variant]:
+    """Thirteen plans: every device alone, pairs, all three, and where the planner likes."""
     for each in SCENARIOS:
         yield Variant("free", each, (), 0.05)
     yield Variant("camera", "lan", (("camera", 1.0),), 0.05)
@@ -213,12 +211,9 @@ def network(work: Path) -> tuple[Work, Profile, ErrorModel]:
     return model, measured, read_error(work, model, measured)
 
 
-def make(
-    made: Emulation, work: Path, file: Path, variant: Variant, *, timed: bool = True, time_limit_s: float = 3.0
-) -> Path:
-    """Plan and build a variant in a folder of its own, for the links as they were measured; what is not `timed` is as
-    the profiles have it."""
-    folder = work.parent / "plans" / f"{variant.name.replace('|', '-')}-{variant.scenario}-{variant.objective}"
+def make(made: Emulation, work: Path, file: Path, variant: Variant, *, time_limit_s: float = 3.0) -> Path:
+    """Plan and build a variant in a folder of its own, for the links as they were measured."""
+    folder = work.parent / "plans" / f"{variant.name.replace('|', '-')}-{variant.scenario}"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(work, folder, symlinks=True)
     cluster, used = opened(file, None)
@@ -226,7 +221,7 @@ def make(
 
     def placed(profiles: Profiles, running: Running | None, _: float) -> Answer:
         there = candidate(model, measured, error, profiles=profiles, **limits(folder, variant))
-        return place(there, cluster, objective=variant.objective, running=running, time_limit_s=time_limit_s)
+        return place(there, cluster, running=running, time_limit_s=time_limit_s)
 
     # Other devices cannot be chosen, so that their times do not matter.
     devices = [device for device, _ in variant.ends] or DEVICES
@@ -238,12 +233,8 @@ def make(
             raise RuntimeError(f"{folder}: its plan was not timed: {told}")
         return known(folder)
 
-    profiles = known(folder)
-    if timed:
-        plan, profiles = timed_plan(placed, refined, profiles)
-        keep(folder, profiles)
-    else:
-        plan = placed(profiles, None, time_limit_s).plans[0]
+    plan, profiles = timed_plan(placed, refined, known(folder))
+    keep(folder, profiles)
     keep_plan(folder, plan)
     artifact.save(folder / f"{CLUSTER}.json", CLUSTER, plan.model_sha256, used)
     stages.build(folder)
@@ -367,7 +358,7 @@ def study(made: Emulation, file: Path, name: str, options: argparse.Namespace, r
     user would, because the machine is not equally fast for long."""
     work = prepare(made, file, name, options.effort)
     links = {each: probed(made, file, each) for each in SCENARIOS}
-    for variant in variants(name):
+    for variant in variants():
         made.become(scenario(file, "lan"))  # models and inputs are sent
         try:
             folder = make(made, work, links[variant.scenario], variant, time_limit_s=PLAN_S)

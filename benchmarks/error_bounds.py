@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cases import markdown, write
-from error_cases import NETWORKS, VIEWS, inputs_of, open_network
+from error_cases import NETWORKS, VIEWS, open_network
 from taglio.error import study
 from taglio.error.combine import fit_model
 from taglio.error.study import Budget
@@ -32,8 +32,8 @@ SEED = 20261121
 
 def measure(name: str, bounds: int, views: int, effort: float) -> dict[str, Any]:
     """Each bound with what was predicted and measured before and after the loop."""
-    network = open_network(name, views)
-    work, meter, forms = network.work, network.meter, precisions(DEFAULT_SCHEME)
+    work, meter = open_network(name, views)
+    forms = precisions(DEFAULT_SCHEME)
     profile = profile_as(work.at(effort), DEFAULT_SCHEME)
     budget = Budget(1e6, SUBSETS, SUBSETS, 1e6)
     held_out = work.data.held_out
@@ -69,7 +69,7 @@ def measure(name: str, bounds: int, views: int, effort: float) -> dict[str, Any]
         )
     return {
         "case": name,
-        "inputs": inputs_of(held_out),
+        "inputs": len(held_out.samples),
         "all_int8": everything,
         "evaluations": model.evaluations,
         "upper": model.upper(1.0),

@@ -162,38 +162,27 @@ def yolo11x() -> Graph:
         return build(load(path))
 
 
-def tiled(graph: Graph, blocks: int | None) -> Network:
-    """The graph's network, repeated until it has `blocks` blocks: each copy reads what the one before gave."""
+def blocks_of(graph: Graph) -> Network:
+    """The graph's network."""
     net = Network()
-    given = net.value(SOURCE)
-    net.elements.append(float(graph.tensor_map()[graph.inputs[0]].elements))
-    while True:
-        base = len(net.kinds)
-        index = {block.name: base + number for number, block in enumerate(graph.blocks)}
-        for block in graph.blocks:
-            kind = "refused" if block.refusal else "move" if block.movement else "soft" if block.soft_tail else "conv"
-            net.kinds.append(kind)
-            net.work.append(max(1.0, float(block.flops)))
-            net.weights.append(float(block.weight_bytes(32)))
-        for tensor in graph.tensors:
-            readers = [index[name] for name in tensor.consumers]
-            if tensor.producer is None:
-                net.values[given][1].extend(readers)
-                continue
-            net.values.append((index[tensor.producer], readers))
-            net.elements.append(float(tensor.elements))
-            if tensor.name == graph.outputs[0]:
-                given = len(net.values) - 1
-        if blocks is None or len(net.kinds) >= blocks:
-            return _cut(net, blocks or len(net.kinds))
+    index = {block.name: number for number, block in enumerate(graph.blocks)}
+    for block in graph.blocks:
+        kind = "refused" if block.refusal else "move" if block.movement else "soft" if block.soft_tail else "conv"
+        net.kinds.append(kind)
+        net.work.append(max(1.0, float(block.flops)))
+        net.weights.append(float(block.weight_bytes(32)))
+    for tensor in graph.tensors:
+        producer = SOURCE if tensor.producer is None else index[tensor.producer]
+        net.values.append((producer, [index[name] for name in tensor.consumers]))
+        net.elements.append(float(tensor.elements))
+    return net
 
 
 def _cut(net: Network, blocks: int) -> Network:
     """The first `blocks` blocks."""
-    kept = [i for i, (producer, _) in enumerate(net.values) if producer < blocks]
-    net.values = [(net.values[i][0], [node for node in net.values[i][1] if node < blocks]) for i in kept]
-    net.elements = [net.elements[i] for i in kept] if net.elements else []
-    net.kinds, net.work, net.weights = net.kinds[:blocks], net.work[:blocks], net.weights[:blocks]
+    kept = [(producer, readers) for producer, readers in net.values if producer < blocks]
+    net.values = [(producer, [node for node in readers if node < blocks]) for producer, readers in kept]
+    net.kinds = net.kinds[:blocks]
     return net
 
 
@@ -288,7 +277,7 @@ def instance(
     """The problem of a command line."""
     rng = np.random.default_rng(seed)
     if graph == "yolo11x":
-        net = tiled(yolo11x(), blocks)
+        net = blocks_of(yolo11x())
     else:
         made = {"chain": chain, "random": random, "dense": dense}
         net = static(blocks or 652) if graph == "static" else made[graph](blocks or 1032, rng)

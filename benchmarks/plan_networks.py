@@ -2,7 +2,7 @@
 
 Times come from the blocks' FLOPs and bytes, each by a factor of its own from one seed; int8 takes 0.3 to 1.1 of float.
 Of the changes of type, a tenth spares time. A block's int8 noise is log-normal (σ = 1.5), quantising an edge adds half
-as much, and a plan may add 15 % of what everything in int8 does. Devices and links are those of plan_critical.py.
+as much, and a plan may add 15 % of what everything in int8 does. Devices and links are those of plan_tiers.py.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
 
 FLOPS_PER_S, BYTES_PER_S, START_S, PER_ELEMENT_S = 50e9, 10e9, 3e-6, 0.3e-9
-NOISE_SHARE = 0.15
+NOISE_SHARE, SPARING_SHARE = 0.15, 0.1
 
 
 @cache
@@ -33,8 +33,8 @@ def graph(name: str) -> Graph:
     return build(load(paths(CASES[name])[0]))
 
 
-def profile(graph: Graph, seed: int, *, sparing: float = 0.1) -> Profile:
-    """Made-up times; `sparing` is the share of changes of type that save time."""
+def profile(graph: Graph, seed: int) -> Profile:
+    """Made-up times."""
     rng = np.random.default_rng(seed)
     tensors, choices, blocks, glue = graph.tensor_map(), precisions(DEFAULT_SCHEME), [], []
     for block in graph.blocks:
@@ -45,7 +45,7 @@ def profile(graph: Graph, seed: int, *, sparing: float = 0.1) -> Profile:
         blocks += [BlockTime(block.name, name, seconds * shares[name], 0.0, 1) for name in fitting]
     for flow in graph.flows:
         whole = START_S + PER_ELEMENT_S * tensors[flow.name].elements
-        quantize, dequantize = whole * rng.uniform(0.3, 1.5, 2) * np.where(rng.random(2) < sparing, -0.3, 1.0)
+        quantize, dequantize = whole * rng.uniform(0.3, 1.5, 2) * np.where(rng.random(2) < SPARING_SHARE, -0.3, 1.0)
         moves = len(flow.moves) * whole
         glue.append(Glue(flow.name, moves, 0.4 * moves, quantize, dequantize, 1, moves, 1.3 * abs(quantize)))
     conditions = Conditions(describe(), "imagined", "0", 1, False, "all")
@@ -76,10 +76,10 @@ def error(graph: Graph, seed: int) -> tuple[ErrorModel, dict[str, float]]:
     return model, {output: NOISE_SHARE * sum(own.values())}
 
 
-def workload(name: str, cluster: Cluster, seed: int, *, sparing: float = 0.1) -> Workload:
+def workload(name: str, cluster: Cluster, seed: int) -> Workload:
     """A network on a cluster whose devices scale the times of one."""
     blocks = graph(name)
-    measured = profile(blocks, seed, sparing=sparing)
+    measured = profile(blocks, seed)
     known, limits = error(blocks, seed)
     profiles = {}
     for device in cluster.devices:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from taglio.compare.environments import ENVIRONMENTS
 
-ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from scripts.generated_page import DOCS, ROOT, main
+
 LOCKS = ROOT / "src" / "taglio" / "compare" / "locks"
-PAGE = ROOT / "docs" / "supported.md"
+PAGE = DOCS / "supported.md"
 PINNED = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
 HEAD = """# Supported versions
 
@@ -65,16 +67,5 @@ def _split(requirement: str) -> tuple[str, str]:
     return found.group(), text[found.end() :].replace(">=", "≥ ").replace(",<", ", < ").replace("~=", "~ ")
 
 
-def main() -> int:
-    text = render()
-    if "--check" in sys.argv[1:]:
-        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-            print("docs/supported.md is not current: run make reference", file=sys.stderr)
-            return 1
-        return 0
-    PAGE.write_text(text, encoding="utf-8", newline="\n")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(PAGE, render, __doc__))
