@@ -22,7 +22,7 @@ from pathlib import Path
 
 import onnx
 
-from cases import CACHE, CASES, markdown, paths, write
+from cases import CACHE, CASES, arguments, markdown, paths, write
 from taglio.components.build import read
 from taglio.cores import available_cores
 from taglio.flow.opening import Model
@@ -65,10 +65,8 @@ def disturb(after_s: float, for_s: float, stop: threading.Event) -> None:
 
 
 def optimize(name: str, case: str, effort: float, disturbed_from: float | None, quiet_s: float) -> Run:
-    model, data = paths(CASES[case])
     folder = CACHE / "busy" / name
-    command = [sys.executable, "-m", "taglio", "optimize", str(model), "--data", str(data), "--max-error", "0.01"]
-    command += ["--preprocess", CASES[case].preprocess] if CASES[case].preprocess else []
+    command = [sys.executable, "-m", "taglio", "optimize", *arguments(case), "--max-error", "0.01"]
     command += ["--effort", str(effort), "--threads", "1", "--json", "-o", str(folder)]
     stop = threading.Event()
     half = (quiet_s * (disturbed_from or 0.0), quiet_s / 2, stop)

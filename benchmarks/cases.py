@@ -32,49 +32,50 @@ SHARED = ROOT.parent / "shared"
 RESULTS = ROOT / "benchmarks" / "results"
 CACHE = ROOT / "out" / "benchmarks"
 
-# What make_data.py calls the data of each network.
-DATA = {
-    "paraphrase-MiniLM-L3-v2-6000": "minilm",
-    "ch_PP-OCRv4_rec_infer": "rec",
-    "ch_PP-OCRv4_det_infer": "det",
-    "magika-standard_v3_3": "magika",
-    "silero_vad_op18_ifless": "silero",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A network with its data."""
+    """A network with its data: photographs with their preprocessing, or what make_data.py calls its `samples`."""
 
     name: str
     model: str
-    images: str
-    preprocess: str
+    images: str = ""
+    preprocess: str = ""
+    samples: str = ""
 
 
 CASES = {
     case.name: case
     for case in (
-        Case("digits", "", "", ""),
+        Case("digits", ""),
         Case("ultraface-rfb-320", "models/ultraface-rfb-320.onnx", "faces-*.jpg", "rgb,mean=127,scale=1/128"),
         Case("yunet-n-640", "models/yunet-n-640.onnx", "faces-*.jpg", "bgr,mean=0,scale=1"),
         Case("yolo11n-seg", "models/yolo11n-seg.topology.onnx.gz", "coco-*.jpg", "rgb,mean=0,scale=1/255,letterbox"),
         Case("yolo11s-seg", "models/yolo11s-seg.topology.onnx.gz", "coco-*.jpg", "rgb,mean=0,scale=1/255,letterbox"),
         Case("yolo11x-seg", "models/yolo11x-seg.topology.onnx.gz", "coco-*.jpg", "rgb,mean=0,scale=1/255,letterbox"),
-        Case("magika", "models/wild/magika-standard_v3_3.onnx", "", ""),
+        Case("magika", "models/wild/magika-standard_v3_3.onnx", samples="magika"),
+        Case("paraphrase-MiniLM-L3-v2-6000", "models/wild/paraphrase-MiniLM-L3-v2-6000.onnx", samples="minilm"),
+        Case("ch_PP-OCRv4_rec_infer", "models/wild/ch_PP-OCRv4_rec_infer.onnx", samples="rec"),
+        Case("ch_PP-OCRv4_det_infer", "models/wild/ch_PP-OCRv4_det_infer.onnx", samples="det"),
+        Case("silero_vad_op18_ifless", "models/wild/silero_vad_op18_ifless.onnx", samples="silero"),
     )
 }
+# Trained networks of others.
+WILD = tuple(name for name, case in CASES.items() if case.samples)
 
 
 def paths(case: Case) -> tuple[Path, Path]:
-    """Model file and data folder of a case, prepared under out/. Raises FileNotFoundError where ../shared lacks it."""
+    """Model file and data of a case, prepared under out/. Raises FileNotFoundError where ../shared lacks it."""
     if case.name == "digits":
         return digits_model(), digits_data()
     source = SHARED / case.model
     if not source.exists():
         raise FileNotFoundError(f"{case.name}: {source} is missing: benchmarks need ../shared")
-    if source.parent.name == "wild":
-        return source, data_of(source)
+    if case.samples:
+        samples = CACHE / "wild" / f"{case.samples}.npz"
+        if not samples.exists():
+            runpy.run_path(str(source.with_name("make_data.py")))["main"](samples.parent)
+        return source, samples
     folder = CACHE / case.name
     images = folder / "images"
     images.mkdir(parents=True, exist_ok=True)
@@ -92,15 +93,11 @@ def paths(case: Case) -> tuple[Path, Path]:
     return filled, images
 
 
-def data_of(model: Path) -> Path:
-    """The model's samples, made where they are not there yet."""
-    if model.parent.name == "cases":
-        return model.with_suffix(".npz")
-    folder = CACHE / "wild"
-    path = folder / f"{DATA[model.stem]}.npz"
-    if not path.exists():
-        runpy.run_path(str(SHARED / "models" / "wild" / "make_data.py"))["main"](folder)
-    return path
+def arguments(name: str) -> list[str]:
+    """The model and data of a case, as `taglio optimize` takes them."""
+    case = CASES[name]
+    model, data = paths(case)
+    return [str(model), "--data", str(data), *(["--preprocess", case.preprocess] if case.preprocess else [])]
 
 
 def open_case(name: str, threads: int | None = None, runtime: str = AUTO) -> Work:

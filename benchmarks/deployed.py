@@ -21,7 +21,7 @@ from taglio.confirm.speedup import Speedup, log_ratio, speedup
 from taglio.deploy import verify
 from taglio.deploy.prove import verified
 from taglio.deploy.write import SAMPLES_FOLDER, read_samples
-from told import TEN
+from told import NETWORKS
 
 _UNCOUNTED = 3
 _OPENING_S, _FEWEST, _MOST = 1.0, 3, 60
@@ -80,7 +80,7 @@ def timed(runs: dict[str, Any], feed: Any, seed: int) -> dict[str, list[float]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default=",".join(TEN))
+    parser.add_argument("--cases", default=",".join(NETWORKS))
     parser.add_argument("--openings", type=int, default=8)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     asked = parser.parse_args()

@@ -24,7 +24,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from cases import CACHE, CASES, DATA, ROOT, SHARED, data_of, markdown, paths, write
+from cases import CACHE, CASES, ROOT, SHARED, WILD, markdown, paths, write
 from taglio.components.build import read
 from taglio.data.files import load
 from taglio.data.preprocess import parse_preprocess
@@ -184,16 +184,17 @@ def main() -> int:
     options = parser.parse_args()
     if options.rivals:
         return with_rivals(options)
-    models = sorted((SHARED / "cases").glob("*.onnx")) + [SHARED / "models" / "wild" / f"{name}.onnx" for name in DATA]
-    chosen = set(options.cases.split(",")) if options.cases else {model.stem for model in models}
-    missing = [str(model) for model in models if model.stem in chosen and not model.exists()]
-    if missing or not models:
-        print(f"{missing or SHARED} is missing: this benchmark needs ../shared")
+    models = [(model, model.with_suffix(".npz")) for model in sorted((SHARED / "cases").glob("*.onnx"))]
+    try:
+        models += [paths(CASES[name]) for name in WILD]
+    except FileNotFoundError as error:
+        print(error)
         return 1
+    chosen = set(options.cases.split(",")) if options.cases else {model.stem for model, _ in models}
     rows: list[Row] = []
-    for model in models:
+    for model, data in models:
         if model.stem in chosen:
-            rows.append(optimize(model, data_of(model), options.max_error, options.effort))
+            rows.append(optimize(model, data, options.max_error, options.effort))
             print(" | ".join(cells(rows[-1])), flush=True)
     works = sum(row.outcome in ("works", "refused, rightly") for row in rows)
     text = markdown(
@@ -212,14 +213,15 @@ def networks(options: argparse.Namespace) -> dict[str, tuple[Path, Path]]:
         return {name: found[name] for name in options.cases.split(",")} if options.cases else found
     detectors = ["ultraface-rfb-320", "yunet-n-640", "yolo11n-seg", "yolo11s-seg"]
     found = {}
-    for name in options.cases.split(",") if options.cases else [*DATA, *detectors]:
-        if name not in (*DATA, *CASES):
-            raise SystemExit(f"{name} is none of {', '.join((*DATA, *CASES))}; --folder takes other networks")
-        model = SHARED / "models" / "wild" / f"{name}.onnx" if name in DATA else paths(CASES[name])[0]
-        if model.exists():
-            found[name] = model, data_of(model) if name in DATA else images_of(name)
-        else:
-            print(f"{name}: {model} is missing: this benchmark needs ../shared", file=sys.stderr)
+    for name in options.cases.split(",") if options.cases else [*WILD, *detectors]:
+        if name not in CASES:
+            raise SystemExit(f"{name} is none of {', '.join(CASES)}; --folder takes other networks")
+        try:
+            model, data = paths(CASES[name])
+        except FileNotFoundError as error:
+            print(error, file=sys.stderr)
+            continue
+        found[name] = model, images_of(name) if CASES[name].images else data
     return found
 
 
