@@ -85,14 +85,14 @@ def main() -> None:
     parser.add_argument("--cases", default=",".join(NETWORKS))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=4.0, help="for each network and runtime")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     rows, figures = [], {}
-    for name in asked.cases.split(","):
+    for name in options.cases.split(","):
         for runtime in (onnxruntime.NAME, openvino.NAME):
             if reason := refusal(runtime):
                 print(f"{runtime}: skipped: {reason}")
                 continue
-            own, session, rounds = race(name, runtime, asked.threads, asked.seconds)
+            own, session, rounds = race(name, runtime, options.threads, options.seconds)
             figures[f"{name} {runtime}"] = {"own_s": own, "session_s": session, "rounds": rounds}
             took = [f"{seconds * 1e6:.1f} µs" for seconds in (own, session, session - own)]
             rows.append([name, runtime, *took, str(rounds)])

@@ -206,7 +206,7 @@ def problem(
             kind, [FLOAT, WHOLE]
         )
         allowed[node][:, forms if quantize else [FLOAT]] = True
-    taken = values_of(net, rng, start_s, speed)
+    values = values_of(net, rng, start_s, speed)
     bandwidth = rng.uniform(0.1, 3.0, (devices, devices)) * 1e9 / 8
     latency = rng.uniform(0.2e-3, 2e-3, (devices, devices))
     off = ~np.eye(devices, dtype=bool)
@@ -220,7 +220,7 @@ def problem(
     memory = None
     own = rng.lognormal(0.0, 1.5, nodes) * ~np.isin(net.kinds, ["refused", "move"])
     by_form = np.stack([np.zeros(nodes), own, 0.7 * own, np.zeros(nodes)], axis=1)
-    readers = taken.readers
+    readers = values.readers
     edge = np.where(readers == CALLER, 0.0, 0.5 * own[np.maximum(readers, 0)] * rng.uniform(0.2, 1.8, len(readers)))
     weights = np.array(net.weights) if net.weights else np.where(light, 0.0, rng.lognormal(0.0, 1.0, nodes) * 4e5)
     if limits:
@@ -235,7 +235,7 @@ def problem(
         np.zeros(nodes, dtype=np.intp),
         seconds,
         allowed,
-        taken,
+        values,
         resources,
         noises,
         memory,
@@ -247,7 +247,7 @@ def values_of(net: Network, rng: np.random.Generator, start_s: np.ndarray, speed
     """Sizes of the tensors, and what quantising them takes: a share of an average block's time."""
     read = [(producer, readers or [CALLER]) for producer, readers in net.values]
     count, nodes = len(read), len(net.kinds)
-    producer = np.array([each for each, _ in read])
+    producer = np.array([writer for writer, _ in read])
     if net.elements:
         elements = np.array(net.elements)
     else:
@@ -255,13 +255,13 @@ def values_of(net: Network, rng: np.random.Generator, start_s: np.ndarray, speed
     glue = 0.15 * start_s.mean() * elements[:, None] / elements.mean() / speed.mean(axis=0)[None, :]
     quantize = np.stack([glue, 1.3 * glue], axis=1) * rng.uniform(0.5, 1.5, (count, 1, 1))
     carries = np.array([kind == "move" for kind in net.kinds])
-    readers = np.array([node for _, each in read for node in each])
+    readers = np.array([node for _, nodes_of_value in read for node in nodes_of_value])
     return Values(
         tuple(f"value{index}" for index in range(count)),
         producer,
         np.zeros(count, dtype=np.intp),
         np.zeros(count, dtype=np.intp),
-        np.concatenate([[0], np.cumsum([len(each) for _, each in read])]),
+        np.concatenate([[0], np.cumsum([len(nodes_of_value) for _, nodes_of_value in read])]),
         readers,
         (readers != CALLER) & carries[np.maximum(readers, 0)],
         quantize,
