@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from string import ascii_lowercase
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from scripts.generated_page import DOCS, ROOT, main
@@ -23,8 +22,9 @@ HEAD = """# Results
 <!-- Written by `make reference` from the files in benchmarks/results: run a benchmark to change it. -->
 
 Every figure comes from the newest result file that has it, for each kind of processor. The kind is derived from the
-instruction sets in the file, which also has the machine, versions and raw figures. *Open* means: not measured on that
-kind. `benchmarks/METHOD.md` says how times and errors are taken. × is speed over float in ONNX Runtime.
+instruction sets in the file, which also has the machine, versions and raw figures. A link shows the file's date, and
+its commit if the file records one. *Open* means: not measured on that kind. `benchmarks/METHOD.md` says how times and
+errors are taken. × is speed over float in ONNX Runtime.
 
 """
 
@@ -343,26 +343,26 @@ def section(claim: Claim, results: Sequence[ResultFile], kinds: Sequence[str]) -
             if any(value for line in values for value in line):
                 rows.setdefault(name, {})[result.kind] = (result, values)
     shown = {result.path: result for row in rows.values() for result, _ in row.values()}
-    letters = dict(zip(shown, ascii_lowercase, strict=False))
+    numbers = {path: number for number, path in enumerate(shown, start=1)}
     lines = [cells([claim.row, *kinds]), cells(["---"] * (1 + len(kinds)))]
     for name, row in rows.items():
-        lines.append(cells([name, *(cell(claim, *row[kind], letters) if kind in row else "open" for kind in kinds)]))
+        lines.append(cells([name, *(cell(claim, *row[kind], numbers) if kind in row else "open" for kind in kinds)]))
     if claim.means:
         by_kind = [[row[kind][1] for row in rows.values() if kind in row] for kind in kinds]
-        lines.append(cells([f"geometric mean of {len(rows)}", *(mean(claim, values) for values in by_kind)]))
+        lines.append(cells(["geometric mean", *(mean(claim, values) for values in by_kind)]))
     if not rows:
         lines.append(cells(["–", *("open" for _ in kinds)]))
     files = [
-        f"{letters[path]} [{result.moment}{result.commit and f', commit {result.commit}'}](../{path.relative_to(ROOT)})"
+        f"{numbers[path]} [{result.moment}{result.commit and f', commit {result.commit}'}](../{path.relative_to(ROOT)})"
         for path, result in shown.items()
     ]
     source = f"`python benchmarks/{claim.command}`" + "".join(f"; {file}" for file in files)
     return f"**{claim.heading}.** {claim.text}\n\n{''.join(lines)}\n{source}\n\n"
 
 
-def cell(claim: Claim, result: ResultFile, values: Sequence[Sequence[str]], letters: Mapping[Path, str]) -> str:
-    """The values of a row for one kind of processor, with the letter of their file."""
-    return "; ".join(claim.cell.format(*line).strip(" ;:") for line in values) + f"<sup>{letters[result.path]}</sup>"
+def cell(claim: Claim, result: ResultFile, values: Sequence[Sequence[str]], numbers: Mapping[Path, int]) -> str:
+    """The values of a row for one kind of processor, with the number of their file."""
+    return "; ".join(claim.cell.format(*line).strip(" ;:") for line in values) + f"<sup>{numbers[result.path]}</sup>"
 
 
 def mean(claim: Claim, rows: Sequence[Sequence[Sequence[str]]]) -> str:
@@ -374,7 +374,7 @@ def mean(claim: Claim, rows: Sequence[Sequence[Sequence[str]]]) -> str:
         claim.cell.format(first, *(f"{prod(column) ** (1 / len(column)):.2f}" for column in zip(*lines, strict=True)))
         for first, lines in grouped.items()
     ]
-    return "; ".join(means) or "open"
+    return f"{'; '.join(means)}; of {len(rows)}" if rows else "open"
 
 
 def cells(texts: Sequence[str]) -> str:

@@ -47,10 +47,10 @@ def test_the_newest_file_of_each_kind_gives_a_row(tmp_path: Path, monkeypatch: p
     new = result(tmp_path, "2026-11-29 01:30, commit abc", NEW, "a | 1% | 2.0", "a | 3% | 3.0")
     other = result(tmp_path, "2026-11-28", AVX2, "a | 1% | 1.5")
     lines = section(SPEED, sorted([new, other, old], key=lambda file: file.order), KINDS).splitlines()
-    assert "|a|1%: 2.0; 3%: 3.0<sup>a</sup>|1%: 1.5<sup>b</sup>|" in lines
-    assert "|b|1%: 8.0<sup>c</sup>|open|" in lines
-    assert "|geometric mean of 2|1%: 4.00; 3%: 3.00|1%: 1.50|" in lines
-    assert "a [2026-11-29 01:30, commit abc]" in lines[-2]
+    assert "|a|1%: 2.0; 3%: 3.0<sup>1</sup>|1%: 1.5<sup>2</sup>|" in lines
+    assert "|b|1%: 8.0<sup>3</sup>|open|" in lines
+    assert "|geometric mean|1%: 4.00; 3%: 3.00; of 2|1%: 1.50; of 1|" in lines
+    assert "1 [2026-11-29 01:30, commit abc]" in lines[-2]
 
 
 def test_a_claim_without_files_is_open() -> None:
