@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
-CODE := src tests scripts $(if $(wildcard benchmarks/*.py benchmarks/*/*.py),benchmarks)
+CODE := src tests scripts $(if $(wildcard benchmarks/*.py),benchmarks)
 # The back ends of `taglio compare`.
 BACKENDS ?= openvino openvino-ep litert onnx2tf torch qkeras
 BENCH ?= prediction quality cost
@@ -70,6 +70,7 @@ lint: dev ## check style, security, format, types and that generated pages are c
 	@$(PY) scripts/layout_docs.py --check
 	@$(PY) scripts/supported_docs.py --check
 	@$(PY) scripts/operators_docs.py --check
+	@$(if $(wildcard benchmarks/results),$(PY) scripts/results_docs.py --check)
 	@$(PY) scripts/audit.py
 	@$(PY) scripts/protocol.py --check
 
@@ -87,11 +88,12 @@ docs: full ## build the documentation's site in build/site
 docs-serve: full ## show the site on http://127.0.0.1:8000 and follow changes
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve
 
-reference: dev ## write the pages of docs/ that come from the code again: cli, layout, supported, operators
+reference: dev ## write the generated pages of docs/ again: cli, layout, supported, operators, results
 	@$(PY) scripts/cli_docs.py
 	@$(PY) scripts/layout_docs.py
 	@$(PY) scripts/supported_docs.py
 	@$(PY) scripts/operators_docs.py
+	@$(PY) scripts/results_docs.py
 
 dist: full ## build wheel and sdist in dist/ and check them: twine, a fresh environment, quick start, mypy
 	@$(PY) scripts/dist.py

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import taglio
-from cases import CACHE, CASES, SHARED, data_of, markdown, paths, write
+from cases import CACHE, CASES, markdown, paths, write
 from taglio.flow import explore as explore_module
 from taglio.flow import optimize as optimize_module
 from taglio.flow import screen as screen_module
@@ -43,7 +43,7 @@ MECHANISMS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
         (explore_module, "_may_gain", lambda *_: True),
     ],
     "rules": [(explore_module, "by_rules", _plain_rules)],
-    "refinement": [(explore_module, "sessions_within", lambda *_: 3)],
+    "refinement": [(explore_module._Race, "has_kernels", False)],
 }
 
 
@@ -67,11 +67,7 @@ def measure(network: str, without: str, effort: float, threads: int) -> Row:
     """Optimise one network in this process."""
     for module, name, replacement in MECHANISMS[without]:
         setattr(module, name, replacement)
-    if network in CASES:
-        (model, data), preprocess = paths(CASES[network]), CASES[network].preprocess
-    else:
-        model, preprocess = SHARED / "models" / "wild" / f"{network}.onnx", ""
-        data = data_of(model)
+    (model, data), preprocess = paths(CASES[network]), CASES[network].preprocess
     result = taglio.optimize(model, data, max_error=LIMIT, effort=effort, threads=threads, preprocess=preprocess)
     table = result.table
     assert table is not None, "optimize always sets it"

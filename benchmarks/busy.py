@@ -22,7 +22,7 @@ from pathlib import Path
 
 import onnx
 
-from cases import CACHE, CASES, markdown, paths, write
+from cases import CACHE, CASES, arguments, markdown, paths, write
 from taglio.components.build import read
 from taglio.cores import available_cores
 from taglio.flow.opening import Model
@@ -57,18 +57,16 @@ def disturb(after_s: float, for_s: float, stop: threading.Event) -> None:
     if stop.wait(after_s):
         return
     spinning = [multiprocessing.Process(target=spin, daemon=True) for _ in range(available_cores())]
-    for each in spinning:
-        each.start()
+    for process in spinning:
+        process.start()
     stop.wait(for_s)
-    for each in spinning:
-        each.kill()
+    for process in spinning:
+        process.kill()
 
 
 def optimize(name: str, case: str, effort: float, disturbed_from: float | None, quiet_s: float) -> Run:
-    model, data = paths(CASES[case])
     folder = CACHE / "busy" / name
-    command = [sys.executable, "-m", "taglio", "optimize", str(model), "--data", str(data), "--max-error", "0.01"]
-    command += ["--preprocess", CASES[case].preprocess] if CASES[case].preprocess else []
+    command = [sys.executable, "-m", "taglio", "optimize", *arguments(case), "--max-error", "0.01"]
     command += ["--effort", str(effort), "--threads", "1", "--json", "-o", str(folder)]
     stop = threading.Event()
     half = (quiet_s * (disturbed_from or 0.0), quiet_s / 2, stop)
@@ -90,11 +88,13 @@ def side_by_side(case: str, runs: list[Run]) -> dict[str, float]:
     work = Model(*paths(CASES[case]), preprocess=CASES[case].preprocess, threads=1)
     pieces = {run.name: read(run.folder / "components").pieces[0] for run in runs}
     files = {run.name: run.folder / "components" / pieces[run.name].file for run in runs}
-    options = {name: SessionOptions(1, runtime=each.runtime, bfloat16=each.bfloat16) for name, each in pieces.items()}
+    options = {
+        name: SessionOptions(1, runtime=piece.runtime, bfloat16=piece.bfloat16) for name, piece in pieces.items()
+    }
     models = {"float": lambda: work.model.proto} | {name: partial(onnx.load, path) for name, path in files.items()}
     places = {"float": SessionOptions(1)} | options
-    found = time_models(models, work.timed, SessionOptions(1), Effort(budget_s=20.0), kernels=False, places=places)
-    return {name: each.wall.median_s for name, each in found.items()}
+    timed = time_models(models, work.timed, SessionOptions(1), Effort(budget_s=20.0), kernels=False, places=places)
+    return {name: model.wall.median_s for name, model in timed.items()}
 
 
 def main() -> int:
@@ -108,15 +108,15 @@ def main() -> int:
         optimize(f"busy {index + 1}", options.case, options.effort, _STARTS[index % len(_STARTS)], quiet.seconds)
         for index in range(options.runs)
     ]
-    found = side_by_side(options.case, [quiet, *runs])
+    measured_s = side_by_side(options.case, [quiet, *runs])
     passed, rows = 0, []
     for run in [quiet, *runs]:
-        took_s = found[run.name]
-        as_quiet = took_s <= found[quiet.name] * (1.0 + _WITHIN) and abs(run.predicted_s / took_s - 1.0) <= _WITHIN
-        good = took_s <= found["float"] * (1.0 + _NOISE) and (as_quiet or bool(run.doubt))
+        took_s = measured_s[run.name]
+        as_quiet = took_s <= measured_s[quiet.name] * (1.0 + _WITHIN) and abs(run.predicted_s / took_s - 1.0) <= _WITHIN
+        good = took_s <= measured_s["float"] * (1.0 + _NOISE) and (as_quiet or bool(run.doubt))
         passed += good and run is not quiet
         start = "" if run.disturbed_from is None else f"{run.disturbed_from:.0%}"
-        times = [f"{each * 1e3:.3f}" for each in (run.predicted_s, run.measured_s, took_s)]
+        times = [f"{seconds * 1e3:.3f}" for seconds in (run.predicted_s, run.measured_s, took_s)]
         rows.append([run.name, start, f"{run.seconds:.0f}", *times, run.doubt, "yes" if good else "no"])
     head = [
         "run",
@@ -128,8 +128,8 @@ def main() -> int:
         "said",
         "passes",
     ]
-    text = f"{markdown(head, rows)}\n\nFloat takes {found['float'] * 1e3:.3f} ms. {passed} of {len(runs)} pass."
-    figures = {"options": vars(options), "runs": [asdict(run) for run in [quiet, *runs]], "seconds": found}
+    text = f"{markdown(head, rows)}\n\nFloat takes {measured_s['float'] * 1e3:.3f} ms. {passed} of {len(runs)} pass."
+    figures = {"options": vars(options), "runs": [asdict(run) for run in [quiet, *runs]], "seconds": measured_s}
     print(f"{text}\nwrote {write('busy', figures, text)}")
     return 0 if passed == len(runs) else 1
 

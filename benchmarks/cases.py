@@ -9,9 +9,10 @@ import json
 import runpy
 import shlex
 import signal
+import subprocess
 import sys
 from dataclasses import asdict, dataclass, is_dataclass
-from datetime import date
+from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -31,49 +32,50 @@ SHARED = ROOT.parent / "shared"
 RESULTS = ROOT / "benchmarks" / "results"
 CACHE = ROOT / "out" / "benchmarks"
 
-# What make_data.py calls the data of each network.
-DATA = {
-    "paraphrase-MiniLM-L3-v2-6000": "minilm",
-    "ch_PP-OCRv4_rec_infer": "rec",
-    "ch_PP-OCRv4_det_infer": "det",
-    "magika-standard_v3_3": "magika",
-    "silero_vad_op18_ifless": "silero",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A network with its data."""
+    """A network with its data: photographs with their preprocessing, or what make_data.py calls its `samples`."""
 
     name: str
     model: str
-    images: str
-    preprocess: str
+    images: str = ""
+    preprocess: str = ""
+    samples: str = ""
 
 
 CASES = {
     case.name: case
     for case in (
-        Case("digits", "", "", ""),
+        Case("digits", ""),
         Case("ultraface-rfb-320", "models/ultraface-rfb-320.onnx", "faces-*.jpg", "rgb,mean=127,scale=1/128"),
         Case("yunet-n-640", "models/yunet-n-640.onnx", "faces-*.jpg", "bgr,mean=0,scale=1"),
         Case("yolo11n-seg", "models/yolo11n-seg.topology.onnx.gz", "coco-*.jpg", "rgb,mean=0,scale=1/255,letterbox"),
         Case("yolo11s-seg", "models/yolo11s-seg.topology.onnx.gz", "coco-*.jpg", "rgb,mean=0,scale=1/255,letterbox"),
         Case("yolo11x-seg", "models/yolo11x-seg.topology.onnx.gz", "coco-*.jpg", "rgb,mean=0,scale=1/255,letterbox"),
-        Case("magika", "models/wild/magika-standard_v3_3.onnx", "", ""),
+        Case("magika", "models/wild/magika-standard_v3_3.onnx", samples="magika"),
+        Case("paraphrase-MiniLM-L3-v2-6000", "models/wild/paraphrase-MiniLM-L3-v2-6000.onnx", samples="minilm"),
+        Case("ch_PP-OCRv4_rec_infer", "models/wild/ch_PP-OCRv4_rec_infer.onnx", samples="rec"),
+        Case("ch_PP-OCRv4_det_infer", "models/wild/ch_PP-OCRv4_det_infer.onnx", samples="det"),
+        Case("silero_vad_op18_ifless", "models/wild/silero_vad_op18_ifless.onnx", samples="silero"),
     )
 }
+# Trained networks of others.
+WILD = tuple(name for name, case in CASES.items() if case.samples)
 
 
 def paths(case: Case) -> tuple[Path, Path]:
-    """Model file and data folder of a case, prepared under out/. Raises FileNotFoundError where ../shared lacks it."""
+    """Model file and data of a case, prepared under out/. Raises FileNotFoundError where ../shared lacks it."""
     if case.name == "digits":
         return digits_model(), digits_data()
     source = SHARED / case.model
     if not source.exists():
         raise FileNotFoundError(f"{case.name}: {source} is missing: benchmarks need ../shared")
-    if source.parent.name == "wild":
-        return source, data_of(source)
+    if case.samples:
+        samples = CACHE / "wild" / f"{case.samples}.npz"
+        if not samples.exists():
+            runpy.run_path(str(source.with_name("make_data.py")))["main"](samples.parent)
+        return source, samples
     folder = CACHE / case.name
     images = folder / "images"
     images.mkdir(parents=True, exist_ok=True)
@@ -91,15 +93,11 @@ def paths(case: Case) -> tuple[Path, Path]:
     return filled, images
 
 
-def data_of(model: Path) -> Path:
-    """The model's samples, made where they are not there yet."""
-    if model.parent.name == "cases":
-        return model.with_suffix(".npz")
-    folder = CACHE / "wild"
-    path = folder / f"{DATA[model.stem]}.npz"
-    if not path.exists():
-        runpy.run_path(str(SHARED / "models" / "wild" / "make_data.py"))["main"](folder)
-    return path
+def arguments(name: str) -> list[str]:
+    """The model and data of a case, as `taglio optimize` takes them."""
+    case = CASES[name]
+    model, data = paths(case)
+    return [str(model), "--data", str(data), *(["--preprocess", case.preprocess] if case.preprocess else [])]
 
 
 def open_case(name: str, threads: int | None = None, runtime: str = AUTO) -> Work:
@@ -111,18 +109,19 @@ def open_case(name: str, threads: int | None = None, runtime: str = AUTO) -> Wor
 
 def write(what: str, figures: dict[str, Any], table: str) -> Path:
     """Write results/<what>_<hardware>_<date>[_<cases>][_<number>].md: table, configuration, raw figures as JSON."""
-    machine = describe()
+    machine, now = describe(), datetime.now().astimezone()
     hardware = "-".join(machine.processor.replace("(R)", "").replace("(TM)", "").split()).lower()
     cases = next((sys.argv[i + 1] for i, word in enumerate(sys.argv) if word in ("--case", "--cases")), "")
     named = f"_{cases.replace(',', '+')}" if cases else ""  # runs of other cases on one day keep apart
-    stem = f"{what}_{hardware}-{machine.cores}c_{date.today().isoformat()}{named}"
+    stem = f"{what}_{hardware}-{machine.cores}c_{now:%Y-%m-%d}{named}"
     # What is there stays: two machines of one name and day, or one at two hours, are two results.
     numbers = chain([""], (f"_{number}" for number in count(2)))
     path = next(path for number in numbers if not (path := RESULTS / f"{stem}{number}.md").exists())
-    config = {"machine": asdict(machine), "tools": tools(), "figures": figures}
+    commit = _commit()
+    config = {"machine": asdict(machine), "commit": commit, "tools": tools(), "figures": figures}
     body = json.dumps(config, indent=1, default=_plain)
     path.write_text(
-        f"# {what}\n\n{machine}, {machine.system}, {date.today().isoformat()}.\n"
+        f"# {what}\n\n{machine}, {machine.system}, {now:%Y-%m-%d %H:%M}, commit {commit}.\n"
         f"Command: `{shlex.join(['python', str(Path(sys.argv[0]).resolve().relative_to(ROOT)), *sys.argv[1:]])}`\n\n"
         f"{table}\n\n<details><summary>configuration and raw figures</summary>\n\n```json\n{body}\n```\n\n</details>\n"
     )
@@ -144,6 +143,13 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
     lines = ["| " + " | ".join(header) + " |", "| " + " | ".join("---" for _ in header) + " |"]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def _commit() -> str:
+    """The commit of the code that runs, with a mark where files differ from it."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    return ran.stdout.strip() or "not recorded"
 
 
 def _plain(value: Any) -> Any:

@@ -93,7 +93,6 @@ class Variant:
     scenario: str
     ends: tuple[tuple[str, float], ...]
     max_error: float
-    objective: str = "latency"
 
 
 def written_cluster(folder: Path) -> Path:
@@ -109,12 +108,12 @@ def written_cluster(folder: Path) -> Path:
 
 
 @cache
-def probed(made: Emulation, file: Path, name: str) -> Path:
+def probed(emulation: Emulation, file: Path, name: str) -> Path:
     """The cluster in one scenario, its links and devices' messages measured as a user would, written to a file."""
     path = file.parent / f"probed-{name}.toml"
-    made.become(scenario(file, name))
-    asked = ["--scenario", chosen] if (chosen := _in_file(name)) else []
-    run(made, "camera", "cluster", "probe", file, *asked, "--write", path)
+    emulation.become(scenario(file, name))
+    named = ["--scenario", chosen] if (chosen := _in_file(name)) else []
+    run(emulation, "camera", "cluster", "probe", file, *named, "--write", path)
     return path
 
 
@@ -128,24 +127,24 @@ def _in_file(scenario: str) -> str | None:
 
 
 def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "taglio", *(str(each) for each in words)]
+    return [sys.executable, "-m", "taglio", *(str(word) for word in words)]
 
 
-def run(made: Emulation | None, device: str, *words: object) -> str:
+def run(emulation: Emulation | None, device: str, *words: object) -> str:
     """Run one of taglio's commands, on an emulated device or (None) beside them. Raises where it fails."""
-    if made is None:
+    if emulation is None:
         done = subprocess.run(command(*words), capture_output=True, text=True, check=False)
         code, out, err = done.returncode, done.stdout, done.stderr
     else:
-        process = made.start(device, command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = emulation.start(device, command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         out, err = process.communicate()
         code = process.returncode
     if code != 0:
-        raise RuntimeError(f"{' '.join(str(each) for each in words)} on {device}: exit code {code}: {err[-800:]}")
+        raise RuntimeError(f"{' '.join(str(word) for word in words)} on {device}: exit code {code}: {err[-800:]}")
     return out
 
 
-def prepare(made: Emulation, file: Path, name: str, effort: float) -> Path:
+def prepare(emulation: Emulation, file: Path, name: str, effort: float) -> Path:
     """The workspace of a network: profiled by every device itself, errors studied once beside them."""
     model, data = paths(CASES[name])
     home = CACHE / "cluster" / name
@@ -159,10 +158,12 @@ def prepare(made: Emulation, file: Path, name: str, effort: float) -> Path:
         return home / "work"
     shutil.rmtree(home, ignore_errors=True)
     (home / "work").mkdir(parents=True)
-    for device in made.cluster.devices:
+    for device in emulation.cluster.devices:
         begun = time.monotonic()
         out = home / "work" if device.name == "server" else home / device.name
-        run(made, device.name, "profile", model, *given, "--threads", device.threads, "--effort", effort, "-o", out)
+        run(
+            emulation, device.name, "profile", model, *given, "--threads", device.threads, "--effort", effort, "-o", out
+        )
         (home / "work" / "profiles").mkdir(exist_ok=True)
         shutil.copy(out / "profile.json", home / "work" / "profiles" / f"{device.name}.json")
         print(f"{name}: {device.name} profiled in {time.monotonic() - begun:.0f} s", flush=True)
@@ -174,12 +175,12 @@ def prepare(made: Emulation, file: Path, name: str, effort: float) -> Path:
 def pins(graph: Graph, ends: tuple[tuple[str, float], ...]) -> tuple[tuple[str, str], ...]:
     """Blocks in order, the first share on the first device and so on."""
     names = [block.name for block in graph.blocks]
-    found, begin = [], 0
+    pinned, begin = [], 0
     for device, share in ends:
         end = round(share * len(names))
-        found += [(name, device) for name in names[begin:end]]
+        pinned += [(name, device) for name in names[begin:end]]
         begin = end
-    return tuple(found)
+    return tuple(pinned)
 
 
 def limits(folder: Path, variant: Variant) -> dict[str, Any]:
@@ -189,11 +190,10 @@ def limits(folder: Path, variant: Variant) -> dict[str, Any]:
     return {"max_error": variant.max_error, "pins": where}
 
 
-def variants(network: str) -> Iterator[Variant]:
-    """Thirteen for each network: every device alone, pairs, all three, and where the planner likes."""
-    del network
-    for each in SCENARIOS:
-        yield Variant("free", each, (), 0.05)
+def variants() -> Iterator[Variant]:
+    """Thirteen plans: every device alone, pairs, all three, and where the planner likes."""
+    for name in SCENARIOS:
+        yield Variant("free", name, (), 0.05)
     yield Variant("camera", "lan", (("camera", 1.0),), 0.05)
     yield Variant("gateway", "lan", (("gateway", 1.0),), 0.05)
     yield Variant("server", "wifi", (("server", 1.0),), 0.05)
@@ -213,12 +213,9 @@ def network(work: Path) -> tuple[Work, Profile, ErrorModel]:
     return model, measured, read_error(work, model, measured)
 
 
-def make(
-    made: Emulation, work: Path, file: Path, variant: Variant, *, timed: bool = True, time_limit_s: float = 3.0
-) -> Path:
-    """Plan and build a variant in a folder of its own, for the links as they were measured; what is not `timed` is as
-    the profiles have it."""
-    folder = work.parent / "plans" / f"{variant.name.replace('|', '-')}-{variant.scenario}-{variant.objective}"
+def make(emulation: Emulation, work: Path, file: Path, variant: Variant, *, time_limit_s: float = 3.0) -> Path:
+    """Plan and build a variant in a folder of its own, for the links as they were measured."""
+    folder = work.parent / "plans" / f"{variant.name.replace('|', '-')}-{variant.scenario}"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(work, folder, symlinks=True)
     cluster, used = opened(file, None)
@@ -226,7 +223,7 @@ def make(
 
     def placed(profiles: Profiles, running: Running | None, _: float) -> Answer:
         there = candidate(model, measured, error, profiles=profiles, **limits(folder, variant))
-        return place(there, cluster, objective=variant.objective, running=running, time_limit_s=time_limit_s)
+        return place(there, cluster, running=running, time_limit_s=time_limit_s)
 
     # Other devices cannot be chosen, so that their times do not matter.
     devices = [device for device, _ in variant.ends] or DEVICES
@@ -234,16 +231,12 @@ def make(
     def refined(profiles: Profiles, plan: Plan) -> Profiles:
         keep(folder, profiles)
         keep_plan(folder, plan)
-        if told := driver(made).ask("again", file, folder, *devices):
-            raise RuntimeError(f"{folder}: its plan was not timed: {told}")
-        return known(folder)
+        if problems := driver(emulation).ask("again", file, folder, *devices):
+            raise RuntimeError(f"{folder}: its plan was not timed: {problems}")
+        return read_profiles(folder)
 
-    profiles = known(folder)
-    if timed:
-        plan, profiles = timed_plan(placed, refined, profiles)
-        keep(folder, profiles)
-    else:
-        plan = placed(profiles, None, time_limit_s).plans[0]
+    plan, profiles = timed_plan(placed, refined, read_profiles(folder))
+    keep(folder, profiles)
     keep_plan(folder, plan)
     artifact.save(folder / f"{CLUSTER}.json", CLUSTER, plan.model_sha256, used)
     stages.build(folder)
@@ -254,31 +247,33 @@ class Driver:
     """A process on the start device that times plans and runs them, one after another: to start one takes half a core
     longer than to time a plan."""
 
-    def __init__(self, made: Emulation) -> None:
-        self.made = made
+    def __init__(self, emulation: Emulation) -> None:
+        self.emulation = emulation
         self.process: subprocess.Popen[str] | None = None
 
-    def ask(self, *asked: object) -> list[dict[str, Any]]:
+    def ask(self, *words: object) -> list[dict[str, Any]]:
         """What one of COMMANDS tells; a process that has ended is started again for the next."""
         if self.process is None or self.process.poll() is not None:
-            words = [sys.executable, __file__, "--drive"]
-            self.process = self.made.start("camera", words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            program = [sys.executable, __file__, "--drive"]
+            self.process = self.emulation.start(
+                "camera", program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        print(json.dumps([str(each) for each in asked]), file=self.process.stdin, flush=True)
-        told: list[dict[str, Any]] = []
+        print(json.dumps([str(word) for word in words]), file=self.process.stdin, flush=True)
+        lines: list[dict[str, Any]] = []
         for line in self.process.stdout:
             if line == DONE:
-                return told
+                return lines
             if line.startswith("{"):
-                told.append(json.loads(line))
-        return [*told, {"error": f"its process ended with exit code {self.process.wait()}"}]
+                lines.append(json.loads(line))
+        return [*lines, {"error": f"its process ended with exit code {self.process.wait()}"}]
 
 
 @cache
-def driver(made: Emulation) -> Driver:
+def driver(emulation: Emulation) -> Driver:
     """The driver of an emulation, which ends with it."""
-    return Driver(made)
+    return Driver(emulation)
 
 
 def drive() -> int:
@@ -300,19 +295,19 @@ def again(words: list[str]) -> int:
     work, _ = reopen_profiled(folder)
     plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan)
     with connect(cluster.start) as connection:
-        profiles = {name: each for name, each in known(folder).items() if name in devices}
+        profiles = {name: profile for name, profile in read_profiles(folder).items() if name in devices}
         keep(folder, refine_devices(connection, work, cluster, profiles, plan))
     return 0
 
 
-def known(folder: Path) -> Profiles:
+def read_profiles(folder: Path) -> Profiles:
     """The profiles in a workspace, by device."""
-    return {each: artifact.load(folder / "profiles" / f"{each}.json", PROFILE, Profile) for each in DEVICES}
+    return {device: artifact.load(folder / "profiles" / f"{device}.json", PROFILE, Profile) for device in DEVICES}
 
 
 def keep(folder: Path, profiles: Profiles) -> None:
-    for each, profile in profiles.items():
-        artifact.save(folder / "profiles" / f"{each}.json", PROFILE, profile.model_sha256, profile)
+    for device, profile in profiles.items():
+        artifact.save(folder / "profiles" / f"{device}.json", PROFILE, profile.model_sha256, profile)
 
 
 def inside(words: list[str]) -> int:
@@ -339,19 +334,21 @@ def inside(words: list[str]) -> int:
     return 0
 
 
-def measured(made: Emulation, file: Path, runs: int, stream: bool, folders: list[Path]) -> dict[str, dict[str, Any]]:
+def measured(
+    emulation: Emulation, file: Path, runs: int, stream: bool, folders: list[Path]
+) -> dict[str, dict[str, Any]]:
     """What `inside` said of each folder: of several runs that of median latency or rate, and the figures of all."""
-    told = driver(made).ask("inside", file, runs, "stream" if stream else "single", *folders)
-    found = {}
+    lines = driver(emulation).ask("inside", file, runs, "stream" if stream else "single", *folders)
+    results = {}
     for folder in map(str, folders):
-        answers = [each for each in told if each.get("folder", folder) == folder]
-        good = sorted((each["run"] for each in answers if "run" in each), key=partial(figure, stream=stream))
+        answers = [answer for answer in lines if answer.get("folder", folder) == folder]
+        good = sorted((answer["run"] for answer in answers if "run" in answer), key=partial(figure, stream=stream))
         if good:
-            rounds = [figure(each, stream=stream) for each in good]
-            found[folder] = {"run": good[(len(good) - 1) // 2], "rounds": rounds}
+            rounds = [figure(answer, stream=stream) for answer in good]
+            results[folder] = {"run": good[(len(good) - 1) // 2], "rounds": rounds}
         elif answers:
-            found[folder] = answers[0]
-    return found
+            results[folder] = answers[0]
+    return results
 
 
 COMMANDS = {"again": again, "inside": inside}
@@ -362,25 +359,30 @@ def figure(run: dict[str, Any], *, stream: bool) -> float:
     return float(run["rate_per_s"] if stream else run["latency"]["steady_s"])
 
 
-def study(made: Emulation, file: Path, name: str, options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+def study(emulation: Emulation, file: Path, name: str, options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     """Add the rows of one network: prediction and throughput of its variants, each planned and then run at once, as a
     user would, because the machine is not equally fast for long."""
-    work = prepare(made, file, name, options.effort)
-    links = {each: probed(made, file, each) for each in SCENARIOS}
-    for variant in variants(name):
-        made.become(scenario(file, "lan"))  # models and inputs are sent
+    work = prepare(emulation, file, name, options.effort)
+    links = {name: probed(emulation, file, name) for name in SCENARIOS}
+    for variant in variants():
+        emulation.become(scenario(file, "lan"))  # models and inputs are sent
         try:
-            folder = make(made, work, links[variant.scenario], variant, time_limit_s=PLAN_S)
+            folder = make(emulation, work, links[variant.scenario], variant, time_limit_s=PLAN_S)
         except Infeasible as error:
             print(f"{name} {variant.name}: {error}")
             continue
         plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan)
-        made.become(scenario(file, variant.scenario))
+        emulation.become(scenario(file, variant.scenario))
         for stream in [part == "throughput" for part in options.parts.split(",")]:
             runs = options.runs * (3 if stream else 1)
-            found = measured(made, links[variant.scenario], runs, stream, [folder])
-            row = {"case": name, **asdict(variant), "stream": stream, **found.get(str(folder), {"error": "no answer"})}
-            row["devices"] = sorted({each.device for each in plan.placements})
+            results = measured(emulation, links[variant.scenario], runs, stream, [folder])
+            row = {
+                "case": name,
+                **asdict(variant),
+                "stream": stream,
+                **results.get(str(folder), {"error": "no answer"}),
+            }
+            row["devices"] = sorted({placement.device for placement in plan.placements})
             rows.append(row)
             tell(row)
 
@@ -392,14 +394,14 @@ def tell(row: dict[str, Any]) -> None:
         return
     result = row["run"]
     if row["stream"]:
-        rounds = " ".join(f"{each:.2f}" for each in row["rounds"])
+        rounds = " ".join(f"{rate:.2f}" for rate in row["rounds"])
         busy = f"machine busy for {result['machine_busy']:.0%}"
         print(f"{head}: {rounds} of {result['predicted_rate_per_s']:.2f} a second, {busy}", flush=True)
         return
     print(
         f"{head}: predicted {result['predicted_s'] * 1e3:.1f} measured {result['latency']['steady_s'] * 1e3:.1f} ms, "
         f"ratio {result['ratio']:.3f}; "
-        + " ".join(f"{each * 1e3:.1f}" for each in row["rounds"])
+        + " ".join(f"{seconds * 1e3:.1f}" for seconds in row["rounds"])
         + " ms; "
         + ", ".join(f"{c['device']} {c['ratio']:.3f}" for c in result["components"])
         + "; "
@@ -433,12 +435,12 @@ def main() -> int:
     end_once()
     begun = time.monotonic()
     try:
-        with Emulation(file) as made:
-            start_devices(made)
+        with Emulation(file) as emulation:
+            start_devices(emulation)
             print(f"devices up after {time.monotonic() - begun:.0f} s", flush=True)
             for name in names:
                 try:
-                    study(made, file, name, options, rows)
+                    study(emulation, file, name, options, rows)
                 except FileNotFoundError as error:
                     print(f"skipped {error}")
     finally:
@@ -461,11 +463,11 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     told for itself: what stays on half a core is as fast as the machine's other tenants leave it. So are streams that
     left the machine no time."""
     single = [row["run"] for row in rows if not row["stream"] and "run" in row]
-    off = [abs(each["ratio"] - 1.0) for each in single]
-    linked = [one for one, each in zip(off, single, strict=True) if each["crossings"]]
+    off = [abs(result["ratio"] - 1.0) for result in single]
+    linked = [one for one, result in zip(off, single, strict=True) if result["crossings"]]
     streams = [row["run"] for row in rows if row["stream"] and row.get("run", {}).get("predicted_rate_per_s")]
     share, crowded = (
-        [each["rate_per_s"] / each["predicted_rate_per_s"] for each in streams if full(each) == wanted]
+        [stream["rate_per_s"] / stream["predicted_rate_per_s"] for stream in streams if full(stream) == wanted]
         for wanted in (False, True)
     )
     return {
@@ -490,22 +492,22 @@ def full(run: dict[str, Any]) -> bool:
 
 
 def table_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
-    found = []
+    lines = []
     for row in rows:
         start = [row["case"], row["name"] + (" (stream)" if row["stream"] else ""), row["scenario"]]
         start.append(" ".join(row["devices"]))
         if "run" not in row:
-            found.append([*start, "", "", str(row.get("error"))])
+            lines.append([*start, "", "", str(row.get("error"))])
             continue
         result = row["run"]
         if row["stream"]:
             wanted, got = result["predicted_rate_per_s"], result["rate_per_s"]
             share = f"{got / wanted:.3f}" + (" (machine full)" if full(result) else "")
-            found.append([*start, f"{wanted:.2f} /s", f"{got:.2f} /s", share])
+            lines.append([*start, f"{wanted:.2f} /s", f"{got:.2f} /s", share])
         else:
             wanted, got = result["predicted_s"] * 1e3, result["latency"]["steady_s"] * 1e3
-            found.append([*start, f"{wanted:.1f} ms", f"{got:.1f} ms", f"{result['ratio']:.3f}"])
-    return found
+            lines.append([*start, f"{wanted:.1f} ms", f"{got:.1f} ms", f"{result['ratio']:.3f}"])
+    return lines
 
 
 if __name__ == "__main__":

@@ -30,61 +30,61 @@ BOTH = "link {0}->{1} {2}; link {1}->{0} {2}"
 THREE = study.Variant("three", "lan", (("camera", 0.2), ("gateway", 0.6), ("server", 1.0)), 0.05)
 
 
-def kill(made: Emulation, device: str) -> None:
+def kill(emulation: Emulation, device: str) -> None:
     """All its processes at once; started again ten seconds later."""
-    while found := quota.processes(made.record.place(device).group):
-        for pid in found:
+    while pids := quota.processes(emulation.record.place(device).group):
+        for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
     time.sleep(10.0)
-    start_device(made, device).wait()
+    start_device(emulation, device).wait()
 
 
-def kill_head(made: Emulation) -> None:
+def kill_head(emulation: Emulation) -> None:
     """The process that keeps the cluster's members; it is not started again by anybody but the engine."""
-    for pid in quota.processes(made.record.place(made.cluster.start).group):
+    for pid in quota.processes(emulation.record.place(emulation.cluster.start).group):
         with suppress(OSError):
             if b"gcs_server" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
 
 
-def changed(made: Emulation, text: str, seconds: float) -> None:
-    made.change(text)
+def changed(emulation: Emulation, text: str, seconds: float) -> None:
+    emulation.change(text)
     time.sleep(seconds)
-    made.change("")
+    emulation.change("")
 
 
 FAULTS: dict[str, Callable[[Emulation], None]] = {
     "none": lambda _: None,
-    "kill-gateway": lambda made: kill(made, "gateway"),
-    "kill-server": lambda made: kill(made, "server"),
-    "cut": lambda made: changed(made, BOTH.format("gateway", "server", "cut"), 5.0),
-    "slow-link": lambda made: changed(made, BOTH.format("gateway", "server", "bandwidth x0.1"), 15.0),
-    "slow-device": lambda made: changed(made, "device gateway x10", 15.0),
+    "kill-gateway": lambda emulation: kill(emulation, "gateway"),
+    "kill-server": lambda emulation: kill(emulation, "server"),
+    "cut": lambda emulation: changed(emulation, BOTH.format("gateway", "server", "cut"), 5.0),
+    "slow-link": lambda emulation: changed(emulation, BOTH.format("gateway", "server", "bandwidth x0.1"), 15.0),
+    "slow-device": lambda emulation: changed(emulation, "device gateway x10", 15.0),
     "kill-head": kill_head,
 }
 
 
-def one(made: Emulation, links: Path, folder: Path, fault: str, runs: int, limit_s: float) -> dict[str, Any]:
+def one(emulation: Emulation, links: Path, folder: Path, fault: str, runs: int, limit_s: float) -> dict[str, Any]:
     """Run the requests, let the fault happen after five seconds, and say what came of them."""
     words = [sys.executable, study.__file__, "--inside", str(links), str(runs), "once", str(folder)]
     begun = time.monotonic()
-    with made.start("camera", words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with emulation.start("camera", words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         time.sleep(8.0)
         early = process.poll() is not None
-        FAULTS[fault](made)
+        FAULTS[fault](emulation)
         try:
             out, err = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             process.kill()
             out, err = process.communicate()
             err += f"not done after {limit_s:.0f} s"
-    told = json.loads(out.splitlines()[-1]) if out.strip() else {"error": err.strip()[-300:]}
+    answer = json.loads(out.splitlines()[-1]) if out.strip() else {"error": err.strip()[-300:]}
     row: dict[str, Any] = {"fault": fault, "asked": runs, "took_s": time.monotonic() - begun, "too_late": early}
-    if "run" not in told:
-        return {**row, "answered": None, "error": told["error"]}
-    result = told["run"]
+    if "run" not in answer:
+        return {**row, "answered": None, "error": answer["error"]}
+    result = answer["run"]
     return {**row, "answered": result["requests"], "error": None, "run": result}
 
 
@@ -101,13 +101,13 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     try:
         for fault in options.faults.split(","):
-            with Emulation(file) as made:  # anew for each: one fault's remains are not another's
-                start_devices(made)
-                work = study.prepare(made, file, options.case, options.effort)
-                links = study.probed(made, file, "lan")
-                folder = study.make(made, work, links, THREE)
-                made.become(made.cluster)
-                row = one(made, links, folder, fault, options.runs, options.limit_s)
+            with Emulation(file) as emulation:  # anew for each: one fault's remains are not another's
+                start_devices(emulation)
+                work = study.prepare(emulation, file, options.case, options.effort)
+                links = study.probed(emulation, file, "lan")
+                folder = study.make(emulation, work, links, THREE)
+                emulation.become(emulation.cluster)
+                row = one(emulation, links, folder, fault, options.runs, options.limit_s)
             rows.append(row)
             short = {key: value for key, value in row.items() if key != "run"}
             more = {key: row["run"][key] for key in ("interruptions", "switches", "distance")} if "run" in row else {}
@@ -137,8 +137,8 @@ def cells(row: dict[str, Any]) -> list[str]:
         return [*start, "", "", "", "", "", "", str(row["error"])]
     result = row["run"]
     stops = result["interruptions"]
-    recovered = ", ".join(f"{each['recovery_s']:.1f} s" for each in stops)
-    reasons = "; ".join(each["reason"] for each in result["switches"])
+    recovered = ", ".join(f"{stop['recovery_s']:.1f} s" for stop in stops)
+    reasons = "; ".join(switch["reason"] for switch in result["switches"])
     return [
         *start,
         str(row["answered"]),

@@ -12,16 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cases import CACHE, CASES, ROOT, markdown, paths, write
+from cases import CACHE, ROOT, arguments, markdown, write
 
 
 def optimize(name: str) -> dict[str, Any]:
     """One `taglio optimize --max-error 0.01 --json` in a process of its own."""
-    model, data = paths(CASES[name])
-    command = [sys.executable, "-m", "taglio", "optimize", str(model), "--data", str(data), "--max-error", "0.01"]
+    command = [sys.executable, "-m", "taglio", "optimize", *arguments(name), "--max-error", "0.01"]
     command += ["-o", str(CACHE / name / "cost"), "--json"]
-    if CASES[name].preprocess:
-        command += ["--preprocess", CASES[name].preprocess]
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     printed = json.loads(done.stdout)

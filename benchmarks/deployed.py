@@ -21,7 +21,7 @@ from taglio.confirm.speedup import Speedup, log_ratio, speedup
 from taglio.deploy import verify
 from taglio.deploy.prove import verified
 from taglio.deploy.write import SAMPLES_FOLDER, read_samples
-from told import TEN
+from told import NETWORKS
 
 _UNCOUNTED = 3
 _OPENING_S, _FEWEST, _MOST = 1.0, 3, 60
@@ -80,17 +80,17 @@ def timed(runs: dict[str, Any], feed: Any, seed: int) -> dict[str, list[float]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default=",".join(TEN))
+    parser.add_argument("--cases", default=",".join(NETWORKS))
     parser.add_argument("--openings", type=int, default=8)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     rows = []
-    for name in asked.cases.split(","):
+    for name in options.cases.split(","):
         out = CACHE / "told" / f"{name}-0"
         if not (out / "deploy" / verify.MANIFEST).exists():
             print(f"skipped: {out} is missing: run benchmarks/told.py --cases {name}", file=sys.stderr)
             continue
-        rows.append(compare(out, asked.openings))
+        rows.append(compare(out, options.openings))
     table = [
         [row.network, row.runtime, f"{row.distance:.1e}", str(row.speed), "yes" if row.holds else "NO"] for row in rows
     ]
@@ -98,7 +98,7 @@ def main() -> int:
     text += f"\n\n{sum(row.holds for row in rows)} of {len(rows)} hold: the same answers, speed within 3 %."
     figures = {"rows": [asdict(row) for row in rows]}
     written = write("deployed", figures, text)
-    print(json.dumps({**figures, "wrote": str(written)}) if asked.json else f"{text}\nwrote {written}")
+    print(json.dumps({**figures, "wrote": str(written)}) if options.json else f"{text}\nwrote {written}")
     return 0 if rows else 1
 
 

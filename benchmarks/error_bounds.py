@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cases import markdown, write
-from error_cases import NETWORKS, VIEWS, inputs_of, open_network
+from error_cases import NETWORKS, VIEWS, open_network
 from taglio.error import study
 from taglio.error.combine import fit_model
 from taglio.error.study import Budget
@@ -32,29 +32,29 @@ SEED = 20261121
 
 def measure(name: str, bounds: int, views: int, effort: float) -> dict[str, Any]:
     """Each bound with what was predicted and measured before and after the loop."""
-    network = open_network(name, views)
-    work, meter, forms = network.work, network.meter, precisions(DEFAULT_SCHEME)
+    work, meter = open_network(name, views)
+    forms = precisions(DEFAULT_SCHEME)
     profile = profile_as(work.at(effort), DEFAULT_SCHEME)
     budget = Budget(1e6, SUBSETS, SUBSETS, 1e6)
     held_out = work.data.held_out
     measured = study.measure(work.graph, forms, meter, budget)
     model = fit_model(work.model, DEFAULT_SCHEME, measured, meter=meter, held_out=held_out, confidence=CONFIDENCE)
     everything = meter.error(pure_assignments(work.graph, forms)["int8"])
-    known: dict[tuple[tuple[str, str], ...], float] = {}
+    measured_errors: dict[tuple[tuple[str, str], ...], float] = {}
 
     def error(assignment: Assignment) -> float:
         key = tuple(sorted((block, form.name) for block, form in assignment.items()))
-        if key not in known:
-            known[key] = meter.error(assignment)
-        return known[key]
+        if key not in measured_errors:
+            measured_errors[key] = meter.error(assignment)
+        return measured_errors[key]
 
     rows = []
     for bound in np.exp(np.random.default_rng(SEED).uniform(np.log(0.05), np.log(0.95), bounds)) * everything:
         limits = Limits(float(bound))
         before = make_plan(work.graph, profile, model, limits)
         at_first = error(before.assignment())
-        held = [each for each in search(work.graph, profile, model, limits, error, rounds=6) if each.holds]
-        last = min(held, key=lambda each: each.plan.predicted_latency_s.value) if held else None
+        holding = [trial for trial in search(work.graph, profile, model, limits, error, rounds=6) if trial.holds]
+        last = min(holding, key=lambda trial: trial.plan.predicted_latency_s.value) if holding else None
         after = error(last.plan.assignment()) if last is not None else 0.0  # nothing held: float stays
         rows.append(
             {
@@ -69,7 +69,7 @@ def measure(name: str, bounds: int, views: int, effort: float) -> dict[str, Any]
         )
     return {
         "case": name,
-        "inputs": inputs_of(held_out),
+        "inputs": len(held_out.samples),
         "all_int8": everything,
         "evaluations": model.evaluations,
         "upper": model.upper(1.0),
@@ -92,11 +92,11 @@ def main() -> int:
             print(f"skipped {error}")
             continue
         results.append(result)
-        each = result["bounds"]
-        used = [row["after"] / row["bound"] for row in each]
+        bounds = result["bounds"]
+        used = [row["after"] / row["bound"] for row in bounds]
         cells = [name, str(result["inputs"]), str(result["evaluations"]), f"{result['upper']:.3f}"]
-        cells += [f"{sum(row['holds_before'] for row in each)} of {len(each)}"]
-        cells += [f"{sum(row['holds_after'] for row in each)} of {len(each)}", f"{np.median(used):.1%}"]
+        cells += [f"{sum(row['holds_before'] for row in bounds)} of {len(bounds)}"]
+        cells += [f"{sum(row['holds_after'] for row in bounds)} of {len(bounds)}", f"{np.median(used):.1%}"]
         rows.append(cells)
         print(" | ".join(cells), flush=True)
     header = ["network", "inputs", "evaluations", "upper end ×", f"hold before the loop ({CONFIDENCE:.0%} stated)"]

@@ -43,7 +43,7 @@ def optimized(model: Path, data: Path, preprocess: str, limit: float, effort: fl
 
 
 def compared(model: Path, data: Path, preprocess: str, effort: float) -> list[dict[str, Any]]:
-    found = taglio.compare(
+    comparison = taglio.compare(
         model, data, backends=["onnxruntime", "pytorch"], rows=ROWS, preprocess=preprocess, effort=effort
     )
     return [
@@ -54,13 +54,13 @@ def compared(model: Path, data: Path, preprocess: str, effort: float) -> list[di
             "median_s": row.latency.median_s if row.latency else None,
             "error": row.checked.error_to_float if row.checked else None,
         }
-        for row in found.rows
+        for row in comparison.rows
     ]
 
 
-def line(name: str, found: dict[str, Any]) -> list[str]:
+def line(name: str, figures: dict[str, Any]) -> list[str]:
     def of(places: tuple[str, ...], label: str = "") -> str:
-        rows = [row for row in found["places"] if row["runtime"] in places and row["latency_s"] is not None]
+        rows = [row for row in figures["places"] if row["runtime"] in places and row["latency_s"] is not None]
         rows = [row for row in rows if (row["holds"] or not label) and label in ("", row["name"])]
         if not rows:
             return "–"
@@ -72,8 +72,8 @@ def line(name: str, found: dict[str, Any]) -> list[str]:
         name,
         of(("onnxruntime",), "float32"),
         of(CPU),
-        *(of((each,)) for each in cuda.PLACES),
-        found["plan"]["runtime"],
+        *(of((place,)) for place in cuda.PLACES),
+        figures["plan"]["runtime"],
     ]
 
 
@@ -84,33 +84,33 @@ def main() -> None:
     parser.add_argument("--max-error", type=float, default=0.01)
     parser.add_argument("--effort", type=float, default=0.05)
     parser.add_argument("--pytorch", action="store_true")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     if reason := refusal(cuda.NAME):
         sys.exit(f"no GPU here: {reason}")
-    given = {name: (*paths(CASES[name]), CASES[name].preprocess) for name in asked.cases.split(",") if name}
-    if asked.folder:
-        given |= {each.stem: (each, each.with_suffix(".npz"), "") for each in sorted(asked.folder.glob("*.onnx"))}
+    given = {name: (*paths(CASES[name]), CASES[name].preprocess) for name in options.cases.split(",") if name}
+    if options.folder:
+        given |= {path.stem: (path, path.with_suffix(".npz"), "") for path in sorted(options.folder.glob("*.onnx"))}
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    told = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+    gpu = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     figures: dict[str, Any] = {}
     for name, (model, data, preprocess) in given.items():
         try:
-            found = optimized(model, data, preprocess, asked.max_error, asked.effort)
-            if asked.pytorch:
-                found["compare"] = compared(model, data, preprocess, asked.effort)
+            row = optimized(model, data, preprocess, options.max_error, options.effort)
+            if options.pytorch:
+                row["compare"] = compared(model, data, preprocess, options.effort)
         except TaglioError as error:
             print(f"{name}: {error}", flush=True)
             continue
-        figures[name] = found
-        print(name, found, flush=True)
-        head = ["network", "float on the CPU, ms", "best on the CPU", *cuda.PLACES, "plan"]
-        table = markdown(head, [line(each, found) for each, found in figures.items()])
-        notes = "\n".join(f"* {each}: {note}" for each, found in figures.items() for note in found["notes"])
-        rows = "\n".join(f"* {each}: {row}" for each, found in figures.items() for row in found.get("compare", ()))
-    print(
-        "wrote",
-        write("gpu", {"gpu": told, **figures}, "\n\n".join(part for part in (told, table, notes, rows) if part)),
-    )
+        figures[name] = row
+        print(name, row, flush=True)
+    if not figures:
+        sys.exit("no network was measured")
+    head = ["network", "float on the CPU, ms", "best on the CPU", *cuda.PLACES, "plan"]
+    table = markdown(head, [line(network, row) for network, row in figures.items()])
+    notes = "\n".join(f"* {network}: {note}" for network, row in figures.items() for note in row["notes"])
+    rows = "\n".join(f"* {network}: {way}" for network, row in figures.items() for way in row.get("compare", ()))
+    text = "\n\n".join(part for part in (gpu, table, notes, rows) if part)
+    print(f"wrote {write('gpu', {'gpu': gpu, **figures}, text)}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from statistics import quantiles
 import numpy as np
 import onnxruntime as ort
 
-from cases import CASES, SHARED, markdown, paths, write
+from cases import CASES, markdown, paths, write
 from taglio.components.cut import Component
 from taglio.flow.build import Built
 from taglio.model.inputs import random_feed
@@ -37,7 +37,7 @@ def network(name: str) -> tuple[Model, Feed]:
     if name != MINILM:
         model = load(paths(CASES[name])[0])
         return model, random_feed(model.inputs, 0)
-    model = load(SHARED / "models" / "wild" / "paraphrase-MiniLM-L3-v2-6000.onnx")
+    model = load(paths(CASES["paraphrase-MiniLM-L3-v2-6000"])[0])
     ids = np.arange(_TOKENS, dtype=np.int64)[None] + 1000
     values = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
     return model, {spec.name: values[spec.name] for spec in model.inputs}
@@ -85,14 +85,14 @@ def main() -> None:
     parser.add_argument("--cases", default=",".join(NETWORKS))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=4.0, help="for each network and runtime")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     rows, figures = [], {}
-    for name in asked.cases.split(","):
+    for name in options.cases.split(","):
         for runtime in (onnxruntime.NAME, openvino.NAME):
             if reason := refusal(runtime):
                 print(f"{runtime}: skipped: {reason}")
                 continue
-            own, session, rounds = race(name, runtime, asked.threads, asked.seconds)
+            own, session, rounds = race(name, runtime, options.threads, options.seconds)
             figures[f"{name} {runtime}"] = {"own_s": own, "session_s": session, "rounds": rounds}
             took = [f"{seconds * 1e6:.1f} µs" for seconds in (own, session, session - own)]
             rows.append([name, runtime, *took, str(rounds)])

@@ -162,38 +162,27 @@ def yolo11x() -> Graph:
         return build(load(path))
 
 
-def tiled(graph: Graph, blocks: int | None) -> Network:
-    """The graph's network, repeated until it has `blocks` blocks: each copy reads what the one before gave."""
+def blocks_of(graph: Graph) -> Network:
+    """The graph's network."""
     net = Network()
-    given = net.value(SOURCE)
-    net.elements.append(float(graph.tensor_map()[graph.inputs[0]].elements))
-    while True:
-        base = len(net.kinds)
-        index = {block.name: base + number for number, block in enumerate(graph.blocks)}
-        for block in graph.blocks:
-            kind = "refused" if block.refusal else "move" if block.movement else "soft" if block.soft_tail else "conv"
-            net.kinds.append(kind)
-            net.work.append(max(1.0, float(block.flops)))
-            net.weights.append(float(block.weight_bytes(32)))
-        for tensor in graph.tensors:
-            readers = [index[name] for name in tensor.consumers]
-            if tensor.producer is None:
-                net.values[given][1].extend(readers)
-                continue
-            net.values.append((index[tensor.producer], readers))
-            net.elements.append(float(tensor.elements))
-            if tensor.name == graph.outputs[0]:
-                given = len(net.values) - 1
-        if blocks is None or len(net.kinds) >= blocks:
-            return _cut(net, blocks or len(net.kinds))
+    index = {block.name: number for number, block in enumerate(graph.blocks)}
+    for block in graph.blocks:
+        kind = "refused" if block.refusal else "move" if block.movement else "soft" if block.soft_tail else "conv"
+        net.kinds.append(kind)
+        net.work.append(max(1.0, float(block.flops)))
+        net.weights.append(float(block.weight_bytes(32)))
+    for tensor in graph.tensors:
+        producer = SOURCE if tensor.producer is None else index[tensor.producer]
+        net.values.append((producer, [index[name] for name in tensor.consumers]))
+        net.elements.append(float(tensor.elements))
+    return net
 
 
 def _cut(net: Network, blocks: int) -> Network:
     """The first `blocks` blocks."""
-    kept = [i for i, (producer, _) in enumerate(net.values) if producer < blocks]
-    net.values = [(net.values[i][0], [node for node in net.values[i][1] if node < blocks]) for i in kept]
-    net.elements = [net.elements[i] for i in kept] if net.elements else []
-    net.kinds, net.work, net.weights = net.kinds[:blocks], net.work[:blocks], net.weights[:blocks]
+    kept = [(producer, readers) for producer, readers in net.values if producer < blocks]
+    net.values = [(producer, [node for node in readers if node < blocks]) for producer, readers in kept]
+    net.kinds = net.kinds[:blocks]
     return net
 
 
@@ -217,7 +206,7 @@ def problem(
             kind, [FLOAT, WHOLE]
         )
         allowed[node][:, forms if quantize else [FLOAT]] = True
-    taken = values_of(net, rng, start_s, speed)
+    values = values_of(net, rng, start_s, speed)
     bandwidth = rng.uniform(0.1, 3.0, (devices, devices)) * 1e9 / 8
     latency = rng.uniform(0.2e-3, 2e-3, (devices, devices))
     off = ~np.eye(devices, dtype=bool)
@@ -231,7 +220,7 @@ def problem(
     memory = None
     own = rng.lognormal(0.0, 1.5, nodes) * ~np.isin(net.kinds, ["refused", "move"])
     by_form = np.stack([np.zeros(nodes), own, 0.7 * own, np.zeros(nodes)], axis=1)
-    readers = taken.readers
+    readers = values.readers
     edge = np.where(readers == CALLER, 0.0, 0.5 * own[np.maximum(readers, 0)] * rng.uniform(0.2, 1.8, len(readers)))
     weights = np.array(net.weights) if net.weights else np.where(light, 0.0, rng.lognormal(0.0, 1.0, nodes) * 4e5)
     if limits:
@@ -246,7 +235,7 @@ def problem(
         np.zeros(nodes, dtype=np.intp),
         seconds,
         allowed,
-        taken,
+        values,
         resources,
         noises,
         memory,
@@ -258,7 +247,7 @@ def values_of(net: Network, rng: np.random.Generator, start_s: np.ndarray, speed
     """Sizes of the tensors, and what quantising them takes: a share of an average block's time."""
     read = [(producer, readers or [CALLER]) for producer, readers in net.values]
     count, nodes = len(read), len(net.kinds)
-    producer = np.array([each for each, _ in read])
+    producer = np.array([writer for writer, _ in read])
     if net.elements:
         elements = np.array(net.elements)
     else:
@@ -266,13 +255,13 @@ def values_of(net: Network, rng: np.random.Generator, start_s: np.ndarray, speed
     glue = 0.15 * start_s.mean() * elements[:, None] / elements.mean() / speed.mean(axis=0)[None, :]
     quantize = np.stack([glue, 1.3 * glue], axis=1) * rng.uniform(0.5, 1.5, (count, 1, 1))
     carries = np.array([kind == "move" for kind in net.kinds])
-    readers = np.array([node for _, each in read for node in each])
+    readers = np.array([node for _, nodes_of_value in read for node in nodes_of_value])
     return Values(
         tuple(f"value{index}" for index in range(count)),
         producer,
         np.zeros(count, dtype=np.intp),
         np.zeros(count, dtype=np.intp),
-        np.concatenate([[0], np.cumsum([len(each) for _, each in read])]),
+        np.concatenate([[0], np.cumsum([len(nodes_of_value) for _, nodes_of_value in read])]),
         readers,
         (readers != CALLER) & carries[np.maximum(readers, 0)],
         quantize,
@@ -288,7 +277,7 @@ def instance(
     """The problem of a command line."""
     rng = np.random.default_rng(seed)
     if graph == "yolo11x":
-        net = tiled(yolo11x(), blocks)
+        net = blocks_of(yolo11x())
     else:
         made = {"chain": chain, "random": random, "dense": dense}
         net = static(blocks or 652) if graph == "static" else made[graph](blocks or 1032, rng)

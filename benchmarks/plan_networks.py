@@ -2,7 +2,7 @@
 
 Times come from the blocks' FLOPs and bytes, each by a factor of its own from one seed; int8 takes 0.3 to 1.1 of float.
 Of the changes of type, a tenth spares time. A block's int8 noise is log-normal (σ = 1.5), quantising an edge adds half
-as much, and a plan may add 15 % of what everything in int8 does. Devices and links are those of plan_critical.py.
+as much, and a plan may add 15 % of what everything in int8 does. Devices and links are those of plan_tiers.py.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
 
 FLOPS_PER_S, BYTES_PER_S, START_S, PER_ELEMENT_S = 50e9, 10e9, 3e-6, 0.3e-9
-NOISE_SHARE = 0.15
+NOISE_SHARE, SPARING_SHARE = 0.15, 0.1
 
 
 @cache
@@ -33,19 +33,19 @@ def graph(name: str) -> Graph:
     return build(load(paths(CASES[name])[0]))
 
 
-def profile(graph: Graph, seed: int, *, sparing: float = 0.1) -> Profile:
-    """Made-up times; `sparing` is the share of changes of type that save time."""
+def profile(graph: Graph, seed: int) -> Profile:
+    """Made-up times."""
     rng = np.random.default_rng(seed)
     tensors, choices, blocks, glue = graph.tensor_map(), precisions(DEFAULT_SCHEME), [], []
     for block in graph.blocks:
         size = sum(tensors[name].float_bytes for name in (*block.inputs, *block.outputs))
         seconds = (block.flops / FLOPS_PER_S + size / BYTES_PER_S + START_S) * rng.lognormal(0.0, 0.3)
         shares = {"float32": 1.0, "int8": rng.uniform(0.3, 1.1), "int8-anchor": rng.uniform(0.4, 1.1)}
-        fitting = [] if block.movement else [each.name for each in choices if each.fits(block)]
+        fitting = [] if block.movement else [form.name for form in choices if form.fits(block)]
         blocks += [BlockTime(block.name, name, seconds * shares[name], 0.0, 1) for name in fitting]
     for flow in graph.flows:
         whole = START_S + PER_ELEMENT_S * tensors[flow.name].elements
-        quantize, dequantize = whole * rng.uniform(0.3, 1.5, 2) * np.where(rng.random(2) < sparing, -0.3, 1.0)
+        quantize, dequantize = whole * rng.uniform(0.3, 1.5, 2) * np.where(rng.random(2) < SPARING_SHARE, -0.3, 1.0)
         moves = len(flow.moves) * whole
         glue.append(Glue(flow.name, moves, 0.4 * moves, quantize, dequantize, 1, moves, 1.3 * abs(quantize)))
     conditions = Conditions(describe(), "imagined", "0", 1, False, "all")
@@ -59,12 +59,12 @@ def error(graph: Graph, seed: int) -> tuple[ErrorModel, dict[str, float]]:
     """Made-up noises for the first output, and how much of them a plan may add."""
     rng = np.random.default_rng(seed + 1000)
     own = {block.name: float(rng.lognormal(0.0, 1.5)) for block in graph.candidates() if not block.movement}
-    choices = [each for each in precisions(DEFAULT_SCHEME) if each.scheme is not None]
+    choices = [form for form in precisions(DEFAULT_SCHEME) if form.scheme is not None]
     noises = tuple(
-        BlockNoise(name, each.name, own[name] * (1.0 if each.int8_output else 0.7))
+        BlockNoise(name, form.name, own[name] * (1.0 if form.int8_output else 0.7))
         for name in own
-        for each in choices
-        if each.fits(graph.block(name))
+        for form in choices
+        if form.fits(graph.block(name))
     )
     readers = dict.fromkeys((flow.name, reader) for flow in graph.flows for _, reader in flow.readers if reader in own)
     edges = tuple(EdgeNoise(f, reader, 0.5 * own[reader] * rng.uniform(0.2, 1.8)) for f, reader in readers)
@@ -76,16 +76,16 @@ def error(graph: Graph, seed: int) -> tuple[ErrorModel, dict[str, float]]:
     return model, {output: NOISE_SHARE * sum(own.values())}
 
 
-def workload(name: str, cluster: Cluster, seed: int, *, sparing: float = 0.1) -> Workload:
+def workload(name: str, cluster: Cluster, seed: int) -> Workload:
     """A network on a cluster whose devices scale the times of one."""
     blocks = graph(name)
-    measured = profile(blocks, seed, sparing=sparing)
-    known, limits = error(blocks, seed)
+    measured = profile(blocks, seed)
+    model, limits = error(blocks, seed)
     profiles = {}
     for device in cluster.devices:
         # A device is not as many times as fast in every block.
         rng = np.random.default_rng([seed, cluster.devices.index(device)])
-        entries = tuple(replace(each, seconds=each.seconds * rng.uniform(0.8, 1.25)) for each in measured.blocks)
+        entries = tuple(replace(entry, seconds=entry.seconds * rng.uniform(0.8, 1.25)) for entry in measured.blocks)
         profiles[device.name] = scaled(replace(measured, blocks=entries), device.scale_factor)
     bound = next(iter(limits.values())) ** 0.5
-    return Workload(name, blocks, profiles, known, Limits(bound), None, limits)
+    return Workload(name, blocks, profiles, model, Limits(bound), None, limits)

@@ -59,11 +59,11 @@ def simulated_rate(answer: Answer, machines: Mapping[str, Sequence[str]], reques
     tasks, transfers = list[Task](), list[Transfer]()
     for turn in range(requests):
         first = len(tasks)
-        tasks += [replace(each, device=_at_turn(machines, each.device, turn)) for each in one.tasks]
+        tasks += [replace(task, device=_at_turn(machines, task.device, turn)) for task in one.tasks]
         for sent in one.transfers:
             source, target = (_at_turn(machines, end, turn) for end in sent.link)
             made_by = None if sent.source is None else first + sent.source
-            targets = tuple(first + each for each in sent.targets)
+            targets = tuple(first + target for target in sent.targets)
             transfers.append(replace(sent, source=made_by, targets=targets, link=(source, target)))
     ends_s = simulate(Pipeline(tuple(tasks), tuple(transfers), one.processors)).ends_s
     ran = np.array(ends_s[: len(tasks)]).reshape(requests, -1).max(axis=1)
@@ -81,14 +81,14 @@ def row(name: str, devices: int, way: str, time_limit_s: float) -> dict[str, Any
     """One plan."""
     cluster = tiers(devices)
     work = workload(name, cluster, 0)
-    profiles = {each.name: work.profiles[each.like or each.name] for each in cluster.devices}
+    profiles = {device.name: work.profiles[device.like or device.name] for device in cluster.devices}
     works, aim = [replace(work, profiles=profiles)], parse_objective("throughput")
     begun, busy_s = time.perf_counter(), time.process_time()
-    found = place(works, cluster, aim, time_limit_s=time_limit_s, replicas=way == "grouped")
-    took_s, busy_s, (plan,) = time.perf_counter() - begun, time.process_time() - busy_s, found.plans
+    answer = place(works, cluster, aim, time_limit_s=time_limit_s, replicas=way == "grouped")
+    took_s, busy_s, (plan,) = time.perf_counter() - begun, time.process_time() - busy_s, answer.plans
     machines = plan.machines()
-    beyond = [each for each in plan.usage if each.device != cluster.start]
-    busiest = max(beyond, key=lambda each: each.predicted_busy_s, default=None)
+    beyond = [usage for usage in plan.usage if usage.device != cluster.start]
+    busiest = max(beyond, key=lambda usage: usage.predicted_busy_s, default=None)
     rest = plan if busiest is None else plan.without(busiest.machines[:1])
     return {
         "network": name,
@@ -96,11 +96,11 @@ def row(name: str, devices: int, way: str, time_limit_s: float) -> dict[str, Any
         "way": way,
         "solve_s": took_s,
         "processor_s": busy_s,
-        "gap": found.gap,
+        "gap": answer.gap,
         "used": sum(map(len, machines.values())),
-        "predicted_per_s": 1.0 / found.value,
-        "simulated_per_s": simulated_rate(found, machines),
-        "after_a_loss_per_s": 0.0 if rest is None else simulated_rate(found, rest.machines()),
+        "predicted_per_s": 1.0 / answer.value,
+        "simulated_per_s": simulated_rate(answer, machines),
+        "after_a_loss_per_s": 0.0 if rest is None else simulated_rate(answer, rest.machines()),
     }
 
 
@@ -119,10 +119,10 @@ def main() -> int:
                 print(rows[-1], file=sys.stderr, flush=True)
     lines = [
         [
-            each["network"], str(each["devices"]), each["way"], f"{each['solve_s']:.1f}", f"{each['processor_s']:.1f}",
-            f"{each['gap']:.2%}", str(each["used"]), *(f"{each[key]:.1f}" for key in each if key.endswith("_per_s")),
+            plan["network"], str(plan["devices"]), plan["way"], f"{plan['solve_s']:.1f}", f"{plan['processor_s']:.1f}",
+            f"{plan['gap']:.2%}", str(plan["used"]), *(f"{plan[key]:.1f}" for key in plan if key.endswith("_per_s")),
         ]
-        for each in rows
+        for plan in rows
     ]  # fmt: skip
     head = ["network", "devices", "way", "solve s", "processor s", "gap", "used"]
     head += ["predicted /s", "simulated /s", "after a loss /s"]

@@ -57,7 +57,7 @@ def stages(work: Work, scheme: Scheme, effort: float) -> Stages:
     profile = profile_as(work.at(effort), scheme)
     model = error_model(work, profile, effort=effort)
     everything = dict(pure_assignments(work.graph, precisions(scheme))["int8"])
-    int8 = next(each for each in precisions(scheme) if each.form == "whole")
+    int8 = next(precision for precision in precisions(scheme) if precision.form == "whole")
     return Stages(scheme, builder, profile, model, everything, int8)
 
 
@@ -80,7 +80,7 @@ def same_builder(work: Work, at: Stages, bounds: list[float], speedup: dict[str,
         Contender(name + tag, "same", partial(at.builder.build, chosen), meter.error(chosen), None)
         for name, chosen in fixed(work.graph, at.int8, at.everything, speedup).items()
     ]
-    alone = {each.block: each.error for each in at.model.alone if each.precision == "int8"}
+    alone = {reading.block: reading.error for reading in at.model.alone if reading.precision == "int8"}
     for bound in bounds:
         for chosen in excluding(work.graph, at.int8, at.everything, alone):
             error = meter.error(chosen) if chosen else 0.0
@@ -97,7 +97,7 @@ def as_users_do(work: Work, at: Stages, bounds: list[float], speedup: dict[str, 
         made = by_onnxruntime(work, chosen)
         result.append(Contender(name, "ort", partial(_give, made), model_error(work, made), None))
     meter = meters(work, at.profile, Limits(max(bounds)))[0]
-    alone = {each.block: each.error for each in at.model.alone if each.precision == "int8"}
+    alone = {reading.block: reading.error for reading in at.model.alone if reading.precision == "int8"}
     for bound in bounds:
         tries = 0
         for chosen in excluding(work.graph, at.int8, at.everything, alone):
@@ -125,8 +125,8 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
         bound: screen(work, None, bound, Metric(), is_forced=True).scheme if auto else DEFAULT_SCHEME
         for bound in bounds
     }
-    known = {scheme: stages(work, scheme, effort) for scheme in dict.fromkeys([DEFAULT_SCHEME, *chosen.values()])}
-    plain = known[DEFAULT_SCHEME]
+    measured = {scheme: stages(work, scheme, effort) for scheme in dict.fromkeys([DEFAULT_SCHEME, *chosen.values()])}
+    plain = measured[DEFAULT_SCHEME]
     layers = speedups(
         layer_times(
             work.model,
@@ -141,10 +141,10 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
     contenders += as_users_do(work, plain, bounds, layers)
     for scheme in dict.fromkeys(chosen.values()):
         theirs = [bound for bound in bounds if chosen[bound] == scheme]
-        contenders += same_builder(work, known[scheme], theirs, layers)
+        contenders += same_builder(work, measured[scheme], theirs, layers)
     plans = {}
     for bound in bounds:
-        at = known[chosen[bound]]
+        at = measured[chosen[bound]]
         profiles = {at.profile.conditions.runtime: at.profile}
         decision = decide(work.at(effort), profiles, at.model, Limits(bound))
         winner = decision.finalists[decision.winner]
@@ -152,20 +152,25 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
         build = partial(at.builder.build, winner.plan.assignment())
         contenders.append(Contender("taglio", "taglio", build, winner.error, bound))
     useful = [
-        each for each in contenders if each.kind == "both" or each.error <= max(bounds) or "all int8" in each.name
+        contender
+        for contender in contenders
+        if contender.kind == "both" or contender.error <= max(bounds) or "all int8" in contender.name
     ]
-    keys = {each: FLOAT_RUN if each.name == "float" else f"{index} {each.name}" for index, each in enumerate(useful)}
+    keys = {
+        contender: FLOAT_RUN if contender.name == "float" else f"{index} {contender.name}"
+        for index, contender in enumerate(useful)
+    }
     timed = time_models(
-        {key: each.build for each, key in keys.items()},
+        {key: contender.build for contender, key in keys.items()},
         work.data.held_out.samples[:FEEDS],
         work.setup.options(),
         Effort(minimum=9, maximum=60, budget_s=60.0 * effort),
         kernels=False,
     )
-    seconds = {each: timed[key].wall.median_s for each, key in keys.items()}
+    seconds = {contender: timed[key].wall.median_s for contender, key in keys.items()}
     table = []
     for bound in bounds:
-        ours = next(each for each in useful if each.kind == "taglio" and each.bound == bound)
+        ours = next(contender for contender in useful if contender.kind == "taglio" and contender.bound == bound)
 
         def best(kind: str, bound: float = bound) -> Contender:
             holding = [e for e in useful if e.kind in (kind, "both") and e.error <= bound and e.bound in (None, bound)]
@@ -173,7 +178,7 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
                 holding = [e for e in holding if e.kind == "both" or f"({chosen[bound]})" in e.name]
             return min(holding, key=lambda one: seconds[one])
 
-        everything = next(each for each in useful if each.kind == "ort" and each.name == "all int8")
+        everything = next(contender for contender in useful if contender.kind == "ort" and contender.name == "all int8")
         users, same = best("ort"), best("same")
         table.append(
             {
@@ -200,14 +205,14 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
         "bounds": table,
         "contenders": [
             {
-                "name": each.name,
-                "kind": each.kind,
-                "bound": each.bound,
-                "error": each.error,
+                "name": contender.name,
+                "kind": contender.kind,
+                "bound": contender.bound,
+                "error": contender.error,
                 "latency_s": timed[key].wall.median_s,
                 "deviation_s": timed[key].wall.deviation_s,
             }
-            for each, key in keys.items()
+            for contender, key in keys.items()
         ],
     }
 

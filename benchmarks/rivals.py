@@ -50,7 +50,7 @@ def by_onnxruntime(work: Work, blocks: Mapping[str, Precision]) -> onnx.ModelPro
 def model_error(work: Work, proto: onnx.ModelProto) -> float:
     """Relative L2 of a quantised model on all held-out samples."""
     options = SessionOptions(work.setup.threads, spinning=True)
-    sessions = [open_session(each, options) for each in (work.model.proto, proto)]
+    sessions = [open_session(model, options) for model in (work.model.proto, proto)]
     total = Tally(work.model.outputs)
     for sample in work.data.held_out.samples:
         reference, outputs = (session.run(list(work.model.outputs), sample) for session in sessions)
@@ -76,8 +76,8 @@ def excluding(
     graph: Graph, int8: Precision, everything: dict[str, Precision], alone: dict[str, float]
 ) -> Iterator[dict[str, Precision]]:
     """All int8, then with the block that hurts most alone put back to float, and so on: NNCF's accuracy control."""
-    chosen = {name: each for name, each in everything.items() if not graph.block(name).movement}
-    for name in sorted(chosen, key=lambda each: -alone.get(each, 0.0)):
+    chosen = {name: precision for name, precision in everything.items() if not graph.block(name).movement}
+    for name in sorted(chosen, key=lambda block: -alone.get(block, 0.0)):
         yield effective(graph, chosen, int8)
         del chosen[name]
     yield {}

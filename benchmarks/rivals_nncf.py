@@ -15,7 +15,7 @@ import openvino
 
 
 def main() -> None:
-    model, data, out = (Path(each) for each in sys.argv[1:4])
+    model, data, out = (Path(word) for word in sys.argv[1:4])
     feeds = [dict(np.load(path)) for path in sorted(data.glob("*.npz"))]
     dataset, reasons = nncf.Dataset(feeds), {}
 

@@ -98,8 +98,8 @@ def start(folder: Path, http_port: int = 0, grpc_port: int = 0) -> Server:
     command += ["--http-port", str(http_port), "--grpc-port", str(grpc_port)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    told = json.loads(process.stdout.readline())
-    return Server(process, *(int(told[door].rpartition(":")[2]) for door in ("http", "grpc")))
+    doors = json.loads(process.stdout.readline())
+    return Server(process, *(int(doors[door].rpartition(":")[2]) for door in ("http", "grpc")))
 
 
 @contextmanager
@@ -136,9 +136,9 @@ with Triton(config=config) as triton:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 @contextmanager
@@ -162,23 +162,23 @@ def triton(python: str, folder: Path) -> Iterator[tuple[int, int]]:
 def client(door: str, port: int) -> Callable[[np.ndarray], np.ndarray]:
     """One request by tritonclient with binary tensors, made anew each time as a user would."""
     library: Any = {"http": tritonclient.http, "grpc": tritonclient.grpc}[door]
-    made = library.InferenceServerClient(f"127.0.0.1:{port}")
+    client = library.InferenceServerClient(f"127.0.0.1:{port}")
     wanted = [library.InferRequestedOutput("mean")]
 
     def ask(image: np.ndarray) -> np.ndarray:
         given = library.InferInput("image", IMAGE, "FP32")
         given.set_data_from_numpy(image)
-        return np.asarray(made.infer("probe", [given], outputs=wanted).as_numpy("mean"))
+        return np.asarray(client.infer("probe", [given], outputs=wanted).as_numpy("mean"))
 
     return ask
 
 
 def analyzer() -> Path | None:
     """perf_analyzer, if it runs here."""
-    found = Path(sys.executable).with_name("perf_analyzer")
+    analyzer = Path(sys.executable).with_name("perf_analyzer")
     with suppress(OSError):
-        if subprocess.run([found, "--version"], check=False, capture_output=True).returncode == 0:
-            return found
+        if subprocess.run([analyzer, "--version"], check=False, capture_output=True).returncode == 0:
+            return analyzer
     print("without perf_analyzer: it is not installed, or lacks a library", flush=True)
     return None
 
@@ -214,9 +214,9 @@ def overhead(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
                 answers.append(ways[way](image))
                 if turn >= 20:
                     seconds[way].append(time.perf_counter() - began)
-            if any(not np.allclose(answers[0], each, atol=1e-5) for each in answers):
+            if any(not np.allclose(answers[0], answer, atol=1e-5) for answer in answers):
                 raise RuntimeError("two ways answer differently")
-        return {way: [median(each), float(np.quantile(each, 0.99))] for way, each in seconds.items()}
+        return {way: [median(times), float(np.quantile(times, 0.99))] for way, times in seconds.items()}
 
     with ExitStack() as stack:
         server = stack.enter_context(served(folder))
@@ -225,19 +225,19 @@ def overhead(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
             ports = stack.enter_context(triton(options.triton, folder))
             doors |= zip(("triton http", "triton grpc"), ports, strict=True)
         ways |= {way: client(way.split()[1], port) for way, port in doors.items()}
-        found = measured()
+        figures = measured()
         keep_memory()  # the client's: without it glibc maps new pages for every copy of 600 kB
-        found |= {f"{way}, memory kept": each for way, each in measured().items()}
+        figures |= {f"{way}, memory kept": times for way, times in measured().items()}
         if tool := analyzer():
             for way, port in doors.items():
-                found[f"{way} by perf_analyzer, memory kept"] = [
+                figures[f"{way} by perf_analyzer, memory kept"] = [
                     *analyzed(tool, "probe", way.split()[1], port, 1, options.seconds)[:2]
                 ]
     rows = []
-    for way, (middle, late) in found.items():
-        alone = found[f"session.run{', memory kept' if 'kept' in way else ''}"][0]
+    for way, (middle, late) in figures.items():
+        alone = figures[f"session.run{', memory kept' if 'kept' in way else ''}"][0]
         rows.append([way, f"{middle * 1e3:.2f}", f"{late * 1e3:.2f}", f"{(middle - alone) * 1e3:.2f}"])
-    return found, markdown(["602 kB by", "median ms", "99 % ms", "over session.run ms"], rows)
+    return figures, markdown(["602 kB by", "median ms", "99 % ms", "over session.run ms"], rows)
 
 
 def raw(feed: dict[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
@@ -277,11 +277,11 @@ def throughput(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
                 if tool:
                     ways = tool, name, "http", server.http, options.clients, options.seconds
                     rates["perf_analyzer"].append(analyzed(*ways)[2])
-        found = {key: median(each) for key, each in rates.items()}
+        medians = {key: median(per_s) for key, per_s in rates.items()}
         figures[name] = rates
         size = sum(value.nbytes for value in feed.values())
         for key in list(rates)[1:]:
-            cells = [f"{found['alone']:.1f}", key, f"{found[key]:.1f}", f"{found[key] / found['alone']:.3f}"]
+            cells = [f"{medians['alone']:.1f}", key, f"{medians[key]:.1f}", f"{medians[key] / medians['alone']:.3f}"]
             rows.append([name, f"{size / 1e3:.0f}", *cells])
             print(rows[-1], flush=True)
     header = ["network", "request kB", "session.run per s", f"{options.clients} clients in", "per s", "ratio"]
@@ -292,8 +292,8 @@ def sender(server: Server, name: str, body: bytes, headers: dict[str, str]) -> C
     """Sends one request, over a connection per thread: with as few copies and calls as a client can do with, because
     the clients' share of the processor is not the server's."""
     own = threading.local()
-    told = {**headers, "Host": "x", "Content-Length": str(len(body))}
-    head = "".join(f"{key}: {value}\r\n" for key, value in told.items())
+    fields = {**headers, "Host": "x", "Content-Length": str(len(body))}
+    head = "".join(f"{key}: {value}\r\n" for key, value in fields.items())
     raw = f"POST /v2/models/{name}/infer HTTP/1.1\r\n{head}\r\n".encode() + body
 
     def send() -> None:
@@ -304,12 +304,12 @@ def sender(server: Server, name: str, body: bytes, headers: dict[str, str]) -> C
         size, end = 0, len(own.memory)
         while size < end:
             size += (more := own.connection.recv_into(own.memory[size:]))
-            before, found, _ = bytes(own.memory[: min(size, 1000)]).partition(b"\r\n\r\n")
+            before, separator, _ = bytes(own.memory[: min(size, 1000)]).partition(b"\r\n\r\n")
             if not more or not before.startswith(b"HTTP/1.1 200"):
                 raise RuntimeError(before)
-            if found:
+            if separator:
                 length = before.lower().partition(b"\r\ncontent-length: ")[2].partition(b"\r\n")[0]
-                end = len(before) + len(found) + int(length)
+                end = len(before) + len(separator) + int(length)
 
     return send
 
@@ -329,11 +329,11 @@ def rate(one: Callable[[], object], clients: int, seconds: float) -> float:
     time.sleep(seconds / 10)
     before, began = sum(counts), time.perf_counter()
     time.sleep(seconds)
-    found = (sum(counts) - before) / (time.perf_counter() - began)
+    per_s = (sum(counts) - before) / (time.perf_counter() - began)
     ended.set()
     for thread in threads:
         thread.join()
-    return found
+    return per_s
 
 
 def restart(_: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -405,67 +405,67 @@ def faults(_: argparse.Namespace) -> tuple[dict[str, Any], str]:  # noqa: PLR091
         def connect() -> socket.socket:
             return socket.create_connection(("127.0.0.1", server.http), timeout=60)
 
-        def asked(**changes: Any) -> str:
+        def changed(**changes: Any) -> str:
             head = json.loads(body[: int(headers[HEADER])])
             head["inputs"][0] |= changes
             text = json.dumps(head).encode()
-            made = http.client.HTTPConnection("127.0.0.1", server.http, timeout=60)
-            status, answer = post(made, "probe", text + image.tobytes(), {HEADER: str(len(text))})
+            connection = http.client.HTTPConnection("127.0.0.1", server.http, timeout=60)
+            status, answer = post(connection, "probe", text + image.tobytes(), {HEADER: str(len(text))})
             return f"{status} {json.loads(answer)['error']}"
 
         def grpc(given: np.ndarray, name: str = "image", dtype: str = "FP32") -> str:
-            made = tritonclient.grpc.InferInput(name, given.shape, dtype)
-            made.set_data_from_numpy(given)
+            tensor = tritonclient.grpc.InferInput(name, given.shape, dtype)
+            tensor.set_data_from_numpy(given)
             try:
-                tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}").infer("probe", [made])
+                tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}").infer("probe", [tensor])
             except tritonclient.grpc.InferenceServerException as error:
                 return f"{error.status()} {error.message()}"
             return "200"
 
         def announced(size: int) -> str:
-            with connect() as made:
-                made.sendall(start_line + f"Content-Length: {size}\r\n\r\n".encode())
-                return made.recv(4096).decode().split("\r\n")[0]
+            with connect() as connection:
+                connection.sendall(start_line + f"Content-Length: {size}\r\n\r\n".encode())
+                return connection.recv(4096).decode().split("\r\n")[0]
 
         def unread() -> str:
             """200 clients, each of which asks ten times for 602 kB and reads nothing."""
-            made = [connect() for _ in range(200)]
-            for each in made:
-                each.settimeout(0.1)
+            connections = [connect() for _ in range(200)]
+            for connection in connections:
+                connection.settimeout(0.1)
                 with suppress(TimeoutError):
                     for _ in range(10):
-                        each.sendall(plain)
+                        connection.sendall(plain)
             time.sleep(2.0)
             within = server.resident_bytes()
-            for each in made:
-                each.close()
+            for connection in connections:
+                connection.close()
             time.sleep(6.0)  # the server returns memory every five seconds
             return f"{within / 1e6:.0f} MB while they wait"
 
         def half() -> str:
-            made = [connect() for _ in range(200)]
-            for each in made:
-                each.sendall(plain[: len(plain) // 2])
+            connections = [connect() for _ in range(200)]
+            for connection in connections:
+                connection.sendall(plain[: len(plain) // 2])
             within = server.resident_bytes()
-            for each in made[1:]:
-                each.close()
-            with made[0]:  # waits: it is told after the server's patience
-                said = made[0].recv(4096).decode()
+            for connection in connections[1:]:
+                connection.close()
+            with connections[0]:  # waits: it is told after the server's patience
+                said = connections[0].recv(4096).decode()
             return f"{said.splitlines()[0]} … {said.splitlines()[-1]}; {within / 1e6:.0f} MB while they wait"
 
         def nan() -> str:
             wrong = image.copy()
             wrong[0, 0, 0, 0] = np.nan
             text, head = raw({"image": wrong})
-            made = http.client.HTTPConnection("127.0.0.1", server.http, timeout=60)
-            status, answer = post(made, "probe", text, head)
+            connection = http.client.HTTPConnection("127.0.0.1", server.http, timeout=60)
+            status, answer = post(connection, "probe", text, head)
             negative = np.frombuffer(answer[-image.nbytes :], np.float32)
             return f"{status}, NaNs in the answer: {np.isnan(negative).sum()}"
 
         does: dict[str, Callable[[], str]] = {
-            "wrong datatype": lambda: asked(datatype="INT8"),
-            "wrong shape": lambda: asked(shape=[1, 3, 224, 225]),
-            "wrong name": lambda: asked(name="picture"),
+            "wrong datatype": lambda: changed(datatype="INT8"),
+            "wrong shape": lambda: changed(shape=[1, 3, 224, 225]),
+            "wrong name": lambda: changed(name="picture"),
             "wrong name, gRPC": lambda: grpc(image, "picture"),
             "wrong shape, gRPC": lambda: grpc(image[:, :2]),
             "80 MB, gRPC": lambda: grpc(np.zeros((20, 1000, 1000), np.float32)),
@@ -510,7 +510,7 @@ def main() -> int:
         measured[part], table = PARTS[part](options)
         tables.append(table)
         print(table, flush=True)
-    print(f"wrote {write('serve', measured, chr(10).join(f'{each}{chr(10)}' for each in tables))}")
+    print(f"wrote {write('serve', measured, chr(10).join(f'{table}{chr(10)}' for table in tables))}")
     return 0
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from cases import CACHE, CASES, DATA, SHARED, data_of, markdown, paths, write
+from cases import CACHE, CASES, arguments, markdown, paths, write
 from taglio.artifact import load
 from taglio.confirm.race import Patience, Race, confirm
 from taglio.confirm.speedup import Speedup
@@ -31,9 +31,8 @@ from taglio.flow.work import Setup
 from taglio.model.load import load as load_network
 from taglio.scratch import scratch
 
-NETWORKS = (*CASES, *(name for name in DATA if name != "magika-standard_v3_3"))
-# The networks of yolo take a second a run with one thread: not among the ten.
-TEN = tuple(name for name in NETWORKS if name not in ("yolo11s-seg", "yolo11x-seg"))
+# The larger networks of yolo take a second a run with one thread.
+NETWORKS = tuple(name for name in CASES if name not in ("yolo11s-seg", "yolo11x-seg"))
 KEPT = CACHE / "told.jsonl"
 
 
@@ -56,23 +55,10 @@ class Row:
         return self.reported.low <= self.raced.ratio <= self.reported.high
 
 
-def network(name: str) -> tuple[Path, list[str]]:
-    """A model and the options that name its data."""
-    if name in CASES:
-        model, data = paths(CASES[name])
-        preprocess = CASES[name].preprocess
-        return model, ["--data", str(data), *(["--preprocess", preprocess] if preprocess else [])]
-    model = SHARED / "models" / "wild" / f"{name}.onnx"
-    if not model.exists():
-        raise FileNotFoundError(f"{name}: {model} is missing: this benchmark needs ../shared")
-    return model, ["--data", str(data_of(model))]
-
-
 def run(name: str, number: int, asked: argparse.Namespace) -> Row:
     """One optimize in a process of its own, and the long race of what it delivered."""
-    model, data = network(name)
     out = CACHE / "told" / f"{name}-{number}"
-    command = [sys.executable, "-m", "taglio", "optimize", str(model), *data, "--max-error", str(asked.max_error)]
+    command = [sys.executable, "-m", "taglio", "optimize", *arguments(name), "--max-error", str(asked.max_error)]
     command += ["--effort", str(asked.effort), "--threads", str(asked.threads), "--json", "-o", str(out)]
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -98,8 +84,7 @@ def long_race(out: Path, openings: int) -> Speedup:
 
 def itself(name: str, races: int, threads: int) -> list[Speedup]:
     """Races of a file against a copy of itself."""
-    model, _ = network(name)
-    loaded = load_network(model)
+    loaded = load_network(paths(CASES[name])[0])
     ports = [spec.name for spec in loaded.inputs], list(loaded.outputs)
     samples = next(iter((CACHE / "told").glob(f"{name}-*/deploy/samples")), None)
     if samples is None:
@@ -116,7 +101,7 @@ def itself(name: str, races: int, threads: int) -> list[Speedup]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default=",".join(TEN))
+    parser.add_argument("--cases", default=",".join(NETWORKS))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--openings", type=int, default=60)
     parser.add_argument("--max-error", type=float, default=0.01)

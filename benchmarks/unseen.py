@@ -71,7 +71,7 @@ def lines() -> Inputs:
     """Rendered lines of text, scaled as the recogniser takes them."""
     line = made("line")
     pictures = (line(48, 320, seed)[0] for seed in range(ALL))
-    return {"x": np.stack([((each[..., ::-1] / 255 - 0.5) / 0.5).transpose(2, 0, 1) for each in pictures])}
+    return {"x": np.stack([((picture[..., ::-1] / 255 - 0.5) / 0.5).transpose(2, 0, 1) for picture in pictures])}
 
 
 def pages(name: str, size: int, rows: int, scale: Callable[[np.ndarray], np.ndarray]) -> Inputs:

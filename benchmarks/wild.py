@@ -24,7 +24,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from cases import CACHE, CASES, DATA, ROOT, SHARED, data_of, markdown, paths, write
+from cases import CACHE, CASES, ROOT, SHARED, WILD, markdown, paths, write
 from taglio.components.build import read
 from taglio.data.files import load
 from taglio.data.preprocess import parse_preprocess
@@ -40,7 +40,7 @@ LIMIT_S = 1200
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model. `reported` is taglio's error of the plan, `found` this benchmark's, over the worst output, and
+    """One model. `reported` is taglio's error of the plan, `checked` this benchmark's, over the worst output, and
     `predicted_error` the one before it was measured; NaN where a run ended without one. Seconds are the plan's."""
 
     name: str
@@ -50,7 +50,7 @@ class Row:
     int8_blocks: int = 0
     blocks: int = 0
     reported: float = float("nan")
-    found: float = float("nan")
+    checked: float = float("nan")
     same_interface: bool = False
     said: str = ""
     predicted_error: float = float("nan")
@@ -112,7 +112,7 @@ def same_interface(before: Path, after: Path) -> bool:
     """Whether inputs and outputs have the same names, order, types and dimensions. Where the original declares no
     dimensions of an output, any will do."""
     old, new = interface(before), interface(after)
-    return [each[0] for each in old] == [each[0] for each in new] and all(
+    return [port[0] for port in old] == [port[0] for port in new] and all(
         two == one or ("," not in one and two.startswith(one)) for (_, one), (_, two) in zip(old, new, strict=True)
     )
 
@@ -151,7 +151,7 @@ def check(model: Path, built: Path, data: Path) -> float:
 def samples(data: Path, session: ort.InferenceSession) -> Iterator[dict[str, np.ndarray]]:
     """Feeds: a dimension that a sample lacks is the batch, wherever the model has it."""
     with np.load(data) as arrays:
-        columns = {each.name: (each.shape, arrays[each.name]) for each in session.get_inputs()}
+        columns = {port.name: (port.shape, arrays[port.name]) for port in session.get_inputs()}
     for index in range(len(next(iter(columns.values()))[1])):
         feed = {}
         for name, (shape, column) in columns.items():
@@ -184,16 +184,17 @@ def main() -> int:
     options = parser.parse_args()
     if options.rivals:
         return with_rivals(options)
-    models = sorted((SHARED / "cases").glob("*.onnx")) + [SHARED / "models" / "wild" / f"{name}.onnx" for name in DATA]
-    chosen = set(options.cases.split(",")) if options.cases else {model.stem for model in models}
-    missing = [str(model) for model in models if model.stem in chosen and not model.exists()]
-    if missing or not models:
-        print(f"{missing or SHARED} is missing: this benchmark needs ../shared")
+    models = [(model, model.with_suffix(".npz")) for model in sorted((SHARED / "cases").glob("*.onnx"))]
+    try:
+        models += [paths(CASES[name]) for name in WILD]
+    except FileNotFoundError as error:
+        print(error)
         return 1
+    chosen = set(options.cases.split(",")) if options.cases else {model.stem for model, _ in models}
     rows: list[Row] = []
-    for model in models:
+    for model, data in models:
         if model.stem in chosen:
-            rows.append(optimize(model, data_of(model), options.max_error, options.effort))
+            rows.append(optimize(model, data, options.max_error, options.effort))
             print(" | ".join(cells(rows[-1])), flush=True)
     works = sum(row.outcome in ("works", "refused, rightly") for row in rows)
     text = markdown(
@@ -208,24 +209,25 @@ def main() -> int:
 def networks(options: argparse.Namespace) -> dict[str, tuple[Path, Path]]:
     """The networks that were asked for, with their samples; what is missing is said."""
     if options.folder:
-        found = {model.stem: (model, model.with_suffix(".npz")) for model in sorted(options.folder.glob("*.onnx"))}
-        return {name: found[name] for name in options.cases.split(",")} if options.cases else found
+        models = {model.stem: (model, model.with_suffix(".npz")) for model in sorted(options.folder.glob("*.onnx"))}
+        return {name: models[name] for name in options.cases.split(",")} if options.cases else models
     detectors = ["ultraface-rfb-320", "yunet-n-640", "yolo11n-seg", "yolo11s-seg"]
-    found = {}
-    for name in options.cases.split(",") if options.cases else [*DATA, *detectors]:
-        if name not in (*DATA, *CASES):
-            raise SystemExit(f"{name} is none of {', '.join((*DATA, *CASES))}; --folder takes other networks")
-        model = SHARED / "models" / "wild" / f"{name}.onnx" if name in DATA else paths(CASES[name])[0]
-        if model.exists():
-            found[name] = model, data_of(model) if name in DATA else images_of(name)
-        else:
-            print(f"{name}: {model} is missing: this benchmark needs ../shared", file=sys.stderr)
-    return found
+    models = {}
+    for name in options.cases.split(",") if options.cases else [*WILD, *detectors]:
+        if name not in CASES:
+            raise SystemExit(f"{name} is none of {', '.join(CASES)}; --folder takes other networks")
+        try:
+            model, data = paths(CASES[name])
+        except FileNotFoundError as error:
+            print(error, file=sys.stderr)
+            continue
+        models[name] = model, images_of(name) if CASES[name].images else data
+    return models
 
 
 def with_rivals(options: argparse.Namespace) -> int:
     contests: list[Contest] = []
-    limits = tuple(float(each) for each in options.limits.split(","))
+    limits = tuple(float(limit) for limit in options.limits.split(","))
     plans: list[list[str]] = []
     for name, (model, data) in networks(options).items():
         out = {limit: CACHE / "wild" / f"{name}-{limit:g}" for limit in limits}
@@ -245,7 +247,7 @@ def with_rivals(options: argparse.Namespace) -> int:
         text += f"\nWithin {limit:.0%}, geometric mean over float: taglio {ours_gain:.2f}, best rival {rival_gain:.2f}."
     head = ["network", "limit", "quantised", "error predicted", "measured", "latency predicted", "measured", "optimize"]
     text += f"\n\n{markdown(head, plans)}"
-    figures = {"contests": [asdict(each) for each in contests]}
+    figures = {"contests": [asdict(result) for result in contests]}
     written = write("wild_rivals", figures, f"{text}\n\n{markdown(*everything(contests))}")
     print(json.dumps({**figures, "wrote": str(written)}) if options.json else f"{text}\nwrote {written}")
     return 0 if contests else 1
@@ -253,8 +255,8 @@ def with_rivals(options: argparse.Namespace) -> int:
 
 def predicted(row: Row, limit: float) -> list[str]:
     """What taglio expected of its plan beside what it measured."""
-    errors = [f"{each:.3%}" for each in (row.predicted_error, row.reported)]
-    times = [f"{each * 1e3:.2f} ms" for each in (row.predicted_s, row.latency_s)]
+    errors = [f"{error:.3%}" for error in (row.predicted_error, row.reported)]
+    times = [f"{seconds * 1e3:.2f} ms" for seconds in (row.predicted_s, row.latency_s)]
     return [row.name, f"{limit:.0%}", f"{row.int8_blocks} of {row.blocks}", *errors, *times, f"{row.seconds:.0f} s"]
 
 
@@ -263,14 +265,14 @@ def images_of(name: str) -> Path:
     model, folder = paths(CASES[name])
     proto = onnx.load(model, load_external_data=False)
     weights = {tensor.name for tensor in proto.graph.initializer}  # which old files also declare as inputs
-    spec = tuple(each for each in input_specs(model, proto) if each.name not in weights)
+    spec = tuple(port for port in input_specs(model, proto) if port.name not in weights)
     path = CACHE / "wild" / f"{name}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
     loaded = load(folder, spec, parse_preprocess(CASES[name].preprocess))
     np.savez(
         path,
         allow_pickle=False,
-        **{each.name: np.concatenate([sample[each.name] for sample in loaded.samples]) for each in spec},
+        **{port.name: np.concatenate([sample[port.name] for sample in loaded.samples]) for port in spec},
     )
     return path
 
@@ -279,7 +281,7 @@ def cells(row: Row) -> list[str]:
     if row.outcome != "works":
         return [row.name, row.outcome, "", "", "", "", "", f"{row.seconds:.0f}", row.said]
     kept = "kept" if row.same_interface else "CHANGED"
-    errors = [f"{row.reported:.3%}", f"{row.found:.3%}"]
+    errors = [f"{row.reported:.3%}", f"{row.checked:.3%}"]
     return [row.name, row.outcome, f"{row.speed_up:.2f}", f"{row.int8_blocks} of {row.blocks}", *errors, kept,
             f"{row.seconds:.0f}", ""]  # fmt: skip
 

@@ -70,17 +70,17 @@ class Contest:
 
     def best(self, limit: float, *, ours: bool) -> Way | None:
         """The fastest that holds: of taglio's results, or of the others."""
-        found = [each for each in self.ways if bool(each.ours) == ours and each.holds(limit)]
-        return min(found, key=lambda each: each.latency_s, default=None)
+        holding = [way for way in self.ways if bool(way.ours) == ours and way.holds(limit)]
+        return min(holding, key=lambda way: way.latency_s, default=None)
 
     def baseline_s(self) -> float:
         """Seconds of float in ONNX Runtime."""
-        return next(each.latency_s for each in self.ways if (each.name, each.place) == ("float", NAME))
+        return next(way.latency_s for way in self.ways if (way.name, way.place) == ("float", NAME))
 
 
 class _Samples(CalibrationDataReader):  # type: ignore[misc]
     def __init__(self, samples: Sequence[Mapping[str, np.ndarray]]) -> None:
-        self._feeds = iter([dict(each) for each in samples])
+        self._feeds = iter([dict(sample) for sample in samples])
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         return next(self._feeds, None)
@@ -95,12 +95,12 @@ def contest(
         folder = Path(name)
         files, failed = _made(work, model, folder, backends)
         options = [SessionOptions(threads, runtime=place) for place in here()]
-        entries = [Entry("float", each, model) for each in options]
+        entries = [Entry("float", opening, model) for opening in options]
         entries += [
-            Entry(way, each, path)
+            Entry(way, opening, path)
             for way, path in files.items()
-            for each in options
-            if (each.runtime == NAME) != (path.suffix == ".xml")
+            for opening in options
+            if (opening.runtime == NAME) != (path.suffix == ".xml")
         ]
         for limit, out in ours.items():
             (piece,) = read(out / "components").pieces
@@ -184,24 +184,24 @@ def _measured(work: Work, entries: Sequence[Entry], budget_s: float) -> list[Way
         try:
             session = opener(entry.options.runtime)(entry.path, entry.options)
             tally = Tally(work.parts, watched=True)
-            for sample, each in zip(held_out, wanted, strict=True):
-                tally.add(each, session.run(outputs, dict(sample)))
+            for sample, answers in zip(held_out, wanted, strict=True):
+                tally.add(answers, session.run(outputs, dict(sample)))
             parts = tally.parts()
-            errors[index] = inf if any(each.lost for each in parts) else max(each.loss for each in parts)
+            errors[index] = inf if any(part.lost for part in parts) else max(part.loss for part in parts)
             sessions[index] = session
         except Exception as error:  # the runtimes' exceptions share no useful base class
             reasons[index] = one_line(error, 120)
     seconds = _times(sessions, work.typical, budget_s)
     return [
         Way(
-            each.way,
-            each.options.runtime,
+            entry.way,
+            entry.options.runtime,
             seconds.get(index, inf),
             errors.get(index, inf),
             reasons.get(index, ""),
-            each.limit,
+            entry.limit,
         )
-        for index, each in enumerate(entries)
+        for index, entry in enumerate(entries)
     ]
 
 
@@ -211,8 +211,8 @@ def _times(
     """Median seconds by session, every round in a fresh order. Each first runs uncounted, at most three times in 40 ms:
     the caches then hold what they hold where it is deployed alone."""
     once_s = {index: _second(session, dict(feeds[0])) for index, session in sessions.items()}
-    refills = {index: min(3, int(0.04 / each)) for index, each in once_s.items()}
-    taken: dict[int, list[float]] = {index: [] for index in sessions}
+    refills = {index: min(3, int(0.04 / seconds)) for index, seconds in once_s.items()}
+    seconds: dict[int, list[float]] = {index: [] for index in sessions}
     order, shuffle, begun, done = list(sessions), random.Random(0), time.perf_counter(), 0
     while done < _WARMUP + 3 or time.perf_counter() - begun < budget_s:
         shuffle.shuffle(order)
@@ -221,9 +221,9 @@ def _times(
                 feed = dict(feeds[(done + visit) % len(feeds)])
                 start = time.perf_counter()
                 sessions[index].run(None, feed)
-            taken[index].append(time.perf_counter() - start)
+            seconds[index].append(time.perf_counter() - start)
         done += 1
-    return {index: median(each[_WARMUP:]) for index, each in taken.items()}
+    return {index: median(times[_WARMUP:]) for index, times in seconds.items()}
 
 
 def _second(session: Session, feed: dict[str, np.ndarray]) -> float:
@@ -237,20 +237,20 @@ def _second(session: Session, feed: dict[str, np.ndarray]) -> float:
 def rows(contests: Sequence[Contest], limits: Sequence[float]) -> tuple[list[str], list[list[str]]]:
     """The table: per network and limit, taglio's result beside the best rival, over float in ONNX Runtime."""
     head = ["network", "limit", "float, ms", "best rival", "× float", "taglio in", "× float", "taglio ÷ rival"]
-    found = []
-    for each in contests:
+    lines = []
+    for result in contests:
         for limit in limits:
-            rival, ours = each.best(limit, ours=False), each.best(limit, ours=True)
-            base = each.baseline_s()
+            rival, ours = result.best(limit, ours=False), result.best(limit, ours=True)
+            base = result.baseline_s()
             rival_s = rival.latency_s if rival else base
             ours_s = ours.latency_s if ours else base
-            told = f"{rival.name}, {rival.place} ({rival.error:.2%})" if rival else "none"
+            theirs = f"{rival.name}, {rival.place} ({rival.error:.2%})" if rival else "none"
             mine = f"{ours.place} ({ours.error:.2%})" if ours else "no result: float"
-            found.append(
-                [each.network, f"{limit:.0%}", f"{base * 1e3:.2f}", told, f"{base / rival_s:.2f}", mine,
+            lines.append(
+                [result.network, f"{limit:.0%}", f"{base * 1e3:.2f}", theirs, f"{base / rival_s:.2f}", mine,
                  f"{base / ours_s:.2f}", f"{rival_s / ours_s:.2f}"]
             )  # fmt: skip
-    return head, found
+    return head, lines
 
 
 def means(contests: Sequence[Contest], limit: float) -> tuple[float, float]:
@@ -258,8 +258,8 @@ def means(contests: Sequence[Contest], limit: float) -> tuple[float, float]:
     gains = []
     for ours in (True, False):
         speed = []
-        for each in contests:
-            way, base_s = each.best(limit, ours=ours), each.baseline_s()
+        for result in contests:
+            way, base_s = result.best(limit, ours=ours), result.baseline_s()
             speed.append(base_s / (way.latency_s if way else base_s))
         gains.append(prod(speed) ** (1.0 / max(1, len(speed))))
     return gains[0], gains[1]
@@ -267,11 +267,11 @@ def means(contests: Sequence[Contest], limit: float) -> tuple[float, float]:
 
 def everything(contests: Sequence[Contest]) -> tuple[list[str], list[list[str]]]:
     """A row for each way of each network."""
-    found = []
-    for each in contests:
-        for way in sorted(each.ways, key=lambda way: way.latency_s):
+    lines = []
+    for result in contests:
+        for way in sorted(result.ways, key=lambda way: way.latency_s):
             name = f"taglio, limit {way.ours:.0%}" if way.ours else way.name
             took = "" if way.latency_s == inf else f"{way.latency_s * 1e3:.2f}"
             error = "" if way.error == inf else f"{way.error:.2%}"
-            found.append([each.network, name, way.place, took, error, way.reason])
-    return ["network", "way", "runtime", "ms", "error", ""], found
+            lines.append([result.network, name, way.place, took, error, way.reason])
+    return ["network", "way", "runtime", "ms", "error", ""], lines

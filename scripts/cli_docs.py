@@ -4,7 +4,6 @@ It reads the parser, not the text of `--help`, which wraps to the terminal and d
 """
 
 import argparse
-import difflib
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,10 @@ from pathlib import Path
 
 from taglio.cli.parser import build_parser
 
-PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from scripts.generated_page import DOCS, main
+
+PAGE = DOCS / "cli.md"
 HEAD = """# The command line
 
 <!-- Written by `make reference` from the parser in src/taglio/cli/: change that, not this file. -->
@@ -138,24 +140,5 @@ def _anchor(heading: str) -> str:
     return heading.lower().replace(" ", "-")
 
 
-def main() -> int:
-    """Write the page, or with `--check` say how the one on disk differs and return 1."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--check", action="store_true", help="write nothing; fail where the page is not current")
-    check = options.parse_args().check
-    wanted = render(build_parser())
-    found = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    if check and found != wanted:
-        sys.stderr.writelines(
-            difflib.unified_diff(found.splitlines(True), wanted.splitlines(True), "docs/cli.md", "the parser", n=1)
-        )
-        print("docs/cli.md is not current: run make reference", file=sys.stderr)
-        return 1
-    if not check:
-        PAGE.parent.mkdir(exist_ok=True)
-        PAGE.write_text(wanted, encoding="utf-8", newline="\n")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(PAGE, lambda: render(build_parser()), __doc__))

@@ -1,17 +1,16 @@
 """Write docs/layout.md, the folders in src/taglio with the first line of each docstring. Describes no folder itself."""
 
-import argparse
 import ast
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "src" / "taglio"
-PAGE = ROOT / "docs" / "layout.md"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from scripts.generated_page import DOCS, ROOT, main
+from tests.test_layers import LAYERS
 
-sys.path.insert(0, str(ROOT))
-from tests.test_layers import LAYERS  # noqa: E402  (tests/ is no installed package)
+PACKAGE = ROOT / "src" / "taglio"
+PAGE = DOCS / "layout.md"
 
 HEAD = """# Layout
 
@@ -73,19 +72,5 @@ def _row(name: str, path: Path) -> str:
     return f"| `{name}` | {line} |\n"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="exit with 1 where the page is not current")
-    check = parser.parse_args().check
-    text = render()
-    if not check:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{PAGE.relative_to(ROOT)} is not current: run `make reference`", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(PAGE, render, __doc__))

@@ -24,7 +24,10 @@ from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes import cuda, onnxruntime, openvino
 from taglio.runtimes.session import RUNTIMES, WHOLE, package
 
-PAGE = Path(__file__).parents[1] / "docs" / "operators.md"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from scripts.generated_page import DOCS, main
+
+PAGE = DOCS / "operators.md"
 FORMS: tuple[Precision, ...] = (
     FLOAT32,
     BFLOAT16,
@@ -216,16 +219,5 @@ def _cells(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def main() -> int:
-    text = render()
-    if "--check" in sys.argv[1:]:
-        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-            print("docs/operators.md is not current: run make reference", file=sys.stderr)
-            return 1
-        return 0
-    PAGE.write_text(text, encoding="utf-8", newline="\n")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(PAGE, render, __doc__))

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from taglio.compare.environments import ENVIRONMENTS
 
-ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from scripts.generated_page import DOCS, ROOT, main
+
 LOCKS = ROOT / "src" / "taglio" / "compare" / "locks"
-PAGE = ROOT / "docs" / "supported.md"
+PAGE = DOCS / "supported.md"
 PINNED = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
 HEAD = """# Supported versions
 
@@ -36,17 +38,23 @@ def render() -> str:
     """The whole page."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pinned = {_plain(name): version for name, version in PINNED.findall(_pins())}
-    wanted = [("taglio", each) for each in project["dependencies"]]
-    wanted += [(f"`taglio[{extra}]`", each) for extra in EXTRAS for each in project["optional-dependencies"][extra]]
+    wanted = [("taglio", requirement) for requirement in project["dependencies"]]
+    wanted += [
+        (f"`taglio[{extra}]`", requirement)
+        for extra in EXTRAS
+        for requirement in project["optional-dependencies"][extra]
+    ]
     lines = [HEAD.format(python="Python " + project["requires-python"].replace(">=", "≥ "))]
     for use, requirement in wanted:
         name, allowed = _split(requirement)
         lines.append(f"| {name} | {use} | {allowed} | {pinned.get(_plain(name), '–')} |\n")
     lines.append(BACKENDS)
-    for each in ENVIRONMENTS:
-        packages = ", ".join(" ".join(_split(f"{name}{versions}")) for name, versions in each.packages.items())
-        below = ".".join(map(str, each.python_below))
-        lines.append(f"| {each.name} | {packages} | 3.11 to below {below} | {each.disk_bytes / 1e9:.1f} GB |\n")
+    for environment in ENVIRONMENTS:
+        packages = ", ".join(" ".join(_split(f"{name}{versions}")) for name, versions in environment.packages.items())
+        below = ".".join(map(str, environment.python_below))
+        lines.append(
+            f"| {environment.name} | {packages} | 3.11 to below {below} | {environment.disk_bytes / 1e9:.1f} GB |\n"
+        )
     return "".join(lines)
 
 
@@ -60,21 +68,10 @@ def _plain(name: str) -> str:
 
 def _split(requirement: str) -> tuple[str, str]:
     text = requirement.partition(";")[0].strip()
-    found = re.match(r"[\w.-]+", text)
-    assert found is not None
-    return found.group(), text[found.end() :].replace(">=", "≥ ").replace(",<", ", < ").replace("~=", "~ ")
-
-
-def main() -> int:
-    text = render()
-    if "--check" in sys.argv[1:]:
-        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-            print("docs/supported.md is not current: run make reference", file=sys.stderr)
-            return 1
-        return 0
-    PAGE.write_text(text, encoding="utf-8", newline="\n")
-    return 0
+    match = re.match(r"[\w.-]+", text)
+    assert match is not None
+    return match.group(), text[match.end() :].replace(">=", "≥ ").replace(",<", ", < ").replace("~=", "~ ")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(PAGE, render, __doc__))

@@ -15,8 +15,8 @@ _INSTRUCTIONS = (
 # What adds products of u8×s8 in 32 bits: VNNI on x86, every 64-bit Arm.
 _WIDE_SUMS = frozenset({"avx_vnni", "avx512_vnni", "amx_int8", "asimd"})
 _BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-# How many times as fast as float32 networks are whose operations are nearly all int8, whole and measured
-# (docs/results.md): ResNet152V2 1.5 without VNNI and 2.4 with it, yolo11x-seg 3.0 with it.
+# How many times as fast as float32 networks are whose operations are nearly all int8, whole and measured (21 and 23
+# November 2026): ResNet152V2 1.5 without VNNI and 2.4 with it, yolo11x-seg 3.0 with it.
 _GAIN_BEFORE_VNNI, _GAIN = 1.5, 2.5
 # oneDNN, which OpenVINO computes with, uses nothing newer than the instruction set in this environment variable.
 CAP = "ONEDNN_MAX_CPU_ISA"

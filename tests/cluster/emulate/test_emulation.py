@@ -20,7 +20,7 @@ import pytest
 from taglio.cluster.emulate import emulation, record
 from taglio.cluster.emulate.emulation import Emulation, Running
 from taglio.errors import BadOption
-from tests.end_to_end.command import ENVIRONMENT, ROOT
+from tests.end_to_end.command import ENVIRONMENT
 
 pytestmark = [
     pytest.mark.skipif(emulation.missing() is not None, reason=f"cannot emulate here: {emulation.missing()}"),
@@ -49,7 +49,7 @@ latency_ms = 5
 [scenario.slow]
 link = [{from = "camera", to = "gateway", bandwidth_mbit_s = 5}]
 """
-SINK, SENDER = (ROOT / "benchmarks" / name for name in ("link_sink.py", "link_sender.py"))
+SINK, SENDER = (Path(__file__).with_name(name) for name in ("link_sink.py", "link_sender.py"))
 COMPUTES = """
 import time
 begun_s, used_s = time.monotonic(), time.process_time()

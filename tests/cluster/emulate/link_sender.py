@@ -1,6 +1,6 @@
 """Seconds from a message to its answer over one connection to link_sink.py, as a JSON list for each size.
 
-python benchmarks/link_sender.py HOST RUNS SIZE...
+python link_sender.py HOST RUNS SIZE...
 """
 
 import json
