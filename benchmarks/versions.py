@@ -24,14 +24,14 @@ from typing import Any
 import msgspec
 import onnx
 
-from cases import CACHE, markdown, write
+from cases import CACHE, CASES, arguments, markdown, paths, write
 from taglio.confirm.race import Patience, Race, confirm
 from taglio.confirm.speedup import Speedup
 from taglio.deploy import verify
 from taglio.deploy.write import SAMPLES_FOLDER, write_opened, write_source
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.scratch import scratch
-from told import TEN, network
+from told import NETWORKS
 
 KEPT = CACHE / "versions.jsonl"
 OTHER, THIS = "other", "this"
@@ -62,8 +62,7 @@ class Row:
 
 def optimized(python: str, name: str, out: Path, options: argparse.Namespace) -> tuple[float, dict[str, Any]]:
     """Seconds of one `optimize` in a process of its own, and its JSON."""
-    model, data = network(name)
-    command = [python, "-m", "taglio", "optimize", str(model), *data, "--max-error", str(options.max_error)]
+    command = [python, "-m", "taglio", "optimize", *arguments(name), "--max-error", str(options.max_error)]
     command += ["--effort", str(options.effort), "--threads", str(options.threads), "--json", "-o", str(out)]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     start = time.perf_counter()
@@ -98,7 +97,7 @@ def compared(name: str, options: argparse.Namespace, *, is_this_first: bool) -> 
         openings=options.openings, fewest=options.openings // 2, half_width=0.01, seconds=30.0, slow_seconds=60.0
     )
     with scratch() as source, scratch() as other:
-        write_source(source, network(name)[0], manifest["inputs"], manifest["outputs"], options.threads)
+        write_source(source, paths(CASES[name])[0], manifest["inputs"], manifest["outputs"], options.threads)
         folders = {OTHER: delivered(outs[OTHER], other, options.threads), THIS: outs[THIS] / "deploy"}
         with Race(Path(verify.__file__), folders[THIS] / SAMPLES_FOLDER) as race:
             run_s = runs[THIS][1]["float32"]["latency_s"]
@@ -118,7 +117,7 @@ def main() -> int:
     """Compare what is missing, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--other", required=True, metavar="PYTHON", help="of an environment with the other version")
-    parser.add_argument("--cases", default=",".join(TEN))
+    parser.add_argument("--cases", default=",".join(NETWORKS))
     parser.add_argument("--max-error", type=float, default=0.01)
     parser.add_argument("--effort", type=float, default=1.0)
     parser.add_argument("--threads", type=int, default=1)

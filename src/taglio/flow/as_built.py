@@ -46,7 +46,7 @@ class AsBuilt:
     usual: float = 1.0
 
     def note(self, each: Tried, error: float) -> None:
-        """Note the error that a plan of the search has here. One that is not finite is left to the finals."""
+        """Note the error that a plan of the search has here. One that is not finite teaches nothing."""
         if 0.0 < error < inf:
             self.ratios[key_of(each.plan.assignment())] = error / together(each.error, self.base)
 

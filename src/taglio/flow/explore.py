@@ -94,7 +94,7 @@ def explore_within(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Race:
+class Race:
     """Finalists that were raced beside float: their times, and themselves with the errors that they have as built.
     `refused` are those that do not run."""
 
@@ -157,7 +157,7 @@ class _There:
             raise infeasible(limits, least.error, lost)
         return tried
 
-    def refined(self, tried: Sequence[Tried], race: _Race, leader: Tried) -> list[Tried]:
+    def refined(self, tried: Sequence[Tried], race: Race, leader: Tried) -> list[Tried]:
         """Refine the tables by the kernels of a race, around its `leader`: the plans `tried` as they are judged and
         predicted then, and those that are found by another search."""
         work = self.work
@@ -169,7 +169,7 @@ class _There:
         self._correct(again)
         return self.predicted(again)
 
-    def race(self, chosen: Mapping[str, Tried], *, kernels: bool = True) -> _Race:
+    def race(self, chosen: Mapping[str, Tried], *, kernels: bool = True) -> Race:
         """Race the `chosen` plans beside float, and measure the errors of those that may hold as they are built.
         Kernels are timed too unless that takes too long. Raises BadModel if float or all-int8 does not run."""
         work, place = self.work, self.place
@@ -198,7 +198,7 @@ class _There:
         self._walls |= {name: time.wall.times(scale) for name, time in times.items() if name not in self._walls}
         self._plans |= plans
         self._others = max([self._others, *(time.others for time in times.values())])
-        return _Race(plans, times, tuple(plan for name, plan in chosen.items() if name not in ran))
+        return Race(plans, times, tuple(plan for name, plan in chosen.items() if name not in ran))
 
     def predicted(self, tried: Sequence[Tried]) -> list[Tried]:
         """Plans as the tables predict them now."""

@@ -27,7 +27,7 @@ def on_gpus(work: Work, places: Sequence[str]) -> tuple[str, ...]:
             try:
                 session = cuda.open_session(path, work.setup.options(place))
                 found.append(f"{place}: {', '.join(_remarks(session, work))}")
-            except TaglioError:  # the finals say why
+            except TaglioError:  # the places say why
                 continue
     return tuple(found)
 

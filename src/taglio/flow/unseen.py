@@ -39,8 +39,8 @@ class Unseen:
 @dataclass(frozen=True, slots=True)
 class Rejected:
     """A plan that keeps the limit on the inputs of the search and was rejected: `error` is the one that is too large,
-    of all inputs at the upper end (`at_end`) or of the unseen ones. `speed_up` is over float, in the timing of the
-    finals. Plans that use no more than the share `room` of the limit are expected to be accepted."""
+    of all inputs at the upper end (`at_end`) or of the unseen ones. `speed_up` is over float, in a short race.
+    Plans that use no more than the share `room` of the limit are expected to be accepted."""
 
     speed_up: float
     error: float
