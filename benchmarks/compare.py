@@ -14,7 +14,7 @@ from typing import Any
 
 from cases import CACHE, CASES, markdown, paths, write
 from taglio import artifact
-from taglio.compare.recommend import standings
+from taglio.compare.ranking import standings
 from taglio.compare.result import COMPARISON, Comparison
 
 
@@ -73,10 +73,10 @@ def main() -> int:
         figures[name] = {
             "seconds": result.wall_s,
             "versions": result.versions,
-            "recommendation": result.recommendation,
+            "recommended": result.recommended,
             "not_measured": dict(reasons),
         }
-        print(f"{name}: {result.wall_s:.0f} s; {result.recommendation}", flush=True)
+        print(f"{name}: {result.wall_s:.0f} s; fastest within the limit: {result.recommended}", flush=True)
     header = ["network", "back end", "rows measured", "fastest within 1 %", "latency", "× own float"]
     header += ["× ONNX Runtime's float", "error"]
     text = markdown(header, rows)

@@ -41,7 +41,6 @@ def main() -> int:
     for block in build(model).blocks:
         ours[block.kind.split("+")[0]] += block.flops
         elements[block.kind] += 1
-    unlike = [layer for layer in layers if layer.kind == "Conv2D" and "which the ONNX form left out" in layer.note]
     counted, total = sum(theirs.values()), sum(ours.values())
     relus = [layer for layer in layers if layer.kind in ("Activation", "ReLU")]
     one_each = sum((layer.float_bytes or 0) // 4 for layer in relus)
@@ -71,8 +70,8 @@ def main() -> int:
             f"TensorFlow {counted / 1e6:.2f} million ({_shown(theirs)}), taglio {total / 1e6:.2f} million",
             decided(abs(counted - total) < 0.01 * counted),
             f"difference {(total - counted) / 1e6:+.2f} million ({(total - counted) / counted:+.2%}): folded "
-            f"BatchNormalization, {len(unlike)} convolutions whose bias of zeros the ONNX form leaves out, and "
-            "ReLU, which taglio alone counts; taglio by first operator of the block: "
+            "BatchNormalization, biases of zeros, which the ONNX form leaves out, and ReLU, which taglio alone counts; "
+            "taglio by first operator of the block: "
             f"{_shown(dict(sorted(ours.items(), key=lambda each: -each[1])))}",
         ),
     ]

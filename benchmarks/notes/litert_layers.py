@@ -1,4 +1,4 @@
-"""Single layers in LiteRT, which the notes found no way to: selected ones in int8, each alone, and delegates.
+"""Single layers in LiteRT, which the notes found no way to: selected ones in int8, and every one alone.
 
 python benchmarks/notes/litert_layers.py
 """
@@ -9,7 +9,6 @@ from claims import Claim, decided, options, report, row, run, trained_resnet
 
 PREPROCESS = "rgb,mean=0,scale=1,stretch,nhwc"
 NAME, MIXED = "mlperf-tiny-resnet8", "mixed-top-10"
-DELEGATES = ("GPU delegate", "Hexagon", "Edge TPU", "NNAPI", "Core ML", "stable delegates", "GPU", "NPU")
 
 
 def main() -> int:
@@ -19,8 +18,7 @@ def main() -> int:
     except FileNotFoundError as error:
         print(f"skipped {error}")
         return 0
-    keys = (MIXED, "int8-aeq", *(f"float32 {each}" for each in DELEGATES))
-    result = run(NAME, source, PREPROCESS, asked, "litert", keys, layers=True)
+    result = run(NAME, source, PREPROCESS, asked, "litert", (MIXED, "int8-aeq"), layers=True)
     checked = row(result, f"litert/{MIXED}").checked
     whole = row(result, "litert/int8-aeq").checked
     assert checked is not None
@@ -31,8 +29,6 @@ def main() -> int:
     faster = [each for each in layers if (each.speedup or 0.0) > 1.0]
     best = max(layers, key=lambda each: each.speedup or 0.0)
     worst = min(layers, key=lambda each: each.speedup or 0.0)
-    found = {each: next(r for r in result.rows if r.wanted.id == f"litert/float32 {each}") for each in DELEGATES}
-    loaded = [name for name, each in found.items() if each.status == "measured"]
     claims = [
         Claim(
             "TFLite cannot quantise a part of the layers: all or none",
@@ -50,13 +46,6 @@ def main() -> int:
             decided(not alone),
             "each operator of the TFLite file is cut out as a file of its own and timed; the error is the model's "
             "with it alone in int8",
-        ),
-        Claim(
-            "delegates have no implementation in Python",
-            "for the GPU, and stable delegates",
-            f"{len(loaded)} of {len(found)} could be loaded{': ' if loaded else ''}{', '.join(loaded)}",
-            decided(not loaded),
-            "; ".join(f"{name}: {each.reason}" for name, each in found.items() if each.reason),
         ),
     ]
     return report("litert_layers", claims, [result])

@@ -54,7 +54,7 @@ def main() -> int:
             "tables in screenshots",
             dynamic,
             decided("measured" not in dynamic),
-            "asked for on every operator of the network; --layers gives the table of operators, found by trying",
+            "asked for on every operator of the network",
         ),
     ]
     return report("pytorch_modes", claims, [result])

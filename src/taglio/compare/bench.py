@@ -1,4 +1,4 @@
-"""Measure the rows, layers and supported operators of one back end, except those that a stopped run left."""
+"""Measure the rows and layers of one back end, except those that a stopped run left."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from taglio.compare.checkpoint import Checkpoint, Part
 from taglio.compare.layers import onnxruntime_layers
 from taglio.compare.request import Request
 from taglio.compare.result import Conversion
-from taglio.compare.row import Layer, Row, Support, Wanted
+from taglio.compare.row import Layer, Row, Wanted
 from taglio.compare.supervise import Limits, Reference
 from taglio.compare.variants import Source, Written
 from taglio.progress import Progress
@@ -98,9 +98,6 @@ class Bench:
         if not any(row.status == "measured" for row in part.rows.values()):
             part.layers, part.absent = (), _NOTHING
             return
-        if job.backend == "pytorch":
-            supported, _ = supervise.collect(interpreter, replace(job, task="support"), self.limits, "support")
-            part.support = tuple(Support(**each) for each in supported)
         if job.backend == "onnxruntime":
             part.layers = onnxruntime_layers(self.source, self.progress)
             return

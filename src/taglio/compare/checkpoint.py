@@ -8,7 +8,7 @@ from pathlib import Path
 
 from taglio import artifact
 from taglio.compare.result import Conversion
-from taglio.compare.row import Layer, Row, Support
+from taglio.compare.row import Layer, Row
 from taglio.errors import BadArtifact
 
 FILE = "rows.json"
@@ -28,7 +28,6 @@ class Part:
     rows: dict[str, Row] = field(default_factory=dict)
     layers: tuple[Layer, ...] | None = None
     absent: str = ""
-    support: tuple[Support, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

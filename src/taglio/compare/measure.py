@@ -22,7 +22,7 @@ from taglio.compare.checkpoint import FILE, Checkpoint, Part
 from taglio.compare.emit import emit as emitted
 from taglio.compare.emit import known
 from taglio.compare.layers import write_blocks
-from taglio.compare.recommend import drift, recommend
+from taglio.compare.ranking import best, drift
 from taglio.compare.request import Request
 from taglio.compare.result import COMPARISON, Comparison, Conversion
 from taglio.compare.row import Row, Wanted
@@ -183,6 +183,8 @@ def _comparison(
     conversions = [Conversion(made.kind, "onnx", made.tool, distance, str(made.path))] if made.tool else []
     conversions += [part.conversion for part in parts.values() if part.conversion]
     rows = tuple(_row(parts.get(each.backend), each) for some in wanted.values() for each in some)
+    machine = drift(rows)
+    fastest = best(rows, max_error, machine)
     return Comparison(
         model=Path(request.model).name,
         model_sha256=source.model.sha256,
@@ -201,9 +203,8 @@ def _comparison(
         rows=rows,
         layers=tuple(layer for part in parts.values() for layer in part.layers or ()),
         absent={backend: part.absent for backend, part in parts.items() if part.absent},
-        support=tuple(each for part in parts.values() for each in part.support),
-        drift=drift(rows),
-        recommendation=recommend(rows, max_error),
+        drift=machine,
+        recommended="" if fastest is None else fastest.wanted.id,
         kept=checkpoint.found,
         stopped=stopped,
         wall_s=0.0,

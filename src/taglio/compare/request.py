@@ -10,7 +10,6 @@ A worker reads one JSON file, the `Request`, and writes one JSON object per line
     {"event": "round", "first": …}               waits for a line on standard input while the reference runs
     {"event": "timed", "row": ID, ...}           the fields of `Latency`
     {"event": "layer", ...}                      the fields of `Layer`
-    {"event": "support", ...}                    the fields of `Support`
     {"event": "failed", "status": …, "reason": …}  the back end as a whole cannot go on
     {"event": "written", ...}                    answer to a conversion
     {"event": "done"}
@@ -32,7 +31,7 @@ KINDS = {
     "torch": "PyTorch",
     "huggingface": "a Hugging Face model",
 }
-Task = Literal["rows", "layers", "support", "convert", "reference", "versions"]
+Task = Literal["rows", "layers", "convert", "reference", "versions"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,14 +126,3 @@ class Layer:
     def speedup(self) -> float | None:
         """Float seconds divided by int8 seconds."""
         return self.float_s / self.int8_s if self.float_s is not None and self.int8_s else None
-
-
-@dataclass(frozen=True, slots=True)
-class Support:
-    """Whether one method of a back end quantises one operator, found by trying; `reason` if not."""
-
-    backend: str
-    way: str
-    operator: str
-    works: bool
-    reason: str = ""

@@ -1,6 +1,6 @@
 """The rows of each back end, as one explicit table. Measures and writes nothing.
 
-Impossible rows are in the table too, with their reason, so that a comparison never omits one silently.
+A form of the model that could not be written is a row too, with the reason. What no Linux CPU can run has no row.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,6 @@ FLOAT = "float32"
 FASTER = "speed-up > 1"
 PROVIDER = " for the provider"
 _TOP_FLOPS = (10, 20)
-_S8U8 = "ONNX Runtime has no kernel for s8 activations with u8 weights: use s8s8"
 _TYPES: tuple[tuple[ActivationType, ActivationType], ...] = (("u8", "u8"), ("u8", "s8"), ("s8", "s8"))
 _FORMATS: tuple[Format, ...] = ("qdq", "qoperator")
 _BOTH = (False, True)
@@ -25,26 +24,10 @@ _BOTH = (False, True)
 # ---- LiteRT
 _CONVERTER, _QUANTIZER = "TFLite converter", "ai-edge-quantizer"
 _KERNELS = {"": "XNNPACK", " built-in": "built-in kernels", " reference": "reference kernels"}
-# Delegates in LiteRT's documentation, and the library that load_delegate would need.
-_DELEGATES = {
-    "GPU delegate": "libtensorflowlite_gpu_delegate.so",
-    "Hexagon": "libhexagon_delegate.so",
-    "Edge TPU": "libedgetpu.so.1",
-    "Flex": "libtensorflowlite_flex.so",
-}
-_ELSEWHERE = {
-    "NNAPI": "Android only: it has no library on this system and no Python interface",
-    "Core ML": "Apple systems only: it has no library on this system and no Python interface",
-    "stable delegates": "the interface exists for C, C++ and Java, not for Python",
-}
 
 # ---- PyTorch
 ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
 _INDUCTOR = "inductor (x86)"
-_PT2E_ONLY = (
-    "the only PT2E quantizer in PyTorch and torchao is X86InductorQuantizer, with per-channel symmetric weights and "
-    "affine activations: other engines' quantizers come with ExecuTorch"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +111,6 @@ def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple
     plain = partial(_row, "onnxruntime", form="onnx", types="f32", file=files[FLOAT])
     first, *others = [row(form, "CPU all") for form in forms()]
     levels = [plain(f"float32 {level}", FLOAT, engine=f"CPU {level}") for level in ("none", "basic", "extended")]
-    impossible = [
-        _row("onnxruntime", f"{form}-s8u8", "static", form, "s8u8", "CPU all", refusal=_S8U8) for form in _FORMATS
-    ]
     at = [
         row(form, f"CPU {level}", f" {level}")
         for form in static_forms()
@@ -142,7 +122,7 @@ def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple
         plain("float32 cuda tf32", FLOAT, engine=cuda.TF32),
         _row("onnxruntime", "float16 cuda", "float16", "onnx", "f16", cuda.F16, file=files[FLOAT]),
     ]
-    return (first, *levels, *others, *at, *impossible, *gpu)
+    return (first, *levels, *others, *at, *gpu)
 
 
 def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
@@ -208,12 +188,9 @@ def _litert(threads: int) -> tuple[Wanted, ...]:
     def quantizer(key: str, method: str, types: str) -> Wanted:
         return row(f"{key}-aeq", method, _QUANTIZER, types, "XNNPACK", blocks="all", **fast)
 
-    def plain(name: str, engine: str, refusal: str = "") -> Wanted:
-        return row(f"float32 {name}", FLOAT, _CONVERTER, "f32", engine, refusal=refusal)
-
     return (
         *each(FLOAT, FLOAT, "f32", 3),
-        plain("CompiledModel", "CompiledModel CPU"),
+        row("float32 CompiledModel", FLOAT, _CONVERTER, "f32", "CompiledModel CPU"),
         *each("float16", "float16", "f16", 2),
         *each("dynamic", "dynamic", "f32s8", 2, **fast),
         *each("int8", "static", "s8s8", 3, symmetric=False, per_channel=True),
@@ -227,9 +204,6 @@ def _litert(threads: int) -> tuple[Wanted, ...]:
         quantizer("int16x8", "int16x8", "s16s8"),
         *(static(f"mixed-top-{count}", _QUANTIZER, blocks=f"top-flops:{count}") for count in _TOP_FLOPS),
         static("mixed-faster", _QUANTIZER, blocks=FASTER),
-        *(plain(name, f"CompiledModel {name}") for name in ("GPU", "NPU")),
-        *(plain(name, f"delegate {library}") for name, library in _DELEGATES.items()),
-        *(plain(name, "delegate", why) for name, why in _ELSEWHERE.items()),
     )
 
 
@@ -261,13 +235,7 @@ def _pytorch() -> tuple[Wanted, ...]:
     affine = partial(row, form="pt2e", types="u8s8", symmetric=False, per_channel=True)
     reference = affine("pt2e-static reference", "static", engine="x86 eager")
     exported = [affine(f"pt2e-{each}-asym-pc", each, engine=_INDUCTOR) for each in ("static", "dynamic", "qat")]
-    refused = partial(affine, method="static", refusal=_PT2E_ONLY)
-    others = [
-        *(refused(f"pt2e {engine}", engine=engine) for engine in ENGINES[1:]),
-        refused("pt2e per tensor", engine=_INDUCTOR, per_channel=False),
-        refused("pt2e symmetric", engine=_INDUCTOR, symmetric=True),
-    ]
-    return (*eager, *dynamic, *trained, reference, *compiled, *exported, *others)
+    return (*eager, *dynamic, *trained, reference, *compiled, *exported)
 
 
 def _qkeras() -> tuple[Wanted, ...]:

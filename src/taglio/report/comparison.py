@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from taglio.compare.recommend import best, seconds, standings
+from taglio.compare.ranking import seconds, standings
 from taglio.compare.result import COMPARISON, Comparison
 from taglio.compare.row import Layer, Row
 from taglio.errors import plural
@@ -35,24 +35,32 @@ def render(result: Comparison) -> tuple[str, list[str]]:
         Section("standings", _fastest(result), [lambda: _standings(result)]),
         *(Section(backend, backend, [partial(_backend, result, backend)]) for backend in result.backends),
     ]
-    heading, advice = Heading("Every back end, measured", 1), Text(result.recommendation, "lede")
+    heading, advice = Heading("Every back end, measured", 1), Text(_answer(result), "lede")
     top: list[written.Draw] = [lambda: [heading, advice, _conditions(result)]]
     return written.render(f"{result.model} compared – taglio", result.model, top, sections)
 
 
 def show(result: Comparison, page: Path | None) -> None:
-    """Print the conditions, the rows and layers of every back end, and the recommendation."""
+    """Print the conditions, the rows and layers of every back end, and the fastest rows."""
     console.say(f"{result.model} ({result.kind})")
     console.show([_conditions(result)])
     for backend in result.backends:
         console.show([Heading(backend), *_backend(result, backend, brief=True)])
-    if len(result.backends) > 1:
-        console.show([Heading(_fastest(result)), *_standings(result)])
-    console.say(f"\n{result.recommendation}")
+    console.show([Heading(_fastest(result)), *_standings(result)])
+    console.say(f"\n{_answer(result)}")
     if result.emitted:
         console.say(f"wrote the model of this row to {result.emitted}")
     wrote = f"; wrote {page} and {page.with_suffix('.json')}" if page else ""
     console.say(f"took {result.wall_s:.0f} s{wrote}")
+
+
+def _answer(result: Comparison) -> str:
+    limit = f"an error of {percent(result.max_error)}"
+    return (
+        f"The fastest row within {limit} is {result.recommended}."
+        if result.recommended
+        else f"No row is within {limit}."
+    )
 
 
 def _conditions(result: Comparison) -> Items:
@@ -85,7 +93,6 @@ def _plots(result: Comparison) -> list[Part]:
     rows = [row for row in result.rows if row.latency is not None and row.checked is not None]
     if not rows:
         return [Text("No row was measured.", "absent")]
-    chosen = best(result.rows, result.max_error, result.drift)
 
     def milliseconds(row: Row) -> float:
         return seconds(row, result.drift) * 1e3
@@ -99,9 +106,10 @@ def _plots(result: Comparison) -> list[Part]:
             index = result.backends.index(row.wanted.backend)
             error = (row.checked.error_to_original or 0.0) * 100 if row.checked else 0.0
             text = f"{row.wanted.id}\n{milliseconds(row):.2f} ms, {error:.3f} %, {megabytes(row):.2f} MB"
-            symbol, label = _SYMBOLS[index % len(_SYMBOLS)], row.wanted.id if row is chosen else ""
+            chosen = row.wanted.id == result.recommended
+            symbol, label = _SYMBOLS[index % len(_SYMBOLS)], row.wanted.id if chosen else ""
             drawn = error if error >= _NOTHING else 0.0
-            marks.append(Mark(value(row), drawn, f"b{index % _COLORS}", text, label, symbol, ring=row is chosen))
+            marks.append(Mark(value(row), drawn, f"b{index % _COLORS}", text, label, symbol, ring=chosen))
         broken = 0.0 < result.max_error * 100 < max((mark.y for mark in marks), default=0.0)
         limit = (result.max_error * 100, f"limit {percent(result.max_error)}") if broken else None
         axis = Axis("error against the original, %", "log", zero=True)
@@ -113,8 +121,8 @@ def _plots(result: Comparison) -> list[Part]:
         count = sum(row.latency is not None for row in own)
         if count:
             legend.append((f"c{index % _COLORS}", f"{backend}: {count} of {len(own)}"))
-    if chosen is not None:
-        legend.append(("ring", f"recommended: {chosen.wanted.id}"))
+    if result.recommended:
+        legend.append(("ring", f"recommended: {result.recommended}"))
     note = Text(f"Hover over a point to see its row. Errors below {_NOTHING:g} % are drawn at 0.", "small")
     latency, disk = scatter("latency per inference, ms", milliseconds), scatter("size of the model, MB", megabytes)
     return [Legend(legend), note, Columns([[latency], [disk]])]
@@ -143,15 +151,10 @@ def _backend(result: Comparison, backend: str, *, brief: bool = False) -> list[P
     rows = [row for row in result.rows if row.wanted.backend == backend]
     layers = [layer for layer in result.layers if layer.backend == backend]
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.get(backend, {}).items())
-    support = [each for each in result.support if each.backend == backend]
     parts: list[Part] = [Text(versions, "small")] if versions or not brief else []
     if not brief or any(row.status == "measured" for row in rows):
         parts.append(_rows(rows))
     parts += _reasons(rows, brief=brief)
-    if support and not brief:
-        cells = [(each.way, each.operator, "yes" if each.works else "no", each.reason) for each in support]
-        head = ("way", "operator", "works", "why not")
-        parts.append(Table(head, cells, "Quantisable operators, tried one by one", words=frozenset({1, 2, 3})))
     if layers:
         slowest = sorted(layers, key=lambda each: -(each.float_s or 0.0))
         parts += [_layers(slowest, _LAYERS)] if brief else [_speedups(slowest), _layers(layers)]
