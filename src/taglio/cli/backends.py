@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 
 from taglio.cli.output import Shown
-from taglio.compare import convert, environments, install
+from taglio.compare import convert, environments
 from taglio.compare.environments import ENVIRONMENTS
 from taglio.report import console
 from taglio.report.console import say
@@ -17,7 +17,7 @@ from taglio.scratch import scratch
 def show(options: argparse.Namespace) -> Shown:
     """Run `taglio backends list`: status, contents, and the disk space that each uses or would need."""
     del options
-    found = [install.inspect(each) for each in ENVIRONMENTS]
+    found = [environments.inspect(each) for each in ENVIRONMENTS]
 
     def tables() -> None:
         rows = []
@@ -35,16 +35,16 @@ def show(options: argparse.Namespace) -> Shown:
 
 def add(options: argparse.Namespace) -> Shown:
     """Run `taglio backends add`."""
-    wanted = list(dict.fromkeys(map(install.environment, options.names)))
-    missing = [each for each in wanted if install.inspect(each).status != "ready"]
+    wanted = list(dict.fromkeys(map(environments.environment, options.names)))
+    missing = [each for each in wanted if environments.inspect(each).status != "ready"]
     if missing and not options.json:
-        need, free = install.check_room(missing)
+        need, free = environments.check_room(missing)
         names = ", ".join(each.name for each in missing)
         room = f"needs about {size(need)} of disk space, {size(free)} free"
-        say(f"building {names} in {environments.folder()} with {install.tool()}: {room}")
+        say(f"building {names} in {environments.folder()} with {environments.tool()}: {room}")
     for each in missing:
-        install.build(each, show=sys.stderr.isatty() and not options.json)
-    found = [install.inspect(each) for each in wanted]
+        environments.build(each, show=sys.stderr.isatty() and not options.json)
+    found = [environments.inspect(each) for each in wanted]
 
     def tables() -> None:
         built = {each.name for each in missing}
@@ -57,7 +57,9 @@ def add(options: argparse.Namespace) -> Shown:
 
 def remove(options: argparse.Namespace) -> Shown:
     """Run `taglio backends remove`."""
-    freed = {each.name: install.remove(each) for each in dict.fromkeys(map(install.environment, options.names))}
+    freed = {
+        each.name: environments.remove(each) for each in dict.fromkeys(map(environments.environment, options.names))
+    }
 
     def tables() -> None:
         for name, count in freed.items():
@@ -68,9 +70,9 @@ def remove(options: argparse.Namespace) -> Shown:
 
 def doctor(options: argparse.Namespace) -> Shown:
     """Run `taglio backends doctor`: each environment's problem and the command that fixes it."""
-    wanted = [install.environment(name) for name in options.names] or ENVIRONMENTS
+    wanted = [environments.environment(name) for name in options.names] or ENVIRONMENTS
     with scratch() as folder:
-        found = [install.diagnose(each, folder / each.name) for each in wanted]
+        found = [environments.diagnose(each, folder / each.name) for each in wanted]
 
     def tables() -> None:
         words = {"ready": "ok", "absent": "not installed"}
