@@ -10,7 +10,7 @@ from taglio.compare.table import ENGINES, FLOAT, forms, rows_of, static_forms
 
 FILES = {form.key: f"/{form.key}.onnx" for form in forms() if form.key != "float16"}
 REFUSALS = {"float16": "a weight is too large"}
-TABLES = {backend: rows_of(backend, FILES, REFUSALS, 2) for backend in BACKENDS}
+TABLES = {backend: rows_of(backend, FILES, REFUSALS, 2, 0.01) for backend in BACKENDS}
 
 
 @pytest.mark.parametrize("backend", TABLES)
@@ -74,5 +74,5 @@ def test_only_a_form_that_could_not_be_written_is_refused() -> None:
 
 
 def test_one_thread_is_asked_for_only_beside_more() -> None:
-    assert [row for row in rows_of("litert", {}, {}, 1) if "thread" in row.engine] == []
+    assert [row for row in rows_of("litert", {}, {}, 1, 0.01) if "thread" in row.engine] == []
     assert len([row for row in TABLES["litert"] if "thread" in row.engine]) == 2

@@ -33,6 +33,8 @@ def emit(row: str, rows: Sequence[Row], out: Path) -> Path:
     _copy(source, target)
     if (data := source.with_name(source.name + DATA)).exists():  # under the name that the model refers to
         _copy(data, target.with_name(data.name))
+    if source.suffix == ".xml":  # an OpenVINO IR has its weights beside it
+        _copy(source.with_suffix(".bin"), target.with_suffix(".bin"))
     return target
 
 

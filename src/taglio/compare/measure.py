@@ -127,7 +127,7 @@ def compare(
         if forms := _forms(backends, rows):
             models = work / _MODELS
             written = variants.write(source, forms, models, str(identity), progress, limit_bytes=memory_bytes)
-        wanted = {backend: _wanted(backend, written, rows, options.threads) for backend in backends}
+        wanted = {backend: _wanted(backend, written, rows, options.threads, max_error) for backend in backends}
         if emit:
             known(emit, wanted.values())
         checkpoint = Checkpoint(folder, network.sha256, identity)
@@ -278,8 +278,10 @@ def _row(known: Part | None, wanted: Wanted) -> Row:
     return stopped if known is None else known.rows.get(wanted.id, stopped)
 
 
-def _wanted(backend: str, written: Written, chosen: Sequence[str], threads: int) -> tuple[Wanted, ...]:
-    every = table.rows_of(backend, written.files, written.refusals, threads)
+def _wanted(
+    backend: str, written: Written, chosen: Sequence[str], threads: int, max_error: float
+) -> tuple[Wanted, ...]:
+    every = table.rows_of(backend, written.files, written.refusals, threads, max_error)
     return tuple(each for each in every if not chosen or each.baseline or each.id.partition("/")[2] in chosen)
 
 

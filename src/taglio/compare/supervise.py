@@ -288,6 +288,7 @@ def _variables(threads: int, folder: Path) -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_USE_LEGACY_KERAS": "1" if folder.name == "qkeras" else "0",
         **({} if folder.name in _ON_GPU else {"CUDA_VISIBLE_DEVICES": ""}),
+        **({"CI": "true", "NNCF_CI": "1"} if folder.name == "nncf" else {}),  # so that it sends no usage data
         "TMPDIR": tempfile.gettempdir(),
         "PYTHONDONTWRITEBYTECODE": "1",
     }

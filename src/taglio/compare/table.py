@@ -82,13 +82,17 @@ def _scheme(form: Format, activation: ActivationType, weight: ActivationType, sy
     return Scheme(form, activation, weight, symmetry, weight_symmetric=whole, per_channel=channel)
 
 
-def rows_of(backend: str, files: Mapping[str, str], refusals: Mapping[str, str], threads: int) -> tuple[Wanted, ...]:
+def rows_of(
+    backend: str, files: Mapping[str, str], refusals: Mapping[str, str], threads: int, max_error: float
+) -> tuple[Wanted, ...]:
     """The rows of a back end. Each ONNX form's key is in either `files` or `refusals`, for back ends that read them."""
     match backend:
         case "onnxruntime":
             return _onnxruntime(files, refusals)
         case "openvino":
             return _openvino(files, refusals)
+        case "nncf":
+            return _nncf(max_error)
         case "openvino-ep":
             return _openvino_provider(files, refusals)
         case "litert":
@@ -139,6 +143,28 @@ def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wa
         if form.key in ("qdq-u8s8-sym-pc", "qdq-s8s8-sym-pc", "qdq-u8s8-asym-pc")
     ]
     return (row(forms()[0], "CPU plugin"), *hints, *rows, *beside)
+
+
+def _nncf(max_error: float) -> tuple[Wanted, ...]:
+    """NNCF's presets and accuracy control, and weights alone: in OpenVINO, with float parts in float32 or bfloat16."""
+    row = partial(_row, "nncf")
+    static = {"performance": True, "mixed": False, "transformer": False}
+    weights = {"int8_asym": "f32u8", "int8_sym": "f32s8", "int4_asym": "f32u4", "int4_sym": "f32s4"}
+    rows = [row(FLOAT, FLOAT, "onnx", "f32", "CPU plugin")]
+    for engine, suffix in (("CPU plugin", ""), ("CPU plugin, bf16", " + bf16")):
+        rows += [
+            row(f"{form}{suffix}", "static", form, "u8s8", engine, symmetric=symmetric, per_channel=True)
+            for form, symmetric in static.items()
+        ]
+        rows.append(
+            row(f"accuracy-control{suffix}", "mixed", "accuracy control", "u8s8", engine, symmetric=True,
+                per_channel=True, max_error=max_error)
+        )  # fmt: skip
+        rows += [
+            row(f"{form.replace('_', '-')}-weights{suffix}", "weights only", form, types, engine)
+            for form, types in weights.items()
+        ]
+    return tuple(rows)
 
 
 def _openvino_provider(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:

@@ -56,8 +56,9 @@ class Opened:
 
 
 def file_bytes(path: Path) -> int:
-    """Bytes of an ONNX file, with the weights that `artifact.write_model` put beside it."""
-    return sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*"))
+    """Bytes of an ONNX file, with the weights that `artifact.write_model` put beside it, or of an OpenVINO IR."""
+    pattern = f"{path.stem}.*" if path.suffix == ".xml" else f"{path.name}*"
+    return sum(each.stat().st_size for each in path.parent.glob(pattern))
 
 
 class Backend(Protocol):

@@ -22,7 +22,7 @@ _HINTS = {"bfloat16": "bf16", "float16": "f16"}
 _INT8 = frozenset({"i8", "u8"})
 # Parts of a compiled graph that hold or move values.
 _STILL = frozenset(
-    {"Input", "Output", "Const", "Constant", "Parameter", "Result", "Reorder", "FakeQuantize", "Reference"}
+    {"Input", "Output", "Const", "Constant", "Convert", "Parameter", "Result", "Reorder", "FakeQuantize", "Reference"}
 )
 _RUNS = 10
 _LAYER_FORM = "qdq-u8s8-sym-pc"
