@@ -30,7 +30,9 @@ STATUSES = {
 }
 
 # OpenVINO runs where it is installed beside taglio; the others need environments of their own.
-ABSENT = {"nncf", "openvino-ep", "litert", "pytorch", "qkeras", "keras"} | (set() if find_spec("openvino") else {"openvino"})
+ABSENT = {"nncf", "onnxsim", "openvino-ep", "litert", "pytorch", "qkeras", "keras"} | (
+    set() if find_spec("openvino") else {"openvino"}
+)
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +94,7 @@ def test_onnx_runtime_is_measured(compared: tuple[Path, Any]) -> None:
 
 def test_a_back_end_that_is_missing_costs_its_rows_and_says_how_to_get_it(compared: tuple[Path, Any]) -> None:
     _, result = compared
-    for backend in ABSENT & {"openvino", "nncf", "litert", "pytorch", "qkeras"}:
+    for backend in ABSENT & {"openvino", "nncf", "onnxsim", "litert", "pytorch", "qkeras"}:
         reasons = {row["reason"] for row in rows(result, backend).values() if row["status"] == "missing"}
         assert len(reasons) == 1
         assert "run taglio backends add" in reasons.pop()

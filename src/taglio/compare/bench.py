@@ -11,6 +11,7 @@ from taglio.compare.request import Request
 from taglio.compare.result import Conversion
 from taglio.compare.row import Layer, Row, Wanted
 from taglio.compare.supervise import Limits, Reference
+from taglio.compare.table import NO_LAYERS
 from taglio.compare.variants import Source, Written
 from taglio.progress import Progress
 
@@ -97,6 +98,9 @@ class Bench:
     def _layers(self, interpreter: Path, part: Part, job: Request) -> None:
         if not any(row.status == "measured" for row in part.rows.values()):
             part.layers, part.absent = (), _NOTHING
+            return
+        if job.backend in NO_LAYERS:
+            part.layers, part.absent = (), NO_LAYERS[job.backend]
             return
         if job.backend == "onnxruntime":
             part.layers = onnxruntime_layers(self.source, self.progress)

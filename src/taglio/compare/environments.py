@@ -65,6 +65,7 @@ _QKERAS = {"qkeras": ">=0.9,<0.10", "pyparsing": ">=3.1,<3.2"}
 ENVIRONMENTS = (
     Environment("openvino", _OPENVINO, 278 * _MB),
     Environment("nncf", {"nncf": ">=3.4,<4", **_OPENVINO}, 519 * _MB),
+    Environment("onnxsim", {"onnxsim": ">=0.8.1,<0.9", "onnxruntime": ">=1.24.4,<2"}, 244 * _MB),
     Environment("openvino-ep", {"onnxruntime-openvino": ">=1.24,<2"}, 443 * _MB, (3, 14)),
     Environment("litert", {**_TENSORFLOW, **_LITERT, **_TF_KERAS, **_ONNX}, 2_247 * _MB, (3, 14)),
     Environment("onnx2tf", {"onnx2tf": ">=1.29,<2"}, 2_398 * _MB, (3, 13)),
@@ -77,6 +78,7 @@ BACKENDS = {
     "onnxruntime": CORE,
     "openvino": "openvino",
     "nncf": "nncf",
+    "onnxsim": "onnxsim",
     "openvino-ep": "openvino-ep",
     "litert": "litert",
     "pytorch": "torch",

@@ -15,6 +15,13 @@ from taglio.runtimes import cuda
 
 FLOAT = "float32"
 FASTER = "speed-up > 1"
+# Why a back end has no times of layers.
+NO_LAYERS = {
+    "nncf": "its models run in OpenVINO: see openvino",
+    "onnxsim": "its models run in ONNX Runtime: see onnxruntime",
+    "openvino-ep": "the provider shows one kernel per partition: see openvino for the operators inside",
+    "qkeras": "QKeras computes on rounded floats, so its layers have no int8 time: see litert for its TFLite",
+}
 PROVIDER = " for the provider"
 _TOP_FLOPS = (10, 20)
 _TYPES: tuple[tuple[ActivationType, ActivationType], ...] = (("u8", "u8"), ("u8", "s8"), ("s8", "s8"))
@@ -93,6 +100,8 @@ def rows_of(
             return _openvino(files, refusals)
         case "nncf":
             return _nncf(max_error)
+        case "onnxsim":
+            return _onnxsim(max_error)
         case "openvino-ep":
             return _openvino_provider(files, refusals)
         case "litert":
@@ -165,6 +174,11 @@ def _nncf(max_error: float) -> tuple[Wanted, ...]:
             for form, types in weights.items()
         ]
     return tuple(rows)
+
+
+def _onnxsim(max_error: float) -> tuple[Wanted, ...]:
+    row = partial(_row, "onnxsim", form="onnx", engine="CPU all")
+    return (row(FLOAT, FLOAT, types="f32"), row("recommended", "recommended", types="", max_error=max_error))
 
 
 def _openvino_provider(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:

@@ -64,7 +64,7 @@ def file_bytes(path: Path) -> int:
 class Backend(Protocol):
     """One back end, made by its module's `make` from a request and its data: it converts, and may raise Refused.
 
-    For the task "layers" it has a method of this name, which gives a `Layer` at a time.
+    For the task "layers" it has a method of this name, which gives a `Layer` at a time, unless it is in `NO_LAYERS`.
     """
 
     def open(self, wanted: Wanted) -> Opened:

@@ -1,6 +1,6 @@
 """NNCF, OpenVINO's own quantiser: every preset's form of the float model, run as the rows of openvino are."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 
 from taglio.compare.request import Request
-from taglio.compare.row import Layer, Wanted
+from taglio.compare.row import Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.openvino import OpenVino
@@ -36,10 +36,6 @@ class Nncf(OpenVino):
             ov.save_model(self._made(wanted), path, compress_to_fp16=False)
             self._files[wanted.format] = path
         return super().open(replace(wanted, file=str(self._files[wanted.format])))
-
-    def layers(self) -> Iterator[Layer]:
-        """None: openvino has them, by the same runtime."""
-        raise Refused("NNCF's models run in OpenVINO: see openvino for seconds and errors of layers")
 
     def _made(self, wanted: Wanted) -> Any:
         """The model in the row's form. Raises whatever NNCF does."""
