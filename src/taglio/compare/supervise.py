@@ -65,14 +65,13 @@ def measure_rows(
     collected = _Collected(request, progress, keep, reference)
     waiting = list(request.rows)
     while waiting:
-        collected.current = ""
         ended = run_worker(interpreter, replace(request, rows=tuple(waiting)), limits, collected.handle, main)
         left = [wanted for wanted in waiting if wanted.id not in collected.ended]
         if not ended.status or not left:
             break
         index, _ = Marker(Path(request.folder) / "marker").read()
-        culprit = waiting[index].id if 0 <= index < len(waiting) else collected.current
-        lost = [wanted.id for wanted in left if wanted.id == culprit] or [wanted.id for wanted in left]
+        marked = waiting[index].id if index >= 0 else ""
+        lost = [wanted.id for wanted in left if wanted.id == marked] or [wanted.id for wanted in left]
         for row in lost:
             collected.end(row, status=ended.status, reason=ended.reason)
         waiting = [wanted for wanted in left if wanted.id not in lost]
@@ -111,7 +110,6 @@ class _Collected:
         self.rows = {wanted.id: Row(wanted, "failed", lost, None, None) for wanted in request.rows}
         self.ended: set[str] = set()
         self.versions: dict[str, str] = {}
-        self.current = ""
         self._backend, self._progress, self._keep, self._reference = request.backend, progress, keep, reference
         self._reference_s: list[float] = []
 
@@ -119,8 +117,6 @@ class _Collected:
         kind, row = event.pop("event"), event.pop("row", "")
         if kind == "versions":
             self.versions = event["versions"]
-        elif kind in ("start", "run"):
-            self.current = row
         elif kind == "checked" and self.rows[row].checked is None:
             # The first check counts: a worker that took another's place may have no float row to compare with.
             checked = Checked(**(event | {"notes": tuple(event["notes"])}))

@@ -43,7 +43,7 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
     open_rows = _OpenRows(request, data, tell, wait)
     fresh = 0
     for wanted in sorted(request.rows, key=lambda each: not each.baseline):
-        tell("start", row=wanted.id)
+        open_rows.mark(wanted.id)
         try:
             opened = backend.open(wanted)
             checked = open_rows.check(wanted, opened)
@@ -86,6 +86,10 @@ class _OpenRows:
         self._again = False  # the baseline was already timed with an earlier group
         self.group: dict[str, Opened] = {}
 
+    def mark(self, row: str) -> None:
+        """Record that a row is about to open or to run."""
+        self._marker.set(self._order[row])
+
     def check(self, wanted: Wanted, opened: Opened) -> Checked:
         """Run a row on the held-out samples, and compare its outputs with the float row's and the original's."""
         data, notes = self._data, list(opened.notes)
@@ -127,14 +131,11 @@ class _OpenRows:
         rounds, done = 1 + FEWEST_ROUNDS, 0
         while done < rounds:
             if done:
-                self._marker.set(-1)
                 self._wait(done == 1)
             shuffle.shuffle(names := list(seconds))
             total_s = 0.0
             for name in names:
-                self._marker.set(self._order[name])
-                if not done:
-                    self._tell("run", row=name)
+                self.mark(name)
                 begun = time.perf_counter()
                 try:
                     seconds[name].append(timed(partial(self.group[name].run, sample)))
@@ -146,7 +147,6 @@ class _OpenRows:
                 affordable = int(request.budget_s * len(seconds) / max(1, len(request.rows)) / max(total_s, 1e-9))
                 rounds = 1 + max(FEWEST_ROUNDS, min(MOST_ROUNDS, affordable))
             done += 1
-        self._marker.set(-1)
         counted = {name: each[1:] for name, each in seconds.items()}
         middle = median(counted[self._baseline]) if self._baseline in counted else None
         for name, samples in counted.items():
