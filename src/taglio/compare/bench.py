@@ -32,26 +32,26 @@ class Bench:
     layers: bool
     progress: Progress | None
 
-    def measure(self, backend: str, asked: Sequence[Wanted]) -> None:
+    def measure(self, backend: str, rows: Sequence[Wanted]) -> None:
         """Measure the rows that no earlier run left. Impossible rows and those of missing back ends reach no worker."""
         place = environments.find(backend)
         part = self.checkpoint.part(backend, place.versions)
-        for each in asked:
-            if each.refusal:
-                part.rows[each.id] = Row(each, "impossible", each.refusal, None, None)
+        for row in rows:
+            if row.refusal:
+                part.rows[row.id] = Row(row, "impossible", row.refusal, None, None)
             elif place.interpreter is None:
-                part.rows[each.id] = Row(each, place.status, place.reason, None, None)
-        left = [each for each in asked if each.id not in part.rows or part.rows[each.id].wanted != each]
+                part.rows[row.id] = Row(row, place.status, place.reason, None, None)
+        left = [row for row in rows if row.id not in part.rows or part.rows[row.id].wanted != row]
         if left:
-            left = [each for each in asked if each in left or (each.baseline and not each.refusal)]
+            left = [row for row in rows if row in left or (row.baseline and not row.refusal)]
         layers = self.layers and part.layers is None
         if place.interpreter is not None and (left or layers):
             folder = Path(self.request.folder) / backend
-            job = replace(self.request, backend=backend, rows=tuple(asked), folder=str(folder))
+            job = replace(self.request, backend=backend, rows=tuple(rows), folder=str(folder))
             part.conversion, reason = self._converted(job)
             job = replace(job, converted=part.conversion.path if part.conversion else "")
             if reason:
-                part.rows |= {each.id: Row(each, "failed", reason, None, None) for each in left}
+                part.rows |= {row.id: Row(row, "failed", reason, None, None) for row in left}
             elif left:
                 self._rows(place.interpreter, part, replace(job, rows=tuple(left)))
             if layers:
@@ -107,6 +107,6 @@ class Bench:
             return
         progress, what = self.progress or (lambda *_: None), f"layers of {job.backend}"
         progress(what, 0, 1)
-        found, part.absent = supervise.collect(interpreter, replace(job, task="layers"), self.limits, "layer")
-        part.layers = tuple(Layer(**each) for each in found)
+        measured, part.absent = supervise.collect(interpreter, replace(job, task="layers"), self.limits, "layer")
+        part.layers = tuple(Layer(**fields) for fields in measured)
         progress(what, 1, 1)

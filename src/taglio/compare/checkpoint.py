@@ -37,7 +37,7 @@ class _Content:
 
 
 class Checkpoint:
-    """The finished rows of one question: `parts` by back end, of whose rows `found` come from an earlier run. Every
+    """The finished rows of one question: `parts` by back end, of whose rows `kept` come from an earlier run. Every
     change is on disk when a call returns; see `artifact.save`."""
 
     def __init__(self, folder: Path, model_sha256: str, question: dict[str, object]) -> None:
@@ -45,12 +45,12 @@ class Checkpoint:
         self._key = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
         self.parts: dict[str, Part] = {}
         with suppress(BadArtifact):  # none, or of another model
-            found = artifact.load(self._path, _KIND, _Content, model_sha256=model_sha256)
-            if found.key == self._key:
-                self.parts = found.parts
+            content = artifact.load(self._path, _KIND, _Content, model_sha256=model_sha256)
+            if content.key == self._key:
+                self.parts = content.parts
         for part in self.parts.values():
             part.rows = {name: row for name, row in part.rows.items() if row.status in _LASTING}
-        self.found = sum(len(part.rows) for part in self.parts.values())
+        self.kept = sum(len(part.rows) for part in self.parts.values())
 
     def part(self, backend: str, versions: dict[str, str]) -> Part:
         """The finished part of a back end; empty if it was measured with other versions."""

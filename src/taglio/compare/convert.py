@@ -115,9 +115,9 @@ def as_onnx(
     keeps = form != "torch" or model.is_file()
     folder = cache()
     kept = folder / _digest(model, form, given, place.versions) / f"{stem}.onnx" if keeps else None
-    if kept is not None and (known := _read(kept.with_suffix(".json"))).get("tool") and kept.is_file():
+    if kept is not None and (record := _read(kept.with_suffix(".json"))).get("tool") and kept.is_file():
         kept.parent.touch()  # used now, for `_prune`
-        return Converted(kept, form, str(known["tool"]))
+        return Converted(kept, form, str(record["tool"]))
     with scratch() as work:
         request = Request("convert", str(work), WORKERS[form], str(model.absolute()), form, threads=threads)
         request = replace(request, inputs=tuple(given), shapes=tuple(given.values()), dtypes=dtypes)
@@ -143,10 +143,10 @@ def _prune(folder: Path, newest: Path) -> None:
     """Remove the conversions used longest ago that exceed CACHE_BYTES together with later ones, but not `newest`."""
     total = 0
     with suppress(OSError):  # another process removes as well
-        for each in sorted(folder.iterdir(), key=lambda each: (each == newest, each.stat().st_mtime), reverse=True):
-            total += environments.bytes_below(each)
-            if total > CACHE_BYTES and each != newest:
-                shutil.rmtree(each)
+        for path in sorted(folder.iterdir(), key=lambda path: (path == newest, path.stat().st_mtime), reverse=True):
+            total += environments.bytes_below(path)
+            if total > CACHE_BYTES and path != newest:
+                shutil.rmtree(path)
 
 
 def distance(
@@ -154,9 +154,9 @@ def distance(
 ) -> float:
     """Relative L2 distance between the outputs of the ONNX form and the original, for the worst output, on some of
     `samples` (all of one shape). Raises BadModel if it exceeds MOST_DISTANCE, or if the original cannot run them."""
-    told = made.path.with_suffix(".json")
-    known = _read(told)
-    if data_sha256 not in known:
+    record = made.path.with_suffix(".json")
+    distances = _read(record)
+    if data_sha256 not in distances:
         samples = samples[:_CHECKED]
         with scratch() as work:
             arrays, names = work / "arrays.npz", tuple(samples[0])
@@ -167,15 +167,15 @@ def distance(
             reference = original_outputs(request, _LIMITS)
         session = open_session(made.path, SessionOptions(threads, Optimization.BASIC), label=str(made.path))
         converted = onnx_outputs(session, outputs, samples, str(model))
-        known[data_sha256] = distance_of(outputs, reference, converted)
-        artifact.write_bytes(told, json.dumps(known).encode())
-    found = float(known[data_sha256])
-    if not found <= MOST_DISTANCE:
+        distances[data_sha256] = distance_of(outputs, reference, converted)
+        artifact.write_bytes(record, json.dumps(distances).encode())
+    value = float(distances[data_sha256])
+    if not value <= MOST_DISTANCE:
         raise BadModel(
-            f"{model}: its ONNX form, made by {made.tool}, differs from it by {found:.2%} on the data (limit "
+            f"{model}: its ONNX form, made by {made.tool}, differs from it by {value:.2%} on the data (limit "
             f"{MOST_DISTANCE:.0%}): convert it with another tool and give the .onnx"
         )
-    return found
+    return value
 
 
 def original_outputs(request: Request, limits: Limits) -> list[np.ndarray]:
@@ -197,8 +197,8 @@ def onnx_outputs(
     session: InferenceSession, outputs: Sequence[str], samples: Sequence[Sample], label: str
 ) -> list[np.ndarray]:
     """Outputs of an ONNX model on `samples` of one shape, one array per output; `label` names them in errors."""
-    found = [run_session(session, outputs, sample, label) for sample in samples]
-    return [np.stack(each) for each in zip(*found, strict=True)]
+    by_sample = [run_session(session, outputs, sample, label) for sample in samples]
+    return [np.stack(output) for output in zip(*by_sample, strict=True)]
 
 
 def distance_of(outputs: Sequence[str], reference: Sequence[np.ndarray], converted: Sequence[np.ndarray]) -> float:
@@ -210,7 +210,7 @@ def distance_of(outputs: Sequence[str], reference: Sequence[np.ndarray], convert
 
 def _digest(model: Path, form: str, shapes: Mapping[str, tuple[int, ...]], versions: Mapping[str, str]) -> str:
     digest = hashlib.sha256(json.dumps([form, sorted(shapes.items()), sorted(versions.items())]).encode())
-    for path in [model] if model.is_file() else sorted(each for each in model.rglob("*") if each.is_file()):
+    for path in [model] if model.is_file() else sorted(file for file in model.rglob("*") if file.is_file()):
         digest.update(f"{path.relative_to(model)} {path.stat().st_size}\n".encode())
         digest.update(bytes.fromhex(weights.sha256(path)))
     return digest.hexdigest()[:32]
@@ -218,7 +218,7 @@ def _digest(model: Path, form: str, shapes: Mapping[str, tuple[int, ...]], versi
 
 def _read(path: Path) -> dict[str, str | float]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -119,7 +119,7 @@ def find(backend: str) -> Found:
     name = (BACKENDS | CONVERTERS)[backend]
     if name == CORE:
         return Found(CORE, Path(sys.executable), "measured", "", {})
-    wanted = next(each for each in ENVIRONMENTS if each.name == name)
+    wanted = next(candidate for candidate in ENVIRONMENTS if candidate.name == name)
     place, fix = folder() / name, f"run taglio backends add {name}"
     if why := _unfinished(place):
         return Found(name, None, "missing", f"its build did not finish ({why}): {fix}", {})
@@ -135,7 +135,7 @@ def find(backend: str) -> Found:
 def environment(name: str) -> Environment:
     """The environment called `name`, or of the back end `name`. Raises BadOption."""
     wanted = (BACKENDS | CONVERTERS).get(name, name)
-    by_name = {each.name: each for each in ENVIRONMENTS}
+    by_name = {candidate.name: candidate for candidate in ENVIRONMENTS}
     if wanted not in by_name:
         why = "comes with taglio" if wanted == CORE else "is not a back end"
         raise BadOption(f"{name} {why}: choose among {', '.join(by_name)}")
@@ -161,7 +161,7 @@ def cache(name: str) -> Path:
 
 def bytes_below(folder: Path) -> int:
     """Bytes of all files below a folder; 0 if there is none."""
-    return sum(each.lstat().st_size for each in folder.rglob("*") if not each.is_dir())
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
 
 
 def installed(interpreter: Path, names: Iterable[str]) -> dict[str, str]:
@@ -219,10 +219,10 @@ def diagnose(environment: Environment, scratch: Path) -> Installed:
 
 def check_room(wanted: Sequence[Environment]) -> tuple[int, int]:
     """Bytes needed by these environments, and bytes free on disk. Raises BadEnvironment if too few are free."""
-    there = next(each for each in (folder(), *folder().parents) if each.exists())
-    need, free = sum(each.disk_bytes for each in wanted), shutil.disk_usage(there).free
+    there = next(path for path in (folder(), *folder().parents) if path.exists())
+    need, free = sum(environment.disk_bytes for environment in wanted), shutil.disk_usage(there).free
     if need > free:
-        names = ", ".join(each.name for each in wanted)
+        names = ", ".join(environment.name for environment in wanted)
         raise BadEnvironment(
             f"{names}: needs {need / 1e9:.1f} GB, and {there} has {free / 1e9:.1f} GB free: free some, or set "
             f"{VARIABLE} to a folder on another disk"

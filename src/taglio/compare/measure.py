@@ -19,8 +19,8 @@ from taglio.arguments import number, positive
 from taglio.compare import convert, environments, supervise, table, variants
 from taglio.compare.bench import Bench
 from taglio.compare.checkpoint import FILE, Checkpoint, Part
+from taglio.compare.emit import check_row
 from taglio.compare.emit import emit as emitted
-from taglio.compare.emit import known
 from taglio.compare.layers import write_blocks
 from taglio.compare.ranking import best, drift
 from taglio.compare.request import Request
@@ -129,7 +129,7 @@ def compare(
             written = variants.write(source, forms, models, str(identity), progress, limit_bytes=memory_bytes)
         wanted = {backend: _wanted(backend, written, rows, options.threads, max_error) for backend in backends}
         if emit:
-            known(emit, wanted.values())
+            check_row(emit, wanted.values())
         checkpoint = Checkpoint(folder, network.sha256, identity)
         bench = Bench(request, source, written, limits, checkpoint, _reference(source), layers, progress)
         stopped = _stopped(bench, wanted)
@@ -182,7 +182,7 @@ def _comparison(
     parts = {backend: checkpoint.parts[backend] for backend in wanted if backend in checkpoint.parts}
     conversions = [Conversion(made.kind, "onnx", made.tool, distance, str(made.path))] if made.tool else []
     conversions += [part.conversion for part in parts.values() if part.conversion]
-    rows = tuple(_row(parts.get(each.backend), each) for some in wanted.values() for each in some)
+    rows = tuple(_row(parts.get(row.backend), row) for some in wanted.values() for row in some)
     machine = drift(rows)
     fastest = best(rows, max_error, machine)
     return Comparison(
@@ -205,7 +205,7 @@ def _comparison(
         absent={backend: part.absent for backend, part in parts.items() if part.absent},
         drift=machine,
         recommended="" if fastest is None else fastest.wanted.id,
-        kept=checkpoint.found,
+        kept=checkpoint.kept,
         stopped=stopped,
         wall_s=0.0,
     )
@@ -257,32 +257,30 @@ def _opened(
 ) -> tuple[Model, Graph, Split]:
     """The model, its blocks and its data, all of one shape, because most back ends compile for one shape. For open
     dimensions it is the most frequent shape in the data."""
-    found: list[Dataset] = []
+    datasets: list[Dataset] = []
 
     def samples(inputs: tuple[InputSpec, ...]) -> list[Sample]:
-        if not found:
+        if not datasets:
             dataset = read(inputs)
-            found.append(part(dataset, typical(dataset.samples)))
-        return list(found[0].samples[:1])
+            datasets.append(part(dataset, typical(dataset.samples)))
+        return list(datasets[0].samples[:1])
 
     model = load_model(path, shapes, samples)
     if any(spec.dynamic for spec in model.inputs):
-        model = load_model(path, shapes_of(found[0].samples[0]), samples)
-    data = split(found[0], seed=seed, max_calibration=MOST_CALIBRATION, max_held_out=MOST_HELD_OUT)
+        model = load_model(path, shapes_of(datasets[0].samples[0]), samples)
+    data = split(datasets[0], seed=seed, max_calibration=MOST_CALIBRATION, max_held_out=MOST_HELD_OUT)
     return model, build(model, observe(model, data.held_out.samples[0], data.held_out.source)), data
 
 
-def _row(known: Part | None, wanted: Wanted) -> Row:
+def _row(part: Part | None, wanted: Wanted) -> Row:
     why = "the comparison was stopped before this row: repeat the command to continue"
     stopped = Row(wanted, "stopped", why, None, None)
-    return stopped if known is None else known.rows.get(wanted.id, stopped)
+    return stopped if part is None else part.rows.get(wanted.id, stopped)
 
 
-def _wanted(
-    backend: str, written: Written, chosen: Sequence[str], threads: int, max_error: float
-) -> tuple[Wanted, ...]:
-    every = table.rows_of(backend, written.files, written.refusals, threads, max_error)
-    return tuple(each for each in every if not chosen or each.baseline or each.id.partition("/")[2] in chosen)
+def _wanted(backend: str, written: Written, keys: Sequence[str], threads: int, max_error: float) -> tuple[Wanted, ...]:
+    table_rows = table.rows_of(backend, written.files, written.refusals, threads, max_error)
+    return tuple(row for row in table_rows if not keys or row.baseline or row.id.partition("/")[2] in keys)
 
 
 def _request(
@@ -341,4 +339,4 @@ def _forms(backends: Sequence[str], rows: Sequence[str]) -> tuple[table.Form, ..
     """The ONNX forms that these rows run."""
     keys = {name.partition(" ")[0] for name in rows}
     forms = table.forms() if READS_ONNX & set(backends) else ()
-    return tuple(each for each in forms if not keys or each.key in keys or each.key == table.FLOAT)
+    return tuple(form for form in forms if not keys or form.key in keys or form.key == table.FLOAT)

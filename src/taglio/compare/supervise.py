@@ -80,18 +80,18 @@ def measure_rows(
 
 def collect(interpreter: Path, request: Request, limits: Limits, kind: str) -> tuple[list[dict[str, Any]], str]:
     """The events of a `kind` that a worker reported, and the reason if it stopped early."""
-    found: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     failures: list[str] = []
 
     def handle(event: dict[str, Any]) -> None:
         name = event.pop("event")
         if name == kind:
-            found.append(event)
+            events.append(event)
         elif name == "failed":
             failures.append(event["reason"])
 
     ended = run_worker(interpreter, request, limits, handle)
-    return found, "; ".join([*failures, f"{ended.status}: {ended.reason}"] if ended.status else failures)
+    return events, "; ".join([*failures, f"{ended.status}: {ended.reason}"] if ended.status else failures)
 
 
 def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[str, Any], str]:
@@ -129,12 +129,13 @@ class _Collected:
         elif kind == "refused":
             self.end(row, **event)
         elif kind == "failed":
-            for each in self.rows.keys() - self.ended:
-                self.rows[each] = replace(self.rows[each], **event)
+            for lost in self.rows.keys() - self.ended:
+                self.rows[lost] = replace(self.rows[lost], **event)
             self.ended = set(self.rows)
         if self._progress and kind in ("checked", "timed", "refused"):
             rows = self.rows.values()
-            done = sum((each.checked is not None or each.wanted.id in self.ended) + bool(each.latency) for each in rows)
+            opened = sum(result.checked is not None or result.wanted.id in self.ended for result in rows)
+            done = opened + sum(result.latency is not None for result in rows)
             self._progress(self._backend, done, 2 * len(rows))
 
     def end(self, row: str, **how: Any) -> None:
@@ -187,19 +188,19 @@ def _listen(
     threading.Thread(target=_forward, args=(process.stdout, lines), daemon=True).start()
     marker, seen, quiet_s = Marker(folder / "marker"), -1, 0.0
     while True:
-        asked = time.monotonic()
+        asked_s = time.monotonic()
         try:
             line = lines.get(timeout=_POLL_S)
         except queue.Empty:
             # Time in which this process itself was delayed does not count as silence.
-            quiet_s += min(time.monotonic() - asked, 5 * _POLL_S)
+            quiet_s += min(time.monotonic() - asked_s, 5 * _POLL_S)
             _, count = marker.read()
             if count != seen:
                 seen, quiet_s = count, 0.0
             line = ""
-        if (held := resident_bytes(process.pid) or 0) > limits.memory_bytes:
-            told = f"held {size_text(held)}, the limit is {size_text(limits.memory_bytes)}"
-            return Ended("out of memory", told)
+        if (used_bytes := resident_bytes(process.pid) or 0) > limits.memory_bytes:
+            reason = f"held {size_text(used_bytes)}, the limit is {size_text(limits.memory_bytes)}"
+            return Ended("out of memory", reason)
         if quiet_s > limits.timeout_s:
             return Ended("stuck", f"no response for {limits.timeout_s:.0f} s: it was stopped")
         if line == "":
@@ -248,7 +249,7 @@ def _post_mortem(code: int, log: Path, kills_before: int) -> Ended:
         return Ended("killed", f"its process was killed (signal 9){said}")
     if code >= 0:
         return Ended("crashed", f"its process ended with exit code {code}{said}")
-    name = next((each.name for each in signal.Signals if each == -code), f"signal {-code}")
+    name = next((number.name for number in signal.Signals if number == -code), f"signal {-code}")
     return Ended("crashed", f"its process died from {name}{said}")
 
 

@@ -200,16 +200,16 @@ def _onnx_row(
 ) -> Wanted:
     scheme = form.scheme
     row = partial(_row, backend, f"{form.key}{suffix}", form.method, engine=engine)
-    found: dict[str, Any] = {"file": files.get(form.key, ""), "refusal": refusals.get(form.key, "")}
+    source: dict[str, Any] = {"file": files.get(form.key, ""), "refusal": refusals.get(form.key, "")}
     if scheme is None:
-        return row("onnx", "f16" if form.method == "float16" else "f32", **found)
+        return row("onnx", "f16" if form.method == "float16" else "f32", **source)
     return row(
         "onnx" if form.method == "dynamic" else scheme.format,
         f"{scheme.activation}{scheme.weight}",
         symmetric=scheme.activation_symmetry == "symmetric",
         per_channel=scheme.per_channel,
         blocks=form.blocks,
-        **found,
+        **source,
     )
 
 
@@ -217,7 +217,7 @@ def _litert(threads: int) -> tuple[Wanted, ...]:
     row = partial(_row, "litert")
     fast: dict[str, Any] = {"symmetric": True, "per_channel": True}
 
-    def each(key: str, method: str, types: str, count: int, **how: Any) -> list[Wanted]:
+    def kernels_of(key: str, method: str, types: str, count: int, **how: Any) -> list[Wanted]:
         kernels = [*_KERNELS.items()][:count]
         kernels += [(" 1 thread", "XNNPACK, 1 thread")] if count == len(_KERNELS) and threads > 1 else []
         return [row(f"{key}{suffix}", method, _CONVERTER, types, engine, **how) for suffix, engine in kernels]
@@ -229,14 +229,14 @@ def _litert(threads: int) -> tuple[Wanted, ...]:
         return row(f"{key}-aeq", method, _QUANTIZER, types, "XNNPACK", blocks="all", **fast)
 
     return (
-        *each(FLOAT, FLOAT, "f32", 3),
+        *kernels_of(FLOAT, FLOAT, "f32", 3),
         row("float32 CompiledModel", FLOAT, _CONVERTER, "f32", "CompiledModel CPU"),
-        *each("float16", "float16", "f16", 2),
-        *each("dynamic", "dynamic", "f32s8", 2, **fast),
-        *each("int8", "static", "s8s8", 3, symmetric=False, per_channel=True),
+        *kernels_of("float16", "float16", "f16", 2),
+        *kernels_of("dynamic", "dynamic", "f32s8", 2, **fast),
+        *kernels_of("int8", "static", "s8s8", 3, symmetric=False, per_channel=True),
         static("int8-pt", _CONVERTER, per_channel=False),
         static("int8-io", f"{_CONVERTER}, int8 in and out"),
-        *each("int16x8", "int16x8", "s16s8", 2, **fast),
+        *kernels_of("int16x8", "int16x8", "s16s8", 2, **fast),
         static("int8-aeq", _QUANTIZER, blocks="all"),
         static("int8-aeq-pt", _QUANTIZER, per_channel=False, blocks="all"),
         quantizer("dynamic", "dynamic", "f32s8"),
@@ -274,7 +274,7 @@ def _pytorch() -> tuple[Wanted, ...]:
             trained.append(row(key, method, form, "u8s8", engine, symmetric=symmetric, per_channel=channel))
     affine = partial(row, form="pt2e", types="u8s8", symmetric=False, per_channel=True)
     reference = affine("pt2e-static reference", "static", engine="x86 eager")
-    exported = [affine(f"pt2e-{each}-asym-pc", each, engine=_INDUCTOR) for each in ("static", "dynamic", "qat")]
+    exported = [affine(f"pt2e-{method}-asym-pc", method, engine=_INDUCTOR) for method in ("static", "dynamic", "qat")]
     return (*eager, *dynamic, *trained, reference, *compiled, *exported)
 
 
