@@ -164,10 +164,7 @@ def distance(
             np.savez(arrays, **{f"held_out_{i}": column for i, column in enumerate(columns)})  # type: ignore[arg-type]
             request = Request("reference", str(work), WORKERS[made.kind], str(model.absolute()), made.kind)
             request = replace(request, inputs=names, outputs=tuple(outputs), arrays=str(arrays), threads=threads)
-            reference = original_outputs(request, _LIMITS)
-        session = open_session(made.path, SessionOptions(threads, Optimization.BASIC), label=str(made.path))
-        converted = onnx_outputs(session, outputs, samples, str(model))
-        distances[data_sha256] = distance_of(outputs, reference, converted)
+            distances[data_sha256] = beside_original(request, made.path, samples, _LIMITS)[1]
         artifact.write_bytes(record, json.dumps(distances).encode())
     value = float(distances[data_sha256])
     if not value <= MOST_DISTANCE:
@@ -178,9 +175,11 @@ def distance(
     return value
 
 
-def original_outputs(request: Request, limits: Limits) -> list[np.ndarray]:
-    """Outputs of the request's model on its held-out inputs in its own framework, one array per output. Raises BadModel
-    if it cannot run them."""
+def beside_original(
+    request: Request, made: Path, samples: Sequence[Sample], limits: Limits
+) -> tuple[list[np.ndarray], float]:
+    """Outputs of the request's model in its own framework on its held-out inputs, which `samples` are, and the relative
+    L2 distance of the ONNX form's, for the worst output. Raises BadModel if either cannot run them."""
     backend = WORKERS[request.kind]
     place = environments.find(backend)
     if place.interpreter is None:
@@ -190,7 +189,12 @@ def original_outputs(request: Request, limits: Limits) -> list[np.ndarray]:
     if not answer:
         raise BadModel(f"{request.model}: cannot run the data in its own framework: {reason}")
     with np.load(answer["path"]) as own:
-        return [own[f"reference_{index}"] for index in range(len(request.outputs))]
+        reference = [own[f"reference_{index}"] for index in range(len(request.outputs))]
+    session = open_session(made, SessionOptions(request.threads, Optimization.BASIC), label=str(made))
+    converted = onnx_outputs(session, request.outputs, samples, request.model)
+    meter = Tally(request.outputs)
+    meter.add(reference, [np.reshape(c, r.shape) for c, r in zip(converted, reference, strict=True)])
+    return reference, meter.value()
 
 
 def onnx_outputs(
@@ -199,13 +203,6 @@ def onnx_outputs(
     """Outputs of an ONNX model on `samples` of one shape, one array per output; `label` names them in errors."""
     by_sample = [run_session(session, outputs, sample, label) for sample in samples]
     return [np.stack(output) for output in zip(*by_sample, strict=True)]
-
-
-def distance_of(outputs: Sequence[str], reference: Sequence[np.ndarray], converted: Sequence[np.ndarray]) -> float:
-    """Relative L2 distance of the worst output."""
-    meter = Tally(tuple(outputs))
-    meter.add(reference, [np.reshape(c, r.shape) for c, r in zip(converted, reference, strict=True)])
-    return meter.value()
 
 
 def _digest(model: Path, form: str, shapes: Mapping[str, tuple[int, ...]], versions: Mapping[str, str]) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnxruntime import InferenceSession
 
 from taglio import artifact, weights
 from taglio.arguments import number, positive
@@ -35,9 +34,10 @@ from taglio.data.files import load
 from taglio.data.preprocess import parse_preprocess
 from taglio.data.processor import files_beside
 from taglio.data.spec import InputSpec
+from taglio.data.values import from_values
 from taglio.error.movement import find_parts
 from taglio.error.parts import to_arrays
-from taglio.errors import BadData, BadModel, BadOption
+from taglio.errors import BadModel, BadOption
 from taglio.memory import free_bytes
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model
@@ -47,7 +47,7 @@ from taglio.model.written import as_written, open_exact
 from taglio.profile.machine import describe
 from taglio.progress import Progress
 from taglio.quantize.ranges import calibrate
-from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, version
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, version
 from taglio.scratch import scratch
 from taglio.transaction import held
 
@@ -60,6 +60,7 @@ _LONGEST_NAME = 100
 _BUDGET_S = 30.0
 # Shares: of the free memory, at which a worker is stopped by default; of its limit, at which it times its open rows.
 _STOP_AT, _TIME_AT = 0.5, 0.5
+Reader = Callable[[tuple[InputSpec, ...]], Dataset]
 
 
 def compare(
@@ -84,12 +85,12 @@ def compare(
     """Every back end's ways to run and quantise one model, measured side by side in separate processes.
 
     `model` is a path (.onnx, .keras, .h5, .tflite, .pt2), "module:function", or an `onnx.ModelProto`; `data` a path or
-    arrays by input name. Rows of back ends that are not installed say how to install them. With `out` everything is
-    kept there, and after an interruption the same call continues; Ctrl-C ends measuring and returns what is finished as
-    `stopped`. `rows` names the rows to measure, without their back end (default: all; float rows always are). `emit`,
-    such as "openvino/bfloat16", is the row whose model is copied to `out`, ready to run. `effort` scales the time given
-    to measuring, `row_limit_s` is the time that a row may take without output, `memory_limit` the memory that each
-    process may use, in bytes (default: half of what is free): a row that needs more is left out.
+    values in memory, as for `optimize`. Rows of back ends that are not installed say how to install them. With `out`
+    everything is kept there, and after an interruption the same call continues; Ctrl-C ends measuring and returns what
+    is finished as `stopped`. `rows` names the rows to measure, without their back end (default: all; float rows always
+    are). `emit`, such as "openvino/bfloat16", is the row whose model is copied to `out`, ready to run. `effort` scales
+    the time given to measuring, `row_limit_s` is the time that a row may take without output, `memory_limit` the memory
+    that each process may use, in bytes (default: half of what is free): a row that needs more is left out.
 
     Raises BadModel, BadData or BadOption for a model or data that no back end could use.
 
@@ -109,11 +110,10 @@ def compare(
     budget_s, options = _BUDGET_S * positive("effort", effort), SessionOptions(threads or available_cores())
     fixed = {name: tuple(sizes) for name, sizes in (shapes or {}).items()}
     with scratch() as temporary, held(folder := Path(out or temporary / "out"), create=True):
-        model_path, data_path = _model(model, temporary), _data(data, temporary)
+        model_path = _model(model, temporary)
+        read = _reader(data, preprocess, model_path)
         work = _emptied(folder / _WORK)
-        made = convert.as_onnx(model_path, fixed, options.threads, convert.examples_of(data_path), limits)
-        how = parse_preprocess(preprocess) if preprocess else None
-        read = partial(load, data_path, preprocess=how, near=files_beside(model_path))
+        made = convert.as_onnx(model_path, fixed, options.threads, convert.examples_of(data), limits)
         network, graph, samples = _opened(made.path, fixed, read, seed)
         ranges = calibrate(network, samples.calibration, "minmax", progress)
         source = Source(network, graph, samples, ranges, options)
@@ -133,7 +133,9 @@ def compare(
         checkpoint = Checkpoint(folder, network.sha256, identity)
         bench = Bench(request, source, written, limits, checkpoint, _reference(source), layers, progress)
         stopped = _stopped(bench, wanted)
-        result = _comparison(bench, wanted, made, distance, str(data_path), max_error, stopped=stopped)
+        result = _comparison(
+            bench, wanted, made, distance, str(data) if _is_path(data) else "data in memory", max_error, stopped=stopped
+        )
         result = replace(result, wall_s=time.perf_counter() - start)
         if not stopped:
             if emit:
@@ -219,7 +221,7 @@ def _reference(source: Source) -> Callable[[], float]:
 
 
 def _model(model: Any, folder: Path) -> Path:
-    if isinstance(model, str | os.PathLike):
+    if _is_path(model):
         return Path(model)
     if not isinstance(model, onnx.ModelProto):
         raise BadModel(f"`model` has the type {type(model).__name__}: give a path or an onnx.ModelProto")
@@ -229,14 +231,18 @@ def _model(model: Any, folder: Path) -> Path:
     return path
 
 
-def _data(data: Any, folder: Path) -> Path:
-    if isinstance(data, str | os.PathLike):
-        return Path(data)
-    if not isinstance(data, Mapping):
-        raise BadData(f"`data` has the type {type(data).__name__}: give a path, or arrays by input name")
-    path = folder / "data.npz"
-    np.savez(path, **{str(name): np.asarray(values) for name, values in data.items()})  # type: ignore[arg-type]
-    return path
+def _reader(data: Any, preprocess: str, model: Path) -> Reader:
+    """Reads the samples of `data` for a model's inputs."""
+    how = parse_preprocess(preprocess) if preprocess else None
+    if _is_path(data):
+        return partial(load, Path(data), preprocess=how, near=files_beside(model))
+    if how is not None:
+        raise BadOption("`preprocess` is for folders of images, but `data` is in memory: leave it out")
+    return partial(from_values, data)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike)
 
 
 def _emptied(work: Path) -> Path:
@@ -252,9 +258,7 @@ def _emptied(work: Path) -> Path:
     return work
 
 
-def _opened(
-    path: Path, shapes: Mapping[str, tuple[int, ...]], read: Callable[[tuple[InputSpec, ...]], Dataset], seed: int
-) -> tuple[Model, Graph, Split]:
+def _opened(path: Path, shapes: Mapping[str, tuple[int, ...]], read: Reader, seed: int) -> tuple[Model, Graph, Split]:
     """The model, its blocks and its data, all of one shape, because most back ends compile for one shape. For open
     dimensions it is the most frequent shape in the data."""
     datasets: list[Dataset] = []
@@ -316,19 +320,14 @@ def _write_arrays(request: Request, source: Source, limits: Limits) -> float | N
         for index, name in enumerate(request.inputs):
             arrays[f"{of}_{index}"] = np.stack([sample[name] for sample in dataset.samples])
 
-    def outputs_of(session: InferenceSession) -> list[np.ndarray]:
-        return convert.onnx_outputs(session, request.outputs, data.held_out.samples, data.held_out.source)
-
     distance = None
     if request.kind == "onnx":
         written = as_written(Path(request.model))
-        reference = outputs_of(open_exact(written.proto, request.model, source.options.threads))
+        session = open_exact(written.proto, request.model, source.options.threads)
+        reference = convert.onnx_outputs(session, request.outputs, data.held_out.samples, data.held_out.source)
     else:
         np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
-        reference = convert.original_outputs(request, limits)
-        options = SessionOptions(source.options.threads, Optimization.BASIC)
-        converted = open_session(Path(request.onnx), options, label=request.onnx)
-        distance = convert.distance_of(request.outputs, reference, outputs_of(converted))
+        reference, distance = convert.beside_original(request, Path(request.onnx), data.held_out.samples, limits)
     arrays |= {f"reference_{index}": column for index, column in enumerate(reference)}
     arrays |= to_arrays(find_parts(source.model, data.held_out.samples))
     np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
