@@ -17,48 +17,51 @@ from taglio.scratch import scratch
 def show(options: argparse.Namespace) -> Shown:
     """Run `taglio backends list`: status, contents, and the disk space that each uses or would need."""
     del options
-    found = [environments.inspect(each) for each in ENVIRONMENTS]
+    states = [environments.inspect(environment) for environment in ENVIRONMENTS]
 
     def tables() -> None:
         rows = []
-        for each in found:
-            disk = size(each.bytes) if each.bytes else f"needs {size(each.need_bytes)}"
-            rows.append([each.name, ", ".join(each.backends), each.status, disk, each.reason or _told(each.versions)])
+        for state in states:
+            disk = size(state.bytes) if state.bytes else f"needs {size(state.need_bytes)}"
+            rows.append(
+                [state.name, ", ".join(state.backends), state.status, disk, state.reason or _told(state.versions)]
+            )
         head = ["name", "rows of compare", "status", "disk", "versions"]
         console.show([Table(head, rows, words=frozenset({1, 2, 4}))])
         say(f"in {environments.folder()}; install one with: taglio backends add NAME")
         used, most = size(environments.bytes_below(convert.cache())), size(convert.CACHE_BYTES)
         say(f"converted models: {used} in {convert.cache()} (limit {most})")
 
-    return Shown(found, tables)
+    return Shown(states, tables)
 
 
 def add(options: argparse.Namespace) -> Shown:
     """Run `taglio backends add`."""
     wanted = list(dict.fromkeys(map(environments.environment, options.names)))
-    missing = [each for each in wanted if environments.inspect(each).status != "ready"]
+    missing = [environment for environment in wanted if environments.inspect(environment).status != "ready"]
     if missing and not options.json:
         need, free = environments.check_room(missing)
-        names = ", ".join(each.name for each in missing)
+        names = ", ".join(environment.name for environment in missing)
         room = f"needs about {size(need)} of disk space, {size(free)} free"
         say(f"building {names} in {environments.folder()} with {environments.tool()}: {room}")
-    for each in missing:
-        environments.build(each, show=sys.stderr.isatty() and not options.json)
-    found = [environments.inspect(each) for each in wanted]
+    for environment in missing:
+        environments.build(environment, show=sys.stderr.isatty() and not options.json)
+    states = [environments.inspect(environment) for environment in wanted]
 
     def tables() -> None:
-        built = {each.name for each in missing}
-        for made in found:
+        built = {environment.name for environment in missing}
+        for made in states:
             how = "built" if made.name in built else "already there"
             say(f"{made.name}: {how}: {_told(made.versions)} ({size(made.bytes)})")
 
-    return Shown(found, tables)
+    return Shown(states, tables)
 
 
 def remove(options: argparse.Namespace) -> Shown:
     """Run `taglio backends remove`."""
     freed = {
-        each.name: environments.remove(each) for each in dict.fromkeys(map(environments.environment, options.names))
+        environment.name: environments.remove(environment)
+        for environment in dict.fromkeys(map(environments.environment, options.names))
     }
 
     def tables() -> None:
@@ -72,15 +75,15 @@ def doctor(options: argparse.Namespace) -> Shown:
     """Run `taglio backends doctor`: each environment's problem and the command that fixes it."""
     wanted = [environments.environment(name) for name in options.names] or ENVIRONMENTS
     with scratch() as folder:
-        found = [environments.diagnose(each, folder / each.name) for each in wanted]
+        states = [environments.diagnose(environment, folder / environment.name) for environment in wanted]
 
     def tables() -> None:
         words = {"ready": "ok", "absent": "not installed"}
-        for each in found:
-            wrong = f"{each.status}: {each.reason}: run taglio backends add {each.name}"
-            say(f"{each.name}: {words.get(each.status, wrong)}")
+        for state in states:
+            wrong = f"{state.status}: {state.reason}: run taglio backends add {state.name}"
+            say(f"{state.name}: {words.get(state.status, wrong)}")
 
-    return Shown(found, tables, code=int(any(each.status in ("unfinished", "broken") for each in found)))
+    return Shown(states, tables, code=int(any(state.status in ("unfinished", "broken") for state in states)))
 
 
 def _told(versions: Mapping[str, str]) -> str:

@@ -135,13 +135,13 @@ def _fastest(result: Comparison) -> str:
 def _standings(result: Comparison) -> list[Part]:
     head = ("back end", "row", "latency", "× float", "× ORT", "error against the original", "size", "rows measured")
     rows: list[Sequence[object]] = []
-    for each in standings(result.rows, result.backends, result.max_error):
+    for standing in standings(result.rows, result.backends, result.max_error):
         cells: tuple[object, ...] = ("none", *[MISSING] * 5)
-        if each.row is not None and each.row.latency is not None and each.row.checked is not None:
-            latency, checked = each.row.latency, each.row.checked
-            speeds = (ms(each.seconds), times(latency.speedup), times(latency.against_reference))
-            cells = (_short(each.row), *speeds, percent(checked.error_to_original), size(checked.size_bytes))
-        rows.append((each.backend, *cells, f"{each.measured} of {each.total}"))
+        if standing.row is not None and standing.row.latency is not None and standing.row.checked is not None:
+            latency, checked = standing.row.latency, standing.row.checked
+            speeds = (ms(standing.seconds), times(latency.speedup), times(latency.against_reference))
+            cells = (_short(standing.row), *speeds, percent(checked.error_to_original), size(checked.size_bytes))
+        rows.append((standing.backend, *cells, f"{standing.measured} of {standing.total}"))
     text = "Latency corrected for drift; × ORT is the speed relative to ONNX Runtime's float model in the same rounds."
     return [Text(text, "small"), Table(head, rows, words=frozenset({1}))]
 
@@ -156,7 +156,7 @@ def _backend(result: Comparison, backend: str, *, brief: bool = False) -> list[P
         parts.append(_rows(rows))
     parts += _reasons(rows, brief=brief)
     if layers:
-        slowest = sorted(layers, key=lambda each: -(each.float_s or 0.0))
+        slowest = sorted(layers, key=lambda layer: -(layer.float_s or 0.0))
         parts += [_layers(slowest, _LAYERS)] if brief else [_speedups(slowest), _layers(layers)]
     if backend in result.absent:
         parts.append(Text(f"Layers: {result.absent[backend]}", "absent"))
@@ -170,7 +170,7 @@ def _rows(rows: Sequence[Row]) -> Table:
     kept = [index for index, name in enumerate(head) if labelled or name != "top-1"]
     words = range(len(kept) - 5, len(kept))
     details = frozenset({words[1], words[2], words[4]})
-    cells = [[each[index] for index in kept] for each in map(_cells, rows)]
+    cells = [[cells_of_row[index] for index in kept] for cells_of_row in map(_cells, rows)]
     return Table([head[index] for index in kept], cells, words=frozenset(words), details=details)
 
 
@@ -190,13 +190,13 @@ def _cells(row: Row) -> tuple[object, ...]:
 
 def _reasons(rows: Sequence[Row], *, brief: bool) -> list[Part]:
     """Why rows were not measured, and notes on measured ones: each once, with its rows."""
-    found: dict[str, list[str]] = {}
+    rows_by_text: dict[str, list[str]] = {}
     for row in rows:
         texts = (f"{row.status}: {row.reason}",) if row.reason else row.checked.notes if row.checked else ()
-        for each in texts:
-            found.setdefault(each, []).append(_short(row))
+        for text in texts:
+            rows_by_text.setdefault(text, []).append(_short(row))
     items = []
-    for text, names in found.items():
+    for text, names in rows_by_text.items():
         more = len(names) - _NAMES if brief else 0
         named = f"{', '.join(names[:_NAMES])} and {more} more" if more > 0 else ", ".join(names)
         items.append((f"all {len(rows)} rows" if len(names) == len(rows) > 1 else named, text))
@@ -212,7 +212,7 @@ def _yes(value: bool | None) -> str:
 
 
 def _speedups(slowest: Sequence[Layer]) -> Part:
-    ratios = [(each.name, each.speedup) for each in slowest if each.speedup][:_BARS]
+    ratios = [(layer.name, layer.speedup) for layer in slowest if layer.speedup][:_BARS]
     if not ratios:
         return Text("No layer has both times.", "absent")
     bars = [Bar(name, 1.0, ratio, times(ratio), "int8" if ratio >= 1.0 else "float") for name, ratio in ratios]
@@ -222,9 +222,9 @@ def _speedups(slowest: Sequence[Layer]) -> Part:
 def _layers(layers: Sequence[Layer], first: int = 0) -> Table:
     head = ("layer", "kind", "MFLOPs", "output", "in int8", "float", "int8", "speed-up", "error alone", "note")
     rows = []
-    for each in layers:
-        flops = MISSING if each.flops is None else f"{each.flops / 1e6:.2f}"
-        sizes = [MISSING if count is None else size(count) for count in (each.float_bytes, each.int8_bytes)]
-        speed = (ms(each.float_s), ms(each.int8_s), times(each.speedup))
-        rows.append((each.name, each.kind, flops, *sizes, *speed, percent(each.error), each.note))
+    for layer in layers:
+        flops = MISSING if layer.flops is None else f"{layer.flops / 1e6:.2f}"
+        sizes = [MISSING if count is None else size(count) for count in (layer.float_bytes, layer.int8_bytes)]
+        speed = (ms(layer.float_s), ms(layer.int8_s), times(layer.speedup))
+        rows.append((layer.name, layer.kind, flops, *sizes, *speed, percent(layer.error), layer.note))
     return Table(head, rows, "Layer by layer", words=frozenset({1, 9}), details=frozenset({9}), first=first)

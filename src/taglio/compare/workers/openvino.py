@@ -56,7 +56,9 @@ class OpenVino:
         int8 = Counter(part.kind for part in parts if part.precision in _INT8)
         notes = []
         if hint != "f32" and not any(part.precision == hint for part in parts):
-            ran = ", ".join(f"{count} in {each}" for each, count in Counter(part.precision for part in parts).items())
+            ran = ", ".join(
+                f"{count} in {precision}" for precision, count in Counter(part.precision for part in parts).items()
+            )
             notes.append(f"{hint} was requested, but no part of the compiled graph uses it: {ran}")
         return Opened(run, file_bytes(Path(wanted.file)), dict(counts), dict(int8), tuple(notes), wanted.file)
 
