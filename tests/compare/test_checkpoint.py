@@ -25,13 +25,13 @@ def test_rows_come_back(tmp_path: Path) -> None:
     written(tmp_path, row)
     again = Checkpoint(tmp_path, SHA, ASKED)
     assert again.part("openvino", VERSIONS).rows == {row.wanted.id: row}
-    assert again.found == 1
+    assert again.kept == 1
 
 
 @pytest.mark.parametrize("status", ["missing", "stuck", "killed", "stopped"])
 def test_what_another_try_might_change_is_tried_again(tmp_path: Path, status: str) -> None:
     written(tmp_path, Row(wanted("a", "openvino"), status, "why", None, None))  # type: ignore[arg-type]
-    assert Checkpoint(tmp_path, SHA, ASKED).found == 0
+    assert Checkpoint(tmp_path, SHA, ASKED).kept == 0
 
 
 def test_another_question_model_or_version_starts_anew(tmp_path: Path) -> None:
@@ -44,4 +44,4 @@ def test_another_question_model_or_version_starts_anew(tmp_path: Path) -> None:
 
 def test_a_damaged_file_starts_anew(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('{"kind": "unfinished')
-    assert Checkpoint(tmp_path, SHA, ASKED).found == 0
+    assert Checkpoint(tmp_path, SHA, ASKED).kept == 0

@@ -1,18 +1,27 @@
-"""Where back ends are found, and what is said of those that are missing or of another version."""
+"""Environments of back ends: found, built from a lock file, refused, resumed, removed, and what is said of them."""
 
 import json
 import os
+import shutil
+import signal
+import subprocess
 import sys
+import time
 import tomllib
+import zipfile
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from taglio.compare import environments
-from taglio.compare.environments import BACKENDS, ENVIRONMENTS, find, installed
-from taglio.errors import BadEnvironment
-from tests.end_to_end.command import ROOT
+from taglio.compare.environments import BACKENDS, ENVIRONMENTS, UNFINISHED, Environment, find, installed
+from taglio.errors import BadEnvironment, BadOption, Busy
+from taglio.transaction import held
+from tests.end_to_end.command import ENVIRONMENT, ROOT, refused, taglio
+
+SMALL = Environment("small", {"small": ">=1,<2"}, 10**6)
 
 
 def pretend(folder: Path, name: str, versions: dict[str, str | None]) -> Path:
@@ -26,8 +35,8 @@ def pretend(folder: Path, name: str, versions: dict[str, str | None]) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(environments.VARIABLE, str(tmp_path))
-    return tmp_path
+    monkeypatch.setenv(environments.VARIABLE, str(tmp_path / "backends"))
+    return tmp_path / "backends"
 
 
 @pytest.mark.usefixtures("folder")
@@ -92,3 +101,175 @@ def test_a_user_without_a_home_names_a_folder(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "getuid", lambda: 987654)
     with pytest.raises(BadEnvironment, match="no home directory: set XDG_CACHE_HOME"):
         environments.folder()
+
+
+@pytest.fixture
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The lock file of SMALL, of one package that needs no index."""
+    path = tmp_path / "small-1.5-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("small.py", "")
+        wheel.writestr("small-1.5.dist-info/METADATA", "Metadata-Version: 2.1\nName: small\nVersion: 1.5\n")
+        wheel.writestr("small-1.5.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("small-1.5.dist-info/RECORD", "")
+    text = f"small @ {path.as_uri()}\n"
+    monkeypatch.setattr(environments, "lock_of", lambda _: text)
+    return text
+
+
+@pytest.fixture(params=["pip", "uv"])
+def tool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Either way of building."""
+    if request.param == "uv" and shutil.which("uv") is None:
+        pytest.skip("needs uv on the PATH")
+    monkeypatch.setattr(environments, "tool", lambda: request.param)
+    return str(request.param)
+
+
+@pytest.mark.whole
+@pytest.mark.usefixtures("tool")
+def test_an_environment_is_built_again_after_a_failure_and_removed(
+    folder: Path, lock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert environments.inspect(SMALL).status == "absent"
+    monkeypatch.setattr(environments, "lock_of", lambda _: "small @ file:///nowhere/small-1.5-py3-none-any.whl\n")
+    with pytest.raises(BadEnvironment, match=r"small could not be built: .*nowhere") as caught:
+        environments.build(SMALL)
+    assert "\n" not in str(caught.value)
+    found = environments.inspect(SMALL)
+    assert (found.status, "nowhere" in found.reason) == ("unfinished", True)
+    monkeypatch.setattr(environments, "lock_of", lambda _: lock)
+    environments.build(SMALL)
+    built = environments.inspect(SMALL)
+    assert (built.status, built.versions, built.reason) == ("ready", {"small": "1.5"}, "")
+    assert built.bytes > 0
+    assert environments.installed(folder / "small" / "bin" / "python", ["small"]) == {"small": "1.5"}
+    monkeypatch.setattr(environments, "lock_of", lambda _: lock + "# newer\n")
+    assert environments.inspect(SMALL).status == "outdated"
+    assert environments.remove(SMALL) == built.bytes
+    assert not (folder / "small").exists()
+    assert environments.remove(SMALL) == 0
+
+
+def test_a_build_that_was_killed_is_not_used(folder: Path, lock: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from taglio.compare import environments; from tests.compare.test_environments import SMALL; "
+    code += f"environments.lock_of = lambda _: {lock!r}; environments.build(SMALL)"
+    running = subprocess.Popen(
+        [sys.executable, "-c", code], env={**ENVIRONMENT, environments.VARIABLE: str(folder)}, cwd=ROOT
+    )
+    marker = folder / "small" / UNFINISHED
+    while not (marker.exists() and marker.read_text()) and running.poll() is None:
+        time.sleep(0.005)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert environments.inspect(SMALL).status == "unfinished"
+    monkeypatch.setattr(environments, "ENVIRONMENTS", (SMALL,))
+    monkeypatch.setattr(environments, "BACKENDS", {"small": "small"})
+    found = environments.find("small")
+    assert (found.interpreter, found.status) == (None, "missing")
+    assert found.reason == "its build did not finish (stopped before the end): run taglio backends add small"
+
+
+def test_what_a_killed_build_left_running_keeps_the_next_one_out(folder: Path, tmp_path: Path) -> None:
+    """pip went on, and two of them wrote into one environment."""
+    code = "from taglio.compare import environments; from tests.compare.test_environments import SMALL; "
+    code += "environments.lock_of = lambda _: ''; "
+    code += f"environments._commands = lambda _: [['sh', '-c', 'echo $$ > {tmp_path}/step; exec sleep 60']]; "
+    code += "environments.build(SMALL)"
+    running = subprocess.Popen(
+        [sys.executable, "-c", code], env={**ENVIRONMENT, environments.VARIABLE: str(folder)}, cwd=ROOT
+    )
+    step = tmp_path / "step"
+    while not (step.exists() and step.read_text().endswith("\n")):
+        assert running.poll() is None
+        time.sleep(0.005)
+    running.kill()
+    running.wait()
+    try:
+        with pytest.raises(Busy, match=f"is in use by process {running.pid}"):
+            environments.build(SMALL)
+    finally:
+        os.kill(int(step.read_text()), signal.SIGKILL)
+
+
+def test_only_one_process_builds(folder: Path) -> None:
+    with held(folder, create=True), pytest.raises(Busy, match="is in use by process"):
+        environments.build(SMALL)
+
+
+def test_a_full_disk_is_refused_before_anything_is_made(folder: Path) -> None:
+    with pytest.raises(
+        BadEnvironment, match=r"small: needs 1000000000\.0 GB, and .* has .* GB free: free some, or set"
+    ):
+        environments.build(replace(SMALL, disk_bytes=10**18))
+    assert not folder.exists()
+
+
+def test_a_python_without_wheels_is_refused(folder: Path) -> None:
+    with pytest.raises(BadEnvironment, match=r"small needs a Python below 3\.10, but taglio runs in 3\."):
+        environments.build(replace(SMALL, python_below=(3, 10)))
+    assert not folder.exists()
+
+
+def test_an_environment_with_another_version_is_broken(folder: Path) -> None:
+    python = folder / "small" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho \'{"small": "2.1"}\'\n')
+    python.chmod(0o755)
+    found = environments.inspect(SMALL)
+    assert (found.status, found.reason) == ("broken", "small 2.1, needs >=1,<2")
+
+
+def test_the_doctor_loads_what_compare_loads(folder: Path, tmp_path: Path) -> None:
+    """An environment with the right versions in which the back end cannot be imported."""
+    openvino = environments.environment("openvino")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "openvino"], check=True)
+    packages = next((folder / "openvino" / "lib").glob("python*/site-packages"))
+    info = packages / "openvino-2026.4.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: openvino\nVersion: 2026.4.1\n")
+    assert environments.inspect(openvino).status == "outdated"
+    found = environments.diagnose(openvino, tmp_path / "scratch")
+    assert found.status == "broken"
+    assert found.reason.startswith("openvino does not load: ")
+    assert found.reason.endswith("ModuleNotFoundError: No module named 'numpy'")
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("torch", "torch"), ("pytorch", "torch"), ("keras", "litert")])
+def test_a_back_end_names_its_environment(name: str, wanted: str) -> None:
+    assert environments.environment(name).name == wanted
+
+
+@pytest.mark.parametrize(("name", "words"), [("onnxruntime", "comes with taglio"), ("tvm", "tvm is not a back end")])
+def test_a_name_without_an_environment_is_refused(name: str, words: str) -> None:
+    with pytest.raises(BadOption, match=words):
+        environments.environment(name)
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS, ids=lambda each: each.name)
+def test_a_lock_pins_what_the_environment_must_hold(environment: Environment) -> None:
+    lines = [line for line in environments.lock_of(environment).splitlines() if not line.startswith("#")]
+    assert all("==" in line for line in lines)
+    versions = dict(line.partition(" ;")[0].split("==") for line in lines)
+    assert environments.complaint(environment, versions) == (None, "")
+    assert environment.disk_bytes > 0
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_commands_say_what_is_there() -> None:
+    ran = taglio("backends", "list")
+    assert ran.code == 0
+    assert all(each.name in ran.out for each in ENVIRONMENTS)
+    assert "needs 278" in ran.out
+    assert [each["status"] for each in taglio("backends", "list", "--json").json()] == ["absent"] * 8
+    assert "torch: was not installed" in taglio("backends", "remove", "pytorch").out
+    assert "openvino: not installed" in taglio("backends", "doctor").out
+    refused(taglio("backends", "add", "tvm"), "tvm is not a back end", "openvino")
+
+
+def test_the_doctor_fails_where_something_is_broken(folder: Path) -> None:
+    (folder / "torch").mkdir(parents=True)
+    (folder / "torch" / UNFINISHED).write_text("no space left on device\n")
+    ran = taglio("backends", "doctor", "torch")
+    assert ran.code == 1
+    assert ran.out == "torch: unfinished: no space left on device: run taglio backends add torch\n"

@@ -12,6 +12,7 @@ import pytest
 from taglio import weights
 from taglio.compare.measure import _emptied, _model, _opened, compare
 from taglio.data.files import load
+from taglio.errors import BadOption
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.models import Sketch, conv_relu_chain, saved
 
@@ -84,3 +85,12 @@ def test_rows_beyond_the_memory_limit_are_left_out() -> None:
     found = {each.wanted.id.partition("/")[2]: each for each in compare(model, data, memory_limit=1000, **how).rows}
     assert [found[row].status for row in ("float32", "qdq-u8s8-sym-pc")] == ["out of memory"] * 2
     assert found["float16"].status == "impossible" and "raise the memory limit" in found["float16"].reason
+
+
+def test_data_in_memory_is_what_optimize_takes() -> None:
+    model, data, how = small(Sketch())
+    for values in (data["x"], list(data["x"])):
+        found = compare(model, values, **how)
+        assert found.data == "data in memory" and {row.status for row in found.rows} == {"measured"}
+    with pytest.raises(BadOption, match="`preprocess` is for folders of images, but `data` is in memory"):
+        compare(model, data, preprocess="rgb", **how)

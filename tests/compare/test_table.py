@@ -10,7 +10,7 @@ from taglio.compare.table import ENGINES, FLOAT, forms, rows_of, static_forms
 
 FILES = {form.key: f"/{form.key}.onnx" for form in forms() if form.key != "float16"}
 REFUSALS = {"float16": "a weight is too large"}
-TABLES = {backend: rows_of(backend, FILES, REFUSALS, 2) for backend in BACKENDS}
+TABLES = {backend: rows_of(backend, FILES, REFUSALS, 2, 0.01) for backend in BACKENDS}
 
 
 @pytest.mark.parametrize("backend", TABLES)
@@ -44,7 +44,6 @@ def test_onnx_runtime_has_what_the_notes_weigh() -> None:
         "top-flops:20",
         "speed-up > 1",
     }
-    assert {row.refusal != "" for row in rows("onnxruntime", types="s8u8")} == {True}
     assert len(rows("onnxruntime", method="dynamic")) == 5  # two with 7-bit weights
 
 
@@ -62,16 +61,18 @@ def test_pytorch_has_every_way_on_every_engine() -> None:
             assert {(row.symmetric, row.per_channel) for row in static} == {
                 (False, True), (False, False), (True, True), (True, False)
             }  # fmt: skip
-    assert {row.method for row in rows("pytorch", format="pt2e") if not row.refusal} == {"dynamic", "static", "qat"}
+    assert {row.method for row in rows("pytorch", format="pt2e")} == {"dynamic", "static", "qat"}
 
 
-def test_litert_has_delegates_with_reasons_and_selected_layers() -> None:
+def test_litert_has_selected_layers() -> None:
     assert {row.blocks for row in TABLES["litert"] if row.blocks} >= {"all", "top-flops:10", "speed-up > 1"}
-    assert {row.id for row in TABLES["litert"] if row.refusal} == {
-        "litert/float32 NNAPI", "litert/float32 Core ML", "litert/float32 stable delegates"
-    }  # fmt: skip
+
+
+def test_only_a_form_that_could_not_be_written_is_refused() -> None:
+    refused = {row.refusal for table in TABLES.values() for row in table if row.refusal}
+    assert refused == set(REFUSALS.values())
 
 
 def test_one_thread_is_asked_for_only_beside_more() -> None:
-    assert [row for row in rows_of("litert", {}, {}, 1) if "thread" in row.engine] == []
+    assert [row for row in rows_of("litert", {}, {}, 1, 0.01) if "thread" in row.engine] == []
     assert len([row for row in TABLES["litert"] if "thread" in row.engine]) == 2

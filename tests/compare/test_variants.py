@@ -63,8 +63,12 @@ def test_the_provider_reads_files_in_which_every_fused_convolution_has_an_activa
     pyramid: tuple[Source, Written],
 ) -> None:
     made, written = pyramid
-    own = {row.id.partition("/")[2]: row.file for row in rows_of("openvino-ep", written.files, written.refusals, 1)}
-    plain = {row.id.partition("/")[2]: row.file for row in rows_of("onnxruntime", written.files, written.refusals, 1)}
+    own = {
+        row.id.partition("/")[2]: row.file for row in rows_of("openvino-ep", written.files, written.refusals, 1, 0.01)
+    }
+    plain = {
+        row.id.partition("/")[2]: row.file for row in rows_of("onnxruntime", written.files, written.refusals, 1, 0.01)
+    }
     other = [key for key in own if own[key] != plain.get(key, own[key])]
     assert other
     feed = made.data.held_out.samples[0]

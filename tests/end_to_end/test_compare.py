@@ -30,7 +30,9 @@ STATUSES = {
 }
 
 # OpenVINO runs where it is installed beside taglio; the others need environments of their own.
-ABSENT = {"openvino-ep", "litert", "pytorch", "qkeras", "keras"} | (set() if find_spec("openvino") else {"openvino"})
+ABSENT = {"nncf", "onnxsim", "openvino-ep", "litert", "pytorch", "qkeras", "keras"} | (
+    set() if find_spec("openvino") else {"openvino"}
+)
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +78,6 @@ def test_onnx_runtime_is_measured(compared: tuple[Path, Any]) -> None:
         "qdq-s8s8-asym-pt",
         "qoperator-u8s8-asym-pt",
     } <= measured
-    assert found["qdq-s8u8"]["status"] == "impossible"
     for name in measured:
         checked, latency = found[name]["checked"], found[name]["latency"]
         assert latency["reference_s"] == latency["baseline_s"]  # the same model in the same rounds
@@ -93,7 +94,7 @@ def test_onnx_runtime_is_measured(compared: tuple[Path, Any]) -> None:
 
 def test_a_back_end_that_is_missing_costs_its_rows_and_says_how_to_get_it(compared: tuple[Path, Any]) -> None:
     _, result = compared
-    for backend in ABSENT & {"openvino", "litert", "pytorch", "qkeras"}:
+    for backend in ABSENT & {"openvino", "nncf", "onnxsim", "litert", "pytorch", "qkeras"}:
         reasons = {row["reason"] for row in rows(result, backend).values() if row["status"] == "missing"}
         assert len(reasons) == 1
         assert "run taglio backends add" in reasons.pop()
@@ -112,7 +113,7 @@ def test_layers_have_time_and_error(compared: tuple[Path, Any]) -> None:
 def test_the_page_and_the_file_hold_it_all(compared: tuple[Path, Any]) -> None:
     out, result = compared
     page = (out / "comparison.html").read_text()
-    assert result["recommendation"].startswith(("Use onnxruntime/", "Use openvino/"))
+    assert result["recommended"].startswith(("onnxruntime/", "openvino/"))
     for row in result["rows"]:
         assert row["wanted"]["id"].partition("/")[2] in page
     assert page.count('<div class="chart"') == 2
@@ -145,7 +146,6 @@ def test_what_is_stopped_goes_on_and_what_is_finished_starts_anew(tiny: Case, tm
     assert ran.code == 0, ran.err
     assert "interrupted" not in ran.out
     assert "qdq-u8s8-sym-pc" in ran.out
-    assert "no kernel for s8 activations with u8 weights" in ran.out
 
 
 def test_an_unknown_back_end_is_refused(tiny: Case, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 
 from taglio.cli.output import Shown
-from taglio.compare import convert, environments, install
+from taglio.compare import convert, environments
 from taglio.compare.environments import ENVIRONMENTS
 from taglio.report import console
 from taglio.report.console import say
@@ -17,47 +17,52 @@ from taglio.scratch import scratch
 def show(options: argparse.Namespace) -> Shown:
     """Run `taglio backends list`: status, contents, and the disk space that each uses or would need."""
     del options
-    found = [install.inspect(each) for each in ENVIRONMENTS]
+    states = [environments.inspect(environment) for environment in ENVIRONMENTS]
 
     def tables() -> None:
         rows = []
-        for each in found:
-            disk = size(each.bytes) if each.bytes else f"needs {size(each.need_bytes)}"
-            rows.append([each.name, ", ".join(each.backends), each.status, disk, each.reason or _told(each.versions)])
+        for state in states:
+            disk = size(state.bytes) if state.bytes else f"needs {size(state.need_bytes)}"
+            rows.append(
+                [state.name, ", ".join(state.backends), state.status, disk, state.reason or _told(state.versions)]
+            )
         head = ["name", "rows of compare", "status", "disk", "versions"]
         console.show([Table(head, rows, words=frozenset({1, 2, 4}))])
         say(f"in {environments.folder()}; install one with: taglio backends add NAME")
         used, most = size(environments.bytes_below(convert.cache())), size(convert.CACHE_BYTES)
         say(f"converted models: {used} in {convert.cache()} (limit {most})")
 
-    return Shown(found, tables)
+    return Shown(states, tables)
 
 
 def add(options: argparse.Namespace) -> Shown:
     """Run `taglio backends add`."""
-    wanted = list(dict.fromkeys(map(install.environment, options.names)))
-    missing = [each for each in wanted if install.inspect(each).status != "ready"]
+    wanted = list(dict.fromkeys(map(environments.environment, options.names)))
+    missing = [environment for environment in wanted if environments.inspect(environment).status != "ready"]
     if missing and not options.json:
-        need, free = install.check_room(missing)
-        names = ", ".join(each.name for each in missing)
+        need, free = environments.check_room(missing)
+        names = ", ".join(environment.name for environment in missing)
         room = f"needs about {size(need)} of disk space, {size(free)} free"
-        say(f"building {names} in {environments.folder()} with {install.tool()}: {room}")
-    for each in missing:
-        install.build(each, show=sys.stderr.isatty() and not options.json)
-    found = [install.inspect(each) for each in wanted]
+        say(f"building {names} in {environments.folder()} with {environments.tool()}: {room}")
+    for environment in missing:
+        environments.build(environment, show=sys.stderr.isatty() and not options.json)
+    states = [environments.inspect(environment) for environment in wanted]
 
     def tables() -> None:
-        built = {each.name for each in missing}
-        for made in found:
+        built = {environment.name for environment in missing}
+        for made in states:
             how = "built" if made.name in built else "already there"
             say(f"{made.name}: {how}: {_told(made.versions)} ({size(made.bytes)})")
 
-    return Shown(found, tables)
+    return Shown(states, tables)
 
 
 def remove(options: argparse.Namespace) -> Shown:
     """Run `taglio backends remove`."""
-    freed = {each.name: install.remove(each) for each in dict.fromkeys(map(install.environment, options.names))}
+    freed = {
+        environment.name: environments.remove(environment)
+        for environment in dict.fromkeys(map(environments.environment, options.names))
+    }
 
     def tables() -> None:
         for name, count in freed.items():
@@ -68,17 +73,17 @@ def remove(options: argparse.Namespace) -> Shown:
 
 def doctor(options: argparse.Namespace) -> Shown:
     """Run `taglio backends doctor`: each environment's problem and the command that fixes it."""
-    wanted = [install.environment(name) for name in options.names] or ENVIRONMENTS
+    wanted = [environments.environment(name) for name in options.names] or ENVIRONMENTS
     with scratch() as folder:
-        found = [install.diagnose(each, folder / each.name) for each in wanted]
+        states = [environments.diagnose(environment, folder / environment.name) for environment in wanted]
 
     def tables() -> None:
         words = {"ready": "ok", "absent": "not installed"}
-        for each in found:
-            wrong = f"{each.status}: {each.reason}: run taglio backends add {each.name}"
-            say(f"{each.name}: {words.get(each.status, wrong)}")
+        for state in states:
+            wrong = f"{state.status}: {state.reason}: run taglio backends add {state.name}"
+            say(f"{state.name}: {words.get(state.status, wrong)}")
 
-    return Shown(found, tables, code=int(any(each.status in ("unfinished", "broken") for each in found)))
+    return Shown(states, tables, code=int(any(state.status in ("unfinished", "broken") for state in states)))
 
 
 def _told(versions: Mapping[str, str]) -> str:

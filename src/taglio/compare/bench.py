@@ -1,4 +1,4 @@
-"""Measure the rows, layers and supported operators of one back end, except those that a stopped run left."""
+"""Measure the rows and layers of one back end, except those that a stopped run left."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,8 +9,9 @@ from taglio.compare.checkpoint import Checkpoint, Part
 from taglio.compare.layers import onnxruntime_layers
 from taglio.compare.request import Request
 from taglio.compare.result import Conversion
-from taglio.compare.row import Layer, Row, Support, Wanted
+from taglio.compare.row import Layer, Row, Wanted
 from taglio.compare.supervise import Limits, Reference
+from taglio.compare.table import NO_LAYERS
 from taglio.compare.variants import Source, Written
 from taglio.progress import Progress
 
@@ -31,26 +32,26 @@ class Bench:
     layers: bool
     progress: Progress | None
 
-    def measure(self, backend: str, asked: Sequence[Wanted]) -> None:
+    def measure(self, backend: str, rows: Sequence[Wanted]) -> None:
         """Measure the rows that no earlier run left. Impossible rows and those of missing back ends reach no worker."""
         place = environments.find(backend)
         part = self.checkpoint.part(backend, place.versions)
-        for each in asked:
-            if each.refusal:
-                part.rows[each.id] = Row(each, "impossible", each.refusal, None, None)
+        for row in rows:
+            if row.refusal:
+                part.rows[row.id] = Row(row, "impossible", row.refusal, None, None)
             elif place.interpreter is None:
-                part.rows[each.id] = Row(each, place.status, place.reason, None, None)
-        left = [each for each in asked if each.id not in part.rows or part.rows[each.id].wanted != each]
+                part.rows[row.id] = Row(row, place.status, place.reason, None, None)
+        left = [row for row in rows if row.id not in part.rows or part.rows[row.id].wanted != row]
         if left:
-            left = [each for each in asked if each in left or (each.baseline and not each.refusal)]
+            left = [row for row in rows if row in left or (row.baseline and not row.refusal)]
         layers = self.layers and part.layers is None
         if place.interpreter is not None and (left or layers):
             folder = Path(self.request.folder) / backend
-            job = replace(self.request, backend=backend, rows=tuple(asked), folder=str(folder))
+            job = replace(self.request, backend=backend, rows=tuple(rows), folder=str(folder))
             part.conversion, reason = self._converted(job)
             job = replace(job, converted=part.conversion.path if part.conversion else "")
             if reason:
-                part.rows |= {each.id: Row(each, "failed", reason, None, None) for each in left}
+                part.rows |= {row.id: Row(row, "failed", reason, None, None) for row in left}
             elif left:
                 self._rows(place.interpreter, part, replace(job, rows=tuple(left)))
             if layers:
@@ -98,14 +99,14 @@ class Bench:
         if not any(row.status == "measured" for row in part.rows.values()):
             part.layers, part.absent = (), _NOTHING
             return
-        if job.backend == "pytorch":
-            supported, _ = supervise.collect(interpreter, replace(job, task="support"), self.limits, "support")
-            part.support = tuple(Support(**each) for each in supported)
+        if job.backend in NO_LAYERS:
+            part.layers, part.absent = (), NO_LAYERS[job.backend]
+            return
         if job.backend == "onnxruntime":
             part.layers = onnxruntime_layers(self.source, self.progress)
             return
         progress, what = self.progress or (lambda *_: None), f"layers of {job.backend}"
         progress(what, 0, 1)
-        found, part.absent = supervise.collect(interpreter, replace(job, task="layers"), self.limits, "layer")
-        part.layers = tuple(Layer(**each) for each in found)
+        measured, part.absent = supervise.collect(interpreter, replace(job, task="layers"), self.limits, "layer")
+        part.layers = tuple(Layer(**fields) for fields in measured)
         progress(what, 1, 1)

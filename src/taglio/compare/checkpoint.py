@@ -8,7 +8,7 @@ from pathlib import Path
 
 from taglio import artifact
 from taglio.compare.result import Conversion
-from taglio.compare.row import Layer, Row, Support
+from taglio.compare.row import Layer, Row
 from taglio.errors import BadArtifact
 
 FILE = "rows.json"
@@ -28,7 +28,6 @@ class Part:
     rows: dict[str, Row] = field(default_factory=dict)
     layers: tuple[Layer, ...] | None = None
     absent: str = ""
-    support: tuple[Support, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class _Content:
 
 
 class Checkpoint:
-    """The finished rows of one question: `parts` by back end, of whose rows `found` come from an earlier run. Every
+    """The finished rows of one question: `parts` by back end, of whose rows `kept` come from an earlier run. Every
     change is on disk when a call returns; see `artifact.save`."""
 
     def __init__(self, folder: Path, model_sha256: str, question: dict[str, object]) -> None:
@@ -46,12 +45,12 @@ class Checkpoint:
         self._key = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
         self.parts: dict[str, Part] = {}
         with suppress(BadArtifact):  # none, or of another model
-            found = artifact.load(self._path, _KIND, _Content, model_sha256=model_sha256)
-            if found.key == self._key:
-                self.parts = found.parts
+            content = artifact.load(self._path, _KIND, _Content, model_sha256=model_sha256)
+            if content.key == self._key:
+                self.parts = content.parts
         for part in self.parts.values():
             part.rows = {name: row for name, row in part.rows.items() if row.status in _LASTING}
-        self.found = sum(len(part.rows) for part in self.parts.values())
+        self.kept = sum(len(part.rows) for part in self.parts.values())
 
     def part(self, backend: str, versions: dict[str, str]) -> Part:
         """The finished part of a back end; empty if it was measured with other versions."""

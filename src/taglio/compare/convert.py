@@ -115,9 +115,9 @@ def as_onnx(
     keeps = form != "torch" or model.is_file()
     folder = cache()
     kept = folder / _digest(model, form, given, place.versions) / f"{stem}.onnx" if keeps else None
-    if kept is not None and (known := _read(kept.with_suffix(".json"))).get("tool") and kept.is_file():
+    if kept is not None and (record := _read(kept.with_suffix(".json"))).get("tool") and kept.is_file():
         kept.parent.touch()  # used now, for `_prune`
-        return Converted(kept, form, str(known["tool"]))
+        return Converted(kept, form, str(record["tool"]))
     with scratch() as work:
         request = Request("convert", str(work), WORKERS[form], str(model.absolute()), form, threads=threads)
         request = replace(request, inputs=tuple(given), shapes=tuple(given.values()), dtypes=dtypes)
@@ -143,10 +143,10 @@ def _prune(folder: Path, newest: Path) -> None:
     """Remove the conversions used longest ago that exceed CACHE_BYTES together with later ones, but not `newest`."""
     total = 0
     with suppress(OSError):  # another process removes as well
-        for each in sorted(folder.iterdir(), key=lambda each: (each == newest, each.stat().st_mtime), reverse=True):
-            total += environments.bytes_below(each)
-            if total > CACHE_BYTES and each != newest:
-                shutil.rmtree(each)
+        for path in sorted(folder.iterdir(), key=lambda path: (path == newest, path.stat().st_mtime), reverse=True):
+            total += environments.bytes_below(path)
+            if total > CACHE_BYTES and path != newest:
+                shutil.rmtree(path)
 
 
 def distance(
@@ -154,9 +154,9 @@ def distance(
 ) -> float:
     """Relative L2 distance between the outputs of the ONNX form and the original, for the worst output, on some of
     `samples` (all of one shape). Raises BadModel if it exceeds MOST_DISTANCE, or if the original cannot run them."""
-    told = made.path.with_suffix(".json")
-    known = _read(told)
-    if data_sha256 not in known:
+    record = made.path.with_suffix(".json")
+    distances = _read(record)
+    if data_sha256 not in distances:
         samples = samples[:_CHECKED]
         with scratch() as work:
             arrays, names = work / "arrays.npz", tuple(samples[0])
@@ -164,23 +164,22 @@ def distance(
             np.savez(arrays, **{f"held_out_{i}": column for i, column in enumerate(columns)})  # type: ignore[arg-type]
             request = Request("reference", str(work), WORKERS[made.kind], str(model.absolute()), made.kind)
             request = replace(request, inputs=names, outputs=tuple(outputs), arrays=str(arrays), threads=threads)
-            reference = original_outputs(request, _LIMITS)
-        session = open_session(made.path, SessionOptions(threads, Optimization.BASIC), label=str(made.path))
-        converted = onnx_outputs(session, outputs, samples, str(model))
-        known[data_sha256] = distance_of(outputs, reference, converted)
-        artifact.write_bytes(told, json.dumps(known).encode())
-    found = float(known[data_sha256])
-    if not found <= MOST_DISTANCE:
+            distances[data_sha256] = beside_original(request, made.path, samples, _LIMITS)[1]
+        artifact.write_bytes(record, json.dumps(distances).encode())
+    value = float(distances[data_sha256])
+    if not value <= MOST_DISTANCE:
         raise BadModel(
-            f"{model}: its ONNX form, made by {made.tool}, differs from it by {found:.2%} on the data (limit "
+            f"{model}: its ONNX form, made by {made.tool}, differs from it by {value:.2%} on the data (limit "
             f"{MOST_DISTANCE:.0%}): convert it with another tool and give the .onnx"
         )
-    return found
+    return value
 
 
-def original_outputs(request: Request, limits: Limits) -> list[np.ndarray]:
-    """Outputs of the request's model on its held-out inputs in its own framework, one array per output. Raises BadModel
-    if it cannot run them."""
+def beside_original(
+    request: Request, made: Path, samples: Sequence[Sample], limits: Limits
+) -> tuple[list[np.ndarray], float]:
+    """Outputs of the request's model in its own framework on its held-out inputs, which `samples` are, and the relative
+    L2 distance of the ONNX form's, for the worst output. Raises BadModel if either cannot run them."""
     backend = WORKERS[request.kind]
     place = environments.find(backend)
     if place.interpreter is None:
@@ -190,27 +189,25 @@ def original_outputs(request: Request, limits: Limits) -> list[np.ndarray]:
     if not answer:
         raise BadModel(f"{request.model}: cannot run the data in its own framework: {reason}")
     with np.load(answer["path"]) as own:
-        return [own[f"reference_{index}"] for index in range(len(request.outputs))]
+        reference = [own[f"reference_{index}"] for index in range(len(request.outputs))]
+    session = open_session(made, SessionOptions(request.threads, Optimization.BASIC), label=str(made))
+    converted = onnx_outputs(session, request.outputs, samples, request.model)
+    meter = Tally(request.outputs)
+    meter.add(reference, [np.reshape(c, r.shape) for c, r in zip(converted, reference, strict=True)])
+    return reference, meter.value()
 
 
 def onnx_outputs(
     session: InferenceSession, outputs: Sequence[str], samples: Sequence[Sample], label: str
 ) -> list[np.ndarray]:
     """Outputs of an ONNX model on `samples` of one shape, one array per output; `label` names them in errors."""
-    found = [run_session(session, outputs, sample, label) for sample in samples]
-    return [np.stack(each) for each in zip(*found, strict=True)]
-
-
-def distance_of(outputs: Sequence[str], reference: Sequence[np.ndarray], converted: Sequence[np.ndarray]) -> float:
-    """Relative L2 distance of the worst output."""
-    meter = Tally(tuple(outputs))
-    meter.add(reference, [np.reshape(c, r.shape) for c, r in zip(converted, reference, strict=True)])
-    return meter.value()
+    by_sample = [run_session(session, outputs, sample, label) for sample in samples]
+    return [np.stack(output) for output in zip(*by_sample, strict=True)]
 
 
 def _digest(model: Path, form: str, shapes: Mapping[str, tuple[int, ...]], versions: Mapping[str, str]) -> str:
     digest = hashlib.sha256(json.dumps([form, sorted(shapes.items()), sorted(versions.items())]).encode())
-    for path in [model] if model.is_file() else sorted(each for each in model.rglob("*") if each.is_file()):
+    for path in [model] if model.is_file() else sorted(file for file in model.rglob("*") if file.is_file()):
         digest.update(f"{path.relative_to(model)} {path.stat().st_size}\n".encode())
         digest.update(bytes.fromhex(weights.sha256(path)))
     return digest.hexdigest()[:32]
@@ -218,7 +215,7 @@ def _digest(model: Path, form: str, shapes: Mapping[str, tuple[int, ...]], versi
 
 def _read(path: Path) -> dict[str, str | float]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

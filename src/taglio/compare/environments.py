@@ -1,26 +1,44 @@
-"""Find each back end's interpreter and required versions. Starts no back end and builds nothing.
+"""Environments of back ends: find, build, remove and check them. Chooses no rows.
 
-Back ends with conflicting packages have separate environments, in the user's cache folder or in TAGLIO_BACKENDS;
-`taglio backends add NAME` builds them. A back end installed beside taglio is used from there.
+Back ends with conflicting packages have separate environments, in the user's cache folder or in TAGLIO_BACKENDS, built
+from a lock file by uv if installed, else by venv and pip. A build that does not finish leaves a file with the reason;
+the next build starts over, using cached downloads. A back end installed beside taglio is used from there.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
+from typing import Literal
 
 from packaging.specifiers import SpecifierSet
 from platformdirs import user_cache_path
 
+from taglio.compare import supervise
+from taglio.compare.request import Request
 from taglio.compare.row import Status
-from taglio.errors import BadEnvironment
+from taglio.compare.supervise import Limits
+from taglio.errors import BadEnvironment, BadOption, one_line
+from taglio.transaction import held
 
 VARIABLE = "TAGLIO_BACKENDS"
 # A file in an environment that is being built; if the build fails it remains, with the reason.
 UNFINISHED = "taglio-unfinished.txt"
+_STAMP = "taglio-lock.txt"
+_LOADING = Limits(120.0, sys.maxsize)
+
+State = Literal[
+    "absent",
+    "ready",
+    "outdated",  # usable, but built from another lock or by another Python
+    "unfinished",  # its build failed or was stopped
+    "broken",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,13 +56,16 @@ class Environment:
 
 
 _MB = 10**6
+_OPENVINO = {"openvino": ">=2026.4,<2027"}
 _ONNX, _TENSORFLOW, _TF_KERAS = {"onnx": ">=1.19,<2"}, {"tensorflow": ">=2.21,<2.22"}, {"tf-keras": ">=2.21,<2.22"}
 _LITERT = {"ai-edge-litert": ">=2.3,<3", "ai-edge-quantizer": ">=0.10,<0.11", "tf2onnx": ">=1.17,<2"}
 _TORCH = {"torch": ">=2.13,<2.14", "torchao": ">=0.18,<0.19", "onnx2torch": ">=1.5.15,<1.6"}
 _EXPORT = {"onnxscript": ">=0.7,<0.8", "transformers": ">=5,<6"}
 _QKERAS = {"qkeras": ">=0.9,<0.10", "pyparsing": ">=3.1,<3.2"}
 ENVIRONMENTS = (
-    Environment("openvino", {"openvino": ">=2026.4,<2027"}, 278 * _MB),
+    Environment("openvino", _OPENVINO, 278 * _MB),
+    Environment("nncf", {"nncf": ">=3.4,<4", **_OPENVINO}, 519 * _MB),
+    Environment("onnxsim", {"onnxsim": ">=0.8.1,<0.9", "onnxruntime": ">=1.24.4,<2"}, 244 * _MB),
     Environment("openvino-ep", {"onnxruntime-openvino": ">=1.24,<2"}, 443 * _MB, (3, 14)),
     Environment("litert", {**_TENSORFLOW, **_LITERT, **_TF_KERAS, **_ONNX}, 2_247 * _MB, (3, 14)),
     Environment("onnx2tf", {"onnx2tf": ">=1.29,<2"}, 2_398 * _MB, (3, 13)),
@@ -56,6 +77,8 @@ CORE = "core"  # taglio's own environment
 BACKENDS = {
     "onnxruntime": CORE,
     "openvino": "openvino",
+    "nncf": "nncf",
+    "onnxsim": "onnxsim",
     "openvino-ep": "openvino-ep",
     "litert": "litert",
     "pytorch": "torch",
@@ -77,22 +100,46 @@ class Found:
     versions: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An environment on disk: `backends` that use it, `reason` if something is wrong, `need_bytes` its size."""
+
+    name: str
+    backends: tuple[str, ...]
+    place: str
+    status: State
+    reason: str
+    versions: dict[str, str]
+    bytes: int
+    need_bytes: int
+
+
 def find(backend: str) -> Found:
     """The environment of a back end or converter."""
     name = (BACKENDS | CONVERTERS)[backend]
     if name == CORE:
         return Found(CORE, Path(sys.executable), "measured", "", {})
-    environment = next(each for each in ENVIRONMENTS if each.name == name)
+    wanted = next(candidate for candidate in ENVIRONMENTS if candidate.name == name)
     place, fix = folder() / name, f"run taglio backends add {name}"
-    if why := unfinished(place):
+    if why := _unfinished(place):
         return Found(name, None, "missing", f"its build did not finish ({why}): {fix}", {})
-    own = interpreter_of(place)
+    own = _interpreter(place)
     interpreter = own if own.exists() else Path(sys.executable)
-    versions = installed(interpreter, environment.packages)
-    status, what = complaint(environment, versions)
+    versions = installed(interpreter, wanted.packages)
+    status, what = complaint(wanted, versions)
     if status is not None:
         return Found(name, None, status, f"{what}: {fix}", {})
     return Found(name, interpreter, "measured", "", versions)
+
+
+def environment(name: str) -> Environment:
+    """The environment called `name`, or of the back end `name`. Raises BadOption."""
+    wanted = (BACKENDS | CONVERTERS).get(name, name)
+    by_name = {candidate.name: candidate for candidate in ENVIRONMENTS}
+    if wanted not in by_name:
+        why = "comes with taglio" if wanted == CORE else "is not a back end"
+        raise BadOption(f"{name} {why}: choose among {', '.join(by_name)}")
+    return by_name[wanted]
 
 
 def folder() -> Path:
@@ -114,20 +161,7 @@ def cache(name: str) -> Path:
 
 def bytes_below(folder: Path) -> int:
     """Bytes of all files below a folder; 0 if there is none."""
-    return sum(each.lstat().st_size for each in folder.rglob("*") if not each.is_dir())
-
-
-def interpreter_of(place: Path) -> Path:
-    """The interpreter of an environment."""
-    return place / "bin" / "python"
-
-
-def unfinished(place: Path) -> str:
-    """Why an environment's build did not finish; empty if it did, or never started."""
-    try:
-        return (place / UNFINISHED).read_text(encoding="utf-8").strip() or "no reason was recorded"
-    except OSError:
-        return ""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
 
 
 def installed(interpreter: Path, names: Iterable[str]) -> dict[str, str]:
@@ -140,10 +174,10 @@ def installed(interpreter: Path, names: Iterable[str]) -> dict[str, str]:
     words = [str(interpreter), "-P", "-c", code, *names]
     try:
         ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
-        found: dict[str, str | None] = json.loads(ran.stdout)
+        versions: dict[str, str | None] = json.loads(ran.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return {}
-    return {name: version for name, version in found.items() if version}
+    return {name: version for name, version in versions.items() if version}
 
 
 def complaint(environment: Environment, versions: Mapping[str, str]) -> tuple[Status | None, str]:
@@ -154,3 +188,148 @@ def complaint(environment: Environment, versions: Mapping[str, str]) -> tuple[St
         if not SpecifierSet(wanted).contains(versions[name], prereleases=True):
             return "wrong version", f"{name} {versions[name]}, needs {wanted}"
     return None, ""
+
+
+def lock_of(environment: Environment) -> str:
+    """The pinned packages of an environment, as pip reads them."""
+    return (files(__package__) / "locks" / f"{environment.name}.txt").read_text(encoding="utf-8")
+
+
+def inspect(environment: Environment) -> Installed:
+    """State of an environment on disk."""
+    place = folder() / environment.name
+    status, reason, versions = _state(environment, place)
+    users = tuple(name for name, used in (BACKENDS | CONVERTERS).items() if used == environment.name)
+    size, need = bytes_below(place), environment.disk_bytes
+    return Installed(environment.name, users, str(place), status, reason, versions, size, need)
+
+
+def diagnose(environment: Environment, scratch: Path) -> Installed:
+    """`inspect`, and if usable, load each of its back ends the way `compare` does, in the folder `scratch`."""
+    made = inspect(environment)
+    if made.status not in ("ready", "outdated"):
+        return made
+    for backend in made.backends:
+        job = Request("versions", str(scratch / backend), backend)
+        _, reason = supervise.collect(_interpreter(Path(made.place)), job, _LOADING, "versions")
+        if reason:
+            return replace(made, status="broken", reason=f"{backend} does not load: {one_line(reason)}")
+    return made
+
+
+def check_room(wanted: Sequence[Environment]) -> tuple[int, int]:
+    """Bytes needed by these environments, and bytes free on disk. Raises BadEnvironment if too few are free."""
+    there = next(path for path in (folder(), *folder().parents) if path.exists())
+    need, free = sum(environment.disk_bytes for environment in wanted), shutil.disk_usage(there).free
+    if need > free:
+        names = ", ".join(environment.name for environment in wanted)
+        raise BadEnvironment(
+            f"{names}: needs {need / 1e9:.1f} GB, and {there} has {free / 1e9:.1f} GB free: free some, or set "
+            f"{VARIABLE} to a folder on another disk"
+        )
+    return need, free
+
+
+def tool() -> str:
+    """The build tool: "uv" or "pip"."""
+    return "uv" if shutil.which("uv") else "pip"
+
+
+def build(environment: Environment, *, show: bool = False) -> None:
+    """Build an environment, replacing an existing one; with `show` uv or pip show their progress on the terminal.
+
+    Raises BadEnvironment with the reason, which is kept in the environment; Busy if another process is building it.
+    """
+    if sys.version_info[:2] >= environment.python_below:
+        below, own = ".".join(map(str, environment.python_below)), ".".join(map(str, sys.version_info[:2]))
+        raise BadEnvironment(
+            f"{environment.name} needs a Python below {below}, but taglio runs in {own}: install taglio in an older one"
+        )
+    check_room([environment])
+    place = folder() / environment.name
+    with held(place.parent, create=True) as lock:
+        marker = place / UNFINISHED
+        try:
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True)
+            marker.write_text("stopped before the end\n", encoding="utf-8")
+            (place / _STAMP).write_text(_stamp(environment), encoding="utf-8")
+            for words in _commands(place):
+                _run(words, show, lock)
+        except (BadEnvironment, OSError) as error:
+            if marker.exists():
+                marker.write_text(f"{error}\n", encoding="utf-8")
+            raise BadEnvironment(f"{environment.name} could not be built: {error}") from None
+        marker.unlink()
+
+
+def remove(environment: Environment) -> int:
+    """Remove an environment; returns the bytes freed, 0 if there was none."""
+    place = folder() / environment.name
+    if not place.exists():
+        return 0
+    with held(place.parent):
+        size = bytes_below(place)
+        shutil.rmtree(place)
+    return size
+
+
+def _interpreter(place: Path) -> Path:
+    return place / "bin" / "python"
+
+
+def _unfinished(place: Path) -> str:
+    """Why an environment's build did not finish; empty if it did, or never started."""
+    try:
+        return (place / UNFINISHED).read_text(encoding="utf-8").strip() or "no reason was recorded"
+    except OSError:
+        return ""
+
+
+def _state(environment: Environment, place: Path) -> tuple[State, str, dict[str, str]]:
+    if not place.exists():
+        return "absent", "", {}
+    if why := _unfinished(place):
+        return "unfinished", why, {}
+    versions = installed(_interpreter(place), environment.packages)
+    if wrong := complaint(environment, versions)[1]:
+        return "broken", wrong, {}
+    stamp = place / _STAMP
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != _stamp(environment):
+        return "outdated", "built from other versions or by another Python", versions
+    return "ready", "", versions
+
+
+def _stamp(environment: Environment) -> str:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return f"{lock_of(environment)}# Python {version} {sys.base_prefix}\n"
+
+
+def _commands(place: Path) -> list[list[str]]:
+    python, lock = str(_interpreter(place)), str(place / _STAMP)
+    if tool() == "uv":
+        return [
+            ["uv", "venv", "--no-python-downloads", "--allow-existing", "--python", sys.executable, str(place)],
+            ["uv", "pip", "install", "--compile-bytecode", "--python", python, "-r", lock],
+        ]
+    return [
+        [sys.executable, "-m", "venv", str(place)],
+        [python, "-m", "pip", "--disable-pip-version-check", "install", "--retries=2", "--timeout=60", "-r", lock],
+    ]
+
+
+def _run(words: list[str], show: bool, lock: tuple[int, ...]) -> None:
+    """Run one step; its output goes to standard error, or is kept for the error's reason. It holds the lock too: where
+    taglio is killed it goes on, and the next build must not write beside it."""
+    out, err = (sys.stderr, None) if show else (subprocess.PIPE, subprocess.STDOUT)
+    variables = supervise.clean_environment()
+    done = subprocess.run(words, stdout=out, stderr=err, env=variables, text=True, check=False, pass_fds=lock)
+    if done.returncode:
+        raise BadEnvironment(f"{Path(words[0]).name} failed, see above" if show else _reason(done.stdout))
+
+
+def _reason(printed: str) -> str:
+    """The last error in the output of uv or pip, on one line."""
+    lines = printed.splitlines()
+    starts = [index for index, line in enumerate(lines) if line.lower().lstrip(" ×").startswith("error")]
+    return one_line(" ".join(lines[starts[-1] :] if starts else lines[-3:]), 300) or "no reason was given"

@@ -29,18 +29,20 @@ def write_blocks(source: Source, path: Path, *, alone: bool) -> None:
     """Describe every block for workers; with `alone`, also write models with only one of the largest blocks in int8."""
     builder, tensors = source.builder(), source.graph.tensor_map()
     computing = [block for block in source.graph.candidates() if not block.movement]
-    largest = {block.name for block in sorted(computing, key=lambda each: -each.flops)[:MOST_ALONE]} if alone else set()
+    largest = (
+        {block.name for block in sorted(computing, key=lambda block: -block.flops)[:MOST_ALONE]} if alone else set()
+    )
     folder = path.parent / "alone"
     folder.mkdir(exist_ok=True)
-    known = []
+    blocks = []
     for index, block in enumerate(source.graph.blocks):
         file = folder / f"{index}.onnx" if block.name in largest else None
         if file:
             artifact.write_model(file, builder.build({block.name: int8(SCHEME)}))
         sizes = (block.flops, *_bytes(block, tensors))
         names = (block.name, block.kind, block.operators, block.outputs)
-        known.append(Known(*names, *sizes, block.refusal, str(file or "")))
-    path.write_text(json.dumps([asdict(each) for each in known]))
+        blocks.append(Known(*names, *sizes, block.refusal, str(file or "")))
+    path.write_text(json.dumps([asdict(block) for block in blocks]))
 
 
 def _bytes(block: Block, tensors: Mapping[str, Tensor]) -> tuple[int, int | None]:
@@ -60,9 +62,9 @@ def onnxruntime_layers(source: Source, progress: Progress | None = None) -> tupl
     switchable = Switchable(model, graph, builder, (precision,), SessionOptions(source.options.threads, spinning=True))
     meter = ErrorMeter(switchable, samples, model.outputs)
     errors: dict[str, float] = {}
-    asked = sorted((block for block in graph.blocks if block.quantizable), key=lambda each: -each.flops)
+    quantizable = sorted((block for block in graph.blocks if block.quantizable), key=lambda block: -block.flops)
     begun = time.perf_counter()
-    for index, block in enumerate(reported(asked, "each block alone in int8", progress)):
+    for index, block in enumerate(reported(quantizable, "each block alone in int8", progress)):
         if index >= MOST_ALONE and time.perf_counter() - begun > _ERRORS_S:
             break
         errors[block.name] = float(meter.read({block.name: precision}, sketch=False).loss.max())

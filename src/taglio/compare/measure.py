@@ -12,17 +12,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnxruntime import InferenceSession
 
 from taglio import artifact, weights
 from taglio.arguments import number, positive
 from taglio.compare import convert, environments, supervise, table, variants
 from taglio.compare.bench import Bench
 from taglio.compare.checkpoint import FILE, Checkpoint, Part
+from taglio.compare.emit import check_row
 from taglio.compare.emit import emit as emitted
-from taglio.compare.emit import known
 from taglio.compare.layers import write_blocks
-from taglio.compare.recommend import drift, recommend
+from taglio.compare.ranking import best, drift
 from taglio.compare.request import Request
 from taglio.compare.result import COMPARISON, Comparison, Conversion
 from taglio.compare.row import Row, Wanted
@@ -35,9 +34,10 @@ from taglio.data.files import load
 from taglio.data.preprocess import parse_preprocess
 from taglio.data.processor import files_beside
 from taglio.data.spec import InputSpec
+from taglio.data.values import from_values
 from taglio.error.movement import find_parts
 from taglio.error.parts import to_arrays
-from taglio.errors import BadData, BadModel, BadOption
+from taglio.errors import BadModel, BadOption
 from taglio.memory import free_bytes
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model
@@ -47,7 +47,7 @@ from taglio.model.written import as_written, open_exact
 from taglio.profile.machine import describe
 from taglio.progress import Progress
 from taglio.quantize.ranges import calibrate
-from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, version
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, version
 from taglio.scratch import scratch
 from taglio.transaction import held
 
@@ -60,6 +60,7 @@ _LONGEST_NAME = 100
 _BUDGET_S = 30.0
 # Shares: of the free memory, at which a worker is stopped by default; of its limit, at which it times its open rows.
 _STOP_AT, _TIME_AT = 0.5, 0.5
+Reader = Callable[[tuple[InputSpec, ...]], Dataset]
 
 
 def compare(
@@ -84,12 +85,12 @@ def compare(
     """Every back end's ways to run and quantise one model, measured side by side in separate processes.
 
     `model` is a path (.onnx, .keras, .h5, .tflite, .pt2), "module:function", or an `onnx.ModelProto`; `data` a path or
-    arrays by input name. Rows of back ends that are not installed say how to install them. With `out` everything is
-    kept there, and after an interruption the same call continues; Ctrl-C ends measuring and returns what is finished as
-    `stopped`. `rows` names the rows to measure, without their back end (default: all; float rows always are). `emit`,
-    such as "openvino/bfloat16", is the row whose model is copied to `out`, ready to run. `effort` scales the time given
-    to measuring, `row_limit_s` is the time that a row may take without output, `memory_limit` the memory that each
-    process may use, in bytes (default: half of what is free): a row that needs more is left out.
+    values in memory, as for `optimize`. Rows of back ends that are not installed say how to install them. With `out`
+    everything is kept there, and after an interruption the same call continues; Ctrl-C ends measuring and returns what
+    is finished as `stopped`. `rows` names the rows to measure, without their back end (default: all; float rows always
+    are). `emit`, such as "openvino/bfloat16", is the row whose model is copied to `out`, ready to run. `effort` scales
+    the time given to measuring, `row_limit_s` is the time that a row may take without output, `memory_limit` the memory
+    that each process may use, in bytes (default: half of what is free): a row that needs more is left out.
 
     Raises BadModel, BadData or BadOption for a model or data that no back end could use.
 
@@ -109,11 +110,10 @@ def compare(
     budget_s, options = _BUDGET_S * positive("effort", effort), SessionOptions(threads or available_cores())
     fixed = {name: tuple(sizes) for name, sizes in (shapes or {}).items()}
     with scratch() as temporary, held(folder := Path(out or temporary / "out"), create=True):
-        model_path, data_path = _model(model, temporary), _data(data, temporary)
+        model_path = _model(model, temporary)
+        read = _reader(data, preprocess, model_path)
         work = _emptied(folder / _WORK)
-        made = convert.as_onnx(model_path, fixed, options.threads, convert.examples_of(data_path), limits)
-        how = parse_preprocess(preprocess) if preprocess else None
-        read = partial(load, data_path, preprocess=how, near=files_beside(model_path))
+        made = convert.as_onnx(model_path, fixed, options.threads, convert.examples_of(data), limits)
         network, graph, samples = _opened(made.path, fixed, read, seed)
         ranges = calibrate(network, samples.calibration, "minmax", progress)
         source = Source(network, graph, samples, ranges, options)
@@ -127,13 +127,15 @@ def compare(
         if forms := _forms(backends, rows):
             models = work / _MODELS
             written = variants.write(source, forms, models, str(identity), progress, limit_bytes=memory_bytes)
-        wanted = {backend: _wanted(backend, written, rows, options.threads) for backend in backends}
+        wanted = {backend: _wanted(backend, written, rows, options.threads, max_error) for backend in backends}
         if emit:
-            known(emit, wanted.values())
+            check_row(emit, wanted.values())
         checkpoint = Checkpoint(folder, network.sha256, identity)
         bench = Bench(request, source, written, limits, checkpoint, _reference(source), layers, progress)
         stopped = _stopped(bench, wanted)
-        result = _comparison(bench, wanted, made, distance, str(data_path), max_error, stopped=stopped)
+        result = _comparison(
+            bench, wanted, made, distance, str(data) if _is_path(data) else "data in memory", max_error, stopped=stopped
+        )
         result = replace(result, wall_s=time.perf_counter() - start)
         if not stopped:
             if emit:
@@ -182,7 +184,9 @@ def _comparison(
     parts = {backend: checkpoint.parts[backend] for backend in wanted if backend in checkpoint.parts}
     conversions = [Conversion(made.kind, "onnx", made.tool, distance, str(made.path))] if made.tool else []
     conversions += [part.conversion for part in parts.values() if part.conversion]
-    rows = tuple(_row(parts.get(each.backend), each) for some in wanted.values() for each in some)
+    rows = tuple(_row(parts.get(row.backend), row) for some in wanted.values() for row in some)
+    machine = drift(rows)
+    fastest = best(rows, max_error, machine)
     return Comparison(
         model=Path(request.model).name,
         model_sha256=source.model.sha256,
@@ -201,10 +205,9 @@ def _comparison(
         rows=rows,
         layers=tuple(layer for part in parts.values() for layer in part.layers or ()),
         absent={backend: part.absent for backend, part in parts.items() if part.absent},
-        support=tuple(each for part in parts.values() for each in part.support),
-        drift=drift(rows),
-        recommendation=recommend(rows, max_error),
-        kept=checkpoint.found,
+        drift=machine,
+        recommended="" if fastest is None else fastest.wanted.id,
+        kept=checkpoint.kept,
         stopped=stopped,
         wall_s=0.0,
     )
@@ -218,7 +221,7 @@ def _reference(source: Source) -> Callable[[], float]:
 
 
 def _model(model: Any, folder: Path) -> Path:
-    if isinstance(model, str | os.PathLike):
+    if _is_path(model):
         return Path(model)
     if not isinstance(model, onnx.ModelProto):
         raise BadModel(f"`model` has the type {type(model).__name__}: give a path or an onnx.ModelProto")
@@ -228,14 +231,18 @@ def _model(model: Any, folder: Path) -> Path:
     return path
 
 
-def _data(data: Any, folder: Path) -> Path:
-    if isinstance(data, str | os.PathLike):
-        return Path(data)
-    if not isinstance(data, Mapping):
-        raise BadData(f"`data` has the type {type(data).__name__}: give a path, or arrays by input name")
-    path = folder / "data.npz"
-    np.savez(path, **{str(name): np.asarray(values) for name, values in data.items()})  # type: ignore[arg-type]
-    return path
+def _reader(data: Any, preprocess: str, model: Path) -> Reader:
+    """Reads the samples of `data` for a model's inputs."""
+    how = parse_preprocess(preprocess) if preprocess else None
+    if _is_path(data):
+        return partial(load, Path(data), preprocess=how, near=files_beside(model))
+    if how is not None:
+        raise BadOption("`preprocess` is for folders of images, but `data` is in memory: leave it out")
+    return partial(from_values, data)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike)
 
 
 def _emptied(work: Path) -> Path:
@@ -251,35 +258,33 @@ def _emptied(work: Path) -> Path:
     return work
 
 
-def _opened(
-    path: Path, shapes: Mapping[str, tuple[int, ...]], read: Callable[[tuple[InputSpec, ...]], Dataset], seed: int
-) -> tuple[Model, Graph, Split]:
+def _opened(path: Path, shapes: Mapping[str, tuple[int, ...]], read: Reader, seed: int) -> tuple[Model, Graph, Split]:
     """The model, its blocks and its data, all of one shape, because most back ends compile for one shape. For open
     dimensions it is the most frequent shape in the data."""
-    found: list[Dataset] = []
+    datasets: list[Dataset] = []
 
     def samples(inputs: tuple[InputSpec, ...]) -> list[Sample]:
-        if not found:
+        if not datasets:
             dataset = read(inputs)
-            found.append(part(dataset, typical(dataset.samples)))
-        return list(found[0].samples[:1])
+            datasets.append(part(dataset, typical(dataset.samples)))
+        return list(datasets[0].samples[:1])
 
     model = load_model(path, shapes, samples)
     if any(spec.dynamic for spec in model.inputs):
-        model = load_model(path, shapes_of(found[0].samples[0]), samples)
-    data = split(found[0], seed=seed, max_calibration=MOST_CALIBRATION, max_held_out=MOST_HELD_OUT)
+        model = load_model(path, shapes_of(datasets[0].samples[0]), samples)
+    data = split(datasets[0], seed=seed, max_calibration=MOST_CALIBRATION, max_held_out=MOST_HELD_OUT)
     return model, build(model, observe(model, data.held_out.samples[0], data.held_out.source)), data
 
 
-def _row(known: Part | None, wanted: Wanted) -> Row:
+def _row(part: Part | None, wanted: Wanted) -> Row:
     why = "the comparison was stopped before this row: repeat the command to continue"
     stopped = Row(wanted, "stopped", why, None, None)
-    return stopped if known is None else known.rows.get(wanted.id, stopped)
+    return stopped if part is None else part.rows.get(wanted.id, stopped)
 
 
-def _wanted(backend: str, written: Written, chosen: Sequence[str], threads: int) -> tuple[Wanted, ...]:
-    every = table.rows_of(backend, written.files, written.refusals, threads)
-    return tuple(each for each in every if not chosen or each.baseline or each.id.partition("/")[2] in chosen)
+def _wanted(backend: str, written: Written, keys: Sequence[str], threads: int, max_error: float) -> tuple[Wanted, ...]:
+    table_rows = table.rows_of(backend, written.files, written.refusals, threads, max_error)
+    return tuple(row for row in table_rows if not keys or row.baseline or row.id.partition("/")[2] in keys)
 
 
 def _request(
@@ -315,19 +320,14 @@ def _write_arrays(request: Request, source: Source, limits: Limits) -> float | N
         for index, name in enumerate(request.inputs):
             arrays[f"{of}_{index}"] = np.stack([sample[name] for sample in dataset.samples])
 
-    def outputs_of(session: InferenceSession) -> list[np.ndarray]:
-        return convert.onnx_outputs(session, request.outputs, data.held_out.samples, data.held_out.source)
-
     distance = None
     if request.kind == "onnx":
         written = as_written(Path(request.model))
-        reference = outputs_of(open_exact(written.proto, request.model, source.options.threads))
+        session = open_exact(written.proto, request.model, source.options.threads)
+        reference = convert.onnx_outputs(session, request.outputs, data.held_out.samples, data.held_out.source)
     else:
         np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
-        reference = convert.original_outputs(request, limits)
-        options = SessionOptions(source.options.threads, Optimization.BASIC)
-        converted = open_session(Path(request.onnx), options, label=request.onnx)
-        distance = convert.distance_of(request.outputs, reference, outputs_of(converted))
+        reference, distance = convert.beside_original(request, Path(request.onnx), data.held_out.samples, limits)
     arrays |= {f"reference_{index}": column for index, column in enumerate(reference)}
     arrays |= to_arrays(find_parts(source.model, data.held_out.samples))
     np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
@@ -338,4 +338,4 @@ def _forms(backends: Sequence[str], rows: Sequence[str]) -> tuple[table.Form, ..
     """The ONNX forms that these rows run."""
     keys = {name.partition(" ")[0] for name in rows}
     forms = table.forms() if READS_ONNX & set(backends) else ()
-    return tuple(each for each in forms if not keys or each.key in keys or each.key == table.FLOAT)
+    return tuple(form for form in forms if not keys or form.key in keys or form.key == table.FLOAT)

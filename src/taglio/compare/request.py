@@ -1,16 +1,14 @@
 """The protocol between taglio and its workers. Standard library only; see supervise.py and workers/.
 
-A worker reads one JSON file, the `Request`, and writes one JSON object per line:
+A worker reads one JSON file, the `Request`, marks the row that it opens or runs (`workers/marker.py`), and writes one
+JSON object per line. If it is silent for too long, or dies, the marked row is at fault:
 
     {"event": "versions", "versions": {...}}     once the back end is loaded
-    {"event": "start", "row": ID}                opening a row; silence after it counts against the row's limit
     {"event": "checked", "row": ID, ...}         the fields of `Checked`
     {"event": "refused", "row": ID, "status": …, "reason": …}
-    {"event": "run", "row": ID}                  about to time a row, first round
     {"event": "round", "first": …}               waits for a line on standard input while the reference runs
     {"event": "timed", "row": ID, ...}           the fields of `Latency`
     {"event": "layer", ...}                      the fields of `Layer`
-    {"event": "support", ...}                    the fields of `Support`
     {"event": "failed", "status": …, "reason": …}  the back end as a whole cannot go on
     {"event": "written", ...}                    answer to a conversion
     {"event": "done"}
@@ -32,7 +30,7 @@ KINDS = {
     "torch": "PyTorch",
     "huggingface": "a Hugging Face model",
 }
-Task = Literal["rows", "layers", "support", "convert", "reference", "versions"]
+Task = Literal["rows", "layers", "convert", "reference", "versions"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from taglio.compare.recommend import Drift
-from taglio.compare.row import Layer, Row, Support
+from taglio.compare.ranking import Drift
+from taglio.compare.row import Layer, Row
 from taglio.profile.machine import Machine
 
 COMPARISON = "comparison"
@@ -27,8 +27,9 @@ class Comparison:
 
     `silence_s` is the timeout per row, `memory_limit_bytes` the limit of a back end's process (None: this system does
     not report memory per process, so nothing is limited). `versions` are by back end. `absent` gives, by back end, the
-    reason why it has no layers. `kept` rows come from an earlier, interrupted run of the comparison; `stopped` means
-    that this one was interrupted, too. `emitted` is the file of the row whose model was asked for.
+    reason why it has no layers. `recommended` is the id of the fastest row within `max_error`, "" if there is none.
+    `kept` rows come from an earlier, interrupted run of the comparison; `stopped` means that this one was interrupted,
+    too. `emitted` is the file of the row whose model was asked for.
     """
 
     model: str
@@ -48,9 +49,8 @@ class Comparison:
     rows: tuple[Row, ...]
     layers: tuple[Layer, ...]
     absent: dict[str, str]
-    support: tuple[Support, ...]
     drift: Drift | None
-    recommendation: str
+    recommended: str
     kept: int
     stopped: bool
     wall_s: float

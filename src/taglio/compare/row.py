@@ -31,7 +31,8 @@ class Wanted:
     `method`: float32, float16, bfloat16, dynamic, static, qat, mixed, … `format`: how the model holds int8 (qdq,
     qoperator, tflite, eager, fx, pt2e). `types`: activation and weight types, such as u8s8. `engine`: what computes it.
     `blocks`: which part is quantised. `symmetric` and `per_channel` are None if not applicable. `file` is the ONNX file
-    written for it, if any. `refusal` is the reason why an impossible row cannot exist.
+    written for it, if any. `refusal` is the reason why an impossible row cannot exist. `max_error` is the
+    limit of a row that is made to keep one.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Wanted:
     blocks: str = ""
     file: str = ""
     refusal: str = ""
+    max_error: float | None = None
 
     @property
     def baseline(self) -> bool:
@@ -126,14 +128,3 @@ class Layer:
     def speedup(self) -> float | None:
         """Float seconds divided by int8 seconds."""
         return self.float_s / self.int8_s if self.float_s is not None and self.int8_s else None
-
-
-@dataclass(frozen=True, slots=True)
-class Support:
-    """Whether one method of a back end quantises one operator, found by trying; `reason` if not."""
-
-    backend: str
-    way: str
-    operator: str
-    works: bool
-    reason: str = ""

@@ -65,14 +65,13 @@ def measure_rows(
     collected = _Collected(request, progress, keep, reference)
     waiting = list(request.rows)
     while waiting:
-        collected.current = ""
         ended = run_worker(interpreter, replace(request, rows=tuple(waiting)), limits, collected.handle, main)
         left = [wanted for wanted in waiting if wanted.id not in collected.ended]
         if not ended.status or not left:
             break
         index, _ = Marker(Path(request.folder) / "marker").read()
-        culprit = waiting[index].id if 0 <= index < len(waiting) else collected.current
-        lost = [wanted.id for wanted in left if wanted.id == culprit] or [wanted.id for wanted in left]
+        marked = waiting[index].id if index >= 0 else ""
+        lost = [wanted.id for wanted in left if wanted.id == marked] or [wanted.id for wanted in left]
         for row in lost:
             collected.end(row, status=ended.status, reason=ended.reason)
         waiting = [wanted for wanted in left if wanted.id not in lost]
@@ -81,18 +80,18 @@ def measure_rows(
 
 def collect(interpreter: Path, request: Request, limits: Limits, kind: str) -> tuple[list[dict[str, Any]], str]:
     """The events of a `kind` that a worker reported, and the reason if it stopped early."""
-    found: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     failures: list[str] = []
 
     def handle(event: dict[str, Any]) -> None:
         name = event.pop("event")
         if name == kind:
-            found.append(event)
+            events.append(event)
         elif name == "failed":
             failures.append(event["reason"])
 
     ended = run_worker(interpreter, request, limits, handle)
-    return found, "; ".join([*failures, f"{ended.status}: {ended.reason}"] if ended.status else failures)
+    return events, "; ".join([*failures, f"{ended.status}: {ended.reason}"] if ended.status else failures)
 
 
 def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[str, Any], str]:
@@ -111,7 +110,6 @@ class _Collected:
         self.rows = {wanted.id: Row(wanted, "failed", lost, None, None) for wanted in request.rows}
         self.ended: set[str] = set()
         self.versions: dict[str, str] = {}
-        self.current = ""
         self._backend, self._progress, self._keep, self._reference = request.backend, progress, keep, reference
         self._reference_s: list[float] = []
 
@@ -119,8 +117,6 @@ class _Collected:
         kind, row = event.pop("event"), event.pop("row", "")
         if kind == "versions":
             self.versions = event["versions"]
-        elif kind in ("start", "run"):
-            self.current = row
         elif kind == "checked" and self.rows[row].checked is None:
             # The first check counts: a worker that took another's place may have no float row to compare with.
             checked = Checked(**(event | {"notes": tuple(event["notes"])}))
@@ -133,12 +129,13 @@ class _Collected:
         elif kind == "refused":
             self.end(row, **event)
         elif kind == "failed":
-            for each in self.rows.keys() - self.ended:
-                self.rows[each] = replace(self.rows[each], **event)
+            for lost in self.rows.keys() - self.ended:
+                self.rows[lost] = replace(self.rows[lost], **event)
             self.ended = set(self.rows)
         if self._progress and kind in ("checked", "timed", "refused"):
             rows = self.rows.values()
-            done = sum((each.checked is not None or each.wanted.id in self.ended) + bool(each.latency) for each in rows)
+            opened = sum(result.checked is not None or result.wanted.id in self.ended for result in rows)
+            done = opened + sum(result.latency is not None for result in rows)
             self._progress(self._backend, done, 2 * len(rows))
 
     def end(self, row: str, **how: Any) -> None:
@@ -191,19 +188,19 @@ def _listen(
     threading.Thread(target=_forward, args=(process.stdout, lines), daemon=True).start()
     marker, seen, quiet_s = Marker(folder / "marker"), -1, 0.0
     while True:
-        asked = time.monotonic()
+        asked_s = time.monotonic()
         try:
             line = lines.get(timeout=_POLL_S)
         except queue.Empty:
             # Time in which this process itself was delayed does not count as silence.
-            quiet_s += min(time.monotonic() - asked, 5 * _POLL_S)
+            quiet_s += min(time.monotonic() - asked_s, 5 * _POLL_S)
             _, count = marker.read()
             if count != seen:
                 seen, quiet_s = count, 0.0
             line = ""
-        if (held := resident_bytes(process.pid) or 0) > limits.memory_bytes:
-            told = f"held {size_text(held)}, the limit is {size_text(limits.memory_bytes)}"
-            return Ended("out of memory", told)
+        if (used_bytes := resident_bytes(process.pid) or 0) > limits.memory_bytes:
+            reason = f"held {size_text(used_bytes)}, the limit is {size_text(limits.memory_bytes)}"
+            return Ended("out of memory", reason)
         if quiet_s > limits.timeout_s:
             return Ended("stuck", f"no response for {limits.timeout_s:.0f} s: it was stopped")
         if line == "":
@@ -252,7 +249,7 @@ def _post_mortem(code: int, log: Path, kills_before: int) -> Ended:
         return Ended("killed", f"its process was killed (signal 9){said}")
     if code >= 0:
         return Ended("crashed", f"its process ended with exit code {code}{said}")
-    name = next((each.name for each in signal.Signals if each == -code), f"signal {-code}")
+    name = next((number.name for number in signal.Signals if number == -code), f"signal {-code}")
     return Ended("crashed", f"its process died from {name}{said}")
 
 
@@ -288,6 +285,7 @@ def _variables(threads: int, folder: Path) -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_USE_LEGACY_KERAS": "1" if folder.name == "qkeras" else "0",
         **({} if folder.name in _ON_GPU else {"CUDA_VISIBLE_DEVICES": ""}),
+        **({"CI": "true", "NNCF_CI": "1"} if folder.name == "nncf" else {}),  # so that it sends no usage data
         "TMPDIR": tempfile.gettempdir(),
         "PYTHONDONTWRITEBYTECODE": "1",
     }

@@ -1,6 +1,6 @@
 """The rows of each back end, as one explicit table. Measures and writes nothing.
 
-Impossible rows are in the table too, with their reason, so that a comparison never omits one silently.
+A form of the model that could not be written is a row too, with the reason. What no Linux CPU can run has no row.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,15 @@ from taglio.runtimes import cuda
 
 FLOAT = "float32"
 FASTER = "speed-up > 1"
+# Why a back end has no times of layers.
+NO_LAYERS = {
+    "nncf": "its models run in OpenVINO: see openvino",
+    "onnxsim": "its models run in ONNX Runtime: see onnxruntime",
+    "openvino-ep": "the provider shows one kernel per partition: see openvino for the operators inside",
+    "qkeras": "QKeras computes on rounded floats, so its layers have no int8 time: see litert for its TFLite",
+}
 PROVIDER = " for the provider"
 _TOP_FLOPS = (10, 20)
-_S8U8 = "ONNX Runtime has no kernel for s8 activations with u8 weights: use s8s8"
 _TYPES: tuple[tuple[ActivationType, ActivationType], ...] = (("u8", "u8"), ("u8", "s8"), ("s8", "s8"))
 _FORMATS: tuple[Format, ...] = ("qdq", "qoperator")
 _BOTH = (False, True)
@@ -25,26 +31,10 @@ _BOTH = (False, True)
 # ---- LiteRT
 _CONVERTER, _QUANTIZER = "TFLite converter", "ai-edge-quantizer"
 _KERNELS = {"": "XNNPACK", " built-in": "built-in kernels", " reference": "reference kernels"}
-# Delegates in LiteRT's documentation, and the library that load_delegate would need.
-_DELEGATES = {
-    "GPU delegate": "libtensorflowlite_gpu_delegate.so",
-    "Hexagon": "libhexagon_delegate.so",
-    "Edge TPU": "libedgetpu.so.1",
-    "Flex": "libtensorflowlite_flex.so",
-}
-_ELSEWHERE = {
-    "NNAPI": "Android only: it has no library on this system and no Python interface",
-    "Core ML": "Apple systems only: it has no library on this system and no Python interface",
-    "stable delegates": "the interface exists for C, C++ and Java, not for Python",
-}
 
 # ---- PyTorch
 ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
 _INDUCTOR = "inductor (x86)"
-_PT2E_ONLY = (
-    "the only PT2E quantizer in PyTorch and torchao is X86InductorQuantizer, with per-channel symmetric weights and "
-    "affine activations: other engines' quantizers come with ExecuTorch"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +89,19 @@ def _scheme(form: Format, activation: ActivationType, weight: ActivationType, sy
     return Scheme(form, activation, weight, symmetry, weight_symmetric=whole, per_channel=channel)
 
 
-def rows_of(backend: str, files: Mapping[str, str], refusals: Mapping[str, str], threads: int) -> tuple[Wanted, ...]:
+def rows_of(
+    backend: str, files: Mapping[str, str], refusals: Mapping[str, str], threads: int, max_error: float
+) -> tuple[Wanted, ...]:
     """The rows of a back end. Each ONNX form's key is in either `files` or `refusals`, for back ends that read them."""
     match backend:
         case "onnxruntime":
             return _onnxruntime(files, refusals)
         case "openvino":
             return _openvino(files, refusals)
+        case "nncf":
+            return _nncf(max_error)
+        case "onnxsim":
+            return _onnxsim(max_error)
         case "openvino-ep":
             return _openvino_provider(files, refusals)
         case "litert":
@@ -128,9 +124,6 @@ def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple
     plain = partial(_row, "onnxruntime", form="onnx", types="f32", file=files[FLOAT])
     first, *others = [row(form, "CPU all") for form in forms()]
     levels = [plain(f"float32 {level}", FLOAT, engine=f"CPU {level}") for level in ("none", "basic", "extended")]
-    impossible = [
-        _row("onnxruntime", f"{form}-s8u8", "static", form, "s8u8", "CPU all", refusal=_S8U8) for form in _FORMATS
-    ]
     at = [
         row(form, f"CPU {level}", f" {level}")
         for form in static_forms()
@@ -142,7 +135,7 @@ def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple
         plain("float32 cuda tf32", FLOAT, engine=cuda.TF32),
         _row("onnxruntime", "float16 cuda", "float16", "onnx", "f16", cuda.F16, file=files[FLOAT]),
     ]
-    return (first, *levels, *others, *at, *impossible, *gpu)
+    return (first, *levels, *others, *at, *gpu)
 
 
 def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
@@ -159,6 +152,33 @@ def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wa
         if form.key in ("qdq-u8s8-sym-pc", "qdq-s8s8-sym-pc", "qdq-u8s8-asym-pc")
     ]
     return (row(forms()[0], "CPU plugin"), *hints, *rows, *beside)
+
+
+def _nncf(max_error: float) -> tuple[Wanted, ...]:
+    """NNCF's presets and accuracy control, and weights alone: in OpenVINO, with float parts in float32 or bfloat16."""
+    row = partial(_row, "nncf")
+    static = {"performance": True, "mixed": False, "transformer": False}
+    weights = {"int8_asym": "f32u8", "int8_sym": "f32s8", "int4_asym": "f32u4", "int4_sym": "f32s4"}
+    rows = [row(FLOAT, FLOAT, "onnx", "f32", "CPU plugin")]
+    for engine, suffix in (("CPU plugin", ""), ("CPU plugin, bf16", " + bf16")):
+        rows += [
+            row(f"{form}{suffix}", "static", form, "u8s8", engine, symmetric=symmetric, per_channel=True)
+            for form, symmetric in static.items()
+        ]
+        rows.append(
+            row(f"accuracy-control{suffix}", "mixed", "accuracy control", "u8s8", engine, symmetric=True,
+                per_channel=True, max_error=max_error)
+        )  # fmt: skip
+        rows += [
+            row(f"{form.replace('_', '-')}-weights{suffix}", "weights only", form, types, engine)
+            for form, types in weights.items()
+        ]
+    return tuple(rows)
+
+
+def _onnxsim(max_error: float) -> tuple[Wanted, ...]:
+    row = partial(_row, "onnxsim", form="onnx", engine="CPU all")
+    return (row(FLOAT, FLOAT, types="f32"), row("recommended", "recommended", types="", max_error=max_error))
 
 
 def _openvino_provider(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
@@ -180,16 +200,16 @@ def _onnx_row(
 ) -> Wanted:
     scheme = form.scheme
     row = partial(_row, backend, f"{form.key}{suffix}", form.method, engine=engine)
-    found: dict[str, Any] = {"file": files.get(form.key, ""), "refusal": refusals.get(form.key, "")}
+    source: dict[str, Any] = {"file": files.get(form.key, ""), "refusal": refusals.get(form.key, "")}
     if scheme is None:
-        return row("onnx", "f16" if form.method == "float16" else "f32", **found)
+        return row("onnx", "f16" if form.method == "float16" else "f32", **source)
     return row(
         "onnx" if form.method == "dynamic" else scheme.format,
         f"{scheme.activation}{scheme.weight}",
         symmetric=scheme.activation_symmetry == "symmetric",
         per_channel=scheme.per_channel,
         blocks=form.blocks,
-        **found,
+        **source,
     )
 
 
@@ -197,7 +217,7 @@ def _litert(threads: int) -> tuple[Wanted, ...]:
     row = partial(_row, "litert")
     fast: dict[str, Any] = {"symmetric": True, "per_channel": True}
 
-    def each(key: str, method: str, types: str, count: int, **how: Any) -> list[Wanted]:
+    def kernels_of(key: str, method: str, types: str, count: int, **how: Any) -> list[Wanted]:
         kernels = [*_KERNELS.items()][:count]
         kernels += [(" 1 thread", "XNNPACK, 1 thread")] if count == len(_KERNELS) and threads > 1 else []
         return [row(f"{key}{suffix}", method, _CONVERTER, types, engine, **how) for suffix, engine in kernels]
@@ -208,18 +228,15 @@ def _litert(threads: int) -> tuple[Wanted, ...]:
     def quantizer(key: str, method: str, types: str) -> Wanted:
         return row(f"{key}-aeq", method, _QUANTIZER, types, "XNNPACK", blocks="all", **fast)
 
-    def plain(name: str, engine: str, refusal: str = "") -> Wanted:
-        return row(f"float32 {name}", FLOAT, _CONVERTER, "f32", engine, refusal=refusal)
-
     return (
-        *each(FLOAT, FLOAT, "f32", 3),
-        plain("CompiledModel", "CompiledModel CPU"),
-        *each("float16", "float16", "f16", 2),
-        *each("dynamic", "dynamic", "f32s8", 2, **fast),
-        *each("int8", "static", "s8s8", 3, symmetric=False, per_channel=True),
+        *kernels_of(FLOAT, FLOAT, "f32", 3),
+        row("float32 CompiledModel", FLOAT, _CONVERTER, "f32", "CompiledModel CPU"),
+        *kernels_of("float16", "float16", "f16", 2),
+        *kernels_of("dynamic", "dynamic", "f32s8", 2, **fast),
+        *kernels_of("int8", "static", "s8s8", 3, symmetric=False, per_channel=True),
         static("int8-pt", _CONVERTER, per_channel=False),
         static("int8-io", f"{_CONVERTER}, int8 in and out"),
-        *each("int16x8", "int16x8", "s16s8", 2, **fast),
+        *kernels_of("int16x8", "int16x8", "s16s8", 2, **fast),
         static("int8-aeq", _QUANTIZER, blocks="all"),
         static("int8-aeq-pt", _QUANTIZER, per_channel=False, blocks="all"),
         quantizer("dynamic", "dynamic", "f32s8"),
@@ -227,9 +244,6 @@ def _litert(threads: int) -> tuple[Wanted, ...]:
         quantizer("int16x8", "int16x8", "s16s8"),
         *(static(f"mixed-top-{count}", _QUANTIZER, blocks=f"top-flops:{count}") for count in _TOP_FLOPS),
         static("mixed-faster", _QUANTIZER, blocks=FASTER),
-        *(plain(name, f"CompiledModel {name}") for name in ("GPU", "NPU")),
-        *(plain(name, f"delegate {library}") for name, library in _DELEGATES.items()),
-        *(plain(name, "delegate", why) for name, why in _ELSEWHERE.items()),
     )
 
 
@@ -260,14 +274,8 @@ def _pytorch() -> tuple[Wanted, ...]:
             trained.append(row(key, method, form, "u8s8", engine, symmetric=symmetric, per_channel=channel))
     affine = partial(row, form="pt2e", types="u8s8", symmetric=False, per_channel=True)
     reference = affine("pt2e-static reference", "static", engine="x86 eager")
-    exported = [affine(f"pt2e-{each}-asym-pc", each, engine=_INDUCTOR) for each in ("static", "dynamic", "qat")]
-    refused = partial(affine, method="static", refusal=_PT2E_ONLY)
-    others = [
-        *(refused(f"pt2e {engine}", engine=engine) for engine in ENGINES[1:]),
-        refused("pt2e per tensor", engine=_INDUCTOR, per_channel=False),
-        refused("pt2e symmetric", engine=_INDUCTOR, symmetric=True),
-    ]
-    return (*eager, *dynamic, *trained, reference, *compiled, *exported, *others)
+    exported = [affine(f"pt2e-{method}-asym-pc", method, engine=_INDUCTOR) for method in ("static", "dynamic", "qat")]
+    return (*eager, *dynamic, *trained, reference, *compiled, *exported)
 
 
 def _qkeras() -> tuple[Wanted, ...]:

@@ -79,8 +79,8 @@ def write(
     too_large = dict[str, str]()
     if limit_bytes is not None and needed > limit_bytes:
         why = f"ONNX Runtime's tools need an estimated {size_text(needed)} to write it: raise the memory limit"
-        too_large = {each.key: why for each in forms if _by_tools(each)}
-        forms = tuple(each for each in forms if each.key not in too_large)
+        too_large = {form.key: why for form in forms if _by_tools(form)}
+        forms = tuple(form for form in forms if form.key not in too_large)
     key = hashlib.sha256(f"{identity} {forms} {folder.resolve()}".encode()).hexdigest()
     try:
         kept = artifact.load(folder / _WRITTEN, _KIND, Written, model_sha256=source.model.sha256)
@@ -109,8 +109,8 @@ def write(
         if (other := with_activation(proto)) is not None:
             keep(form.key + PROVIDER, other)
         saturating = form.scheme is not None and form.scheme.may_saturate and sums_saturate(instructions())
-        if notes := [each for each in (note, _SATURATES if saturating else "") if each]:
-            done.notes[form.key] = "; ".join(notes)
+        if notes := "; ".join(filter(None, (note, _SATURATES if saturating else ""))):
+            done.notes[form.key] = notes
     make_room(limit_bytes)
     artifact.save(folder / _WRITTEN, _KIND, source.model.sha256, done)
     return done

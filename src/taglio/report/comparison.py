@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from taglio.compare.recommend import best, seconds, standings
+from taglio.compare.ranking import seconds, standings
 from taglio.compare.result import COMPARISON, Comparison
 from taglio.compare.row import Layer, Row
 from taglio.errors import plural
@@ -35,24 +35,32 @@ def render(result: Comparison) -> tuple[str, list[str]]:
         Section("standings", _fastest(result), [lambda: _standings(result)]),
         *(Section(backend, backend, [partial(_backend, result, backend)]) for backend in result.backends),
     ]
-    heading, advice = Heading("Every back end, measured", 1), Text(result.recommendation, "lede")
+    heading, advice = Heading("Every back end, measured", 1), Text(_answer(result), "lede")
     top: list[written.Draw] = [lambda: [heading, advice, _conditions(result)]]
     return written.render(f"{result.model} compared – taglio", result.model, top, sections)
 
 
 def show(result: Comparison, page: Path | None) -> None:
-    """Print the conditions, the rows and layers of every back end, and the recommendation."""
+    """Print the conditions, the rows and layers of every back end, and the fastest rows."""
     console.say(f"{result.model} ({result.kind})")
     console.show([_conditions(result)])
     for backend in result.backends:
         console.show([Heading(backend), *_backend(result, backend, brief=True)])
-    if len(result.backends) > 1:
-        console.show([Heading(_fastest(result)), *_standings(result)])
-    console.say(f"\n{result.recommendation}")
+    console.show([Heading(_fastest(result)), *_standings(result)])
+    console.say(f"\n{_answer(result)}")
     if result.emitted:
         console.say(f"wrote the model of this row to {result.emitted}")
     wrote = f"; wrote {page} and {page.with_suffix('.json')}" if page else ""
     console.say(f"took {result.wall_s:.0f} s{wrote}")
+
+
+def _answer(result: Comparison) -> str:
+    limit = f"an error of {percent(result.max_error)}"
+    return (
+        f"The fastest row within {limit} is {result.recommended}."
+        if result.recommended
+        else f"No row is within {limit}."
+    )
 
 
 def _conditions(result: Comparison) -> Items:
@@ -85,7 +93,6 @@ def _plots(result: Comparison) -> list[Part]:
     rows = [row for row in result.rows if row.latency is not None and row.checked is not None]
     if not rows:
         return [Text("No row was measured.", "absent")]
-    chosen = best(result.rows, result.max_error, result.drift)
 
     def milliseconds(row: Row) -> float:
         return seconds(row, result.drift) * 1e3
@@ -99,9 +106,10 @@ def _plots(result: Comparison) -> list[Part]:
             index = result.backends.index(row.wanted.backend)
             error = (row.checked.error_to_original or 0.0) * 100 if row.checked else 0.0
             text = f"{row.wanted.id}\n{milliseconds(row):.2f} ms, {error:.3f} %, {megabytes(row):.2f} MB"
-            symbol, label = _SYMBOLS[index % len(_SYMBOLS)], row.wanted.id if row is chosen else ""
+            chosen = row.wanted.id == result.recommended
+            symbol, label = _SYMBOLS[index % len(_SYMBOLS)], row.wanted.id if chosen else ""
             drawn = error if error >= _NOTHING else 0.0
-            marks.append(Mark(value(row), drawn, f"b{index % _COLORS}", text, label, symbol, ring=row is chosen))
+            marks.append(Mark(value(row), drawn, f"b{index % _COLORS}", text, label, symbol, ring=chosen))
         broken = 0.0 < result.max_error * 100 < max((mark.y for mark in marks), default=0.0)
         limit = (result.max_error * 100, f"limit {percent(result.max_error)}") if broken else None
         axis = Axis("error against the original, %", "log", zero=True)
@@ -113,8 +121,8 @@ def _plots(result: Comparison) -> list[Part]:
         count = sum(row.latency is not None for row in own)
         if count:
             legend.append((f"c{index % _COLORS}", f"{backend}: {count} of {len(own)}"))
-    if chosen is not None:
-        legend.append(("ring", f"recommended: {chosen.wanted.id}"))
+    if result.recommended:
+        legend.append(("ring", f"recommended: {result.recommended}"))
     note = Text(f"Hover over a point to see its row. Errors below {_NOTHING:g} % are drawn at 0.", "small")
     latency, disk = scatter("latency per inference, ms", milliseconds), scatter("size of the model, MB", megabytes)
     return [Legend(legend), note, Columns([[latency], [disk]])]
@@ -127,13 +135,13 @@ def _fastest(result: Comparison) -> str:
 def _standings(result: Comparison) -> list[Part]:
     head = ("back end", "row", "latency", "× float", "× ORT", "error against the original", "size", "rows measured")
     rows: list[Sequence[object]] = []
-    for each in standings(result.rows, result.backends, result.max_error):
+    for standing in standings(result.rows, result.backends, result.max_error):
         cells: tuple[object, ...] = ("none", *[MISSING] * 5)
-        if each.row is not None and each.row.latency is not None and each.row.checked is not None:
-            latency, checked = each.row.latency, each.row.checked
-            speeds = (ms(each.seconds), times(latency.speedup), times(latency.against_reference))
-            cells = (_short(each.row), *speeds, percent(checked.error_to_original), size(checked.size_bytes))
-        rows.append((each.backend, *cells, f"{each.measured} of {each.total}"))
+        if standing.row is not None and standing.row.latency is not None and standing.row.checked is not None:
+            latency, checked = standing.row.latency, standing.row.checked
+            speeds = (ms(standing.seconds), times(latency.speedup), times(latency.against_reference))
+            cells = (_short(standing.row), *speeds, percent(checked.error_to_original), size(checked.size_bytes))
+        rows.append((standing.backend, *cells, f"{standing.measured} of {standing.total}"))
     text = "Latency corrected for drift; × ORT is the speed relative to ONNX Runtime's float model in the same rounds."
     return [Text(text, "small"), Table(head, rows, words=frozenset({1}))]
 
@@ -143,17 +151,12 @@ def _backend(result: Comparison, backend: str, *, brief: bool = False) -> list[P
     rows = [row for row in result.rows if row.wanted.backend == backend]
     layers = [layer for layer in result.layers if layer.backend == backend]
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.get(backend, {}).items())
-    support = [each for each in result.support if each.backend == backend]
     parts: list[Part] = [Text(versions, "small")] if versions or not brief else []
     if not brief or any(row.status == "measured" for row in rows):
         parts.append(_rows(rows))
     parts += _reasons(rows, brief=brief)
-    if support and not brief:
-        cells = [(each.way, each.operator, "yes" if each.works else "no", each.reason) for each in support]
-        head = ("way", "operator", "works", "why not")
-        parts.append(Table(head, cells, "Quantisable operators, tried one by one", words=frozenset({1, 2, 3})))
     if layers:
-        slowest = sorted(layers, key=lambda each: -(each.float_s or 0.0))
+        slowest = sorted(layers, key=lambda layer: -(layer.float_s or 0.0))
         parts += [_layers(slowest, _LAYERS)] if brief else [_speedups(slowest), _layers(layers)]
     if backend in result.absent:
         parts.append(Text(f"Layers: {result.absent[backend]}", "absent"))
@@ -167,7 +170,7 @@ def _rows(rows: Sequence[Row]) -> Table:
     kept = [index for index, name in enumerate(head) if labelled or name != "top-1"]
     words = range(len(kept) - 5, len(kept))
     details = frozenset({words[1], words[2], words[4]})
-    cells = [[each[index] for index in kept] for each in map(_cells, rows)]
+    cells = [[cells_of_row[index] for index in kept] for cells_of_row in map(_cells, rows)]
     return Table([head[index] for index in kept], cells, words=frozenset(words), details=details)
 
 
@@ -187,13 +190,13 @@ def _cells(row: Row) -> tuple[object, ...]:
 
 def _reasons(rows: Sequence[Row], *, brief: bool) -> list[Part]:
     """Why rows were not measured, and notes on measured ones: each once, with its rows."""
-    found: dict[str, list[str]] = {}
+    rows_by_text: dict[str, list[str]] = {}
     for row in rows:
         texts = (f"{row.status}: {row.reason}",) if row.reason else row.checked.notes if row.checked else ()
-        for each in texts:
-            found.setdefault(each, []).append(_short(row))
+        for text in texts:
+            rows_by_text.setdefault(text, []).append(_short(row))
     items = []
-    for text, names in found.items():
+    for text, names in rows_by_text.items():
         more = len(names) - _NAMES if brief else 0
         named = f"{', '.join(names[:_NAMES])} and {more} more" if more > 0 else ", ".join(names)
         items.append((f"all {len(rows)} rows" if len(names) == len(rows) > 1 else named, text))
@@ -209,7 +212,7 @@ def _yes(value: bool | None) -> str:
 
 
 def _speedups(slowest: Sequence[Layer]) -> Part:
-    ratios = [(each.name, each.speedup) for each in slowest if each.speedup][:_BARS]
+    ratios = [(layer.name, layer.speedup) for layer in slowest if layer.speedup][:_BARS]
     if not ratios:
         return Text("No layer has both times.", "absent")
     bars = [Bar(name, 1.0, ratio, times(ratio), "int8" if ratio >= 1.0 else "float") for name, ratio in ratios]
@@ -219,9 +222,9 @@ def _speedups(slowest: Sequence[Layer]) -> Part:
 def _layers(layers: Sequence[Layer], first: int = 0) -> Table:
     head = ("layer", "kind", "MFLOPs", "output", "in int8", "float", "int8", "speed-up", "error alone", "note")
     rows = []
-    for each in layers:
-        flops = MISSING if each.flops is None else f"{each.flops / 1e6:.2f}"
-        sizes = [MISSING if count is None else size(count) for count in (each.float_bytes, each.int8_bytes)]
-        speed = (ms(each.float_s), ms(each.int8_s), times(each.speedup))
-        rows.append((each.name, each.kind, flops, *sizes, *speed, percent(each.error), each.note))
+    for layer in layers:
+        flops = MISSING if layer.flops is None else f"{layer.flops / 1e6:.2f}"
+        sizes = [MISSING if count is None else size(count) for count in (layer.float_bytes, layer.int8_bytes)]
+        speed = (ms(layer.float_s), ms(layer.int8_s), times(layer.speedup))
+        rows.append((layer.name, layer.kind, flops, *sizes, *speed, percent(layer.error), layer.note))
     return Table(head, rows, "Layer by layer", words=frozenset({1, 9}), details=frozenset({9}), first=first)

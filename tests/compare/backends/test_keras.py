@@ -15,12 +15,6 @@ def test_keras_layers(keras_model: tuple[Path, Path], tmp_path: Path) -> None:
     assert layers["relu"]["flops"] == 0  # as the notes found: TensorFlow counts no ReLU
     assert all(layer["float_s"] > 0 for layer in layers.values())
     assert all("alone as a sub-model" in layer["note"] for layer in layers.values())
-    for name, block in (("first", "Conv+Relu"), ("relu", "Conv+Relu"), ("second", "Conv+Relu"), ("skip", "Add")):
-        assert f"({block})" in layers[name]["note"], layers[name]["note"]
-    assert (
-        f"{size * (2 * 72 + 1)} operations; the ReLU is in the block, TensorFlow counts a bias"
-        in layers["second"]["note"]
-    )
 
 
 def test_qkeras(keras_model: tuple[Path, Path], tmp_path: Path) -> None:

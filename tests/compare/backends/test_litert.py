@@ -10,15 +10,6 @@ RUN = (
     *("float32 reference", "float16 built-in", "dynamic built-in", "int8 built-in", "int16x8 built-in"),
     *("int8-aeq-pt", "dynamic-aeq", "weights-aeq", "int16x8-aeq", "mixed-top-20"),
 )
-DELEGATES = {
-    "float32 GPU delegate": "load_delegate",
-    "float32 Hexagon": "load_delegate",
-    "float32 Edge TPU": "load_delegate",
-    "float32 Flex": "load_delegate",
-    "float32 NNAPI": "Android only",
-    "float32 Core ML": "Apple systems only",
-    "float32 stable delegates": "not for Python",
-}
 
 
 def test_from_onnx(few: tuple[Path, Path], tmp_path: Path) -> None:
@@ -31,7 +22,7 @@ def test_from_onnx(few: tuple[Path, Path], tmp_path: Path) -> None:
         assert found[key]["status"] == "measured", (key, shown(found[key]))
     for key in INT8:
         assert sum(found[key]["checked"]["int8_operators"].values()) > 0, key
-    told(found, RUN, DELEGATES)
+    told(found, RUN, {})
     selected = found["mixed-top-10"]["checked"]
     assert sum(selected["int8_operators"].values()) == 10
     assert "10 layers selected, 10 operators became int8" in selected["notes"]

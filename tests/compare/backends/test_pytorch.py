@@ -47,8 +47,7 @@ def test_every_way_on_every_engine(own: tuple[Any, Path]) -> None:
                 assert sum(found[key]["checked"]["int8_operators"].values()) > 0, key
                 assert found[key]["checked"]["error_to_float"] < 0.1, key
     assert found["pt2e-static reference"]["status"] == "measured", shown(found["pt2e-static reference"])
-    elsewhere = ("onednn", "fbgemm", "qnnpack", "per tensor", "symmetric")
-    told(found, ("bfloat16",), {f"pt2e {each}": "the only PT2E quantizer" for each in elsewhere})
+    told(found, ("bfloat16",), {})
 
 
 def test_compiled_forms_need_a_compiler(own: tuple[Any, Path]) -> None:
@@ -65,15 +64,6 @@ def test_gpu_rows_run_or_say_that_there_is_no_gpu(own: tuple[Any, Path]) -> None
     for key in ("float32 cuda", "float16 cuda"):
         if found[key]["status"] != "measured":
             told(found, (), {key: "no CUDA device here"})
-
-
-def test_operators_are_tried(own: tuple[Any, Path]) -> None:
-    tried = {(each["way"], each["operator"]): each for each in own[0]["support"]}
-    assert tried["fx static x86", "Conv2d"]["works"]
-    assert tried["eager dynamic x86", "LSTM"]["works"]
-    assert not tried["fx dynamic x86", "Conv2d"]["works"]
-    assert all(each["works"] or each["reason"] for each in tried.values())
-    assert len({way for way, _ in tried}) == 12
 
 
 def test_the_module_reaches_the_other_back_ends(own: tuple[Any, Path]) -> None:

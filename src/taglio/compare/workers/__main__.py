@@ -43,14 +43,11 @@ def main() -> int:
         tell("versions", versions={name: _version(name) for name in module.PACKAGES})
         if request.task in ("convert", "reference"):
             tell("written", **module.convert(request))
-        elif request.task in ("rows", "layers", "support"):
+        elif request.task in ("rows", "layers"):
             data = contract.load_data(request)
             backend = module.make(request, data)
             if request.task == "rows":
                 loop.rows(request, data, backend, tell, wait)
-            elif request.task == "support":
-                for support in backend.support():
-                    tell("support", **asdict(support))
             else:
                 for layer in backend.layers():
                     tell("layer", **asdict(layer))

@@ -37,17 +37,17 @@ def bind(reference: Sequence[Array], outputs: Sequence[Array]) -> Binding:
     free = list(range(len(outputs)))
     sources: list[tuple[int, tuple[int, ...]]] = []
     for position, wanted in enumerate(reference):
-        found = [
+        candidates = [
             (_distance(wanted, np.transpose(outputs[index], axes)), axes != tuple(range(wanted.ndim)), index, axes)
             for index in free
             if np.ndim(outputs[index]) == wanted.ndim
             for axes in permutations(range(wanted.ndim))
             if tuple(np.shape(outputs[index])[axis] for axis in axes) == wanted.shape
         ]
-        if not found:
+        if not candidates:
             shapes = ", ".join(str(list(np.shape(output))) for output in outputs)
             raise ValueError(f"no output fits output {position} of the original, {list(wanted.shape)}: found {shapes}")
-        _, _, index, axes = min(found)
+        _, _, index, axes = min(candidates)
         sources.append((index, axes))
         free.remove(index)
     return Binding(tuple(sources))
@@ -63,14 +63,14 @@ def arrange(sample: Sequence[Array], shapes: Sequence[Sequence[int]]) -> tuple[t
     for array, shape in zip(sample, shapes, strict=True):
         first, rest = range(array.ndim)[:1], range(array.ndim)[1:]
         options = ((*first, *rest), (*first, *rest[1:], *rest[:1]), (*first, *rest[-1:], *rest[:-1]))
-        fits = [each for each in options if array.transpose(each).shape == tuple(shape)]
+        fits = [axes for axes in options if array.transpose(axes).shape == tuple(shape)]
         if not fits:
             raise ValueError(f"takes an input of {list(shape)}, the data has {list(array.shape)}")
         moves.append(fits[0])
     return tuple(moves)
 
 
-def _distance(wanted: Array, found: Array) -> float:
-    a, b = np.asarray(wanted, np.float64), np.asarray(found, np.float64)
+def _distance(wanted: Array, output: Array) -> float:
+    a, b = np.asarray(wanted, np.float64), np.asarray(output, np.float64)
     distance = float(np.linalg.norm((a - b).ravel()) / max(float(np.linalg.norm(a.ravel())), 1e-30))
     return distance if np.isfinite(distance) else float("inf")

@@ -56,14 +56,15 @@ class Opened:
 
 
 def file_bytes(path: Path) -> int:
-    """Bytes of an ONNX file, with the weights that `artifact.write_model` put beside it."""
-    return sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*"))
+    """Bytes of an ONNX file, with the weights that `artifact.write_model` put beside it, or of an OpenVINO IR."""
+    pattern = f"{path.stem}.*" if path.suffix == ".xml" else f"{path.name}*"
+    return sum(file.stat().st_size for file in path.parent.glob(pattern))
 
 
 class Backend(Protocol):
     """One back end, made by its module's `make` from a request and its data: it converts, and may raise Refused.
 
-    For the tasks "layers" and "support" it has methods of these names, which give a `Layer` or `Support` at a time.
+    For the task "layers" it has a method of this name, which gives a `Layer` at a time, unless it is in `NO_LAYERS`.
     """
 
     def open(self, wanted: Wanted) -> Opened:
@@ -72,8 +73,8 @@ class Backend(Protocol):
 
 def load_data(request: Request) -> Data:
     """The arrays of a request."""
-    with np.load(request.arrays, allow_pickle=False) as found:
-        arrays = {name: found[name] for name in found.files}
+    with np.load(request.arrays, allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
 
     def samples(part: str, count: int) -> tuple[tuple[Array, ...], ...]:
         columns = [arrays[f"{part}_{index}"] for index in range(count) if f"{part}_{index}" in arrays]
@@ -95,8 +96,10 @@ def write_reference(request: Request, run: Run) -> dict[str, str]:
         columns = [arrays[f"held_out_{index}"] for index in range(len(request.inputs))]
     results = [run([column[index] for column in columns]) for index in range(len(columns[0]))]
     path = Path(request.folder) / "reference.npz"
-    found = {f"reference_{index}": np.stack([each[index] for each in results]) for index in range(len(results[0]))}
-    np.savez(path, **found)  # type: ignore[arg-type]
+    stacked = {
+        f"reference_{index}": np.stack([outputs[index] for outputs in results]) for index in range(len(results[0]))
+    }
+    np.savez(path, **stacked)  # type: ignore[arg-type]
     return {"path": str(path)}
 
 

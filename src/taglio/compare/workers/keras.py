@@ -14,7 +14,7 @@ import tensorflow as tf
 import tf2onnx
 from tensorflow.python.profiler import model_analyzer, option_builder
 
-from taglio.compare.request import KINDS, Known, Request, known_blocks
+from taglio.compare.request import KINDS, Request
 from taglio.compare.row import Layer, Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, median_s, one, write_reference
 from taglio.compare.workers.keras_file import load_keras
@@ -121,26 +121,23 @@ class Keras:
 
     def layers(self) -> Iterator[Layer]:
         """Operations by TensorFlow's profiler, seconds by wrapping calls in one inference. The note has the seconds of
-        the layer alone as a sub-model, and the block of the ONNX form that computes it."""
-        blocks = known_blocks(self._request)
+        the layer alone as a sub-model."""
         wrapped = self._wrapped()
         for layer in self._model.layers:
             if type(layer).__name__ == "InputLayer":
                 continue
-            own, alone = self._flops(layer), self._alone(layer)
-            block = _block_of(layer, blocks)
             elements = prod(int(each or 1) for each in tf.nest.flatten(layer.output)[0].shape)
             yield Layer(
                 backend="keras",
                 name=layer.name,
                 kind=type(layer).__name__,
-                flops=own,
+                flops=self._flops(layer),
                 float_bytes=4 * elements,
                 int8_bytes=None,
                 float_s=wrapped.get(layer.name),
                 int8_s=None,
                 error=None,
-                note=f"alone as a sub-model {alone * 1e3:.3f} ms; {_beside(layer, own, block)}",
+                note=f"alone as a sub-model {self._alone(layer) * 1e3:.3f} ms",
             )
 
     def _wrapped(self) -> dict[str, float]:
@@ -205,52 +202,6 @@ def _around_calls(model: Any, context: Callable[[str], AbstractContextManager[An
     finally:
         for layer, call in originals.items():
             layer.call = call
-
-
-def _block_of(layer: Any, blocks: Sequence[Known]) -> Known | None:
-    """The block with the most operations among those with an operator or tensor of the layer; if there is none, of the
-    BatchNormalization after it, whose name the converter gives to the convolution that it is folded into."""
-    behind = [getattr(node, "operation", None) or node.layer for node in layer._outbound_nodes]  # noqa: SLF001
-    norms = [each for each in behind if type(each).__name__ == "BatchNormalization"]
-    for name in (layer.name, *(each.name for each in norms)):
-        found = [block for block in blocks if any(n.startswith(f"{name}/") for n in (*block.operators, *block.outputs))]
-        if found:
-            return max(found, key=lambda block: block.flops)
-    return None
-
-
-def _beside(layer: Any, own: int, block: Known | None) -> str:
-    """The ONNX form's count for the same layer, and why it differs."""
-    kind = type(layer).__name__
-    if block is None:
-        gone = "no ONNX block has this layer's name"
-        if kind == "BatchNormalization":
-            return f"{gone}: it is folded into the convolution before it"
-        return f"{gone}: the operator after it pads" if kind.startswith("ZeroPadding") else gone
-    said = f"ONNX block {block.name} ({block.kind}): {block.flops} operations"
-    convolution = kind.endswith("Conv2D")
-    if block.flops == own and not (convolution and "Relu" in block.kind):  # a ReLU's count may cancel out a bias's
-        return said
-    reasons = []
-    if kind in ("ReLU", "Activation") and "Relu" in block.kind:
-        reasons.append("TensorFlow counts no operations for ReLU, taglio one per element")
-    if kind == "BatchNormalization":
-        reasons.append(
-            "folded into this convolution" if "Conv" in block.kind else "TensorFlow counts its preparation too"
-        )
-    if kind == "Dense" and "Softmax" not in block.kind and layer.activation.__name__ == "softmax":
-        reasons.append("its softmax is a separate block")
-    if convolution:
-        elements = prod(int(each or 1) for each in tf.nest.flatten(layer.output)[0].shape)
-        more = block.flops - own
-        if "Relu" in block.kind:
-            reasons.append("the ReLU is in the block")
-            more -= elements
-        if more == elements:
-            reasons.append("the folded BatchNormalization gave the convolution a bias")
-        elif more == -elements:
-            reasons.append("TensorFlow counts a bias, which the ONNX form left out because it is zero")
-    return said + (f"; {', '.join(reasons)}" if reasons else "")
 
 
 make = Keras

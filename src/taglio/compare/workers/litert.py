@@ -1,6 +1,5 @@
 """LiteRT: its interpreter with XNNPACK, built-in kernels or reference kernels; and its CompiledModel."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,16 +7,16 @@ from typing import Any
 
 import numpy as np
 from ai_edge_litert.compiled_model import CompiledModel, HardwareAccelerator
-from ai_edge_litert.interpreter import Interpreter, OpResolverType, load_delegate
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from taglio.compare.request import Request
 from taglio.compare.row import MOST_ALONE, NOT_ALONE, Layer, Wanted
 from taglio.compare.workers.binding import arrange
-from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, median_s
+from taglio.compare.workers.contract import Array, Data, Opened, Run, median_s
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.tflite_forms import Forms, graph
 from taglio.compare.workers.tflite_graph import Operator, TfliteGraph, random_inputs
-from taglio.errors import one_line, plural
+from taglio.errors import plural
 
 PACKAGES = ("ai-edge-litert", "tensorflow", "ai-edge-quantizer")
 _RESOLVERS = {
@@ -25,7 +24,6 @@ _RESOLVERS = {
     "built-in kernels": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
     "reference kernels": OpResolverType.BUILTIN_REF,
 }
-_ACCELERATORS = {"CPU": HardwareAccelerator.CPU, "GPU": HardwareAccelerator.GPU, "NPU": HardwareAccelerator.NPU}
 _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE", "CAST", "DENSIFY"})
 
 
@@ -39,16 +37,13 @@ class LiteRt:
 
     def open(self, wanted: Wanted) -> Opened:
         """The row's file, opened in an interpreter."""
-        kind, _, rest = wanted.engine.partition(" ")
-        if kind == "delegate":
-            self._try_delegate(rest)
         path = self._forms.path(wanted, self._chosen)
         operators = [each for each in graph(path).operators() if each.kind not in _CONVERSIONS]
         counts = Counter(each.kind for each in operators)
         int8 = Counter(each.kind for each in operators if _in_int8(each))
         notes = []
-        if kind == "CompiledModel":
-            run = self._compiled(path, rest)
+        if wanted.engine.startswith("CompiledModel"):
+            run = self._compiled(path)
         else:
             engine, _, threads = wanted.engine.partition(", ")
             interpreter = self._interpreter(path, engine, 1 if threads else self._request.threads)
@@ -146,16 +141,9 @@ class LiteRt:
 
         return run
 
-    def _compiled(self, path: Path, hardware: str) -> Run:
-        """LiteRT's newer interface, which supports accelerators in Python."""
-        try:
-            model = CompiledModel.from_file(str(path), hardware_accel=_ACCELERATORS[hardware])
-        except RuntimeError as error:
-            if hardware == "CPU":
-                raise
-            said = " ".join(re.sub(r"ERROR: |\[\S+:\d+\]|└", " ", str(error)).split())[:160]
-            reason = f"CompiledModel finds no {hardware} here that takes the model{': ' if said else ''}{said}"
-            raise Refused(reason, "missing") from error
+    def _compiled(self, path: Path) -> Run:
+        """LiteRT's newer interface, on the CPU."""
+        model = CompiledModel.from_file(str(path), hardware_accel=HardwareAccelerator.CPU)
         inputs, outputs = model.create_input_buffers(0), model.create_output_buffers(0)
         interpreter = self._interpreter(path, "built-in kernels", 1)
         details = interpreter.get_output_details()
@@ -171,13 +159,6 @@ class LiteRt:
             ]
 
         return run
-
-    def _try_delegate(self, library: str) -> None:
-        """Raise Refused if the delegate's library cannot be loaded, the only way to a delegate in Python."""
-        try:
-            load_delegate(library)
-        except (OSError, ValueError) as error:
-            raise Refused(f"load_delegate({library!r}): {one_line(error)}", "missing") from None
 
 
 def _in_int8(operator: Operator) -> bool:

@@ -42,8 +42,8 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
     """
     open_rows = _OpenRows(request, data, tell, wait)
     fresh = 0
-    for wanted in sorted(request.rows, key=lambda each: not each.baseline):
-        tell("start", row=wanted.id)
+    for wanted in sorted(request.rows, key=lambda row: not row.baseline):
+        open_rows.mark(wanted.id)
         try:
             opened = backend.open(wanted)
             checked = open_rows.check(wanted, opened)
@@ -86,17 +86,21 @@ class _OpenRows:
         self._again = False  # the baseline was already timed with an earlier group
         self.group: dict[str, Opened] = {}
 
+    def mark(self, row: str) -> None:
+        """Record that a row is about to open or to run."""
+        self._marker.set(self._order[row])
+
     def check(self, wanted: Wanted, opened: Opened) -> Checked:
         """Run a row on the held-out samples, and compare its outputs with the float row's and the original's."""
         data, notes = self._data, list(opened.notes)
         outputs = []
         for sample in data.held_out:
-            raw = [np.asarray(each) for each in opened.run(sample)]
+            raw = [np.asarray(output) for output in opened.run(sample)]
             if self._binding is None:
                 self._binding = bind(data.reference[0], raw)
-            outputs.append(tuple(np.array(each, copy=True) for each in self._binding(raw)))
+            outputs.append(tuple(np.array(output, copy=True) for output in self._binding(raw)))
         assert self._binding is not None
-        if not all(np.isfinite(np.asarray(each, np.float64)).all() for sample in outputs for each in sample):
+        if not all(np.isfinite(np.asarray(output, np.float64)).all() for sample in outputs for output in sample):
             raise Refused("its outputs are NaN or infinite on the held-out inputs", "failed")
         to_original = distance(data.reference, outputs, data.parts)
         if wanted.baseline:
@@ -107,7 +111,7 @@ class _OpenRows:
                     f"(limit {CONVERSION_TOLERANCE:.1%})"
                 )
         to_float = distance(self._float_outputs, outputs, data.parts) if self._float_outputs else None
-        notes += [each for each in (self._binding.note() if wanted.baseline else "", self._warning) if each]
+        notes += [note for note in (self._binding.note() if wanted.baseline else "", self._warning) if note]
         return Checked(
             opened.size_bytes,
             to_float,
@@ -127,14 +131,11 @@ class _OpenRows:
         rounds, done = 1 + FEWEST_ROUNDS, 0
         while done < rounds:
             if done:
-                self._marker.set(-1)
                 self._wait(done == 1)
             shuffle.shuffle(names := list(seconds))
             total_s = 0.0
             for name in names:
-                self._marker.set(self._order[name])
-                if not done:
-                    self._tell("run", row=name)
+                self.mark(name)
                 begun = time.perf_counter()
                 try:
                     seconds[name].append(timed(partial(self.group[name].run, sample)))
@@ -146,14 +147,13 @@ class _OpenRows:
                 affordable = int(request.budget_s * len(seconds) / max(1, len(request.rows)) / max(total_s, 1e-9))
                 rounds = 1 + max(FEWEST_ROUNDS, min(MOST_ROUNDS, affordable))
             done += 1
-        self._marker.set(-1)
-        counted = {name: each[1:] for name, each in seconds.items()}
+        counted = {name: samples[1:] for name, samples in seconds.items()}
         middle = median(counted[self._baseline]) if self._baseline in counted else None
         for name, samples in counted.items():
             if name == self._baseline and self._again:
                 continue  # reported with the first group; in later groups only compared with
             centre = median(samples)
-            spread = median(abs(each - centre) for each in samples)
+            spread = median(abs(sample_s - centre) for sample_s in samples)
             latency = Latency(centre, spread, float(np.percentile(samples, 95)), len(samples), middle)
             self._tell("timed", row=name, **asdict(latency))
         self.group = {name: opened for name, opened in self.group.items() if name == self._baseline}
@@ -167,8 +167,8 @@ def distance(
     """Relative L2 pooled over samples, the largest over `parts` (None: outputs); infinite if an output is not
     finite."""
     meter = Tally(parts or whole([str(index) for index in range(len(reference[0]))]))
-    for expected, found in zip(reference, outputs, strict=True):
-        meter.add(expected, found)
+    for expected, output in zip(reference, outputs, strict=True):
+        meter.add(expected, output)
     return meter.value()
 
 

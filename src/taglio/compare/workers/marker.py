@@ -1,4 +1,4 @@
-"""The row that is running, in a file mapped by two processes: writing it costs nothing while rows are timed."""
+"""The row that opens or runs, in a file mapped by two processes: writing it costs nothing while rows are timed."""
 
 import mmap
 import struct
@@ -8,7 +8,7 @@ _FORM = struct.Struct("<qq")
 
 
 class Marker:
-    """A row's index and an increasing count; the index is -1 while nothing runs."""
+    """A row's index and an increasing count; the index is -1 until the first row opens."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
@@ -17,7 +17,7 @@ class Marker:
             self._map = mmap.mmap(file.fileno(), _FORM.size)
 
     def set(self, index: int) -> None:
-        """Record that row `index` is about to run."""
+        """Record that row `index` is about to open or to run."""
         _, count = self.read()
         self._map[:] = _FORM.pack(index, count + 1)
 

@@ -38,5 +38,5 @@ class OnnxRuntime(Sessions):
         def run(sample: Sequence[Array]) -> list[Array]:
             return session.run(None, dict(zip(names, sample, strict=True)))
 
-        told = [f"{count} {kind} on the CPU" for kind, count in session.on_cpu().most_common()]
-        return Opened(run, file_bytes(path), notes=tuple(told), file=str(path))
+        notes = [f"{count} {kind} on the CPU" for kind, count in session.on_cpu().most_common()]
+        return Opened(run, file_bytes(path), notes=tuple(notes), file=str(path))

@@ -22,7 +22,7 @@ _HINTS = {"bfloat16": "bf16", "float16": "f16"}
 _INT8 = frozenset({"i8", "u8"})
 # Parts of a compiled graph that hold or move values.
 _STILL = frozenset(
-    {"Input", "Output", "Const", "Constant", "Parameter", "Result", "Reorder", "FakeQuantize", "Reference"}
+    {"Input", "Output", "Const", "Constant", "Convert", "Parameter", "Result", "Reorder", "FakeQuantize", "Reference"}
 )
 _RUNS = 10
 _LAYER_FORM = "qdq-u8s8-sym-pc"
@@ -56,7 +56,9 @@ class OpenVino:
         int8 = Counter(part.kind for part in parts if part.precision in _INT8)
         notes = []
         if hint != "f32" and not any(part.precision == hint for part in parts):
-            ran = ", ".join(f"{count} in {each}" for each, count in Counter(part.precision for part in parts).items())
+            ran = ", ".join(
+                f"{count} in {precision}" for precision, count in Counter(part.precision for part in parts).items()
+            )
             notes.append(f"{hint} was requested, but no part of the compiled graph uses it: {ran}")
         return Opened(run, file_bytes(Path(wanted.file)), dict(counts), dict(int8), tuple(notes), wanted.file)
 

@@ -1,11 +1,9 @@
 """ONNX Runtime with the OpenVINO provider: how many partitions the provider took, and what was left to the CPU."""
 
-from collections.abc import Iterator
-
 import onnxruntime as ort
 
 from taglio.compare.request import Request
-from taglio.compare.row import Layer, Wanted
+from taglio.compare.row import Wanted
 from taglio.compare.workers.contract import Data, Opened, Refused
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.sessions import Sessions
@@ -54,10 +52,6 @@ class OpenVinoProvider:
         note += f"; left to the CPU provider: {', '.join(f'{v} {k}' for k, v in left.items())}" if left else ""
         int8 = {name: count for name, count in opened.int8_operators.items() if name in left}
         return Opened(opened.run, opened.size_bytes, left, int8, (note,), wanted.file)
-
-    def layers(self) -> Iterator[Layer]:
-        """None: a compiled partition is one kernel."""
-        raise Refused("the provider shows one kernel per partition: see openvino for the operators inside")
 
 
 def _options(threads: int, precision: str) -> dict[str, str]:

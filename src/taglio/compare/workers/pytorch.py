@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from taglio.compare.request import Request
-from taglio.compare.row import MOST_ALONE, NOT_ALONE, Layer, Support, Wanted
-from taglio.compare.workers import torch_model, torch_support
+from taglio.compare.row import MOST_ALONE, NOT_ALONE, Layer, Wanted
+from taglio.compare.workers import torch_model
 from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, write_reference
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.torch_forms import Int8Watch, alone, quantize
@@ -94,10 +94,6 @@ class PyTorch:
         if not watch.int8:
             raise Refused("no operator became int8: this method supports none of the model's")
         return Opened(_runner(module, engine), size, dict(watch.operators), dict(watch.int8))
-
-    def support(self) -> Iterator[Support]:
-        """Which method quantises which operator, found by trying."""
-        yield from torch_support.tried(self._wide)
 
     def layers(self) -> Iterator[Layer]:
         """Every torch.nn layer of the module, timed by hooks inside one inference, float beside FX static (x86); for

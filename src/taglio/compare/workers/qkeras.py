@@ -5,7 +5,7 @@ tf_keras, which QKeras requires.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from math import ceil, log2
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from qkeras import QActivation, QConv2D, QDense, QDepthwiseConv2D, quantized_bit
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from taglio.compare.request import KINDS, Request
-from taglio.compare.row import Layer, Wanted
+from taglio.compare.row import Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused, one
 from taglio.errors import one_line
 
@@ -71,10 +71,6 @@ class QKeras:
         if quantized:
             notes = (*notes, "QKeras computes on floats rounded to its grid: no int8 kernel runs")
         return Opened(call, path.stat().st_size, dict(counts), {}, notes)
-
-    def layers(self) -> Iterator[Layer]:
-        """None: QKeras rounds floats, so a layer is no faster."""
-        raise Refused("QKeras computes on rounded floats, so its layers have no int8 time: see litert for its TFLite")
 
     def _quantized(self, bits: int) -> Any:
         """The model with QKeras' layers; activation ranges come from the calibration samples."""

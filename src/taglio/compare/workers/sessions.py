@@ -24,6 +24,8 @@ _LEVELS = {
 }
 _SUFFIX = "_kernel_time"
 _CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+# Kernels whose only int8 input, the weights, may be packed, and then is not in the profile.
+_PACKED = frozenset({"DynamicQuantizeMatMul", "MatMulIntegerToFloat", "DynamicQuantizeLSTM"})
 _INT8 = ("uint8", "int8")
 
 
@@ -77,4 +79,4 @@ def _computes_int8(args: dict[str, Any]) -> bool:
     if args["op_name"] in _CONVERSIONS:
         return False
     types = {kind for entry in args.get("input_type_shape", []) for kind in entry}
-    return bool(types & set(_INT8))
+    return args["op_name"] in _PACKED or bool(types & set(_INT8))

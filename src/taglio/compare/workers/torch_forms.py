@@ -1,4 +1,7 @@
-"""Quantise a PyTorch module: eager, FX or PT2E, dynamic, static or by training, for one engine. Times nothing."""
+"""Quantise a PyTorch module: eager, FX or PT2E, dynamic, static or by training, for one engine. Times nothing.
+
+PT2E, in torchao, is the present way. Eager mode and FX are in `torch.ao.quantization`, which is deprecated upstream.
+"""
 
 import copy
 import importlib

@@ -1,0 +1,46 @@
+"""NNCF's presets, weights and accuracy control on the float model."""
+
+from pathlib import Path
+
+import numpy as np
+
+from tests.compare.backends.conftest import compare, need, rows, saturating, shown, sound
+from tests.models import Sketch, saved
+
+PRESETS = ("performance", "mixed", "transformer")
+
+
+def test_presets_and_accuracy_control(few: tuple[Path, Path], tmp_path: Path) -> None:
+    need("nncf")
+    result = compare(tmp_path, *few, "nncf", "--max-error", "3%", "--emit", "nncf/mixed", "--layers")
+    found = rows(result, "nncf")
+    sound(found)
+    for key in (*PRESETS, "accuracy-control", "mixed + bf16", "int8-sym-weights", "int8-asym-weights"):
+        assert found[key]["status"] == "measured", (key, shown(found[key]))
+    float_bytes = found["float32"]["checked"]["size_bytes"]
+    for key in PRESETS:
+        checked = found[key]["checked"]
+        assert checked["int8_operators"]["Convolution"] > 10, key
+        assert 0 < checked["error_to_float"] < 0.2 or saturating(found[key]), key
+        assert checked["size_bytes"] < 0.6 * float_bytes
+    errors = {key: found[key]["checked"]["error_to_float"] for key in ("mixed", "accuracy-control")}
+    assert errors["accuracy-control"] < errors["mixed"]
+    assert "none of its weights became int4" in found["int4-sym-weights"]["reason"]  # a network of convolutions
+    emitted = Path(result["emitted"])
+    assert emitted.suffix == ".xml" and emitted.with_suffix(".bin").stat().st_size > 0.1 * float_bytes
+    assert "see openvino" in result["absent"]["nncf"]
+
+
+def test_matrix_products_have_weights_in_int4(tmp_path: Path) -> None:
+    need("nncf")
+    g = Sketch()
+    x = g.input("x", 1, 4, 256)
+    for _ in range(3):
+        x = g.op("Relu", g.op("MatMul", x, g.weight(256, 256)))
+    model = saved(g.model(g.rename(x, "y")), tmp_path)
+    np.savez(tmp_path / "data.npz", x=g.rng.normal(0, 1, (8, 4, 256)).astype(np.float32))
+    found = rows(compare(tmp_path / "out", model, tmp_path / "data.npz", "nncf"), "nncf")
+    sound(found)
+    for key in ("int4-sym-weights", "int4-asym-weights"):
+        assert found[key]["status"] == "measured", shown(found[key])
+        assert found[key]["checked"]["size_bytes"] < found["int8-sym-weights"]["checked"]["size_bytes"]

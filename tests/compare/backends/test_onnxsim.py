@@ -1,0 +1,27 @@
+"""The quantisation that onnxsim recommends."""
+
+from pathlib import Path
+
+from tests.compare.backends.conftest import compare, need, rows, shown, sound
+
+
+def test_recommended(few: tuple[Path, Path], tmp_path: Path) -> None:
+    need("onnxsim")
+    result = compare(tmp_path, *few, "onnxsim", "--max-error", "1%", "--emit", "onnxsim/recommended", "--layers")
+    found = rows(result, "onnxsim")
+    sound(found)
+    recommended = found["recommended"]
+    assert recommended["status"] == "measured", shown(recommended)
+    checked = recommended["checked"]
+    assert "on the calibration samples by onnxsim" in checked["notes"][0]
+    assert 0 < checked["error_to_float"] < 0.02
+    assert checked["int8_operators"] == {"DynamicQuantizeMatMul": 1}  # all that its dynamic scheme takes
+    assert checked["size_bytes"] < found["float32"]["checked"]["size_bytes"]
+    assert Path(result["emitted"]).exists()
+    assert "see onnxruntime" in result["absent"]["onnxsim"]
+
+
+def test_a_limit_that_no_scheme_keeps_is_said(few: tuple[Path, Path], tmp_path: Path) -> None:
+    need("onnxsim")
+    found = rows(compare(tmp_path, *few, "onnxsim", "--max-error", "1e-9"), "onnxsim")
+    assert "no scheme is within the limit" in found["recommended"]["checked"]["notes"][0]
