@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from taglio.cluster.devices import Handling
-from taglio.cluster.engine.energy import Watts
 from taglio.cluster.engine.optimize import ClusterOutcome
 from taglio.cluster.engine.probe import LinkProbe
 from taglio.cluster.engine.resident import Facts
@@ -53,21 +52,6 @@ def links(found: Sequence[LinkProbe], handled: Mapping[str, Handling]) -> list[P
         costs.append([name, *texts, ms(taken.request_s) if taken.request_s else ""])
     heading = ["CPU time of", "sending a message", "receiving a message", "starting a request"]
     return [Table(head, rows, words=frozenset({1})), Table(heading, costs)]
-
-
-def watts(found: Watts) -> list[Part]:
-    """Measured power beside the fitted line, and the keys for the cluster file."""
-    fit = f"least-squares line, residual {found.residual_watts:.2g} W (root mean square)"
-    rows = [
-        [f"{each.busy:.0%}", f"{each.watts:.2f}", f"{found.at(each.busy):.2f}"]
-        for each in sorted(found.measured, key=lambda each: each.busy)
-    ]
-    texts = [
-        f"{fit}; for this device's table in the cluster file:",
-        f"idle_watts = {found.idle_watts:.4g}",
-        f"active_watts = {found.active_watts:.4g}",
-    ]
-    return [Table(["computing", "watts", "line"], rows), *map(Text, texts)]
 
 
 def outcome(result: ClusterOutcome) -> list[Part]:

@@ -10,13 +10,11 @@ from taglio.cli.output import Shown
 from taglio.cli.parser import LIMITS, arguments
 from taglio.cluster import file as cluster_file
 from taglio.cluster.engine.connect import connect, gather
-from taglio.cluster.engine.energy import calibrate
 from taglio.cluster.engine.handling import handling
 from taglio.cluster.engine.optimize import optimize_on_cluster
 from taglio.cluster.engine.probe import measured
 from taglio.cluster.engine.probe import probe as probe_links
 from taglio.cluster.engine.run import run_on_cluster
-from taglio.cores import available_cores
 from taglio.errors import BadOption
 from taglio.flow import placing
 from taglio.report import page, placement, terminal
@@ -107,12 +105,6 @@ def probe(options: argparse.Namespace) -> Shown:
             say(f"wrote {options.write}")
 
     return Shown({"links": found, "devices": handled, "cluster": text}, tables)
-
-
-def calibrate_energy(options: argparse.Namespace) -> Shown:
-    """Run `taglio calibrate-energy`."""
-    found = calibrate(options.threads or available_cores(), options.progress)
-    return Shown(found, lambda: show(cluster_tables.watts(found)))
 
 
 def optimize(options: argparse.Namespace) -> Shown:
