@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from taglio import artifact
-from taglio.cluster.engine.parcel import Joint, Parcel, SessionStep, Step, merged
+from taglio.cluster.engine.parcel import Parcel, SessionStep, Step, merged
 from taglio.cluster.engine.resident import Resident
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Piece, State
@@ -130,7 +130,6 @@ class Host(Resident):
         # One component runs at a time: the first waiting one, not necessarily the one that this thread added.
         self._waiting: PriorityQueue[_Work] = PriorityQueue()
         self._turn = threading.Lock()
-        self._joint = Joint()
         self._lock = threading.Lock()
         self._requests: dict[int, _Request] = {}
         self._promised: dict[tuple[int, int], Future[Parcel]] = {}
@@ -168,8 +167,7 @@ class Host(Resident):
 
     def take(self, parcel: Parcel) -> None:
         """Receive a message: run the components that waited only for it, and those that wait for their outputs."""
-        whole = self._joint.whole(parcel)
-        due = self._note(whole) if whole is not None else 0
+        due = self._note(parcel)
         while due:
             with self._turn:
                 work = self._waiting.get_nowait()
@@ -257,10 +255,5 @@ def at_turn(replicas: Sequence[T], request: int) -> T:
 
 def post(host: Any) -> Callable[[Parcel], None]:
     """A function that sends a message to a host without waiting."""
-    take = host.take.options(concurrency_group=MESSAGES, num_returns=0).remote
-
-    def sent(parcel: Parcel) -> None:
-        for part in parcel.parts():
-            take(part)
-
-    return sent
+    take: Callable[[Parcel], None] = host.take.options(concurrency_group=MESSAGES, num_returns=0).remote
+    return take

@@ -22,7 +22,7 @@ from onnx.parser import parse_model
 from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.engine.connect import Connection, on, refusal
 from taglio.cluster.engine.library import ray
-from taglio.cluster.engine.parcel import Joint, Parcel
+from taglio.cluster.engine.parcel import Parcel
 from taglio.cluster.engine.resident import Resident
 from taglio.progress import Progress, reported
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
@@ -76,14 +76,10 @@ class Echo(Resident):
     def __init__(self) -> None:
         super().__init__()
         self._session = open_session(parse_model(_SMALLEST), SessionOptions(1))
-        self._joint = Joint()
 
     def there(self, parcel: Parcel) -> int:
-        """Receive a tensor; returns its bytes, 0 while parts are missing."""
-        whole = self._joint.whole(parcel)
-        if whole is None:
-            return 0
-        tensor = whole.tensors["tensor"]
+        """Receive a tensor; returns its bytes."""
+        tensor = parcel.tensors["tensor"]
         self._run(tensor)
         return int(tensor.nbytes)
 
@@ -99,7 +95,7 @@ class Echo(Resident):
                 for parcel in parcels:
                     self.there(parcel)
             else:
-                ray().get([other.there.remote(part) for parcel in parcels for part in parcel.parts()])
+                ray().get([other.there.remote(parcel) for parcel in parcels])
                 self._run(tensor)
             found.append(time.monotonic() - start)
         return found
