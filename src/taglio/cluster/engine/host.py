@@ -95,7 +95,7 @@ class States:
         """The states that a step reads, by input; a request without a session is a first step. Raises BadDevice if the
         previous step was not run here."""
         if step is None or step.number == 0 or not states:
-            return {each.past: each.first() for each in states}
+            return {state.past: state.first() for state in states}
         done, values = self._kept.get(component, {}).get(step.session, (0, {}))
         if done != step.number:
             raise BadDevice(
@@ -113,7 +113,7 @@ class States:
         mine = self._kept.setdefault(component, {})
         mine.pop(step.session, None)
         if not step.last:
-            mine[step.session] = step.number + 1, {each.past: written[each.present] for each in states}
+            mine[step.session] = step.number + 1, {state.past: written[state.present] for state in states}
         if len(mine) > SESSIONS:
             del mine[next(iter(mine))]
 
@@ -150,7 +150,7 @@ class Host(Resident):
 
         Raises BadModel if the runtime refuses a component, BadArtifact if its file was changed.
         """
-        found, before = [], used_bytes()
+        loaded, before = [], used_bytes()
         for job in jobs:
             piece, begun = job.piece, time.monotonic()
             session = opener(piece.runtime)(self.named(piece.files), SessionOptions(threads))
@@ -160,10 +160,10 @@ class Host(Resident):
             self._sessions[piece.name], self._jobs[piece.name] = session, job
             took = time.monotonic() - begun
             opened = (piece.name, piece.sha256, piece.runtime, artifact.version_of(package(piece.runtime)))
-            found.append(Loaded(self.device, *opened, threads, took, peak_bytes(), before))
+            loaded.append(Loaded(self.device, *opened, threads, took, peak_bytes(), before))
         self._peers = {name: [post(host) for host in hosts] for name, hosts in peers.items()}
         self._role = jobs[0].piece.device
-        return found
+        return loaded
 
     def take(self, parcel: Parcel) -> None:
         """Receive a message: run the components that waited only for it, and those that wait for their outputs."""
@@ -179,16 +179,16 @@ class Host(Resident):
         with self._lock:
             request = self._requests.setdefault(parcel.request, _Request(set(self._jobs), parcel.session))
             request.parcels[parcel.message] = parcel
-            found = 0
+            count = 0
             for place, (name, job) in enumerate(self._jobs.items()):
                 if name in request.left and all(index in request.parcels for index in job.reads):
                     parcels = [request.parcels[index] for index in job.reads]
                     self._waiting.put(_Work(parcel.request, place, name, parcels, time.monotonic(), request.session))
                     request.left.discard(name)
-                    found += 1
+                    count += 1
             if not request.left:
                 del self._requests[parcel.request]
-        return found
+        return count
 
     def promise(self, request: int, message: int) -> "Future[Parcel]":
         """A future message of a request, for those that fetch: the caller, and the caller's device."""

@@ -78,8 +78,8 @@ def merged(parcels: Iterable[Parcel], device: str = "") -> tuple[dict[str, Any],
         if parcel.error is not None:
             raise parcel.error
         tensors.update(parcel.tensors)
-        steps.update((each.component, each) for each in parcel.steps)
-        for each in parcel.hops:
-            hop = each if each.target else each._replace(target=device)
-            hops[hop.message, hop.target] = hop
+        steps.update((step.component, step) for step in parcel.steps)
+        for hop in parcel.hops:
+            target = hop.target or device
+            hops[hop.message, target] = hop._replace(target=target)
     return tensors, tuple(steps.values()), tuple(hops.values())
