@@ -6,7 +6,6 @@ Plans nothing; recover.py handles lost devices.
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -28,24 +27,21 @@ from taglio.cluster.engine.result import (
     ComponentTime,
     CrossingTime,
     DeviceEnergy,
-    DeviceSpeed,
     PlanTime,
 )
 from taglio.cluster.engine.serve import Feed, Server
+from taglio.cluster.engine.speeds import DeviceSpeeds
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import parse
 from taglio.cluster.planning.simulate import link_name
 from taglio.components.build import read
 from taglio.components.prove import TOLERANCE
 from taglio.errors import BadArtifact, BadOption, MeasurementFailed, plural
-from taglio.flow.place import source
 from taglio.flow.placing import CLUSTER, ClusterFile
 from taglio.flow.work import Work
-from taglio.flow.workspace import COMPONENTS, PLAN, PROFILE, reopen
+from taglio.flow.workspace import COMPONENTS, PLAN, reopen
 from taglio.model.same import difference
 from taglio.plan.result import Plan, Span
-from taglio.profile.result import Profile
-from taglio.profile.speed import REFERENCE_S, reference_seconds
 from taglio.profile.wall_time import summarize
 from taglio.progress import Progress
 from taglio.run.in_process import Executor
@@ -57,8 +53,6 @@ CLUSTER_RUN = "cluster-run"
 _PATIENCE_S = 15.0
 _PATIENCE = 20.0
 _WARMUP = 3
-# Interval and length of speed checks between requests: other tenants of a machine come and go within seconds.
-_LOOK_EVERY_S, _LOOK_S = 1.0, 0.2
 # Ten periods of Linux's quotas, and the relative deviation from which a shorter run gets a note.
 _SUSTAINED_S, _OFF = 1.0, 0.1
 
@@ -148,27 +142,22 @@ def answer_requests(
                 pass
             first = server.pipeline.deployment
             speeds = DeviceSpeeds(cluster)
-            speeds.look(first)
+            speeds.check(first)
             before = counted(first)
             # Actors end with their handles.
             run = _Run(recovery.running, replace(first, actors={}, here=None), feeds, wanted, steps=steps)
             lanes = server.pipeline.lanes
-            # Between requests a check delays nothing; but with counters its joules would be charged to the requests.
-            look = not stream and not any(before.values())
             busy, begun = busy_from_now(), time.monotonic()
             for answer in server.steps(feeds, "run") if steps else server.answers(islice(cycle(feeds), runs)):
                 run.check(answer)
-                if look:
-                    speeds.look_between(server.pipeline.deployment)
                 if progress:
                     progress("running", len(run.answers), runs)
             took_s, busy_share = time.monotonic() - begun, busy()
             after = counted(server.pipeline.deployment)
-            speeds.look(server.pipeline.deployment)
+            speeds.check(server.pipeline.deployment)
         finally:
             recovery.close()
             server.pipeline.close()
-        took_s -= speeds.took_s
         joules = {name: between(before.get(name), after.get(name)) for name in before}
         plans = run.plans()
         rate = ready.plan.predicted_rate_per_s
@@ -192,7 +181,7 @@ def answer_requests(
             predicted_rate_per_s=rate.value if stream and rate is not None else None,
             components=components,
             crossings=crossings,
-            speeds=speeds.kept(folder),
+            speeds=speeds.beside_profiles(folder),
             energy=run.energy(components, joules, took_s),
             predicted_joules=None if ready.plan.predicted_joules is None else ready.plan.predicted_joules.value,
             loaded=run.deployment.loaded,
@@ -375,44 +364,6 @@ def counted(deployment: Deployment) -> dict[str, dict[str, tuple[float, float]] 
         except Exception:
             counters[name] = None
     return counters
-
-
-class DeviceSpeeds:
-    """Seconds of the reference computation on each device during a run; `took_s` is the time spent on checks between
-    requests."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.seen: dict[str, list[float]] = {}
-        self.took_s = 0.0
-        self.looked_s = 0.0
-
-    def look(self, deployment: Deployment, least_s: float = REFERENCE_S) -> None:
-        """Time the reference for `least_s` on one device after another, since they may share a machine."""
-        for name, host in deployment.hosts().items():
-            with suppress(Exception):  # a lost device is reported elsewhere
-                now_s = host.call(reference_seconds, self.cluster.device(name).threads, least_s)
-                self.seen.setdefault(name, []).append(now_s)
-        self.looked_s = time.monotonic()
-
-    def look_between(self, deployment: Deployment) -> None:
-        """A short check between two requests, if the last one is old enough."""
-        begun = time.monotonic()
-        if begun - self.looked_s >= _LOOK_EVERY_S:
-            self.look(deployment, _LOOK_S)
-            self.took_s += self.looked_s - begun
-
-    def kept(self, folder: Path) -> tuple[DeviceSpeed, ...]:
-        """All checks, beside the speeds in the profiles."""
-        speeds = []
-        for name, seconds in self.seen.items():
-            file, _ = source(self.cluster, self.cluster.device(name))
-            profiled_s, half_s = None, None
-            if not self.cluster.device(name).assumed and (folder / file).exists():
-                profile = artifact.load(folder / file, PROFILE, Profile)
-                profiled_s, half_s = profile.conditions.reference_s, profile.conditions.reference_half_s
-            speeds.append(DeviceSpeed(name, profiled_s, half_s, tuple(seconds)))
-        return tuple(speeds)
 
 
 def way_s(timeline: Sequence[Span], message: Message, link: Link | None) -> float:
