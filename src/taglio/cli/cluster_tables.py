@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from taglio.cluster.devices import Handling
-from taglio.cluster.engine.energy import Watts
 from taglio.cluster.engine.optimize import ClusterOutcome
 from taglio.cluster.engine.probe import LinkProbe
 from taglio.cluster.engine.resident import Facts
@@ -19,15 +18,15 @@ _MBIT = 8e-6
 _OTHER_SPEED = 0.1
 
 
-def status(address: str, alive: Mapping[str, bool], found: Mapping[str, Facts]) -> list[Part]:
+def status(address: str, alive: Mapping[str, bool], facts_of: Mapping[str, Facts]) -> list[Part]:
     """One row per device."""
     rows = []
     for name, up in alive.items():
-        if name in found:
-            each = found[name]
-            runtimes = ", ".join(f"{runtime} {each.versions[package(runtime)]}" for runtime in each.runtimes)
-            versions = (each.versions["taglio"], each.versions["ray"])
-            rows.append([name, "alive", each.threads, *versions, runtimes, each.machine])
+        if name in facts_of:
+            facts = facts_of[name]
+            runtimes = ", ".join(f"{runtime} {facts.versions[package(runtime)]}" for runtime in facts.runtimes)
+            versions = (facts.versions["taglio"], facts.versions["ray"])
+            rows.append([name, "alive", facts.threads, *versions, runtimes, facts.machine])
         else:
             rows.append([name, "alive" if up else "gone", *[MISSING] * 5])
     head = ["device", "state", "threads", "taglio", "ray", "runtimes", "machine"]
@@ -35,39 +34,26 @@ def status(address: str, alive: Mapping[str, bool], found: Mapping[str, Facts]) 
     return [Table(head, rows, words=frozenset({1, 3, 4, 5, 6})), Text(text)]
 
 
-def links(found: Sequence[LinkProbe], handled: Mapping[str, Handling]) -> list[Part]:
+def links(probes: Sequence[LinkProbe], handled: Mapping[str, Handling]) -> list[Part]:
     """The measured links, with the cluster file's values in brackets, and the CPU cost per message."""
     rows = []
-    for each in found:
-        latency, speed, known = each.latency_s, each.bandwidth_bytes_per_s, each.planned
-        planned_s = "" if known is None else f" ({known.latency_s * 1e3:.3g})"
-        planned_speed = "" if known is None else f" ({known.bandwidth_bytes_per_s * _MBIT:.3g})"
+    for probe in probes:
+        latency, speed, planned = probe.latency_s, probe.bandwidth_bytes_per_s, probe.planned
+        planned_s = "" if planned is None else f" ({planned.latency_s * 1e3:.3g})"
+        planned_speed = "" if planned is None else f" ({planned.bandwidth_bytes_per_s * _MBIT:.3g})"
         cells = [f"{latency.value * 1e3:.3g}{planned_s}", f"{latency.low * 1e3:.3g} … {latency.high * 1e3:.3g}"]
         cells += [f"{speed.value * _MBIT:.3g}{planned_speed}", f"{speed.low * _MBIT:.3g} … {speed.high * _MBIT:.3g}"]
-        rows.append([each.source, each.target, *cells, f"{each.gap_s * 1e3:.2f}" if each.gap_s else ""])
+        rows.append([probe.source, probe.target, *cells, f"{probe.gap_s * 1e3:.2f}" if probe.gap_s else ""])
     head = ["from", "to", "latency\nms (file)", "5 … 95 %", "bandwidth\nMbit/s (file)", "5 … 95 %", "gap\nms"]
     costs = []
-    for name, taken in handled.items():
-        ends = ((taken.send_s, taken.send_byte_s), (taken.receive_s, taken.receive_byte_s))
-        texts = [f"{ms(each)}, {ms(byte_s * 1e6)} per MB" if each or byte_s else "" for each, byte_s in ends]
-        costs.append([name, *texts, ms(taken.request_s) if taken.request_s else ""])
+    for name, cost in handled.items():
+        ends = ((cost.send_s, cost.send_byte_s), (cost.receive_s, cost.receive_byte_s))
+        texts = [
+            f"{ms(message_s)}, {ms(byte_s * 1e6)} per MB" if message_s or byte_s else "" for message_s, byte_s in ends
+        ]
+        costs.append([name, *texts, ms(cost.request_s) if cost.request_s else ""])
     heading = ["CPU time of", "sending a message", "receiving a message", "starting a request"]
     return [Table(head, rows, words=frozenset({1})), Table(heading, costs)]
-
-
-def watts(found: Watts) -> list[Part]:
-    """Measured power beside the fitted line, and the keys for the cluster file."""
-    fit = f"least-squares line, residual {found.residual_watts:.2g} W (root mean square)"
-    rows = [
-        [f"{each.busy:.0%}", f"{each.watts:.2f}", f"{found.at(each.busy):.2f}"]
-        for each in sorted(found.measured, key=lambda each: each.busy)
-    ]
-    texts = [
-        f"{fit}; for this device's table in the cluster file:",
-        f"idle_watts = {found.idle_watts:.4g}",
-        f"active_watts = {found.active_watts:.4g}",
-    ]
-    return [Table(["computing", "watts", "line"], rows), *map(Text, texts)]
 
 
 def outcome(result: ClusterOutcome) -> list[Part]:
@@ -84,10 +70,10 @@ def outcome(result: ClusterOutcome) -> list[Part]:
 def run(result: ClusterRun) -> list[Part]:
     """Predicted beside measured: components, crossings, request, energy; and what was proven."""
     rows = []
-    for each in result.components:
-        wall = each.measured
-        seconds = (ms(each.predicted_s), ms(wall.steady_s), ms(wall.deviation_s))
-        rows.append([each.component, each.device, *seconds, f"{each.ratio:.3f}"])
+    for component in result.components:
+        wall = component.measured
+        seconds = (ms(component.predicted_s), ms(wall.steady_s), ms(wall.deviation_s))
+        rows.append([component.component, component.device, *seconds, f"{component.ratio:.3f}"])
     hops = []
     for hop in result.crossings:
         names = ", ".join(hop.tensors[:2]) + (f" and {len(hop.tensors) - 2} more" if len(hop.tensors) > 2 else "")
@@ -110,14 +96,14 @@ def _latency(run: ClusterRun) -> list[str]:
         lines.append(
             f"{plural(run.requests, 'request')}, {run.lanes} in flight: {run.rate_per_s:.4g} per second{wanted}"
         )
-    for each in run.plans:
-        of = f" of the plan on {', '.join(each.devices)} ({plural(each.requests, 'request')})" if several else ""
-        took, predicted = each.measured, ms(each.predicted_s)
+    for plan in run.plans:
+        of = f" of the plan on {', '.join(plan.devices)} ({plural(plan.requests, 'request')})" if several else ""
+        took, predicted = plan.measured, ms(plan.predicted_s)
         spread = f"{ms(took.steady_s)} (median {ms(took.median_s)}, 95 % within {ms(took.p95_s)})"
         if run.streamed:  # requests wait for each other, which the prediction for a single one does not include
             lines.append(f"latency{of}: {spread} with others in flight; predicted for a single request {predicted}")
         else:
-            ratio = f"predicted / measured {each.ratio:.3f}"
+            ratio = f"predicted / measured {plan.ratio:.3f}"
             lines.append(f"latency{of}: predicted {predicted}, measured {spread}, {ratio}")
     return lines
 
@@ -130,8 +116,8 @@ def _conditions(run: ClusterRun) -> list[str]:
         if now.slower is not None and abs(now.slower - 1.0) > _OTHER_SPEED
     ]
     for use in run.energy:
-        known = (use.modelled_joules, "computing"), (use.idle_joules, "waiting"), (use.sent_joules, "sending")
-        modelled = ", ".join(f"{joules:.3g} J {what}" for joules, what in known if joules is not None)
+        joules_of = (use.modelled_joules, "computing"), (use.idle_joules, "waiting"), (use.sent_joules, "sending")
+        modelled = ", ".join(f"{joules:.3g} J {what}" for joules, what in joules_of if joules is not None)
         parts = [f"{modelled}, from the cluster file" if modelled else "unknown, no watts in the cluster file"]
         parts += [] if use.counted_joules is None else [f"counted {use.counted_joules:.3g} J"]
         lines.append(f"energy of {use.device}: {'; '.join(parts)}")

@@ -10,13 +10,11 @@ from taglio.cli.output import Shown
 from taglio.cli.parser import LIMITS, arguments
 from taglio.cluster import file as cluster_file
 from taglio.cluster.engine.connect import connect, gather
-from taglio.cluster.engine.energy import calibrate
 from taglio.cluster.engine.handling import handling
 from taglio.cluster.engine.optimize import optimize_on_cluster
 from taglio.cluster.engine.probe import measured
 from taglio.cluster.engine.probe import probe as probe_links
 from taglio.cluster.engine.run import run_on_cluster
-from taglio.cores import available_cores
 from taglio.errors import BadOption
 from taglio.flow import placing
 from taglio.report import page, placement, terminal
@@ -28,20 +26,20 @@ def plan(options: argparse.Namespace) -> Shown:
     """Run `taglio plan OUT --cluster FILE`."""
     asked = arguments(options, ("with_model", "cuts", "devices", "effort"))
     others = [_other(text, options) for text in options.with_model]
-    found = placing.place(options.folder, options.cluster, others=others, **asked)
-    answer = found.answer
+    placed = placing.place(options.folder, options.cluster, others=others, **asked)
+    answer = placed.answer
     value = {
-        "objective": str(found.objective),
+        "objective": str(placed.objective),
         "value": answer.value,
         "bound": answer.bound,
         "gap": answer.gap,
         "plans": answer.plans,
         "moves": answer.moves(),
         "loads": answer.loads(),
-        "alternatives": found.alternatives,
+        "alternatives": placed.alternatives,
     }
     lacks = offer(lambda: page.write(options.folder))
-    return Shown(value, lambda: terminal.plans(answer, found.names, found.objective, found.alternatives), lacks)
+    return Shown(value, lambda: terminal.plans(answer, placed.names, placed.objective, placed.alternatives), lacks)
 
 
 def pareto(options: argparse.Namespace) -> Shown:
@@ -85,34 +83,28 @@ def status(options: argparse.Namespace) -> Shown:
     """Run `taglio cluster status`."""
     del options
     with connect() as connection:
-        address, alive, found = connection.here.address, connection.alive(), gather(connection)
-    value = {"address": address, "alive": alive, "devices": found}
-    return Shown(value, lambda: show(cluster_tables.status(address, alive, found)))
+        address, alive, facts_of = connection.here.address, connection.alive(), gather(connection)
+    value = {"address": address, "alive": alive, "devices": facts_of}
+    return Shown(value, lambda: show(cluster_tables.status(address, alive, facts_of)))
 
 
 def probe(options: argparse.Namespace) -> Shown:
     """Run `taglio cluster probe`."""
     cluster = cluster_file.load(options.file, options.scenario)
     with connect(cluster.start) as connection:
-        found = probe_links(connection, cluster, options.progress)
+        probes = probe_links(connection, cluster, options.progress)
         handled = handling(connection, cluster, options.progress)
-    text = cluster_file.written(measured(cluster.with_handling(handled), found))
+    text = cluster_file.written(measured(cluster.with_handling(handled), probes))
     cluster_file.parse(text)
     if options.write is not None:
         artifact.write_bytes(options.write, text.encode())
 
     def tables() -> None:
-        show(cluster_tables.links(found, handled))
+        show(cluster_tables.links(probes, handled))
         if options.write is not None:
             say(f"wrote {options.write}")
 
-    return Shown({"links": found, "devices": handled, "cluster": text}, tables)
-
-
-def calibrate_energy(options: argparse.Namespace) -> Shown:
-    """Run `taglio calibrate-energy`."""
-    found = calibrate(options.threads or available_cores(), options.progress)
-    return Shown(found, lambda: show(cluster_tables.watts(found)))
+    return Shown({"links": probes, "devices": handled, "cluster": text}, tables)
 
 
 def optimize(options: argparse.Namespace) -> Shown:

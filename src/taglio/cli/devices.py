@@ -14,9 +14,9 @@ from taglio.report.console import say
 def start(options: argparse.Namespace) -> Shown:
     """Run `taglio device start`."""
     names = ("head", "address", "port", "memory_mb", "progress")
-    asked: dict[str, Any] = {name: getattr(options, name) for name in names}
+    arguments: dict[str, Any] = {name: getattr(options, name) for name in names}
     lock, threads = Lock(options.token or default_token(), options.tls), options.threads or available_cores()
-    started = device.start(options.name, host=options.host or device.LOOPBACK, threads=threads, lock=lock, **asked)
+    started = device.start(options.name, host=options.host or device.LOOPBACK, threads=threads, lock=lock, **arguments)
 
     def tables() -> None:
         say(f'device "{started.name}" joined the cluster at {started.address} with {plural(started.threads, "thread")}')
@@ -31,8 +31,8 @@ def start(options: argparse.Namespace) -> Shown:
 
 def stop(options: argparse.Namespace) -> Shown:
     """Run `taglio device stop`."""
-    devices = [local.one(options.name)] if options.name else local.known()
+    devices = [local.one(options.name)] if options.name else local.running()
     local.stop(devices)
-    names = [each.name for each in devices]
+    names = [device.name for device in devices]
     line = f"stopped {', '.join(names)}" if names else "no device runs on this machine"
     return Shown({"stopped": names}, lambda: say(line))

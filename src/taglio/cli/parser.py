@@ -244,12 +244,6 @@ COMMANDS = (
         },
     ),
     Command(
-        "calibrate-energy",
-        "clusters:calibrate_energy",
-        "fit idle_watts and active_watts of this machine, for the cluster file, from its energy counters (RAPL)",
-        "--threads",
-    ),
-    Command(
         "emulate",
         "emulate:emulate",
         "run a command on a cluster emulated on this Linux machine (as root): each device is a network namespace with "

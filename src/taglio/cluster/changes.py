@@ -24,19 +24,19 @@ def changed(cluster: Cluster, text: str) -> Cluster:
 
 
 def _one(cluster: Cluster, part: str, text: str) -> Cluster:
-    if found := _LINK.fullmatch(part):
-        return _link(cluster, found, text)
-    if found := _DEVICE.fullmatch(part):
-        name, memory, factor = found[1], found[2], _factor(found[3], text)
+    if match := _LINK.fullmatch(part):
+        return _link(cluster, match, text)
+    if match := _DEVICE.fullmatch(part):
+        name, memory, factor = match[1], match[2], _factor(match[3], text)
         device = cluster.device(name)
         if memory:
             return cluster.with_device(name, memory_bytes=device.memory_bytes * factor)
         of, scale = device.scale_of or device.profile, device.scale_factor * factor
         return cluster.with_device(name, scale_of=of, profile=None, scale_factor=scale)
-    if found := _WITHOUT.fullmatch(part):
-        return cluster.without(found[1])
-    if found := _NO_INT8.fullmatch(part):
-        names = [found[1]] if found[1] else [device.name for device in cluster.devices]
+    if match := _WITHOUT.fullmatch(part):
+        return cluster.without(match[1])
+    if match := _NO_INT8.fullmatch(part):
+        names = [match[1]] if match[1] else [device.name for device in cluster.devices]
         for name in names:
             cluster.device(name)
             cluster = cluster.with_device(name, int8=False)
@@ -44,16 +44,16 @@ def _one(cluster: Cluster, part: str, text: str) -> Cluster:
     raise BadOption(f'change "{text}": write {HOW}')
 
 
-def _link(cluster: Cluster, found: re.Match[str], text: str) -> Cluster:
-    source, target = cluster.device(found[1]).name, cluster.device(found[2]).name
+def _link(cluster: Cluster, match: re.Match[str], text: str) -> Cluster:
+    source, target = cluster.device(match[1]).name, cluster.device(match[2]).name
     link = cluster.link(source, target)
     if link is None:
         raise BadOption(f'change "{text}": {source} and {target} are not connected in that direction')
-    if found[5]:
-        kept = tuple(each for each in cluster.links if (each.source, each.target) != (source, target))
+    if match[5]:
+        kept = tuple(other for other in cluster.links if (other.source, other.target) != (source, target))
         return replace(cluster, links=kept)
-    factor = _factor(found[4], text)
-    if found[3].lower() == "latency":
+    factor = _factor(match[4], text)
+    if match[3].lower() == "latency":
         latency_s = link.latency_s * factor
         return cluster.with_link(replace(link, latency_s=latency_s, gap_s=min(link.gap_s, latency_s)))
     return cluster.with_link(replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * factor))

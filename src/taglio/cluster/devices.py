@@ -111,11 +111,13 @@ class Cluster:
         for device in self.devices:
             if device.name == name:
                 return device
-        raise BadOption(f'no device "{name}"{nearest(name, [each.name for each in self.devices])}')
+        raise BadOption(f'no device "{name}"{nearest(name, [device.name for device in self.devices])}')
 
     def refuse_without_watts(self) -> None:
         """Raise BadOption if nothing takes energy, so that there is none to minimise or to limit."""
-        if not any(each.active_watts for each in self.devices) and not any(each.joules_per_byte for each in self.links):
+        if not any(device.active_watts for device in self.devices) and not any(
+            link.joules_per_byte for link in self.links
+        ):
             raise BadOption(
                 "no device has active_watts and no link joules_per_mb, so every plan takes 0 J: add them to the "
                 "cluster file, or leave energy out"
@@ -124,7 +126,7 @@ class Cluster:
     @property
     def messages_cost(self) -> bool:
         """Whether any device's CPU time per message is known (taglio cluster probe measures it)."""
-        return any(each.send_s or each.receive_s for each in self.devices)
+        return any(device.send_s or device.receive_s for device in self.devices)
 
     def processor(self, name: str) -> str:
         """The device whose processor and memory `name` uses: its own or another device's."""
@@ -149,18 +151,19 @@ class Cluster:
 
     def with_link(self, link: Link) -> "Cluster":
         """A copy with one link set."""
-        others = tuple(each for each in self.links if (each.source, each.target) != (link.source, link.target))
+        others = tuple(other for other in self.links if (other.source, other.target) != (link.source, link.target))
         return replace(self, links=(*others, link))
 
     def with_device(self, name: str, **changes: Any) -> "Cluster":
         """A copy with other values of one device."""
         device = replace(self.device(name), **changes)
-        return replace(self, devices=tuple(device if each.name == name else each for each in self.devices))
+        return replace(self, devices=tuple(device if other.name == name else other for other in self.devices))
 
-    def with_handling(self, found: Mapping[str, Handling]) -> "Cluster":
+    def with_handling(self, costs_of: Mapping[str, Handling]) -> "Cluster":
         """A copy with the CPU cost per message of each device, or of the one that it is declared to be like."""
-        costs = ((each, found.get(each.like or each.name)) for each in self.devices)
-        return replace(self, devices=tuple(replace(each, **asdict(cost)) if cost else each for each, cost in costs))
+        costs = ((device, costs_of.get(device.like or device.name)) for device in self.devices)
+        devices = (replace(device, **asdict(cost)) if cost else device for device, cost in costs)
+        return replace(self, devices=tuple(devices))
 
     def without(self, name: str) -> "Cluster":
         """A copy without one device and its links. Raises BadOption for the start device."""
@@ -169,11 +172,13 @@ class Cluster:
             raise BadOption(f'"{name}" is the start device, where inputs come from: it cannot be removed')
         of, factor = gone.profile or gone.scale_of, gone.scale_factor  # the file of its times still exists
         others = tuple(
-            replace(each, scale_of=of, scale_factor=each.scale_factor * factor) if each.scale_of == name else each
-            for each in self.devices
-            if each.name != name
+            replace(device, scale_of=of, scale_factor=device.scale_factor * factor)
+            if device.scale_of == name
+            else device
+            for device in self.devices
+            if device.name != name
         )
-        links = tuple(each for each in self.links if name not in (each.source, each.target))
+        links = tuple(link for link in self.links if name not in (link.source, link.target))
         return replace(self, devices=others, links=links)
 
 
@@ -182,8 +187,8 @@ def local(name: str = "local") -> Cluster:
     return Cluster(name, (Device(name, profile="profile.json"),), ())
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error message: ": did you mean ...?" for a typo, or the known names."""
-    known = list(known)
-    close = get_close_matches(name, known, 1, 0.6)
-    return f': did you mean "{close[0]}"?' if close else f": there are {', '.join(known) or 'none'}"
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The end of an error message: ": did you mean ...?" for a typo, or all names."""
+    names = list(names)
+    close = get_close_matches(name, names, 1, 0.6)
+    return f': did you mean "{close[0]}"?' if close else f": there are {', '.join(names) or 'none'}"

@@ -80,14 +80,16 @@ def parse(text: str, file: str = "cluster", scenario: str | None = None) -> Clus
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"\(at line (\d+), column \d+\)", str(error))
-        where = f"{file}:{found[1]}" if found else file
+        position = re.search(r"\(at line (\d+), column \d+\)", str(error))
+        where = f"{file}:{position[1]}" if position else file
         raise BadCluster(f"{where}: {re.sub(r' *[(]at .*[)]', '', str(error))}: not valid TOML") from None
     except (ValueError, RecursionError):  # Python's own limits
         raise BadCluster(f"{file}: nests too deep, or has a number of thousands of digits: write it anew") from None
     lines = _lines(text)
     base = _Reader(file, lines).cluster(tables)
-    changed = {name: _scenario(file, lines, base, name, each) for name, each in tables.get("scenario", {}).items()}
+    changed = {
+        name: _scenario(file, lines, base, name, changes) for name, changes in tables.get("scenario", {}).items()
+    }
     if scenario is None:
         return base
     if scenario not in changed:
@@ -100,7 +102,7 @@ _Path = tuple[str | int, ...]
 
 def _lines(text: str) -> dict[_Path, int]:
     """Line number by path (table names, array indices, key), which tomllib does not report."""
-    found: dict[_Path, int] = {}
+    line_of: dict[_Path, int] = {}
     counts: dict[tuple[str, ...], int] = {}
     here: _Path = ()
     for number, line in enumerate(text.split("\n"), 1):
@@ -110,10 +112,10 @@ def _lines(text: str) -> dict[_Path, int]:
             if header[1]:
                 counts[names] = counts.get(names, -1) + 1
                 here = (*names, counts[names])
-            found.setdefault(here, number)
+            line_of.setdefault(here, number)
         elif key := re.match(r"\s*(?:\"([^\"]+)\"|'([^']+)'|([A-Za-z0-9_-]+))\s*=", line):
-            found.setdefault((*here, next(each for each in key.groups() if each)), number)
-    return found
+            line_of.setdefault((*here, next(name for name in key.groups() if name)), number)
+    return line_of
 
 
 # Far beyond any device or link, in the units of the keys. Numbers beyond become 0 or infinite in plans.
@@ -134,7 +136,7 @@ class _Reader:
 
     def fail(self, path: _Path, message: str) -> BadCluster:
         """The error, with the nearest known line."""
-        below = [line for known, line in self.lines.items() if path and known[: len(path)] == path]
+        below = [line for known_path, line in self.lines.items() if path and known_path[: len(path)] == path]
         while path and path not in self.lines:
             path = path[:-1]
         line = min(below) if below else self.lines.get(path)
@@ -150,12 +152,12 @@ class _Reader:
 
     def fields(self, path: _Path, value: Mapping[str, Any], keys: Mapping[str, "_Key"]) -> dict[str, Any]:
         """The fields that the keys in `value` set, in their units."""
-        found = {}
+        values = {}
         for name, key in keys.items():
             if name in value:
                 read = key.read(self, (*path, name), value[name])
-                found[key.field] = read if key.factor is None else read * key.factor
-        return found
+                values[key.field] = read if key.factor is None else read * key.factor
+        return values
 
     def number(self, path: _Path, value: Any, *, zero: bool = True) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
@@ -182,9 +184,9 @@ class _Reader:
 
     def runtime(self, path: _Path, value: Any) -> str:
         runtime = self.text(path, value)
-        known = [name for name in RUNTIMES if name not in WHOLE]
-        if runtime not in known:
-            raise self.fail(path, f'{_dotted(path)} = "{runtime}" is not known{nearest(runtime, known)}')
+        runtimes = [name for name in RUNTIMES if name not in WHOLE]
+        if runtime not in runtimes:
+            raise self.fail(path, f'{_dotted(path)} = "{runtime}" is not known{nearest(runtime, runtimes)}')
         return runtime
 
     def text(self, path: _Path, value: Any) -> str:
@@ -195,7 +197,7 @@ class _Reader:
     def texts(self, path: _Path, value: Any) -> tuple[str, ...]:
         if not isinstance(value, list):
             raise self.fail(path, f'{_dotted(path)} = {value!r}: write a list of names, such as ["server"]')
-        return tuple(self.text(path, each) for each in value)
+        return tuple(self.text(path, item) for item in value)
 
     def flag(self, path: _Path, value: Any) -> bool:
         if not isinstance(value, bool):
@@ -225,8 +227,8 @@ class _Reader:
         for key in self.texts((*path, "cut"), changes.get("cut", [])):
             ends = tuple(part.strip() for part in key.split("->"))
             if len(ends) != 2 or (ends[0], ends[1]) not in self.links:
-                known = [f"{a}->{b}" for a, b in self.links]
-                raise self.fail((*path, "cut"), f'no link "{key}" to cut{nearest(key, known)}')
+                links = [f"{a}->{b}" for a, b in self.links]
+                raise self.fail((*path, "cut"), f'no link "{key}" to cut{nearest(key, links)}')
             del self.links[ends[0], ends[1]]
         start = self.text((*path, "start"), changes["start"]) if "start" in changes else base.start
         result = self.finished(start)
@@ -265,14 +267,14 @@ class _Reader:
 
     def copy_alike(self) -> None:
         """Make the devices that are declared to be `like` another equal to it, with the same links."""
-        for name, known in self.devices.items():
-            if not known.like:
+        for name, copy in self.devices.items():
+            if not copy.like:
                 continue
             here: _Path = (*self.path, "device", name, "like")
-            message = f'device "{name}" is like "{known.like}"'
-            if known.like not in self.devices:
-                raise self.fail(here, f"{message}, no such device{nearest(known.like, self.devices)}")
-            first = self.devices[known.like]
+            message = f'device "{name}" is like "{copy.like}"'
+            if copy.like not in self.devices:
+                raise self.fail(here, f"{message}, no such device{nearest(copy.like, self.devices)}")
+            first = self.devices[copy.like]
             if first.like:
                 raise self.fail(here, f'{message}, which is like "{first.like}": name that')
             self.devices[name] = replace(
@@ -326,13 +328,13 @@ class _Reader:
                 given[pair] = here
                 self.links[pair] = self.link(here, value, self.links.get(pair, Link(*pair, 0.0)))
 
-    def link(self, here: _Path, value: Mapping[str, Any], known: Link) -> Link:
-        link = replace(known, **self.fields(here, value, _LINK))
+    def link(self, here: _Path, value: Mapping[str, Any], base: Link) -> Link:
+        link = replace(base, **self.fields(here, value, _LINK))
         if link.bandwidth_bytes_per_s == 0.0:
             ends = f"link {link.source} to {link.target}"
             raise self.fail(here, f"{ends}: has no bandwidth_mbit_s: give its megabits per second")
         if link.gap_s > link.latency_s:
-            gap, latency = (f"{each * 1e3:.6g}" for each in (link.gap_s, link.latency_s))
+            gap, latency = (f"{seconds * 1e3:.6g}" for seconds in (link.gap_s, link.latency_s))
             raise self.fail(here, f"gap_ms = {gap} is more than latency_ms = {latency}, which it is part of: give less")
         return link
 
@@ -343,11 +345,11 @@ class _Reader:
             raise self.fail(at, f'start = "{start}", no such device{nearest(start, self.devices)}')
         for name in self.devices:
             self.refuse_endless_scale(name)
-        known = tuple(
-            each if each.profile or each.scale_of else replace(each, profile=f"profiles/{each.name}.json")
-            for each in self.devices.values()
+        devices = tuple(
+            device if device.profile or device.scale_of else replace(device, profile=f"profiles/{device.name}.json")
+            for device in self.devices.values()
         )
-        return Cluster(start, known, tuple(self.links.values()))
+        return Cluster(start, devices, tuple(self.links.values()))
 
     def refuse_endless_scale(self, name: str) -> None:
         """Refuse scales that lead nowhere or in a circle."""
@@ -360,7 +362,7 @@ class _Reader:
             if of in seen:
                 raise self.fail(here, f"{' is scaled from '.join([*seen, of])}: one of them needs its own profile")
             seen.append(of)
-        factor = prod(self.devices[each].scale_factor for each in seen)
+        factor = prod(self.devices[device].scale_factor for device in seen)
         if not LEAST_FACTOR <= factor <= MOST_FACTOR:
             here = ("device", name, "scale")
             raise self.fail(
@@ -369,8 +371,8 @@ class _Reader:
 
 
 def _scenario(file: str, lines: Mapping[_Path, int], base: Cluster, name: str, changes: Any) -> Cluster:
-    devices = {each.name: each for each in base.devices}
-    links = {(each.source, each.target): each for each in base.links}
+    devices = {device.name: device for device in base.devices}
+    links = {(link.source, link.target): link for link in base.links}
     reader = _Reader(file, lines, ("scenario", name), devices, links)
     return replace(reader.scenario(changes, base), scenario=name)
 
@@ -422,7 +424,7 @@ def written(cluster: Cluster) -> str:
             lines.append(f'scale = {{ of = "{device.scale_of}", factor = {device.scale_factor:.9g} }}')
         elif device.profile is not None:
             lines.append(f'profile = "{device.profile}"')
-        for own in (each for each in cluster.links if each.source == each.target == device.name):
+        for own in (link for link in cluster.links if link.source == link.target == device.name):
             lines.append(f"loopback = {{ {', '.join(_lines_of(own, _LINK, Link('', '', 0.0)))} }}")
     for link in cluster.links:
         if link.source != link.target and not copies & {link.source, link.target}:
@@ -433,13 +435,13 @@ def written(cluster: Cluster) -> str:
 
 def _lines_of(value: Device | Link, keys: Mapping[str, _Key], default: Device | Link) -> list[str]:
     """A line per field that is not the default, in the units of the keys."""
-    found = []
+    lines = []
     for name, key in keys.items():
         field = getattr(value, key.field)
         if field != getattr(default, key.field):
             number = isinstance(field, float)
-            found.append(f"{name} = {f'{field / (key.factor or 1.0):.9g}' if number else json.dumps(field)}")
-    return found
+            lines.append(f"{name} = {f'{field / (key.factor or 1.0):.9g}' if number else json.dumps(field)}")
+    return lines
 
 
 def _dotted(path: _Path) -> str:

@@ -41,7 +41,7 @@ def test_all_devices_are_told_to_end_before_one_is_waited_for(tmp_path: Path, mo
             assert keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"
             device = LocalDevice(name, "127.0.0.1", "127.0.0.1:1", name == "camera", 1, "token", None)
             local.remember(device, keeper.pid)
-        devices = local.known()
+        devices = local.running()
         assert [each.name for each in devices] == ["camera", "server"]
         local.stop(devices)
-    assert local.known() == [] and [*tmp_path.glob("d/*/*")] == []
+    assert local.running() == [] and [*tmp_path.glob("d/*/*")] == []

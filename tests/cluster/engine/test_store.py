@@ -14,10 +14,8 @@ SHA = hashlib.sha256(DATA).hexdigest()
 
 
 def sent(store: Store, sha256: str, data: bytes, announced: int) -> None:
-    store.begin(sha256, announced)
     for start in range(0, len(data), 1000):
-        store.append(sha256, data[start : start + 1000])
-    store.finish(sha256)
+        store.receive(sha256, announced, start, data[start : start + 1000])
 
 
 def test_what_arrives_whole_is_kept(tmp_path: Path) -> None:
@@ -26,6 +24,13 @@ def test_what_arrives_whole_is_kept(tmp_path: Path) -> None:
     sent(store, SHA, DATA, len(DATA))
     assert store.missing([SHA]) == [] and store.verified(SHA).read_bytes() == DATA
     assert [path.name for path in tmp_path.iterdir()] == [f"{SHA}.onnx"]
+
+
+def test_a_transfer_that_broke_off_begins_anew(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.receive(SHA, len(DATA), 0, DATA[:700])
+    sent(store, SHA, DATA, len(DATA))
+    assert store.verified(SHA).read_bytes() == DATA
 
 
 def test_something_else_than_announced_is_refused_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -37,10 +42,10 @@ def test_something_else_than_announced_is_refused_and_logged(tmp_path: Path, cap
         sent(store, SHA, DATA, 10)
     for size in (0, -1, 2**60):
         with pytest.raises(BadArtifact, match="are free on the disk"):
-            store.begin(SHA, size)
+            store.receive(SHA, size, 0, DATA)
     for name in ("../../etc/passwd", "a" * 63, SHA.upper()):
         with pytest.raises(BadArtifact, match="is not a SHA-256 hash"):
-            store.begin(name, 10)
+            store.receive(name, 10, 0, DATA[:5])
     assert store.missing([SHA]) == [SHA]
 
 

@@ -59,7 +59,7 @@ class Running:
     @property
     def addresses(self) -> dict[str, str]:
         """Address by device."""
-        return {each.device: each.address for each in self.record.places}
+        return {place.device: place.address for place in self.record.places}
 
     def start(
         self, device: str, command: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
@@ -71,14 +71,14 @@ class Running:
         if device not in names:
             raise BadOption(f'no device "{device}"{nearest(device, names)}')
         place, folder = self.record.place(device), self.record.folder
-        told = {
+        variables = {
             EMULATION: str(folder),
             "TAGLIO_DEVICE": device,
             "TAGLIO_DEVICES": str(folder / str(names.index(device))),  # where a taglio device keeps its files
             "TAGLIO_ADDRESSES": " ".join(f"{name}={address}" for name, address in self.addresses.items()),
         }
         words = ["nsenter", f"--net={namespaces.FOLDER / place.namespace}", "sh", "-c", _JOIN, str(place.group)]
-        return subprocess.Popen([*words, *command], env={**(environment or os.environ), **told}, **options)
+        return subprocess.Popen([*words, *command], env={**(environment or os.environ), **variables}, **options)
 
     def change(self, text: str) -> None:
         """Change it to the cluster file with the changes of `text` (cluster.changes.HOW; several separated by ";";
@@ -96,7 +96,7 @@ class Running:
             tuple(kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base))
         )
         for before in base.devices:
-            after = next((each for each in now.devices if each.name == before.name), before)
+            after = next((device for device in now.devices if device.name == before.name), before)
             slower = after.scale_factor / before.scale_factor
             cpus = after.cpus
             if slower != 1.0:
@@ -127,11 +127,11 @@ class Running:
 
 def joined(folder: str | None) -> Running:
     """The running emulation in `folder`, or the only one. Raises BadOption if there is none or more than one."""
-    there = [each for each in record.running() if not folder or each.folder == Path(folder)]
-    if len(there) != 1:
-        what = f"{len(there)} emulations are" if there else "no emulation is"
+    emulations = [emulation for emulation in record.running() if not folder or emulation.folder == Path(folder)]
+    if len(emulations) != 1:
+        what = f"{len(emulations)} emulations are" if emulations else "no emulation is"
         raise BadOption(f"{what} running: start one with taglio emulate CLUSTER, or select one by {EMULATION}")
-    return Running(there[0])
+    return Running(emulations[0])
 
 
 class Emulation(Running):
@@ -167,13 +167,13 @@ class Emulation(Running):
         self.record.folder.mkdir(parents=True)
         self.record.folder.chmod(0o700)
         record.save(self.record)  # before creating anything, so that leftovers of a kill -9 can be found
-        place = quota.hierarchy()
-        assert place is not None
+        hierarchy = quota.hierarchy()
+        assert hierarchy is not None
         descriptors = []
-        for index, (each, device) in enumerate(zip(self.record.places, self.cluster.devices, strict=True)):
-            quota.create(place, each.group)
-            quota.limit(each.group, device.cpus)
-            descriptors.append(namespaces.create(each.namespace, index))
+        for index, (place, device) in enumerate(zip(self.record.places, self.cluster.devices, strict=True)):
+            quota.create(hierarchy, place.group)
+            quota.limit(place.group, device.cpus)
+            descriptors.append(namespaces.create(place.namespace, index))
         self._line = self._carrying(descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -204,28 +204,28 @@ class Emulation(Running):
     @contextmanager
     def without_quotas(self) -> Iterator[None]:
         """Lift the CPU quotas for a while, to set devices up."""
-        for each in self.record.places:
-            quota.limit(each.group, inf)
+        for place in self.record.places:
+            quota.limit(place.group, inf)
         yield
-        for each, device in zip(self.record.places, self.cluster.devices, strict=True):
-            quota.limit(each.group, device.cpus)
+        for place, device in zip(self.record.places, self.cluster.devices, strict=True):
+            quota.limit(place.group, device.cpus)
 
 
 def ways(cluster: Cluster, order: Cluster | None = None) -> line.Order:
     """The links between devices, by the devices' indices in `order` (default: the cluster). Loopbacks are left to the
     engine: both components are on one machine in reality, too."""
-    index = {each.name: number for number, each in enumerate((order or cluster).devices)}
+    index = {device.name: number for number, device in enumerate((order or cluster).devices)}
     return tuple(
-        line.Way(index[each.source], index[each.target], each.bandwidth_bytes_per_s, each.latency_s)
-        for each in cluster.links
-        if each.source != each.target
+        line.Way(index[link.source], index[link.target], link.bandwidth_bytes_per_s, link.latency_s)
+        for link in cluster.links
+        if link.source != link.target
     )
 
 
 def one_way(cluster: Cluster) -> list[tuple[str, str]]:
     """Pairs of devices where the second is not reachable from the first but the reverse is: connections need both
     directions."""
-    names = [each.name for each in cluster.devices]
+    names = [device.name for device in cluster.devices]
     open_ways = line.routes(ways(cluster), len(names))
     return [(names[b], names[a]) for a, b in open_ways if (b, a) not in open_ways]
 
@@ -239,8 +239,8 @@ def _planned(cluster: Cluster, file: Path, scenario: str | None) -> Record:
     pid = os.getpid()
     group = place.folder / f"taglio-{pid}"
     places = tuple(
-        Place(each.name, f"taglio-{pid}-{each.name}", namespaces.address(index), group / each.name)
-        for index, each in enumerate(cluster.devices)
+        Place(device.name, f"taglio-{pid}-{device.name}", namespaces.address(index), group / device.name)
+        for index, device in enumerate(cluster.devices)
     )
     text = file.read_text(encoding="utf-8")
     folder = record.FOLDER / str(pid)
@@ -252,7 +252,7 @@ def start_devices(made: Emulation, progress: Progress | None = None) -> None:
 
     Raises CannotEmulate with the output of a device that does not start.
     """
-    names = [each.name for each in made.cluster.devices if each.name != made.cluster.start]
+    names = [device.name for device in made.cluster.devices if device.name != made.cluster.start]
     with made.without_quotas():
         _wait(made.cluster.start, start_device(made, made.cluster.start))
         others = [(name, start_device(made, name)) for name in names]

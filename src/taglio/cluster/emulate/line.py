@@ -73,7 +73,7 @@ def routes(ways: Sequence[Way], devices: int) -> dict[tuple[int, int], tuple[tup
     """The links from each device to each other: the direct one, else the route of least delay for a packet of 1,500
     bytes (Dijkstra). Unreachable pairs are left out."""
     cost = {(way.source, way.target): way.latency_s + 1500 / way.bandwidth_bytes_per_s for way in ways}
-    found: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
+    paths: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
     for start in range(devices):
         todo: list[tuple[float, int, tuple[tuple[int, int], ...]]] = [(0.0, start, ())]
         seen: set[int] = set()
@@ -83,11 +83,11 @@ def routes(ways: Sequence[Way], devices: int) -> dict[tuple[int, int], tuple[tup
                 continue
             seen.add(here)
             if here != start:
-                found[start, here] = ((start, here),) if (start, here) in cost else path
+                paths[start, here] = ((start, here),) if (start, here) in cost else path
             for (source, target), more in cost.items():
                 if source == here and target not in seen:
                     heapq.heappush(todo, (delay + more, target, (*path, (source, target))))
-    return found
+    return paths
 
 
 class Line:
@@ -110,7 +110,7 @@ class Line:
 
     def counts(self) -> Counts:
         """Counts of all links so far."""
-        links = tuple(Passed(*ends, each.passed_bytes, each.dropped) for ends, each in self.queues.items())
+        links = tuple(Passed(*ends, queue.passed_bytes, queue.dropped) for ends, queue in self.queues.items())
         return Counts(links, time.process_time())
 
     def take(self, index: int) -> None:

@@ -73,11 +73,11 @@ def _quota(cpus: float) -> tuple[int, int]:
 
 def processes(folder: Path) -> list[int]:
     """Process ids in a group and the groups below it."""
-    found = []
-    for each in _groups(folder):
+    pids = []
+    for group in _groups(folder):
         with suppress(FileNotFoundError):
-            found += [int(word) for word in (each / "cgroup.procs").read_text().split()]
-    return found
+            pids += [int(word) for word in (group / "cgroup.procs").read_text().split()]
+    return pids
 
 
 def destroy(folder: Path) -> None:
@@ -88,10 +88,10 @@ def destroy(folder: Path) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
-    for each in reversed(_groups(folder)):
-        while each.exists():
+    for group in reversed(_groups(folder)):
+        while group.exists():
             try:
-                each.rmdir()
+                group.rmdir()
             except OSError:  # the kernel releases a dead process a moment later
                 if time.monotonic() > limit_end:
                     raise

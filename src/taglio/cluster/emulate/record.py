@@ -48,7 +48,7 @@ class Record:
 
     def place(self, device: str) -> Place:
         """The place of a device."""
-        return next(each for each in self.places if each.device == device)
+        return next(place for place in self.places if place.device == device)
 
 
 def started(pid: int) -> int | None:
@@ -73,14 +73,14 @@ def load(folder: Path) -> Record:
 
 def running() -> list[Record]:
     """Emulations whose owner is alive."""
-    return [each for each in _all() if started(each.owner) == each.owner_started]
+    return [record for record in _all() if started(record.owner) == record.owner_started]
 
 
 def remove_leftovers() -> list[Record]:
     """Remove and return the emulations whose owner was killed."""
-    gone = [each for each in _all() if started(each.owner) != each.owner_started]
-    for each in gone:
-        remove(each)
+    gone = [record for record in _all() if started(record.owner) != record.owner_started]
+    for record in gone:
+        remove(record)
     return gone
 
 
@@ -96,11 +96,11 @@ def remove(record: Record) -> None:
 
 
 def _all() -> list[Record]:
-    found = []
+    records = []
     for folder in sorted(FOLDER.glob("*")) if FOLDER.exists() else []:
         try:
-            found.append(load(folder))
+            records.append(load(folder))
         except (OSError, msgspec.MsgspecError):  # another process is creating or removing it
             if time.time() - folder.stat().st_mtime > quota.PATIENCE_S:
                 shutil.rmtree(folder, ignore_errors=True)
-    return found
+    return records

@@ -83,8 +83,8 @@ class Connection:
 
     def _ours(self) -> set[str]:
         """Ray's ids of the device here: that of an earlier start may count as alive for a while."""
-        nodes = [each for each in self._nodes() if each["Alive"] and RESOURCE + self.here.name in each["Resources"]]
-        return {each["NodeID"] for each in nodes if _answers((each["NodeManagerAddress"], each["NodeManagerPort"]))}
+        nodes = [node for node in self._nodes() if node["Alive"] and RESOURCE + self.here.name in node["Resources"]]
+        return {node["NodeID"] for node in nodes if _answers((node["NodeManagerAddress"], node["NodeManagerPort"]))}
 
     def alive(self) -> dict[str, bool]:
         """Whether each device known to the cluster is alive. Raises HeadLost if the head does not answer for a
@@ -121,12 +121,12 @@ class Connection:
 @contextlib.contextmanager
 def connect(prefer: str | None = None) -> Iterator[Connection]:
     """A connection through the local device `prefer`, or another local device. Raises BadDevice if none runs here."""
-    known = local.known()
-    if not known:
+    running = local.running()
+    if not running:
         raise BadDevice(
             "no device runs on this machine: taglio device start --name NAME --address HOST:PORT (or --head) first"
         )
-    here = next((each for each in known if each.name == prefer), known[0])
+    here = next((device for device in running if device.name == prefer), running[0])
     if not _answers(split(here.address)):
         raise HeadLost(here.address)
     os.environ.update(here.lock.environment())
@@ -189,23 +189,23 @@ def gather(connection: Connection, names: Collection[str] | None = None) -> dict
     """Facts about every living device, or about `names`. Raises BadDevice for a device with another taglio version or
     without an answer."""
     alive = connection.alive().items()
-    asked = {name: ask(name) for name, up in alive if up and (names is None or name in names)}
-    found = {}
-    for name, answer in asked.items():
+    answers = {name: ask(name) for name, up in alive if up and (names is None or name in names)}
+    facts_of = {}
+    for name, answer in answers.items():
         try:
-            found[name] = ray().get(answer, timeout=_PATIENCE_S)
+            facts_of[name] = ray().get(answer, timeout=_PATIENCE_S)
         except Exception as error:
             raise refusal(name, error) from None
-    return found
+    return facts_of
 
 
-def same_version(found: Facts) -> None:
+def same_version(facts: Facts) -> None:
     """Raise BadDevice for a device with another taglio version."""
     ours = artifact.version_of("taglio")
-    theirs = found.versions.get("taglio", "none")
+    theirs = facts.versions.get("taglio", "none")
     if theirs != ours:
         raise BadDevice(
-            f'device "{found.device}" has taglio {theirs}, this machine has {ours}: install the same version on both'
+            f'device "{facts.device}" has taglio {theirs}, this machine has {ours}: install the same version on both'
         )
 
 

@@ -1,7 +1,7 @@
 """Send components to their devices and open them there. Runs no request.
 
-Each device gets only the files that it lacks, by content hash, and reports what it opened, which is compared with the
-manifest before any request.
+Each device gets only the files that it lacks, by content hash, opens those of its components by their hashes, and
+reports what it opened.
 """
 
 import time
@@ -56,8 +56,8 @@ class Deployment:
 
     def hosts(self) -> dict[str, Any]:
         """All hosts by device, with calls that wait for the result."""
-        found: dict[str, Any] = {name: Calls(actor) for name, actor in self.actors.items()}
-        return found if self.here is None else {**found, self.here.device: self.here}
+        hosts: dict[str, Any] = {name: Calls(actor) for name, actor in self.actors.items()}
+        return hosts if self.here is None else {**hosts, self.here.device: self.here}
 
 
 class Calls:
@@ -93,7 +93,7 @@ def open_components(
     """
     wiring = wire(manifest)
     places = {piece.device: (machines or {}).get(piece.device, (piece.device,)) for piece in manifest.pieces}
-    stands_for = {name: device for device, each in places.items() for name in each}
+    stands_for = {name: device for device, names in places.items() for name in names}
     connection.need(list(stands_for))
     own = connection.here
     here = Host(own.name, own.threads, own.folder / "components") if own.name == cluster.start else None
@@ -102,12 +102,12 @@ def open_components(
     for name, device in stands_for.items():
         if here is not None and name == here.device:
             continue
-        sent = sum(each.source_device == device for each in wiring.messages)
+        sent = sum(message.source_device == device for message in wiring.messages)
         # The answers of the next request are fetched in advance.
         groups = {MESSAGES: threads, FETCHES: max(1, (threads + 1) * sent), WATCH: 1}
         actor = ray().remote(num_cpus=0, max_restarts=0, concurrency_groups=groups)(Host)
         actors[name] = actor.options(**on(name)).remote()
-    hosts: dict[str, Any] = {name: Calls(each) for name, each in actors.items()}
+    hosts: dict[str, Any] = {name: Calls(actor) for name, actor in actors.items()}
     if here is not None and here.device in stands_for:
         hosts[here.device] = here
     clocks, sent_bytes, loaded, opening = {}, 0, [], {}
@@ -115,9 +115,9 @@ def open_components(
         for name, host in hosts.items():
             pieces = [piece for piece in manifest.pieces if piece.device == stands_for[name]]
             try:
-                found = host.facts()
-                _fits(cluster.device(name), pieces[0].runtime, found)
-                clocks[name] = Clock(0.0, 0.0) if found.clock == clock_name() else _clock(host)
+                facts = host.facts()
+                _fits(cluster.device(name), pieces[0].runtime, facts)
+                clocks[name] = Clock(0.0, 0.0) if facts.clock == clock_name() else _clock(host)
                 files = {sha256: folder / file for piece in pieces for file, sha256 in piece.files.items()}
                 sent_bytes += send(host, files)
             except Exception as error:
@@ -126,29 +126,28 @@ def open_components(
                 Job(piece, wiring.reads[piece.name], wiring.sends(piece.name), manifest.kept_by(piece))
                 for piece in pieces
             ]
-            others = {role: each for role, each in places.items() if role != stands_for[name] and each[0] in actors}
-            peers = {role: [actors[other] for other in each] for role, each in others.items()}
+            others = {role: names for role, names in places.items() if role != stands_for[name] and names[0] in actors}
+            peers = {role: [actors[other] for other in names] for role, names in others.items()}
             opening[name] = pool.submit(host.load, jobs, cluster.device(name).threads, peers)
         for name, answer in opening.items():
             try:
                 loaded += answer.result()
             except Exception as error:
                 raise refusal(name, error) from None
-    _hold(manifest, places, loaded)
     return Deployment(manifest, wiring, actors, here, tuple(loaded), clocks, sent_bytes, places)
 
 
-def _fits(device: Device, runtime: str, found: Facts) -> None:
+def _fits(device: Device, runtime: str, facts: Facts) -> None:
     """Raise BadDevice if a device differs from the cluster file or lacks the runtime of its components."""
-    same_version(found)
-    if found.threads < device.threads:
+    same_version(facts)
+    if facts.threads < device.threads:
         raise BadDevice(
-            f'device "{device.name}" was started with {plural(found.threads, "thread")}, the cluster file gives it '
-            f"{device.threads}: start it with --threads {device.threads}, or write threads = {found.threads}"
+            f'device "{device.name}" was started with {plural(facts.threads, "thread")}, the cluster file gives it '
+            f"{device.threads}: start it with --threads {device.threads}, or write threads = {facts.threads}"
         )
-    if runtime not in found.runtimes:
+    if runtime not in facts.runtimes:
         raise BadDevice(
-            f'device "{device.name}" has no {runtime}, only {", ".join(found.runtimes)}: install it there, or plan '
+            f'device "{device.name}" has no {runtime}, only {", ".join(facts.runtimes)}: install it there, or plan '
             "with a profile of one of these"
         )
 
@@ -157,28 +156,15 @@ def send(host: Any, files: Mapping[str, Path], progress: Progress | None = None)
     """Send those of `files` (path by hash) that the host's device lacks; returns the bytes sent."""
     total = 0
     for sha256 in host.missing(list(files)):
-        path, size_bytes = files[sha256], files[sha256].stat().st_size
-        host.begin(sha256, size_bytes)
+        path, size_bytes, offset = files[sha256], files[sha256].stat().st_size, 0
         with path.open("rb") as file:
             while chunk := file.read(CHUNK_BYTES):
-                host.append(sha256, chunk)
-                total += len(chunk)
+                host.receive(sha256, size_bytes, offset, chunk)
+                offset += len(chunk)
                 if progress:
-                    progress(f"sending {path.name}", file.tell(), size_bytes)
-        host.finish(sha256)
+                    progress(f"sending {path.name}", offset, size_bytes)
+        total += offset
     return total
-
-
-def _hold(manifest: Manifest, places: Mapping[str, tuple[str, ...]], loaded: list[Loaded]) -> None:
-    """Raise BadDevice if a device opened something other than planned."""
-    opened = {(each.device, each.component): each.sha256 for each in loaded}
-    for piece in manifest.pieces:
-        for name in places[piece.device]:
-            found = opened.get((name, piece.name), "nothing")
-            if found != piece.sha256:
-                raise BadDevice(
-                    f'device "{name}" opened {found[:12]} as {piece.name}, expected {piece.sha256[:12]}: deploy again'
-                )
 
 
 def _clock(host: Any) -> Clock:

@@ -79,8 +79,8 @@ def start(
         environment |= {DEVICE: name, THREADS: str(threads), STORE: str(folder / "components")}
         # A head that was killed restores its state, so that programs that use the cluster continue.
         if not (head and (folder / local.MEMORY).exists()):
-            for each in folder.glob("session_*"):  # from an earlier start
-                shutil.rmtree(each, ignore_errors=True)
+            for session in folder.glob("session_*"):  # from an earlier start
+                shutil.rmtree(session, ignore_errors=True)
         if head:
             environment |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / local.MEMORY)}
         keeper = [sys.executable, "-m", "taglio.cluster.engine.keeper", str(folder)]
@@ -199,8 +199,8 @@ def members(address: str, lock: Lock) -> dict[str, bool]:
         capture_output=True, text=True, timeout=60.0, check=False,
     )  # fmt: skip
     if done.returncode == 0:
-        found: dict[str, bool] = json.loads(done.stdout)
-        return found
+        alive: dict[str, bool] = json.loads(done.stdout)
+        return alive
     said = done.stderr + done.stdout
     if re.search(r"(?i)unauthenticated|authentication", said):
         raise BadDevice(

@@ -56,9 +56,9 @@ def drifted(
     """The cluster as measured by the last answers, factors on devices' times, and a description ("": no drift)."""
     factors: dict[str, float] = {}
     said: list[str] = []
-    matters_s = max(_LEAST_S, _SHARE * median(each.latency_s for each in windows.first))
+    matters_s = max(_LEAST_S, _SHARE * median(answer.latency_s for answer in windows.first))
     for name, machines in plan.machines().items():
-        pieces = {each.component: each.predicted_s for each in plan.pieces if each.device == name}
+        pieces = {piece.component: piece.predicted_s for piece in plan.pieces if piece.device == name}
         planned_s = sum(pieces.values())
         if planned_s <= 0.0:
             continue
@@ -71,7 +71,7 @@ def drifted(
         link = cluster.link(*ends)
         if link is None or ends[0] == ends[1]:
             continue
-        before, now = (median(_hop_s(each, index) for each in window) for window in (windows.first, windows.last))
+        before, now = (median(_hop_s(answer, index) for answer in window) for window in (windows.first, windows.last))
         if _off(now, before, matters_s):
             cluster = cluster.with_link(_fitted(link, message.bytes, now))
             said.append(f"{ends[0]} to {ends[1]} takes {now / before:.2f} times as long as at first")
@@ -84,8 +84,10 @@ def _long(window: Sequence[Answer]) -> bool:
 
 def _busy_s(window: Sequence[Answer], components: Container[str]) -> float:
     """Sustained seconds of the components per request."""
-    times = [sum(each.end_s - each.start_s for each in one.steps if each.component in components) for one in window]
-    return summarize(times, [each.latency_s for each in window]).steady_s
+    busy_s = [
+        sum(step.end_s - step.start_s for step in answer.steps if step.component in components) for answer in window
+    ]
+    return summarize(busy_s, [answer.latency_s for answer in window]).steady_s
 
 
 def _hop_s(answer: Answer, message: int) -> float:

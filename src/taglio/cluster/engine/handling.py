@@ -59,9 +59,9 @@ def handling(connection: Connection, cluster: Cluster, progress: Progress | None
 
 def _measured(connection: Connection, cluster: Cluster, progress: Progress | None) -> dict[str, Handling]:
     start = cluster.start
-    others = [each.name for each in cluster.devices if each.name != start and not each.like]
+    others = [device.name for device in cluster.devices if device.name != start and not device.like]
     others = [name for name in others if cluster.link(start, name) and cluster.link(name, start)]
-    found, ours, shares = dict[str, Handling](), list[tuple[float, ...]](), list[float]()
+    costs, ours, shares = dict[str, Handling](), list[tuple[float, ...]](), list[float]()
     with scratch() as folder:
         request_s = _request_s(connection, cluster, folder / "working")
         alone = _taken(connection, cluster, folder / "alone", _parts(start))[start].seconds if others else 0.0
@@ -73,25 +73,25 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
                 "there": (_parts(start, name, there=there), _FEWEST_LONG),
                 "back": (_parts(start, name, back=back), _FEWEST_LONG),
             }
-            taken = {
+            uses_by_way = {
                 way: _taken(connection, cluster, folder / f"{name}-{way}", parts, fewest)
                 for way, (parts, fewest) in ways.items()
             }
-            few, more, far, near = ({at: use.seconds for at, use in uses.items()} for uses in taken.values())
-            sent, received = ((more[each] - few[each]) / _MORE for each in (start, name))
-            leaving, arriving = ((far[each] - few[each]) / there for each in (start, name))
-            returned, restored = ((near[each] - few[each]) / back for each in (name, start))
+            few, more, far, near = ({at: use.seconds for at, use in uses.items()} for uses in uses_by_way.values())
+            sent, received = ((more[device] - few[device]) / _MORE for device in (start, name))
+            leaving, arriving = ((far[device] - few[device]) / there for device in (start, name))
+            returned, restored = ((near[device] - few[device]) / back for device in (name, start))
             ours.append((sent, few[start] - alone - sent, leaving, restored))
-            shares += [uses[start].share for uses in taken.values()]
-            theirs = np.median([uses[name].share for uses in taken.values()])
-            found[name] = _bounded([few[name] - received, received, returned, arriving] / theirs)
+            shares += [uses[start].share for uses in uses_by_way.values()]
+            theirs = np.median([uses[name].share for uses in uses_by_way.values()])
+            costs[name] = _bounded([few[name] - received, received, returned, arriving] / theirs)
     mine = np.median(ours, axis=0) / np.median(shares) if ours else np.zeros(4)
-    found[start] = replace(_bounded(mine), request_s=request_s)
-    return found
+    costs[start] = replace(_bounded(mine), request_s=request_s)
+    return costs
 
 
 def _bounded(seconds: np.ndarray) -> Handling:
-    return Handling(*(max(each, 0.0) for each in seconds.tolist()))
+    return Handling(*(max(cost, 0.0) for cost in seconds.tolist()))
 
 
 def _many(cluster: Cluster, source: str, target: str) -> int:
@@ -173,7 +173,7 @@ def _opened(
     connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], lanes: int = _LANES
 ) -> tuple[Deployment, Pipeline]:
     folder.mkdir()
-    runtimes = {each.name: each.runtime or NAME for each in cluster.devices}
+    runtimes = {device.name: device.runtime or NAME for device in cluster.devices}
     manifest = write(folder, "0" * 64, [_INPUT], [_OUTPUT], parts, runtimes=runtimes)
     deployment = open_components(connection, manifest, folder, cluster, lanes)
     return deployment, Pipeline(deployment, lanes, cluster.start)
@@ -216,21 +216,21 @@ def _part(
     """A component that writes the sum of the first numbers of its inputs, padded with zeros to the size of each output;
     `reads` and `writes` are sizes. A working component first fills megabytes from its input, adds them up and
     multiplies a part of them, as the layers of a network do."""
-    integers = {"begin": [0], "end": [_FEW]} | {f"{each}_behind": [0, size - _FEW] for each, size in writes.items()}
-    nodes = [f"{each}_first = Slice ({each}, begin, end)" for each in reads]
-    summed = [f"{each}_first" for each in reads]
+    integers = {"begin": [0], "end": [_FEW]} | {f"{name}_behind": [0, size - _FEW] for name, size in writes.items()}
+    nodes = [f"{name}_first = Slice ({name}, begin, end)" for name in reads]
+    summed = [f"{name}_first" for name in reads]
     if working:
         integers |= {"row": [1, _FEW], "rows": [_WIDE, _LONG // _FEW], "first": [0, 0], "square": [_WIDE, _WIDE]}
         nodes += [f"flat = Reshape ({next(iter(reads))}, row)", "filled = Tile (flat, rows)", "once = Relu (filled)"]
         nodes += ["more = Add (once, filled)", "twice = Relu (more)", "layers = Add (twice, filled)"]
         nodes += ["matrix = Slice (layers, first, square)", "product = MatMul (matrix, matrix)"]
-        nodes += [f"{each}_most = ReduceMax <keepdims = 0> ({each})" for each in ("layers", "product")]
+        nodes += [f"{tensor}_most = ReduceMax <keepdims = 0> ({tensor})" for tensor in ("layers", "product")]
         nodes.append("most = Add (layers_most, product_most)")
         summed.append("most")
     nodes.append(f"sum = Sum ({', '.join(summed)})")
-    nodes += [f"{each} = Pad (sum, {each}_behind)" for each in writes]
-    ends = (", ".join(f"float[{size}] {each}" for each, size in side.items()) for side in (reads, writes))
-    weights = (f"int64[{len(each)}] {key} = {{{', '.join(map(str, each))}}}" for key, each in integers.items())
+    nodes += [f"{name} = Pad (sum, {name}_behind)" for name in writes]
+    ends = (", ".join(f"float[{size}] {name}" for name, size in side.items()) for side in (reads, writes))
+    weights = (f"int64[{len(numbers)}] {key} = {{{', '.join(map(str, numbers))}}}" for key, numbers in integers.items())
     graph = f"part ({next(ends)}) => ({next(ends)}) <{', '.join(weights)}> {{ {' '.join(nodes)} }}"
     proto = parse_model(f'<ir_version: 8, opset_import: ["" : 13]> {graph}')
     return Component(name, device, (), proto, tuple(reads), tuple(writes))

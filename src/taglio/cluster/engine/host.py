@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from taglio import artifact
-from taglio.cluster.engine.parcel import Joint, Parcel, SessionStep, Step, merged
+from taglio.cluster.engine.parcel import Parcel, SessionStep, Step, merged
 from taglio.cluster.engine.resident import Resident
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Piece, State
@@ -95,7 +95,7 @@ class States:
         """The states that a step reads, by input; a request without a session is a first step. Raises BadDevice if the
         previous step was not run here."""
         if step is None or step.number == 0 or not states:
-            return {each.past: each.first() for each in states}
+            return {state.past: state.first() for state in states}
         done, values = self._kept.get(component, {}).get(step.session, (0, {}))
         if done != step.number:
             raise BadDevice(
@@ -113,7 +113,7 @@ class States:
         mine = self._kept.setdefault(component, {})
         mine.pop(step.session, None)
         if not step.last:
-            mine[step.session] = step.number + 1, {each.past: written[each.present] for each in states}
+            mine[step.session] = step.number + 1, {state.past: written[state.present] for state in states}
         if len(mine) > SESSIONS:
             del mine[next(iter(mine))]
 
@@ -130,7 +130,6 @@ class Host(Resident):
         # One component runs at a time: the first waiting one, not necessarily the one that this thread added.
         self._waiting: PriorityQueue[_Work] = PriorityQueue()
         self._turn = threading.Lock()
-        self._joint = Joint()
         self._lock = threading.Lock()
         self._requests: dict[int, _Request] = {}
         self._promised: dict[tuple[int, int], Future[Parcel]] = {}
@@ -151,7 +150,7 @@ class Host(Resident):
 
         Raises BadModel if the runtime refuses a component, BadArtifact if its file was changed.
         """
-        found, before = [], used_bytes()
+        loaded, before = [], used_bytes()
         for job in jobs:
             piece, begun = job.piece, time.monotonic()
             session = opener(piece.runtime)(self.named(piece.files), SessionOptions(threads))
@@ -161,15 +160,14 @@ class Host(Resident):
             self._sessions[piece.name], self._jobs[piece.name] = session, job
             took = time.monotonic() - begun
             opened = (piece.name, piece.sha256, piece.runtime, artifact.version_of(package(piece.runtime)))
-            found.append(Loaded(self.device, *opened, threads, took, peak_bytes(), before))
+            loaded.append(Loaded(self.device, *opened, threads, took, peak_bytes(), before))
         self._peers = {name: [post(host) for host in hosts] for name, hosts in peers.items()}
         self._role = jobs[0].piece.device
-        return found
+        return loaded
 
     def take(self, parcel: Parcel) -> None:
         """Receive a message: run the components that waited only for it, and those that wait for their outputs."""
-        whole = self._joint.whole(parcel)
-        due = self._note(whole) if whole is not None else 0
+        due = self._note(parcel)
         while due:
             with self._turn:
                 work = self._waiting.get_nowait()
@@ -181,16 +179,16 @@ class Host(Resident):
         with self._lock:
             request = self._requests.setdefault(parcel.request, _Request(set(self._jobs), parcel.session))
             request.parcels[parcel.message] = parcel
-            found = 0
+            count = 0
             for place, (name, job) in enumerate(self._jobs.items()):
                 if name in request.left and all(index in request.parcels for index in job.reads):
                     parcels = [request.parcels[index] for index in job.reads]
                     self._waiting.put(_Work(parcel.request, place, name, parcels, time.monotonic(), request.session))
                     request.left.discard(name)
-                    found += 1
+                    count += 1
             if not request.left:
                 del self._requests[parcel.request]
-        return found
+        return count
 
     def promise(self, request: int, message: int) -> "Future[Parcel]":
         """A future message of a request, for those that fetch: the caller, and the caller's device."""
@@ -257,10 +255,5 @@ def at_turn(replicas: Sequence[T], request: int) -> T:
 
 def post(host: Any) -> Callable[[Parcel], None]:
     """A function that sends a message to a host without waiting."""
-    take = host.take.options(concurrency_group=MESSAGES, num_returns=0).remote
-
-    def sent(parcel: Parcel) -> None:
-        for part in parcel.parts():
-            take(part)
-
-    return sent
+    take: Callable[[Parcel], None] = host.take.options(concurrency_group=MESSAGES, num_returns=0).remote
+    return take

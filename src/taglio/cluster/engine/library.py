@@ -41,7 +41,7 @@ def ray() -> Any:
     installed()
     for name, value in _PROGRAM.items():
         os.environ.setdefault(name, value)
-    found = importlib.import_module("ray")
+    module = importlib.import_module("ray")
     # Callers report failures in one line; Ray would print pages.
     logging.getLogger("ray").setLevel(logging.CRITICAL)
-    return found
+    return module

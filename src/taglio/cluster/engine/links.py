@@ -48,18 +48,18 @@ class Links:
         others = {name: there[name] for name in names if name in there and name != here}
         unreached = untouched(others)
         self._lose(Pair((here, name)) for name, silent in unreached.items() if silent)
-        asked = [name for name in others if name in hosts and name not in unreached]
+        reached = [name for name in others if name in hosts and name not in unreached]
         others_of = {
-            name: {other: others[other] for other in others if Pair((name, other)) in linked} for name in asked
+            name: {other: others[other] for other in others if Pair((name, other)) in linked} for name in reached
         }
         answers = self._answers(
-            {name: hosts[name].call.remote(untouched, others_of[name]) for name in asked}, _ANSWER_S
+            {name: hosts[name].call.remote(untouched, others_of[name]) for name in reached}, _ANSWER_S
         )
-        tasks = {name: _task(untouched, name, others_of[name]) for name in asked if name not in answers}
+        tasks = {name: _task(untouched, name, others_of[name]) for name in reached if name not in answers}
         answers |= self._answers(tasks, _TASK_S)
         for name, failures in answers.items():
             self._lose(Pair((name, other)) for other, silent in failures.items() if silent)
-        return {name for name in names if name not in there} | {*unreached} | {*asked} - {*answers}
+        return {name for name in names if name not in there} | {*unreached} | {*reached} - {*answers}
 
     def lost(self) -> frozenset[Pair]:
         """The links that must not be used: those that were lost and have not held since."""
@@ -92,9 +92,9 @@ class Links:
         hold_s = _HOLD_S * min(2 ** (self._losses[pair] - 1), _MOST)
         self._holding[pair] = self._connection.joined, _task(held_for, one, other, hold_s)
 
-    def _answers(self, asked: Mapping[str, Any], patience_s: float) -> dict[str, dict[str, bool]]:
+    def _answers(self, calls: Mapping[str, Any], patience_s: float) -> dict[str, dict[str, bool]]:
         """What devices answer within `patience_s`; dead ones are not waited for."""
-        answers, end, waiting = {}, time.monotonic() + patience_s, dict(asked)
+        answers, end, waiting = {}, time.monotonic() + patience_s, dict(calls)
         while waiting and time.monotonic() < end:
             done = ray().wait(list(waiting.values()), num_returns=len(waiting), timeout=0.2)[0]
             for name in [name for name, answer in waiting.items() if answer in done]:

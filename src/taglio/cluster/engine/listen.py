@@ -76,12 +76,12 @@ def hold_to(host: str) -> None:
 def address(host: str) -> ipaddress.IPv4Address:
     """`host` as a single address. Raises BadOption."""
     try:
-        found = ipaddress.IPv4Address(host)
+        parsed = ipaddress.IPv4Address(host)
     except ValueError:
         raise BadOption(f"`host` {host}: write an IPv4 address of this machine, such as 192.168.1.10") from None
-    if found.is_unspecified:
+    if parsed.is_unspecified:
         raise BadOption(f"`host` {host} would listen on every interface: write one address of this machine")
-    return found
+    return parsed
 
 
 def _filter(helper: int) -> int | None:
@@ -102,14 +102,14 @@ def _filter(helper: int) -> int | None:
     kernel.prctl(_SET_TRACER, helper, 0, 0, 0)  # needed only with Yama
     if kernel.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
         raise _failure()
-    found: int = kernel.syscall(
+    listener: int = kernel.syscall(
         seccomp, _MODE_FILTER, _SPEC_ALLOW | _NEW_LISTENER, ctypes.byref(_Program(len(code), code))
     )
-    if found < 0 and ctypes.get_errno() == errno.EBUSY:
+    if listener < 0 and ctypes.get_errno() == errno.EBUSY:
         return None
-    if found < 0:
+    if listener < 0:
         raise _failure()
-    return found
+    return listener
 
 
 def _failure() -> OSError:
@@ -173,11 +173,11 @@ def everywhere(wanted: bytes, host: str) -> tuple[str, int] | None:
 def main(pipe: int, host: str) -> None:
     """The helper: take the descriptor from `pipe`, report that it is ready, serve."""
     with socket.socket(fileno=pipe) as given:
-        _, found, _, _ = socket.recv_fds(given, 1, 1)
-        if not found:
+        _, listeners, _, _ = socket.recv_fds(given, 1, 1)
+        if not listeners:
             return
         given.send(b"r")
-    serve(found[0], host)
+    serve(listeners[0], host)
 
 
 if __name__ == "__main__":

@@ -91,21 +91,21 @@ def remember(device: LocalDevice, pid: int) -> None:
     artifact.write_bytes(device.folder / _PID, str(pid).encode())
 
 
-def known() -> list[LocalDevice]:
+def running() -> list[LocalDevice]:
     """Devices that run on this machine, sorted by name."""
-    found = []
+    devices = []
     for path in sorted(home().glob(f"*/{_FILE}")):
         if keeper(path.parent) is not None:
             try:
-                found.append(msgspec.json.decode(path.read_bytes(), type=LocalDevice))
+                devices.append(msgspec.json.decode(path.read_bytes(), type=LocalDevice))
             except (OSError, msgspec.DecodeError) as error:
                 raise BadArtifact(f"{path}: damaged ({error}): taglio device stop --name {path.parent.name}") from None
-    return found
+    return devices
 
 
 def one(name: str) -> LocalDevice:
     """The device called `name`. Raises BadDevice if it does not run here."""
-    devices = {each.name: each for each in known()}
+    devices = {device.name: device for device in running()}
     if name not in devices:
         raise BadDevice(f'no device "{name}" runs on this machine{nearest(name, devices)}')
     return devices[name]

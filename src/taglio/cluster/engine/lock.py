@@ -27,14 +27,14 @@ class Lock:
 
     def environment(self) -> dict[str, str]:
         """Environment variables for Ray. Raises BadOption for a missing or weak token or missing certificates."""
-        found = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(_token(self.token))}
+        variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(_token(self.token))}
         if self.tls is None:
-            return found
+            return variables
         for name in _FILES.values():
             if not (self.tls / name).is_file():
                 raise BadOption(f"`tls` {self.tls}: {name} is missing: the folder holds tls.crt, tls.key and ca.crt")
         files = {variable: str((self.tls / name).resolve()) for variable, name in _FILES.items()}
-        return {**found, "RAY_USE_TLS": "1", **files}
+        return {**variables, "RAY_USE_TLS": "1", **files}
 
     def refuse_shared(self) -> None:
         """Raise BadOption if other users can read or write the token or the certificate's key."""

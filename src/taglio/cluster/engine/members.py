@@ -14,12 +14,12 @@ _PATIENCE_S = 10.0
 
 def devices(nodes: list[dict[str, Any]]) -> dict[str, bool]:
     """Whether each device among Ray's nodes is alive; one that returned is."""
-    found: dict[str, bool] = {}
+    alive: dict[str, bool] = {}
     for node in nodes:
         for name in node.get("Resources", {}):
             if name.startswith(RESOURCE):
-                found[name.removeprefix(RESOURCE)] = found.get(name.removeprefix(RESOURCE), False) or node["Alive"]
-    return found
+                alive[name.removeprefix(RESOURCE)] = alive.get(name.removeprefix(RESOURCE), False) or node["Alive"]
+    return alive
 
 
 def addresses(nodes: list[dict[str, Any]]) -> dict[str, Address]:

@@ -103,8 +103,8 @@ def optimize_on_cluster(
             settled, chosen, bound = work, wanted, losses.max_error or 0.0
             if chosen is None:
                 timed = work.but(setup=replace(work.setup, threads=cluster.device(here).threads))
-                asked = gather(connection, [device.name for device in cluster.devices])
-                is_narrow = any(sums_saturate(answer.machine.instructions) for answer in asked.values())
+                facts_of = gather(connection, [device.name for device in cluster.devices])
+                is_narrow = any(sums_saturate(facts.machine.instructions) for facts in facts_of.values())
                 alone = timed.in_place(work.setup.options().runtime).at(effort)
                 screened = screen(alone, None, bound, losses.metric, is_forced=True, is_narrow=is_narrow)
                 settled, chosen = work.but(graph=screened.work.graph), screened.scheme
@@ -120,8 +120,10 @@ def optimize_on_cluster(
         def placed(profiles: Profiles, running: Running | None, time_limit_s: float) -> Answer:
             own = profiles.get(cluster.start) or next(iter(profiles.values()))
             pins = {"keep_float": keep_float, "force_int8": force_int8, **by_argument(user)}
-            each = candidate(settled, own, error, profiles=profiles, name=staged.name, **pins)  # type: ignore[arg-type]
-            return place(each, cluster, objective=aim, running=running, time_limit_s=time_limit_s, progress=progress)
+            plannable = candidate(settled, own, error, profiles=profiles, name=staged.name, **pins)  # type: ignore[arg-type]
+            return place(
+                plannable, cluster, objective=aim, running=running, time_limit_s=time_limit_s, progress=progress
+            )
 
         def refined(profiles: Profiles, plan: Plan) -> Profiles:
             with connect(cluster.start) as connection:
@@ -134,8 +136,8 @@ def optimize_on_cluster(
         # Components are sent from disk, again if a device is lost.
         write(staged, result_of(settled, chosen, own, error, plan, built))
         sha256 = work.model.sha256
-        for name, each in profiles.items():
-            artifact.save(staged / source(cluster, cluster.device(name))[0], PROFILE, sha256, each)
+        for name, profile in profiles.items():
+            artifact.save(staged / source(cluster, cluster.device(name))[0], PROFILE, sha256, profile)
         artifact.save(staged / f"{CLUSTER}.json", CLUSTER, sha256, used)
         settled.kept.forget("switchable")
         runs = max(_RUNS, min(_MOST_RUNS, ceil(_RUNS_S / plan.predicted_latency_s.value)))

@@ -28,15 +28,15 @@ _MARK = "_token_"
 
 def ranges(graph: Graph, room_bytes: float) -> dict[str, str]:
     """The part of every block: consecutive blocks, whose float32 weights fit into their share of `room_bytes`."""
-    found: dict[str, str] = {}
+    part_of: dict[str, str] = {}
     part, held = 0, 0.0
     for block in graph.blocks:
         weights = block.weight_bytes(32)
         if held and held + weights > _SHARE * room_bytes:
             part, held = part + 1, 0.0
         held += weights
-        found[block.name] = f"part {part}"
-    return found
+        part_of[block.name] = f"part {part}"
+    return part_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,12 +54,12 @@ class Parts:
     def opened(cls, model: Model, graph: Graph, of: Mapping[str, str], feeds: Sequence[Feed], threads: int) -> "Parts":
         """Run the float model part by part on `feeds` to get the inputs of each part."""
         given, once_s = dict[str, Sequence[Feed]](), 0.0
-        values: list[dict[str, Any]] = [dict(each) for each in feeds]
+        values: list[dict[str, Any]] = [dict(feed) for feed in feeds]
         for part in _cut(model, graph, model.proto, of).values():
             session = open_session(part.proto, SessionOptions(threads), label=part.name)
-            given[part.device] = [{name: each[name] for name in part.inputs} for each in values]
-            for each, feed in zip(values, given[part.device], strict=True):
-                each.update(zip(part.outputs, session.run(list(part.outputs), feed), strict=True))
+            given[part.device] = [{name: tensors[name] for name in part.inputs} for tensors in values]
+            for tensors, feed in zip(values, given[part.device], strict=True):
+                tensors.update(zip(part.outputs, session.run(list(part.outputs), feed), strict=True))
             once_s += run_once(part.name, session, given[part.device][0])
             del session
             give_back()
@@ -78,23 +78,23 @@ class Parts:
     ) -> dict[str, Timed]:
         """Time models part by part, otherwise as `time_models` does. If any part of a model is refused, so is the
         model."""
-        found: dict[str, list[Timed]] = {name: [] for name in models}
+        timed_parts: dict[str, list[Timed]] = {name: [] for name in models}
         # These hold no weights, which stay in files.
         cuts = {name: _cut(self.model, self.graph, build(), self.of) for name, build in models.items()}
         share = replace(effort, budget_s=effort.budget_s / len(self.feeds))
         for part, feeds in self.feeds.items():
             protos = {
-                name: partial(getattr, each[part], "proto")
-                for name, each in cuts.items()
+                name: partial(getattr, pieces[part], "proto")
+                for name, pieces in cuts.items()
                 if name not in (refused or {})
             }
             if not protos:
                 break
             how |= {"refused": refused, "once_s": once_s / len(self.feeds)}
             for name, timed in time_models(protos, feeds, options, share, **how).items():
-                found[name].append(timed)
+                timed_parts[name].append(timed)
             give_back()
-        return {name: joined(each) for name, each in found.items() if len(each) == len(self.feeds)}
+        return {name: joined(timed) for name, timed in timed_parts.items() if len(timed) == len(self.feeds)}
 
 
 def joined(parts: Sequence[Timed]) -> Timed:
@@ -109,21 +109,21 @@ def joined(parts: Sequence[Timed]) -> Timed:
                 copy.name, number = f"{node.name}{_MARK}{number}", number + len(parts)
             if seconds is not None:
                 kernels[copy.name] = seconds
-    total = WallTime(*map(sum, zip(*(astuple(each.wall) for each in parts), strict=True)))
-    wall = replace(total, runs=min(each.wall.runs for each in parts))
-    return Timed(whole, wall, kernels, others=max(each.others for each in parts))
+    total = WallTime(*map(sum, zip(*(astuple(part.wall) for part in parts), strict=True)))
+    wall = replace(total, runs=min(part.wall.runs for part in parts))
+    return Timed(whole, wall, kernels, others=max(part.others for part in parts))
 
 
 def _cut(model: Model, graph: Graph, whole: onnx.ModelProto, of: Mapping[str, str]) -> dict[str, Component]:
     """The parts of a float or quantised model, in running order. Their inputs are named like the tensors of the float
     model, whatever name the producer's form gives them."""
     tensors = graph.tensor_map()
-    found = {}
+    parts = {}
     for part in cut(model, graph, whole, of, Wires(next(iter(of.values())), {})):
         names = {name: base_name(name, tensors) or name for name in part.inputs}
         for node in part.proto.graph.node:
             node.input[:] = [names.get(name, name) for name in node.input]
         for value in part.proto.graph.input:
             value.name = names[value.name]
-        found[part.device] = replace(part, inputs=tuple(names.values()))
-    return found
+        parts[part.device] = replace(part, inputs=tuple(names.values()))
+    return parts

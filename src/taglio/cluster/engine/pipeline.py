@@ -67,20 +67,28 @@ class Pipeline:
         self._pool = ThreadPoolExecutor(2 * lanes)  # a local component waits for its turn in a thread
         # Elsewhere: the hosts of each device, which take turns.
         away = {
-            device: [actors[name] for name in each] for device, each in deployment.places.items() if each[0] in actors
+            device: [actors[name] for name in names]
+            for device, names in deployment.places.items()
+            if names[0] in actors
         }
         to = {device: [post(actor) for actor in hosts] for device, hosts in away.items()}
         self._inputs = [
-            (index, each, to.get(each.device)) for index, each in enumerate(messages) if each.source == CALLER
+            (index, message, to.get(message.device))
+            for index, message in enumerate(messages)
+            if message.source == CALLER
         ]
         ours = {CALLER} if here is None else {CALLER, here.device}
         # Messages from other devices to this process, and from the local host to the caller.
         self._fetched = [
-            (index, each.device == CALLER, [host.give.options(concurrency_group=FETCHES) for host in away[source]])
-            for index, each in enumerate(messages)
-            if each.device in ours and (source := each.source_device) in away
+            (index, message.device == CALLER, [host.give.options(concurrency_group=FETCHES) for host in away[source]])
+            for index, message in enumerate(messages)
+            if message.device in ours and (source := message.source_device) in away
         ]
-        self._own = [i for i, each in enumerate(messages) if each.device == CALLER and each.source_device not in away]
+        self._own = [
+            index
+            for index, message in enumerate(messages)
+            if message.device == CALLER and message.source_device not in away
+        ]
         self._next = 0
         self._flights: dict[int, _Flight] = {}
         self._asked: dict[int, list[Future[Parcel]]] = {}
@@ -114,14 +122,15 @@ class Pipeline:
         except Exception as error:
             raise Broken(with_kind(error)) from None
         self._flights[request] = _Flight(answers, sent)
-        for each in answers:
-            each.add_done_callback(lambda _: self.changed())
+        for answer in answers:
+            answer.add_done_callback(lambda _: self.changed())
         return request
 
     def settled(self, request: int, patience_s: float) -> bool:
         """Whether `wait` for a request in flight would return or raise at once."""
         flight = self._flights[request]
-        return self._gone.done() or all(each.done() for each in flight.answers) or not self._left_s(flight, patience_s)
+        answered = all(answer.done() for answer in flight.answers)
+        return answered or self._gone.done() or not self._left_s(flight, patience_s)
 
     def _left_s(self, flight: _Flight, patience_s: float) -> float:
         """Seconds to wait for an answer: from its sending, or from the answer before it."""
@@ -131,7 +140,7 @@ class Pipeline:
         """The answer to a request that was sent. Raises Broken if there is none within `patience_s` of its sending and
         of the answer before it, and the error of a component that failed."""
         flight = self._flights[request]
-        parcels = [self._get(each, flight, patience_s) for each in flight.answers]
+        parcels = [self._get(answer, flight, patience_s) for answer in flight.answers]
         answered = self._answered_s = time.monotonic()
         del self._flights[request]
         if self._here is not None:
@@ -218,4 +227,4 @@ class Pipeline:
 
 def _own(value: Any) -> Any:
     """A copy of an output (a tensor or a sequence of them), which may be a view of the engine's memory."""
-    return [_own(each) for each in value] if isinstance(value, list) else np.array(value)
+    return [_own(item) for item in value] if isinstance(value, list) else np.array(value)

@@ -22,7 +22,7 @@ from onnx.parser import parse_model
 from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.engine.connect import Connection, on, refusal
 from taglio.cluster.engine.library import ray
-from taglio.cluster.engine.parcel import Joint, Parcel
+from taglio.cluster.engine.parcel import Parcel
 from taglio.cluster.engine.resident import Resident
 from taglio.progress import Progress, reported
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
@@ -76,14 +76,10 @@ class Echo(Resident):
     def __init__(self) -> None:
         super().__init__()
         self._session = open_session(parse_model(_SMALLEST), SessionOptions(1))
-        self._joint = Joint()
 
     def there(self, parcel: Parcel) -> int:
-        """Receive a tensor; returns its bytes, 0 while parts are missing."""
-        whole = self._joint.whole(parcel)
-        if whole is None:
-            return 0
-        tensor = whole.tensors["tensor"]
+        """Receive a tensor; returns its bytes."""
+        tensor = parcel.tensors["tensor"]
         self._run(tensor)
         return int(tensor.nbytes)
 
@@ -91,18 +87,18 @@ class Echo(Resident):
         """Seconds until the actor `other` (None: this process) has replied to a tensor of `size` bytes, or to
         `together` tensors sent back to back; `runs` measurements."""
         tensor = np.zeros(size, np.uint8)
-        found = []
+        times_s = []
         for index in range(runs):
             start = time.monotonic()
-            parcels = [Parcel(index, each, self.device, {"tensor": tensor}) for each in range(together)]
+            parcels = [Parcel(index, number, self.device, {"tensor": tensor}) for number in range(together)]
             if other is None:
                 for parcel in parcels:
                     self.there(parcel)
             else:
-                ray().get([other.there.remote(part) for parcel in parcels for part in parcel.parts()])
+                ray().get([other.there.remote(parcel) for parcel in parcels])
                 self._run(tensor)
-            found.append(time.monotonic() - start)
-        return found
+            times_s.append(time.monotonic() - start)
+        return times_s
 
     def _run(self, tensor: np.ndarray) -> None:
         self._session.run(None, {"x": tensor[:_FEW]})
@@ -116,7 +112,7 @@ def probe(connection: Connection, cluster: Cluster, progress: Progress | None = 
     connection.need(names)
     pairs = [(a, b) for a, b in itertools.product(names, names) if a == b or cluster.link(a, b) is not None]
     actor = library.remote(num_cpus=0, max_restarts=0)(Echo)
-    found = []
+    probes = []
     for a, b in reported(pairs, "probing", progress):
         ends = {name: actor.options(**on(name)).remote() for name in dict.fromkeys((a, b))}
         try:
@@ -124,31 +120,31 @@ def probe(connection: Connection, cluster: Cluster, progress: Progress | None = 
             gap_s = _gap_s(ends[a], ends[b]) if a != b else 0.0
         except Exception as error:
             raise refusal(b, error) from None
-        given = next((each for each in cluster.links if (each.source, each.target) == (a, b)), None)
-        found.append(fitted(a, b, samples, given, gap_s))
-    return found
+        given = next((link for link in cluster.links if (link.source, link.target) == (a, b)), None)
+        probes.append(fitted(a, b, samples, given, gap_s))
+    return probes
 
 
 def _measure(source: Any, target: Any) -> dict[int, list[float]]:
     """Seconds by size, for as many sizes and runs as the budget allows. All sizes share it: otherwise small ones would
     use it up on a slow link and tell nothing about its bandwidth."""
-    found: dict[int, list[float]] = {}
-    each_s = min(_got(source.seconds.remote(target, SIZES[0], _WARMUP)))
+    samples: dict[int, list[float]] = {}
+    run_s = min(_got(source.seconds.remote(target, SIZES[0], _WARMUP)))
     left_s = _BUDGET_S
     for index, size in enumerate(SIZES):
-        each_s = _guess(found, size) if found else each_s
-        if len(found) >= _FEWEST_SIZES and _FEWEST * each_s > left_s:
+        run_s = _guess(samples, size) if samples else run_s
+        if len(samples) >= _FEWEST_SIZES and _FEWEST * run_s > left_s:
             break
         share_s = left_s / (len(SIZES) - index)
-        runs = max(_FEWEST, min(_RUNS, int(share_s / max(each_s, 1e-9))))
-        found[size] = _got(source.seconds.remote(target, size, runs))
-        left_s -= sum(found[size])
-    return found
+        runs = max(_FEWEST, min(_RUNS, int(share_s / max(run_s, 1e-9))))
+        samples[size] = _got(source.seconds.remote(target, size, runs))
+        left_s -= sum(samples[size])
+    return samples
 
 
 def _gap_s(source: Any, target: Any) -> float:
     """Seconds between the arrivals of small tensors that are sent at once."""
-    alone, several = (_got(source.seconds.remote(target, SIZES[0], _RUNS, each)) for each in (1, _TOGETHER))
+    alone, several = (_got(source.seconds.remote(target, SIZES[0], _RUNS, together)) for together in (1, _TOGETHER))
     return float(max(median(several) - median(alone), 0.0) / (_TOGETHER - 1))
 
 
@@ -156,11 +152,11 @@ def _got(answer: Any) -> Any:
     return ray().get(answer, timeout=_PATIENCE_S)
 
 
-def _guess(found: Mapping[int, Sequence[float]], size: int) -> float:
+def _guess(samples: Mapping[int, Sequence[float]], size: int) -> float:
     """Estimated seconds for a larger tensor."""
-    if len(found) < 2:
-        return median(found[max(found)])
-    latency_s, byte_s = _line({known: median(each) for known, each in found.items()})
+    if len(samples) < 2:
+        return median(samples[max(samples)])
+    latency_s, byte_s = _line({size_bytes: median(times_s) for size_bytes, times_s in samples.items()})
     return latency_s + size * byte_s
 
 
@@ -168,16 +164,16 @@ def fitted(
     source: str, target: str, samples: Mapping[int, Sequence[float]], planned: Link | None, gap_s: float = 0.0
 ) -> LinkProbe:
     """Latency and bandwidth from seconds by size: a line fitted to the medians."""
-    medians = {size: median(each) for size, each in samples.items()}
+    medians = {size: median(times_s) for size, times_s in samples.items()}
     draw = np.random.default_rng(0)
     again = [
-        {size: float(np.median(draw.choice(each, len(each)))) for size, each in samples.items()}
+        {size: float(np.median(draw.choice(times_s, len(times_s)))) for size, times_s in samples.items()}
         for _ in range(_RESAMPLES)
     ]
-    lines = [_line(each) for each in (medians, *again)]
+    lines = [_line(medians_s) for medians_s in (medians, *again)]
     back = 1.0 if source == target else 0.5  # within one process there is no way back over a wire
-    latencies = [back * each[0] for each in lines]
-    speeds = [_speed(each[1]) for each in lines]
+    latencies = [back * line[0] for line in lines]
+    speeds = [_speed(line[1]) for line in lines]
     return LinkProbe(source, target, _spread(latencies), _spread(speeds), gap_s, medians, planned)
 
 
@@ -189,8 +185,8 @@ def _line(seconds: Mapping[int, float]) -> tuple[float, float]:
     for (size, time_s), (larger, longer_s) in itertools.combinations(points, 2):
         slope = (longer_s - time_s) / (larger - size)
         lines.append((time_s - slope * size, slope))
-    able = [each for each in lines if min(each) >= 0.0]
-    return min(able, key=lambda each: sum(abs((each[0] + each[1] * size) / time_s - 1.0) for size, time_s in points))
+    able = [line for line in lines if min(line) >= 0.0]
+    return min(able, key=lambda line: sum(abs((line[0] + line[1] * size) / time_s - 1.0) for size, time_s in points))
 
 
 def _speed(byte_s: float) -> float:
@@ -204,6 +200,6 @@ def _spread(values: Sequence[float]) -> Spread:
 
 def measured(cluster: Cluster, probes: Sequence[LinkProbe]) -> Cluster:
     """The cluster with the links as measured."""
-    for each in probes:
-        cluster = cluster.with_link(each.link())
+    for probe in probes:
+        cluster = cluster.with_link(probe.link())
     return cluster

@@ -208,7 +208,7 @@ class Recovery:
         def work() -> None:
             try:
                 planned = make()
-                now, then = (each.plan for each in (self.running, planned))
+                now, then = self.running.plan, planned.plan
                 same = now.fingerprint() == then.fingerprint() and now.machines() == then.machines()
                 if self._closed or same:
                     return
@@ -221,17 +221,17 @@ class Recovery:
 
     def _devices(self, planned: Planned) -> list[str]:
         machines = planned.plan.machines().values()
-        return list(dict.fromkeys([planned.cluster.start, *(name for each in machines for name in each)]))
+        return list(dict.fromkeys([planned.cluster.start, *(name for names in machines for name in names)]))
 
     def _pairs(self, planned: Planned) -> set[Pair]:
         """The pairs of devices between which a plan's tensors go."""
         machines = planned.plan.machines()
-        found = set[Pair]()
+        pairs = set[Pair]()
         for crossing in planned.plan.crossings:
             if crossing.source != crossing.target:
                 ends = (machines.get(name, (name,)) for name in (crossing.source, crossing.target))
-                found |= {Pair(pair) for pair in product(*ends)}
-        return found
+                pairs |= {Pair(pair) for pair in product(*ends)}
+        return pairs
 
     def _whole(self, planned: Planned) -> bool:
         """Whether a plan's devices are alive and within reach, and its links not lost."""

@@ -50,7 +50,7 @@ _EFFORT_S, _AGAIN_S, _TRIAL_S = 16.0, 6.0, 3.0
 class Job:
     """What a device is to measure: the hashes of the model's files by name, its own first, the `model` without its
     `proto`, which they hold, and all options of `taglio profile`. Sessions may take `memory_bytes` (None: half of what
-    is free) at once. To refine a plan: the `known` profile and the precisions `near` to measure."""
+    is free) at once. To refine a plan: the profile `before` and the precisions `near` to measure."""
 
     files: dict[str, str]
     model: Model
@@ -61,7 +61,7 @@ class Job:
     options: SessionOptions
     effort: float
     seed: int
-    known: Profile | None = None
+    before: Profile | None = None
     near: Assignment = field(default_factory=dict)
     memory_bytes: int | None = None
 
@@ -80,7 +80,7 @@ class Profiler(Resident):
     """The profile stage on a device. Made an actor below."""
 
     def profile(self, job: Job) -> Profile:
-        """Profile the model that was sent; if a profile is known already, refine it at a plan's precisions."""
+        """Profile the model that was sent; if it was profiled before, refine that at a plan's precisions."""
         limit_bytes, model = job.limit_bytes(), self._model(job)
         graph, options = job.graph, job.options
         builder = QdqBuilder(model, graph, {job.scheme.calibrated: job.ranges})
@@ -88,19 +88,19 @@ class Profiler(Resident):
         if not job.holds_whole():
             parts = Parts.opened(model, graph, ranges(graph, job.memory_bytes or inf), job.feeds, options.threads)
         timer = None if parts is None else parts.time
-        if job.known is not None:
+        if job.before is not None:
             again = Effort(budget_s=_AGAIN_S * job.effort)
-            given = (model, graph, builder, job.known, job.feeds, options, again)
-            found = refine_near(*given, near=job.near, limit_bytes=limit_bytes, timer=timer)
+            given = (model, graph, builder, job.before, job.feeds, options, again)
+            result = refine_near(*given, near=job.near, limit_bytes=limit_bytes, timer=timer)
         else:
             if options.runtime == AUTO:
                 options = replace(options, runtime=fastest(builder, job, limit_bytes, timer))
             budget, once_s = Effort(budget_s=_EFFORT_S * job.effort), 0.0 if parts is None else parts.once_s
             measured = (model, graph, builder, job.scheme, job.feeds, options, budget)
-            found = profile(*measured, seed=job.seed, limit_bytes=limit_bytes, once_s=once_s, timer=timer)
+            result = profile(*measured, seed=job.seed, limit_bytes=limit_bytes, once_s=once_s, timer=timer)
         if parts is None:
-            return found
-        return replace(found, overhead_s=found.overhead_s / len(parts.feeds))  # each part paid it
+            return result
+        return replace(result, overhead_s=result.overhead_s / len(parts.feeds))  # each part paid it
 
     def _model(self, job: Job) -> Model:
         """The model of a job; its weights are in files if they came so, or there is no memory for them."""
@@ -145,19 +145,24 @@ def profile_devices(
 
     Machines measure in parallel, devices of one machine in turn. Raises BadDevice for a device that cannot.
     """
-    asked = _asked(work, scheme, effort)
+    job = _asked(work, scheme, effort)
     runtimes = {device.name: device.runtime for device in cluster.devices if not device.assumed}
-    jobs = {name: _in(asked, runtime or asked.options.runtime) for name, runtime in runtimes.items()}
+    jobs = {name: _in(job, runtime or job.options.runtime) for name, runtime in runtimes.items()}
     return _measured(connection, work, cluster, jobs, "profiling devices")
 
 
 def refine_devices(
-    connection: Connection, work: Work, cluster: Cluster, known: Mapping[str, Profile], plan: Plan, effort: float = 1.0
+    connection: Connection,
+    work: Work,
+    cluster: Cluster,
+    profiles: Mapping[str, Profile],
+    plan: Plan,
+    effort: float = 1.0,
 ) -> dict[str, Profile]:
-    """`known` refined by timing the precisions of `plan` on every device at its current speed: a plan is far from a
+    """`profiles` refined by timing the precisions of `plan` on every device at its current speed: a plan is far from a
     profile's random mixes, and kernel times depend on their neighbours. Raises as above."""
-    asked = replace(_asked(work, plan.scheme, effort), near=plan.assignment())
-    jobs = {name: _in(replace(asked, known=each), each.conditions.runtime) for name, each in known.items()}
+    job = replace(_asked(work, plan.scheme, effort), near=plan.assignment())
+    jobs = {name: _in(replace(job, before=profile), profile.conditions.runtime) for name, profile in profiles.items()}
     return _measured(connection, work, cluster, jobs, "timing the plan")
 
 
@@ -178,29 +183,29 @@ def _measured(
             actor, machine = _profiler(device, there, folder, work.progress)
             waiting.setdefault(machine, deque()).append((name, actor, there))
     running: dict[Any, tuple[str, str, Any]] = {}  # keeps the actor, which ends with its handle
-    found: dict[str, Profile] = {}
+    profiles: dict[str, Profile] = {}
     while running or any(waiting.values()):
         for machine, queue in waiting.items():
-            if queue and all(machine != each for _, each, _ in running.values()):
+            if queue and all(machine != busy for _, busy, _ in running.values()):
                 name, actor, job = queue.popleft()
                 running[actor.profile.remote(job)] = name, machine, actor
         done, _ = library.wait(list(running), timeout=1.0)
         for answer in done:
             name = running[answer][0]
             try:
-                found[name] = library.get(answer)
+                profiles[name] = library.get(answer)
             except Exception as error:
                 raise refusal(name, error) from None
             del running[answer]
         if work.progress:
-            work.progress(stage, len(found), len(jobs))
-    return found
+            work.progress(stage, len(profiles), len(jobs))
+    return profiles
 
 
 def _asked(work: Work, scheme: Scheme, effort: float) -> Job:
     """The job of every device, apart from the model's files and what each device has."""
     setup, model = work.setup, replace(work.model, proto=onnx.ModelProto(), store=None)
-    feeds = [dict(each) for each in work.timed]
+    feeds = [dict(feed) for feed in work.timed]
     options = replace(setup.options(), threads=1, runtime=setup.runtime)
     return Job({}, model, work.graph, work.ranges(scheme), scheme, feeds, options, effort, setup.seed)
 
@@ -212,7 +217,7 @@ def written(model: Model, folder: Path) -> dict[str, str]:
         path.write_bytes(model.proto.SerializeToString())
     else:
         weights.save(path, model.proto, data, data.name)
-    return {each.name: weights.sha256(each) for each in (path, data) if each.exists()}
+    return {file.name: weights.sha256(file) for file in (path, data) if file.exists()}
 
 
 def _in(job: Job, runtime: str) -> Job:
@@ -225,14 +230,14 @@ def _profiler(device: Device, job: Job, folder: Path, progress: Progress | None)
     runtime = job.options.runtime
     actor = ray().remote(num_cpus=0, max_restarts=0)(Profiler).options(**on(device.name)).remote()
     try:
-        told = Calls(actor).facts()
-        same_version(told)
-        if runtime not in (AUTO, *told.runtimes):
+        facts = Calls(actor).facts()
+        same_version(facts)
+        if runtime not in (AUTO, *facts.runtimes):
             raise BadDevice(
-                f'device "{device.name}" has no {runtime}, only {", ".join(told.runtimes)}: install it there, or give '
+                f'device "{device.name}" has no {runtime}, only {", ".join(facts.runtimes)}: install it there, or give '
                 "it another runtime in the cluster file"
             )
         send(Calls(actor), {sha256: folder / name for name, sha256 in job.files.items()}, progress)
     except Exception as error:
         raise refusal(device.name, error) from None
-    return actor, told.clock
+    return actor, facts.clock

@@ -49,10 +49,10 @@ def replan(
     names = {device.name for device in cluster.devices}
     limits = _without(before.limits, names)
     # A plan's bound is a loss; candidates expect it in the metric's unit.
-    each = replace(reopened(out, cluster), limits=limits)
-    workload = _as_measured(out, each, cluster).workload(cluster)
+    candidate = replace(reopened(out, cluster), limits=limits)
+    workload = _as_measured(out, candidate, cluster).workload(cluster)
     if factors:
-        profiles = {name: scaled(known, factors.get(name, 1.0)) for name, known in workload.profiles.items()}
+        profiles = {name: scaled(profile, factors.get(name, 1.0)) for name, profile in workload.profiles.items()}
         workload = replace(workload, profiles=profiles)
     running = None
     if switching_cost_s is not None and set(before.devices().values()) <= names:
@@ -61,21 +61,22 @@ def replan(
     plan = answer.plans[0]
     folder = out / STANDBY / plan.fingerprint()[:16]
     if not _built(folder, plan):
-        assemble(each.work, plan).write(folder / COMPONENTS)
+        assemble(candidate.work, plan).write(folder / COMPONENTS)
         artifact.save(folder / f"{PLAN}.json", PLAN, plan.model_sha256, plan)
     return Planned(folder / COMPONENTS, plan, cluster)
 
 
-def _as_measured(out: Path, each: Candidate, cluster: Cluster) -> Candidate:
+def _as_measured(out: Path, candidate: Candidate, cluster: Cluster) -> Candidate:
     """The candidate with errors predicted higher by the factor by which the measured error of the workspace's plan
     exceeds its prediction: a study for OpenVINO alone, for example, has fewer pairs than models built for several
     devices. Metrics that change in steps are not scaled."""
-    plan = read_plan(out, each.work, each.measured)
-    base = max(each.bases(each.device_profiles(cluster)).values(), default=0.0)
-    expected, found = (left_for_int8(error, base) for error in (plan.predicted_error.value, plan.measured_error or 0.0))
-    if not each.error.metric.smooth or not 0.0 < expected < found:
-        return each
-    return replace(each, error=each.error.scaled(found / expected))
+    plan = read_plan(out, candidate.work, candidate.measured)
+    base = max(candidate.bases(candidate.device_profiles(cluster)).values(), default=0.0)
+    expected = left_for_int8(plan.predicted_error.value, base)
+    measured = left_for_int8(plan.measured_error or 0.0, base)
+    if not candidate.error.metric.smooth or not 0.0 < expected < measured:
+        return candidate
+    return replace(candidate, error=candidate.error.scaled(measured / expected))
 
 
 def replan_quietly(*given: Any) -> Planned:

@@ -53,7 +53,7 @@ class DeviceEnergy:
 @dataclass(frozen=True, slots=True)
 class DeviceSpeed:
     """Seconds of one fixed computation on a device: when it was profiled, as median and quartiles (None: not known),
-    and at each check: before the requests, at intervals between them, and after them."""
+    and at each check, before the requests and after them."""
 
     device: str
     profiled_s: float | None

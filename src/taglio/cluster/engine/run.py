@@ -6,7 +6,6 @@ Plans nothing; recover.py handles lost devices.
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -28,24 +27,21 @@ from taglio.cluster.engine.result import (
     ComponentTime,
     CrossingTime,
     DeviceEnergy,
-    DeviceSpeed,
     PlanTime,
 )
 from taglio.cluster.engine.serve import Feed, Server
+from taglio.cluster.engine.speeds import DeviceSpeeds
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import parse
 from taglio.cluster.planning.simulate import link_name
 from taglio.components.build import read
 from taglio.components.prove import TOLERANCE
 from taglio.errors import BadArtifact, BadOption, MeasurementFailed, plural
-from taglio.flow.place import source
 from taglio.flow.placing import CLUSTER, ClusterFile
 from taglio.flow.work import Work
-from taglio.flow.workspace import COMPONENTS, PLAN, PROFILE, reopen
+from taglio.flow.workspace import COMPONENTS, PLAN, reopen
 from taglio.model.same import difference
 from taglio.plan.result import Plan, Span
-from taglio.profile.result import Profile
-from taglio.profile.speed import REFERENCE_S, reference_seconds
 from taglio.profile.wall_time import summarize
 from taglio.progress import Progress
 from taglio.run.in_process import Executor
@@ -57,8 +53,6 @@ CLUSTER_RUN = "cluster-run"
 _PATIENCE_S = 15.0
 _PATIENCE = 20.0
 _WARMUP = 3
-# Interval and length of speed checks between requests: other tenants of a machine come and go within seconds.
-_LOOK_EVERY_S, _LOOK_S = 1.0, 0.2
 # Ten periods of Linux's quotas, and the relative deviation from which a shorter run gets a note.
 _SUSTAINED_S, _OFF = 1.0, 0.1
 
@@ -93,7 +87,7 @@ def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
 def lanes_for(plan: Plan) -> int:
     """Requests in flight that keep the busiest device or link busy: latency times rate (Little's law), plus one; at
     most as many as the devices have threads for."""
-    return min(_needed_lanes(plan), MOST_LANES * max(len(each.machines) for each in plan.usage))
+    return min(_needed_lanes(plan), MOST_LANES * max(len(use.machines) for use in plan.usage))
 
 
 def _needed_lanes(plan: Plan) -> int:
@@ -148,27 +142,22 @@ def answer_requests(
                 pass
             first = server.pipeline.deployment
             speeds = DeviceSpeeds(cluster)
-            speeds.look(first)
+            speeds.check(first)
             before = counted(first)
             # Actors end with their handles.
             run = _Run(recovery.running, replace(first, actors={}, here=None), feeds, wanted, steps=steps)
             lanes = server.pipeline.lanes
-            # Between requests a check delays nothing; but with counters its joules would be charged to the requests.
-            look = not stream and not any(before.values())
             busy, begun = busy_from_now(), time.monotonic()
             for answer in server.steps(feeds, "run") if steps else server.answers(islice(cycle(feeds), runs)):
                 run.check(answer)
-                if look:
-                    speeds.look_between(server.pipeline.deployment)
                 if progress:
                     progress("running", len(run.answers), runs)
             took_s, busy_share = time.monotonic() - begun, busy()
             after = counted(server.pipeline.deployment)
-            speeds.look(server.pipeline.deployment)
+            speeds.check(server.pipeline.deployment)
         finally:
             recovery.close()
             server.pipeline.close()
-        took_s -= speeds.took_s
         joules = {name: between(before.get(name), after.get(name)) for name in before}
         plans = run.plans()
         rate = ready.plan.predicted_rate_per_s
@@ -184,7 +173,7 @@ def answer_requests(
             requests=runs,
             streamed=stream,
             lanes=lanes,
-            latency=summarize([each.latency_s for each in run.answers]),
+            latency=summarize([answer.latency_s for answer in run.answers]),
             predicted_s=plans[0].predicted_s,
             ratio=plans[0].ratio,
             plans=plans,
@@ -192,7 +181,7 @@ def answer_requests(
             predicted_rate_per_s=rate.value if stream and rate is not None else None,
             components=components,
             crossings=crossings,
-            speeds=speeds.kept(folder),
+            speeds=speeds.beside_profiles(folder),
             energy=run.energy(components, joules, took_s),
             predicted_joules=None if ready.plan.predicted_joules is None else ready.plan.predicted_joules.value,
             loaded=run.deployment.loaded,
@@ -288,12 +277,12 @@ class _Run:
 
     def plans(self) -> tuple[PlanTime, ...]:
         """Times of each plan that answered, predicted and measured."""
-        found = []
+        times = []
         for name, (plan, answers) in self.by_plan.items():
-            measured = summarize([each.latency_s for each in _sent_once(answers) or answers])
+            measured = summarize([answer.latency_s for answer in _sent_once(answers) or answers])
             devices, predicted_s = tuple(dict.fromkeys(plan.devices().values())), plan.predicted_latency_s.value
-            found.append(PlanTime(name, devices, len(answers), predicted_s, measured, predicted_s / measured.steady_s))
-        return tuple(found)
+            times.append(PlanTime(name, devices, len(answers), predicted_s, measured, predicted_s / measured.steady_s))
+        return tuple(times)
 
     def _good(self) -> list[Answer]:
         """Answers of the plan that was deployed first, sent once."""
@@ -302,54 +291,55 @@ class _Run:
 
     def components(self) -> tuple[ComponentTime, ...]:
         """Times of each component, predicted and measured."""
-        expected = {each.component: each.predicted_s for each in self.planned.plan.pieces}
-        good, found = self._good(), []
-        apart = [each.latency_s for each in good]
-        for piece in self.deployment.manifest.pieces if good else ():
-            times = [step.end_s - step.start_s for each in good for step in each.steps if step.component == piece.name]
-            predicted, measured = expected.get(piece.name, math.nan), summarize(times, apart)
-            found.append(ComponentTime(piece.name, piece.device, predicted, measured, predicted / measured.steady_s))
-        return tuple(found)
+        expected = {piece.component: piece.predicted_s for piece in self.planned.plan.pieces}
+        answers, times = self._good(), []
+        latencies_s = [answer.latency_s for answer in answers]
+        for piece in self.deployment.manifest.pieces if answers else ():
+            steps = [step for answer in answers for step in answer.steps if step.component == piece.name]
+            measured = summarize([step.end_s - step.start_s for step in steps], latencies_s)
+            predicted = expected.get(piece.name, math.nan)
+            times.append(ComponentTime(piece.name, piece.device, predicted, measured, predicted / measured.steady_s))
+        return tuple(times)
 
     def crossings(self) -> tuple[CrossingTime, ...]:
         """Times of each message between two processes, predicted and measured."""
-        cluster, clocks, found = self.planned.cluster, self.deployment.clocks, []
-        hops = [hop for each in self._good() for hop in each.hops]
+        cluster, clocks, times = self.planned.cluster, self.deployment.clocks, []
+        hops = [hop for answer in self._good() for hop in answer.hops]
         for index, message in enumerate(self.deployment.wiring.messages):
             ends = message.ends(cluster.start)
-            times = [hop.read_s - hop.sent_s for hop in hops if hop.message == index]
-            if not times:  # within one process
+            hops_s = [hop.read_s - hop.sent_s for hop in hops if hop.message == index]
+            if not hops_s:  # within one process
                 continue
             predicted = way_s(self.planned.plan.timeline, message, cluster.link(*ends))
             ours = {message.source_device, message.device} & clocks.keys()
             uncertain = sum(clocks[name].uncertain_s for name in ours)
-            found.append(CrossingTime(*ends, message.names, message.bytes, predicted, summarize(times), uncertain))
-        return tuple(found)
+            times.append(CrossingTime(*ends, message.names, message.bytes, predicted, summarize(hops_s), uncertain))
+        return tuple(times)
 
     def energy(
         self, components: Sequence[ComponentTime], joules: Mapping[str, float | None], took_s: float
     ) -> tuple[DeviceEnergy, ...]:
         """Joules of a request on each device that has components: modelled, and counted by its machines."""
-        cluster, requests, found = self.planned.cluster, len(self.answers), []
-        for name in dict.fromkeys(each.device for each in components):
+        cluster, requests, energies = self.planned.cluster, len(self.answers), []
+        for name in dict.fromkeys(component.device for component in components):
             device, machines = cluster.device(name), self.planned.plan.machines()[name]
-            busy_s = sum(each.measured.mean_s for each in components if each.device == name)
+            busy_s = sum(component.measured.mean_s for component in components if component.device == name)
             waited_s = max(0.0, len(machines) * took_s / requests - busy_s)
             sent, priced = 0.0, any(link.joules_per_byte for link in cluster.links if link.source == name)
             for message in self.deployment.wiring.messages:
                 source, target = message.ends(cluster.start)
                 if source == name and (link := cluster.link(source, target)) is not None:
                     sent += message.bytes * link.joules_per_byte
-            seen = [joules.get(each) for each in machines]
-            share = None if None in seen else sum(each or 0.0 for each in seen) / requests
+            seen = [joules.get(machine) for machine in machines]
+            share = None if None in seen else sum(count or 0.0 for count in seen) / requests
             busy = busy_s * device.active_watts if device.active_watts else None
             idle = waited_s * device.idle_watts if device.idle_watts else None
-            found.append(DeviceEnergy(name, busy, sent if priced else None, share, idle))
-        return tuple(found)
+            energies.append(DeviceEnergy(name, busy, sent if priced else None, share, idle))
+        return tuple(energies)
 
 
 def _sent_once(answers: Sequence[Answer]) -> list[Answer]:
-    return [each for each in answers if each.attempts == 1]
+    return [answer for answer in answers if answer.attempts == 1]
 
 
 def references(ready: Planned, feeds: Sequence[Feed], *, steps: bool = False) -> list[list[np.ndarray]]:
@@ -357,61 +347,23 @@ def references(ready: Planned, feeds: Sequence[Feed], *, steps: bool = False) ->
     threads = ready.cluster.device(ready.cluster.start).threads
     manifest = read(ready.folder, model_sha256=ready.plan.model_sha256)
     here, states = Executor(ready.folder, manifest, SessionOptions(threads)), None
-    found = []
+    answers = []
     for feed in feeds:
         values, after = here.step(feed, states)
         states = after if steps else None
-        found.append(values)
-    return found
+        answers.append(values)
+    return answers
 
 
 def counted(deployment: Deployment) -> dict[str, dict[str, tuple[float, float]] | None]:
     """Energy counters of each device's machine; None without counters, or if the device does not answer."""
-    found = {}
+    counters = {}
     for name, host in deployment.hosts().items():
         try:
-            found[name] = host.call(read_counters)
+            counters[name] = host.call(read_counters)
         except Exception:
-            found[name] = None
-    return found
-
-
-class DeviceSpeeds:
-    """Seconds of the reference computation on each device during a run; `took_s` is the time spent on checks between
-    requests."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.seen: dict[str, list[float]] = {}
-        self.took_s = 0.0
-        self.looked_s = 0.0
-
-    def look(self, deployment: Deployment, least_s: float = REFERENCE_S) -> None:
-        """Time the reference for `least_s` on one device after another, since they may share a machine."""
-        for name, host in deployment.hosts().items():
-            with suppress(Exception):  # a lost device is reported elsewhere
-                now_s = host.call(reference_seconds, self.cluster.device(name).threads, least_s)
-                self.seen.setdefault(name, []).append(now_s)
-        self.looked_s = time.monotonic()
-
-    def look_between(self, deployment: Deployment) -> None:
-        """A short check between two requests, if the last one is old enough."""
-        begun = time.monotonic()
-        if begun - self.looked_s >= _LOOK_EVERY_S:
-            self.look(deployment, _LOOK_S)
-            self.took_s += self.looked_s - begun
-
-    def kept(self, folder: Path) -> tuple[DeviceSpeed, ...]:
-        """All checks, beside the speeds in the profiles."""
-        found = []
-        for name, seconds in self.seen.items():
-            file, _ = source(self.cluster, self.cluster.device(name))
-            profiled_s, half_s = None, None
-            if not self.cluster.device(name).assumed and (folder / file).exists():
-                known = artifact.load(folder / file, PROFILE, Profile)
-                profiled_s, half_s = known.conditions.reference_s, known.conditions.reference_half_s
-            found.append(DeviceSpeed(name, profiled_s, half_s, tuple(seconds)))
-        return tuple(found)
+            counters[name] = None
+    return counters
 
 
 def way_s(timeline: Sequence[Span], message: Message, link: Link | None) -> float:
@@ -419,8 +371,8 @@ def way_s(timeline: Sequence[Span], message: Message, link: Link | None) -> floa
     link, by the plan's timeline; if that lacks one of its tensors, the link's time for the message alone."""
     if link is None:
         return math.inf
-    ended_s = {each.what: each.end_s for each in timeline if not each.transfer}
-    there_s = {each.what: each.end_s for each in timeline if each.on == link_name((link.source, link.target))}
+    ended_s = {span.what: span.end_s for span in timeline if not span.transfer}
+    there_s = {span.what: span.end_s for span in timeline if span.on == link_name((link.source, link.target))}
     names = (
         f"{port.name} (float32)" if port.dtype == "float32" else f"{port.name.removesuffix('/int8')} (int8)"
         for port in message.ports

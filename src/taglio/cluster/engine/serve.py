@@ -180,8 +180,8 @@ class Server:
             first.session.keep(first.feed)
             if first.last:
                 self._sessions.discard(first.session)
-            elif sum(each.kept_bytes for each in self._sessions) > _REPLAYED_BYTES:
-                max(self._sessions, key=lambda each: each.kept_bytes).forget()
+            elif sum(session.kept_bytes for session in self._sessions) > _REPLAYED_BYTES:
+                max(self._sessions, key=lambda session: session.kept_bytes).forget()
         if not self._sessions:
             self._recovery.watch(answer)
         self._send()  # requests without a lane after a recovery
@@ -202,51 +202,53 @@ class Server:
     def _use(self, pipeline: Pipeline) -> None:
         self.pipeline, self._broken = pipeline, False
         pipeline.changed = self._changed
-        for each in self._waiting:
-            each.flight = None
 
     def _send(self) -> None:
         """Send the waiting requests for which there are lanes."""
         if self._broken:
             self._again(self._reason)
             return
-        for each in self._waiting:
-            if each.flight is not None or each.refused is not None:
+        for request in self._waiting:
+            if request.flight is not None or request.refused is not None:
                 continue
             if not self.pipeline.room():
                 return
-            each.attempts += 1
+            request.attempts += 1
             try:
                 step = None
-                if each.session is not None:
-                    each.session.restore(self.pipeline, self._patience_s, self._reason)
-                    step = SessionStep(each.session.name, each.session.answered, each.last)
-                each.flight = self.pipeline.send(each.feed, step)
+                if request.session is not None:
+                    request.session.restore(self.pipeline, self._patience_s, self._reason)
+                    step = SessionStep(request.session.name, request.session.answered, request.last)
+                request.flight = self.pipeline.send(request.feed, step)
             except Broken as error:
                 self._again(str(error))
                 return
             except TaglioError as error:  # its session cannot be run again
-                each.refused = error
+                request.refused = error
 
     def _again(self, reason: str) -> None:
         """Get a new pipeline, and send all waiting requests through it; without one, refuse them."""
         begun, self._reason, self._broken = time.monotonic(), reason, True
-        for each in self._waiting:  # their numbers were the broken pipeline's
-            each.flight = None
+        for request in self._waiting:  # their numbers were the broken pipeline's
+            request.flight = None
         if self._waiting and (first := self._waiting[0]).attempts >= _ATTEMPTS:
             first.refused = BadDevice(f"request {first.request} failed {_ATTEMPTS} times; last error: {reason}")
-        left = [each for each in self._waiting if each.refused is None]
+        left = [request for request in self._waiting if request.refused is None]
         if not left:
             return
         try:
             self._use(self._recovery.recover(reason))
         except Exception as error:  # of planning, of building, or of the disk
-            for each in left:
-                each.refused = error if isinstance(error, BadDevice) else BadDevice(f"{reason}; {with_kind(error)}")
+            for request in left:
+                request.refused = error if isinstance(error, BadDevice) else BadDevice(f"{reason}; {with_kind(error)}")
             return
-        found = Interruption(reason, left[0].request, len(left), time.monotonic() - begun)
-        self.interruptions.append(found)
+        interruption = Interruption(reason, left[0].request, len(left), time.monotonic() - begun)
+        self.interruptions.append(interruption)
         _LOG.warning(
-            "request %d: %s; %d sent again after %.1f s", found.request, reason, found.resent, found.recovery_s
+            "request %d: %s; %d sent again after %.1f s",
+            interruption.request,
+            reason,
+            interruption.resent,
+            interruption.recovery_s,
         )
         self._send()

@@ -55,9 +55,9 @@ class Session:
         """The model's outputs in its order, without states; with `steps`, of the next (or the `last`) step of that
         session, of which one runs at a time. Raises the error of a component that cannot run `feed`, and BadDevice if
         no device is left; a later request finds devices that have come back."""
-        asked = _Asked(feed, steps, last)
-        self._events.put(asked)
-        return asked.answer.result()
+        request = _Asked(feed, steps, last)
+        self._events.put(request)
+        return request.answer.result()
 
     def close(self) -> None:
         """End the devices' hosts, after the requests in flight."""
@@ -70,14 +70,14 @@ class Session:
         flying: deque[Future[Outputs]] = deque()
         while flying or not self._closed:
             try:
-                asked = self._events.get(timeout=1.0 if flying else None)
+                request = self._events.get(timeout=1.0 if flying else None)
             except Empty:  # the oldest may be overdue
-                asked = None
-            if asked is not None:
+                request = None
+            if request is not None:
                 while flying and self._server.full():
                     self._settle(flying.popleft())
-                flying.append(asked.answer)
-                self._server.send(asked.feed, asked.steps, last=asked.last)
+                flying.append(request.answer)
+                self._server.send(request.feed, request.steps, last=request.last)
             while flying and self._server.settled():
                 self._settle(flying.popleft())
 
@@ -96,13 +96,13 @@ def sessions(folders: Sequence[Path], cluster: Cluster) -> Iterator[list[Session
     Raises BadArtifact for a plan for other devices, and BadDevice for devices that cannot run it.
     """
     with ExitStack() as stack:
-        found = []
+        planned_folders = []
         for folder in folders:
             stack.enter_context(held(folder))
-            found.append((folder, planned(folder, cluster)[1]))
+            planned_folders.append((folder, planned(folder, cluster)[1]))
         connection = stack.enter_context(connect(cluster.start))
         opened = []
-        for folder, ready in found:
+        for folder, ready in planned_folders:
             recovery = Recovery(connection, folder, ready, lanes_for)
             stack.callback(recovery.close)
             opened.append(Session(recovery, read(ready.folder), patience_s(ready.plan)))

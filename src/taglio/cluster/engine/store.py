@@ -18,7 +18,6 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._arriving: dict[str, tuple[Path, int]] = {}
 
     def path(self, sha256: str) -> Path:
         """The path of the file with that hash. Raises BadArtifact for an invalid hash."""
@@ -28,17 +27,17 @@ class Store:
 
     def missing(self, wanted: Sequence[str]) -> list[str]:
         """Those of `wanted` that are not here; a changed file is logged, removed, and counts as missing."""
-        found = []
+        missing = []
         for sha256 in wanted:
             try:
                 self.verified(sha256)
             except FileNotFoundError:
-                found.append(sha256)
+                missing.append(sha256)
             except BadArtifact as error:
                 _LOG.warning("refused: %s", error)
                 self.path(sha256).unlink(missing_ok=True)
-                found.append(sha256)
-        return found
+                missing.append(sha256)
+        return missing
 
     def verified(self, sha256: str) -> Path:
         """The file's path, with the hash of its bytes checked again. Raises BadArtifact for a changed file."""
@@ -62,32 +61,26 @@ class Store:
             weights.link(stored, path)
         return folder / next(iter(files))
 
-    def begin(self, sha256: str, size_bytes: int) -> None:
-        """Expect a file. Raises BadArtifact for one that is empty or larger than the free disk."""
+    def receive(self, sha256: str, size_bytes: int, offset: int, chunk: bytes) -> None:
+        """Write the next bytes of a file, which is kept once `size_bytes` are here. Raises BadArtifact for a file that
+        is empty, larger than the free disk or than announced, or has another hash."""
         path = self.path(sha256)
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        free = shutil.disk_usage(self._folder).free
-        if not 0 < size_bytes <= free:
-            raise BadArtifact(f"component {sha256[:12]} would be {size_bytes} bytes, {free} are free on the disk")
-        part = path.with_suffix(".part")
-        part.write_bytes(b"")
-        self._arriving[sha256] = (part, size_bytes)
-
-    def append(self, sha256: str, chunk: bytes) -> None:
-        """Add the next bytes. Raises BadArtifact for more bytes than announced."""
-        part, size_bytes = self._arriving[sha256]
-        if part.stat().st_size + len(chunk) > size_bytes:
-            part.unlink()
+        part, end = path.with_suffix(".part"), offset + len(chunk)
+        if offset == 0:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            free = shutil.disk_usage(self._folder).free
+            if not 0 < size_bytes <= free:
+                raise BadArtifact(f"component {sha256[:12]} would be {size_bytes} bytes, {free} are free on the disk")
+        if end > size_bytes:
+            part.unlink(missing_ok=True)
             raise BadArtifact(f"component {sha256[:12]} is longer than the {size_bytes} bytes announced")
-        with part.open("ab") as file:
+        with part.open("ab" if offset else "wb") as file:
             file.write(chunk)
-
-    def finish(self, sha256: str) -> None:
-        """Keep the component. Raises BadArtifact if its size or hash is not as announced."""
-        part, _ = self._arriving.pop(sha256)
+        if end < size_bytes:
+            return
         actual = weights.sha256(part)
         if actual != sha256:
             part.unlink()
             _LOG.warning("refused: a component has the hash %s, announced was %s", actual[:12], sha256[:12])
             raise BadArtifact(f"a component has the hash {actual[:12]}, announced was {sha256[:12]}")
-        part.replace(self.path(sha256))
+        part.replace(path)

@@ -47,13 +47,13 @@ class Wiring:
 
     def sends(self, component: str) -> tuple[tuple[int, Message], ...]:
         """The messages that a component sends, in order, each with its index."""
-        return tuple((index, each) for index, each in enumerate(self.messages) if each.source == component)
+        return tuple((index, message) for index, message in enumerate(self.messages) if message.source == component)
 
 
 def wire(manifest: Manifest) -> Wiring:
     """The messages of `manifest`. Raises BadArtifact for a tensor that no component writes."""
     inputs, outputs = manifest.without_states()
-    pasts = {each.past for each in manifest.states}
+    pasts = {state.past for state in manifest.states}
     home: dict[str, tuple[str, str]] = dict.fromkeys(inputs, (CALLER, CALLER))
     ports: dict[str, Port] = {}
     for piece in manifest.pieces:
@@ -65,7 +65,9 @@ def wire(manifest: Manifest) -> Wiring:
     # Readers by tensor and device, in running order.
     readers: dict[tuple[str, str], tuple[str, ...]] = {}
     for piece in manifest.pieces:
-        for port in (each for each in piece.inputs if each.name not in pasts):
+        for port in piece.inputs:
+            if port.name in pasts:
+                continue
             if port.name not in home:
                 raise BadArtifact(f"component {piece.name} reads {port.name}, which nothing writes: build again")
             readers[port.name, piece.device] = (*readers.get((port.name, piece.device), ()), piece.name)
@@ -73,8 +75,8 @@ def wire(manifest: Manifest) -> Wiring:
         if home.get(name, (CALLER,))[0] != CALLER:
             readers[name, CALLER] = ()
     wanted: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
-    for (name, device), each in readers.items():
-        wanted.setdefault((*home[name], device, each), []).append(name)
+    for (name, device), names in readers.items():
+        wanted.setdefault((*home[name], device, names), []).append(name)
     order = [CALLER, *(piece.name for piece in manifest.pieces)]
     keys = sorted(wanted, key=lambda key: order.index(key[0]))
     messages = tuple(Message(*key[:3], tuple(ports[name] for name in wanted[key])) for key in keys)
@@ -82,4 +84,4 @@ def wire(manifest: Manifest) -> Wiring:
     for index, key in enumerate(keys):
         for reader in key[3]:
             reads[reader].append(index)
-    return Wiring(messages, {name: tuple(each) for name, each in reads.items()})
+    return Wiring(messages, {name: tuple(indices) for name, indices in reads.items()})
