@@ -64,8 +64,7 @@ def explore(
     work.kept.put(("tried", profile.conditions.runtime), there.deployed(tried))
     if profile.interval_ratio <= UNSURE and not _may_gain(work, tried):
         return Explored(there.deployed(tried), in_pure_forms(profile, there.deployed(tried)), profile, there.error)
-    most = min(sessions_within(work.budget.plans_s, work.model.proto), work.affordable(work.budget.plans_s, 100))
-    first = there.race(finalists(tried, most=max(len(PLAIN) + 1, most)))
+    first = there.race(finalists(tried, most=there.most))
     tried = [plan for plan in tried if not any(same_assignment(plan, refused) for refused in first.refused)]
     leader = first.plans[fastest_of(first.plans, first.walls)]
     there.place.follow(leader)
@@ -89,7 +88,7 @@ def explore_within(
         tried = there.searched(room)
     except Infeasible:
         return None
-    there.race(finalists(tried), kernels=False)
+    there.race(finalists(tried, most=there.most), kernels=False)
     return there.result(tried)
 
 
@@ -124,6 +123,13 @@ class _There:
         self._studied, self._limits = error, limits
         self._plans, self._walls = dict[str, Tried](), dict[str, WallTime]()
         self._others = 0.0
+
+    @property
+    def most(self) -> int:
+        """How many plans to race: one beside float and all-int8 of any model, however slow or large."""
+        work = self.work
+        opened = sessions_within(work.budget.plans_s, work.model.proto)
+        return max(len(PLAIN) + 1, min(opened, work.affordable(work.budget.plans_s, opened)))
 
     def planned(self, full: Callable[[], ErrorMeter]) -> list[Tried]:
         """`searched`, after which the error model is corrected. If nothing holds on the inputs of the meter, all those

@@ -108,10 +108,10 @@ def float_in(place: str, float_plan: Tried, base: float, seconds: float) -> Trie
 
 
 def in_pure_forms(profile: Profile, tried: Sequence[Tried]) -> Raced:
-    """Float and all int8 of one place, as the profile timed them."""
+    """Float and all int8 of one place, as the profile timed them. All int8 of a model without candidates is float."""
     walls = {run.name: run.wall for run in profile.runs}
     chosen = {plan.name: plan for plan in tried if plan.name in PLAIN}
-    times = {name: walls[name] for name in (FLOAT_RUN, *chosen) if name in walls}
+    times = {name: walls.get(name, walls[FLOAT_RUN]) for name in (FLOAT_RUN, *chosen)}
     return Raced(chosen, times, profile.conditions.others)
 
 
