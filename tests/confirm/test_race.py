@@ -97,6 +97,24 @@ def test_a_model_that_cannot_be_opened_is_named_and_the_race_goes_on(
     assert len(race.open([folders[0], folders[1]], 0.1, (1, 1))) == 2
 
 
+def test_a_model_of_which_the_runtime_warns_at_length_does_not_stop_the_race(race: Race, tmp_path: Path) -> None:
+    """Some exporters declare weights as inputs too. ONNX Runtime warns of each: here more than a pipe holds."""
+    weights = [numpy_helper.from_array(np.ones((300, 1), np.float32), f"weight{index}") for index in range(400)]
+    names = ["x", *(weight.name for weight in weights)]
+    nodes = [helper.make_node("Sum", names, ["y"])]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [300, 300])]
+    inputs += [helper.make_tensor_value_info(weight.name, TensorProto.FLOAT, [300, 1]) for weight in weights]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [300, 300])]
+    graph = helper.make_graph(nodes, "old", inputs, outputs, weights)
+    folder = tmp_path / "old"
+    folder.mkdir()
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    write_source(folder, model, ["x"], ["y"], 1)
+    for _ in range(3):
+        (seconds,) = race.open([folder], 0.01, (1, 1))
+        assert len(seconds) == 1
+
+
 def test_a_process_that_ends_is_reported_in_one_line(tmp_path: Path, folders: tuple[Path, Path, Path]) -> None:
     missing = tmp_path / "no_verify.py"
     with (

@@ -1,8 +1,10 @@
 """Race delivered folders in a process without taglio, opening after opening. Decides nothing about plans."""
 
 import json
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -61,8 +63,10 @@ class Race:
         # Isolated from the environment, the user's packages and this checkout, but not from the environment's packages.
         command = [sys.executable, "-I", str(opening.__file__), str(verify)]
         with ExitStack() as stack:
+            # A file, not a pipe: ONNX Runtime warns of some models in every opening, and a full pipe would stop it.
+            self._said = stack.enter_context(tempfile.TemporaryFile())
             self._child = stack.enter_context(
-                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said)
             )
             stack.callback(self._child.kill)
             self._stack = stack.pop_all()
@@ -95,10 +99,9 @@ class Race:
         return [by_index[index] for index in range(len(folders))]
 
     def _asked(self, line: str) -> bytes:
-        stdin, stdout, stderr = self._child.stdin, self._child.stdout, self._child.stderr
+        stdin, stdout = self._child.stdin, self._child.stdout
         assert stdin is not None
         assert stdout is not None
-        assert stderr is not None
         guard = threading.Timer(_HANGS_S, self._child.kill)
         guard.daemon = True
         guard.start()
@@ -112,11 +115,12 @@ class Race:
             guard.cancel()
         if not answer:
             self._child.kill()
-            last = stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
             code = self._child.wait()
-            raise MeasurementFailed(
-                f"the race without taglio ended with exit code {code}: {one_line(last or 'it said nothing', 300)}"
-            )
+            self._said.seek(0)
+            last = self._said.read().decode(errors="replace").strip().rpartition("\n")[2]
+            killed = f"was killed: it gave no answer for {_HANGS_S:.0f} s, or memory ran out"
+            ended = killed if code == -signal.SIGKILL else f"ended with exit code {code}"
+            raise MeasurementFailed(f"the race without taglio {ended}: {one_line(last or 'it said nothing', 300)}")
         return answer
 
 
