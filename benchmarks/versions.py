@@ -141,7 +141,8 @@ def main() -> int:
         with KEPT.open("a") as file:
             file.write(msgspec.json.encode(rows[-1]).decode() + "\n")
         print(" | ".join(cells(rows[-1])), file=sys.stderr, flush=True)
-    head = ["network", "limit", "other", "this", "other ÷ this", "error, other", "this", "optimize, other", "this"]
+    sides = ("result", "error", "optimize")
+    head = ["network", "limit", *(f"{what}, {version}" for what in sides for version in (OTHER, THIS)), "gain"]
     text = markdown(head, [cells(row) for row in rows])
     if rows:
         gain, share = (
@@ -165,7 +166,7 @@ def cells(row: Row) -> list[str]:
     results = [f"{version.over_float} in {version.runtime}" for version in (row.other, row.this)]
     errors = [f"{version.error:.2%}" for version in (row.other, row.this)]
     times = [f"{version.seconds:.0f} s" for version in (row.other, row.this)]
-    return [row.network, f"{row.limit:.0%}", *results, str(row.gain), *errors, *times]
+    return [row.network, f"{row.limit:.0%}", *results, *errors, *times, str(row.gain)]
 
 
 if __name__ == "__main__":

@@ -124,6 +124,16 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
             "{0} of {1}",
         ),
         Claim(
+            "Beside the code of 28 November",
+            "`optimize --max-error 1%` by this code and by commit 3748b30d: its result's time over this one's, raced "
+            "as delivered. One thread.",
+            "versions",
+            "versions.py --other PYTHON",
+            "network",
+            columns("network", "gain", "optimize, other", "optimize, this"),
+            "{0}; `optimize` took {1}, now {2}",
+        ),
+        Claim(
             "What is delivered",
             "Answers and speed of `deploy/` beside `result.session()`.",
             "deployed",
