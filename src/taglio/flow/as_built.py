@@ -30,7 +30,7 @@ def shifted(expected: Interval, base: float) -> Interval:
 def unsure(each: Tried, limits: Limits) -> bool:
     """Whether the error of a plan as built for its place is still to be measured: it may hold there, and is not in ONNX
     Runtime, where built models equal the switchable graph."""
-    known = each.built or each.plan.runtime == NAME or not each.plan.assignment()
+    known = each.built or each.runtime == NAME or not each.assignment
     assert limits.max_error is not None, "a plan that may hold has a limit"
     return not known and limits.metric.smooth and 0.0 < each.error < _FAR * limits.max_error
 
@@ -48,12 +48,12 @@ class AsBuilt:
     def note(self, each: Tried, error: float) -> None:
         """Note the error that a plan of the search has here. One that is not finite teaches nothing."""
         if 0.0 < error < inf:
-            self.ratios[key_of(each.plan.assignment())] = error / together(each.error, self.base)
+            self.ratios[key_of(each.assignment)] = error / together(each.error, self.base)
 
     def follow(self, leader: Tried) -> None:
         """Expect of plans that were not measured what was found of this one, or of most if it was not measured."""
         usual = median(self.ratios.values()) if self.ratios else 1.0
-        self.usual = self.ratios.get(key_of(leader.plan.assignment()), usual)
+        self.usual = self.ratios.get(key_of(leader.assignment), usual)
 
     @property
     def bound(self) -> float:
@@ -80,9 +80,9 @@ class AsBuilt:
         error = ratio * together(each.error, self.base)
         predicted = shifted(each.plan.predicted_error, self.base).times(ratio)
         plan = replace(each.plan, limits=self.limits, measured_error=error, predicted_error=predicted)
-        built = key_of(each.plan.assignment()) in self.ratios
-        return replace(each, error=error, plan=plan, built=built, searched=each)
+        built = key_of(each.assignment) in self.ratios
+        return replace(each, error=error, plan=plan, built=built)
 
     def _ratio(self, each: Tried) -> float:
-        assignment = each.plan.assignment()
+        assignment = each.assignment
         return self.ratios.get(key_of(assignment), self.usual) if assignment else 1.0

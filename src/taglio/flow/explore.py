@@ -72,8 +72,8 @@ def explore(
         tried = there.refined(tried, first, leader)
         new = finalists(tried, but=[*first.plans.values()])
         (leader,) = there.predicted([leader])
-        leader_s = leader.plan.predicted_latency_s.value
-        if faster := {name: plan for name, plan in new.items() if plan.plan.predicted_latency_s.value < leader_s}:
+        leader_s = leader.predicted_s
+        if faster := {name: plan for name, plan in new.items() if plan.predicted_s < leader_s}:
             there.race(faster, kernels=False)
     return there.result(tried)
 
@@ -159,7 +159,7 @@ class _There:
             tried.append(replace(plan, holds=plan.holds and keeps_pins(work.graph, limits, plan.plan)))
         if not any(plan.holds for plan in tried):
             least = min(tried, key=lambda plan: plan.error)
-            lost = "" if least.error < inf else meter.tally(least.plan.assignment()).lost()
+            lost = "" if least.error < inf else meter.tally(least.assignment).lost()
             raise infeasible(limits, least.error, lost)
         return tried
 
@@ -167,9 +167,9 @@ class _There:
         """Refine the tables by the kernels of a race, around its `leader`: the plans `tried` as they are judged and
         predicted then, and those that are found by another search."""
         work = self.work
-        runs = {_as_run(name): (plan.plan.assignment(), race.timed[name]) for name, plan in race.plans.items()}
+        runs = {_as_run(name): (plan.assignment, race.timed[name]) for name, plan in race.plans.items()}
         runs |= {FLOAT_RUN: ({}, race.timed[FLOAT_RUN])}
-        self.profile = refine(work.model, work.graph, self.profile, runs, " 1", near=leader.plan.assignment())
+        self.profile = refine(work.model, work.graph, self.profile, runs, " 1", near=leader.assignment)
         again = self.place.judged(work.graph, tried)
         again += self._solved(self.place.within(), work.budget.solved_again)
         self._correct(again)
@@ -245,8 +245,8 @@ def _as_run(name: str) -> str:
 def _may_gain(work: Work, tried: Sequence[Tried]) -> bool:
     """Whether a plan is predicted to be faster than float by more than the budget's least gain. If none is, timing
     plans would only measure noise."""
-    holding = [plan.plan.predicted_latency_s.value for plan in tried if plan.holds]
-    floats = [plan.plan.predicted_latency_s.value for plan in tried if plan.name == FLOAT_RUN]
+    holding = [plan.predicted_s for plan in tried if plan.holds]
+    floats = [plan.predicted_s for plan in tried if plan.name == FLOAT_RUN]
     return not floats or min(holding) <= (1.0 - work.budget.gain) * floats[0]
 
 

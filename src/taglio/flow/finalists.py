@@ -30,29 +30,29 @@ PLAIN = (FLOAT_RUN, "int8")
 
 def same_assignment(one: Tried, other: Tried) -> bool:
     """Whether two plans are the same model in the same place."""
-    same_place = one.plan.runtime == other.plan.runtime
-    return same_place and key_of(one.plan.assignment()) == key_of(other.plan.assignment())
+    same_place = one.runtime == other.runtime
+    return same_place and key_of(one.assignment) == key_of(other.assignment)
 
 
 def finalists(tried: Sequence[Tried], but: Sequence[Tried] = (), most: int = 100) -> dict[str, Tried]:
     """The plans of one place to race, by name: float, all-int8, the fastest solved plans that keep the limit, and the
     plans by simple rules; none that is among `but`. Of more than `most`, those are left out that are predicted to be
     the slowest, but for float and all-int8."""
-    seen = {key_of(plan.plan.assignment()) for plan in but}
+    seen = {key_of(plan.assignment) for plan in but}
     named = {plan.name: plan for plan in tried if plan.name}
     plain = {name: plan for name, plan in named.items() if name in PLAIN and not but}
     others: dict[str, Tried] = {}
-    seen |= {key_of(plan.plan.assignment()) for plan in named.values()}
+    seen |= {key_of(plan.assignment) for plan in named.values()}
     solved = 0
     for plan in best([plan for plan in tried if not plan.name], len(tried)):
-        key = key_of(plan.plan.assignment())
+        key = key_of(plan.assignment)
         if key and key not in seen and solved < FINALISTS:
             seen.add(key)
             solved += 1
             others[f"plan {solved + len(but)}"] = plan
     if not but:
         others |= {name: plan for name, plan in named.items() if name not in PLAIN}
-    fastest = sorted(others, key=lambda name: others[name].plan.predicted_latency_s.value)[: max(0, most - len(plain))]
+    fastest = sorted(others, key=lambda name: others[name].predicted_s)[: max(0, most - len(plain))]
     return {name: plan for name, plan in others.items() if name in fastest} | plain
 
 
@@ -121,7 +121,7 @@ def as_predicted(tried: Mapping[str, Tried]) -> Raced:
     def wall(seconds: float) -> WallTime:
         return WallTime(seconds, 0.0, seconds, seconds, 1, seconds)
 
-    known = {name: plan.plan.predicted_latency_s.value for name, plan in tried.items()}
+    known = {name: plan.predicted_s for name, plan in tried.items()}
     return Raced(tried, {name: wall(seconds) for name, seconds in known.items() if seconds > 0.0})
 
 
@@ -221,7 +221,7 @@ def _answer(
         if len(asked) > 1:
             for name in asked:
                 _answer(work, final, [name], answered, limits)
-        elif final[asked[0]].plan.runtime == work.setup.options().runtime:
+        elif final[asked[0]].runtime == work.setup.options().runtime:
             raise
         else:
             final[asked[0]] = replace(final[asked[0]], holds=False, refused=one_line(error))
@@ -239,9 +239,9 @@ def in_places(
         judged = name in answered
         error = answered[name].error if judged else each.error if isfinite(each.error) else None
         reason = each.refused or ("an output would lose its information" if error is None else "")
-        label = name.removesuffix(f", {each.plan.runtime}")
+        label = name.removesuffix(f", {each.runtime}")
         took = times[name].median_s if name in times else None
-        rows.append(InPlace(label, each.plan.runtime, took, error, judged, each.holds, reason))
+        rows.append(InPlace(label, each.runtime, took, error, judged, each.holds, reason))
     rows.sort(key=lambda row: inf if row.latency_s is None else row.latency_s)
     entered = {row.runtime for row in rows}
     rows += [

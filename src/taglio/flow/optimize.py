@@ -193,8 +193,8 @@ class _SoFar:
         if self.screened is None:
             return ""
         tried = [each for plans in self.screened.work.kept.all("tried").values() for each in plans if each.holds]
-        floats = [each.plan.predicted_latency_s.value for each in tried if each.name == FLOAT_RUN]
-        fastest_s = min((each.plan.predicted_latency_s.value for each in tried), default=0.0)
+        floats = [each.predicted_s for each in tried if each.name == FLOAT_RUN]
+        fastest_s = min((each.predicted_s for each in tried), default=0.0)
         if not floats or fastest_s <= 0.0 or floats[0] <= fastest_s:
             return " (so far float32)"
         return f" (so far about {floats[0] / fastest_s:.2f} × as fast)"
@@ -325,22 +325,22 @@ def _outcome(
         return Variant(
             name=label,
             latency=times[name],
-            predicted_latency_s=each.plan.predicted_latency_s.value,
+            predicted_latency_s=each.predicted_s,
             error=answered[name].error,
             predicted_error=each.plan.predicted_error.value,
             size_bytes=size_bytes,
-            int8_blocks=len(each.plan.assignment()),
+            int8_blocks=len(each.assignment),
             accuracy=answered[name].accuracy,
             parts=answered[name].parts,
             error_upper=answered[name].error_upper,
             worst_input=answered[name].worst_input,
             judged=None if isinf(answered[name].judged) else answered[name].judged,
             others=answered[name].others,
-            runtime=each.plan.runtime,
+            runtime=each.runtime,
         )
 
     float_size = weights.size_bytes((work.replaced or work.model).proto)
-    int8_size = weights.size_bytes(work.builder(plan.scheme).build(final[int8].plan.assignment()))
+    int8_size = weights.size_bytes(work.builder(plan.scheme).build(final[int8].assignment))
     points = []
     for index, each in enumerate(decision.tried):
         name = next((name for name, other in final.items() if same_assignment(each, other)), "")
@@ -350,10 +350,10 @@ def _outcome(
         points.append(
             Point(
                 name or each.name or f"tried {index + 1}",
-                each.plan.predicted_latency_s.value,
+                each.predicted_s,
                 times[name].median_s if name in times else None,
                 error,
-                len(each.plan.assignment()),
+                len(each.assignment),
                 each.holds,
             )
         )
@@ -375,7 +375,7 @@ def _outcome(
         if SOURCE_RUN in times
         else variant("float32", FLOAT_RUN, float_size)
         if FLOAT_RUN in final
-        else _float_only(times[FLOAT_RUN], answered[FLOAT_RUN], float_size, final[int8].plan.runtime),
+        else _float_only(times[FLOAT_RUN], answered[FLOAT_RUN], float_size, final[int8].runtime),
         int8=variant("int8", int8, int8_size),
         plan=variant("plan", decision.winner, built.size_bytes),
         points=tuple(points),

@@ -111,7 +111,7 @@ class Decision:
         """The speed-up of the float model in the profile's place over the float model that results are compared
         with."""
         place = self.profile.conditions.runtime
-        there = [name for name, plan in self.finalists.items() if plan.name == FLOAT_RUN and plan.plan.runtime == place]
+        there = [name for name, plan in self.finalists.items() if plan.name == FLOAT_RUN and plan.runtime == place]
         seconds = [self.times[name].median_s for name in there if name in self.times]
         return self.times[FLOAT_RUN].median_s / seconds[0] if seconds else 1.0
 
@@ -206,7 +206,7 @@ def decide(
             rejected, candidates = (*rejected, *last.rejected), candidates + last.measured
             tried += again.tried
     last = replace(last, rejected=rejected, measured=candidates)
-    place = next(iter(explored)) if last.winner is None else last.finalists[last.winner].plan.runtime
+    place = next(iter(explored)) if last.winner is None else last.finalists[last.winner].runtime
     known = explored[place if place in explored else next(iter(explored))]
     decision = _decision(work, last, race.others, tried, known.profile, known.error, meter.samples)
     plan = decision.plan
@@ -324,8 +324,8 @@ def _chosen(work: Work, winner: Tried, tried: Sequence[Tried]) -> Plan:
     chosen = replace(winner.plan, measured_error=winner.error, shapes=work.measured_shapes)
     if not winner.name:
         return chosen
-    there = [each for each in tried if not each.name and each.plan.runtime == chosen.runtime]
+    there = [each for each in tried if not each.name and each.runtime == chosen.runtime]
     # On a busy machine the savings at boundaries may add up to the whole time: that predicts nothing.
-    solved = best([each for each in there if each.plan.predicted_latency_s.value > 0.0], 1)
-    ahead = solved[0].plan.predicted_latency_s.value if solved else chosen.predicted_latency_s.value
+    solved = best([each for each in there if each.predicted_s > 0.0], 1)
+    ahead = solved[0].predicted_s if solved else chosen.predicted_latency_s.value
     return replace(chosen, gap=max(0.0, chosen.predicted_latency_s.value / ahead - 1.0))

@@ -30,8 +30,7 @@ class Tried:
     """A plan and whether its measured error keeps the bound. `name` is the origin of a plan not from the solver, such
     as float32, otherwise "". `refused` says why it does not run in its place; `built` whether its error was measured as
     built for its place, or in float32 arithmetic. `loss` is the error by itself, even if a part is lost or a further
-    limit broken; None if only `error` is known. `searched` is the same plan as the search left it, with its errors in
-    float32 arithmetic; None: this one."""
+    limit broken; None if only `error` is known."""
 
     plan: Plan
     error: float
@@ -40,7 +39,21 @@ class Tried:
     refused: str = ""
     built: bool = False
     loss: float | None = None
-    searched: "Tried | None" = None
+
+    @property
+    def assignment(self) -> Assignment:
+        """The form of every block that is not float."""
+        return self.plan.assignment()
+
+    @property
+    def predicted_s(self) -> float:
+        """The predicted seconds of a run."""
+        return self.plan.predicted_latency_s.value
+
+    @property
+    def runtime(self) -> str:
+        """The place of the plan."""
+        return self.plan.runtime
 
 
 def key_of(assignment: Assignment) -> tuple[tuple[str, str], ...]:
@@ -201,7 +214,7 @@ def predicted_by(profile: Profile, error: ErrorModel, graph: Graph, tried: Seque
     solver's lost an output's information, or has further limits."""
 
     def again(each: Tried) -> Plan:
-        assignment, loss = each.plan.assignment(), each.loss
+        assignment, loss = each.assignment, each.loss
         if loss is None and isfinite(each.error) and not each.plan.limits.also:
             loss = each.error
         guess = error.predict(graph, assignment) if loss is None else loss
@@ -217,12 +230,12 @@ def corrected(error: ErrorModel, graph: Graph, tried: Sequence[Tried], bound: fl
     A study uses few inputs, and plans are measured on more: if a network's error varies between inputs, all predictions
     are off by one factor. Metrics that change in steps are not scaled.
     """
-    near = {tuple(each.plan.assignment()): each for each in tried if bound / _NEAR < each.error < bound * _NEAR}
-    guesses = {key: error.predict(graph, each.plan.assignment()) for key, each in near.items()}
+    near = {tuple(each.assignment): each for each in tried if bound / _NEAR < each.error < bound * _NEAR}
+    guesses = {key: error.predict(graph, each.assignment) for key, each in near.items()}
     ratios = [near[key].error / guess for key, guess in guesses.items() if guess > 0.0]
     return error.scaled(median(ratios)) if error.metric.smooth and len(ratios) >= _FEWEST else error
 
 
 def best(tried: Sequence[Tried], count: int) -> list[Tried]:
     """The `count` fastest by prediction among the plans that keep the bound."""
-    return sorted((each for each in tried if each.holds), key=lambda each: each.plan.predicted_latency_s.value)[:count]
+    return sorted((each for each in tried if each.holds), key=lambda each: each.predicted_s)[:count]
