@@ -17,13 +17,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import taglio
-from cases import CACHE, CASES, markdown, paths, write
+from cases import CACHE, CASES, Kept, markdown, paths, write
 from taglio.flow import explore as explore_module
 from taglio.flow import optimize as optimize_module
 from taglio.flow import screen as screen_module
 from taglio.flow.rules import by_rules
 
-KEPT = CACHE / "ablate.jsonl"
 NETWORKS = ("digits", "ultraface-rfb-320", "magika", "paraphrase-MiniLM-L3-v2-6000", "ch_PP-OCRv4_rec_infer")
 LIMIT = 0.01
 
@@ -93,10 +92,8 @@ def main() -> None:
         network, without = options.one
         print(json.dumps(asdict(measure(network, without, options.effort, options.threads))))
         return
-    if options.again:
-        KEPT.unlink(missing_ok=True)
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
-    rows = [Row(**json.loads(line)) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
+    kept = Kept(CACHE / "ablate.jsonl", Row, again=options.again)
+    rows = kept.rows
     networks, mechanisms = options.cases.split(","), ["", *filter(None, options.without.split(","))]
     for network in networks:
         for without in mechanisms:
@@ -106,9 +103,7 @@ def main() -> None:
             command = [sys.executable, __file__, "--one", network, without, "--effort", str(options.effort)]
             command += ["--threads", str(options.threads)]
             ran = subprocess.run(command, check=True, capture_output=True, text=True)
-            rows.append(Row(**json.loads(ran.stdout.splitlines()[-1])))
-            with KEPT.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(rows[-1])) + "\n")
+            kept.add(Row(**json.loads(ran.stdout.splitlines()[-1])))
             print(f"{network} without {without or 'nothing'}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
     cells = [
         [

@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+import msgspec
 import onnx
 
 from taglio.artifact import tools
@@ -26,6 +27,8 @@ from taglio.flow.opening import Model
 from taglio.flow.work import Work
 from taglio.profile.machine import describe
 from taglio.runtimes.places import AUTO
+
+Row = TypeVar("Row")
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
@@ -126,6 +129,24 @@ def write(what: str, figures: dict[str, Any], table: str) -> Path:
         f"{table}\n\n<details><summary>configuration and raw figures</summary>\n\n```json\n{body}\n```\n\n</details>\n"
     )
     return path
+
+
+class Kept(Generic[Row]):
+    """The rows of a long benchmark in a file, one JSON object a line, so that an interrupted run goes on."""
+
+    def __init__(self, path: Path, kind: type[Row], *, again: bool) -> None:
+        """`again` starts anew."""
+        if again:
+            path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = path.read_text().splitlines() if path.exists() else []
+        self._path, self.rows = path, [msgspec.json.decode(line, type=kind) for line in lines]
+
+    def add(self, row: Row) -> None:
+        """Keep another row."""
+        self.rows.append(row)
+        with self._path.open("a") as file:
+            file.write(msgspec.json.encode(row).decode() + "\n")
 
 
 def end_once() -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from cases import CACHE, CASES, arguments, markdown, paths, write
+from cases import CACHE, CASES, Kept, arguments, markdown, paths, write
 from taglio.artifact import load
 from taglio.confirm.race import Patience, Race, confirm
 from taglio.confirm.speedup import Speedup
@@ -33,7 +33,6 @@ from taglio.scratch import scratch
 
 # The larger networks of yolo take a second a run with one thread.
 NETWORKS = tuple(name for name in CASES if name not in ("yolo11s-seg", "yolo11x-seg"))
-KEPT = CACHE / "told.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +112,18 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.itself:
         return against_itself(asked)
-    if asked.again:
-        KEPT.unlink(missing_ok=True)
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
-    rows = [msgspec.json.decode(line, type=Row) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
+    kept = Kept(CACHE / "told.jsonl", Row, again=asked.again)
+    rows = kept.rows
     done = {(row.network, row.run) for row in rows}
     for number in range(asked.runs):
         for name in asked.cases.split(","):
             if (name, number) in done:
                 continue
             try:
-                rows.append(run(name, number, asked))
+                kept.add(run(name, number, asked))
             except (FileNotFoundError, RuntimeError) as error:
                 print(f"skipped: {error}", file=sys.stderr)
                 continue
-            with KEPT.open("a") as file:
-                file.write(msgspec.json.encode(rows[-1]).decode() + "\n")
             print(" | ".join(cells(rows[-1])), file=sys.stderr, flush=True)
     judged = [row.holds for row in rows if row.holds is not None]
     text = markdown(["network", "run", "reported", "long race", "holds", "optimize"], [cells(row) for row in rows])

@@ -21,10 +21,9 @@ from math import exp, fsum, log
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import onnx
 
-from cases import CACHE, CASES, arguments, markdown, paths, write
+from cases import CACHE, CASES, Kept, arguments, markdown, paths, write
 from taglio.confirm.race import Patience, Race, confirm
 from taglio.confirm.speedup import Speedup
 from taglio.deploy import verify
@@ -33,7 +32,6 @@ from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.scratch import scratch
 from told import NETWORKS
 
-KEPT = CACHE / "versions.jsonl"
 OTHER, THIS = "other", "this"
 
 
@@ -125,21 +123,17 @@ def main() -> int:
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     options = parser.parse_args()
-    if options.again:
-        KEPT.unlink(missing_ok=True)
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
-    rows = [msgspec.json.decode(line, type=Row) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
+    kept = Kept(CACHE / "versions.jsonl", Row, again=options.again)
+    rows = kept.rows
     done = {(row.network, row.limit, row.effort) for row in rows}
     for number, name in enumerate(options.cases.split(",")):
         if (name, options.max_error, options.effort) in done:
             continue
         try:
-            rows.append(compared(name, options, is_this_first=bool(number % 2)))
+            kept.add(compared(name, options, is_this_first=bool(number % 2)))
         except (FileNotFoundError, RuntimeError) as error:
             print(f"skipped: {error}", file=sys.stderr)
             continue
-        with KEPT.open("a") as file:
-            file.write(msgspec.json.encode(rows[-1]).decode() + "\n")
         print(" | ".join(cells(rows[-1])), file=sys.stderr, flush=True)
     sides = ("result", "error", "optimize")
     head = ["network", "limit", *(f"{what}, {version}" for what in sides for version in (OTHER, THIS)), "gain"]
