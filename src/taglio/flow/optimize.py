@@ -288,9 +288,11 @@ def _float_stays(screened: Screened, profile: Profile, limits: Limits, why: str,
 
 def _confirmed(work: Work, decision: Decision, limits: Limits, patience: Patience) -> tuple[Decision, Confirmed]:
     """The decision after the race: the winner, a rival that openings show to be faster, or float where it keeps all
-    limits and no gain is shown."""
+    limits and no gain is shown. A slow model has no rivals: each would be run on all held-out inputs."""
     ends = {decision.plan.fingerprint(): decision}
-    rivals = {decision.of(work, name).plan.fingerprint(): name for name in decision.rivals()}
+    is_slow = work.setup.run_s * len(work.data.all_held_out.samples) > work.budget.plans_s
+    names = [] if is_slow else decision.rivals()
+    rivals = {decision.of(work, name).plan.fingerprint(): name for name in names}
     plans = [decision.plan, *(decision.of(work, name).plan for name in rivals.values())]
 
     def accepted(plan: Plan) -> bool:
