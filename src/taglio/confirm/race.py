@@ -145,8 +145,8 @@ def confirm(
     patience: Patience | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Speedup:
-    """The speed-up of `plan` over `base`, of which a run takes about `run_s`; `progress` gets the number of openings so
-    far and of those expected."""
+    """The speed-up of `plan` over `base`. A run of `base` takes about `run_s` seconds. `progress` gets two numbers: the
+    openings so far and the expected ones."""
     patience = patience or USUAL
     budget_s, start = patience.seconds_for(run_s), time.monotonic()
     logs, medians = [], [list[float](), list[float]()]

@@ -30,7 +30,7 @@ class UserLimit:
 def user_limits(
     max_error: Bounds | None = None, min_score: Bounds | None = None, max_drop: Bounds | None = None
 ) -> tuple[UserLimit, ...]:
-    """The limits that were given, of which the first steers the plan. Raises BadOption for a value that is no number.
+    """The given limits; the first one steers the plan. Raises BadOption for a value that is not a number.
 
     `max_error` limits errors, `min_score` is the least score, and `max_drop` how much worse than float a score may be.
     """
