@@ -21,8 +21,8 @@ HEAD = """# Results
 
 <!-- Written by `make reference` from the files in benchmarks/results: run a benchmark to change it. -->
 
-Every figure comes from the newest result file that has it, for each kind of processor. The kind is derived from the
-instruction sets in the file, which also has the machine, versions and raw figures. A link shows the file's date, and
+Every figure comes from the newest result file that has it, for each kind of processor. The file names the
+instruction sets that make the kind, the machine, versions and raw figures. A link shows the file's date, and
 its commit if the file records one. *Open* means: not measured on that kind. `benchmarks/METHOD.md` says how times and
 errors are taken. × is speed over float in ONNX Runtime.
 
@@ -125,13 +125,13 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
         ),
         Claim(
             "Beside the code of 28 November",
-            "`optimize --max-error 1%` by this code and by commit 3748b30d: its result's time over this one's, raced "
-            "as delivered. One thread.",
+            "`optimize --max-error 1%` by commit 3748b30d and by this code: ratio of the results' times, raced as delivered; "
+            "seconds of the search, before → now. One thread.",
             "versions",
             "versions.py --other PYTHON",
             "network",
             columns("network", "gain", "optimize, other", "optimize, this"),
-            "{0}; `optimize` took {1}, now {2}",
+            "{0}; {1} → {2}",
         ),
         Claim(
             "What is delivered",

@@ -36,6 +36,27 @@ def test_the_least_cost_is_that_of_trying_all(seed: int) -> None:
     assert solution.bound <= best + 1e-6 and solution.gap <= 1e-6
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_fractions_have_their_best_values_where_the_solver_stops_at_a_gap(seed: int) -> None:
+    """Each fraction costs something and is at least the largest of four binaries."""
+    rng = np.random.default_rng(seed)
+    program = Program()
+    columns = [program.binary() for _ in range(30)]
+    covers = [(program.fraction(), rng.choice(30, 4, replace=False)) for _ in range(40)]
+    for cover, members in covers:
+        for member in members:
+            program.at_most(columns[member], cover)
+    program.limit(list(zip(rng.uniform(0.0, 1.0, 30), columns)), 5.0)
+    gains = weighted(zip(rng.uniform(-3.0, 0.0, 30), columns))
+    cost = gains + weighted((factor, cover) for factor, (cover, _) in zip(rng.uniform(0.0, 1.0, 40), covers))
+    solution = program.minimise(cost, gap=0.3, nodes=100, time_limit_s=60.0)
+    assert solution.values is not None and solution.objective == pytest.approx(cost.at(solution.values))
+    for cover, members in covers:
+        assert cover.at(solution.values) == pytest.approx(
+            max(columns[member].at(solution.values) for member in members)
+        )
+
+
 def test_expressions_are_added_and_lose_terms_that_cancel() -> None:
     program = Program()
     one, other = program.binary(), program.fraction()

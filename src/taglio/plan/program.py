@@ -169,7 +169,9 @@ class Program:
         bound = info.mip_dual_bound / scale
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             return Solution("limit", None, inf, bound)
-        values, objective = np.array(highs.getSolution().col_value), info.objective_function_value / scale
+        best = _with_best_fractions(highs)
+        values = np.array(best.getSolution().col_value)
+        objective = best.getInfo().objective_function_value / scale
         if status != highspy.HighsModelStatus.kOptimal:
             return Solution("limit", values, objective, bound)
         # Of a program that is solved before any bound is needed, HiGHS reports the bound 0.
@@ -192,3 +194,11 @@ class Program:
         kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
         lp.integrality_ = [kinds[integral] for integral in self._integral]
         return model
+
+
+def _with_best_fractions(highs: Quiet) -> Quiet:
+    """The solution of `highs` with the best fractions beside its integers: at a gap, HiGHS may leave worse ones."""
+    best = Quiet()
+    best.passModel(highs.getFixedLp()[1])
+    best.run()
+    return best if best.getModelStatus() == highspy.HighsModelStatus.kOptimal else highs
