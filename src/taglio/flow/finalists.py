@@ -138,6 +138,11 @@ class Verdict:
     rejected: tuple[Rejected, ...] = ()
     measured: int = 0
 
+    @property
+    def out(self) -> list[Tried]:
+        """The finalists that were judged and do not hold."""
+        return [self.finalists[name] for name in self.answers.keys() & self.finalists if not self.finalists[name].holds]
+
 
 def fastest_of(final: Mapping[str, Tried], times: Mapping[str, WallTime]) -> str:
     """The fastest by the clock among those that keep the limit."""
@@ -165,13 +170,17 @@ def int8_of(final: Mapping[str, Tried], times: Mapping[str, WallTime]) -> str:
     return min(names, key=lambda name: times[name].median_s)
 
 
-def judge(work: Work, raced: Raced, limits: Limits, candidates: int = CANDIDATES) -> Verdict:
+def judge(work: Work, raced: Raced, limits: Limits, candidates: int = CANDIDATES, out: Sequence[Tried] = ()) -> Verdict:
     """The fastest finalist that is accepted as deployed, on all held-out inputs: see unseen.py.
 
-    Finalists are taken fastest first. A finalist that breaks the limit on the inputs of the search is out, and does not
-    count among the `candidates` for the unseen ones. When so many were rejected, only float is left.
+    Finalists are taken fastest first, without those that an earlier race left `out`. A finalist that breaks the limit
+    on the inputs of the search cannot win, and does not count among the `candidates` for the unseen ones. When so many
+    were rejected, only float is left.
     """
     final, times = dict(raced.finalists), dict(raced.times)
+    for name, plan in final.items():
+        if any(same_assignment(plan, other) for other in out):
+            final[name] = replace(plan, holds=False)
     answered: dict[str, Answers] = {}
     rejected: list[Rejected] = []
     measured, int8 = 0, int8_of(final, times)

@@ -202,7 +202,7 @@ def decide(
         room = min((rejection.room for rejection in rejected), default=1.0)
         again = explore_within(room, work.in_place(place), there.profile, there.error, limits, bases[place], full())
         if again is not None:
-            last = judge(work, on_one_scale({place: again.raced}, floats, bases), limits, left)
+            last = judge(work, on_one_scale({place: again.raced}, floats, bases), limits, left, last.out)
             rejected, candidates = (*rejected, *last.rejected), candidates + last.measured
             tried += again.tried
     last = replace(last, rejected=rejected, measured=candidates)
