@@ -1,26 +1,14 @@
 """Race delivered folders in a process without taglio, opening after opening. Decides nothing about plans."""
 
-import json
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from types import TracebackType
-from typing import Self
 
 from taglio.confirm import opening
+from taglio.confirm.child import Child
 from taglio.confirm.speedup import DOUBT, Speedup, log_ratio, speedup
-from taglio.errors import MeasurementFailed, one_line
-
-# A child that is silent for so long beyond its budget hangs.
-_HANGS_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +42,13 @@ class Patience:
 USUAL = Patience()
 
 
-class Race:
+class Race(Child):
     """A process that opens the same folders again and again. A context manager: the process ends with it."""
 
     def __init__(self, verify: Path, samples: Path) -> None:
         """`verify` is the path of a delivered verify.py, `samples` a folder that write_samples wrote."""
+        super().__init__(Path(opening.__file__), verify)
         self._samples, self._count = samples, 0
-        # Isolated from the environment, the user's packages and this checkout, but not from the environment's packages.
-        command = [sys.executable, "-I", str(opening.__file__), str(verify)]
-        with ExitStack() as stack:
-            # A file, not a pipe: ONNX Runtime warns of some models in every opening, and a full pipe would stop it.
-            self._said = stack.enter_context(tempfile.TemporaryFile())
-            self._child = stack.enter_context(
-                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said)
-            )
-            stack.callback(self._child.kill)
-            self._stack = stack.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def open(self, folders: Sequence[Path], seconds: float, pairs: tuple[int, int]) -> list[list[float]]:
         """The seconds of timed runs, a list for each of `folders`, in one opening of each. Which is opened first
@@ -92,36 +63,8 @@ class Race:
             "seed": self._count,
         }
         self._count += 1
-        answer = json.loads(self._asked(json.dumps(request)))
-        if "problem" in answer:
-            raise MeasurementFailed(f"the race without taglio failed: {one_line(answer['problem'], 300)}")
-        by_index = dict(zip(order, answer["seconds"], strict=True))
+        by_index = dict(zip(order, self.ask(request)["seconds"], strict=True))
         return [by_index[index] for index in range(len(folders))]
-
-    def _asked(self, line: str) -> bytes:
-        stdin, stdout = self._child.stdin, self._child.stdout
-        assert stdin is not None
-        assert stdout is not None
-        guard = threading.Timer(_HANGS_S, self._child.kill)
-        guard.daemon = True
-        guard.start()
-        try:
-            stdin.write(line.encode() + b"\n")
-            stdin.flush()
-            answer = stdout.readline()
-        except BrokenPipeError:
-            answer = b""
-        finally:
-            guard.cancel()
-        if not answer:
-            self._child.kill()
-            code = self._child.wait()
-            self._said.seek(0)
-            last = self._said.read().decode(errors="replace").strip().rpartition("\n")[2]
-            killed = f"was killed: it gave no answer for {_HANGS_S:.0f} s, or memory ran out"
-            ended = killed if code == -signal.SIGKILL else f"ended with exit code {code}"
-            raise MeasurementFailed(f"the race without taglio {ended}: {one_line(last or 'it said nothing', 300)}")
-        return answer
 
 
 def compared(race: Race, base: Path, folders: Sequence[Path], patience: Patience | None = None) -> list[Speedup]:

@@ -5,6 +5,13 @@ Needs Python, NumPy and the runtime that deploy.json names, nothing else. To use
     from verify import DeployedModel
     outputs = DeployedModel("path/of/this/folder").run({"input": array})
 
+To answer many requests in the way that deploy.json names:
+
+    from verify import Callers
+    with Callers("path/of/this/folder") as callers:
+        answers = [callers.submit(feed) for feed in requests]
+        outputs = answers[0].result()
+
 Exit code 0: all answers agree. 5: files, settings or answers differ from those delivered. 6: nothing can be compared.
 """
 
@@ -14,8 +21,12 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -23,6 +34,8 @@ import numpy as np
 HOLDS, BROKEN, UNKNOWN = 0, 5, 6
 Compute = Callable[[Mapping[str, Any]], list[Any]]
 MANIFEST, SAMPLES = "deploy.json", "samples.json"
+# How a model runs where deploy.json does not say: one run at a time, of one item.
+_ALONE = {"threads": 0, "at_once": 1, "joined": 1, "spinning": False, "shared": False}
 # Relative L2 that another order of float sums explains.
 TOLERANCE = 1e-5
 
@@ -32,16 +45,19 @@ class Changed(Exception):
 
 
 class DeployedModel:
-    """The model of a folder, opened with the settings that it was measured with. Several threads must not share one."""
+    """The model of a folder, opened with the settings that it was measured with. Several threads may call it: as many
+    runs as the way of deploy.json names go on at once, others wait."""
 
     def __init__(self, folder: Path | str) -> None:
         """Raises Changed if deploy.json is damaged, or if the runtime does not apply a setting: it may then answer
         otherwise, or at another speed."""
         self.folder = Path(folder)
         self.manifest = _manifest(self.folder)
-        self.inputs, self.outputs = self.manifest["inputs"], self.manifest["outputs"]
+        self.inputs, self.outputs, self.way = (self.manifest[name] for name in ("inputs", "outputs", "way"))
         parts = self.manifest["components"]
-        self._components = [(part, _OPENERS[part["runtime"]](self.folder, part)) for part in parts]
+        self._components = [
+            (part, _taking_turns(_OPENERS[part["runtime"]](self.folder, part, self.way))) for part in parts
+        ]
 
     def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """All outputs by name. `feed` maps each input's name to an array of its type and shape."""
@@ -50,6 +66,105 @@ class DeployedModel:
             values = compute({name: tensors[name] for name in part["inputs"]})
             tensors.update(zip(part["outputs"], values, strict=True))
         return {name: tensors[name] for name in self.outputs}
+
+    def run_joined(self, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The outputs of each of `feeds`, computed in one run: their arrays are joined along the first dimension."""
+        if len(feeds) == 1:
+            return [self.run(feeds[0])]
+        together = self.run({name: np.concatenate([feed[name] for feed in feeds]) for name in self.inputs})
+        ends = np.cumsum([len(feed[self.inputs[0]]) for feed in feeds])[:-1]
+        parts = {name: np.split(value, ends) for name, value in together.items()}
+        return [{name: values[index] for name, values in parts.items()} for index in range(len(feeds))]
+
+
+class Callers:
+    """Threads that answer requests in the way of deploy.json: as many runs at once, and in a run as many of the waiting
+    requests as may be joined. A request never waits for others to come. A context manager."""
+
+    def __init__(self, folder: Path | str) -> None:
+        """Raises as `DeployedModel`."""
+        self.model = DeployedModel(folder)
+        self._waiting: deque[tuple[Mapping[str, Any], Future[dict[str, Any]]]] = deque()
+        self._changed, self._closed = threading.Condition(), False
+        self._threads = [
+            threading.Thread(target=self._work, daemon=True) for _ in range(self.model.way["at_once"])
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> Callers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def submit(self, feed: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        """The answer to one request, as a future. Raises RuntimeError once these callers are closed."""
+        answer: Future[dict[str, Any]] = Future()
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("these callers are closed")
+            self._waiting.append((feed, answer))
+            self._changed.notify()
+        return answer
+
+    def close(self) -> None:
+        """Answer what was submitted, and end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while batch := self._next():
+            try:
+                answers = self.model.run_joined([feed for feed, _ in batch])
+            except Exception as error:  # of any kind: it is the runtime's, and belongs to those who asked
+                for _, answer in batch:
+                    answer.set_exception(error)
+            else:
+                for (_, answer), outputs in zip(batch, answers, strict=True):
+                    answer.set_result(outputs)
+
+    def _next(self) -> list[tuple[Mapping[str, Any], Future[dict[str, Any]]]]:
+        """The requests of the next run: the first that waits, and those after it that have its shapes. Empty at the
+        end."""
+        with self._changed:
+            while True:
+                while not self._waiting:
+                    if self._closed:
+                        return []
+                    self._changed.wait()
+                batch: list[tuple[Mapping[str, Any], Future[dict[str, Any]]]] = []
+                while self._waiting and len(batch) < self.model.way["joined"]:
+                    if batch and _shapes(self._waiting[0][0]) != _shapes(batch[0][0]):
+                        break
+                    request = self._waiting.popleft()
+                    if request[1].set_running_or_notify_cancel():
+                        batch.append(request)
+                if batch:
+                    return batch
+
+
+def _shapes(feed: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: np.shape(value)[1:] for name, value in feed.items()}
+
+
+def _taking_turns(computes: Sequence[Compute]) -> Compute:
+    """One function of several that may run at once, each by one caller at a time."""
+    free: SimpleQueue[Compute] = SimpleQueue()
+    for each in computes:
+        free.put(each)
+
+    def compute(feed: Mapping[str, Any]) -> list[Any]:
+        mine = free.get()
+        try:
+            return mine(feed)
+        finally:
+            free.put(mine)
+
+    return compute
 
 
 def changed_files(folder: Path) -> list[str]:
@@ -71,7 +186,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
         parts = [{**part, **{name: part[name] for name in needed}} for part in manifest["components"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Changed(f"{MANIFEST} is damaged ({type(error).__name__}: {error}): copy the folder again") from None
-    return {**fields, "components": parts}
+    return {**fields, "components": parts, "way": {**_ALONE, **manifest.get("way", {})}}
 
 
 def difference(expected: Any, answer: Any) -> float:
@@ -101,7 +216,7 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _open_onnxruntime(folder: Path, part: Mapping[str, Any]) -> Compute:
+def _open_onnxruntime(folder: Path, part: Mapping[str, Any], way: Mapping[str, Any]) -> list[Compute]:
     import onnxruntime
 
     settings = json.loads((folder / part["settings"]).read_text())
@@ -111,16 +226,25 @@ def _open_onnxruntime(folder: Path, part: Mapping[str, Any]) -> Compute:
     options.inter_op_num_threads = settings["inter_op_num_threads"]
     for key, value in settings["config_entries"].items():
         options.add_session_config_entry(key, value)
-    session = onnxruntime.InferenceSession(
-        str(folder / part["model"]), options, providers=[tuple(each) for each in settings["providers"]]
-    )
-    used = session.get_providers()
+    # A run of one thread computes in its caller's, so that one session serves all callers and holds the weights once.
+    # Of several threads, each run has a session with a pool of its own, unless they share one.
+    alone = way["shared"] or options.intra_op_num_threads == 1
+    providers = [tuple(each) for each in settings["providers"]]
+    sessions = [
+        onnxruntime.InferenceSession(str(folder / part["model"]), options, providers=providers)
+        for _ in range(1 if alone else way["at_once"])
+    ]
+    used = sessions[0].get_providers()
     for name, _ in settings["providers"]:
         _require(name in used, f"onnxruntime does not use {name}: it has {', '.join(used)}")
-    return lambda feed: session.run(part["outputs"], feed)
+
+    def compute(session: Any) -> Compute:
+        return lambda feed: session.run(part["outputs"], feed)
+
+    return [compute(sessions[index % len(sessions)]) for index in range(way["at_once"])]
 
 
-def _open_openvino(folder: Path, part: Mapping[str, Any]) -> Compute:
+def _open_openvino(folder: Path, part: Mapping[str, Any], way: Mapping[str, Any]) -> list[Compute]:
     import openvino
 
     properties = json.loads((folder / part["settings"]).read_text())
@@ -129,14 +253,16 @@ def _open_openvino(folder: Path, part: Mapping[str, Any]) -> Compute:
         value = compiled.get_property(name)
         applied = value.get_type_name() if hasattr(value, "get_type_name") else str(value)
         _require(applied == str(wanted), f"openvino computes with {name}={applied}, not {wanted}, on this processor")
-    request = compiled.create_infer_request()
     ports = {name: port for port in compiled.outputs for name in port.get_names()}
 
-    def compute(feed: Mapping[str, Any]) -> list[Any]:
-        results = request.infer(feed, share_inputs=True)
-        return [np.array(results[ports[name]]) for name in part["outputs"]]
+    def compute(request: Any) -> Compute:
+        def answer(feed: Mapping[str, Any]) -> list[Any]:
+            results = request.infer(feed, share_inputs=True)
+            return [np.array(results[ports[name]]) for name in part["outputs"]]
 
-    return compute
+        return answer
+
+    return [compute(compiled.create_infer_request()) for _ in range(way["at_once"])]
 
 
 _OPENERS = {"onnxruntime": _open_onnxruntime, "openvino": _open_openvino}

@@ -7,7 +7,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ from taglio.deploy.verify import MANIFEST, SAMPLES
 from taglio.errors import BadArtifact, one_line
 from taglio.model.captures import graphs
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
-from taglio.runtimes.session import Exported, export
+from taglio.runtimes.session import Exported, export, in_way
 from taglio.scratch import scratch
+from taglio.runtimes.way import Way
 
 README, VERIFY, SAMPLES_FOLDER = "README.md", "verify.py", "samples"
 # Triton's load generator reads such a file with --input-data.
@@ -63,11 +64,15 @@ def write(
     manifest: Manifest,
     options: SessionOptions,
     samples: Sequence[Answered],
+    way: Way | None = None,
 ) -> dict[str, Any]:
     """Write all but README.md from the files in `components`; returns what deploy.json holds. `samples` may be empty.
+    `way` None: one run at a time.
 
     Files are replaced one by one, never written to: the folder may share them with an older state of the workspace.
     """
+    way = way or Way(options.threads, spinning=options.spinning)
+    options = replace(options, threads=way.threads, at_once=way.at_once, spinning=way.spinning)
     parts, hashes = [], dict[str, str]()
     for piece in manifest.pieces:
         with scratch() as temporary:
@@ -83,6 +88,7 @@ def write(
     described = {
         "inputs": list(manifest.inputs),
         "outputs": list(manifest.outputs),
+        "way": asdict(way),
         "components": parts,
         "sha256": hashes,
     }
@@ -107,11 +113,16 @@ def _part(piece: Piece, exported: Exported, settings: str) -> dict[str, Any]:
 
 
 def write_source(
-    folder: Path, source: Path | onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str], threads: int
+    folder: Path,
+    source: Path | onnx.ModelProto,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    threads: int,
+    callers: int = 1,
 ) -> None:
-    """Write what `verify.DeployedModel` needs to open `source` as users of ONNX Runtime do: default options, `threads`,
-    and no busy-waiting between runs, which would take the processor from a model that runs beside it. A path is
-    referred to, not copied."""
+    """Write what `verify.DeployedModel` needs to open `source` as users of ONNX Runtime do: default options, `threads`
+    for all `callers`, and no busy-waiting between runs, which would take the processor from a model that runs beside
+    it. A path is referred to, not copied."""
     if isinstance(source, Path):
         model = source
     else:
@@ -124,7 +135,21 @@ def write_source(
         "config_entries": {"session.force_spinning_stop": "1"},
         "providers": [["CPUExecutionProvider", {}]],
     }
-    _write_one(folder, Exported("onnxruntime", model.absolute(), (), "session.json", settings), inputs, outputs)
+    exported = Exported("onnxruntime", model.absolute(), (), "session.json", settings)
+    _write_one(folder, exported, inputs, outputs, Way(threads, callers, spinning=True, shared=True))
+
+
+def write_in_way(folder: Path, delivered: Path, way: Way) -> None:
+    """Write what `verify.DeployedModel` needs to open the model in `delivered`, whose files are referred to, in another
+    way."""
+    folder.mkdir(parents=True, exist_ok=True)
+    described = json.loads((delivered / MANIFEST).read_text())
+    for part in described["components"]:
+        settings = json.loads((delivered / part["settings"]).read_text())
+        artifact.write_bytes(folder / part["settings"], json.dumps(in_way(part["runtime"], settings, way)).encode())
+        part["model"] = str((delivered / part["model"]).absolute())
+    described |= {"way": asdict(way), "sha256": {}}
+    artifact.write_bytes(folder / MANIFEST, json.dumps(described).encode())
 
 
 def write_opened(
@@ -132,13 +157,14 @@ def write_opened(
 ) -> None:
     """Write what `verify.DeployedModel` needs to open the model at `path` with `options`. Raises as `export`."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_one(folder, export(path, folder, options), inputs, outputs)
+    way = Way(options.threads, options.at_once, spinning=options.spinning)
+    _write_one(folder, export(path, folder, options), inputs, outputs, way)
 
 
-def _write_one(folder: Path, exported: Exported, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+def _write_one(folder: Path, exported: Exported, inputs: Sequence[str], outputs: Sequence[str], way: Way) -> None:
     ports = {"inputs": list(inputs), "outputs": list(outputs)}
     part = {"runtime": exported.package, "model": str(exported.model), "settings": exported.settings_file, **ports}
-    described = {**ports, "components": [part], "sha256": {}}
+    described = {**ports, "way": asdict(way), "components": [part], "sha256": {}}
     artifact.write_bytes(folder / exported.settings_file, json.dumps(exported.settings).encode())
     artifact.write_bytes(folder / MANIFEST, json.dumps(described).encode())
 

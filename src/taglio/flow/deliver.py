@@ -54,7 +54,9 @@ def deliver(folder: Path, components: Path, manifest: Manifest, delivery: Delive
     try:
         executor = Executor(components, manifest, options)
         answered = [_answered(executor, manifest, sample) for sample in delivery.samples]
-        described = write(folder, components, manifest, options, answered[:_DELIVERED] if delivery.with_samples else ())
+        samples = answered[:_DELIVERED] if delivery.with_samples else ()
+        way = delivery.setup.way if len(manifest.pieces) == 1 else None  # components on devices run alone
+        described = write(folder, components, manifest, options, samples, way)
     except BadOption as error:
         return Delivered(None, str(error))
     proof = prove(folder, answered)

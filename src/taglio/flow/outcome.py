@@ -13,6 +13,7 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Conditions, Profile
 from taglio.profile.wall_time import WallTime
 from taglio.runtimes.onnxruntime import NAME
+from taglio.ways.result import Rate
 
 # A smaller change of the machine's speed counts as none.
 STEADY = 0.03
@@ -90,7 +91,8 @@ class Outcome:
     search; () for a metric that has none by input.
     `interrupted`: the user stopped the search, and this is the best that it had.
     `speedup` is that of the plan as delivered over the source model, by the race of taglio.confirm; None if the source
-    model itself is delivered, or nothing could be raced."""
+    model itself is delivered, or nothing could be raced. `rate` is the way that was chosen for a rate, None if the plan
+    was chosen for its latency."""
 
     model: str
     model_sha256: str
@@ -125,6 +127,7 @@ class Outcome:
     unseen: Unseen | None = None
     interrupted: bool = False
     input_errors: tuple[float, ...] = ()
+    rate: Rate | None = None
 
     def accuracy_text(self, value: float) -> str:
         """An accuracy formatted for the user."""

@@ -57,6 +57,7 @@ from taglio.runtimes.openvino import BF16, MIXED
 from taglio.runtimes.openvino import NAME as OPENVINO
 from taglio.runtimes.places import AUTO
 from taglio.runtimes.session import RUNTIMES, WHOLE, Session, package
+from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 
 # A timed run takes no longer than this if it covers several shapes.
@@ -85,7 +86,8 @@ class Setup:
     the seconds that a run took when the model was first opened: every stage does less with a slow model. `instead` is
     what is planned instead of a source that breaks the error limit as ONNX Runtime computes it (instead.py), or "".
     `portable` allows only forms that every processor computes alike: no sums that may saturate, no bfloat16.
-    `limit_on` is what the limits bound: the error of all inputs together, or of every single one.
+    `limit_on` is what the limits bound: the error of all inputs together, or of every single one. `at_once` and
+    `joined` belong to the way in which the result is delivered, with `threads` and `spinning`.
     """
 
     model: str
@@ -109,6 +111,8 @@ class Setup:
     instead: str = ""
     portable: bool = False
     limit_on: str = POOL
+    at_once: int = 1
+    joined: int = 1
 
     def check(self) -> None:
         """Raise ValueError for settings that no stage accepts."""
@@ -123,6 +127,7 @@ class Setup:
             f"runtime {self.runtime} runs only whole models: use `runtime` auto, which chooses it where it pays",
         )
         require(1 <= self.threads <= MOST_THREADS, f"`threads` must be from 1 to {MOST_THREADS}, but is {self.threads}")
+        require(min(self.at_once, self.joined) >= 1, "`at_once` and `joined` must be at least 1")
         require(0 <= self.seed < 2**63, f"`seed` must be at least 0 and below 2**63, but is {self.seed}")
         require(self.instead in ("", "exact-sums", "requantized"), f"unknown `instead` {self.instead}")
         require(
@@ -131,6 +136,11 @@ class Setup:
         )
         require(self.memory_bytes is None or self.memory_bytes > 0, "`memory_limit` must be above 0")
         require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "`shapes`: sizes must not be negative")
+
+    @property
+    def way(self) -> Way:
+        """The way in which the result is delivered."""
+        return Way(self.threads, self.at_once, self.joined, self.spinning)
 
     def options(self, place: str = "") -> SessionOptions:
         """Options of timed sessions in `place`; by default in the set-up's own runtime, which is ONNX Runtime until one

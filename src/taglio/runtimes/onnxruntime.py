@@ -16,6 +16,7 @@ from taglio import weights
 from taglio.cores import available_cores
 from taglio.errors import BadData, BadModel, BadOption, MeasurementFailed, one_line
 from taglio.runtimes.onnxruntime_words import advice, without_sources
+from taglio.runtimes.way import Way
 
 NAME = "onnxruntime"
 PROVIDERS = ("CPUExecutionProvider",)
@@ -45,7 +46,8 @@ _DUPLICATES, _MOST_COMPARED = "CommonSubexpressionElimination", 10_000
 class SessionOptions:
     """How a session is opened.
 
-    `threads` are those of one run; 0: as many as the process may use. `spinning` lets idle threads busy-wait: faster on
+    `threads` are those of one run; 0: as many as the process may use. `at_once` runs of OpenVINO have threads of their
+    own; ONNX Runtime's callers or sessions are as many as run at once, so that it changes nothing there. `spinning` lets idle threads busy-wait: faster on
     a dedicated machine, very slow on a shared one. `providers` are ONNX Runtime's; an operator goes to the first that
     can run it, whose settings are `provider`. `runtime` names the place for callers that choose one (see session.py);
     this module always opens ONNX Runtime. `bfloat16` names the tensors that are computed in bfloat16 where a place
@@ -59,6 +61,7 @@ class SessionOptions:
     threads: int
     optimization: Optimization = Optimization.ALL
     spinning: bool = False
+    at_once: int = 1
     providers: tuple[str, ...] = PROVIDERS
     provider: tuple[tuple[str, str], ...] = ()
     runtime: str = NAME
@@ -153,6 +156,12 @@ def settings(options: SessionOptions) -> dict[str, Any]:
         "config_entries": _entries(options),
         "providers": _providers(options),
     }
+
+
+def in_way(way: Way, entries: Mapping[str, str]) -> dict[str, Any]:
+    """The settings that make a run in `way`, beside other config `entries`."""
+    spinning = {"session.intra_op.allow_spinning": str(int(way.spinning))}
+    return {"intra_op_num_threads": way.threads, "config_entries": {**entries, **spinning}}
 
 
 def _entries(options: SessionOptions) -> dict[str, str]:

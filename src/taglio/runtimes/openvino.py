@@ -4,11 +4,11 @@ OpenVINO is an optional extra, imported when a session is opened. Float parts co
 in bfloat16 if the options name that place; OpenVINO's own default depends on the processor.
 """
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from taglio.runtimes.openvino_marks import MarkedModel
 from taglio.runtimes.openvino_parts import Part, parts_of
 from taglio.runtimes.openvino_words import complaint, without_sources
 from taglio.scratch import scratch
+from taglio.runtimes.way import Way
 
 NAME = "openvino"
 BF16 = "openvino-bf16"
@@ -29,18 +30,24 @@ MIXED = "openvino-mixed"
 
 
 class OpenVinoSession:
-    """A compiled model with the interface of a session. It has one request, so runs from several threads take turns."""
+    """A compiled model with the interface of a session. Runs from several threads take turns if they are more than
+    `at_once`."""
 
-    def __init__(self, compiled: Any) -> None:
+    def __init__(self, compiled: Any, at_once: int = 1) -> None:
         self._compiled = compiled
         self._request = compiled.create_infer_request()
-        self._turn = threading.Lock()
+        self._free: SimpleQueue[Any] = SimpleQueue()
+        for request in [self._request, *(compiled.create_infer_request() for _ in range(at_once - 1))]:
+            self._free.put(request)
         self._positions = {name: index for index, port in enumerate(compiled.outputs) for name in port.get_names()}
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Values of the outputs named (None: of all) for one feed by input name."""
-        with self._turn:
-            values = self._request.infer(dict(input_feed), share_inputs=True).to_tuple()  # copies, not views
+        request = self._free.get()
+        try:
+            values = request.infer(dict(input_feed), share_inputs=True).to_tuple()  # copies, not views
+        finally:
+            self._free.put(request)
         return list(values) if output_names is None else [values[self._positions[name]] for name in output_names]
 
     @property
@@ -101,7 +108,22 @@ def read_ir(path: Path) -> Any:
 
 def settings(options: SessionOptions) -> dict[str, Any]:
     """The properties with which anybody gets the same answers at the same speed, as compiled models report them."""
-    return properties(options.runtime) | {"INFERENCE_NUM_THREADS": str(options.threads)}
+    return properties(options.runtime) | _streams(options.threads, options.at_once)
+
+
+def in_way(way: Way) -> dict[str, str]:
+    """The properties that make a run in `way`."""
+    return _streams(way.threads, way.at_once)
+
+
+def _streams(threads: int, at_once: int) -> dict[str, str]:
+    """A stream for each run at once; the number of threads is that of all streams together."""
+    hint = "LATENCY" if at_once == 1 else "THROUGHPUT"
+    return {
+        "PERFORMANCE_HINT": hint,
+        "NUM_STREAMS": str(at_once),
+        "INFERENCE_NUM_THREADS": str(threads * at_once),
+    }
 
 
 def _read(path: Path, folder: Path, options: SessionOptions) -> Any:
@@ -133,13 +155,12 @@ def compiled(model: Any, options: SessionOptions, *, counters: bool = False) -> 
     applied: dict[str, Any] = settings(options) | {"PERF_COUNT": counters}
     if options.kernel_cache is not None:  # a property that OpenVINO sets and does not list
         applied["CPU_RUNTIME_CACHE_CAPACITY"] = options.kernel_cache
-    return OpenVinoSession(_core().compile_model(model, "CPU", applied))
+    return OpenVinoSession(_core().compile_model(model, "CPU", applied), options.at_once)
 
 
 def properties(place: str) -> dict[str, str]:
-    """The OpenVINO properties that a place fixes, by name. The caller adds the threads."""
-    precision = "bf16" if place in (BF16, MIXED) else "f32"
-    return {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": precision}
+    """The OpenVINO properties that a place fixes, by name. The caller adds those of the way."""
+    return {"INFERENCE_PRECISION_HINT": "bf16" if place in (BF16, MIXED) else "f32"}
 
 
 def capabilities() -> list[str]:

@@ -12,6 +12,7 @@ from taglio import weights
 from taglio.errors import BadOption, one_line
 from taglio.runtimes import cuda, onnxruntime, onnxruntime_words, openvino, openvino_words
 from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.way import Way
 
 
 class Session(Protocol):
@@ -66,6 +67,13 @@ def properties(place: str) -> dict[str, str]:
     if place in cuda.PLACES:
         return cuda.properties(place)
     return {} if place == onnxruntime.NAME else openvino.properties(place)
+
+
+def in_way(package: str, settings: Mapping[str, Any], way: Way) -> dict[str, Any]:
+    """The `settings` of a delivered component, under the names of its runtime's `package`, for a run in `way`."""
+    if package == openvino.NAME:
+        return {**settings, **openvino.in_way(way)}
+    return {**settings, **onnxruntime.in_way(way, settings["config_entries"])}
 
 
 def package(runtime: str) -> str:

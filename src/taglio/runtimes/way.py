@@ -1,0 +1,37 @@
+"""A way of running a model, as a value. Measures nothing."""
+
+from dataclasses import dataclass
+
+from taglio.artifact import require
+from taglio.errors import plural
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Way:
+    """How a model is run: `threads` of a run, runs `at_once`, items `joined` in a run at most, and whether idle threads
+    of ONNX Runtime busy-wait (`spinning`). With `shared`, all runs share one pool of `threads` threads, as in a session
+    of ONNX Runtime that several callers use."""
+
+    threads: int
+    at_once: int = 1
+    joined: int = 1
+    spinning: bool = False
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        require(min(self.threads, self.at_once, self.joined) >= 1, f"a way needs at least one of each, but is {self}")
+
+    @property
+    def used_threads(self) -> int:
+        """Threads of all runs together."""
+        return self.threads if self.shared else self.threads * self.at_once
+
+    def __str__(self) -> str:
+        """Such as `2 runs at once, 1 thread each, up to 4 items joined`."""
+        if self.at_once == 1:
+            text = f"1 run at a time, {plural(self.threads, 'thread')}"
+        else:
+            pool = f"{plural(self.threads, 'thread')} for all" if self.shared else f"{plural(self.threads, 'thread')} each"
+            text = f"{self.at_once} runs at once, {pool}"
+        joined = f", up to {self.joined} items joined" if self.joined > 1 else ""
+        return text + joined + (", spinning" if self.spinning else "")

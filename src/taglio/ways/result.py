@@ -1,0 +1,75 @@
+"""What the search over ways found, and what was confirmed of it. Values only."""
+
+from dataclasses import dataclass
+
+from taglio.runtimes.way import Way
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A value with the ends of a 90 % interval over openings."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class TriedWay:
+    """A way of the search: `capacity_per_s` items per second with as many callers as run at once; `rate_per_s`, the
+    highest rate of requests that arrive at random within the limit on latency (None without one), and `latency_s`, the
+    latency of 19 of 20 of them there, or of 19 of 20 runs without a limit. Values select, and are not what is
+    reported. `memory_bytes` is what the open model took. `model` is the plan's name."""
+
+    model: str
+    runtime: str
+    way: Way
+    capacity_per_s: float
+    rate_per_s: float | None
+    latency_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests that came at random at a `share` of the capacity, `per_s` in the mean: the latency of half, 19 of 20 and
+    99 of 100 of them. A percentile of too few requests is None."""
+
+    share: float
+    per_s: float
+    requests: int
+    p50_s: float
+    p95_s: float | None
+    p99_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The way that was chosen for a rate, and what it does, raced beside the source model in ONNX Runtime with default
+    options.
+
+    `capacity_per_s`: items per second while as many callers as run at once ask again as soon as they are answered.
+    `over_one` is how many times that of the source with one caller, `over_many` with as many `callers` as the way has.
+    `max_latency_s` is the limit; `rate_per_s` the highest rate of requests that arrive at random at which `p95_s`, the
+    latency of 19 of 20 of them, is at most 0.9 of it; `base_rate_per_s` is the better of the same for the source with
+    one caller and with many. `alone` says why requests are not joined, or is "". `left_out` names what did not fit into
+    the time. `memory_bytes` is what the model took.
+    """
+
+    model: str
+    runtime: str
+    way: Way
+    capacity_per_s: Figure
+    over_one: Figure
+    over_many: Figure
+    callers: int
+    openings: int
+    memory_bytes: int
+    max_latency_s: float | None = None
+    rate_per_s: Figure | None = None
+    p95_s: float | None = None
+    base_rate_per_s: float | None = None
+    loads: tuple[Load, ...] = ()
+    tried: tuple[TriedWay, ...] = ()
+    alone: str = ""
+    left_out: tuple[str, ...] = ()
