@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, isinf
 from typing import Any
@@ -14,7 +14,7 @@ from taglio.confirm.race import Patience
 from taglio.deploy.processor_needs import unsafe_processors
 from taglio.error.doubts import deciding_steps, nothing_changed, saturating_sums
 from taglio.error.runtime_part import left_for_int8
-from taglio.errors import BadOption
+from taglio.errors import BadOption, MeasurementFailed
 from taglio.flow.answers import SOURCE_RUN, Answers, of_answers, of_unseen, on_calibration, unseen_of
 from taglio.flow.build import Built, assemble
 from taglio.flow.confirm import Confirmed, confirmed
@@ -33,9 +33,12 @@ from taglio.flow.outcome import Outcome, Point, Variant, drift_since
 from taglio.flow.places import studied
 from taglio.flow.plan import Decision, best_so_far, decide, float_stays
 from taglio.flow.profile import AUTO, profiles, read_scheme
+from taglio.flow.rate import Patience as RatePatience
+from taglio.flow.rate import rated
 from taglio.flow.result import Result, result_of
 from taglio.flow.screen import Screened, screen
 from taglio.flow.stopping import STOPPED, TimeIsUp, Watched
+from taglio.flow.threads import with_threads_of_plan, with_threads_of_source
 from taglio.flow.work import Work
 from taglio.memory import peak_bytes
 from taglio.model.quantized import already_quantized
@@ -50,6 +53,7 @@ from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.openvino import MIXED
+from taglio.ways.choose import Effort, Goal
 
 # What stages take at effort 1, roughly, by which a time limit is divided; the share of it that no effort changes
 # (opening sessions, calibration); and the least effort.
@@ -60,6 +64,9 @@ _LEAST_RACE_S, _INTERRUPTED_S = 5.0, 5.0
 # Of a time limit, the share that is kept for timing the best so far, the race and the delivery, in seconds between two
 # bounds; and what the delivery takes.
 _RESERVED, _LEAST_RESERVED_S, _MOST_RESERVED_S, _DELIVERY_S = 0.35, 10.0, 40.0, 4.0
+# The search over ways has at least this share of its usual time.
+_LEAST_WAYS = 0.1
+LATENCY, RATE = "latency", "rate"
 # Seconds for the fastest plan without a limit on its error.
 _BOUND_S = 2.0
 # A model of which only so many sessions may be opened in a stage is large; another is slow.
@@ -79,6 +86,8 @@ def optimize(
     confidence: float = 0.9,
     effort: float = 1.0,
     time_limit_s: float | None = None,
+    objective: str = LATENCY,
+    max_latency_s: float | None = None,
     progress: Progress | None = None,
     **settings: Any,
 ) -> Result:
@@ -91,8 +100,11 @@ def optimize(
     such as {"ctc": 0.01}; the first one, in this order, steers the plan, unless `metric` names another. Blocks that
     match a pattern in `keep_float` stay float, those in `force_int8` become int8. `scheme` is the int8 form ("auto":
     the best of several), `effort` scales the time given to measuring; `time_limit_s` lowers it, stage by stage, to
-    finish within so many seconds (what each stage needs at least may exceed them). `progress` is called with what is
-    done, how much of it is done, and the total.
+    finish within so many seconds (what each stage needs at least may exceed them). `objective` "rate" seeks the most
+    items per second instead of the shortest run, over threads, runs at once and items joined in a run; with
+    `max_latency_s` the highest rate of requests at which 19 of 20 are answered within 0.9 of it. Without `threads`, a
+    run has one, half of the cores or all, whichever is fastest. `progress` is called with what is done, how much of it
+    is done, and the total.
 
     The plan keeps the limit on all held-out inputs and is the fastest finalist, timed beside float and all-int8; if no
     int8 plan is both, the result is the float model. Raises Infeasible if blocks that are forced into int8 break the
@@ -104,16 +116,22 @@ def optimize(
     """
     clock = _Clock(positive("effort", effort), inf if time_limit_s is None else positive("time_limit_s", time_limit_s))
     wanted, user = read_scheme(scheme), refuse_no_limit(user_limits(max_error, min_score, max_drop))
+    goal = _goal(objective, max_latency_s)
     if isinstance(model, Work):
         if data is not None or settings:
             raise BadOption("`model` is already opened: give `data` and settings to taglio.Model instead")
         work = model
     else:
         user, settings = steered(user, settings)
-        work = Model(model, data, **settings)
+        # Of a run for a rate, one thread is usually best: more run at once.
+        work = Model(model, data, **({"threads": 1} if goal else {}) | settings)
     so_far = _SoFar()
     watched = Watched(progress, so_far.text)
     work = work.telling(watched)
+    chooses_threads = goal is None and not isinstance(model, Work) and settings.get("threads") is None
+    threads_remark = ""
+    if chooses_threads:
+        work, threads_remark = _fitted(lambda: with_threads_of_source(work), work)
     limits = limits_for(work, user, keep_float, force_int8)
     assert limits.max_error is not None, "a limit was given"
     refuse_constant_outputs(work)
@@ -130,13 +148,28 @@ def optimize(
     watched.end_s = inf
     settled, screened = search.work, search.screened
     patience = clock.patience(_INTERRUPTED_S if interrupted else inf)
-    decision, confirmation = _confirmed(settled, search.decision, limits, patience)
+    rate = None
+    if goal is None:
+        if chooses_threads and not interrupted:
+            before = settled
+            settled, more = _fitted(lambda: with_threads_of_plan(before, search.decision.plan), before)
+            threads_remark = more or threads_remark
+        decision, confirmation = _confirmed(settled, search.decision, limits, patience)
+    else:
+        found = rated(settled, search.decision, limits, goal, clock.rate_patience(patience))
+        decision, rate = found.decision, found.rate
+        confirmation = Confirmed(decision.plan, None, found.remarks())
+        way = rate.way
+        setup = replace(
+            settled.setup, threads=way.threads, spinning=way.spinning, at_once=way.at_once, joined=way.joined
+        )
+        settled = settled.but(setup=setup)
     clock.lap("confirm")
     built = assemble(settled, decision.plan)
     clock.lap("build")
     notes = (
         *confirmation.remarks,
-        *filter(None, [fixed_shapes_line(work, confirmation.speedup)]),
+        *filter(None, [fixed_shapes_line(work, confirmation.speedup), threads_remark]),
         *filter(None, [screened.note, search.why_float]),
         *search.doubts,
         *of_answers(decision.answers, decision.winner, limits, settled.data.held_out.labels),
@@ -159,13 +192,43 @@ def optimize(
         costly=costly(decision.error),
         speedup=confirmation.speedup,
         interrupted=interrupted,
+        rate=rate,
     )
     outcome = replace(outcome, drift=drift_since(decision.profile, outcome))
     settled.kept.forget("switchable")
     settled.kept.forget("answers")
-    setup = replace(work.setup, bfloat16=settled.setup.bfloat16, instead=settled.setup.instead)
+    ours = settled.setup
+    setup = replace(
+        work.setup,
+        bfloat16=ours.bfloat16,
+        instead=ours.instead,
+        threads=ours.threads,
+        source_threads=ours.source_threads,
+        spinning=ours.spinning,
+        at_once=ours.at_once,
+        joined=ours.joined,
+    )
     later = settled.but(setup=setup)
     return result_of(later, wanted, decision.profile, decision.error, decision.plan, built, outcome)
+
+
+def _goal(objective: str, max_latency_s: float | None) -> Goal | None:
+    """What is sought of a rate; None for the latency of a run. Raises BadOption for what does not fit together."""
+    if objective not in (LATENCY, RATE):
+        raise BadOption(f"`objective` is {objective}: give {LATENCY} or {RATE}; other aims need a cluster")
+    if objective == LATENCY:
+        if max_latency_s is not None:
+            raise BadOption(f"`max_latency_s` limits a rate: give `objective` {RATE}, too")
+        return None
+    return Goal(None if max_latency_s is None else positive("max_latency_s", max_latency_s))
+
+
+def _fitted(fit: Callable[[], tuple[Work, str]], work: Work) -> tuple[Work, str]:
+    """The work with other threads, if they can be raced; else as it is."""
+    try:
+        return fit()
+    except (BadOption, MeasurementFailed) as error:
+        return work, f"the threads were not chosen: {error}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -471,6 +534,12 @@ class _Clock:
         usual = race.USUAL
         left_s = min(most_s, max(_LEAST_RACE_S, self._limit_s - sum(self.laps.values()) - _DELIVERY_S))
         return replace(usual, seconds=min(usual.seconds, left_s), slow_seconds=min(usual.slow_seconds, left_s))
+
+    def rate_patience(self, usual: Patience) -> RatePatience:
+        """How long the search over ways and their confirmation may take, where a race may take as long as `usual`."""
+        share = usual.seconds / race.USUAL.seconds * min(1.0, max(_LEAST_WAYS, self._effort))
+        effort, whole = Effort(), RatePatience()
+        return replace(whole, effort=replace(effort, seconds=share * effort.seconds), seconds=share * whole.seconds)
 
     def lap(self, stage: str) -> None:
         now = time.perf_counter()

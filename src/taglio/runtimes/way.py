@@ -31,7 +31,9 @@ class Way:
         if self.at_once == 1:
             text = f"1 run at a time, {plural(self.threads, 'thread')}"
         else:
-            pool = f"{plural(self.threads, 'thread')} for all" if self.shared else f"{plural(self.threads, 'thread')} each"
+            pool = (
+                f"{plural(self.threads, 'thread')} for all" if self.shared else f"{plural(self.threads, 'thread')} each"
+            )
             text = f"{self.at_once} runs at once, {pool}"
         joined = f", up to {self.joined} items joined" if self.joined > 1 else ""
         return text + joined + (", spinning" if self.spinning else "")

@@ -141,7 +141,7 @@ class Loads:
                 model.run_joined(self._batch(index, joined))
             done.wait()
 
-        _at_once([lambda which=which: call(which) for which in range(count)])  # type: ignore[misc]
+        _at_once([lambda which=which: call(which) for which in range(count)])
         return sum(rates), [run for runs in counted for run in runs]
 
 
@@ -152,7 +152,7 @@ def _at_once(calls: list[Any]) -> None:
     def guarded(call: Any) -> None:
         try:
             call()
-        except BaseException as error:  # noqa: BLE001 - raised again by who waits
+        except BaseException as error:
             problems.append(error)
 
     threads = [threading.Thread(target=guarded, args=(call,), daemon=True) for call in calls]
