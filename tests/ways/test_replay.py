@@ -20,7 +20,7 @@ def test_the_mean_of_one_server_with_fixed_runs_is_that_of_the_formula() -> None
 
 
 def test_the_mean_of_two_servers_with_exponential_runs_is_erlangs() -> None:
-    runs = np.random.default_rng(0).exponential(0.01, 20_000)
+    runs = np.random.default_rng(0).exponential(0.01, 20_000).tolist()
     took = waits(Service({1: runs}), Way(1, 2), 140.0, seed=1, requests=200_000)
     load = 140.0 * float(np.mean(runs)) / 2.0
     waiting = 2.0 * load**2 / (1.0 + load) / (2.0 / float(np.mean(runs)) * (1.0 - load))  # Erlang C for two servers
@@ -32,7 +32,7 @@ def test_joined_requests_wait_as_an_event_by_event_calculation_says() -> None:
     service = Service({items: [seconds] for items, seconds in runs.items()})
     took = waits(service, way, 220.0, seed=5, requests=3000)
     came = np.cumsum(np.random.default_rng(5).exponential(1.0, 3000)) / 220.0
-    events, free, waiting, expected = [(at, 0, index) for index, at in enumerate(came)], 2, [], np.zeros(3000)
+    events, free, waiting, expected = [(at, 0, index) for index, at in enumerate(came)], 2, list[int](), np.zeros(3000)
     heapq.heapify(events)
     while events:
         now, kind, index = heapq.heappop(events)

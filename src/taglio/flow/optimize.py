@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, isinf
 from typing import Any
@@ -11,10 +11,11 @@ from taglio import weights
 from taglio.arguments import positive
 from taglio.confirm import race
 from taglio.confirm.race import Patience
+from taglio.confirm.speedup import Speedup
 from taglio.deploy.processor_needs import unsafe_processors
 from taglio.error.doubts import deciding_steps, nothing_changed, saturating_sums
 from taglio.error.runtime_part import left_for_int8
-from taglio.errors import BadOption, MeasurementFailed
+from taglio.errors import BadOption
 from taglio.flow.answers import SOURCE_RUN, Answers, of_answers, of_unseen, on_calibration, unseen_of
 from taglio.flow.build import Built, assemble
 from taglio.flow.confirm import Confirmed, confirmed
@@ -36,9 +37,9 @@ from taglio.flow.profile import AUTO, profiles, read_scheme
 from taglio.flow.rate import Patience as RatePatience
 from taglio.flow.rate import rated
 from taglio.flow.result import Result, result_of
+from taglio.flow.running import LATENCY, Running, in_way, running
 from taglio.flow.screen import Screened, screen
 from taglio.flow.stopping import STOPPED, TimeIsUp, Watched
-from taglio.flow.threads import with_threads_of_plan, with_threads_of_source
 from taglio.flow.work import Work
 from taglio.memory import peak_bytes
 from taglio.model.quantized import already_quantized
@@ -53,7 +54,8 @@ from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.openvino import MIXED
-from taglio.ways.choose import Effort, Goal
+from taglio.ways.choose import Effort
+from taglio.ways.result import Rate
 
 # What stages take at effort 1, roughly, by which a time limit is divided; the share of it that no effort changes
 # (opening sessions, calibration); and the least effort.
@@ -66,7 +68,6 @@ _LEAST_RACE_S, _INTERRUPTED_S = 5.0, 5.0
 _RESERVED, _LEAST_RESERVED_S, _MOST_RESERVED_S, _DELIVERY_S = 0.35, 10.0, 40.0, 4.0
 # The search over ways has at least this share of its usual time.
 _LEAST_WAYS = 0.1
-LATENCY, RATE = "latency", "rate"
 # Seconds for the fastest plan without a limit on its error.
 _BOUND_S = 2.0
 # A model of which only so many sessions may be opened in a stage is large; another is slow.
@@ -116,7 +117,7 @@ def optimize(
     """
     clock = _Clock(positive("effort", effort), inf if time_limit_s is None else positive("time_limit_s", time_limit_s))
     wanted, user = read_scheme(scheme), refuse_no_limit(user_limits(max_error, min_score, max_drop))
-    goal = _goal(objective, max_latency_s)
+    way = running(objective, max_latency_s, None if isinstance(model, Work) else settings)
     if isinstance(model, Work):
         if data is not None or settings:
             raise BadOption("`model` is already opened: give `data` and settings to taglio.Model instead")
@@ -124,14 +125,10 @@ def optimize(
     else:
         user, settings = steered(user, settings)
         # Of a run for a rate, one thread is usually best: more run at once.
-        work = Model(model, data, **({"threads": 1} if goal else {}) | settings)
+        work = Model(model, data, **({"threads": 1} if way.rate else {}) | settings)
     so_far = _SoFar()
     watched = Watched(progress, so_far.text)
-    work = work.telling(watched)
-    chooses_threads = goal is None and not isinstance(model, Work) and settings.get("threads") is None
-    threads_remark = ""
-    if chooses_threads:
-        work, threads_remark = _fitted(lambda: with_threads_of_source(work), work)
+    work, threads_remark = way.begun(work.telling(watched))
     limits = limits_for(work, user, keep_float, force_int8)
     assert limits.max_error is not None, "a limit was given"
     refuse_constant_outputs(work)
@@ -146,30 +143,14 @@ def optimize(
         watched.end_s = inf
         search = _stopped(so_far.screened, so_far.profile, limits, clock)
     watched.end_s = inf
-    settled, screened = search.work, search.screened
-    patience = clock.patience(_INTERRUPTED_S if interrupted else inf)
-    rate = None
-    if goal is None:
-        if chooses_threads and not interrupted:
-            before = settled
-            settled, more = _fitted(lambda: with_threads_of_plan(before, search.decision.plan), before)
-            threads_remark = more or threads_remark
-        decision, confirmation = _confirmed(settled, search.decision, limits, patience)
-    else:
-        found = rated(settled, search.decision, limits, goal, clock.rate_patience(patience))
-        decision, rate = found.decision, found.rate
-        confirmation = Confirmed(decision.plan, None, found.remarks())
-        way = rate.way
-        setup = replace(
-            settled.setup, threads=way.threads, spinning=way.spinning, at_once=way.at_once, joined=way.joined
-        )
-        settled = settled.but(setup=setup)
+    ended = _ended(search, limits, replace(way, threads=way.threads and not interrupted), clock, threads_remark)
+    settled, screened, decision = ended.work, search.screened, ended.decision
     clock.lap("confirm")
     built = assemble(settled, decision.plan)
     clock.lap("build")
     notes = (
-        *confirmation.remarks,
-        *filter(None, [fixed_shapes_line(work, confirmation.speedup), threads_remark]),
+        *ended.remarks,
+        *filter(None, [fixed_shapes_line(work, ended.speedup)]),
         *filter(None, [screened.note, search.why_float]),
         *search.doubts,
         *of_answers(decision.answers, decision.winner, limits, settled.data.held_out.labels),
@@ -190,45 +171,18 @@ def optimize(
         places=rows if work.setup.runtime == AUTO else (),
         curve=search.curve,
         costly=costly(decision.error),
-        speedup=confirmation.speedup,
+        speedup=ended.speedup,
         interrupted=interrupted,
-        rate=rate,
+        rate=ended.rate,
     )
     outcome = replace(outcome, drift=drift_since(decision.profile, outcome))
     settled.kept.forget("switchable")
     settled.kept.forget("answers")
     ours = settled.setup
-    setup = replace(
-        work.setup,
-        bfloat16=ours.bfloat16,
-        instead=ours.instead,
-        threads=ours.threads,
-        source_threads=ours.source_threads,
-        spinning=ours.spinning,
-        at_once=ours.at_once,
-        joined=ours.joined,
-    )
+    setup = replace(work.setup, bfloat16=ours.bfloat16, instead=ours.instead, source_threads=ours.source_threads)
+    setup = in_way(setup, ours.way)
     later = settled.but(setup=setup)
     return result_of(later, wanted, decision.profile, decision.error, decision.plan, built, outcome)
-
-
-def _goal(objective: str, max_latency_s: float | None) -> Goal | None:
-    """What is sought of a rate; None for the latency of a run. Raises BadOption for what does not fit together."""
-    if objective not in (LATENCY, RATE):
-        raise BadOption(f"`objective` is {objective}: give {LATENCY} or {RATE}; other aims need a cluster")
-    if objective == LATENCY:
-        if max_latency_s is not None:
-            raise BadOption(f"`max_latency_s` limits a rate: give `objective` {RATE}, too")
-        return None
-    return Goal(None if max_latency_s is None else positive("max_latency_s", max_latency_s))
-
-
-def _fitted(fit: Callable[[], tuple[Work, str]], work: Work) -> tuple[Work, str]:
-    """The work with other threads, if they can be raced; else as it is."""
-    try:
-        return fit()
-    except (BadOption, MeasurementFailed) as error:
-        return work, f"the threads were not chosen: {error}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -347,6 +301,31 @@ def _float_stays(screened: Screened, profile: Profile, limits: Limits, why: str,
     doubts = doubts_without_study(work, profile)
     clock.lap("plan")
     return _Search(work, screened, decision, doubts, why_float=why)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ended:
+    """What is delivered: the decision after the race or the search over ways, and what was confirmed of it."""
+
+    work: Work
+    decision: Decision
+    speedup: Speedup | None
+    rate: Rate | None
+    remarks: tuple[str, ...]
+
+
+def _ended(search: _Search, limits: Limits, way: Running, clock: "_Clock", threads_remark: str) -> _Ended:
+    """Confirm what the search decided, run as the user asks. `threads_remark` is on the threads that it was measured
+    with."""
+    patience = clock.patience(_INTERRUPTED_S if search.why_float == STOPPED else inf)
+    if way.rate is None:
+        work, threads_remark = way.fitted(search.work, search.decision.plan, threads_remark)
+        decision, confirmation = _confirmed(work, search.decision, limits, patience)
+        remarks = (*confirmation.remarks, *filter(None, [threads_remark]))
+        return _Ended(work, decision, confirmation.speedup, None, remarks)
+    found = rated(search.work, search.decision, limits, way.rate, clock.rate_patience(patience))
+    work = search.work.but(setup=in_way(search.work.setup, found.rate.way))
+    return _Ended(work, found.decision, None, found.rate, found.remarks())
 
 
 def _confirmed(work: Work, decision: Decision, limits: Limits, patience: Patience) -> tuple[Decision, Confirmed]:

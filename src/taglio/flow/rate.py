@@ -100,7 +100,8 @@ def _nothing_fits(tries: Tries) -> BadOption:
     shortest_s = min(run for bursts in tries.bursts.values() for burst in bursts for run in burst.runs)
     return BadOption(
         f"`max_latency_s` {limit_s * 1e3:.3g} ms is too short: the fastest single run takes {shortest_s * 1e3:.3g} ms, "
-        f"and 19 of 20 requests must be answered within nine tenths of the limit: give {2e3 * shortest_s:.3g} ms or more"
+        "and 19 of 20 requests must be answered within nine tenths of the limit: give "
+        f"{2e3 * shortest_s:.3g} ms or more"
     )
 
 
@@ -199,7 +200,7 @@ class _Confirmation:
             loads=loads,
             tried=tuple(self.tries.tried()),
             alone=self.there.alone[best.model],
-            left_out=tuple([*left_out, *([too_long] if too_long else [])]),
+            left_out=(*left_out, *filter(None, [too_long])),
         )
 
     def _fastest(self, finalists: Sequence[Choice]) -> Choice:

@@ -87,7 +87,8 @@ class Setup:
     what is planned instead of a source that breaks the error limit as ONNX Runtime computes it (instead.py), or "".
     `portable` allows only forms that every processor computes alike: no sums that may saturate, no bfloat16.
     `limit_on` is what the limits bound: the error of all inputs together, or of every single one. `at_once` and
-    `joined` belong to the way in which the result is delivered, with `threads` and `spinning`. `source_threads` are those with which the source model is raced; 0: `threads`.
+    `joined` belong to the way in which the result is delivered, with `threads` and `spinning`. `source_threads` are
+    those with which the source model is raced; 0: `threads`.
     """
 
     model: str
