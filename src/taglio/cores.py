@@ -5,9 +5,12 @@ Its affinity limits them, and the quota of its control groups (a container's, or
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+
+from taglio.errors import BadOption, plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,25 @@ def available_cores(root: Path = Path("/")) -> int:
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     share = quota(root).share
     return affinity if share >= affinity else max(1, int(round(share, 3)))  # 0.3 s of 0.1 s is 2.9999999999999996
+
+
+@contextmanager
+def limited_to(cpus: int | None) -> Iterator[None]:
+    """Let this process, and those that it starts, use so many of its processors only; None: all. Raises BadOption for
+    more than there are, and where the system cannot limit a process."""
+    if cpus is None:
+        yield
+        return
+    if not 1 <= cpus <= available_cores():
+        raise BadOption(f"`cpus` is {cpus}, but this process may use {plural(available_cores(), 'core')}: give fewer")
+    if not hasattr(os, "sched_setaffinity"):
+        raise BadOption("`cpus` needs Linux: leave it out, or give `threads`")
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:cpus])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def quota(root: Path = Path("/")) -> Quota:

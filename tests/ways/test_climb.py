@@ -23,7 +23,7 @@ class Machine:
         self._spill = draw.uniform(0.0, 0.3)
         self._spin = draw.uniform(0.9, 1.1)
         self._noise = random.Random(seed + 1)
-        self.sides = Sides(self.cores, joined=draw.random() < 0.5, spin=draw.random() < 0.5)
+        self.sides = Sides(self.cores, self.cores, joined=draw.random() < 0.5, pools=draw.random() < 0.5)
         self.measured = 0
 
     def per_s(self, way: Way) -> float:
@@ -34,7 +34,7 @@ class Machine:
         amdahl = 1.0 - self._parallel + self._parallel / way.threads
         items = self._fixed + (1.0 - self._fixed) * way.joined
         spilled = 1.0 + self._spill * max(0, way.joined - self._cached) / self._cached
-        spin = self._spin if way.spinning else 1.0
+        spin = (self._spin if way.spinning else 1.0) * (0.9 if way.shared else 1.0)
         return way.at_once * way.joined * spin / (amdahl * crowded * shared * items * spilled)
 
     def measure(self, choices: Sequence[Choice]) -> Mapping[Choice, float]:
@@ -49,9 +49,9 @@ class Machine:
         threads = sorted({*(size for size in sizes if size <= self.cores), self.cores})
         at_once = range(1, 2 * self.cores + 1)
         joined = sizes if self.sides.joined else [1]
-        spinning = [False, True] if self.sides.spin else [False]
+        spinning = [False, True] if self.sides.pools else [False]
         ways = (Way(*each) for each in product(threads, at_once, joined, spinning))
-        most = 2 * self.cores if self.sides.spin else self.cores
+        most = 2 * self.cores if self.sides.pools else self.cores
         sensible = (way for way in ways if way.used_threads <= most and not (way.spinning and way.threads == 1))
         return max(map(self.per_s, sensible))
 
@@ -72,7 +72,7 @@ def test_the_best_way_is_found_on_most_machines() -> None:
 
 
 def test_nothing_is_measured_once_time_is_up() -> None:
-    sides = {"float32": Sides(2, joined=True, spin=True)}
+    sides = {"float32": Sides(2, 2, joined=True, pools=True)}
     calls = []
 
     def measure(choices: Sequence[Choice]) -> dict[Choice, float]:
@@ -85,7 +85,7 @@ def test_nothing_is_measured_once_time_is_up() -> None:
 
 
 def test_values_of_other_rounds_are_brought_to_one_scale() -> None:
-    sides = {"float32": Sides(2, joined=False, spin=False)}
+    sides = {"float32": Sides(2, 2, joined=False, pools=False)}
     drift = iter([1.0, 0.5, 0.5, 0.5])
     truth = {Way(1, 1): 1.0, Way(1, 2): 1.8, Way(2, 1): 1.5}
 
@@ -98,12 +98,12 @@ def test_values_of_other_rounds_are_brought_to_one_scale() -> None:
 
 
 def test_what_is_out_is_not_looked_at_further() -> None:
-    sides = {"float32": Sides(2, joined=False, spin=False)}
+    sides = {"float32": Sides(2, 2, joined=False, pools=False)}
     known = climb([Choice("float32", Way(1, 2))], lambda choices: dict.fromkeys(choices, 0.0), sides)
     assert known == {Choice("float32", Way(1, 2)): 0.0}
 
 
 def test_openvino_has_no_more_threads_than_cores() -> None:
-    ways = Sides(4, joined=False, spin=False).beside(Way(2, 2))
+    ways = Sides(4, 4, joined=False, pools=False).beside(Way(2, 2))
     assert ways
     assert all(way.used_threads <= 4 for way in ways)

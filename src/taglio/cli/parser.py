@@ -129,6 +129,7 @@ COMMANDS = (
                 default="latency",
                 metavar="AIM",
             ),
+            "--cpus": option("cores to use, on Linux (default: all that this process may use)", type=positive),
             "--max-latency": option(
                 "with --objective rate: 19 of 20 requests that come at random are answered within 0.9 of it, waiting "
                 "included, such as 50ms",
@@ -145,7 +146,7 @@ COMMANDS = (
             ),
         },
         several="--scenario",
-        one="--max-latency --time-limit --no-samples --verbose",
+        one="--max-latency --cpus --time-limit --no-samples --verbose",
     ),
     Command(
         "profile",

@@ -12,6 +12,7 @@ from taglio.arguments import positive
 from taglio.confirm import race
 from taglio.confirm.race import Patience
 from taglio.confirm.speedup import Speedup
+from taglio.cores import limited_to
 from taglio.deploy.processor_needs import unsafe_processors
 from taglio.error.doubts import deciding_steps, nothing_changed, saturating_sums
 from taglio.error.runtime_part import left_for_int8
@@ -89,6 +90,7 @@ def optimize(
     time_limit_s: float | None = None,
     objective: str = LATENCY,
     max_latency_s: float | None = None,
+    cpus: int | None = None,
     progress: Progress | None = None,
     **settings: Any,
 ) -> Result:
@@ -104,8 +106,8 @@ def optimize(
     finish within so many seconds (what each stage needs at least may exceed them). `objective` "rate" seeks the most
     items per second instead of the shortest run, over threads, runs at once and items joined in a run; with
     `max_latency_s` the highest rate of requests at which 19 of 20 are answered within 0.9 of it. Without `threads`, a
-    run has one, half of the cores or all, whichever is fastest. `progress` is called with what is done, how much of it
-    is done, and the total.
+    run has one, half of the cores or all, whichever is fastest; `cpus` limits the cores, on Linux. `progress` is called
+    with what is done, how much of it is done, and the total.
 
     The plan keeps the limit on all held-out inputs and is the fastest finalist, timed beside float and all-int8; if no
     int8 plan is both, the result is the float model. Raises Infeasible if blocks that are forced into int8 break the
@@ -118,71 +120,71 @@ def optimize(
     clock = _Clock(positive("effort", effort), inf if time_limit_s is None else positive("time_limit_s", time_limit_s))
     wanted, user = read_scheme(scheme), refuse_no_limit(user_limits(max_error, min_score, max_drop))
     way = running(objective, max_latency_s, None if isinstance(model, Work) else settings)
-    if isinstance(model, Work):
-        if data is not None or settings:
-            raise BadOption("`model` is already opened: give `data` and settings to taglio.Model instead")
-        work = model
-    else:
-        user, settings = steered(user, settings)
-        # Of a run for a rate, one thread is usually best: more run at once.
-        work = Model(model, data, **({"threads": 1} if way.rate else {}) | settings)
-    so_far = _SoFar()
-    watched = Watched(progress, so_far.text)
-    work, threads_remark = way.begun(work.telling(watched))
-    limits = limits_for(work, user, keep_float, force_int8)
-    assert limits.max_error is not None, "a limit was given"
-    refuse_constant_outputs(work)
-    clock.lap("load")
-    interrupted = False
-    try:
-        search = _searched(work, wanted, limits, confidence, clock, so_far, watched)
-    except (TimeIsUp, KeyboardInterrupt) as stop:
-        interrupted = isinstance(stop, KeyboardInterrupt)
-        if stop.args or so_far.screened is None or so_far.profile is None:  # SIGTERM, or nothing to deliver
-            raise
+    with limited_to(cpus):
+        if isinstance(model, Work):
+            if data is not None or settings:
+                raise BadOption("`model` is already opened: give `data` and settings to taglio.Model instead")
+            work = model
+        else:
+            user, settings = steered(user, settings)
+            work = Model(model, data, **way.settings(settings))
+        so_far = _SoFar()
+        watched = Watched(progress, so_far.text)
+        work, threads_remark = way.begun(work.telling(watched))
+        limits = limits_for(work, user, keep_float, force_int8)
+        assert limits.max_error is not None, "a limit was given"
+        refuse_constant_outputs(work)
+        clock.lap("load")
+        interrupted = False
+        try:
+            search = _searched(work, wanted, limits, confidence, clock, so_far, watched)
+        except (TimeIsUp, KeyboardInterrupt) as stop:
+            interrupted = isinstance(stop, KeyboardInterrupt)
+            if stop.args or so_far.screened is None or so_far.profile is None:  # SIGTERM, or nothing to deliver
+                raise
+            watched.end_s = inf
+            search = _stopped(so_far.screened, so_far.profile, limits, clock)
         watched.end_s = inf
-        search = _stopped(so_far.screened, so_far.profile, limits, clock)
-    watched.end_s = inf
-    ended = _ended(search, limits, replace(way, threads=way.threads and not interrupted), clock, threads_remark)
-    settled, screened, decision = ended.work, search.screened, ended.decision
-    clock.lap("confirm")
-    built = assemble(settled, decision.plan)
-    clock.lap("build")
-    notes = (
-        *ended.remarks,
-        *filter(None, [fixed_shapes_line(work, ended.speedup)]),
-        *filter(None, [screened.note, search.why_float]),
-        *search.doubts,
-        *of_answers(decision.answers, decision.winner, limits, settled.data.held_out.labels),
-        *of_unseen(settled, decision.answers[decision.winner], decision.rejected, decision.candidates, limits),
-        *_of_inputs(settled, decision, built, limits),
-        *_of_forms(decision.plan),
-        *_of_rows(settled, decision.plan),
-        *_of_bfloat16(settled, built),
-        *unsafe_processors(needs_of_plan(decision.plan), decision.profile.conditions.machine.instructions),
-        *on_gpus(settled, [*screened.usable]),
-        *_left_out(work, screened, wanted),
-        *already_quantized(settled.model.proto, work.setup.requantize),
-    )
-    rows = in_places(decision.finalists, decision.times, decision.answers, screened.places)
-    outcome = replace(
-        _outcome(settled, screened.schemes, decision, built, notes, clock),
-        forms=screened.forms,
-        places=rows if work.setup.runtime == AUTO else (),
-        curve=search.curve,
-        costly=costly(decision.error),
-        speedup=ended.speedup,
-        interrupted=interrupted,
-        rate=ended.rate,
-    )
-    outcome = replace(outcome, drift=drift_since(decision.profile, outcome))
-    settled.kept.forget("switchable")
-    settled.kept.forget("answers")
-    ours = settled.setup
-    setup = replace(work.setup, bfloat16=ours.bfloat16, instead=ours.instead, source_threads=ours.source_threads)
-    setup = in_way(setup, ours.way)
-    later = settled.but(setup=setup)
-    return result_of(later, wanted, decision.profile, decision.error, decision.plan, built, outcome)
+        ended = _ended(search, limits, replace(way, threads=way.threads and not interrupted), clock, threads_remark)
+        settled, screened, decision = ended.work, search.screened, ended.decision
+        clock.lap("confirm")
+        built = assemble(settled, decision.plan)
+        clock.lap("build")
+        notes = (
+            *ended.remarks,
+            *filter(None, [fixed_shapes_line(work, ended.speedup)]),
+            *filter(None, [screened.note, search.why_float]),
+            *search.doubts,
+            *of_answers(decision.answers, decision.winner, limits, settled.data.held_out.labels),
+            *of_unseen(settled, decision.answers[decision.winner], decision.rejected, decision.candidates, limits),
+            *_of_inputs(settled, decision, built, limits),
+            *_of_forms(decision.plan),
+            *_of_rows(settled, decision.plan),
+            *_of_bfloat16(settled, built),
+            *unsafe_processors(needs_of_plan(decision.plan), decision.profile.conditions.machine.instructions),
+            *on_gpus(settled, [*screened.usable]),
+            *_left_out(work, screened, wanted),
+            *already_quantized(settled.model.proto, work.setup.requantize),
+        )
+        rows = in_places(decision.finalists, decision.times, decision.answers, screened.places)
+        outcome = replace(
+            _outcome(settled, screened.schemes, decision, built, notes, clock),
+            forms=screened.forms,
+            places=rows if work.setup.runtime == AUTO else (),
+            curve=search.curve,
+            costly=costly(decision.error),
+            speedup=ended.speedup,
+            interrupted=interrupted,
+            rate=ended.rate,
+        )
+        outcome = replace(outcome, drift=drift_since(decision.profile, outcome))
+        settled.kept.forget("switchable")
+        settled.kept.forget("answers")
+        ours = settled.setup
+        setup = replace(work.setup, bfloat16=ours.bfloat16, instead=ours.instead, source_threads=ours.source_threads)
+        setup = in_way(setup, ours.way)
+        later = settled.but(setup=setup)
+        return result_of(later, wanted, decision.profile, decision.error, decision.plan, built, outcome)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

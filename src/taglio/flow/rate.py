@@ -72,7 +72,7 @@ def rated(work: Work, decision: Decision, limits: Limits, goal: Goal, patience: 
     decisions = {decision.winner: decision}
     if FLOAT_RUN in decision.finalists and decision.finalists[FLOAT_RUN].holds:
         decisions.setdefault(FLOAT_RUN, decision.of(work, FLOAT_RUN))
-    with _Field(work, decision) as there:
+    with _Field(work, decision, goal.threads) as there:
         run_s, memory_bytes = work.setup.run_s, work.setup.memory_bytes
         tries = Tries(there.bench, there.models, there.root, goal, patience.effort, run_s, memory_bytes, there.telling)
         finalists = []
@@ -109,8 +109,8 @@ class _Field:
     """The models that take part as they are delivered, float in every place and the fastest plans that hold, and the
     process that puts them under load. A context manager."""
 
-    def __init__(self, work: Work, decision: Decision) -> None:
-        self._work, self._decision = work, decision
+    def __init__(self, work: Work, decision: Decision, threads: int | None) -> None:
+        self._work, self._decision, self._threads = work, decision, min(available_cores(), threads or available_cores())
         self.alone: dict[str, str] = {}
         self.models: dict[str, Delivered] = {}
 
@@ -150,7 +150,7 @@ class _Field:
 
         inputs, _ = interface(components, manifest)
         self.alone[name] = why_alone(components, manifest, work.setup, inputs, run)
-        sides = Sides(available_cores(), joined=not self.alone[name], spin=finalist.runtime == NAME)
+        sides = Sides(available_cores(), self._threads, joined=not self.alone[name], pools=finalist.runtime == NAME)
         self.models[name] = Delivered(name, finalist.runtime, folder, sides, finalist.name == FLOAT_RUN)
 
 

@@ -23,6 +23,12 @@ class Running:
     rate: Goal | None
     threads: bool
 
+    def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings with which the model is opened. For a rate, forms are chosen for runs of one thread, which is
+        usually best where several run at once."""
+        alone = self.rate is not None and given.get("threads") is None
+        return {**given, "threads": 1} if alone else dict(given)
+
     def begun(self, work: Work) -> tuple[Work, str]:
         """The work with the threads that suit the source model, if they are chosen, and a remark."""
         return _fitted(lambda: with_threads_of_source(work), work) if self.threads else (work, "")
@@ -44,7 +50,8 @@ def running(objective: str, max_latency_s: float | None, settings: Mapping[str, 
         if max_latency_s is not None:
             raise BadOption(f"`max_latency_s` limits a rate: give `objective` {RATE}, too")
         return Running(None, settings is not None and settings.get("threads") is None)
-    return Running(Goal(None if max_latency_s is None else positive("max_latency_s", max_latency_s)), threads=False)
+    limit_s = None if max_latency_s is None else positive("max_latency_s", max_latency_s)
+    return Running(Goal(limit_s, (settings or {}).get("threads")), threads=False)
 
 
 def in_way(setup: Setup, way: Way) -> Setup:

@@ -13,7 +13,7 @@ from taglio.errors import MeasurementFailed
 from taglio.runtimes.way import Way
 from taglio.ways.bench import Bench, Burst
 from taglio.ways.climb import Choice, Sides, best_of, climb
-from taglio.ways.replay import PERCENTILE, Service, highest_rate
+from taglio.ways.replay import KEPT, PERCENTILE, Service, highest_rate
 from taglio.ways.result import TriedWay
 
 # Of the ways that are best for float, so many are tried with every other model.
@@ -52,9 +52,11 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is sought: the highest capacity, or with `max_latency_s` the highest rate within it."""
+    """What is sought: the highest capacity, or with `max_latency_s` the highest rate within it. `threads` are the most
+    that a run may have; None: all cores."""
 
     max_latency_s: float | None = None
+    threads: int | None = None
 
 
 @dataclass(slots=True)
@@ -105,9 +107,14 @@ class Tries:
         """Items or requests per second; 0 if the choice is out."""
         if self.is_too_large(choice):
             return 0.0
-        if self.goal.max_latency_s is None:
+        limit_s = self.goal.max_latency_s
+        if limit_s is None:
             return self.capacity(choice)
-        return highest_rate(self.service(choice), choice.way, self.goal.max_latency_s)
+        service = self.service(choice)
+        # Runs of so many items that they break the limit are of no use, and the rate of fewer is measured apart.
+        if service.median_s(choice.way.joined) > KEPT * limit_s:
+            return 0.0
+        return highest_rate(service, choice.way, limit_s)
 
     def is_too_large(self, choice: Choice) -> bool:
         """Whether an open model took more memory than it may."""

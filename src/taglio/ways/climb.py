@@ -23,18 +23,20 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What may change in a way: the cores of the machine, whether requests may be `joined`, and whether the runtime is
-    ONNX Runtime, whose idle threads can be made to `spin`, and which takes more threads than there are cores."""
+    """What may change in a way: the `cores` of the machine, of which a run has at most `threads`; whether requests may
+    be `joined`; and whether the `pools` of threads are ONNX Runtime's, which can spin, be shared by all runs, and be
+    more than there are cores."""
 
     cores: int
+    threads: int
     joined: bool
-    spin: bool
+    pools: bool
 
     def starts(self) -> list[Way]:
         """One run on every core, one run on all cores, and where there are many, one on half of them."""
-        ways = [Way(1, self.cores), Way(self.cores, 1)]
+        ways = [Way(1, self.cores), Way(self.threads, max(1, self.cores // self.threads))]
         if self.cores >= 4:
-            ways.append(Way(self.cores // 2, 2))
+            ways.append(Way(min(self.threads, self.cores // 2), 2))
         return [*dict.fromkeys(ways)]
 
     def beside(self, way: Way) -> list[Way]:
@@ -48,14 +50,16 @@ class Sides:
                 found.append(replace(way, threads=threads))
         if self.joined:
             found += [replace(way, joined=each) for each in (way.joined // 2, way.joined * 2) if each >= 1]
-        if self.spin and way.threads > 1:
+        if self.pools and way.threads > 1:
             found.append(replace(way, spinning=not way.spinning))
+            found.append(replace(way, threads=self.threads, shared=not way.shared))
         return [*dict.fromkeys(each for each in found if each != way and self._is_sensible(each))]
 
     def _is_sensible(self, way: Way) -> bool:
-        over = _OVER if self.spin else 1  # OpenVINO has no more streams than cores
-        fits = way.threads <= self.cores and way.used_threads <= over * self.cores
-        return fits and way.joined <= _MOST_JOINED and not (way.spinning and way.threads == 1)
+        over = _OVER if self.pools else 1  # OpenVINO has no more streams than cores
+        fits = way.threads <= self.threads and max(way.used_threads, way.at_once) <= over * self.cores
+        alone = way.threads == 1 or (way.shared and way.at_once == 1)  # nobody to wait for, or to share with
+        return fits and way.joined <= _MOST_JOINED and not (alone and (way.spinning or way.shared))
 
 
 Measure = Callable[[Sequence[Choice]], Mapping[Choice, float]]

@@ -31,22 +31,22 @@ def waits(service: Service, way: Way, per_s: float, seed: int = 0, requests: int
     """Seconds from arrival to answer, one for each of `requests` that arrive at random, `per_s` in the mean. Whoever is
     free takes the first that waits, and up to `way.joined` in all that have come by then."""
     draw = np.random.default_rng(seed)
-    came = np.cumsum(draw.exponential(1.0, requests)) / per_s
-    luck = draw.random(requests)
+    came = (np.cumsum(draw.exponential(1.0, requests)) / per_s).tolist()  # lists: NumPy takes ten times as long for one
     sizes = sorted(service.runs)
-    scaled = {size: np.sort(service.runs[size]) / np.median(service.runs[size]) for size in sizes}
-    medians = [service.median_s(items) for items in range(way.joined + 1)]
+    luck, medians = draw.random(requests).tolist(), [service.median_s(items) for items in range(way.joined + 1)]
+    scaled = {size: (np.asarray(service.runs[size]) / np.median(service.runs[size])).tolist() for size in sizes}
     spread = [scaled[next((size for size in sizes if size >= items), sizes[-1])] for items in range(way.joined + 1)]
-    free, took, first = [0.0] * way.at_once, np.empty(requests), 0
+    free, took, first = [0.0] * way.at_once, list[float](), 0
     while first < requests:
-        start = max(heapq.heappop(free), came[first])
-        items = min(int(np.searchsorted(came, start, side="right")) - first, way.joined, requests - first)
-        items = max(items, 1)
+        start, after = max(heapq.heappop(free), came[first]), first + 1
+        while after < requests and after - first < way.joined and came[after] <= start:
+            after += 1
+        items = after - first
         end = start + medians[items] * spread[items][int(luck[first] * len(spread[items]))]
-        took[first : first + items] = end - came[first : first + items]
+        took += [end - at for at in came[first:after]]
         heapq.heappush(free, end)
-        first += items
-    return took
+        first = after
+    return np.asarray(took)
 
 
 def highest_rate(service: Service, way: Way, limit_s: float, seed: int = 0) -> float:
