@@ -106,7 +106,7 @@ def test_six_ways_are_printed_with_the_chosen_and_the_default_one(
     lines = [" ".join(line.split()) for line in printed(rated(material, rate), material, capsys)]
     start = lines.index("Ways that were tried, best first; figures of the search, not confirmed")
     assert lines[start + 1 : start + 3] == [
-        f"model way {head}",
+        f"model way {head} role",
         f"plan 1 in ONNX Runtime 2 runs at once, 1 thread each {best}",
     ]
     default, after = lines[start + 7 : start + 9]  # one of the slowest two, and printed all the same
@@ -176,6 +176,8 @@ def test_the_page_has_a_section_on_how_to_run_it(rate: Rate, material: Material)
     tile = "149/srequests within 50 ms; float32 93.0/s" if rate.max_latency_s else "163/sitems; 1.52 × float32"
     assert tile in found.sections["header"].replace("\u00a0", " ")
     assert len(found.charts) == 7
+    sorted_by = [attributes for _, attributes in found.elements if "aria-sort" in attributes]
+    assert len(sorted_by) == 1  # the table of blocks: that of ways has the default way moved up
 
 
 def test_what_was_confirmed_is_printed_under_verbose_alone(

@@ -108,7 +108,7 @@ def tried(material: Material) -> list[Part]:
         for way in ways
     ]
     latency = ["rate", "p95 at that rate"] if rate.limit else ["p95 of runs"]
-    head = ["model", "way", "capacity", *latency, "memory", ""]
+    head = ["model", "way", "capacity", *latency, "memory", "role"]
     caption = "Ways that were tried, best first; figures of the search, not confirmed"
     return [Table(head, rows, caption, "dense", frozenset({1, len(head) - 1}), first=_FIRST)]
 
