@@ -98,6 +98,9 @@ def _speedup(delivery: Delivery) -> str:
         return f"Planned for several devices: predicted latency {plan.predicted_latency_s.value * 1e3:.3g} ms"
     if table is None:
         return f"Predicted latency {plan.predicted_latency_s.value * 1e3:.3g} ms in {plan.runtime}, not confirmed"
+    if table.rate is not None:
+        over = f"over {plural(table.rate.openings, 'opening')} of both"
+        return f"{table.rate.capacity_gain}, {over}: {table.rate.capacity} with {table.rate.way}"
     if table.speedup is not None:
         return f"{table.speedup} as fast as float32 in ONNX Runtime, over {table.speedup.openings} openings of both"
     if table.plan.runtime == table.float32.runtime and not plan.assignment():

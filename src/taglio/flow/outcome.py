@@ -135,7 +135,7 @@ class Outcome:
 
     def __str__(self) -> str:
         """Float, all-int8 and the plan with the latencies of the search, and the runtime where it differs from float's;
-        the confirmed speed-up; notes on the figures."""
+        the confirmed speed-up; the rate and how to run the plan for it; notes on the figures."""
         columns = ["", "latency", self.metric.title, "accuracy", "size", "int8 blocks"]
         rows = [columns] + [
             [
@@ -155,7 +155,8 @@ class Outcome:
         ]
         table = ["  ".join(line).rstrip() for line in lines]
         confirmed = [] if self.speedup is None else [f"the plan is {self.speedup} as fast as float32"]
-        return "\n".join([*table, *confirmed, *(f"Note: {remark}" for remark in self.unsure())])
+        rated = [] if self.rate is None else [f"run as {self.rate.way}: {self.rate}"]
+        return "\n".join([*table, *confirmed, *rated, *(f"Note: {remark}" for remark in self.unsure())])
 
     def unsure(self) -> tuple[str, ...]:
         """What makes the figures less sure: `doubt`, a change of the machine's speed, and `notes`."""

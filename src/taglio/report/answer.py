@@ -18,9 +18,12 @@ _TITLES = {"onnxruntime": "ONNX Runtime", "onnxruntime-cuda": "ONNX Runtime with
 def sentence(outcome: Outcome, folder: str) -> str:
     """The answer in one line; `folder` holds what is to be deployed.
 
-    A speed-up without an interval was not confirmed by a race of its own, and says so.
+    If the plan was chosen for a rate, that takes the place of the speed-up. A speed-up without an interval was not
+    confirmed by a race of its own, and says so.
     """
     where = f"{folder}/ for {runtime_title(outcome.plan.runtime)}"
+    if outcome.rate is not None:
+        return f"{outcome.rate}, {_errors(outcome)}: {where}"
     if float_stays(outcome) and STOPPED in outcome.notes:
         return f"float32 so far: the search was stopped before a faster form was found: {where}"
     if float_stays(outcome):
@@ -40,7 +43,8 @@ def tables(outcome: Outcome) -> list[Part]:
     decimals = ms_decimals(max(seconds or 0.0 for seconds in latencies_s.values()))
     score = f"{metric.name} on labels" if metric.labelled else "top-1 accuracy"
     further = [f"{bound.metric.title} ({allowed(bound.metric, bound.max_error)})" for bound in outcome.also]
-    head = ["", "runs in", "latency", "speed-up", "predicted", metric.title, *further, score, "size", "int8 blocks"]
+    gain = speed_up_title(outcome)
+    head = ["", "runs in", "latency", gain, "predicted", metric.title, *further, score, "size", "int8 blocks"]
     rows = [
         [
             name,
@@ -85,6 +89,11 @@ def latency_s(outcome: Outcome, variant: Variant) -> float | None:
     if race is None:
         return variant.latency.median_s
     return race.plan_s if variant is outcome.plan else race.float_s if variant is outcome.float32 else None
+
+
+def speed_up_title(outcome: Outcome) -> str:
+    """What a speed-up is called: that of latency by its name where the plan was chosen for a rate."""
+    return "speed-up" if outcome.rate is None else "latency speed-up"
 
 
 def speed_up(outcome: Outcome, variant: Variant) -> str:

@@ -4,7 +4,18 @@ from functools import partial
 from pathlib import Path
 
 from taglio.flow import workspace
-from taglio.report import blocks, built, by_input, network, placement, predicted_error, predicted_time, summary, written
+from taglio.report import (
+    blocks,
+    built,
+    by_input,
+    network,
+    placement,
+    predicted_error,
+    predicted_time,
+    summary,
+    ways,
+    written,
+)
 from taglio.report.material import Material, gather
 from taglio.report.written import Section, Written
 from taglio.transaction import held
@@ -18,6 +29,8 @@ _SUMMARY = (
     summary.places,
     summary.conditions,
 )
+# Only of a plan that was chosen for a rate.
+_WAYS = ("ways", "How to run it", (ways.chosen, ways.charts, ways.loads, ways.tried))
 _SECTIONS = (
     ("network", "The network", (network.network,)),
     ("time", "Where the time goes", (predicted_time.where_it_goes,)),
@@ -44,5 +57,7 @@ def write(folder: Path, material: Material | None = None) -> Written:
 def render(material: Material) -> tuple[str, list[str]]:
     """The page as text, and a list of what it lacks."""
     top = [partial(draw, material) for draw in _SUMMARY]
-    sections = [Section(id_, title, [partial(draw, material) for draw in draws]) for id_, title, draws in _SECTIONS]
+    rated = material.outcome is not None and material.outcome.rate is not None
+    listed = [_WAYS, *_SECTIONS] if rated else _SECTIONS
+    sections = [Section(id_, title, [partial(draw, material) for draw in draws]) for id_, title, draws in listed]
     return written.render(f"{material.model} – taglio", material.model, top, sections)

@@ -68,7 +68,9 @@ KINDS = (
     Kind("the labels were not used", "name the task with --metric"),
     Kind("the model is quantised already"),
     Kind("no output is float", "limit a task instead, such as --metric top1"),
+    Kind("requests are not joined: "),
     Kind("a higher effort compares them"),
+    Kind("not measured: ", "a higher --effort measures more"),
 )
 # Notes that only describe: there is nothing to do about them.
 FACTS = (

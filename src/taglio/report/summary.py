@@ -9,7 +9,7 @@ from taglio.flow.workspace import OUTCOME
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import predict
 from taglio.profile.wall_time import WallTime
-from taglio.report import answer, remarks
+from taglio.report import answer, remarks, ways
 from taglio.report.material import Material
 from taglio.report.parts import Cell, Facts, Heading, Items, Part, Table, Text, Tiles
 from taglio.report.placement import measured_at
@@ -96,13 +96,14 @@ def verdict(material: Material) -> list[Part]:
 
 
 def tiles(material: Material) -> list[Part]:
-    """The plan's speed, error, size and accuracy at a glance."""
+    """The plan's rate, if it was chosen for one, and its latency, error, size and accuracy at a glance."""
     outcome, metric = material.outcome, material.metric
     if outcome is None:
         return []
     base, plan = outcome.float32, outcome.plan
     share = plan.error / outcome.max_error if outcome.max_error else 0.0
     items: list[tuple[str, str, float | None]] = [
+        *([] if outcome.rate is None else [ways.tile(outcome.rate)]),
         (ms(answer.latency_s(outcome, plan)), f"per inference; float {ms(answer.latency_s(outcome, base))}", None),
         (shown(metric, plan.error), f"{metric.title}; {allowed(metric, outcome.max_error)}", share),
         (size(plan.size_bytes), f"on disk; float {size(base.size_bytes)}", None),
@@ -217,14 +218,14 @@ def conditions(material: Material) -> list[Part]:
 
 def _speed_ups(outcome: Outcome) -> list[list[object]]:
     """How many times as fast as float each form is, and was predicted to be."""
-    variants = _variants(outcome)
+    variants, title = _variants(outcome), answer.speed_up_title(outcome)
     others = [variant for name, variant in variants.items() if name != "float"]
     if answer.float_stays(outcome):
         others = others[:-1]
     missing = [MISSING] * (len(variants) - len(others) - 1)
     return [
-        ["speed-up", MISSING, *(answer.speed_up(outcome, variant) for variant in others), *missing],
-        ["speed-up predicted", MISSING, *(answer.predicted_speed_up(outcome, variant) for variant in others), *missing],
+        [title, MISSING, *(answer.speed_up(outcome, variant) for variant in others), *missing],
+        [f"{title} predicted", MISSING, *(answer.predicted_speed_up(outcome, variant) for variant in others), *missing],
     ]
 
 

@@ -22,12 +22,14 @@ from taglio.flow.promise import Checked, Verdict
 from taglio.flow.sensitivity import Sensitivity, ranks
 from taglio.plan.result import Plan
 from taglio.profile.layerwise import LayerTimes, predict_sum
-from taglio.report import answer, blocks, built, placement, predicted_error, predicted_time, remarks, summary
+from taglio.report import answer, blocks, built, placement, predicted_error, predicted_time, remarks, summary, ways
 from taglio.report.console import say, show
 from taglio.report.material import Material
 from taglio.report.parts import Table
 from taglio.report.units import MISSING, ms, percent, shown, size
 from taglio.run.in_process import StepsReport
+from taglio.runtimes.way import Way
+from taglio.ways.result import Figure, Rate
 
 _WORST = 20
 _PLACES = 12
@@ -55,6 +57,7 @@ def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
             "predicted_ratio_to_float": outcome.predicted_ratio(plan),
         },
         **_speedup(outcome),
+        "rate": None if outcome.rate is None else _rate(outcome.rate),
         **_fields(outcome, "doubt", "drift", "scheme", "schemes", "forms", "places", "curve", "stage_seconds"),
         "notes": outcome.noted(),
         **_fields(outcome, "search_samples", "interrupted"),
@@ -77,6 +80,29 @@ def _speedup(outcome: Outcome) -> dict[str, float | None]:
     if race is None:
         return {"speedup": None, "speedup_low": None, "speedup_high": None}
     return {"speedup": race.ratio, "speedup_low": race.low, "speedup_high": race.high}
+
+
+def _rate(rate: Rate) -> dict[str, Any]:
+    """The rate, each confirmed figure beside the ends of its interval."""
+    confirmed = ("capacity_per_s", "over_one", "over_many", "rate_per_s")
+    return {
+        **{name: end for figure in confirmed for name, end in _ends(figure, getattr(rate, figure)).items()},
+        **_fields(rate, "callers", "openings", "max_latency_s", "p95_s", "base_rate_per_s"),
+        "way": _way(rate.way),
+        **_fields(rate, "runtime", "model", "memory_bytes"),
+        "loads": msgspec.to_builtins(rate.loads),
+        "tried": [{**msgspec.to_builtins(tried), "way": _way(tried.way)} for tried in rate.tried],
+        **_fields(rate, "alone", "left_out"),
+    }
+
+
+def _ends(name: str, figure: Figure | None) -> dict[str, float | None]:
+    low, value, high = (None, None, None) if figure is None else (figure.low, figure.value, figure.high)
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+def _way(way: Way) -> dict[str, Any]:
+    return _fields(way, "threads", "at_once", "joined", "spinning")
 
 
 def _variant(outcome: Outcome, each: Variant, metric: Metric) -> dict[str, Any]:
@@ -119,7 +145,9 @@ def outcome(folder: Path, material: Material, *, verbose: bool = False) -> None:
     result = material.outcome
     assert result is not None
     say(answer.sentence(result, str(folder / material.built_in)))
-    show(answer.tables(result))
+    if result.rate is not None:
+        say(ways.line(result.rate))
+    show([*answer.tables(result), *ways.tried(material)])
     lines = remarks.ranked(result)
     for line in lines if verbose else remarks.shortened(lines, str(folder / workspace.REPORT)):
         say(f"- {line}")
@@ -136,6 +164,7 @@ def _everything(material: Material, result: Outcome) -> None:
     show(summary.side_by_side(material))
     show(summary.parts(material))
     show(summary.places(material, _PLACES))
+    show([*ways.chosen(material), *ways.loads(material)])
     show(summary.verdict(material))
     for note in remarks.facts(result):
         say(f"Note: {note}")

@@ -1,0 +1,207 @@
+"""How to run the result: every way that was tried, and the latency of the chosen one under load. Measures nothing."""
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Literal
+
+from taglio.report.answer import runtime_title
+from taglio.report.material import Material
+from taglio.report.parts import Axis, Cell, Chart, Columns, Curve, Facts, Mark, Part, Table
+from taglio.report.units import MISSING, figures, ms, ms_decimals, size
+from taglio.runtimes.way import Way
+from taglio.ways.result import Rate, TriedWay
+
+# So many tried ways are shown until the reader expands the table.
+_FIRST = 6
+# Above this ratio of latencies a linear axis would crowd the fast ways at its foot.
+_LINEAR_UP_TO = 8.0
+
+
+def chosen(material: Material) -> list[Part]:
+    """The chosen way, and what was confirmed of it; empty, as all below, if the plan was not chosen for a rate."""
+    rate = _rate(material)
+    if rate is None:
+        return []
+    facts = [
+        ("way", str(rate.way)),
+        ("model", f"{rate.model} in {runtime_title(rate.runtime)}"),
+        ("capacity", rate.capacity_per_s.as_rate("items")),
+        ("beside float32, one caller", rate.over_one.as_ratio()),
+    ]
+    if rate.callers > 1:
+        facts.append((f"beside float32, {rate.callers} callers", rate.over_many.as_ratio()))
+    if rate.limit:
+        facts.append(("limit on latency", f"{rate.limit} for 19 of 20 requests"))
+    if rate.rate_per_s is not None:
+        facts.append(("rate within it", f"{rate.rate_per_s.as_rate('requests')}, p95 {ms(rate.p95_s)}"))
+    if rate.base_rate_per_s is not None:
+        facts.append(("float32's rate within it", f"{figures(rate.base_rate_per_s)} requests/s"))
+    if rate.memory_bytes:
+        facts.append(("memory of the open model", size(rate.memory_bytes)))
+    return [Facts([*facts, ("openings", f"{rate.openings} of both")])]
+
+
+def charts(material: Material) -> list[Part]:
+    """Every way by rate and latency, and the latency of the chosen one by load."""
+    rate = _rate(material)
+    if rate is None:
+        return []
+    by_latency = [_by_latency(rate, _default(material, rate))] if rate.tried else []
+    by_load = [_by_load(rate)] if rate.loads else []
+    return [Columns([[chart] for chart in (*by_latency, *by_load)])]
+
+
+def loads(material: Material) -> list[Part]:
+    """The latency of the chosen way by load, in figures."""
+    rate = _rate(material)
+    if rate is None or not rate.loads:
+        return []
+    decimals = ms_decimals(max(load.p99_s or load.p95_s or load.p50_s for load in rate.loads))
+    rows = [
+        [
+            f"{load.share * 100:.0f}\u00a0%",
+            f"{figures(load.per_s)}/s",
+            load.requests,
+            *(ms(seconds, decimals) for seconds in (load.p50_s, load.p95_s, load.p99_s)),
+        ]
+        for load in rate.loads
+    ]
+    head = ["load, of the capacity", "rate", "requests", "p50", "p95", "p99"]
+    return [Table(head, rows, "Latency of requests that arrive at random", "dense")]
+
+
+def line(rate: Rate) -> str:
+    """The chosen way, and the memory that the open model takes, where that is known."""
+    memory = f"; the open model takes {size(rate.memory_bytes)}" if rate.memory_bytes else ""
+    return f"run it as: {rate.way}{memory}"
+
+
+def tile(rate: Rate) -> tuple[str, str, None]:
+    """The rate within the limit, or the capacity, with what float32 has."""
+    if rate.rate_per_s is not None:
+        base = f"; float32 {figures(rate.base_rate_per_s)}/s" if rate.base_rate_per_s else ""
+        return f"{figures(rate.rate_per_s.value)}/s", f"requests within {rate.limit}{base}", None
+    gain = f"{rate.over_one.value:.2f} × float32 with one caller"
+    return f"{figures(rate.capacity_per_s.value)}/s", f"items; {gain}", None
+
+
+def tried(material: Material) -> list[Part]:
+    """The ways that were tried, the best first. The default way is among those that are always shown."""
+    rate = _rate(material)
+    if rate is None or not rate.tried:
+        return []
+    default, ways = _default(material, rate), _best_first(rate)
+    if default is not None and default not in ways[:_FIRST]:
+        ways.remove(default)
+        ways.insert(_FIRST - 1, default)
+    decimals = ms_decimals(max(way.latency_s for way in ways))
+    rows = [
+        [
+            _sorted(f"{way.model} in {runtime_title(way.runtime)}"),
+            _sorted(str(way.way)),
+            _sorted(f"{figures(way.capacity_per_s)}/s", way.capacity_per_s),
+            *([_sorted(f"{figures(_goal(way))}/s", _goal(way))] if rate.limit else []),
+            _sorted(ms(way.latency_s, decimals), way.latency_s),
+            _sorted(size(way.memory_bytes) if way.memory_bytes else MISSING, way.memory_bytes),
+            _sorted(_role(rate, way, default)),
+        ]
+        for way in ways
+    ]
+    latency = ["rate", "p95 at that rate"] if rate.limit else ["p95 of runs"]
+    head = ["model", "way", "capacity", *latency, "memory", "role"]
+    caption = "Ways that were tried, best first; figures of the search, not confirmed"
+    return [Table(head, rows, caption, "dense", frozenset({1, len(head) - 1}), first=_FIRST)]
+
+
+def _sorted(text: str, value: float | None = None) -> Cell:
+    return Cell(text, sort=text if value is None else str(value))
+
+
+def _by_latency(rate: Rate, default: TriedWay | None) -> Chart:
+    """Every way that was tried, with the front."""
+    marks = []
+    for way in reversed(_best_first(rate)):  # the best is drawn last, above the others
+        role, ring = _role(rate, way, default), _is_chosen(rate, way)
+        look, symbol = ("plan", "circle") if ring else ("float", "square") if role else ("tried", "circle")
+        marks.append(Mark(way.latency_s * 1e3, _goal(way), look, _describe(way), role, symbol, ring=ring))
+    where, y = "runs", Axis("capacity, items/s", zero=True)
+    if rate.limit:
+        where, y = "requests at that rate", Axis("rate within the limit, requests/s", zero=True)
+    x = Axis(f"latency of 19 of 20 {where}, ms", _scale([mark.x for mark in marks]))
+    caption = "Each mark: a model run in a way, as measured in the search. Line: no other way is better in both."
+    return Chart("rate and latency of every way", x, y, marks, caption, curves=[Curve("identity", _front(rate.tried))])
+
+
+def _front(ways: Sequence[TriedWay]) -> list[tuple[float, float]]:
+    """Latency in ms and rate of the ways that no other beats in both, by latency."""
+    front: list[tuple[float, float]] = []
+    known = [way for way in ways if isfinite(way.latency_s)]
+    for way in sorted(known, key=lambda way: (way.latency_s, -_goal(way))):
+        if _goal(way) > (front[-1][1] if front else 0.0):
+            front.append((way.latency_s * 1e3, _goal(way)))
+    return front
+
+
+def _by_load(rate: Rate) -> Chart:
+    """Latency of the chosen way by the share of its capacity, a line for each percentile."""
+    marks: list[Mark] = []
+    curves = []
+    for name, look, latencies_s in (
+        ("p50", "b2", [load.p50_s for load in rate.loads]),
+        ("p95", "b1", [load.p95_s for load in rate.loads]),
+        ("p99", "b3", [load.p99_s for load in rate.loads]),
+    ):
+        known = [(load, seconds) for load, seconds in zip(rate.loads, latencies_s, strict=True) if seconds is not None]
+        points = [(load.share * 100, seconds * 1e3) for load, seconds in known]
+        for (load, seconds), (x, y) in zip(known, points, strict=True):
+            text = f"{name} {ms(seconds)} at {figures(load.per_s)} requests/s\n{x:.0f} % of the capacity"
+            marks.append(Mark(x, y, look, text, name if (x, y) == points[-1] else ""))
+        curves.append(Curve(look, points))
+    bound_s = rate.max_latency_s
+    bound = None if bound_s is None else (bound_s * 1e3, f"limit {rate.limit}")
+    y_axis = Axis("latency, ms", _scale([mark.y for mark in marks]))
+    caption = "Requests that arrive at random (open loop), from arrival to answer."
+    x_axis = Axis("load, % of the capacity")
+    return Chart("latency by load", x_axis, y_axis, marks, caption, curves=curves, limit=bound)
+
+
+def _rate(material: Material) -> Rate | None:
+    return None if material.outcome is None else material.outcome.rate
+
+
+def _best_first(rate: Rate) -> list[TriedWay]:
+    return sorted(rate.tried, key=lambda way: -_goal(way))
+
+
+def _goal(way: TriedWay) -> float:
+    """What the search made large: the rate within the limit, or without a limit the capacity."""
+    return way.capacity_per_s if way.rate_per_s is None else way.rate_per_s
+
+
+def _default(material: Material, rate: Rate) -> TriedWay | None:
+    """The chosen model as the profile was measured, one run at a time; the best model in that way if that was not
+    tried."""
+    conditions = material.profile.conditions
+    default = Way(conditions.threads, spinning=conditions.spinning)
+    ways = [way for way in _best_first(rate) if way.way == default]
+    return min(ways, key=lambda way: (way.model, way.runtime) != (rate.model, rate.runtime), default=None)
+
+
+def _is_chosen(rate: Rate, way: TriedWay) -> bool:
+    return (way.model, way.runtime, way.way) == (rate.model, rate.runtime, rate.way)
+
+
+def _role(rate: Rate, way: TriedWay, default: TriedWay | None) -> str:
+    names = ["chosen"] if _is_chosen(rate, way) else []
+    return ", ".join([*names, *(["default way"] if way is default else [])])
+
+
+def _describe(way: TriedWay) -> str:
+    rate = "" if way.rate_per_s is None else f"\n{figures(way.rate_per_s)} requests/s within the limit"
+    capacity = f"capacity {figures(way.capacity_per_s)} items/s"
+    return f"{way.model} in {runtime_title(way.runtime)}\n{way.way}\n{capacity}{rate}\np95 {ms(way.latency_s)}"
+
+
+def _scale(values: Sequence[float]) -> Literal["linear", "log"]:
+    known = [value for value in values if isfinite(value) and value > 0.0]
+    return "log" if known and max(known) > _LINEAR_UP_TO * min(known) else "linear"

@@ -1,0 +1,244 @@
+"""A result that was chosen for a rate: the first line, the tables, the page's section, the JSON object, the README."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from taglio import artifact
+from taglio.flow.deliver import Delivery, _facts
+from taglio.flow.outcome import Outcome
+from taglio.model.load import Model, load
+from taglio.report import answer, page, terminal, ways
+from taglio.report.material import Material, gather
+from taglio.report.parts import Cell, Chart, Columns, Table
+from taglio.ways.result import Rate
+from tests.models import digits_model
+from tests.report.made_up import fill
+from tests.report.made_up_rate import CHOSEN, DEFAULT, made_up_limited_rate, made_up_rate
+from tests.report.seen import Seen
+
+CAPACITY = "1.52 × (1.47 to 1.58) the capacity of float32 in ONNX Runtime with one caller, 1.60 × with 2 callers"
+LIMITED = "149 requests/s (145 to 153), 19 of 20 answered within 43.8 ms of 50 ms allowed, 1.60 × float32's 93"
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load(digits_model())
+
+
+@pytest.fixture(scope="module")
+def folder(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ways")
+    fill(folder, model)
+    return folder
+
+
+@pytest.fixture
+def material(folder: Path) -> Material:
+    return gather(folder)
+
+
+def rated(material: Material, rate: Rate) -> Outcome:
+    assert material.outcome is not None
+    return replace(material.outcome, rate=rate)
+
+
+def printed(outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[str], **how: bool) -> list[str]:
+    terminal.outcome(Path("out"), replace(material, outcome=outcome), **how)
+    return capsys.readouterr().out.replace("\u00a0", " ").splitlines()
+
+
+def drawn(outcome: Outcome, material: Material) -> Seen:
+    text, lacks = page.render(replace(material, outcome=outcome))
+    found = Seen()
+    found.feed(text)
+    assert (lacks, found.wrong) == ([], [])
+    return found
+
+
+def charts(outcome: Outcome, material: Material) -> list[Chart]:
+    (columns,) = ways.charts(replace(material, outcome=outcome))
+    assert isinstance(columns, Columns)
+    return [part for group in columns.groups for part in group if isinstance(part, Chart)]
+
+
+def test_the_first_line_is_the_capacity(material: Material, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(rated(material, made_up_rate()), material, capsys)
+    where = "error 0.800 % of 1 % allowed: out/components/ for ONNX Runtime"
+    assert lines[:2] == [
+        f"{CAPACITY}; 163 items/s, {where}",
+        "run it as: 2 runs at once, 1 thread each; the open model takes 84.0 MB",
+    ]
+
+
+def test_with_a_limit_the_first_line_is_the_rate_that_keeps_it(material: Material) -> None:
+    rate = made_up_limited_rate()
+    line = answer.sentence(rated(material, rate), "out").replace("\u00a0", " ")
+    assert line == f"{LIMITED}; capacity 163 items/s, error 0.800 % of 1 % allowed: out/ for ONNX Runtime"
+    assert "float32 keeps that at no rate; capacity" in str(replace(rate, base_rate_per_s=0.0))
+    assert str(replace(rate, rate_per_s=None)) == f"{CAPACITY}; 163 items/s, but no rate keeps 50 ms"
+
+
+def test_one_caller_is_compared_once() -> None:
+    assert replace(made_up_rate(), callers=1).capacity_gain == CAPACITY.partition(",")[0]
+
+
+def test_the_speed_up_in_the_table_is_that_of_latency(material: Material) -> None:
+    for rate, title in ((None, "speed-up"), (made_up_rate(), "latency speed-up")):
+        assert material.outcome is not None
+        (table,) = answer.tables(replace(material.outcome, rate=rate))
+        assert isinstance(table, Table) and table.head[3] == title
+
+
+@pytest.mark.parametrize(
+    ("rate", "head", "best"),
+    [
+        (made_up_rate(), "capacity p95 of runs memory", "163/s 14.0 ms 84.0 MB chosen"),
+        (made_up_limited_rate(), "capacity rate p95 at that rate memory", "163/s 147/s 14.0 ms 84.0 MB chosen"),
+    ],
+)
+def test_six_ways_are_printed_with_the_chosen_and_the_default_one(
+    rate: Rate, head: str, best: str, material: Material, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [" ".join(line.split()) for line in printed(rated(material, rate), material, capsys)]
+    start = lines.index("Ways that were tried, best first; figures of the search, not confirmed")
+    assert lines[start + 1 : start + 3] == [
+        f"model way {head} role",
+        f"plan 1 in ONNX Runtime 2 runs at once, 1 thread each {best}",
+    ]
+    default, after = lines[start + 7 : start + 9]  # one of the slowest two, and printed all the same
+    assert default.startswith("plan 1 in ONNX Runtime 1 run at a time, 2 threads 98.0/s")
+    assert default.endswith("default way")
+    assert after.startswith("the first 6 of 8 rows")
+
+
+def test_a_default_way_that_was_chosen_has_both_marks(material: Material) -> None:
+    outcome = rated(material, replace(made_up_rate(), way=DEFAULT))
+    (table,) = ways.tried(replace(material, outcome=outcome))
+    assert isinstance(table, Table)
+    marks = [cell.text for *_, cell in table.rows if isinstance(cell, Cell) and cell.text]
+    assert marks == ["chosen, default way"]
+
+
+def test_without_the_chosen_model_in_the_default_way_another_one_is_marked(material: Material) -> None:
+    rate = made_up_rate()
+    others = tuple(way for way in rate.tried if (way.model, way.way) != ("plan 1", DEFAULT))
+    by_latency, _ = charts(rated(material, replace(rate, tried=others)), material)
+    assert [mark.y for mark in by_latency.marks if mark.label == "default way"] == [99.0]
+    none = tuple(way for way in others if way.way != DEFAULT)
+    by_latency, _ = charts(rated(material, replace(rate, tried=none)), material)
+    assert [mark.label for mark in by_latency.marks if mark.label] == ["chosen"]
+
+
+def test_ways_are_drawn_with_their_front(material: Material) -> None:
+    by_latency, _ = charts(rated(material, made_up_rate()), material)
+    assert (by_latency.x.scale, by_latency.x.title) == ("log", "latency of 19 of 20 runs, ms")
+    assert by_latency.curves[0].points == [(9.0, 98.0), (11.0, 99.0), (14.0, 163.0)]
+    labels = {mark.label: (mark.look, mark.ring) for mark in by_latency.marks if mark.label}
+    assert labels == {"chosen": ("plan", True), "default way": ("float", False)}
+    assert by_latency.undrawn() == 0 and len(by_latency.marks) == 8
+    near = tuple(way for way in made_up_rate().tried if way.way.joined == 1)
+    assert charts(rated(material, replace(made_up_rate(), tried=near)), material)[0].x.scale == "linear"
+
+
+def test_ways_that_keep_the_limit_at_no_rate_are_not_on_the_front(material: Material) -> None:
+    by_latency, _ = charts(rated(material, made_up_limited_rate()), material)
+    assert by_latency.y.title == "rate within the limit, requests/s"
+    assert min(mark.y for mark in by_latency.marks) == 0.0
+    assert min(y for _, y in by_latency.curves[0].points) > 0.0
+
+
+def test_latency_is_drawn_by_load_with_the_limit(material: Material) -> None:
+    _, by_load = charts(rated(material, made_up_limited_rate()), material)
+    assert by_load.limit == (50.0, "limit 50 ms")
+    assert [len(curve.points) for curve in by_load.curves] == [3, 3, 2]  # too few requests for a p99 at the first load
+    assert [(mark.label, mark.x) for mark in by_load.marks if mark.label] == [("p50", 90), ("p95", 90), ("p99", 90)]
+    assert charts(rated(material, made_up_rate()), material)[1].limit is None
+
+
+@pytest.mark.parametrize("rate", [made_up_rate(), made_up_limited_rate()])
+def test_the_page_has_a_section_on_how_to_run_it(rate: Rate, material: Material) -> None:
+    found = drawn(rated(material, rate), material)
+    words = "".join(found.sections["ways"].replace("\u00a0", " ").split("\n"))
+    for expected in (
+        "2 runs at once, 1 thread each",
+        "84.0 MB",
+        "163 items/s (158 to 168)",
+        "1.60 × (1.55 to 1.66)",
+        "90 %147/s80025.0 ms70.0 ms110.0 ms",
+        "10 %16.3/s1007.0 ms9.0 ms–",
+    ):
+        assert expected in words
+    assert ("149 requests/s (145 to 153), p95 43.8 ms" in words) is (rate.max_latency_s is not None)
+    tile = "149/srequests within 50 ms; float32 93.0/s" if rate.max_latency_s else "163/sitems; 1.52 × float32"
+    assert tile in found.sections["header"].replace("\u00a0", " ")
+    assert len(found.charts) == 7
+    sorted_by = [attributes for _, attributes in found.elements if "aria-sort" in attributes]
+    assert len(sorted_by) == 1  # the table of blocks: that of ways has the default way moved up
+
+
+def test_what_was_confirmed_is_printed_under_verbose_alone(
+    material: Material, capsys: pytest.CaptureFixture[str]
+) -> None:
+    details = ("beside float32, 2 callers: 1.60 × (1.55 to 1.66)", "Latency of requests that arrive at random")
+    outcome = rated(material, made_up_rate())
+    brief, verbose = (printed(outcome, material, capsys, verbose=how) for how in (False, True))
+    assert [detail for detail in details if detail in brief or detail not in verbose] == []
+
+
+def test_without_a_rate_there_is_no_such_section(material: Material) -> None:
+    assert material.outcome is not None
+    assert "ways" not in drawn(material.outcome, material).sections
+    parts = (ways.chosen, ways.charts, ways.loads, ways.tried)
+    assert [part(material) for part in parts] == [[]] * 4
+
+
+def test_a_rate_of_which_nothing_else_is_known_is_drawn(material: Material) -> None:
+    bare = replace(made_up_rate(), loads=(), tried=(), memory_bytes=0)
+    words = drawn(rated(material, bare), material).sections["ways"]
+    assert "2 runs at once, 1 thread each" in words and "memory" not in words
+
+
+def test_the_json_object_has_every_figure_with_its_ends(material: Material) -> None:
+    assert material.outcome is not None
+    assert terminal.outcome_object(Path("out"), material.outcome)["rate"] is None
+    made = terminal.outcome_object(Path("out"), rated(material, made_up_limited_rate()))["rate"]
+    made = json.loads(msgspec.json.encode(made))
+    assert (made["capacity_per_s_low"], made["capacity_per_s"], made["capacity_per_s_high"]) == (158, 163, 168)
+    assert (made["over_one_low"], made["over_many"], made["rate_per_s_high"]) == (1.47, 1.6, 153)
+    assert made["way"] == {"threads": 1, "at_once": 2, "joined": 1, "spinning": False}
+    assert (made["callers"], made["openings"], made["max_latency_s"], made["base_rate_per_s"]) == (2, 8, 0.05, 93)
+    assert (made["runtime"], made["model"], made["memory_bytes"]) == ("onnxruntime", "plan 1", 84_000_000)
+    assert made["loads"][0]["p99_s"] is None and made["loads"][2]["share"] == 0.9
+    assert made["tried"][1]["way"]["joined"] == 2 and made["tried"][1]["rate_per_s"] == pytest.approx(0.9 * 158)
+    assert made["alone"].startswith("an input") and made["left_out"] == ["float32 with 4 runs at once"]
+    unlimited = terminal.outcome_object(Path("out"), rated(material, made_up_rate()))["rate"]
+    assert [unlimited[name] for name in ("max_latency_s", "rate_per_s", "rate_per_s_low", "p95_s")] == [None] * 4
+
+
+def test_the_outcome_names_the_way_in_one_line_and_survives_its_file(material: Material, tmp_path: Path) -> None:
+    outcome = rated(material, made_up_limited_rate())
+    lines = [line for line in str(outcome).splitlines() if "requests/s" in line]
+    assert lines == [f"run as {CHOSEN}: {LIMITED}; capacity 163 items/s"]
+    artifact.save(tmp_path / "outcome.json", "outcome", outcome.model_sha256, outcome)
+    assert artifact.load(tmp_path / "outcome.json", "outcome", Outcome) == outcome
+
+
+def test_what_was_left_out_is_a_remark(material: Material, capsys: pytest.CaptureFixture[str]) -> None:
+    rate = made_up_rate()
+    notes = (f"not measured: {rate.left_out[0]}", f"requests are not joined: {rate.alone}")
+    lines = printed(replace(rated(material, rate), notes=notes), material, capsys)
+    assert [line for line in lines if line.startswith("- ")] == [
+        f"- {notes[1]}",
+        f"- {notes[0]}; a higher --effort measures more",
+    ]
+
+
+def test_the_delivered_readme_speaks_of_the_capacity(material: Material) -> None:
+    outcome, setup, plan = rated(material, made_up_limited_rate()), material.setup, material.plan
+    assert setup is not None and plan is not None
+    facts = _facts(Delivery(setup, material.profile, plan, outcome, []))
+    assert facts.speedup == f"{CAPACITY}, over 8 openings of both: 163 items/s with 2 runs at once, 1 thread each"
