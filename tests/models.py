@@ -103,10 +103,10 @@ def branching() -> onnx.ModelProto:
         }""")
 
 
-def residual() -> onnx.ModelProto:
+def residual(rows: int | str = 1) -> onnx.ModelProto:
     """Two residual Adds, one followed by a Relu of its own, one that is the model's output."""
     g = Sketch(2)
-    x = g.op("Relu", g.conv(g.input("x", 1, 4, 8, 8), 4, 8))
+    x = g.op("Relu", g.conv(g.input("x", rows, 4, 8, 8), 4, 8))
     y = g.conv(g.op("Relu", g.conv(x, 8, 8)), 8, 8)
     x = g.op("Relu", g.op("Add", x, y))
     y = g.conv(g.op("Relu", g.conv(x, 8, 8, 1)), 8, 8)

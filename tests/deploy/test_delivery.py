@@ -14,6 +14,7 @@ import pytest
 from taglio.components.build import Manifest
 from taglio.components.build import write as write_components
 from taglio.components.cut import cut
+from taglio.cores import available_cores
 from taglio.deploy.prove import prove
 from taglio.deploy.verify import BROKEN, HOLDS, UNKNOWN
 from taglio.deploy.write import README, VERIFY, Answered, Facts, read_samples, write, write_readme
@@ -21,6 +22,7 @@ from taglio.errors import BadArtifact, MeasurementFailed
 from taglio.run.in_process import Executor
 from taglio.runtimes import onnxruntime, openvino
 from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.way import Way
 from taglio.weights import sha256
 from tests.components.cases import tiny
 from tests.models import residual
@@ -44,8 +46,8 @@ class Delivery:
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def delivered(folder: Path, runtime: str, devices: int = 1) -> Delivery:
-    case = tiny(residual(), folder)
+def delivered(folder: Path, runtime: str, devices: int = 1, way: Way | None = None) -> Delivery:
+    case = tiny(residual("batch" if way and way.joined > 1 else 1), folder)
     placed = {block.name: f"box{index % devices}" for index, block in enumerate(case.graph.blocks)}
     levels = {block.name: index for index, block in enumerate(case.graph.blocks)} if devices > 1 else None
     parts = cut(case.model, case.graph, case.builder.build({}), placed, None, levels)
@@ -57,7 +59,7 @@ def delivered(folder: Path, runtime: str, devices: int = 1) -> Delivery:
     samples = [{"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(3)]
     executor = Executor(components, manifest, OPTIONS)
     answered = [Answered(sample, dict(zip(manifest.outputs, executor.run(sample), strict=True))) for sample in samples]
-    described = write(folder / "deploy", components, manifest, OPTIONS, answered[:2])
+    described = write(folder / "deploy", components, manifest, OPTIONS, answered[:2], way)
     write_readme(folder / "deploy", described, components, FACTS, 50_000_000)
     return Delivery(folder / "deploy", components, manifest, answered)
 
@@ -138,6 +140,48 @@ def test_damaged_samples_are_refused(delivery: Delivery) -> None:
         read_samples(delivery.folder)
 
 
+WAYS = [
+    pytest.param(Way(1), id="alone"),
+    pytest.param(Way(1, 2), id="two"),
+    pytest.param(Way(1, 1, 2), id="joined"),
+    pytest.param(Way(2, 2, 2), id="all"),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("runtime", [onnxruntime.NAME, openvino.NAME])
+def test_the_readme_says_how_to_run_the_model(runtime: str, way: Way, tmp_path: Path) -> None:
+    text = (delivered(tmp_path, runtime, way=way).folder / README).read_text()
+    assert f"| how it runs | {way} |" in text
+    many = way != Way(1)
+    assert (f"run it as it was measured: {way}." in text) == ("Callers(" in text) == many
+    assert ("DeployedModel(" in text) != many
+    assert ("Requests that wait while it runs are joined into one run, up to 2, if" in text) == (way.joined > 1)
+    (snippet,) = re.findall(r"```cpp\n(.*?)```", text, re.DOTALL)
+    if runtime == openvino.NAME:
+        assert ("index < 2; ++index) requests.push_back(model.create_infer_request())" in snippet) == (way.at_once > 1)
+        return
+    # A run of one thread computes in its caller's, so all callers share a session.
+    lines = snippet.splitlines()
+    caller = next((number for number, line in enumerate(lines) if "callers.emplace_back" in line), len(lines))
+    session = next(number for number, line in enumerate(lines) if "Ort::Session session(" in line)
+    assert ("caller < 2; ++caller" in snippet) == (way.at_once > 1)
+    assert (session > caller) == (way.at_once > 1 and way.threads > 1)
+
+
+@pytest.mark.parametrize("way", WAYS[1:])
+@pytest.mark.parametrize("runtime", [onnxruntime.NAME, openvino.NAME])
+def test_the_snippet_with_callers_runs(runtime: str, way: Way, tmp_path: Path) -> None:
+    if runtime == openvino.NAME and way.used_threads > available_cores():
+        way = replace(way, threads=1, at_once=min(way.at_once, available_cores()))  # more streams become fewer
+    delivery = delivered(tmp_path, runtime, way=way)
+    (snippet,) = re.findall(r"```python\n(.*?)```", (delivery.folder / README).read_text(), re.DOTALL)
+    command = [sys.executable, "-c", snippet]
+    ended = subprocess.run(command, cwd=delivery.folder, capture_output=True, text=True, check=True)
+    shape = next(iter(delivery.answered[0].outputs.values())).shape
+    assert ended.stdout.count(str(shape)) == 2  # one line a sample, whatever was joined
+
+
 def test_the_snippet_in_python_runs(delivery: Delivery) -> None:
     (snippet,) = re.findall(r"```python\n(.*?)```", (delivery.folder / README).read_text(), re.DOTALL)
     command = [sys.executable, "-c", snippet]
@@ -147,10 +191,13 @@ def test_the_snippet_in_python_runs(delivery: Delivery) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-def test_the_snippet_in_cpp_compiles_and_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_the_snippet_in_cpp_compiles_and_runs(at_once: int, tmp_path: Path) -> None:
     import openvino as package  # noqa: PLC0415 - optional
 
-    delivery = delivered(tmp_path, openvino.NAME)
+    if at_once > available_cores():
+        pytest.skip("OpenVINO makes one stream of two here")
+    delivery = delivered(tmp_path, openvino.NAME, way=Way(1, at_once))
     (snippet,) = re.findall(r"```cpp\n(.*?)```", (delivery.folder / README).read_text(), re.DOTALL)
     (tmp_path / "main.cpp").write_text(snippet)
     root = Path(package.__file__).parent
@@ -160,7 +207,7 @@ def test_the_snippet_in_cpp_compiles_and_runs(tmp_path: Path) -> None:
     subprocess.run(["g++", *flags, *linked], check=True, capture_output=True, text=True)
     ended = subprocess.run([str(tmp_path / "main")], cwd=delivery.folder, capture_output=True, text=True, check=True)
     shape = next(iter(delivery.answered[0].outputs.values())).shape
-    assert ended.stdout.split() == [f"[{','.join(map(str, shape))}]"]
+    assert ended.stdout.split() == [f"[{','.join(map(str, shape))}]"] * at_once
 
 
 def test_text_is_delivered(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from taglio import artifact, weights
 from taglio.components.build import State
 from taglio.components.build import write as write_components
 from taglio.components.cut import Component
+from taglio.cores import available_cores
 from taglio.deploy.export import LAYOUTS, OVMS, PLAIN, TRITON, Export, export
 from taglio.deploy.folder import DeliveredModel, read
 from taglio.deploy.served import Joining
@@ -28,6 +30,7 @@ from taglio.flow.workspace import COMPONENTS, DEPLOY, SETUP
 from taglio.run.in_process import Executor
 from taglio.runtimes import onnxruntime, openvino
 from taglio.runtimes.openvino_marks import unkept
+from taglio.runtimes.way import Way
 from tests.deploy.test_delivery import Delivery, delivered
 from tests.end_to_end.command import refused, taglio
 from tests.models import Sketch
@@ -59,17 +62,24 @@ def rewritten(folder: Path, name: str, change: Mapping[str, Any]) -> None:
     manifest.write_text(json.dumps(described))
 
 
-def of_onnx(folder: Path, proto: onnx.ModelProto, feed: dict[str, np.ndarray], runtime: str = onnxruntime.NAME) -> Path:
-    """A workspace with `proto` built and delivered, without a plan."""
+def of_onnx(
+    folder: Path,
+    proto: onnx.ModelProto,
+    feed: dict[str, np.ndarray],
+    runtime: str = onnxruntime.NAME,
+    way: Way = Way(1),  # noqa: B008 - a value
+) -> Path:
+    """A workspace with `proto` built and delivered in `way`, without a plan."""
     inputs, outputs = (tuple(value.name for value in values) for values in (proto.graph.input, proto.graph.output))
     part = Component("0-local", "local", ("all",), proto, inputs, outputs, {})
     runtimes = {"local": runtime}
     manifest = write_components(folder / COMPONENTS, "0" * 64, inputs, outputs, [part], runtimes=runtimes)
-    setup = Setup("flat.onnx", {}, "", "", 0, 1, False, "all", runtime=runtime)
+    setup = Setup("flat.onnx", {}, "", "", 0, way.threads, way.spinning, "all", runtime=runtime)
+    setup = replace(setup, at_once=way.at_once, joined=way.joined)
     artifact.save(folder / f"{SETUP}.json", SETUP, "0" * 64, setup)
     values = Executor(folder / COMPONENTS, manifest, setup.options()).run(feed)
     answered = [Answered(feed, dict(zip(manifest.outputs, values, strict=True)))]
-    write(folder / DEPLOY, folder / COMPONENTS, manifest, setup.options(), answered)
+    write(folder / DEPLOY, folder / COMPONENTS, manifest, setup.options(), answered, setup.way)
     return folder
 
 
@@ -203,6 +213,49 @@ def test_requests_are_joined_where_rows_keep_apart(tmp_path: Path) -> None:
     assert result.models[0].rows == 8
 
 
+@pytest.mark.parametrize(
+    ("way", "rows", "remarks"),
+    [
+        (Way(1, 1, 4), 4, []),
+        (Way(1, 2, 4), 4, ["each of 2 instances", "measured with one session that all callers shared"]),
+        (Way(2, 3), 0, ["each of 3 instances", "as measured", "not joined: one item in a run was the fastest way"]),
+    ],
+)
+def test_triton_runs_as_many_requests_at_once_as_the_way(
+    way: Way, rows: int, remarks: list[str], tmp_path: Path
+) -> None:
+    folder = of_onnx(tmp_path / "work", JOINED, {"x": np.ones((2, 4), np.float32)}, way=way)
+    result = export_workspace(folder, tmp_path / "out", TRITON)
+    config = configuration(tmp_path / "out" / "flat" / "config.pbtxt")
+    assert [(group.kind, group.count) for group in config.instance_group] == [(2, way.at_once)]
+    assert config.parameters["intra_op_thread_count"].string_value == str(way.threads)
+    assert (config.max_batch_size, config.HasField("dynamic_batching")) == (rows, rows > 0)
+    assert config.dynamic_batching.max_queue_delay_microseconds == 0
+    said = "; ".join(result.models[0].remarks)
+    assert all(remark in said for remark in remarks) and ("instances" in said) == (way.at_once > 1)
+    assert f"The model was measured in this way: {way}." in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("runtime", [onnxruntime.NAME, openvino.NAME])
+def test_a_way_is_read_and_is_one_run_at_a_time_in_older_folders(runtime: str, tmp_path: Path) -> None:
+    folder = delivered(tmp_path, runtime, way=Way(2, 3, 4)).folder
+    assert read(folder).way == Way(2, 3, 4)
+    manifest = folder / "deploy.json"
+    described = json.loads(manifest.read_text())
+    described["way"]["at_once"] = 0
+    manifest.write_text(json.dumps(described))
+    with pytest.raises(BadArtifact, match=r"deploy\.json: damaged \(a way needs at least one of each"):
+        read(folder)
+    del described["way"]
+    manifest.write_text(json.dumps(described))
+    settings, threads = ("session.json", "intra_op_num_threads"), 2
+    if runtime == openvino.NAME:
+        settings, threads = ("properties.json", "INFERENCE_NUM_THREADS"), 6  # of its three streams together
+    assert read(folder).way == Way(threads)
+    rewritten(folder, settings[0], {settings[1]: "many"})
+    assert read(folder).way == Way(1)
+
+
 def test_requests_are_not_joined_where_all_first_dimensions_are_dynamic_and_rows_mix(tmp_path: Path) -> None:
     """Triton would join them by itself, had it to complete the configuration."""
     folder = of_onnx(tmp_path / "work", FLATTENED, {"x": np.ones((2, 3, 4), np.float32)})
@@ -237,6 +290,30 @@ def test_triton_reads_its_configuration_for_openvino(tmp_path: Path) -> None:
     assert file.with_suffix(".bin").is_file()
     assert result.distance <= 1e-6
     assert "layout=" not in file.read_text()  # with one, Triton would complete max_batch_size
+
+
+@pytest.mark.skipif(available_cores() < 2, reason="OpenVINO makes one stream of two here")
+def test_servers_have_a_request_for_each_stream_of_openvino(tmp_path: Path) -> None:
+    way = Way(1, 2, 4)
+    folder = of_onnx(tmp_path / "work", JOINED, {"x": np.ones((2, 4), np.float32)}, openvino.NAME, way)
+    export_workspace(folder, tmp_path / "triton", TRITON)
+    config = configuration(tmp_path / "triton" / "flat" / "config.pbtxt")
+    assert [(group.kind, group.count) for group in config.instance_group] == [(2, 2)]
+    streams = {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": "2", "INFERENCE_NUM_THREADS": "2"}
+    assert {key: value.string_value for key, value in config.parameters.items()} == streams
+    result = export_workspace(folder, tmp_path / "ovms", OVMS)
+    (entry,) = json.loads((tmp_path / "ovms" / "config.json").read_text())["model_config_list"]
+    assert entry["config"]["nireq"] == 2
+    assert entry["config"]["plugin_config"] == {**streams, "INFERENCE_PRECISION_HINT": "f32"}
+    assert result.models[0].remarks == ("requests are not joined there; measured with up to 4 in a run",)
+
+
+@pytest.mark.skipif(available_cores() < 2, reason="OpenVINO makes one stream of two here")
+def test_ovms_has_streams_for_a_plan_for_onnxruntime(tmp_path: Path) -> None:
+    folder = of_onnx(tmp_path / "work", JOINED, {"x": np.ones((2, 4), np.float32)}, way=Way(1, 2))
+    export_workspace(folder, tmp_path / "out", OVMS)
+    (entry,) = json.loads((tmp_path / "out" / "config.json").read_text())["model_config_list"]
+    assert (entry["config"]["nireq"], entry["config"]["plugin_config"]["NUM_STREAMS"]) == (2, "2")
 
 
 def resized() -> onnx.ModelProto:
@@ -324,6 +401,7 @@ def test_ovms_reads_its_configuration(tmp_path: Path) -> None:
         "name": "net",
         "base_path": "net",
         "target_device": "CPU",  # by default the server takes a GPU that it finds
+        "nireq": 1,
         "plugin_config": {
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": "1",

@@ -5,9 +5,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,6 +20,8 @@ from taglio.components.build import Constant, State, write
 from taglio.components.cut import Component
 from taglio.flow.work import Setup
 from taglio.flow.workspace import COMPONENTS, SETUP
+from taglio.runtimes.onnxruntime import NAME
+from taglio.runtimes.way import Way
 
 for package in ("grpc", "starlette", "uvicorn", "prometheus_client"):
     pytest.importorskip(package, reason="taglio[serve] is not installed")
@@ -47,22 +50,28 @@ def workspace(
     states: Sequence[State] = (),
     shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     constants: Sequence[Constant] = (),
+    way: Way = Way(1),  # noqa: B008 - a value
+    runtime: str = NAME,
 ) -> Path:
-    """`proto` as the built components of a workspace, planned for inputs of these `shapes`."""
+    """`proto` as the built components of a workspace, planned for inputs of these `shapes`, to run in `way`."""
     inputs, outputs = (tuple(value.name for value in values) for values in (proto.graph.input, proto.graph.output))
     part = Component("0-local", "local", ("all",), proto, inputs, outputs, shapes)
-    write(folder / COMPONENTS, "0" * 64, inputs, outputs, [part], states=states, constants=constants)
-    artifact.save(folder / f"{SETUP}.json", SETUP, "0" * 64, Setup("m.onnx", {}, "d.npz", "", 0, 1, False, "all"))
+    kept: dict[str, Any] = {"states": states, "constants": constants, "runtimes": {"local": runtime}}
+    write(folder / COMPONENTS, "0" * 64, inputs, outputs, [part], **kept)
+    setup = Setup("m.onnx", {}, "d.npz", "", 0, way.threads, way.spinning, "all", runtime=runtime)
+    setup = replace(setup, at_once=way.at_once, joined=way.joined)
+    artifact.save(folder / f"{SETUP}.json", SETUP, "0" * 64, setup)
     return folder
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running server: its addresses, and its process."""
+    """A running server: its addresses, its process, and the models that it announced."""
 
     http: str
     grpc: str
     process: subprocess.Popen[str]
+    models: list[dict[str, Any]]
 
     @property
     def address(self) -> tuple[str, int]:
@@ -81,7 +90,7 @@ def start(*arguments: str, environment: dict[str, str] | None = None) -> Server:
     if not line:
         raise AssertionError(process.communicate()[1])
     told = json.loads(line)
-    return Server(told["http"], told["grpc"], process)
+    return Server(told["http"], told["grpc"], process, told["models"])
 
 
 def stop(server: Server) -> tuple[int, str]:

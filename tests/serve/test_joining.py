@@ -16,12 +16,12 @@ from onnx import parser
 from taglio.cli.parser import build_parser
 from taglio.data.spec import InputSpec
 from taglio.flow.joining import batched_inputs
-from taglio.flow.work import Setup
 from taglio.model.inputs import spec_of
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.runtimes.way import Way
 from taglio.serve.queue import Limits
-from taglio.serve.served import open_model, session_options
+from taglio.serve.served import open_model, way_here
 from taglio.serve.tensors import DATATYPES
 from tests.end_to_end.command import SHARED
 from tests.serve.conftest import Server, product, start, stop, workspace
@@ -243,14 +243,13 @@ def test_which_inputs_must_have_equal_rows(
 def test_several_models_share_the_processors(
     plan: int, asked_for: int | None, models: int, cores: int, threads: int
 ) -> None:
-    setup = Setup("m.onnx", {}, "d.npz", "", 0, plan, True, "all")
-    options = session_options(setup, asked_for, models, cores)
-    assert options.threads == threads and options.spinning == (models == 1)
+    way = way_here(Way(plan, spinning=True), asked_for, models, cores)
+    assert way == Way(threads, joined=8, spinning=models == 1)
 
 
 def test_models_that_share_the_processors_run_one_request_at_a_time() -> None:
     model = queue_of(Model(concurrent=True), Limits()).model
-    assert model.at_once(0.0) == 2 and replace(model, shares=True).at_once(0.0) == 1
+    assert model.at_once(0.0) == 2 and replace(model, pairs=False).at_once(0.0) == 1
 
 
 def test_port_is_what_everyone_types_first() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from taglio.errors import BadData, BadDevice
+from taglio.runtimes.way import Way
 from taglio.serve import queue as queueing
 from taglio.serve import served as serving
 from taglio.serve.queue import Limits, ModelQueue, Ran
@@ -47,10 +48,10 @@ class Model:
         return [2 * feed["x"]]
 
 
-def queue_of(model: Model, limits: Limits, told: Any = None) -> ModelQueue:
+def queue_of(model: Model, limits: Limits, told: Any = None, way: Way = Way(1, joined=8)) -> ModelQueue:  # noqa: B008
     spec = (TensorSpec("x", "FP32", (-1, 2)),)
     executor: Any = model
-    served = ServedModel("m", "1", spec, (TensorSpec("y", "FP32", (-1, 2)),), executor, None, alone="")
+    served = ServedModel("m", "1", spec, (TensorSpec("y", "FP32", (-1, 2)),), executor, None, alone="", way=way)
     return ModelQueue(served, limits, told)
 
 

@@ -321,7 +321,7 @@ COMMANDS = (
                 "certificate and key in PEM files; encrypts both listeners", nargs=2, type=Path, metavar=("CERT", "KEY")
             ),
             "--threads": option(
-                "threads per model (default: the plan's; several models share the processors)", type=positive
+                "threads of a run (default: the plan's; several models share the processors)", type=positive
             ),
             "--kernel-cache": option(
                 "number of compiled kernels that OpenVINO keeps per model; fewer save memory, but an input size that "
@@ -331,9 +331,9 @@ COMMANDS = (
             ),
             "--queue": option("longest queue per model, in requests (default 64)", type=positive, default=64),
             "--batch": option(
-                "largest batch, in rows, for models with a dynamic batch dimension (default 8)",
+                "largest batch, in rows, for models with a dynamic batch dimension (default: as many items as the plan "
+                "joins; 8 for a plan for latency)",
                 type=positive,
-                default=8,
             ),
             "--batch-wait-ms": option(
                 "how long a request waits for others to join its batch, in ms (default 0)",

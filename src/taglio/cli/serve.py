@@ -3,11 +3,17 @@
 import argparse
 import os
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from taglio.cli.output import emit
 from taglio.cluster import file as cluster_file
 from taglio.errors import BadOption, plural
+from taglio.runtimes.way import Way
+
+if TYPE_CHECKING:  # needs taglio[serve]
+    from taglio.serve.served import ServedModel
 
 VARIABLE = "TAGLIO_SERVE_TOKEN"
 
@@ -37,13 +43,21 @@ def serve(options: argparse.Namespace) -> int:
     with opened(options.models, options.threads, cluster, options.kernel_cache) as models:
 
         def announce(started: Started) -> None:
+            ways = [replace(model.way, joined=limits.rows(model)) for model in models]
             if options.json:
-                names = [{"name": model.name, "version": model.version, "alone": model.alone} for model in models]
-                emit({"http": started.http, "grpc": started.grpc, "models": names})
+                described = [
+                    {
+                        "name": model.name,
+                        "version": model.version,
+                        "alone": model.alone,
+                        "way": None if model.on_cluster else asdict(way),
+                    }
+                    for model, way in zip(models, ways, strict=True)
+                ]
+                emit({"http": started.http, "grpc": started.grpc, "models": described})
             else:
-                for model in models:
-                    joined = f"requests run alone: {model.alone}" if model.alone else "requests are batched"
-                    sys.stdout.write(f"{model.name} version {model.version}, {joined}\n")
+                for model, way in zip(models, ways, strict=True):
+                    sys.stdout.write(announced(model, way) + "\n")
                 sys.stdout.write(f"REST and status page on {started.http}, gRPC on {started.grpc}; Ctrl-C ends\n")
             sys.stdout.flush()
 
@@ -51,6 +65,15 @@ def serve(options: argparse.Namespace) -> int:
     if left:
         sys.stderr.write(f"taglio: {plural(left, 'request')} not answered within {options.drain_s:g} s\n")
     return int(left > 0)
+
+
+def announced(model: "ServedModel", way: Way) -> str:
+    """A line that says how `model` is run: in `way`, unless the devices of a cluster answer."""
+    runs = "" if model.on_cluster else f", {way}"
+    pairs = ", short runs two at once" if not model.on_cluster and model.at_once(0.0) > way.at_once else ""
+    alone = f"requests run alone: {model.alone}" if model.alone else "requests run alone"
+    joined = "requests are batched" if way.joined > 1 else alone
+    return f"{model.name} version {model.version}{runs}{pairs}; {joined}"
 
 
 def _token(path: Path | None) -> str:

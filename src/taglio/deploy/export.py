@@ -219,6 +219,7 @@ def _readme(model: DeliveredModel, served: Sequence[Served], exported: Export) -
         crossing=[(name, names[sender.name], names[reader.name]) for name, sender, reader in model.crossing()],
         inputs=model.inputs,
         outputs=model.outputs,
+        way=model.way,
     )
 
 

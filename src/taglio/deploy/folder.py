@@ -1,5 +1,6 @@
 """A delivered folder as values, with every file checked against its hash. Writes nothing."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,11 @@ import msgspec
 from taglio import artifact, weights
 from taglio.deploy.verify import MANIFEST
 from taglio.errors import BadArtifact, one_line
+from taglio.runtimes.way import Way
 
 _AGAIN = "run taglio build again"
+# The settings that hold the threads of a run, in the runtimes' own names.
+_THREADS = ("intra_op_num_threads", "INFERENCE_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +34,15 @@ class DeliveredPart:
 
 @dataclass(frozen=True, slots=True)
 class DeliveredModel:
-    """A delivered folder. `components` are in running order; `sha256` has the hash of every model and settings file."""
+    """A delivered folder. `components` are in running order; `sha256` has the hash of every model and settings file;
+    `way` is how the model was measured to run."""
 
     folder: Path
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     components: tuple[DeliveredPart, ...]
     sha256: Mapping[str, str]
+    way: Way
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -64,6 +70,7 @@ class _Manifest(msgspec.Struct):
     outputs: tuple[str, ...]
     components: tuple[DeliveredPart, ...]
     sha256: dict[str, str]
+    way: Way | None = None
 
 
 def read(folder: Path) -> DeliveredModel:
@@ -80,8 +87,8 @@ def read(folder: Path) -> DeliveredModel:
 
 
 def described(folder: Path) -> DeliveredModel:
-    """What deploy.json says of the delivered folder, whose files are not read. Raises BadArtifact if it is missing or
-    damaged."""
+    """What deploy.json says of the delivered folder, whose files are not compared with their hashes. Raises BadArtifact
+    if it is missing or damaged."""
     path = folder / MANIFEST
     try:
         manifest = msgspec.json.decode(artifact.read_bytes(path), type=_Manifest)
@@ -95,4 +102,15 @@ def described(folder: Path) -> DeliveredModel:
             raise BadArtifact(f"{path}: file {name} lies outside the folder: {_AGAIN}")
         if name not in manifest.sha256:
             raise BadArtifact(f"{path}: file {name} has no hash: {_AGAIN}")
-    return DeliveredModel(folder, manifest.inputs, manifest.outputs, manifest.components, manifest.sha256)
+    way = manifest.way or Way(_threads(folder, manifest.components))
+    return DeliveredModel(folder, manifest.inputs, manifest.outputs, manifest.components, manifest.sha256, way)
+
+
+def _threads(folder: Path, components: tuple[DeliveredPart, ...]) -> int:
+    """The threads of a run as the settings of the first component say; 1 if they do not. Folders from before there were
+    ways say it only there."""
+    try:
+        settings = json.loads((folder / components[0].settings).read_text())
+        return max(1, *(int(settings.get(name, 1)) for name in _THREADS))
+    except (OSError, ValueError, TypeError, AttributeError, IndexError):  # `read` names a damaged file
+        return 1

@@ -10,6 +10,8 @@ Facts from its source (openvinotoolkit/model_server at 7e4df0c) and documentatio
 4. It opens ONNX files too, with OpenVINO. Answers of a float model then agree up to rounding, which is proven; int8 is
    computed otherwise than in ONNX Runtime, where its error was measured, so a quantised ONNX file is refused.
 5. An entry may have no field that the schema does not name (src/schema.cpp).
+6. `nireq` is how many requests are in flight in a model; without it the server asks OpenVINO for the best number
+   (ModelInstance::getNumOfParallelInferRequestsUnbounded). Others wait for a free one.
 """
 
 import json
@@ -44,6 +46,8 @@ def served(model: DeliveredModel, part: DeliveredPart, name: str, joining: Joini
     else:
         files, properties = _converted(model, part, settings, folder)
         remarks = ("planned for ONNX Runtime, served by OpenVINO: the answers agree, the speed was not measured",)
+    if model.way.joined > 1:
+        remarks += (f"requests are not joined there; measured with up to {model.way.joined} in a run",)
     missing = [key for key in ALWAYS if key not in properties]
     if missing:
         raise refused(part, SERVER, f"{part.settings} does not set {missing[0]}", "run taglio build again")
@@ -53,6 +57,7 @@ def served(model: DeliveredModel, part: DeliveredPart, name: str, joining: Joini
         "name": name,
         "base_path": name,  # relative to config.json
         "target_device": "CPU",
+        "nireq": model.way.at_once,
         "plugin_config": {key: str(value) for key, value in properties.items()},
     }
     return Served(part, name, files, openvino.NAME, properties, entry, 1, remarks)
@@ -73,6 +78,6 @@ def _converted(
             optimise,
         )
     runtime_version(openvino.NAME)  # refuses, with the fix, where OpenVINO is not installed
-    options = SessionOptions(settings["intra_op_num_threads"], runtime=openvino.NAME)
+    options = SessionOptions(settings["intra_op_num_threads"], at_once=model.way.at_once, runtime=openvino.NAME)
     exported = export(path, folder, options)
     return exported.files, exported.settings

@@ -13,13 +13,19 @@ Facts from the backends' sources (triton-inference-server/onnxruntime_backend at
 4. *`optimization { graph { level } }`*: -1 is ONNX Runtime's basic level, 1 its extended one, 2 none at all; without it
    all optimisations run.
 5. The ONNX Runtime backend passes on threads and execution mode; of session configuration entries only
-   `session.use_device_allocator_for_initializers`. Each instance opens a session of its own.
+   `session.use_device_allocator_for_initializers`. Each instance opens a session of its own, also of runs of one
+   thread, which elsewhere share one.
 6. *The OpenVINO backend* passes on five properties (ModelState::ParseParameters): INFERENCE_NUM_THREADS,
    COMPILATION_NUM_THREADS, HINT_BF16 (only YES), NUM_STREAMS, PERFORMANCE_HINT. Nothing says float32, and OpenVINO's
    default is bfloat16 where the processor has it, so the file itself must keep each layer in float32.
 7. It completes `max_batch_size` where the file has a layout with a batch, even of inputs that are listed. Delivered
    files have no layout. With a `max_batch_size` of N it compiles the model for exactly N rows (ov::set_batch) and
    refuses or pads other requests, so it never gets one.
+8. It compiles a model once, for the first instance, and each instance has an inference request of that
+   (ModelState::LoadModel, CreateInferRequest): as many instances as streams keep all of them busy, and share the
+   weights.
+9. `dynamic_batching { }` prefers batches of `max_batch_size` rows and delays no request for others: its
+   `max_queue_delay_microseconds` is 0 by default.
 """
 
 import json
@@ -90,13 +96,19 @@ def _with_onnxruntime(
     remarks += [f"{key}={value} cannot be set" for key, value in entries.items() if key != _SPINNING]
     if joining.why_alone:
         remarks.append(f"requests are not joined: {joining.why_alone}")
+    if model.way.at_once > 1:
+        measured = "as measured" if model.way.threads > 1 else "measured with one session that all callers shared"
+        remarks.append(
+            f"each of {model.way.at_once} instances opens a session, so the weights are held as many times: {measured}"
+        )
     rows = 0 if joining.why_alone else joining.rows
     kept = {
         "intra_op_thread_count": settings["intra_op_num_threads"],
         "inter_op_thread_count": settings["inter_op_num_threads"],
         "execution_mode": 0,
     }
-    extra = [_LEVELS[level], "dynamic_batching { }" if rows else ""]
+    instances = _instances(model.way.at_once, "a session of its own, with its own threads and memory")
+    extra = [_LEVELS[level], "dynamic_batching { }" if rows else "", instances]
     return Served(
         part,
         name,
@@ -145,9 +157,15 @@ def _with_openvino(
     scalars = [port.name for port in ports.inputs if not port.dims]
     if scalars:
         raise refused(part, SERVER, f"its OpenVINO backend takes no single number: {scalars[0]}", "use `layout` ovms")
-    tensors = _tensors(ports, _OF_OPENVINO, 0)
-    configuration = _configuration(name, part.runtime, files[0].name, 0, tensors, parameters)
+    instances = _instances(model.way.at_once, "an inference request of one compiled model, which has a stream for each")
+    lines = [*_tensors(ports, _OF_OPENVINO, 0), instances]
+    configuration = _configuration(name, part.runtime, files[0].name, 0, lines, parameters)
     return Served(part, name, files, part.runtime, applied, configuration, 1, tuple(remarks))
+
+
+def _instances(count: int, holds: str) -> str:
+    """The lines that make Triton run so many requests at once; `holds` is what it opens for each."""
+    return f"# Each instance has {holds}.\ninstance_group [ {{ kind: KIND_CPU count: {count} }} ]"
 
 
 def _configuration(
@@ -167,8 +185,6 @@ def _configuration(
         f"# {why}",
         f"max_batch_size: {rows}",
         *filter(None, lines),
-        "# Each instance opens a session of its own, with its own threads and memory.",
-        "instance_group [ { kind: KIND_CPU count: 1 } ]",
         *(
             f"parameters {{ key: {_text(key)} value {{ string_value: {_text(value)} }} }}"
             for key, value in parameters.items()

@@ -253,6 +253,7 @@ def write_readme(
     text = template.render(
         facts=facts,
         parts=described["components"],
+        way=Way(**described["way"]),
         inputs=described["inputs"],
         outputs=described["outputs"],
         hashes=described["sha256"],

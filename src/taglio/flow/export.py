@@ -14,15 +14,12 @@ from taglio.deploy.export import PLAIN, TRITON, Export, check_layout
 from taglio.deploy.folder import read
 from taglio.deploy.served import Joining
 from taglio.deploy.write import read_answered
-from taglio.flow.joining import interface, why_alone
+from taglio.flow.joining import interface, most_rows, why_alone
 from taglio.flow.work import Setup
 from taglio.flow.workspace import COMPONENTS, DEPLOY, SETUP
 from taglio.model.batch.follow import why_rows_mix
 from taglio.run.in_process import Executor
 from taglio.transaction import held
-
-# The most rows that a server joins, as taglio serve's own default.
-_ROWS = 8
 
 
 def export(folder: Path, target: Path, layout: str = PLAIN) -> Export:
@@ -38,14 +35,16 @@ def export(folder: Path, target: Path, layout: str = PLAIN) -> Export:
         manifest = read_components(folder / COMPONENTS)
         joining = {piece.name: Joining("") for piece in manifest.pieces}
         if layout == TRITON:
-            joining = _joining(folder / COMPONENTS, manifest, setup)
+            joining = _joining(folder / COMPONENTS, manifest, setup, most_rows(model.way))
         name = Path(setup.model).stem or folder.resolve().name
         return layouts.export(model, target, layout, name, joining, read_answered(model.folder))
 
 
-def _joining(components: Path, manifest: Manifest, setup: Setup) -> dict[str, Joining]:
-    """Whether requests of each component may be joined. The whole model must allow it, as serving decides, and of
-    several components each by itself: tensors that cross may hold the rows in another dimension."""
+def _joining(components: Path, manifest: Manifest, setup: Setup, rows: int) -> dict[str, Joining]:
+    """Whether requests of each component may be joined, to so many `rows`. The whole model must allow it, as serving
+    decides, and of several components each by itself: tensors that cross may hold the rows in another dimension."""
+    if rows == 1:
+        return {piece.name: Joining("one item in a run was the fastest way") for piece in manifest.pieces}
     executor = Executor(components, manifest, setup.options())
 
     def run(feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -56,5 +55,5 @@ def _joining(components: Path, manifest: Manifest, setup: Setup) -> dict[str, Jo
     for piece in manifest.pieces:
         proto = onnx.load(components / piece.file, load_external_data=False)
         ports = [[port.name for port in ports] for ports in (piece.inputs, piece.outputs)]
-        joining[piece.name] = Joining(whole or why_rows_mix([proto], *ports), _ROWS)
+        joining[piece.name] = Joining(whole or why_rows_mix([proto], *ports), rows)
     return joining

@@ -20,6 +20,7 @@ from taglio.model.batch.follow import why_rows_mix
 from taglio.model.inputs import random_feed
 from taglio.model.inputs import spec_of as declared
 from taglio.model.same import difference
+from taglio.runtimes.way import Way
 
 Feed = Mapping[str, np.ndarray]
 # A batch must give the same answers as its requests alone, up to the order of sums.
@@ -28,6 +29,14 @@ _SAME = 1e-3
 _BATCHES = ((0, 1, 2, 3), (3, 1, 0), (2, 0))
 # Samples to choose four of one shape from.
 _READ = 16
+# The most rows of a batch if the way of running does not say.
+ROWS = 8
+
+
+def most_rows(way: Way) -> int:
+    """The most rows of a batch. A way of one run at a time and one item in it was chosen for latency, and says nothing
+    of requests that wait: to join them keeps none waiting for longer."""
+    return ROWS if way.at_once == way.joined == 1 else way.joined
 
 
 def why_alone(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -82,8 +83,9 @@ class Executor:
     """Open sessions for the components of a manifest."""
 
     def __init__(self, folder: Path, manifest: Manifest, options: SessionOptions, runtime: str | None = None) -> None:
-        """Open each component in the runtime named by the manifest, or all in `runtime`; `concurrent` says whether
-        several threads may run it at once. Raises BadOption if this machine does not have the runtime."""
+        """Open each component in the runtime named by the manifest, or all in `runtime`, for `options.at_once` runs at
+        once; `concurrent` says whether several threads may run it at once whatever the options say. Raises BadOption if
+        this machine does not have the runtime."""
         self.manifest = manifest
         self._names = frozenset(manifest.inputs)
         self._without_states = manifest.without_states()[1]
@@ -91,7 +93,7 @@ class Executor:
         for piece in manifest.pieces:
             place = runtime or piece.runtime
             require_here(place, f"{folder / piece.file}")
-            opened = opener(place)(folder / piece.file, replace(options, bfloat16=piece.bfloat16))
+            opened = _opened(folder / piece.file, place, replace(options, bfloat16=piece.bfloat16))
             self._pieces.append(
                 _Opened(piece.name, opened, [port.name for port in piece.inputs], [port.name for port in piece.outputs])
             )
@@ -130,6 +132,32 @@ class Executor:
                 seconds[piece.name] = seconds.get(piece.name, 0.0) + time.perf_counter() - start
             tensors.update(zip(piece.outputs, values, strict=True))
         return [tensors[name] for name in self.manifest.outputs]
+
+
+def _opened(path: Path, place: str, options: SessionOptions) -> Session:
+    """The model at `path`, ready for as many runs at once as `options` say. In ONNX Runtime, a run of one thread
+    computes in its caller's, so one session serves all callers and holds the weights once; runs of several threads
+    have a session with a pool of threads each."""
+    sessions = options.at_once if place == NAME and options.threads > 1 else 1
+    opened = [opener(place)(path, options) for _ in range(sessions)]
+    return opened[0] if sessions == 1 else _TakingTurns(opened)
+
+
+class _TakingTurns:
+    """Sessions of one model, each of which answers one caller at a time."""
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        self._free: SimpleQueue[Session] = SimpleQueue()
+        for session in sessions:
+            self._free.put(session)
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """As `Session.run`, in a session that is free."""
+        session = self._free.get()
+        try:
+            return session.run(output_names, input_feed)
+        finally:
+            self._free.put(session)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,16 @@ Answer = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`queue`: most waiting requests. `batch`: most rows in a batch. `wait_s`: how long the first request of a batch
-    waits for others."""
+    """`queue`: most waiting requests. `batch`: most rows in a batch; None: those of the model's way. `wait_s`: how long
+    the first request of a batch waits for others."""
 
     queue: int = 64
-    batch: int = 8
+    batch: int | None = None
     wait_s: float = 0.0
+
+    def rows(self, model: ServedModel) -> int:
+        """The most rows in a batch of `model`."""
+        return 1 if model.alone else self.batch or model.way.joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +114,8 @@ class ModelQueue:
         self, feed: Mapping[str, np.ndarray], deadline_s: float | None = None, step: Step | None = None
     ) -> "Future[Answer]":
         """A future answer; cancelling it removes the request unless it is running. `deadline_s` is a
-        `time.perf_counter` value. Steps of a sequence run in order of arrival. An idle model whose runs are short runs
-        in the caller's thread. Raises Overloaded and Draining."""
+        `time.perf_counter` value. Steps of a sequence run in order of arrival. An idle model whose runs are short
+        and one at a time runs in the caller's thread. Raises Overloaded and Draining."""
         request = _Waiting(feed, deadline_s, step)
         with self._changed:
             if self._closed:
@@ -123,7 +127,8 @@ class ModelQueue:
             self._waiting.append(request)
             request.future.add_done_callback(self._left)
             here = self._took_s < _SHORT_S and step is None and not self._busy and len(self._waiting) == 1
-            if not here or self._limits.wait_s > 0.0:
+            # In the caller's thread, which also receives requests, no second run would begin beside the first.
+            if not here or self._limits.wait_s > 0.0 or self.model.way.at_once > 1:
                 self._changed.notify()
                 return request.future
             if not self._take(request):
@@ -200,14 +205,14 @@ class ModelQueue:
             if self.alone or not first.joinable:
                 return batch
             until = time.perf_counter() + self._limits.wait_s
-            rows = first.rows
-            while rows < self._limits.batch:
+            rows, most = first.rows, self._limits.rows(self.model)
+            while rows < most:
                 if not self._waiting:
                     left = until - time.perf_counter()
                     if left <= 0.0 or self._closed or not self._changed.wait(left):
                         break
                     continue
-                if not first.joins(self._waiting[0]) or rows + self._waiting[0].rows > self._limits.batch:
+                if not first.joins(self._waiting[0]) or rows + self._waiting[0].rows > most:
                     break
                 if self._take(more := self._waiting[0]):
                     batch.append(more)

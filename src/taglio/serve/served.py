@@ -18,19 +18,20 @@ from taglio.components.build import MANIFEST, read
 from taglio.cores import available_cores
 from taglio.data.spec import InputSpec
 from taglio.errors import BadArtifact, BadOption, one_line, plural
-from taglio.flow.joining import batched_inputs, interface, why_alone
+from taglio.flow.joining import ROWS, batched_inputs, interface, most_rows, why_alone
 from taglio.flow.outcome import Outcome
 from taglio.flow.work import Setup
 from taglio.flow.workspace import COMPONENTS, OUTCOME, SETUP
 from taglio.model.inputs import random_feed
 from taglio.run.in_process import Executor
-from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.way import Way
 from taglio.serve.refusals import BadRequest
 from taglio.serve.tensors import TensorSpec, spec_of
 
 _LOG = logging.getLogger(__name__)
 # Two longer runs at once gain less, keep each other waiting, and take twice the memory.
 _SHORT_S = 0.005
+_WAY = Way(threads=1, joined=ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,9 @@ class Step:
 class ServedModel:
     """A live model under a name and version. `warm`: its warm-up run has passed. `alone` says why requests are not
     joined along the first dimension; "" if they are. A request must have the same number of rows in all `batched`
-    inputs. `shares`: other models use the same processors. `states` are those of sequences in progress, by id; on a
-    cluster, where its devices keep them, the steps so far."""
+    inputs. `way` says how it runs here, and how many rows are joined at most; `pairs`: two short runs may go on at once
+    where the way has one. `states` are those of sequences in progress, by id; on a cluster, where its devices keep
+    them, the steps so far."""
 
     name: str
     version: str
@@ -57,7 +59,8 @@ class ServedModel:
     predicted_s: float | None
     warm: bool = False
     alone: str = "no run of it has passed yet"
-    shares: bool = False
+    way: Way = _WAY
+    pairs: bool = True
     batched: tuple[str, ...] = ()
     states: dict[int | str, Any] = field(default_factory=dict)
 
@@ -90,12 +93,12 @@ class ServedModel:
 
     def at_once(self, run_s: float) -> int:
         """How many requests or batches may run at once where the latest took `run_s`: several on a cluster, where each
-        device has its own part, and two short ones here, if the runtime can: one alone leaves the processor idle before
-        and after it, and where its threads wait for each other. Where models share the processors, runs of others fill
-        them."""
+        device has its own part; here those of the way. Where that is one, two short ones, if the runtime can: one alone
+        leaves the processor idle before and after it, and where its threads wait for each other."""
         if isinstance(self.executor, Session):
             return self.executor.lanes
-        return 2 if self.executor.concurrent and run_s < _SHORT_S and not self.shares else 1
+        paired = self.pairs and self.executor.concurrent and run_s < _SHORT_S
+        return max(self.way.at_once, 2 if paired else 1)
 
     def run(self, feed: Mapping[str, np.ndarray], step: Step | None = None) -> dict[str, np.ndarray]:
         """All outputs by name; for a `step` without states, which are kept for the next step. Raises BadRequest for a
@@ -151,7 +154,7 @@ def opened(
         return
     with sessions([folder for _, _, folder in found], cluster) as running:
         yield [
-            _ready(folder, name, version, session, session.predicted_s)
+            _ready(folder, ServedModel(name, version, (), (), session, session.predicted_s))
             for (name, version, folder), session in zip(found, running, strict=True)
         ]
 
@@ -169,29 +172,55 @@ def open_model(
     since they were built, BadModel if they do not run."""
     setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup)
     manifest = read(folder / COMPONENTS)
-    options = replace(session_options(setup, threads, models, available_cores()), kernel_cache=kernel_cache)
+    # The way was chosen for a whole model: components of several devices run one after another.
+    planned = setup.way if len(manifest.pieces) == 1 else replace(setup.way, at_once=1, joined=1)
+    way = way_here(planned, threads, models, cores := available_cores())
+    if reduced := _reduction(planned, way, models, cores):
+        _LOG.warning("%s version %s: %s", name, version, reduced)
+    options = replace(
+        setup.options(), threads=way.threads, at_once=way.at_once, spinning=way.spinning, kernel_cache=kernel_cache
+    )
     executor = Executor(folder / COMPONENTS, manifest, options)
     try:
         outcome = _outcome(folder, manifest.model_sha256)
     except BadArtifact as error:
         _LOG.warning("%s version %s is served without a prediction: %s", name, version, error)
         outcome = None
-    predicted_s = outcome.plan.predicted_latency_s if outcome and options.threads == setup.threads else None
-    # Where two runs at once of each model would need more threads than there are processors.
-    shares = threads is None and models > 1 and 2 * models * options.threads > available_cores()
-    return replace(_ready(folder, name, version, executor, predicted_s), shares=shares)
+    predicted = outcome is not None and way.threads == planned.threads and planned.at_once == 1
+    predicted_s = outcome.plan.predicted_latency_s if outcome and predicted else None
+    # Not where two runs at once of each model would need more threads than there are processors.
+    crowded = threads is None and models > 1 and 2 * models * way.threads > cores
+    pairs = planned.at_once == planned.joined == 1 and not crowded
+    return _ready(folder, ServedModel(name, version, (), (), executor, predicted_s, way=way, pairs=pairs))
 
 
-def session_options(setup: Setup, threads: int | None, models: int, cores: int) -> SessionOptions:
-    """How one of so many `models` is opened on `cores` processors. One alone has the threads of its plan; several share
-    the processors, and do not spin, unless `threads` says how many each has."""
-    share = setup.threads if models == 1 else min(setup.threads, max(1, cores // models))
-    return replace(setup, threads=threads or share, spinning=setup.spinning and models == 1).options()
+def way_here(planned: Way, threads: int | None, models: int, cores: int) -> Way:
+    """How one of so many `models` runs on `cores` processors, which they share equally. Runs at once of a model have no
+    more threads together than its share: fewer run at once, and then with fewer threads. A model alone that runs once
+    at a time has the threads of its plan. `threads`, if given, are those of a run; several models do not spin."""
+    share = max(1, cores // models)
+    most = planned.threads if models == planned.at_once == 1 else share
+    of_run = threads or min(planned.threads, most)
+    at_once = max(1, min(planned.at_once, share // of_run))
+    spinning = planned.spinning and models == 1
+    return replace(planned, threads=of_run, at_once=at_once, joined=most_rows(planned), spinning=spinning)
 
 
-def _ready(
-    folder: Path, name: str, version: str, executor: Executor | Session, predicted_s: float | None
-) -> ServedModel:
+def _reduction(planned: Way, way: Way, models: int, cores: int) -> str:
+    """Where fewer runs go on at once than planned, one line that says so; "" if all do."""
+    if way.at_once == planned.at_once:
+        return ""
+    runs = f"{plural(way.at_once, 'run')} at once with {plural(way.threads, 'thread')} each"
+    shared = f" for {models} models" if models > 1 else ""
+    return (
+        f"{runs} instead of {planned.at_once} with {planned.threads}, on {plural(cores, 'processor')}{shared}: serve "
+        "fewer models, give a run fewer threads, or allow more processors"
+    )
+
+
+def _ready(folder: Path, model: ServedModel) -> ServedModel:
+    """`model` with its inputs and outputs, warmed up, and with what decides whether requests are joined."""
+    executor = model.executor
     setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup)
     inputs, outputs = interface(folder / COMPONENTS, executor.manifest)
     if isinstance(executor, Session):  # states never leave its devices
@@ -200,7 +229,7 @@ def _ready(
             for specs, names in zip((inputs, outputs), executor.manifest.without_states(), strict=True)
         )
     shown, answered = tuple(map(spec_of, inputs)), tuple(map(spec_of, outputs))
-    model = _warmed_up(ServedModel(name, version, shown, answered, executor, predicted_s), inputs)
+    model = _warmed_up(replace(model, inputs=shown, outputs=answered), inputs)
     alone = why_alone(folder / COMPONENTS, executor.manifest, setup, inputs, model.run) if model.warm else model.alone
     batched = batched_inputs(inputs, executor.manifest.planned, joined=not alone)
     return replace(model, alone=alone, batched=batched)
@@ -254,7 +283,8 @@ def _warmed_up(model: ServedModel, specs: Sequence[InputSpec]) -> ServedModel:
     ]
     step = Step("warm-up", start=True, end=True) if manifest.states else None
     try:
-        model.run({**random_feed(inputs, 0), **manifest.constant_feed()}, step)
+        for _ in range(model.way.at_once):  # sessions and requests of a runtime take turns: each runs once
+            model.run({**random_feed(inputs, 0), **manifest.constant_feed()}, step)
     except Exception as error:  # the runtimes' exceptions share no useful base class
         _LOG.warning(
             "%s version %s is not ready until it has answered a request: its warm-up run on random inputs failed: %s",

@@ -1,0 +1,190 @@
+"""A model is served in the way that its workspace names, as far as the processors allow."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taglio.cli.serve import announced
+from taglio.components.build import read
+from taglio.cores import available_cores
+from taglio.flow.joining import most_rows
+from taglio.flow.workspace import COMPONENTS
+from taglio.run.in_process import Executor
+from taglio.runtimes import onnxruntime, openvino
+from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.way import Way
+from taglio.serve import served
+from taglio.serve.queue import Limits, ModelQueue, Ran
+from taglio.serve.served import open_model, way_here
+from tests.serve.conftest import SCALE, Server, product, workspace
+from tests.serve.test_queue import Model, queue_of, rows
+from tests.serve.test_serve import ask, infer, request
+
+MODELS = 3
+
+
+@pytest.mark.parametrize(
+    ("planned", "threads", "models", "cores", "here"),
+    [
+        (Way(1, 4, 2), None, 1, 8, Way(1, 4, 2)),
+        (Way(2, 4), None, 1, 8, Way(2, 4)),
+        (Way(2, 4), None, 1, 4, Way(2, 2)),
+        (Way(4, 2), None, 1, 2, Way(2, 1)),
+        (Way(1, 4), None, 2, 4, Way(1, 2)),
+        (Way(2, 2, spinning=True), None, 4, 4, Way(1, 1)),
+        (Way(2, 2), 1, 1, 4, Way(1, 2)),
+        (Way(1, 4), 2, 1, 4, Way(2, 2)),
+        (Way(1, 4), 8, 1, 4, Way(8, 1)),
+    ],
+)
+def test_runs_at_once_have_no_more_threads_than_there_are_processors(
+    planned: Way, threads: int | None, models: int, cores: int, here: Way
+) -> None:
+    assert way_here(planned, threads, models, cores) == here
+    assert threads is not None or models * here.used_threads <= cores
+
+
+@pytest.mark.parametrize(("way", "expected"), [(Way(4), 8), (Way(4, joined=2), 2), (Way(1, 2), 1), (Way(1, 2, 4), 4)])
+def test_a_way_for_latency_says_nothing_of_requests_that_wait(way: Way, expected: int) -> None:
+    assert most_rows(way) == expected
+
+
+def test_fewer_runs_at_once_than_planned_are_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(served, "available_cores", lambda: 4)
+    folder = workspace(tmp_path, product(), way=Way(1, 3, 2))
+    assert open_model(folder, "m", "1").way == Way(1, 3, 2)
+    assert caplog.messages == []
+    model = open_model(folder, "m", "1", models=2)
+    assert (model.way, model.at_once(0.0), model.at_once(1.0)) == (Way(1, 2, 2), 2, 2)
+    assert caplog.messages == [
+        "m version 1: 2 runs at once with 1 thread each instead of 3 with 1, on 4 processors for 2 models: serve "
+        "fewer models, give a run fewer threads, or allow more processors"
+    ]
+
+
+def test_a_way_of_one_run_at_a_time_changes_nothing(tmp_path: Path) -> None:
+    model = open_model(workspace(tmp_path, product()), "m", "1")
+    assert (model.at_once(0.0), model.at_once(1.0), Limits().rows(model)) == (2, 1, 8)
+    rated = open_model(workspace(tmp_path / "rated", product(), way=Way(1, 1, 4)), "m", "1")
+    assert (rated.at_once(0.0), Limits().rows(rated), Limits(batch=2).rows(rated)) == (1, 4, 2)
+
+
+@pytest.mark.parametrize("runtime", [onnxruntime.NAME, openvino.NAME])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_runs_at_once_give_the_answers_of_runs_alone(tmp_path: Path, runtime: str, threads: int) -> None:
+    if runtime == openvino.NAME:
+        pytest.importorskip("openvino", reason="taglio[openvino] is not installed")
+    folder = workspace(tmp_path, product(), runtime=runtime) / COMPONENTS
+    executor = Executor(folder, read(folder), SessionOptions(threads, at_once=MODELS, runtime=runtime))
+    wrong: list[int] = []
+
+    def ask_often(seed: int) -> None:
+        draw = np.random.default_rng(seed)
+        for _ in range(50):
+            x = draw.standard_normal((2, 4)).astype(np.float32)
+            if not np.array_equal(executor.run({"x": x})[0], x * SCALE):
+                wrong.append(seed)
+
+    callers = [threading.Thread(target=ask_often, args=(seed,)) for seed in range(2 * MODELS)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert wrong == []
+
+
+def test_runs_of_several_threads_have_a_session_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, opened = workspace(tmp_path, product()) / COMPONENTS, list[int]()
+    really = onnxruntime.open_session
+
+    def counted(path: Path, options: SessionOptions, label: str) -> object:
+        opened.append(options.threads)
+        return really(path, options, label=label)
+
+    monkeypatch.setattr(onnxruntime, "open_session", counted)
+    for threads in (1, 2):
+        Executor(folder, read(folder), SessionOptions(threads, at_once=MODELS))
+    assert opened == [1, *[2] * MODELS]
+
+
+def test_as_many_runs_go_on_at_once_as_the_way_says() -> None:
+    """Of any length, and none in the thread that receives requests, which would keep the second from beginning."""
+    model, ran = Model(), list[Ran]()
+    queue = queue_of(model, Limits(), ran.append, Way(1, 2))
+    model.free.set()
+    queue.submit(rows(1)).result(10)
+    model.free.clear()
+    answers = [queue.submit(rows(1)) for _ in range(3)]
+    assert not any(answer.done() for answer in answers)
+    running(queue, 2)
+    assert len(queue) == 1
+    model.free.set()
+    assert [answer.result(10)["y"].tolist() for answer in answers] == [[[2.0, 2.0]]] * 3
+    assert queue.close(10) == 0 and threading.get_ident() not in model.threads
+    assert [batch.alone for batch in ran[:3]] == [True, False, False]
+
+
+def test_a_run_joins_as_many_rows_as_the_way_unless_told_otherwise() -> None:
+    for limits, batches in ((Limits(), [1, 2, 2]), (Limits(batch=3), [1, 3, 1]), (Limits(batch=1), [1] * 5)):
+        model = Model()
+        queue = queue_of(model, limits, None, Way(1, joined=2))
+        queue.submit(rows(1))
+        model.running.wait(10)
+        for _ in range(4):
+            queue.submit(rows(1))
+        model.free.set()
+        assert queue.close(10) == 0 and model.batches == batches
+
+
+def running(queue: ModelQueue, count: int) -> None:
+    """Wait until so many runs have begun and not ended."""
+    until = time.monotonic() + 10.0
+    while queue._busy < count and time.monotonic() < until:
+        time.sleep(0.001)
+    assert queue._busy == count
+
+
+@pytest.mark.parametrize(
+    ("way", "alone", "line"),
+    [
+        (Way(2, joined=8), "", ", 1 run at a time, 2 threads, up to 8 items joined; requests are batched"),
+        (Way(1, 2, 4), "", ", 2 runs at once, 1 thread each, up to 4 items joined; requests are batched"),
+        (Way(1, 2, 1), "", ", 2 runs at once, 1 thread each; requests run alone"),
+        (Way(1, 2, 1), "rows mix", ", 2 runs at once, 1 thread each; requests run alone: rows mix"),
+    ],
+)
+def test_the_first_line_says_the_way(way: Way, alone: str, line: str) -> None:
+    model = queue_of(Model(), Limits(), None, way).model
+    assert announced(replace(model, alone=alone), way) == f"m version 1{line}"
+    pair = replace(queue_of(Model(concurrent=True), Limits(), None, Way(1)).model, alone="rows mix")
+    assert announced(pair, Way(1)) == (
+        "m version 1, 1 run at a time, 1 thread, short runs two at once; requests run alone: rows mix"
+    )
+
+
+def test_the_way_is_announced(serving: Callable[..., Server], tmp_path: Path) -> None:
+    folder = workspace(tmp_path, product(), way=Way(1, 2, 4))
+    server = serving(f"product={folder}")
+    at_once = min(2, available_cores())
+    assert server.models == [
+        {
+            "name": "product",
+            "version": "1",
+            "alone": "",
+            "way": {"threads": 1, "at_once": at_once, "joined": 4, "spinning": False, "shared": False},
+        }
+    ]
+    answers: list[int] = []
+    callers = [threading.Thread(target=lambda: answers.append(infer(server, request())[0])) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert answers == [200] * 8 and ask(server, "/v2/health/ready")[0] == 200
