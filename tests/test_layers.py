@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("components",),
     ("deploy",),
     ("confirm",),
-    ("run",),
+    ("run", "ways"),
     ("compare",),
     ("flow",),
     ("report",),

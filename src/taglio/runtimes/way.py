@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from taglio.artifact import require
 from taglio.errors import plural
 
 
@@ -19,7 +18,8 @@ class Way:
     shared: bool = False
 
     def __post_init__(self) -> None:
-        require(min(self.threads, self.at_once, self.joined) >= 1, f"a way needs at least one of each, but is {self}")
+        if min(self.threads, self.at_once, self.joined) < 1:
+            raise ValueError(f"a way needs at least one of each, but is {self}")
 
     @property
     def used_threads(self) -> int:
