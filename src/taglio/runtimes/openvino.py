@@ -172,8 +172,14 @@ def capabilities() -> list[str]:
 def _core() -> Any:
     """The only openvino.Core of this process. On processors with AMX each brings a stack for signal handlers. If two
     end in the order in which they began, the last restores the first one's, which is gone: the next signal, such as
-    Ctrl-C, then crashes the process."""
-    return _openvino().Core()
+    Ctrl-C, then crashes the process.
+
+    The first array that OpenVINO is given initialises its bindings. Two threads that do so at once wait for each other
+    for ever (OpenVINO 2026.4), so it is given one here.
+    """
+    package = _openvino()
+    package.Tensor(np.zeros(1, np.float32))
+    return package.Core()
 
 
 def _openvino() -> Any:
