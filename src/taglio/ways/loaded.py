@@ -25,8 +25,8 @@ def loaded(bench: Bench, folder: Path, per_s: float, share: float, seconds: floa
 
 
 def load_of(latencies_s: Sequence[float], per_s: float, share: float) -> Load:
-    """The percentiles of latencies, without those of too few requests. Raises MeasurementFailed for infinite ones, which
-    stand for requests without an answer."""
+    """The percentiles of latencies, without those of too few requests. Raises MeasurementFailed for infinite ones, of
+    requests on which the model failed."""
     values, count = np.asarray(latencies_s), len(latencies_s)
     failed = count - int(np.isfinite(values).sum())
     if failed:
