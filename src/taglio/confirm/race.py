@@ -22,7 +22,7 @@ class Patience:
     choosing: int = 3
     fewest: int = 3
     half_width: float = 0.02
-    seconds: float = 20.0
+    seconds: float = 12.0
     slow_seconds: float = 60.0
     slow_run_s: float = 0.03
     least_pairs: int = 3

@@ -33,7 +33,7 @@ from taglio.runtimes.onnxruntime import NAME as ONNXRUNTIME
 from taglio.runtimes.openvino import BF16, MIXED, NAME, compiled, marked
 
 # Seconds, at effort 1, for the errors of blocks alone, and again for choices; lower efforts than _LEAST count as that.
-_BUDGET_S, _LEAST = 20.0, 0.2
+_BUDGET_S, _LEAST = 6.0, 0.6
 # The fewest runs that tell blocks apart, and the most times the budget that they may take.
 _RUNS, _LONGER = 16, 3.0
 # Inputs for the error of a block alone if the budget holds _RUNS on each, else one; a choice is measured on all that
@@ -55,7 +55,7 @@ _TRIED, _SWEEPS, _SURPRISE, _FAR = 16, 100, 2.0, 4.0
 # The fewest sessions that choose well: to time both precisions, to measure blocks alone, eight choices, and to time the
 # best. Opening them may take this many times the budget.
 _SESSIONS, _OPENING = 14, 5.0
-_KERNELS, _WALL = Effort(maximum=20, budget_s=1.0), Effort(maximum=60, budget_s=0.6)
+_KERNELS, _WALL = Effort(maximum=20, budget_s=0.3), Effort(maximum=60, budget_s=0.2)
 # Copies of the weights, at most, while models are compared.
 _COPIES = 4
 # Seconds to convert a byte between the precisions, and the bytes that take as long as an operator by itself.

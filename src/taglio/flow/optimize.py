@@ -53,8 +53,8 @@ from taglio.runtimes.openvino import MIXED
 
 # What stages take at effort 1, roughly, by which a time limit is divided; the share of it that no effort changes
 # (opening sessions, calibration); and the least effort.
-_TYPICAL_S = {"screen": 15.0, "profile": 15.0, "error": 12.0, "plan": 20.0, "confirm": 20.0}
-_FIXED, _LEAST = 0.45, 0.01
+_TYPICAL_S = {"screen": 14.0, "profile": 8.0, "error": 3.0, "plan": 8.0, "confirm": 12.0}
+_FIXED, _LEAST = 0.6, 0.03
 # A race within a time limit takes at least this, and one after Ctrl-C at most _INTERRUPTED_S.
 _LEAST_RACE_S, _INTERRUPTED_S = 5.0, 5.0
 # Of a time limit, the share that is kept for timing the best so far, the race and the delivery, in seconds between two

@@ -33,7 +33,7 @@ _SHORTEST_S = 1e-5
 _LEFT = 0.999
 # Above this share of the limit it is worth trying to keep some blocks out of bfloat16. A choice of blocks is judged on
 # as many held-out inputs as take _JUDGED_S at effort 1: one that had 2.4 % on 5 inputs had 4.8 % on 16.
-_MUCH, _JUDGED_S = 0.5, 2.0
+_MUCH, _JUDGED_S = 0.5, 0.6
 
 
 @dataclass(frozen=True, slots=True, eq=False)

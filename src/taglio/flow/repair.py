@@ -24,7 +24,7 @@ from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_sessio
 # _MOST).
 MEANS, _FEWEST, _MOST = 32, 8, 24
 # Seconds for ranges and for rounding at effort 1; each is under half of the error stage's time.
-_RANGES_S, _ROUNDING_S = 12.0, 8.0
+_RANGES_S, _ROUNDING_S = 4.0, 2.5
 _SKETCH = 1024
 
 

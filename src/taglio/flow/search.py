@@ -20,7 +20,7 @@ _STEP = 0.98
 # A slack so large that a plan unchanged by it is not restricted by the bound.
 _FAR = 64.0
 # Seconds for a solve at effort 1, and the least. Tables measured on a busy machine can take minutes to prove.
-_SOLVE_S, _LEAST_S = 10.0, 0.5
+_SOLVE_S, _LEAST_S = 3.0, 0.5
 # Plans with an error within this factor of the bound correct the error model, if there are at least this many.
 _NEAR, _FEWEST = 3.0, 3
 

@@ -61,20 +61,27 @@ Measure = Callable[[Sequence[Choice]], Mapping[Choice, float]]
 
 
 def climb(
-    starts: Iterable[Choice], measure: Measure, sides: Mapping[str, Sides], rounds: int = ROUNDS
+    starts: Iterable[Choice],
+    measure: Measure,
+    sides: Mapping[str, Sides],
+    known: Mapping[Choice, float] | None = None,
+    rounds: int = ROUNDS,
 ) -> dict[Choice, float]:
-    """The value of every choice that was measured, on one scale; larger is better, and 0 is out.
+    """The value of every choice that was measured or is `known`, on one scale; larger is better, and 0 is out.
 
-    `measure` returns values of some choices that were measured side by side. The best so far takes part in every round:
-    the machine's speed drifts between rounds, and its value brings the others to one scale.
+    `measure` returns values of some choices that were measured side by side; none, if there is no time left. The best
+    so far takes part in every round: the machine's speed drifts between rounds, and its value brings the others to one
+    scale.
     """
-    known: dict[Choice, float] = {}
-    wanted = [*dict.fromkeys(starts)]
+    known = dict(known or {})
+    wanted = [choice for choice in dict.fromkeys(starts) if choice not in known]
     for _ in range(rounds):
         if not wanted:
             break
         before = best_of(known, 1)
         values = measure([*before, *wanted])
+        if not values:
+            break
         scale = known[before[0]] / values[before[0]] if before and values[before[0]] > 0.0 else 1.0
         known |= {choice: scale * values[choice] for choice in wanted}
         if before and known[best_of(known, 1)[0]] < (1.0 + GAIN) * known[before[0]]:

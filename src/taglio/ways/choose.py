@@ -1,0 +1,171 @@
+"""Choose the fastest way among delivered models by measuring them under load. Confirms nothing."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from taglio.deploy.write import write_in_way
+from taglio.runtimes.way import Way
+from taglio.ways.bench import Bench, Burst
+from taglio.ways.climb import Choice, Sides, best_of, climb
+from taglio.ways.replay import PERCENTILE, Service, highest_rate
+from taglio.ways.result import TriedWay
+
+# Of the ways that are best for float, so many are tried with every other model.
+_BEST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long ways are measured: `seconds` in all, in `rounds` of bursts that last `burst_s` or `runs` runs, whichever
+    is longer, but at most `longest_s`."""
+
+    seconds: float = 20.0
+    rounds: int = 4
+    burst_s: float = 0.12
+    longest_s: float = 0.6
+    runs: int = 4
+
+    def burst_of(self, run_s: float) -> float:
+        """How long a burst of runs of `run_s` lasts."""
+        return min(self.longest_s, max(self.burst_s, self.runs * run_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A model in deploy/'s format in `folder`, by its plan's `name`: the `runtime` that runs it, what may change in
+    its way, and whether it is the float model."""
+
+    name: str
+    runtime: str
+    folder: Path
+    sides: Sides
+    is_float: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is sought: the highest capacity, or with `max_latency_s` the highest rate within it. What takes more than
+    `memory_bytes` is out."""
+
+    max_latency_s: float | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class Tries:
+    """The ways that were measured, in a process that holds them open. `root` takes a folder for each."""
+
+    bench: Bench
+    models: Mapping[str, Delivered]
+    root: Path
+    goal: Goal
+    effort: Effort
+    run_s: float
+    tell: Callable[[int, int], None] | None = None
+    folders: dict[Choice, Path] = field(default_factory=dict)
+    memory: dict[Choice, int] = field(default_factory=dict)
+    bursts: dict[Choice, list[Burst]] = field(default_factory=dict)
+
+    def folder(self, choice: Choice) -> Path:
+        """The folder of a model in a way."""
+        if choice not in self.folders:
+            self.folders[choice] = self.root / str(len(self.folders))
+            write_in_way(self.folders[choice], self.models[choice.model].folder, choice.way)
+        return self.folders[choice]
+
+    def measure(self, choices: Sequence[Choice]) -> dict[Choice, float]:
+        """The values of choices, measured side by side."""
+        for choice in choices:
+            if choice not in self.memory:
+                (self.memory[choice],) = self.bench.open([self.folder(choice)])
+        folders = [self.folder(choice) for choice in choices]
+        results = self.bench.closed_loop(folders, self.effort.burst_of(self.run_s), self.effort.rounds)
+        self.bursts |= dict(zip(choices, results, strict=True))
+        return {choice: self.value(choice) for choice in choices}
+
+    def value(self, choice: Choice) -> float:
+        """Items or requests per second; 0 if the choice is out."""
+        if self.goal.memory_bytes is not None and self.memory[choice] > self.goal.memory_bytes:
+            return 0.0
+        if self.goal.max_latency_s is None:
+            return self.capacity(choice)
+        return highest_rate(self.service(choice), choice.way, self.goal.max_latency_s)
+
+    def capacity(self, choice: Choice) -> float:
+        """Items per second."""
+        return median(burst.per_s for burst in self.bursts[choice])
+
+    def service(self, choice: Choice) -> Service:
+        """The runs of a choice, and of the same with fewer items joined where these were measured."""
+        return service_of({other: bursts for other, bursts in self.bursts.items() if _sized(other, choice)})
+
+    def tried(self) -> list[TriedWay]:
+        """All that was measured."""
+        return [self._tried(choice) for choice in self.bursts]
+
+    def _tried(self, choice: Choice) -> TriedWay:
+        runs = [run for burst in self.bursts[choice] for run in burst.runs]
+        rate = None if self.goal.max_latency_s is None else self.value(choice)
+        runtime, capacity = self.models[choice.model].runtime, self.capacity(choice)
+        latency_s = float(np.percentile(runs, PERCENTILE))
+        return TriedWay(choice.model, runtime, choice.way, capacity, rate, latency_s, self.memory[choice])
+
+
+def _sized(one: Choice, other: Choice) -> bool:
+    """Whether two choices differ in nothing but how many items they join, the first in no more than the second."""
+    size = other.way.joined
+    return one.way.joined <= size and Choice(one.model, _joining(one.way, size)) == other
+
+
+def _joining(way: Way, items: int) -> Way:
+    return Way(way.threads, way.at_once, items, way.spinning, way.shared)
+
+
+def service_of(bursts: Mapping[Choice, Sequence[Burst]]) -> Service:
+    """The runs of choices by how many items they join."""
+    return Service({
+        choice.way.joined: [run for burst in some for run in burst.runs] for choice, some in bursts.items()
+    })  # fmt: skip
+
+
+def choose(tries: Tries) -> list[Choice]:
+    """The choices that were measured and are not out, best first: ways of the float models are climbed, then the other
+    models are tried in the best of these, and climb on from there."""
+    end_s = time.perf_counter() + tries.effort.seconds
+    sides = {name: model.sides for name, model in tries.models.items()}
+    first = tries.effort.seconds
+
+    def measure(choices: Sequence[Choice]) -> dict[Choice, float]:
+        left_s = end_s - time.perf_counter()
+        if tries.bursts and left_s <= 0.0:
+            return {}
+        if tries.tell is not None:
+            tries.tell(int(100 * (1.0 - max(0.0, left_s) / first)), 100)
+        return tries.measure(choices)
+
+    floats = [model for model in tries.models.values() if model.is_float]
+    others = [model for model in tries.models.values() if not model.is_float]
+    known: dict[Choice, float] = {}
+    if floats:
+        # Half of the time at most, so that the models that may be faster still get theirs.
+        end_s -= 0.5 * tries.effort.seconds if others else 0.0
+        known = climb([Choice(model.name, way) for model in floats for way in model.sides.starts()], measure, sides)
+        end_s += 0.5 * tries.effort.seconds if others else 0.0
+    starts = [Choice(model.name, way) for model in others for way in _ways_for(model, known, tries.models)]
+    if others:
+        known = climb(starts, measure, sides, known)
+    return [choice for choice in best_of(known, len(known)) if known[choice] > 0.0]
+
+
+def _ways_for(model: Delivered, known: Mapping[Choice, float], models: Mapping[str, Delivered]) -> list[Way]:
+    """The best ways of float in the runtime of a model, or where that has none, in any."""
+    package = model.runtime.split("-")[0]
+    same = {choice: value for choice, value in known.items() if models[choice.model].runtime.split("-")[0] == package}
+    ranked = best_of(same or known, len(known))
+    ways = [choice.way for choice in ranked if choice.way.joined == 1 or model.sides.joined]
+    return ways[:_BEST] or model.sides.starts()

@@ -1,0 +1,130 @@
+"""Confirm a way: its capacity and its rate over fresh openings, beside the source model as users of ONNX Runtime run
+it. What selected it is not reported."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from pathlib import Path
+from statistics import fmean, median, stdev
+
+import numpy as np
+
+from taglio.confirm.speedup import COVERAGE
+from taglio.runtimes.way import Way
+from taglio.student import t_quantile
+from taglio.ways.bench import Bench, Burst
+from taglio.ways.loaded import loaded
+from taglio.ways.replay import KEPT, PERCENTILE, Service, highest_rate
+from taglio.ways.result import Figure, Load
+
+# Shares of the capacity at which latencies are reported: above, those of few requests say little.
+LOADS = (0.5, 0.7, 0.8)
+# A rate that a real load does not confirm is lowered by this factor, at most so many times.
+_LOWER, _TIMES = 0.95, 4
+# Requests that tell the latency of 19 of 20.
+_REQUESTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A model in a way, in a `folder` for each number of items joined in a run, the largest of which is the way's."""
+
+    way: Way
+    folders: dict[int, Path]
+
+    @property
+    def folder(self) -> Path:
+        """That of the way itself."""
+        return self.folders[self.way.joined]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opening:
+    """What each model did in one opening of all, by how many items it joined: bursts in the order of the rounds."""
+
+    bursts: tuple[dict[int, list[Burst]], ...]
+
+    def per_s(self, model: int, way: Way) -> float:
+        """Items per second of a model."""
+        return median(burst.per_s for burst in self.bursts[model][way.joined])
+
+    def ratio(self, one: tuple[int, Way], other: tuple[int, Way]) -> float:
+        """How many times the capacity of the second model the first one has, by rounds that ran side by side."""
+        first, second = (self.bursts[model][way.joined] for model, way in (one, other))
+        return exp(median(log(a.per_s / b.per_s) for a, b in zip(first, second, strict=True)))
+
+    def service(self, model: int) -> Service:
+        """The runs of a model."""
+        return Service({
+            items: [run for burst in bursts for run in burst.runs] for items, bursts in self.bursts[model].items()
+        })  # fmt: skip
+
+
+def opening(bench: Bench, models: Sequence[Sized], seconds: float, rounds: int) -> Opening:
+    """Open all models afresh, and measure them in bursts of `seconds`."""
+    bench.close()
+    folders = [(index, items, folder) for index, model in enumerate(models) for items, folder in model.folders.items()]
+    bench.open([folder for _, _, folder in folders])
+    results = bench.closed_loop([folder for _, _, folder in folders], seconds, rounds)
+    bursts: tuple[dict[int, list[Burst]], ...] = tuple({} for _ in models)
+    for (index, items, _), measured in zip(folders, results, strict=True):
+        bursts[index][items] = measured
+    return Opening(bursts)
+
+
+def figure(values: Sequence[float]) -> Figure:
+    """The geometric mean with the ends of its interval, by Student's t over openings."""
+    logs = [log(value) for value in values]
+    middle, count = fmean(logs), len(logs)
+    reach = t_quantile(0.5 * (1.0 + COVERAGE), count - 1) * stdev(logs) / count**0.5
+    return Figure(exp(middle), exp(middle - reach), exp(middle + reach))
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The rate that a load confirmed, and the latency of 19 of 20 requests at it. `p95_s` None: it was not confirmed,
+    for the reason `why`."""
+
+    rate: Figure
+    p95_s: float | None
+    why: str = ""
+
+
+def rate_of(openings: Sequence[Opening], model: int, way: Way, limit_s: float) -> Figure | None:
+    """The highest rate within a limit on latency, by replaying arrivals over the runs of each opening; None if a single
+    run breaks the limit."""
+    rates = [highest_rate(there.service(model), way, limit_s, seed) for seed, there in enumerate(openings)]
+    return None if min(rates) <= 0.0 else figure(rates)
+
+
+def kept_rate(bench: Bench, folder: Path, replayed: Figure, limit_s: float, seconds: float) -> Kept:
+    """The replayed rate as a real load confirms it, within so many seconds: requests that come at random at that rate,
+    or at a lower one, until 19 of 20 are answered within 0.9 of the limit."""
+    rate, until = replayed, time.perf_counter() + seconds
+    for _ in range(_TIMES):
+        left_s = until - time.perf_counter()
+        if _REQUESTS / rate.value > left_s:
+            why = f"{_REQUESTS:,} requests at {rate.value:.3g}/s take {_REQUESTS / rate.value:.0f} s"
+            return Kept(rate, None, f"the rate under a real load: {why}")
+        took = bench.open_loop(folder, rate.value, _REQUESTS)
+        p95_s = float(np.percentile(took, PERCENTILE))
+        if p95_s <= KEPT * limit_s:
+            return Kept(rate, p95_s)
+        rate = Figure(_LOWER * rate.value, _LOWER * rate.low, _LOWER * rate.high)
+    return Kept(rate, None, f"the rate under a real load: 19 of 20 requests took {p95_s * 1e3:.3g} ms")
+
+
+def under_loads(
+    bench: Bench, folder: Path, capacity_per_s: float, seconds: float, tell: Callable[[], None]
+) -> tuple[tuple[Load, ...], str]:
+    """Latencies at shares of a capacity that was measured just before, and what did not fit into the time."""
+    until, found = time.perf_counter() + seconds, list[Load]()
+    for index, share in enumerate(LOADS):
+        left_s = (until - time.perf_counter()) / (len(LOADS) - index)
+        per_s = share * capacity_per_s
+        if per_s * left_s < 100:
+            return tuple(found), f"latency under load: {per_s:.3g} requests/s are too few in {left_s:.0f} s"
+        found.append(loaded(bench, folder, per_s, share, left_s))
+        tell()
+    return tuple(found), ""
