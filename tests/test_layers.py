@@ -28,6 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("components",),
     ("deploy",),
     ("confirm",),
+    ("ways",),
     ("run",),
     ("compare",),
     ("flow",),

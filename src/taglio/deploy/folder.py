@@ -9,6 +9,7 @@ import msgspec
 from taglio import artifact, weights
 from taglio.deploy.verify import MANIFEST
 from taglio.errors import BadArtifact, one_line
+from taglio.runtimes.way import Way
 
 _AGAIN = "run taglio build again"
 
@@ -30,13 +31,15 @@ class DeliveredPart:
 
 @dataclass(frozen=True, slots=True)
 class DeliveredModel:
-    """A delivered folder. `components` are in running order; `sha256` has the hash of every model and settings file."""
+    """A delivered folder. `components` are in running order; `sha256` has the hash of every model and settings file.
+    `way` is None where deploy.json names none: one run at a time."""
 
     folder: Path
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     components: tuple[DeliveredPart, ...]
     sha256: Mapping[str, str]
+    way: Way | None = None
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -64,6 +67,7 @@ class _Manifest(msgspec.Struct):
     outputs: tuple[str, ...]
     components: tuple[DeliveredPart, ...]
     sha256: dict[str, str]
+    way: Way | None = None
 
 
 def read(folder: Path) -> DeliveredModel:
@@ -95,4 +99,4 @@ def described(folder: Path) -> DeliveredModel:
             raise BadArtifact(f"{path}: file {name} lies outside the folder: {_AGAIN}")
         if name not in manifest.sha256:
             raise BadArtifact(f"{path}: file {name} has no hash: {_AGAIN}")
-    return DeliveredModel(folder, manifest.inputs, manifest.outputs, manifest.components, manifest.sha256)
+    return DeliveredModel(folder, manifest.inputs, manifest.outputs, manifest.components, manifest.sha256, manifest.way)
