@@ -343,10 +343,10 @@ OPTIONS: dict[str, Facts] = {
     "--runs": option("number of timed runs (default 100, fewer of a slow model)", type=positive),
     "--steps": option("for a model with --state: time N steps of one session instead", type=positive, metavar="N"),
     "--load": option(
-        "put deploy/ under load instead: measure its capacity, then its latency while requests come at random, at this "
-        "share of the capacity or at this rate (at most 60 s)",
+        "put deploy/ under load instead (at most 60 s): measure its capacity, then its latency while requests come at "
+        "random, at a share of the capacity such as 80%% or at a rate such as 200/s",
         type=demand,
-        metavar="80%%|200/s",
+        metavar="LOAD",
     ),
     "--stream": option("with --cluster: keep several requests in flight to measure throughput", **_FLAG),
 }
