@@ -42,6 +42,13 @@ def shown(report: LoadReport) -> dict[str, list[str]]:
     return {str(row[0]): [str(cell).replace("\u00a0", " ") for cell in row[1:]] for row in table.rows}
 
 
+@pytest.fixture(autouse=True)
+def brief_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three seconds instead of a minute."""
+    monkeypatch.setattr("taglio.flow.load._SECONDS", 3.0)
+    monkeypatch.setattr("taglio.flow.load._BURST_S", 0.1)
+
+
 def test_a_share_of_the_capacity(digits_staged: Staged) -> None:
     report = load(digits_staged.folder, Demand(share=0.5))
     assert report.load.share == 0.5
@@ -49,19 +56,12 @@ def test_a_share_of_the_capacity(digits_staged: Staged) -> None:
     assert 1 <= len(report.bursts_per_s) <= 5
     assert min(report.bursts_per_s) <= report.capacity_per_s <= max(report.bursts_per_s)
     assert report.promised is None
-    assert report.load.p95_s is not None
-    assert report.load.p50_s <= report.load.p95_s
-    assert list(shown(report)) == [
-        "capacity",
-        "requests at random",
-        "p50",
-        "p95",
-        *(["p99"] if report.load.p99_s else []),
-    ]
+    assert (report.load.p95_s is None) == (report.load.requests < 1000)
+    assert report.load.p50_s > 0.5 / report.capacity_per_s  # a single run at a time
+    assert [*shown(report)][:3] == ["capacity", "requests at random", "p50"]
 
 
-def test_few_requests_leave_percentiles_out_and_say_so(digits_staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taglio.flow.load._SECONDS", 4.0)
+def test_few_requests_leave_percentiles_out_and_say_so(digits_staged: Staged) -> None:
     ran = taglio("run", digits_staged.folder, "--load", "20/s")
     assert ran.code == 0, ran.err
     assert "p50" in ran.out
@@ -72,7 +72,7 @@ def test_few_requests_leave_percentiles_out_and_say_so(digits_staged: Staged, mo
 def test_a_rate_above_the_capacity_is_run_and_said_to_be_one(digits_staged: Staged) -> None:
     printed = taglio("run", digits_staged.folder, "--load", "1000000/s", "--json").json()
     assert printed["load"]["share"] > 1.0
-    assert printed["load"]["requests"] == 5000
+    assert 5 <= printed["load"]["requests"] <= 5000
     assert "times the capacity: the queue grows as long as they come" in printed["notes"][0]
 
 

@@ -8,25 +8,25 @@ import numpy as np
 import pytest
 
 from taglio.deploy.write import Answered, write_samples, write_source
-from taglio.embedded import digits_data, digits_model
 from taglio.errors import MeasurementFailed
+from taglio.model.load import load as load_network
 from taglio.ways.bench import Bench
 from taglio.ways.loaded import load_of, loaded
+from tests.end_to_end.command import Case
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded model as users of ONNX Runtime run it."""
+def folder(tiny: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that takes a moment."""
     folder = tmp_path_factory.mktemp("source")
-    write_source(folder, digits_model(), ["image"], ["logits"], 1)
+    write_source(folder, tiny.model, ["x"], load_network(tiny.model).outputs, 1)
     return folder
 
 
 @pytest.fixture(scope="module")
-def bench(folder: Path) -> Iterator[Bench]:
+def bench(folder: Path, tiny: Case) -> Iterator[Bench]:
     """A process that holds it open."""
-    with np.load(digits_data()) as arrays:
-        write_samples(folder / "samples", [Answered({"image": arrays["image"][:1]}, {})])
+    write_samples(folder / "samples", [Answered({"x": np.load(tiny.data)[:1]}, {})])
     with Bench(folder / "samples") as bench:
         bench.open([folder])
         yield bench
@@ -51,7 +51,6 @@ def test_a_request_on_which_the_model_fails_has_no_latency() -> None:
 def test_requests_take_longer_as_they_come_faster(bench: Bench, folder: Path) -> None:
     ((burst,),) = bench.closed_loop([folder], 0.3, 1)
     calm, crowded = (loaded(bench, folder, share * burst.per_s, share, 1.0) for share in (0.2, 2.0))
-    assert calm.requests < 5000
     assert calm.p50_s < crowded.p50_s
     assert (crowded.share, crowded.per_s) == (2.0, 2.0 * burst.per_s)
 

@@ -13,12 +13,13 @@ _SAME_SHARE = 0.005
 def load_report(report: LoadReport) -> list[Part]:
     """The way, the capacity, and the latencies, with those promised where optimize chose the way for a rate."""
     load = report.load
+    promised = {} if report.promised is None else _promises(report.promised, load)
+    latencies = {name: ms(value) for name, value in _latencies(load).items() if value is not None or name in promised}
     measured = {
         "capacity": _per_s(report.capacity_per_s),
         "requests at random": f"{load.requests:,} at {_per_s(load.per_s)} ({percent(load.share)} of the capacity)",
-        **{name: ms(value) for name, value in _latencies(load).items() if value is not None},
+        **latencies,
     }
-    promised = {} if report.promised is None else _promises(report.promised, load)
     head = ["", "measured", *(["promised"] if promised else [])]
     rows = [[name, text, *([promised.get(name, "")] if promised else [])] for name, text in measured.items()]
     notes = [Text(f"Note: {note}.", "note") for note in report.notes]
