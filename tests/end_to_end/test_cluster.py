@@ -139,7 +139,7 @@ def test_refusals_are_one_line(workspace: Path, cluster: Path) -> None:
     )
     refused(taglio("plan", workspace, "--cluster", cluster, *QUICK, "--with-model", "x,speed=3"), "rate=5")
     refused(taglio("plan", workspace, "--cluster", cluster, *QUICK, "--what-if", "more"), '"more"', "no int8")
-    refused(taglio("plan", workspace, "--cluster", cluster, *QUICK, "--max-latency-ms", 1e-6), "latency", code=3)
+    refused(taglio("plan", workspace, "--cluster", cluster, *QUICK, "--max-latency", "1us"), "latency", code=3)
     cluster.write_text(TEXT.replace('profile = "profile.json"', ""))
     refused(taglio("plan", workspace, "--cluster", cluster, *QUICK), "has no profile", "scale =")
 

@@ -31,7 +31,7 @@ def optimize(options: argparse.Namespace) -> Shown:
         from taglio.cli import clusters
 
         return clusters.optimize(options)
-    asked = arguments(options, ("scenario", "objective"))
+    asked = arguments(options, ("scenario",))
     result, manifest, delivered = stages.optimize(options.out, options.model, options.data, **asked)
     assert result.table is not None, "optimize always sets it"
     lacks = offer(lambda: page.write(options.out, material.of_result(options.out, result, manifest)))

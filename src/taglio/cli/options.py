@@ -67,6 +67,15 @@ def _number(text: str) -> float:
     return value
 
 
+def duration(text: str) -> float:
+    """Parse a time such as 50ms or 0.5s; returns seconds."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d*)?) *(us|ms|s)", text.strip().lower())
+    value = 0.0 if match is None else float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2]]
+    if value <= 0.0:
+        raise argparse.ArgumentTypeError(f"{text} is not a time with its unit: give 50ms or 0.5s")
+    return value
+
+
 def thread_count(text: str) -> int:
     """Parse a number of threads, limited to a sensible maximum: starting a hundred thousand takes minutes."""
     value, cores = positive(text), available_cores()
@@ -258,7 +267,11 @@ OPTIONS: dict[str, Facts] = {
     "--scheme": option(
         "int8 scheme such as qdq-u8s8-asym-pc, or auto: measure several for --max-error", default="auto"
     ),
-    "--threads": option("threads per session (default: all cores that this process may use)", type=thread_count),
+    "--threads": option(
+        "threads of a run (default: for optimize one, half or all of the cores that this process may use, whichever is "
+        "fastest; else all)",
+        type=thread_count,
+    ),
     "--spinning": option("let ONNX Runtime threads spin (dedicated machine)", **_FLAG),
     "--optimization": option(
         "ONNX Runtime graph optimisation level (default all)", choices=("basic", "extended", "all"), default="all"
@@ -297,7 +310,9 @@ OPTIONS: dict[str, Facts] = {
     "--with-model": option(
         "place another model on the same devices (repeatable)", **_LIST, metavar="OUT,rate=5,max-error=1%"
     ),
-    "--max-latency-ms": option("limit on predicted latency", type=milliseconds, dest="max_latency_s", metavar="MS"),
+    "--max-latency": option(
+        "limit on the predicted latency, such as 50ms", type=duration, dest="max_latency_s", metavar="TIME"
+    ),
     "--max-energy-j": option("limit on energy per request, in joules", type=positive_float, metavar="J"),
     "--min-rate": option(
         "lowest request rate that the plan must sustain, per second",

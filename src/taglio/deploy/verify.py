@@ -86,9 +86,7 @@ class Callers:
         self.model = DeployedModel(folder)
         self._waiting: deque[tuple[Mapping[str, Any], Future[dict[str, Any]]]] = deque()
         self._changed, self._closed = threading.Condition(), False
-        self._threads = [
-            threading.Thread(target=self._work, daemon=True) for _ in range(self.model.way["at_once"])
-        ]
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(self.model.way["at_once"])]
         for thread in self._threads:
             thread.start()
 

@@ -25,8 +25,8 @@ from taglio.errors import BadArtifact, one_line
 from taglio.model.captures import graphs
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.session import Exported, export, in_way
-from taglio.scratch import scratch
 from taglio.runtimes.way import Way
+from taglio.scratch import scratch
 
 README, VERIFY, SAMPLES_FOLDER = "README.md", "verify.py", "samples"
 # Triton's load generator reads such a file with --input-data.

@@ -244,7 +244,7 @@ def _speed(record: _Record, work: Work | None, *, same_processor: bool, progress
         model, base = record.folder / FLOAT_MODEL, "the source model is gone: raced beside float32.onnx"
     inputs = raced_inputs(work) if work is not None else _inputs_like(record, model)
     delivered, setup = record.delivered, record.setup
-    source = Source(model, delivered.inputs, delivered.outputs, setup.threads, setup.run_s)
+    source = Source(model, delivered.inputs, delivered.outputs, setup.threads_of_source, setup.run_s)
     try:
         if rate is not None:
             capacity = _capacity_beside(source, record, inputs, progress)

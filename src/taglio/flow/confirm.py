@@ -9,6 +9,7 @@ from typing import Self
 
 import onnx
 
+from taglio.components.build import Manifest
 from taglio.confirm.race import USUAL, Patience, Race, compared, confirm
 from taglio.confirm.speedup import Speedup
 from taglio.data.dataset import Sample, chosen, spread
@@ -84,7 +85,7 @@ class _Deliveries:
             make_room(work.memory_bytes)
             self._base, samples = stack.enter_context(scratch()), stack.enter_context(scratch())
             inputs = [spec.name for spec in work.inputs]
-            write_source(self._base, work.source, inputs, work.outputs, work.setup.threads)
+            write_source(self._base, work.source, inputs, work.outputs, work.setup.threads_of_source)
             write_samples(samples, [Answered(sample, {}) for sample in raced_inputs(work)])
             self._race = stack.enter_context(Race(Path(verify.__file__), samples))
             self._stack = stack.pop_all()
@@ -110,12 +111,18 @@ class _Deliveries:
     def _folder(self, plan: Plan) -> Path:
         key = f"{plan.fingerprint()} {plan.runtime}"
         if key not in self._folders:
-            built, options = assemble(self._work, plan), self._work.setup.options(plan.runtime)
             folder = self._stack.enter_context(scratch())
             with scratch() as components:
-                write(folder, components, built.write(components), options, ())
+                write_plan(self._work, plan, folder, components)
             self._folders[key] = folder
         return self._folders[key]
+
+
+def write_plan(work: Work, plan: Plan, folder: Path, components: Path) -> Manifest:
+    """Write a plan as it is delivered to `folder`, one run at a time, from its `components`."""
+    manifest = assemble(work, plan).write(components)
+    write(folder, components, manifest, work.setup.options(plan.runtime), ())
+    return manifest
 
 
 @dataclass(frozen=True, slots=True)

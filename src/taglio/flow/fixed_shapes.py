@@ -58,7 +58,7 @@ def _float_ratios(work: Work, shapes: dict[str, Shape]) -> dict[str, float]:
     ports = tuple(spec.name for spec in work.inputs), work.outputs
     with scratch() as folder:
         base, samples, path = folder / "base", folder / "samples", folder / "fixed.onnx"
-        write_source(base, work.source, *ports, work.setup.threads)
+        write_source(base, work.source, *ports, work.setup.threads_of_source)
         write_samples(samples, [Answered(sample, {}) for sample in raced_inputs(work)])
         artifact.write_model(path, as_written(work.source, shapes, requantize=work.setup.requantize).proto)
         folders = [folder / name for name in runtimes]

@@ -11,6 +11,7 @@ from taglio import weights
 from taglio.arguments import positive
 from taglio.confirm import race
 from taglio.confirm.race import Patience
+from taglio.confirm.speedup import Speedup
 from taglio.deploy.processor_needs import unsafe_processors
 from taglio.error.doubts import deciding_steps, nothing_changed, saturating_sums
 from taglio.error.runtime_part import left_for_int8
@@ -33,7 +34,10 @@ from taglio.flow.outcome import Outcome, Point, Variant, drift_since
 from taglio.flow.places import studied
 from taglio.flow.plan import Decision, best_so_far, decide, float_stays
 from taglio.flow.profile import AUTO, profiles, read_scheme
+from taglio.flow.rate import Patience as RatePatience
+from taglio.flow.rate import rated
 from taglio.flow.result import Result, result_of
+from taglio.flow.running import LATENCY, Running, in_way, running
 from taglio.flow.screen import Screened, screen
 from taglio.flow.stopping import STOPPED, TimeIsUp, Watched
 from taglio.flow.work import Work
@@ -50,6 +54,8 @@ from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.openvino import MIXED
+from taglio.ways.choose import Effort
+from taglio.ways.result import Rate
 
 # What stages take at effort 1, roughly, by which a time limit is divided; the share of it that no effort changes
 # (opening sessions, calibration); and the least effort.
@@ -60,6 +66,8 @@ _LEAST_RACE_S, _INTERRUPTED_S = 5.0, 5.0
 # Of a time limit, the share that is kept for timing the best so far, the race and the delivery, in seconds between two
 # bounds; and what the delivery takes.
 _RESERVED, _LEAST_RESERVED_S, _MOST_RESERVED_S, _DELIVERY_S = 0.35, 10.0, 40.0, 4.0
+# The search over ways has at least this share of its usual time.
+_LEAST_WAYS = 0.1
 # Seconds for the fastest plan without a limit on its error.
 _BOUND_S = 2.0
 # A model of which only so many sessions may be opened in a stage is large; another is slow.
@@ -79,6 +87,8 @@ def optimize(
     confidence: float = 0.9,
     effort: float = 1.0,
     time_limit_s: float | None = None,
+    objective: str = LATENCY,
+    max_latency_s: float | None = None,
     progress: Progress | None = None,
     **settings: Any,
 ) -> Result:
@@ -91,8 +101,11 @@ def optimize(
     such as {"ctc": 0.01}; the first one, in this order, steers the plan, unless `metric` names another. Blocks that
     match a pattern in `keep_float` stay float, those in `force_int8` become int8. `scheme` is the int8 form ("auto":
     the best of several), `effort` scales the time given to measuring; `time_limit_s` lowers it, stage by stage, to
-    finish within so many seconds (what each stage needs at least may exceed them). `progress` is called with what is
-    done, how much of it is done, and the total.
+    finish within so many seconds (what each stage needs at least may exceed them). `objective` "rate" seeks the most
+    items per second instead of the shortest run, over threads, runs at once and items joined in a run; with
+    `max_latency_s` the highest rate of requests at which 19 of 20 are answered within 0.9 of it. Without `threads`, a
+    run has one, half of the cores or all, whichever is fastest. `progress` is called with what is done, how much of it
+    is done, and the total.
 
     The plan keeps the limit on all held-out inputs and is the fastest finalist, timed beside float and all-int8; if no
     int8 plan is both, the result is the float model. Raises Infeasible if blocks that are forced into int8 break the
@@ -104,16 +117,18 @@ def optimize(
     """
     clock = _Clock(positive("effort", effort), inf if time_limit_s is None else positive("time_limit_s", time_limit_s))
     wanted, user = read_scheme(scheme), refuse_no_limit(user_limits(max_error, min_score, max_drop))
+    way = running(objective, max_latency_s, None if isinstance(model, Work) else settings)
     if isinstance(model, Work):
         if data is not None or settings:
             raise BadOption("`model` is already opened: give `data` and settings to taglio.Model instead")
         work = model
     else:
         user, settings = steered(user, settings)
-        work = Model(model, data, **settings)
+        # Of a run for a rate, one thread is usually best: more run at once.
+        work = Model(model, data, **({"threads": 1} if way.rate else {}) | settings)
     so_far = _SoFar()
     watched = Watched(progress, so_far.text)
-    work = work.telling(watched)
+    work, threads_remark = way.begun(work.telling(watched))
     limits = limits_for(work, user, keep_float, force_int8)
     assert limits.max_error is not None, "a limit was given"
     refuse_constant_outputs(work)
@@ -128,15 +143,14 @@ def optimize(
         watched.end_s = inf
         search = _stopped(so_far.screened, so_far.profile, limits, clock)
     watched.end_s = inf
-    settled, screened = search.work, search.screened
-    patience = clock.patience(_INTERRUPTED_S if interrupted else inf)
-    decision, confirmation = _confirmed(settled, search.decision, limits, patience)
+    ended = _ended(search, limits, replace(way, threads=way.threads and not interrupted), clock, threads_remark)
+    settled, screened, decision = ended.work, search.screened, ended.decision
     clock.lap("confirm")
     built = assemble(settled, decision.plan)
     clock.lap("build")
     notes = (
-        *confirmation.remarks,
-        *filter(None, [fixed_shapes_line(work, confirmation.speedup)]),
+        *ended.remarks,
+        *filter(None, [fixed_shapes_line(work, ended.speedup)]),
         *filter(None, [screened.note, search.why_float]),
         *search.doubts,
         *of_answers(decision.answers, decision.winner, limits, settled.data.held_out.labels),
@@ -157,13 +171,16 @@ def optimize(
         places=rows if work.setup.runtime == AUTO else (),
         curve=search.curve,
         costly=costly(decision.error),
-        speedup=confirmation.speedup,
+        speedup=ended.speedup,
         interrupted=interrupted,
+        rate=ended.rate,
     )
     outcome = replace(outcome, drift=drift_since(decision.profile, outcome))
     settled.kept.forget("switchable")
     settled.kept.forget("answers")
-    setup = replace(work.setup, bfloat16=settled.setup.bfloat16, instead=settled.setup.instead)
+    ours = settled.setup
+    setup = replace(work.setup, bfloat16=ours.bfloat16, instead=ours.instead, source_threads=ours.source_threads)
+    setup = in_way(setup, ours.way)
     later = settled.but(setup=setup)
     return result_of(later, wanted, decision.profile, decision.error, decision.plan, built, outcome)
 
@@ -284,6 +301,31 @@ def _float_stays(screened: Screened, profile: Profile, limits: Limits, why: str,
     doubts = doubts_without_study(work, profile)
     clock.lap("plan")
     return _Search(work, screened, decision, doubts, why_float=why)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ended:
+    """What is delivered: the decision after the race or the search over ways, and what was confirmed of it."""
+
+    work: Work
+    decision: Decision
+    speedup: Speedup | None
+    rate: Rate | None
+    remarks: tuple[str, ...]
+
+
+def _ended(search: _Search, limits: Limits, way: Running, clock: "_Clock", threads_remark: str) -> _Ended:
+    """Confirm what the search decided, run as the user asks. `threads_remark` is on the threads that it was measured
+    with."""
+    patience = clock.patience(_INTERRUPTED_S if search.why_float == STOPPED else inf)
+    if way.rate is None:
+        work, threads_remark = way.fitted(search.work, search.decision.plan, threads_remark)
+        decision, confirmation = _confirmed(work, search.decision, limits, patience)
+        remarks = (*confirmation.remarks, *filter(None, [threads_remark]))
+        return _Ended(work, decision, confirmation.speedup, None, remarks)
+    found = rated(search.work, search.decision, limits, way.rate, clock.rate_patience(patience))
+    work = search.work.but(setup=in_way(search.work.setup, found.rate.way))
+    return _Ended(work, found.decision, None, found.rate, found.remarks())
 
 
 def _confirmed(work: Work, decision: Decision, limits: Limits, patience: Patience) -> tuple[Decision, Confirmed]:
@@ -471,6 +513,12 @@ class _Clock:
         usual = race.USUAL
         left_s = min(most_s, max(_LEAST_RACE_S, self._limit_s - sum(self.laps.values()) - _DELIVERY_S))
         return replace(usual, seconds=min(usual.seconds, left_s), slow_seconds=min(usual.slow_seconds, left_s))
+
+    def rate_patience(self, usual: Patience) -> RatePatience:
+        """How long the search over ways and their confirmation may take, where a race may take as long as `usual`."""
+        share = usual.seconds / race.USUAL.seconds * min(1.0, max(_LEAST_WAYS, self._effort))
+        effort, whole = Effort(), RatePatience()
+        return replace(whole, effort=replace(effort, seconds=share * effort.seconds), seconds=share * whole.seconds)
 
     def lap(self, stage: str) -> None:
         now = time.perf_counter()

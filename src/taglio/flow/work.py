@@ -87,7 +87,8 @@ class Setup:
     what is planned instead of a source that breaks the error limit as ONNX Runtime computes it (instead.py), or "".
     `portable` allows only forms that every processor computes alike: no sums that may saturate, no bfloat16.
     `limit_on` is what the limits bound: the error of all inputs together, or of every single one. `at_once` and
-    `joined` belong to the way in which the result is delivered, with `threads` and `spinning`.
+    `joined` belong to the way in which the result is delivered, with `threads` and `spinning`. `source_threads` are
+    those with which the source model is raced; 0: `threads`.
     """
 
     model: str
@@ -113,6 +114,7 @@ class Setup:
     limit_on: str = POOL
     at_once: int = 1
     joined: int = 1
+    source_threads: int = 0
 
     def check(self) -> None:
         """Raise ValueError for settings that no stage accepts."""
@@ -136,6 +138,11 @@ class Setup:
         )
         require(self.memory_bytes is None or self.memory_bytes > 0, "`memory_limit` must be above 0")
         require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "`shapes`: sizes must not be negative")
+
+    @property
+    def threads_of_source(self) -> int:
+        """The threads with which the source model is raced."""
+        return self.source_threads or self.threads
 
     @property
     def way(self) -> Way:

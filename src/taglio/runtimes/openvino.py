@@ -20,8 +20,8 @@ from taglio.runtimes.openvino_fusions import read_fused
 from taglio.runtimes.openvino_marks import MarkedModel
 from taglio.runtimes.openvino_parts import Part, parts_of
 from taglio.runtimes.openvino_words import complaint, without_sources
-from taglio.scratch import scratch
 from taglio.runtimes.way import Way
+from taglio.scratch import scratch
 
 NAME = "openvino"
 BF16 = "openvino-bf16"

@@ -28,10 +28,10 @@ class Way:
 
     def __str__(self) -> str:
         """Such as `2 runs at once, 1 thread each, up to 4 items joined`."""
+        threads = plural(self.threads, "thread")
         if self.at_once == 1:
-            text = f"1 run at a time, {plural(self.threads, 'thread')}"
+            text = f"1 run at a time, {threads}"
         else:
-            pool = f"{plural(self.threads, 'thread')} for all" if self.shared else f"{plural(self.threads, 'thread')} each"
-            text = f"{self.at_once} runs at once, {pool}"
+            text = f"{self.at_once} runs at once, {threads} {'for all' if self.shared else 'each'}"
         joined = f", up to {self.joined} items joined" if self.joined > 1 else ""
         return text + joined + (", spinning" if self.spinning else "")

@@ -1,3 +1,3 @@
-"""Ways of running a delivered model: threads of a run, runs at once, items joined in a run. A folder in deploy/'s format
-and a number of cores come in; the way with the highest rate goes out, and what it was measured to do. Nothing here
+"""Ways of running a delivered model: threads of a run, runs at once, items joined in a run. Folders in deploy/'s format
+and a number of cores come in; the way with the highest rate goes out, with what it was measured to do. Nothing here
 plans forms or changes a model."""

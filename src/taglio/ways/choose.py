@@ -9,6 +9,7 @@ from statistics import median
 import numpy as np
 
 from taglio.deploy.write import write_in_way
+from taglio.errors import MeasurementFailed
 from taglio.runtimes.way import Way
 from taglio.ways.bench import Bench, Burst
 from taglio.ways.climb import Choice, Sides, best_of, climb
@@ -17,6 +18,8 @@ from taglio.ways.result import TriedWay
 
 # Of the ways that are best for float, so many are tried with every other model.
 _BEST = 3
+# After so many ways that cannot be opened, and none that can, the model cannot.
+_REFUSALS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +52,15 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is sought: the highest capacity, or with `max_latency_s` the highest rate within it. What takes more than
-    `memory_bytes` is out."""
+    """What is sought: the highest capacity, or with `max_latency_s` the highest rate within it."""
 
     max_latency_s: float | None = None
-    memory_bytes: int | None = None
 
 
 @dataclass(slots=True)
 class Tries:
-    """The ways that were measured, in a process that holds them open. `root` takes a folder for each."""
+    """The ways that were measured, in a process that holds them open. `root` takes a folder for each. A run of the
+    source model takes about `run_s`. What takes more than `memory_bytes` is out."""
 
     bench: Bench
     models: Mapping[str, Delivered]
@@ -66,35 +68,50 @@ class Tries:
     goal: Goal
     effort: Effort
     run_s: float
+    memory_bytes: int | None = None
     tell: Callable[[int, int], None] | None = None
     folders: dict[Choice, Path] = field(default_factory=dict)
     memory: dict[Choice, int] = field(default_factory=dict)
     bursts: dict[Choice, list[Burst]] = field(default_factory=dict)
+    refused: dict[Choice, MeasurementFailed] = field(default_factory=dict)
 
     def folder(self, choice: Choice) -> Path:
         """The folder of a model in a way."""
         if choice not in self.folders:
-            self.folders[choice] = self.root / str(len(self.folders))
+            self.folders[choice] = self.root / f"way-{len(self.folders)}"
             write_in_way(self.folders[choice], self.models[choice.model].folder, choice.way)
         return self.folders[choice]
 
     def measure(self, choices: Sequence[Choice]) -> dict[Choice, float]:
         """The values of choices, measured side by side."""
         for choice in choices:
-            if choice not in self.memory:
-                (self.memory[choice],) = self.bench.open([self.folder(choice)])
-        folders = [self.folder(choice) for choice in choices]
+            if choice not in self.memory and choice not in self.refused:
+                self._open(choice)
+        able = [choice for choice in choices if choice not in self.refused]
+        folders = [self.folder(choice) for choice in able]
         results = self.bench.closed_loop(folders, self.effort.burst_of(self.run_s), self.effort.rounds)
-        self.bursts |= dict(zip(choices, results, strict=True))
-        return {choice: self.value(choice) for choice in choices}
+        self.bursts |= dict(zip(able, results, strict=True))
+        return {choice: self.value(choice) if choice in self.bursts else 0.0 for choice in choices}
+
+    def _open(self, choice: Choice) -> None:
+        try:
+            (self.memory[choice],) = self.bench.open([self.folder(choice)])
+        except MeasurementFailed as error:
+            self.refused[choice] = error
+            if len(self.refused) > _REFUSALS and not self.memory:
+                raise
 
     def value(self, choice: Choice) -> float:
         """Items or requests per second; 0 if the choice is out."""
-        if self.goal.memory_bytes is not None and self.memory[choice] > self.goal.memory_bytes:
+        if self.is_too_large(choice):
             return 0.0
         if self.goal.max_latency_s is None:
             return self.capacity(choice)
         return highest_rate(self.service(choice), choice.way, self.goal.max_latency_s)
+
+    def is_too_large(self, choice: Choice) -> bool:
+        """Whether an open model took more memory than it may."""
+        return self.memory_bytes is not None and self.memory[choice] > self.memory_bytes
 
     def capacity(self, choice: Choice) -> float:
         """Items per second."""

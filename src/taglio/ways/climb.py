@@ -23,8 +23,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What may change in a way: the cores of the machine, whether requests may be `joined`, and whether idle threads
-    can be made to `spin`."""
+    """What may change in a way: the cores of the machine, whether requests may be `joined`, and whether the runtime is
+    ONNX Runtime, whose idle threads can be made to `spin`, and which takes more threads than there are cores."""
 
     cores: int
     joined: bool
@@ -53,7 +53,8 @@ class Sides:
         return [*dict.fromkeys(each for each in found if each != way and self._is_sensible(each))]
 
     def _is_sensible(self, way: Way) -> bool:
-        fits = way.threads <= self.cores and way.used_threads <= _OVER * self.cores
+        over = _OVER if self.spin else 1  # OpenVINO has no more streams than cores
+        fits = way.threads <= self.cores and way.used_threads <= over * self.cores
         return fits and way.joined <= _MOST_JOINED and not (way.spinning and way.threads == 1)
 
 

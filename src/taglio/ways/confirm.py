@@ -2,7 +2,7 @@
 it. What selected it is not reported."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
@@ -115,9 +115,7 @@ def kept_rate(bench: Bench, folder: Path, replayed: Figure, limit_s: float, seco
     return Kept(rate, None, f"the rate under a real load: 19 of 20 requests took {p95_s * 1e3:.3g} ms")
 
 
-def under_loads(
-    bench: Bench, folder: Path, capacity_per_s: float, seconds: float, tell: Callable[[], None]
-) -> tuple[tuple[Load, ...], str]:
+def under_loads(bench: Bench, folder: Path, capacity_per_s: float, seconds: float) -> tuple[tuple[Load, ...], str]:
     """Latencies at shares of a capacity that was measured just before, and what did not fit into the time."""
     until, found = time.perf_counter() + seconds, list[Load]()
     for index, share in enumerate(LOADS):
@@ -126,5 +124,4 @@ def under_loads(
         if per_s * left_s < 100:
             return tuple(found), f"latency under load: {per_s:.3g} requests/s are too few in {left_s:.0f} s"
         found.append(loaded(bench, folder, per_s, share, left_s))
-        tell()
     return tuple(found), ""

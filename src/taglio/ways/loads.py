@@ -20,6 +20,7 @@ import random
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,7 @@ class Loads:
         for folder in request["folders"]:
             before = _resident_bytes()
             callers = self._verify.Callers(folder)
-            model = callers.model
-            joined = model.way["joined"]
-            _at_once([lambda: self._warm(model, joined)] * model.way["at_once"])
+            _at_once([partial(self._warm, callers.model)] * callers.model.way["at_once"])
             self._open[folder] = callers
             memory.append(max(0, _resident_bytes() - before))
         return {"memory": memory}
@@ -111,9 +110,9 @@ class Loads:
         same = [feed for feed in self._feeds if all(feed[name].shape == first[name].shape for name in first)]
         return [first, *(same[(index + more) % len(same)] for more in range(1, joined))]
 
-    def _warm(self, model: Any, joined: int) -> None:
+    def _warm(self, model: Any) -> None:
         for index in range(len(self._feeds)):
-            model.run_joined(self._batch(index, joined))
+            model.run_joined(self._batch(index, model.way["joined"]))
 
     def _burst(self, model: Any, seconds: float) -> tuple[float, list[float]]:
         """Items per second, and the seconds of each run."""
@@ -141,7 +140,7 @@ class Loads:
                 model.run_joined(self._batch(index, joined))
             done.wait()
 
-        _at_once([lambda which=which: call(which) for which in range(count)])  # type: ignore[misc]
+        _at_once([partial(call, which) for which in range(count)])
         return sum(rates), [run for runs in counted for run in runs]
 
 
@@ -152,7 +151,7 @@ def _at_once(calls: list[Any]) -> None:
     def guarded(call: Any) -> None:
         try:
             call()
-        except BaseException as error:  # noqa: BLE001 - raised again by who waits
+        except BaseException as error:
             problems.append(error)
 
     threads = [threading.Thread(target=guarded, args=(call,), daemon=True) for call in calls]

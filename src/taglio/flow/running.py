@@ -1,0 +1,60 @@
+"""How a result is to be run, as the user asks: for the latency of a run or for a rate, with threads that are given or
+chosen. Measures nothing itself."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from taglio.arguments import positive
+from taglio.errors import BadOption, MeasurementFailed
+from taglio.flow.threads import with_threads_of_plan, with_threads_of_source
+from taglio.flow.work import Setup, Work
+from taglio.plan.result import Plan
+from taglio.runtimes.way import Way
+from taglio.ways.choose import Goal
+
+LATENCY, RATE = "latency", "rate"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What is sought: the shortest run if `rate` is None. `threads` says whether their number is chosen."""
+
+    rate: Goal | None
+    threads: bool
+
+    def begun(self, work: Work) -> tuple[Work, str]:
+        """The work with the threads that suit the source model, if they are chosen, and a remark."""
+        return _fitted(lambda: with_threads_of_source(work), work) if self.threads else (work, "")
+
+    def fitted(self, work: Work, plan: Plan, remark: str) -> tuple[Work, str]:
+        """The same with those that suit a plan; `remark` is kept where they are as before."""
+        if not self.threads:
+            return work, remark
+        work, other = _fitted(lambda: with_threads_of_plan(work, plan), work)
+        return work, other or remark
+
+
+def running(objective: str, max_latency_s: float | None, settings: Mapping[str, Any] | None) -> Running:
+    """What is sought of a model that is opened with `settings`; None: it is opened already, with its threads. Raises
+    BadOption for what does not fit together."""
+    if objective not in (LATENCY, RATE):
+        raise BadOption(f"`objective` is {objective}: give {LATENCY} or {RATE}; other aims need a cluster")
+    if objective == LATENCY:
+        if max_latency_s is not None:
+            raise BadOption(f"`max_latency_s` limits a rate: give `objective` {RATE}, too")
+        return Running(None, settings is not None and settings.get("threads") is None)
+    return Running(Goal(None if max_latency_s is None else positive("max_latency_s", max_latency_s)), threads=False)
+
+
+def in_way(setup: Setup, way: Way) -> Setup:
+    """The set-up of a result that is delivered in a way."""
+    return replace(setup, threads=way.threads, spinning=way.spinning, at_once=way.at_once, joined=way.joined)
+
+
+def _fitted(fit: Callable[[], tuple[Work, str]], work: Work) -> tuple[Work, str]:
+    """The work with other threads if they can be raced, else as it is."""
+    try:
+        return fit()
+    except (BadOption, MeasurementFailed) as error:
+        return work, f"the threads were not chosen: {error}"
