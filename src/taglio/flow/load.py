@@ -107,7 +107,7 @@ def _bursts(bench: Bench, folder: Path, progress: Progress | None) -> tuple[floa
 def _refuse_few(per_s: float, share: float, seconds: float) -> None:
     count = int(per_s * seconds / max(1.0, share))
     if count < _FEWEST:
-        fix = f"give at least {_FEWEST / seconds:.2g}/s" if share < 1.0 else "the model is too slow here"
+        fix = f"give {2 * _FEWEST / seconds:.2g}/s or more" if share < 1.0 else "the model is too slow here"
         raise BadOption(f"`load`: {per_s:.3g} requests/s are {count} in {seconds:.0f} s (at least {_FEWEST}): {fix}")
 
 
