@@ -83,7 +83,9 @@ def run(name: str, asked: argparse.Namespace) -> Row:
     """One optimize in a process of its own, the grid, and the race."""
     out = CACHE / "rate" / name
     command = [sys.executable, "-m", "taglio", "optimize", *arguments(name), "--objective", "rate"]
-    command += ["--max-error", "1%", "--keep-float", "*", "--effort", str(asked.effort), "--json", "-o", str(out)]
+    # --portable excludes bfloat16, which float blocks may otherwise compute in.
+    command += ["--max-error", "1%", "--keep-float", "*", "--portable", "--effort", str(asked.effort)]
+    command += ["--json", "-o", str(out)]
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - start
