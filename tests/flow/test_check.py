@@ -10,11 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from taglio import artifact
 from taglio.artifact import replacing
 from taglio.errors import BadOption
 from taglio.flow.check import check
+from taglio.flow.outcome import Outcome
 from taglio.flow.promise import Checked, Promise, Verdict
 from taglio.profile.machine import describe
+from taglio.runtimes.way import Way
+from taglio.ways.result import Figure, Rate
 from taglio.weights import sha256
 from tests.end_to_end.command import SCHEME, Case, taglio
 
@@ -170,6 +174,27 @@ def test_another_processor_is_reported_and_its_speed_is_not_judged(finished: Pat
     result = check(finished, machine=other)
     assert row(result, "processor").verdict is REPORTED
     assert row(result, "speed-up").verdict is REPORTED
+
+
+@pytest.mark.parametrize(
+    ("promised", "verdict"), [(Figure(0.02, 0.01, 0.03), HOLDS), (Figure(500.0, 400.0, 600.0), BROKEN)]
+)
+def test_where_the_way_was_chosen_for_a_rate_the_capacity_is_judged(
+    out: Path, promised: Figure, verdict: Verdict
+) -> None:
+    promise_rate(out, promised)
+    result = check(out)
+    assert row(result, "capacity").verdict is verdict, row(result, "capacity")
+    assert "speed-up" not in {promise.name for promise in result.promises}
+    assert "× " in row(result, "capacity").now
+
+
+def promise_rate(out: Path, over_one: Figure) -> None:
+    """Add a rate to the outcome of a workspace."""
+    outcome = artifact.load(out / "outcome.json", "outcome", Outcome)
+    figure = Figure(1.0, 1.0, 1.0)
+    rate = Rate("float32", "onnxruntime", Way(1), figure, over_one, figure, callers=1, openings=8, memory_bytes=0)
+    artifact.save(out / "outcome.json", "outcome", outcome.model_sha256, replace(outcome, rate=rate))
 
 
 def test_a_processor_that_lacks_what_the_plan_was_made_for_is_named_before_anything_runs(out: Path) -> None:

@@ -7,10 +7,12 @@ from taglio.cli.output import INTERRUPTED, Shown
 from taglio.cli.parser import LIMITS, arguments, build_parser
 from taglio.cli.words import as_flags
 from taglio.embedded import digits_data, digits_model
+from taglio.errors import BadOption
 from taglio.flow import export as exporting
 from taglio.flow import stages
 from taglio.flow.check import check as check_promises
-from taglio.report import built, material, page, placement, terminal
+from taglio.flow.load import load as measure_load
+from taglio.report import built, load, material, page, placement, terminal
 from taglio.report.console import say, show
 from taglio.report.units import limit
 from taglio.report.written import offer
@@ -102,6 +104,12 @@ def run(options: argparse.Namespace) -> Shown:
         from taglio.cli import clusters
 
         return clusters.run(options)
+    if options.load is not None:
+        for name in ("runs", "steps", "runtime"):
+            if getattr(options, name) is not None:
+                raise BadOption(f"`load` times requests to deploy/, which has its own runtime: leave `{name}` out")
+        under_load = measure_load(options.folder, options.load, options.progress)
+        return Shown(under_load, lambda: show(load.load_report(under_load)))
     if options.steps is not None:
         stepped = stages.run_steps(options.folder, options.steps, options.runtime, options.progress)
         return Shown(stepped, lambda: terminal.steps(stepped))

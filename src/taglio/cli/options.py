@@ -11,6 +11,7 @@ from typing import Any
 
 from taglio.cores import available_cores
 from taglio.errors import plural
+from taglio.ways.demand import Demand
 
 _MOST_THREADS = 64
 # Larger ones are mistakes, and some would not fit where they end up: in artifacts, in the kernel's timeouts.
@@ -103,6 +104,14 @@ def fraction(text: str) -> float:
     if not 0.0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} must be a number of at least 0, such as 0.01 or 1%")
     return value
+
+
+def demand(text: str) -> Demand:
+    """Parse requests at random: a share of the capacity such as 80%, or a rate such as 200/s."""
+    number = _number(text.removesuffix("%").removesuffix("/s"))
+    if not 0.0 < number < float("inf") or not text.endswith(("%", "/s")):
+        raise argparse.ArgumentTypeError(f"{text} must be a share of the capacity such as 80%, or a rate such as 200/s")
+    return Demand(share=number / 100.0) if text.endswith("%") else Demand(per_s=number)
 
 
 def names(text: str) -> list[str]:
@@ -348,5 +357,11 @@ OPTIONS: dict[str, Facts] = {
     ),
     "--runs": option("number of timed runs (default 100, fewer of a slow model)", type=positive),
     "--steps": option("for a model with --state: time N steps of one session instead", type=positive, metavar="N"),
+    "--load": option(
+        "put deploy/ under load instead (at most 60 s): measure its capacity, then its latency while requests come at "
+        "random, at a share of the capacity such as 80%% or at a rate such as 200/s",
+        type=demand,
+        metavar="LOAD",
+    ),
     "--stream": option("with --cluster: keep several requests in flight to measure throughput", **_FLAG),
 }

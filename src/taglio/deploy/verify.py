@@ -252,6 +252,9 @@ def _open_openvino(folder: Path, part: Mapping[str, Any], way: Mapping[str, Any]
         applied = value.get_type_name() if hasattr(value, "get_type_name") else str(value)
         _require(applied == str(wanted), f"openvino computes with {name}={applied}, not {wanted}, on this processor")
     ports = {name: port for port in compiled.outputs for name in port.get_names()}
+    # The first array that OpenVINO is given initialises its bindings. Two threads that do so at once wait for each
+    # other for ever (OpenVINO 2026.4).
+    openvino.Tensor(np.zeros(1, np.float32))
 
     def compute(request: Any) -> Compute:
         def answer(feed: Mapping[str, Any]) -> list[Any]:

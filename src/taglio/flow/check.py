@@ -1,5 +1,6 @@
 """Check that what a workspace promised still holds, here and now. Judges by promise.py; changes nothing."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,20 +9,31 @@ from typing import Any
 import numpy as np
 
 from taglio import artifact
+from taglio.confirm import race
+from taglio.cores import available_cores
 from taglio.data.dataset import Sample
 from taglio.data.spec import InputSpec
 from taglio.deploy import verify
 from taglio.deploy.folder import DeliveredModel, described
 from taglio.deploy.processor_needs import lacks
 from taglio.deploy.prove import DeployProof, verified
-from taglio.deploy.write import SAMPLES_FOLDER, read_samples
+from taglio.deploy.write import SAMPLES_FOLDER, Answered, read_samples, write_samples, write_source
 from taglio.errors import BadArtifact, BadOption, MeasurementFailed, one_line
 from taglio.flow.answers import answers_by
 from taglio.flow.confirm import Source, raced_beside, raced_inputs
 from taglio.flow.deliver import needs_of_plan
 from taglio.flow.opening import open_work
 from taglio.flow.outcome import Outcome
-from taglio.flow.promise import Checked, ErrorRecord, Promise, Verdict, files_promise, speed_promise
+from taglio.flow.promise import (
+    Checked,
+    ErrorRecord,
+    Promise,
+    Verdict,
+    capacity_promise,
+    files_promise,
+    multiple,
+    speed_promise,
+)
 from taglio.flow.work import Setup, Work
 from taglio.flow.workspace import DELIVERED, DEPLOY, FLOAT_MODEL, OUTCOME, PLAN, PROFILE, SETUP
 from taglio.memory import size_text
@@ -32,7 +44,16 @@ from taglio.profile.machine import Machine, describe
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.runtimes.session import runtime_version
+from taglio.runtimes.way import Way
+from taglio.scratch import scratch
 from taglio.transaction import held
+from taglio.ways.bench import Bench
+from taglio.ways.choose import Effort
+from taglio.ways.confirm import Sized, figure, opening
+from taglio.ways.result import Figure
+
+# Bursts of each model in an opening that measures the capacity.
+_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +234,9 @@ def _error(
 
 
 def _speed(record: _Record, work: Work | None, *, same_processor: bool, progress: Progress | None) -> Promise:
-    then = None if record.outcome is None else record.outcome.speedup
+    """The row for the speed-up; for the capacity where the way was chosen for a rate."""
+    outcome = record.outcome
+    then, rate = (None, None) if outcome is None else (outcome.speedup, outcome.rate)
     if len(record.delivered.devices) > 1:
         return Promise("speed-up", "for several devices", "not raced", Verdict.REPORTED, "taglio run measures it there")
     model, base = Path(record.setup.model), ""
@@ -223,10 +246,35 @@ def _speed(record: _Record, work: Work | None, *, same_processor: bool, progress
     delivered, setup = record.delivered, record.setup
     source = Source(model, delivered.inputs, delivered.outputs, setup.threads_of_source, setup.run_s)
     try:
+        if rate is not None:
+            capacity = _capacity_beside(source, record, inputs, progress)
+            return capacity_promise(rate.over_one, capacity, same_processor=same_processor, base=base)
         now = raced_beside(source, record.deploy, inputs, None, progress)
     except MeasurementFailed as error:
-        return Promise("speed-up", str(then or "none promised"), "not raced", Verdict.UNKNOWN, one_line(error, 200))
+        reason = one_line(error, 200)
+        if rate is not None:
+            return Promise("capacity", multiple(rate.over_one), "not measured", Verdict.UNKNOWN, reason)
+        return Promise("speed-up", str(then or "none promised"), "not raced", Verdict.UNKNOWN, reason)
     return speed_promise(then, now, same_processor=same_processor, base=base)
+
+
+def _capacity_beside(source: Source, record: _Record, inputs: Sequence[Sample], progress: Progress | None) -> Figure:
+    """How many times the capacity of `source`, on all cores with one caller, the delivered folder has in its way, over
+    fresh openings of both. Raises MeasurementFailed for what cannot be run."""
+    cores, patience = available_cores(), race.USUAL
+    end_s = time.monotonic() + patience.seconds_for(source.run_s)
+    burst_s, ratios = Effort().burst_of(source.run_s), list[float]()
+    with scratch() as base, scratch() as samples:
+        write_source(base, source.model, source.inputs, source.outputs, cores)
+        write_samples(samples, [Answered(sample, {}) for sample in inputs])
+        ways = Way(cores, spinning=True, shared=True), record.delivered.way or record.setup.way
+        models = [Sized(way, {way.joined: folder}) for way, folder in zip(ways, (base, record.deploy), strict=True)]
+        with Bench(samples) as bench:
+            while len(ratios) < patience.fewest or (len(ratios) < patience.openings and time.monotonic() < end_s):
+                if progress is not None:
+                    progress("confirm", len(ratios), patience.openings)
+                ratios.append(opening(bench, models, burst_s, _ROUNDS).ratio((1, ways[1]), (0, ways[0])))
+    return figure(ratios)
 
 
 def _inputs_like(record: _Record, model: Path) -> Sequence[Sample]:

@@ -5,11 +5,12 @@ speed against the recorded interval. What cannot be judged here says why.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from taglio.confirm.speedup import Speedup
 from taglio.errors import plural
+from taglio.ways.result import Figure
 
 # Exit codes beside those of errors.py.
 BROKEN_CODE, UNKNOWN_CODE = 5, 6
@@ -96,9 +97,26 @@ def speed_promise(then: Speedup | None, now: Speedup, *, same_processor: bool, b
     `base` says if the source model is not the one of then."""
     if then is None:
         return Promise("speed-up", "none promised", str(now), Verdict.REPORTED, base)
+    promise = Promise("speed-up", str(then), str(now), Verdict.HOLDS, base)
+    return _reached(promise, now.high >= then.low, same_processor=same_processor)
+
+
+def capacity_promise(then: Figure, now: Figure, *, same_processor: bool, base: str = "") -> Promise:
+    """Whether the capacity, as a multiple of that of the source model with one caller, reaches the lower end of what
+    was promised; otherwise as `speed_promise`."""
+    promise = Promise("capacity", multiple(then), multiple(now), Verdict.HOLDS, base)
+    return _reached(promise, now.high >= then.low, same_processor=same_processor)
+
+
+def _reached(promise: Promise, reached: bool, *, same_processor: bool) -> Promise:
     if not same_processor:
         detail = "another processor: run taglio optimize on it for the fastest plan there"
-        return Promise("speed-up", str(then), str(now), Verdict.REPORTED, detail)
-    if now.high >= then.low:
-        return Promise("speed-up", str(then), str(now), Verdict.HOLDS, base)
-    return Promise("speed-up", str(then), str(now), Verdict.BROKEN, "run taglio optimize again with these versions")
+        return replace(promise, verdict=Verdict.REPORTED, detail=detail)
+    if reached:
+        return promise
+    return replace(promise, verdict=Verdict.BROKEN, detail="run taglio optimize again with these versions")
+
+
+def multiple(figure: Figure) -> str:
+    """A multiple of the source model's capacity, with its interval."""
+    return f"{figure.value:.2f} × ({figure.low:.2f} to {figure.high:.2f}) that of the source with one caller"

@@ -1,0 +1,24 @@
+"""How many requests a model is to answer, as a value. Measures nothing."""
+
+from dataclasses import dataclass
+
+from taglio.artifact import require
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Requests that come at random: `per_s` in the mean, or a `share` of the capacity. The other one is None."""
+
+    share: float | None = None
+    per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        given = [value for value in (self.share, self.per_s) if value is not None]
+        require(len(given) == 1 and given[0] > 0.0, f"a demand is a share or a rate above 0, but is {self}")
+
+    def at(self, capacity_per_s: float) -> tuple[float, float]:
+        """The share of a capacity, and the requests per second."""
+        if self.share is not None:
+            return self.share, self.share * capacity_per_s
+        assert self.per_s is not None
+        return self.per_s / capacity_per_s, self.per_s
