@@ -267,7 +267,7 @@ def _capacity_beside(source: Source, record: _Record, inputs: Sequence[Sample], 
     with scratch() as base, scratch() as samples:
         write_source(base, source.model, source.inputs, source.outputs, cores)
         write_samples(samples, [Answered(sample, {}) for sample in inputs])
-        ways = Way(cores, spinning=True, shared=True), record.delivered.way or record.setup.way
+        ways = Way(cores, spinning=True, shared=True), record.delivered.way
         models = [Sized(way, {way.joined: folder}) for way, folder in zip(ways, (base, record.deploy), strict=True)]
         with Bench(samples) as bench:
             while len(ratios) < patience.fewest or (len(ratios) < patience.openings and time.monotonic() < end_s):

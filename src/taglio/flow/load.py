@@ -59,7 +59,6 @@ def load(folder: Path, demand: Demand, progress: Progress | None = None) -> Load
     too few requests a second, and MeasurementFailed if the model cannot be run.
     """
     with held(folder):
-        setup = artifact.load(folder / f"{workspace.SETUP}.json", workspace.SETUP, Setup)
         delivered = read(folder / workspace.DEPLOY)
         if len(delivered.devices) > 1:
             count = plural(len(delivered.devices), "device")
