@@ -13,7 +13,6 @@ from taglio.cli.options import (
     OPTIONS,
     Facts,
     any_port,
-    duration,
     fraction,
     names,
     option,
@@ -122,21 +121,7 @@ COMMANDS = (
         "find the fastest form within an error limit: profile, plan, build, time, report",
         f"{_OPTIMIZE} --cluster --objective --out",
         {
-            "--objective": option(
-                "what to optimise: latency, the time of a run (default); rate, how many runs a second; with --cluster "
-                "also throughput, energy, sum (total compute seconds), weights such as latency=1,energy=0.5, or an "
-                "order such as throughput,energy",
-                default="latency",
-                metavar="AIM",
-            ),
             "--cpus": option("cores to use, on Linux (default: all that this process may use)", type=positive),
-            "--max-latency": option(
-                "with --objective rate: 19 of 20 requests that come at random are answered within 0.9 of it, waiting "
-                "included, such as 50ms",
-                type=duration,
-                dest="max_latency_s",
-                metavar="TIME",
-            ),
             "--time-limit": option(
                 "finish within S seconds: stages get less effort, and when the time is up, the best plan so far is "
                 "delivered (a limit below 30 s may be exceeded)",

@@ -16,7 +16,6 @@ from taglio.errors import BadOption, plural
 from taglio.flow import workspace
 from taglio.flow.confirm import raced_inputs
 from taglio.flow.outcome import Outcome
-from taglio.flow.work import Setup
 from taglio.progress import Progress
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch

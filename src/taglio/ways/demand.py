@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from taglio.artifact import require
-
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -14,7 +12,8 @@ class Demand:
 
     def __post_init__(self) -> None:
         given = [value for value in (self.share, self.per_s) if value is not None]
-        require(len(given) == 1 and given[0] > 0.0, f"a demand is a share or a rate above 0, but is {self}")
+        if len(given) != 1 or given[0] <= 0.0:
+            raise ValueError(f"a demand is a share or a rate above 0, but is {self}")
 
     def at(self, capacity_per_s: float) -> tuple[float, float]:
         """The share of a capacity, and the requests per second."""

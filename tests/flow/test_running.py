@@ -1,0 +1,140 @@
+"""How a result is run: what is asked, the threads that are chosen, and a rate from the command to `deploy/`."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import taglio
+from taglio.cores import available_cores, limited_to
+from taglio.deploy import verify
+from taglio.embedded import digits_data, digits_model
+from taglio.errors import BadOption
+from taglio.flow import stages, threads
+from taglio.flow.opening import Model
+from taglio.flow.running import running
+from taglio.runtimes.way import Way
+from tests.models import Sketch, saved
+
+QUICK = {"effort": 0.02, "scheme": "qdq-u8s8-asym-pc", "runtime": "onnxruntime"}
+
+
+@pytest.mark.parametrize(
+    ("objective", "limit_s", "message"),
+    [
+        ("speed", None, "`objective` is speed: give latency or rate"),
+        ("latency", 0.05, "`max_latency_s` limits a rate"),
+        ("rate", 0.0, "`max_latency_s` is 0"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(objective: str, limit_s: float | None, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        running(objective, limit_s, {})
+
+
+def test_threads_are_chosen_only_where_none_are_given() -> None:
+    assert running("latency", None, {}).threads
+    assert not running("latency", None, {"threads": 2}).threads
+    assert not running("latency", None, None).threads
+    assert not running("rate", None, {}).threads
+
+
+def test_forms_are_chosen_for_one_thread_where_several_run_at_once() -> None:
+    assert running("rate", None, {}).settings({"seed": 1}) == {"seed": 1, "threads": 1}
+    assert running("rate", None, {"threads": 2}).settings({"threads": 2}) == {"threads": 2}
+    assert running("latency", None, {}).settings({}) == {}
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cores, where there is one; ONNX Runtime computes on it all the same."""
+    monkeypatch.setattr(threads, "available_cores", lambda: 2)
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_more_threads_are_not_chosen_where_they_do_not_help(tmp_path: Path) -> None:
+    sketch = Sketch(0)
+    x = sketch.input("x", 1, 8)
+    for _ in range(30):  # operators that are too small to be divided
+        x = sketch.op("Relu", sketch.op("Add", x, sketch.constant(sketch.rng.normal(0, 1, (1, 8)))))
+    path = saved(sketch.model(sketch.rename(x, "y")), tmp_path)
+    work = Model(path, {"x": sketch.rng.normal(0, 1, (8, 8)).astype(np.float32)}, threads=2, runtime="onnxruntime")
+    chosen, remark = threads.with_threads_of_source(work)
+    assert chosen.setup.threads == 1
+    assert remark.startswith("float32 runs with 1 thread: ")
+    assert "as fast as with 2" in remark
+
+
+def test_so_many_numbers_of_threads_are_raced() -> None:
+    assert [threads.numbers_of_threads(cores) for cores in (1, 2, 3, 4, 64)] == [
+        [1],
+        [1, 2],
+        [1, 3],
+        [1, 2, 4],
+        [1, 32, 64],
+    ]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot limit a process")
+def test_cores_are_limited_and_given_back() -> None:
+    before = available_cores()
+    with limited_to(1):
+        assert available_cores() == 1
+    assert available_cores() == before
+    with (
+        pytest.raises(BadOption, match=f"`cpus` is {before + 1}, but this process may use {before} core"),
+        limited_to(before + 1),
+    ):
+        pass
+
+
+@pytest.fixture(scope="module")
+def rated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace whose way was chosen for a rate within a limit."""
+    folder = tmp_path_factory.mktemp("rated") / "out"
+    asked: dict[str, Any] = {**QUICK, "objective": "rate", "max_latency_s": 0.5, "max_error": 0.02}
+    stages.optimize(folder, digits_model(), digits_data(), **asked)
+    return folder
+
+
+def test_a_rate_is_delivered_with_its_way(rated: Path) -> None:
+    result = taglio.load(rated)
+    assert result.table is not None
+    rate = result.table.rate
+    assert rate is not None
+    assert result.table.speedup is None
+    manifest = json.loads((rated / "deploy" / verify.MANIFEST).read_text())
+    assert Way(**manifest["way"]) == rate.way == result.setup.way
+    settings = json.loads((rated / "deploy" / "session.json").read_text())
+    assert settings["intra_op_num_threads"] == rate.way.threads
+    feed = {"image": np.load(rated / "deploy" / "samples" / "0-inputs-0.npy")}
+    with verify.Callers(rated / "deploy") as callers:
+        answers = [callers.submit(feed) for _ in range(3 * rate.way.at_once)]
+        expected = result.session().run(feed)["logits"]
+        assert all(answer.result()["logits"] == pytest.approx(expected, abs=1e-5) for answer in answers)
+
+
+def test_a_rate_has_its_figures_in_order(rated: Path) -> None:
+    table = taglio.load(rated).table
+    assert table is not None
+    rate = table.rate
+    assert rate is not None
+    for figure in filter(None, (rate.capacity_per_s, rate.over_one, rate.over_many, rate.rate_per_s)):
+        assert 0.0 < figure.low <= figure.value <= figure.high
+    assert rate.rate_per_s is not None
+    assert rate.rate_per_s.value <= 1.2 * rate.capacity_per_s.value
+    assert rate.p95_s is None or rate.p95_s <= 0.45
+    assert {tried.way for tried in rate.tried} >= {Way(1, available_cores())}
+    assert rate.alone.startswith("input image has a fixed first dimension")
+    assert any(note.startswith("requests are not joined: ") for note in table.notes)
+
+
+def test_a_limit_that_no_run_keeps_is_refused_and_earlier_results_stay(rated: Path) -> None:
+    before = (rated / "plan.json").read_bytes()
+    asked: dict[str, Any] = {**QUICK, "objective": "rate", "max_latency_s": 1e-6, "max_error": 0.02}
+    with pytest.raises(BadOption, match=r"`max_latency_s` 0.001 ms is too short: the fastest single run takes"):
+        stages.optimize(rated, digits_model(), digits_data(), **asked)
+    assert (rated / "plan.json").read_bytes() == before
