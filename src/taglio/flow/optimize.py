@@ -55,7 +55,7 @@ from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.openvino import MIXED
-from taglio.ways.choose import Effort
+from taglio.ways.choose import Effort, Goal
 from taglio.ways.result import Rate
 
 # What stages take at effort 1, roughly, by which a time limit is divided; the share of it that no effort changes
@@ -145,7 +145,12 @@ def optimize(
             watched.end_s = inf
             search = _stopped(so_far.screened, so_far.profile, limits, clock)
         watched.end_s = inf
-        ended = _ended(search, limits, replace(way, threads=way.threads and not interrupted), clock, threads_remark)
+        patience = clock.patience(_INTERRUPTED_S if interrupted else inf)
+        if way.rate is not None:
+            ended = _rated(search, limits, way.rate, clock.rate_patience(patience))
+        else:
+            way = replace(way, threads=way.threads and not interrupted)
+            ended = _raced(search, limits, way, patience, threads_remark)
         settled, screened, decision = ended.work, search.screened, ended.decision
         clock.lap("confirm")
         built = assemble(settled, decision.plan)
@@ -316,16 +321,18 @@ class _Ended:
     remarks: tuple[str, ...]
 
 
-def _ended(search: _Search, limits: Limits, way: Running, clock: "_Clock", threads_remark: str) -> _Ended:
-    """Confirm what the search decided, run as the user asks. `threads_remark` is on the threads that it was measured
-    with."""
-    patience = clock.patience(_INTERRUPTED_S if search.why_float == STOPPED else inf)
-    if way.rate is None:
-        work, threads_remark = way.fitted(search.work, search.decision.plan, threads_remark)
-        decision, confirmation = _confirmed(work, search.decision, limits, patience)
-        remarks = (*confirmation.remarks, *filter(None, [threads_remark]))
-        return _Ended(work, decision, confirmation.speedup, None, remarks)
-    found = rated(search.work, search.decision, limits, way.rate, clock.rate_patience(patience))
+def _raced(search: _Search, limits: Limits, way: Running, patience: Patience, threads_remark: str) -> _Ended:
+    """Confirm what the search decided by a race, with the threads that suit it. `threads_remark` is on those that it
+    was measured with."""
+    work, threads_remark = way.fitted(search.work, search.decision.plan, threads_remark)
+    decision, confirmation = _confirmed(work, search.decision, limits, patience)
+    remarks = (*confirmation.remarks, *filter(None, [threads_remark]))
+    return _Ended(work, decision, confirmation.speedup, None, remarks)
+
+
+def _rated(search: _Search, limits: Limits, goal: Goal, patience: RatePatience) -> _Ended:
+    """Choose and confirm the way in which the plans that the search found have the highest rate."""
+    found = rated(search.work, search.decision, limits, goal, patience)
     work = search.work.but(setup=in_way(search.work.setup, found.rate.way))
     return _Ended(work, found.decision, None, found.rate, found.remarks())
 
