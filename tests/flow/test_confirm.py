@@ -4,13 +4,15 @@ import re
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import taglio
 from taglio.confirm.race import Patience
 from taglio.flow.confirm import confirmed, raced, raced_inputs
 from taglio.flow.opening import Model
-from taglio.plan.result import Plan
+from taglio.plan.one_machine import describe
+from taglio.plan.result import Limits, Plan
 from tests.models import Sketch, exact, saved
 
 QUICK = Patience(openings=4, seconds=4.0, most_pairs=9)
@@ -67,9 +69,25 @@ def test_a_rival_that_openings_show_to_be_faster_wins_if_it_is_accepted(work: Mo
     assert confirmed(work, [slow, fast], None, QUICK, lambda plan: plan is slow).plan is slow
 
 
-def test_the_source_model_itself_is_not_raced(work: Model, plans: tuple[Plan, Plan]) -> None:
+def test_the_source_model_itself_has_no_speed_up(work: Model, plans: tuple[Plan, Plan]) -> None:
     _, as_float = plans
     assert confirmed(work, [as_float], as_float, QUICK).speedup is None
+
+
+def test_a_source_that_is_faster_once_simplified_is_told(tmp_path: Path) -> None:
+    g = Sketch(0)
+    x, factors = g.input("x", 1, 400), [g.weight(400, 400) for _ in range(2)]
+    model = g.model(g.rename(g.op("Add", x, g.op("ReduceSum", g.op("MatMul", *factors))), "y"))
+    # Weights that a caller may replace are inputs as well: ONNX Runtime multiplies them in every run.
+    model.graph.input.extend(onnx.helper.make_tensor_value_info(name, 1, (400, 400)) for name in factors)
+    work = Model(saved(model, tmp_path), {"x": g.rng.normal(0, 1, (12, 400)).astype(np.float32)}, threads=1)
+    there = work.in_place("onnxruntime")
+    profile = taglio.profile(work, scheme=exact(), effort=0.02)
+    as_float = describe(work.graph, profile, None, Limits(0.5), {}, status="measured")
+    result = confirmed(work, [as_float], as_float, QUICK)
+    assert result.speedup is None
+    (remark,) = result.remarks
+    assert "as fast as the model as it was given: simplifying it was enough" in remark
 
 
 def test_what_cannot_run_is_not_confirmed_and_says_why(work: Model, plans: tuple[Plan, Plan], tmp_path: Path) -> None:

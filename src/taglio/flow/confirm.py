@@ -3,7 +3,7 @@ clear that the plan is faster, float stays. Plans nothing."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -24,6 +24,8 @@ from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME, Optimization
 from taglio.scratch import scratch
 
+# What simplifying must gain to be told; a few openings may show less where there is nothing.
+_SIMPLIFIED = 1.1
 # An opening runs the model on as many inputs as take this long.
 _INPUTS_S, _MOST_INPUTS = 1.0, 8
 
@@ -48,10 +50,10 @@ def confirmed(
     float keeps no limit, so that the candidate stays in any case. The first candidate is the winner of the search;
     others count only if they are `accepted`, which is asked of those alone that a few openings show to be faster."""
     plan, *_ = candidates
-    if _is_source(work, plan):
-        return Confirmed(plan, None)
     try:
         with _Deliveries(work) as deliveries:
+            if _is_source(work, plan):
+                return Confirmed(plan, None, deliveries.simplified(plan, patience))
             plan = next(filter(accepted, deliveries.fastest_first(candidates, patience)))
             race = deliveries.confirm(plan, patience)
             if race.replaces_float or float_plan is None or float_plan.fingerprint() == plan.fingerprint():
@@ -59,7 +61,7 @@ def confirmed(
             remark = f"the fastest plan within the limit is {race} as fast as float32, which does not replace it"
             remarks = (remark, *_too_noisy(race))
             if _is_source(work, float_plan):
-                return Confirmed(float_plan, None, remarks)
+                return Confirmed(float_plan, None, (*remarks, *deliveries.simplified(float_plan, patience)))
             return Confirmed(float_plan, deliveries.confirm(float_plan, patience), remarks)
     except (BadOption, MeasurementFailed) as error:
         return Confirmed(plan, None, (f"the speed-up is not confirmed: {error}",))
@@ -108,6 +110,19 @@ class _Deliveries:
         run_s, telling = self._work.setup.run_s, _telling(self._work.progress)
         return confirm(self._race, self._base, self._folder(plan), run_s, patience, telling)
 
+    def simplified(self, plan: Plan, patience: Patience | None) -> tuple[str, ...]:
+        """A remark where the float model, as it is delivered, is faster than the source, from which it differs only in
+        operators that were folded or removed. That is rare, so a few openings look for it first."""
+        usual = patience or USUAL
+        quick = replace(usual, choosing=1 if self._work.setup.run_s > usual.slow_run_s else usual.choosing)
+        (found,) = compared(self._race, self._base, [self._folder(plan)], quick)
+        if found.ratio < _SIMPLIFIED:
+            return ()
+        speedup = self.confirm(plan, patience)
+        if not speedup.replaces_float:
+            return ()
+        return (f"float32 as delivered is {speedup} as fast as the model as it was given: simplifying it was enough",)
+
     def _folder(self, plan: Plan) -> Path:
         key = f"{plan.fingerprint()} {plan.runtime}"
         if key not in self._folders:
@@ -155,7 +170,7 @@ def raced_inputs(work: Work) -> Sequence[Sample]:
 
 
 def _is_source(work: Work, plan: Plan) -> bool:
-    """Whether a plan is the source model in ONNX Runtime with default options."""
+    """Whether a plan is the source model, which may be simplified, in ONNX Runtime with default options."""
     default = plan.runtime == NAME and work.setup.optimization == Optimization.ALL
     return default and not plan.assignment() and work.replaced is None
 

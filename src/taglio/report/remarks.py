@@ -39,6 +39,7 @@ KINDS = (
     Kind("answers are random"),
     Kind("not safe on x86 processors without VNNI"),
     Kind("were measured on a processor without VNNI"),
+    Kind("as fast as the model as it was given"),
     Kind("too noisy to tell whether the plan is faster"),
     Kind("which does not replace it", "deploy float32, or allow more if you can"),
     Kind("the speed-up is not confirmed"),
@@ -71,6 +72,9 @@ KINDS = (
     Kind("requests are not joined: "),
     Kind("a higher effort compares them"),
     Kind("not measured: ", "a higher --effort measures more"),
+    Kind("float32 runs with "),
+    Kind("the plan runs with "),
+    Kind("the threads were not chosen: "),
 )
 # Notes that only describe: there is nothing to do about them.
 FACTS = (
