@@ -31,9 +31,9 @@ class Budget:
     opening_s: float = 4.0
     alone_s: float = 4.5
     study_s: float = 2.0
-    verify_s: float = 0.8
+    verify_s: float = 1.2
     verify_inputs: int = 32
-    plans_s: float = 4.0
+    plans_s: float = 6.0
     solved: int = 6
     solved_again: int = 3
     refine_s: float = 0.6
