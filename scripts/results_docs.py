@@ -134,6 +134,16 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
             "{0}; {1} → {2}",
         ),
         Claim(
+            "The way for a rate",
+            "Capacity of float in the way that `optimize --objective rate` chose ÷ the best of a grid of ways; × ONNX "
+            "Runtime's defaults with one caller, and with two.",
+            "rate",
+            "rate.py",
+            "network",
+            columns("network", "chosen ÷ best", "÷ default, one caller", "÷ default, two callers"),
+            "{0}; {1}; {2}",
+        ),
+        Claim(
             "What is delivered",
             "Answers and speed of `deploy/` beside `result.session()`.",
             "deployed",
@@ -198,15 +208,6 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
             "network",
             columns("network", "bound", "rival / taglio"),
             "{0}: {1}",
-        ),
-        Claim(
-            "Cost of `optimize`",
-            "Time and peak memory.",
-            "cost",
-            "cost.py",
-            "network",
-            columns("network", "optimize", "peak memory"),
-            "{0}, {1}",
         ),
         Claim(
             "Robustness",

@@ -7,7 +7,7 @@ from typing import Any
 _SECONDS = (
     "race_s", "schemes_s", "profile_s", "opening_s", "study_s", "alone_s", "verify_s", "plans_s", "refine_s",
 )  # fmt: skip
-_LEAST = {"race_s": 0.3, "opening_s": 0.6, "alone_s": 0.3, "verify_s": 0.3, "plans_s": 0.3, "refine_s": 0.6}
+_LEAST = {"race_s": 0.15, "opening_s": 0.6, "alone_s": 0.3, "verify_s": 0.3, "plans_s": 0.3, "refine_s": 0.6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Budget:
     * `gain`: what could save less than this share of the time is not measured.
     """
 
-    race_s: float = 0.5
-    schemes_s: float = 0.5
+    race_s: float = 1.0
+    schemes_s: float = 1.0
     profile_s: float = 1.2
     opening_s: float = 4.0
     alone_s: float = 4.5
