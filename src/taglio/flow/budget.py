@@ -7,7 +7,7 @@ from typing import Any
 _SECONDS = (
     "race_s", "schemes_s", "profile_s", "opening_s", "study_s", "alone_s", "verify_s", "plans_s", "refine_s",
 )  # fmt: skip
-_LEAST = {"race_s": 0.15, "opening_s": 0.6, "alone_s": 0.3, "verify_s": 0.3, "plans_s": 0.3, "refine_s": 0.6}
+_LEAST = {"race_s": 0.15, "opening_s": 0.6, "alone_s": 0.15, "verify_s": 0.3, "plans_s": 0.3, "refine_s": 0.6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Budget:
     schemes_s: float = 1.0
     profile_s: float = 1.2
     opening_s: float = 4.0
-    alone_s: float = 4.5
-    study_s: float = 2.0
+    alone_s: float = 9.0
+    study_s: float = 4.0
     verify_s: float = 1.2
     verify_inputs: int = 32
     plans_s: float = 6.0

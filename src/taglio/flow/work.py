@@ -62,9 +62,9 @@ from taglio.scratch import scratch
 
 # A timed run takes no longer than this if it covers several shapes.
 _TIMED_S = 8.0
-# A few inputs are as many as float runs in _FEW_S seconds, at most _MOST_FEW at effort 1 and thrice that at any, at
-# least _LEAST_FEW, and two unless they take _TWO_S.
-_FEW_S, _MOST_FEW, _LEAST_FEW, _TWO_S = 0.5, 10, 8, 8.0
+# A few inputs are as many as float runs in _FEW_S seconds, at most _MOST_FEW at effort 1 and _LEAST_FEW at any effort,
+# and two unless they take _TWO_S.
+_FEW_S, _MOST_FEW, _LEAST_FEW, _TWO_S = 0.5, 32, 8, 8.0
 # Biases are averaged over samples that take _MEANS_S, at least _LEAST_MEANS.
 _MEANS_S, _LEAST_MEANS = 2.5, 4
 # What a limit bounds.
@@ -344,7 +344,7 @@ class Work:
     def quick_reference(self, float_s: float, effort: float = 1.0) -> Reference:
         """A few held-out inputs, fewer at a small `effort`, with the float model's answers, each of which takes
         `float_s`."""
-        most = max(_LEAST_FEW, int(min(3.0, effort) * _MOST_FEW))
+        most = max(_LEAST_FEW, int(min(1.0, effort) * _MOST_FEW))
         return self.reference(min(most, max(self.affordable(_TWO_S, 2), int(_FEW_S / float_s))))
 
     def but(self, **changes: Any) -> "Work":
