@@ -135,8 +135,8 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
         ),
         Claim(
             "The way for a rate",
-            "Capacity of float in the way that `optimize --objective rate` chose ÷ the best of a grid of ways; × ONNX "
-            "Runtime's defaults with one caller, and with two.",
+            "Float's capacity as `optimize --objective rate` runs it ÷ the best of a grid; × ONNX Runtime's defaults "
+            "with one caller, and two.",
             "rate",
             "rate.py",
             "network",
@@ -218,14 +218,6 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
             sentence("models", r"\d+ of \d+ work or are refused for a real reason"),
         ),
         Claim(
-            "A busy machine",
-            "Runs beside other programs whose plan is as good as a quiet run's, or that say they were disturbed.",
-            "busy",
-            "busy.py",
-            "check",
-            sentence("runs", r"\d+ of \d+ pass"),
-        ),
-        Claim(
             "Overhead of a session",
             "Time that `result.session()` adds to the runtime's own run.",
             "overhead",
@@ -233,15 +225,6 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
             "network",
             columns("network", "runtime", "added"),
             "{0} {1}",
-        ),
-        Claim(
-            "Mechanisms of the search",
-            "Confirmed speed-up and search time with each mechanism switched off.",
-            "ablate",
-            "ablate.py",
-            "network",
-            columns("network", "without", "confirmed speed-up", "search"),
-            "{0}: {1}, {2}",
         ),
         Claim(
             "A GPU",
