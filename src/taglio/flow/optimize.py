@@ -62,6 +62,8 @@ from taglio.ways.result import Rate
 # (opening sessions, calibration); and the least effort.
 _TYPICAL_S = {"screen": 14.0, "profile": 8.0, "error": 3.0, "plan": 8.0, "confirm": 12.0}
 _FIXED, _LEAST = 0.6, 0.03
+# The least share of its usual time that a race has at a low effort.
+_LEAST_RACE = 0.5
 # A race within a time limit takes at least this, and one after Ctrl-C at most _INTERRUPTED_S.
 _LEAST_RACE_S, _INTERRUPTED_S = 5.0, 5.0
 # Of a time limit, the share that is kept for timing the best so far, the race and the delivery, in seconds between two
@@ -518,8 +520,10 @@ class _Clock:
         return self._begun + self._limit_s - reserve_s
 
     def patience(self, most_s: float = inf) -> Patience:
-        """How long the race may take within the time limit, at most `most_s`."""
-        usual = race.USUAL
+        """How long the race may take within the time limit, at most `most_s`. A low effort shortens it less than the
+        search: its result is what is told."""
+        usual, share = race.USUAL, max(_LEAST_RACE, min(1.0, self._effort))
+        usual = replace(usual, seconds=share * usual.seconds, slow_seconds=share * usual.slow_seconds)
         left_s = min(most_s, max(_LEAST_RACE_S, self._limit_s - sum(self.laps.values()) - _DELIVERY_S))
         return replace(usual, seconds=min(usual.seconds, left_s), slow_seconds=min(usual.slow_seconds, left_s))
 
