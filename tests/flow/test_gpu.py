@@ -66,7 +66,8 @@ def test_the_fastest_place_wins_with_its_copies_and_what_it_leaves_to_the_cpu(tm
     assert result.table and result.plan.runtime == cuda.NAME and not result.plan.assignment()
     rows = {(row.runtime, row.name): row for row in result.table.places}
     assert rows[cuda.TF32, "float32"].holds and rows[cuda.NAME, "float32"].judged
-    assert ("onnxruntime", "int8") in rows and (cuda.TF32, "int8") not in rows
+    # All int8 is raced where the processor runs it fastest, in either of its runtimes.
+    assert {runtime for runtime, name in rows if name == "int8"} - {*cuda.PLACES} and (cuda.TF32, "int8") not in rows
     assert "the float model's answers there have error" in rows[cuda.F16, "float32"].reason
     (told,) = [note for note in result.table.notes if note.startswith(f"{cuda.NAME}: ")]
     assert "copying between host and GPU takes 0.0" in told and "on the CPU: 3 operators (Gather 2, Slice 1)" in told

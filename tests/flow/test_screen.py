@@ -99,11 +99,11 @@ def test_a_scheme_that_was_asked_for_is_taken_as_it_is(work: Work, monkeypatch: 
 
 def test_of_equally_fast_schemes_the_most_accurate_wins(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     symmetric = replace(HERE, activation_symmetry="symmetric")
-    raced(monkeypatch, {INT8: 0.5, str(symmetric): 0.5}, {INT8: 0.002, str(symmetric): 0.001})
+    raced(monkeypatch, {INT8: 0.5, str(HERE): 0.5, str(symmetric): 0.5}, {str(HERE): 0.002, str(symmetric): 0.001})
     assert replace(screen(work, None, 0.01, Metric()).scheme, uncalibrated=()) == symmetric
-    raced(monkeypatch, {INT8: 0.5, str(symmetric): 0.4}, {INT8: 0.001, str(symmetric): 0.002})
+    raced(monkeypatch, {INT8: 0.5, str(HERE): 0.5, str(symmetric): 0.4}, {str(HERE): 0.001, str(symmetric): 0.002})
     assert replace(screen(work, None, 0.01, Metric()).scheme, uncalibrated=()) == symmetric
-    raced(monkeypatch, {INT8: 0.5, str(symmetric): 0.9}, {INT8: 0.002, str(symmetric): 0.001})
+    raced(monkeypatch, {INT8: 0.5, str(HERE): 0.5, str(symmetric): 0.9}, {str(HERE): 0.002, str(symmetric): 0.001})
     assert replace(screen(work, None, 0.01, Metric()).scheme, uncalibrated=()) == HERE
 
 
