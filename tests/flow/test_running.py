@@ -138,3 +138,11 @@ def test_a_limit_that_no_run_keeps_is_refused_and_earlier_results_stay(rated: Pa
     with pytest.raises(BadOption, match=r"`max_latency_s` 0.001 ms is too short: the fastest single run takes"):
         stages.optimize(rated, digits_model(), digits_data(), **asked)
     assert (rated / "plan.json").read_bytes() == before
+
+
+def test_a_run_is_timed_as_it_was_profiled_and_says_how_it_is_delivered(rated: Path) -> None:
+    result = taglio.load(rated)
+    report = stages.run(rated, 5, None, None)
+    assert result.setup.way != Way(result.profile.conditions.threads) or not report.note
+    if result.setup.way.at_once > 1:
+        assert f"deploy/ is for {result.setup.way}" in report.note

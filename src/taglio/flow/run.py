@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from taglio.error.doubts import saturating_sums
-from taglio.errors import BadOption
+from taglio.errors import BadOption, plural
 from taglio.flow.build import Built
 from taglio.flow.work import Work, require_own
 from taglio.plan.result import Plan
@@ -12,7 +12,9 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, predict
 from taglio.progress import Progress
 from taglio.run.in_process import RunReport, StepsReport, time_plan, time_steps
+from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.processor import instructions, sums_saturate
+from taglio.runtimes.way import Way
 
 # Runs by default, as many as take _PATIENCE_S, at least _FEWEST.
 _RUNS, _PATIENCE_S, _FEWEST = 100, 60.0, 2
@@ -41,7 +43,7 @@ def run(
     require_own(work, profile=profile, plan=plan, built=built)
     runs = work.affordable(_PATIENCE_S, _RUNS, _FEWEST) if runs is None else runs
     _refuse(plan, built, "runs", runs)
-    options, home = work.setup.options(), profile.conditions.runtime
+    options, home = _as_profiled(work, profile), profile.conditions.runtime
     floats = next(each for each in profile.runs if each.name == FLOAT_RUN).wall.median_s
     # For a place without a profile only the plan's own time is known, not the machine's speed at that time.
     profiled, predicted_in = (floats, home) if plan.usage or plan.runtime == home else (None, plan.runtime)
@@ -57,7 +59,7 @@ def run(
             profiled_float_s=profiled,
             progress=progress,
         )
-    note = moved(profile, plan, instructions())
+    note = "; ".join(filter(None, [moved(profile, plan, instructions()), _other_way(work, options)]))
     return replace(result, here=bool(plan.usage), profiled_in=predicted_in, note=note)
 
 
@@ -74,7 +76,7 @@ def run_steps(
     """Time `steps` steps of a session of the built plan beside one of the float model; each step passes its states to
     the next. Raises BadOption for a model without states, or if `built` is of another plan."""
     _refuse(plan, built, "steps", steps)
-    options, expected, feeds = work.setup.options(), _expected_s(work, profile, plan), work.steps
+    options, expected, feeds = _as_profiled(work, profile), _expected_s(work, profile, plan), work.steps
     with work.stored() as model:
         executor = built.open(options, runtime)
         return time_steps(executor, model, feeds, options, steps, predicted_s=expected, progress=progress)
@@ -88,6 +90,19 @@ def moved(profile: Profile, plan: Plan, here: Collection[str]) -> str:
         return ""
     line = saturating_sums(plan.scheme, sums_saturate(here))
     return f"{line}; the model was profiled on {machine.processor}, which has VNNI" if line else ""
+
+
+def _as_profiled(work: Work, profile: Profile) -> SessionOptions:
+    """The options of one run at a time with the threads of the profile, whose prediction is compared."""
+    return replace(work.setup.options(), threads=profile.conditions.threads, at_once=1)
+
+
+def _other_way(work: Work, options: SessionOptions) -> str:
+    """A line where deploy/ is run in another way, or ""."""
+    if work.setup.way == Way(options.threads, spinning=options.spinning):
+        return ""
+    timed = f"timed with {plural(options.threads, 'thread')}, as it was profiled"
+    return f"{timed}; deploy/ is for {work.setup.way}: --load 80% measures that"
 
 
 def _refuse(plan: Plan, built: Built, name: str, count: int) -> None:

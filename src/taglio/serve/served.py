@@ -186,7 +186,7 @@ def open_model(
     except BadArtifact as error:
         _LOG.warning("%s version %s is served without a prediction: %s", name, version, error)
         outcome = None
-    predicted = outcome is not None and way.threads == planned.threads and planned.at_once == 1
+    predicted = outcome is not None and way.threads == outcome.conditions.threads and planned.at_once == 1
     predicted_s = outcome.plan.predicted_latency_s if outcome and predicted else None
     # Not where two runs at once of each model would need more threads than there are processors.
     crowded = threads is None and models > 1 and 2 * models * way.threads > cores
