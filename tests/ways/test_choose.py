@@ -117,7 +117,7 @@ def test_a_rate_that_is_reported_keeps_the_limit_and_is_near_the_best(seed: int,
     ways = [Way(*way, joined) for way in ((1, 1), (1, 2), (1, 3), (2, 1)) for joined in (1, 2, 4, 8, 16)]
     possible = max(highest_rate(bench.truth(Choice("plan 1", way)), way, limit_s) for way in ways)
     assert highest_rate(truth, best.way, limit_s) >= 0.9 * possible
-    assert kept.rate.value >= 0.8 * possible
+    assert kept.rate.value >= 0.7 * possible
 
 
 def test_what_takes_too_much_memory_is_out(tmp_path: Path) -> None:
