@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from taglio.confirm import answering
 from taglio.errors import MeasurementFailed, one_line
 
 # A child that is silent for so long beyond its budget hangs.
@@ -18,12 +19,12 @@ _HANGS_S = 600.0
 
 
 class Child:
-    """The process of a `script`, which gets the path of a delivered verify.py. A context manager: the process ends with
-    it."""
+    """The process that answers requests as `script` does with a delivered verify.py (answering.py). A context manager:
+    the process ends with it."""
 
     def __init__(self, script: Path, verify: Path) -> None:
         # Isolated from the environment, the user's packages and this checkout, but not from the environment's packages.
-        command = [sys.executable, "-I", str(script), str(verify)]
+        command = [sys.executable, "-I", str(answering.__file__), str(verify), str(script)]
         with ExitStack() as stack:
             # A file, not a pipe: ONNX Runtime warns of some models in every opening, and a full pipe would stop it.
             self._said = stack.enter_context(tempfile.TemporaryFile())

@@ -1,17 +1,16 @@
-"""Open delivered folders afresh and time their models in turn: one JSON request a line in, one answer a line out.
+"""Open delivered folders afresh and time their models in turn.
 
-Runs as a script in a process of its own and imports NumPy and the runtimes only, through the `verify.py` that is
+Runs in a process of its own (answering.py) and imports NumPy and the runtimes only, through the `verify.py` that is
 delivered. The request names `folders`, in the order in which they are opened; a folder of `samples`; the `seconds` to
 fill; how many `pairs` to time at least and at most; and a `seed`. The answer holds the `seconds` of each timed run, a
 list for each folder, or a `problem`.
 """
 
-import gc
-import importlib.util
 import json
 import random
-import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,23 +59,6 @@ def _first_runs(model: Any, feeds: list[dict[str, Any]]) -> int:
     return min(_UNCOUNTED, int(_UNCOUNTED_S / max(time.perf_counter() - start, 1e-9)))
 
 
-def main() -> None:
-    """Answer requests until standard input ends. The argument is the path of verify.py."""
-    spec = importlib.util.spec_from_file_location("verify", sys.argv[1])
-    assert spec is not None
-    assert spec.loader is not None
-    verify = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(verify)
-    gc.disable()  # a collection in a run would count as the model's time
-    for line in sys.stdin:
-        try:
-            answer = opening(verify, json.loads(line))
-        except Exception as error:  # whatever a runtime raises: the parent reports it
-            answer = {"problem": f"{type(error).__name__}: {error}"}
-        gc.collect()
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
+def answers(verify: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """The function that answering.py calls for each request."""
+    return partial(opening, verify)

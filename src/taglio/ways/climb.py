@@ -23,9 +23,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What may change in a way: the `cores` of the machine, of which a run has at most `threads`; whether requests may
-    be `joined`; and whether the `pools` of threads are ONNX Runtime's, which can spin, be shared by all runs, and be
-    more than there are cores."""
+    """What may change in a way. The machine has `cores`, and a run has at most `threads` of them. `joined` says whether
+    requests may share a run. `pools` says whether threads are ONNX Runtime's: they can spin, all runs can share them,
+    and there can be more of them than cores."""
 
     cores: int
     threads: int
@@ -42,18 +42,18 @@ class Sides:
     def beside(self, way: Way) -> list[Way]:
         """The ways that differ from one in a single respect."""
         at_once = {way.at_once - 1, way.at_once + 1, way.at_once // 2, way.at_once * 2}
-        found = [replace(way, at_once=each) for each in sorted(at_once) if each >= 1]
+        ways = [replace(way, at_once=runs) for runs in sorted(at_once) if runs >= 1]
         for threads in (way.threads // 2, way.threads * 2):
             if threads >= 1:
                 # The same cores, divided otherwise; and the same runs with other threads.
-                found.append(replace(way, threads=threads, at_once=max(1, way.used_threads // threads)))
-                found.append(replace(way, threads=threads))
+                ways.append(replace(way, threads=threads, at_once=max(1, way.used_threads // threads)))
+                ways.append(replace(way, threads=threads))
         if self.joined:
-            found += [replace(way, joined=each) for each in (way.joined // 2, way.joined * 2) if each >= 1]
+            ways += [replace(way, joined=items) for items in (way.joined // 2, way.joined * 2) if items >= 1]
         if self.pools and way.threads > 1:
-            found.append(replace(way, spinning=not way.spinning))
-            found.append(replace(way, threads=self.threads, shared=not way.shared))
-        return [*dict.fromkeys(each for each in found if each != way and self._is_sensible(each))]
+            ways.append(replace(way, spinning=not way.spinning))
+            ways.append(replace(way, threads=self.threads, shared=not way.shared))
+        return [*dict.fromkeys(other for other in ways if other != way and self._is_sensible(other))]
 
     def _is_sensible(self, way: Way) -> bool:
         over = _OVER if self.pools else 1  # OpenVINO has no more streams than cores

@@ -1,7 +1,7 @@
-"""Put delivered models under load: one JSON request a line in, one answer a line out.
+"""Put delivered models under load.
 
-Runs as a script in a process of its own and imports NumPy and the runtimes only, through the `verify.py` that is
-delivered. A request says what to `do`:
+Runs in a process of its own (confirm/answering.py) and imports NumPy and the runtimes only, through the `verify.py`
+that is delivered. A request says what to `do`:
 
 * `open`: the `folders`, beside those that are open, with `samples` to run them on. The answer has the bytes of `memory`
   that each took.
@@ -14,12 +14,11 @@ delivered. A request says what to `do`:
 """
 
 import gc
-import importlib.util
 import json
 import random
-import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -173,25 +172,8 @@ def _resident_bytes() -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:")), 0)
 
 
-def main() -> None:
-    """Answer requests until standard input ends. The argument is the path of verify.py."""
-    spec = importlib.util.spec_from_file_location("verify", sys.argv[1])
-    assert spec is not None
-    assert spec.loader is not None
-    verify = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(verify)
-    gc.disable()  # a collection in a run would count as the model's time
+def answers(verify: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """The function that answering.py calls for each request."""
     loads = Loads(verify)
     ways = {"open": loads.open, "close": loads.close, "closed": loads.closed, "open_loop": loads.open_loop}
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            answer = ways[request["do"]](request)
-        except Exception as error:  # whatever a runtime raises: the parent reports it
-            answer = {"problem": f"{type(error).__name__}: {error}"}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
+    return lambda request: ways[request["do"]](request)
