@@ -35,7 +35,7 @@ from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 from taglio.ways.bench import Bench
-from taglio.ways.choose import Effort
+from taglio.ways.choose import Bursts
 from taglio.ways.confirm import Sized, figure, opening
 from taglio.ways.result import Figure, Rate
 
@@ -100,7 +100,7 @@ def compared(name: str, out: Path, seconds: float, asked: argparse.Namespace) ->
     if rate is None:
         raise RuntimeError(f"{name}: optimize chose no way for a rate")
     work = workspace.reopen(out)
-    burst_s = Effort().burst_of(work.setup.run_s)
+    burst_s = Bursts().burst_of(work.setup.run_s)
     with scratch() as root:
         write_samples(root / "samples", [Answered(sample, {}) for sample in raced_inputs(work)])
         entries = [*grid(root, out / workspace.FLOAT_MODEL, work, rate)]

@@ -13,7 +13,7 @@ from taglio.deploy.verify import MANIFEST
 from taglio.deploy.write import write_source
 from taglio.runtimes.way import Way
 from taglio.ways.bench import Bench, Burst
-from taglio.ways.choose import Delivered, Effort, Goal, Tries, choose
+from taglio.ways.choose import Bursts, Contender, Goal, Tries, choose
 from taglio.ways.climb import Choice, Sides
 from taglio.ways.confirm import Sized, kept_rate, opening, rate_of
 from taglio.ways.replay import PERCENTILE, Service, highest_rate, waits
@@ -93,8 +93,8 @@ def tries_of(folder: Path, bench: MadeUp, gains: dict[str, float], goal: Goal, m
         (folder / name).mkdir(parents=True)
         write_source(folder / name, model, ["x"], ["y"], 1)
         sides = Sides(2, 2, joined=True, pools=True)
-        models[name] = Delivered(name, "onnxruntime", folder / name, sides, is_float=name == "float32")
-    return Tries(bench, models, folder / "tried", goal, Effort(), RUN_S, memory)
+        models[name] = Contender(name, "onnxruntime", folder / name, sides, is_float=name == "float32")
+    return Tries(bench, models, folder / "tried", goal, Bursts(), RUN_S, memory)
 
 
 @pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])

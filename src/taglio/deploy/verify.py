@@ -152,8 +152,8 @@ def _shapes(feed: Mapping[str, Any]) -> dict[str, Any]:
 def _taking_turns(computes: Sequence[Compute]) -> Compute:
     """One function of several that may run at once, each by one caller at a time."""
     free: SimpleQueue[Compute] = SimpleQueue()
-    for each in computes:
-        free.put(each)
+    for one in computes:
+        free.put(one)
 
     def compute(feed: Mapping[str, Any]) -> list[Any]:
         mine = free.get()

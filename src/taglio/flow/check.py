@@ -48,7 +48,7 @@ from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 from taglio.transaction import held
 from taglio.ways.bench import Bench
-from taglio.ways.choose import Effort
+from taglio.ways.choose import Bursts
 from taglio.ways.confirm import Sized, figure, opening
 from taglio.ways.result import Figure
 
@@ -263,7 +263,7 @@ def _capacity_beside(source: Source, record: _Record, inputs: Sequence[Sample], 
     fresh openings of both. Raises MeasurementFailed for what cannot be run."""
     cores, patience = available_cores(), race.USUAL
     end_s = time.monotonic() + patience.seconds_for(source.run_s)
-    burst_s, ratios = Effort().burst_of(source.run_s), list[float]()
+    burst_s, ratios = Bursts().burst_of(source.run_s), list[float]()
     with scratch() as base, scratch() as samples:
         write_source(base, source.model, source.inputs, source.outputs, cores)
         write_samples(samples, [Answered(sample, {}) for sample in inputs])

@@ -35,8 +35,7 @@ from taglio.flow.outcome import Outcome, Point, Variant, drift_since
 from taglio.flow.places import studied
 from taglio.flow.plan import Decision, best_so_far, decide, float_stays
 from taglio.flow.profile import AUTO, profiles, read_scheme
-from taglio.flow.rate import Patience as RatePatience
-from taglio.flow.rate import rated
+from taglio.flow.rate import RatePatience, rated
 from taglio.flow.result import Result, result_of
 from taglio.flow.running import LATENCY, Running, in_way, running
 from taglio.flow.screen import Screened, screen
@@ -55,7 +54,7 @@ from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.openvino import MIXED
-from taglio.ways.choose import Effort, Goal
+from taglio.ways.choose import Bursts, Goal
 from taglio.ways.result import Rate
 
 # What stages take at effort 1, roughly, by which a time limit is divided; the share of it that no effort changes
@@ -530,7 +529,7 @@ class _Clock:
     def rate_patience(self, usual: Patience) -> RatePatience:
         """How long the search over ways and their confirmation may take, where a race may take as long as `usual`."""
         share = usual.seconds / race.USUAL.seconds * min(1.0, max(_LEAST_WAYS, self._effort))
-        effort, whole = Effort(), RatePatience()
+        effort, whole = Bursts(), RatePatience()
         return replace(whole, effort=replace(effort, seconds=share * effort.seconds), seconds=share * whole.seconds)
 
     def lap(self, stage: str) -> None:

@@ -24,7 +24,7 @@ from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 from taglio.ways.bench import Bench
-from taglio.ways.choose import Delivered, Effort, Goal, Tries, choose
+from taglio.ways.choose import Bursts, Contender, Goal, Tries, choose
 from taglio.ways.climb import Choice, Sides
 from taglio.ways.confirm import Opening, Sized, figure, kept_rate, opening, rate_of, under_loads
 from taglio.ways.result import Rate
@@ -38,11 +38,11 @@ _ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RatePatience:
     """How long a rate may take: `choosing` openings tell the last ways apart, and up to `openings`, but at least
     `fewest`, confirm one, all in `seconds`. `effort` is that of the search over ways."""
 
-    effort: Effort = field(default_factory=Effort)
+    effort: Bursts = field(default_factory=Bursts)
     seconds: float = 60.0
     choosing: int = 3
     openings: int = 8
@@ -63,7 +63,7 @@ class Rated:
         return tuple(filter(None, [joined, *left_out]))
 
 
-def rated(work: Work, decision: Decision, limits: Limits, goal: Goal, patience: Patience) -> Rated:
+def rated(work: Work, decision: Decision, limits: Limits, goal: Goal, patience: RatePatience) -> Rated:
     """The fastest of float and the best plans, each in the way that suits it.
 
     Raises BadOption if a limit on latency is below the fastest single run, or one on memory below what any way takes,
@@ -112,7 +112,7 @@ class _Field:
     def __init__(self, work: Work, decision: Decision, threads: int | None) -> None:
         self._work, self._decision, self._threads = work, decision, min(available_cores(), threads or available_cores())
         self.alone: dict[str, str] = {}
-        self.models: dict[str, Delivered] = {}
+        self.models: dict[str, Contender] = {}
 
     def __enter__(self) -> "_Field":
         with ExitStack() as stack:
@@ -151,7 +151,7 @@ class _Field:
         inputs, _ = interface(components, manifest)
         self.alone[name] = why_alone(components, manifest, work.setup, inputs, run)
         sides = Sides(available_cores(), self._threads, joined=not self.alone[name], pools=finalist.runtime == NAME)
-        self.models[name] = Delivered(name, finalist.runtime, folder, sides, finalist.name == FLOAT_RUN)
+        self.models[name] = Contender(name, finalist.runtime, folder, sides, finalist.name == FLOAT_RUN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class _Confirmation:
     work: Work
     there: _Field
     tries: Tries
-    patience: Patience
+    patience: RatePatience
 
     def of(self, finalists: Sequence[Choice]) -> Rate:
         """The rate of the fastest of some ways."""

@@ -23,7 +23,7 @@ _REFUSALS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class Bursts:
     """How long ways are measured: `seconds` in all, in `rounds` of bursts that last `burst_s` or `runs` runs, whichever
     is longer, but at most `longest_s`."""
 
@@ -39,7 +39,7 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class Contender:
     """A model in deploy/'s format in `folder`, by its plan's `name`: the `runtime` that runs it, what may change in
     its way, and whether it is the float model."""
 
@@ -65,10 +65,10 @@ class Tries:
     source model takes about `run_s`. What takes more than `memory_bytes` is out."""
 
     bench: Bench
-    models: Mapping[str, Delivered]
+    models: Mapping[str, Contender]
     root: Path
     goal: Goal
-    effort: Effort
+    effort: Bursts
     run_s: float
     memory_bytes: int | None = None
     tell: Callable[[int, int], None] | None = None
@@ -186,7 +186,7 @@ def choose(tries: Tries) -> list[Choice]:
     return [choice for choice in best_of(known, len(known)) if known[choice] > 0.0]
 
 
-def _ways_for(model: Delivered, known: Mapping[Choice, float], models: Mapping[str, Delivered]) -> list[Way]:
+def _ways_for(model: Contender, known: Mapping[Choice, float], models: Mapping[str, Contender]) -> list[Way]:
     """The best ways of float in the runtime of a model, or where that has none, in any."""
     package = model.runtime.split("-")[0]
     same = {choice: value for choice, value in known.items() if models[choice.model].runtime.split("-")[0] == package}
