@@ -16,7 +16,7 @@ from taglio.ways.bench import Bench, Burst
 from taglio.ways.choose import Bursts, Contender, Goal, Tries, choose
 from taglio.ways.climb import Choice, Sides
 from taglio.ways.confirm import Sized, kept_rate, opening, rate_of
-from taglio.ways.replay import PERCENTILE, Service, highest_rate, waits
+from taglio.ways.replay import KEPT, PERCENTILE, Service, highest_rate, waits
 from tests.models import Sketch
 
 RUN_S = 0.01
@@ -137,3 +137,13 @@ def test_a_faster_plan_is_tried_in_the_ways_that_are_best_for_float(tmp_path: Pa
     tries = tries_of(tmp_path, MadeUp(3, gains), gains, Goal())
     assert choose(tries)[0].model == "plan 1"
     assert {tried.model for tried in tries.tried()} == {"float32", "plan 1"}
+
+
+def test_a_tried_way_is_told_with_the_latency_at_its_rate(tmp_path: Path) -> None:
+    gains, limit_s = {"float32": 1.0}, 0.08
+    tries = tries_of(tmp_path, MadeUp(1, gains), gains, Goal(limit_s))
+    choose(tries)
+    able = [tried for tried in tries.tried() if tried.rate_per_s]
+    # The highest rate is where the limit is nearly reached, waiting included: a run alone takes a fraction of it.
+    assert able
+    assert all(0.7 * KEPT * limit_s <= tried.latency_s <= KEPT * limit_s for tried in able)

@@ -13,7 +13,7 @@ from taglio.errors import MeasurementFailed
 from taglio.runtimes.way import Way
 from taglio.ways.bench import Bench, Burst
 from taglio.ways.climb import Choice, Sides, best_of, climb
-from taglio.ways.replay import KEPT, PERCENTILE, Service, highest_rate
+from taglio.ways.replay import KEPT, PERCENTILE, Service, highest_rate, waits
 from taglio.ways.result import TriedWay
 
 # Of the ways that are best for float, so many are tried with every other model.
@@ -133,11 +133,13 @@ class Tries:
         return [self._tried(choice) for choice in self.bursts]
 
     def _tried(self, choice: Choice) -> TriedWay:
-        runs = [run for burst in self.bursts[choice] for run in burst.runs]
+        latencies_s = np.asarray([run for burst in self.bursts[choice] for run in burst.runs])
         rate = None if self.goal.max_latency_s is None else self.value(choice)
+        if rate:
+            latencies_s = waits(self.service(choice), choice.way, rate)
         runtime, capacity = self.models[choice.model].runtime, self.capacity(choice)
-        latency_s = float(np.percentile(runs, PERCENTILE))
-        return TriedWay(choice.model, runtime, choice.way, capacity, rate, latency_s, self.memory[choice])
+        p95_s = float(np.percentile(latencies_s, PERCENTILE))
+        return TriedWay(choice.model, runtime, choice.way, capacity, rate, p95_s, self.memory[choice])
 
 
 def _sized(one: Choice, other: Choice) -> bool:
