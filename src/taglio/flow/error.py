@@ -184,7 +184,7 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> 
         coarse_metric(meter.metric, batch * len(work.data.held_out.samples)),
         meter.measure.judge.doubt() if isinstance(meter.measure.judge, TaskJudge) else "",
         exchanged_rows(meter.metric, [outputs[index] for index in sorted(work.parts.ranked)]),
-        unlike_calibration(work.ranges(replace(scheme, repairs=())).low_high, _held_out_ranges(work), work.graph),
+        unlike_calibration(work.ranges(scheme).low_high, _held_out_ranges(work), work.graph),
         constant_outputs([[each[i] for i in computed] for each in meter.references], [outputs[i] for i in computed]),
     ]
     return tuple(line for line in lines if line)
