@@ -70,8 +70,9 @@ def quantize(
         proto = QdqBuilder(work.model, work.graph, {}).build(dict.fromkeys(names, _UNCALIBRATED[method]))
     elif method == "static" and form.format == "qdq":
         assignment = _assignment(work, names, form, also)
-        names, used = tuple(assignment), list(dict.fromkeys(each.scheme for each in assignment.values() if each.scheme))
-        ranges: dict[str, Ranges] = {each.calibration: work.ranges(each) for each in used}
+        schemes = [precision.scheme for precision in assignment.values() if precision.scheme]
+        names, used = tuple(assignment), [*dict.fromkeys(schemes)]
+        ranges: dict[str, Ranges] = {scheme.calibration: work.ranges(scheme) for scheme in used}
         proto = QdqBuilder(work.model, work.graph, ranges).build(assignment)
     elif also:
         raise BadOption("`also` mixes schemes in the qdq format only: use the static method and a qdq scheme")
@@ -83,7 +84,7 @@ def quantize(
         else:
             proto = make(names)
     result = _judged(work, method, names, proto)
-    doubts = (note, *(saturating_sums(each, saturates) for each in used))
+    doubts = (note, *(saturating_sums(scheme, saturates) for scheme in used))
     return proto, replace(result, schemes=tuple(map(str, used)), notes=(*result.notes, *filter(None, doubts)))
 
 
@@ -149,7 +150,7 @@ def _judged(work: Work, method: str, names: Sequence[str], proto: onnx.ModelProt
         candidates=len(work.graph.candidates()),
         size_bytes=weights.size_bytes(proto),
         float_size_bytes=weights.size_bytes(work.model.proto),
-        error=max(each.loss for each in parts),
+        error=max(part.loss for part in parts),
         notes=tuple(filter(None, (*work.remarks, arithmetic))),
         parts=parts,
     )

@@ -263,18 +263,18 @@ class _Screening:
         schemes = {
             scheme: row(name, Variant(place, INT8, str(scheme), len(forms[INT8]))) for name, scheme in runs.items()
         }
-        rows = [_judged(each, rows, self.work.budget.gain) for each in rows]
+        rows = [_judged(form, rows, self.work.budget.gain) for form in rows]
         best_s = min([float_s, *self._scores(rows, float_s)])
         profiles = self._profiles(raced)
         known_forms = [
-            profiles[each.variant.form] for each in rows if not each.refused and each.variant.form in profiles
+            profiles[form.variant.form] for form in rows if not form.refused and form.variant.form in profiles
         ]
         known_forms += [profiles[name] for name in others if name in profiles]
         least_s = 0.0
         if FLOAT_RUN in profiles and FLOAT_AGAIN in profiles:
             least_s = float_s * least_share(profiles[FLOAT_RUN], profiles[FLOAT_AGAIN], known_forms)
         everything = [*rows, *schemes.values()]
-        least_s = min([least_s, *(each.seconds for each in everything if each.seconds is not None)])
+        least_s = min([least_s, *(measured.seconds for measured in everything if measured.seconds is not None)])
         timed = {
             name: (assignment, result.timed)
             for name, assignment in {FLOAT_RUN: {}, **forms}.items()
@@ -370,13 +370,13 @@ class _Screening:
             row.variant.form: row.score_s for row in rows if row.score_s is not None and (row.kept or _is_int8(row))
         }
         dynamic, int8_s = UNCALIBRATED["dyn"], scores.get(INT8)
-        found = [*scores.values()]
+        latencies_s = [*scores.values()]
         if int8_s is not None and dynamic.name in scores:
             fitting = [block for block in self.work.graph.blocks if dynamic.fits(block)]
             recurrent = sum(block.flops for block in fitting if block.recurrent)
             share = recurrent / max(1, sum(block.flops for block in fitting))
-            found.append(int8_s - share * (float_s - scores[dynamic.name]))
-        return found
+            latencies_s.append(int8_s - share * (float_s - scores[dynamic.name]))
+        return latencies_s
 
     def _other_schemes(self, place: str, forms: Mapping[str, Assignment]) -> list[Scheme]:
         """The schemes that are raced beside the default one and the `forms`; none if one is wanted."""

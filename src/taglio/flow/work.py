@@ -115,7 +115,7 @@ class Setup:
 
     def check(self) -> None:
         """Raise ValueError for settings that no stage accepts."""
-        levels = [each.value for each in Optimization]
+        levels = [level.value for level in Optimization]
         require(self.optimization in levels, f"unknown `optimization` {self.optimization}: use {' or '.join(levels)}")
         on = " or ".join(LIMIT_ON)
         require(self.limit_on in LIMIT_ON, f"unknown `limit_on` {self.limit_on}: use {on}")
@@ -134,7 +134,9 @@ class Setup:
             f"`portable` excludes bfloat16, which `runtime` {self.runtime} computes in: leave one of the two out",
         )
         require(self.memory_bytes is None or self.memory_bytes > 0, "`memory_limit` must be above 0")
-        require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "`shapes`: sizes must not be negative")
+        require(
+            all(min(shape, default=1) >= 0 for shape in self.shapes.values()), "`shapes`: sizes must not be negative"
+        )
 
     @property
     def threads_of_source(self) -> int:
@@ -405,7 +407,7 @@ class Work:
         those held out for the search) against their labels. Raises BadData for labels that a task cannot use."""
         held_out = data or self.data.held_out
         labels = None if held_out.labels is None else held_out.labels[:count]
-        metadata = {each.key: each.value for each in self.model.proto.metadata_props}
+        metadata = {entry.key: entry.value for entry in self.model.proto.metadata_props}
         judges = [
             judge_of(each, self.model.outputs, held_out.samples[:count], labels, metadata, held_out.names)
             for each in (metric, *(bound.metric for bound in also))
