@@ -6,7 +6,7 @@ planned in only if its kernels show that a mix of forms may be faster than float
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -21,7 +21,7 @@ from taglio.flow.instead import EXACT_SUMS, planned_instead, with_instead
 from taglio.flow.joined_rows import row_errors
 from taglio.flow.lab import Judging, Raced, race, reason
 from taglio.flow.ledger import NOT_RACED, Floats, Measurement, Variant, expected_s
-from taglio.flow.places import REACH, float_everywhere, one_of_each_runtime, usable
+from taglio.flow.places import REACH, Places, float_everywhere, one_of_each_runtime, usable
 from taglio.flow.work import Work
 from taglio.model.exact import saturating_products
 from taglio.model.graph import Graph
@@ -109,18 +109,8 @@ def screen(
     weights of 7 bits because sums of 8-bit products saturate on some other device: what that costs cannot be measured
     here."""
     refuse_unportable(work, wanted)
-    note = ""
-    own = saturating_products(work.model.proto) if work.setup.portable else ""
-    if own:
-        work = with_instead(work, EXACT_SUMS)
-        note = f"the source's own u8×s8 products ({own}) saturate on some processors: it is planned with exact sums"
-    everywhere = float_everywhere(work, max_loss, metric)
-    if all(place.refused for place in everywhere.rows):
-        work, note = planned_instead(work, max_loss, metric)
-        everywhere = float_everywhere(work, max_loss, metric)
+    work, everywhere, note = _float_somewhere(work, max_loss, metric)
     places, floats = everywhere.rows, everywhere.floats
-    if everywhere.bfloat16 is not None:
-        work = work.but(setup=replace(work.setup, bfloat16=everywhere.bfloat16))
     first = one_of_each_runtime(places, max_loss)
     is_narrow = is_narrow or work.setup.portable or sums_saturate(instructions())
     screening = _Screening(work, wanted, max_loss, metric, is_narrow=is_narrow)
@@ -149,17 +139,40 @@ def screen(
     whys = [] if is_forced else [screening.why_errors_forbid(result.room(most_s)) for result in near]
     if whys and all(whys):
         return replace(screened, scheme=profile.scheme, planned=(), why=whys[0])
-    schemes: tuple[Measurement, ...] = ()
-    if wanted is None:
-        scheme = _pick(best.schemes) or scheme
-        schemes = tuple(replace(row, kept=known == scheme) for known, row in best.schemes.items())
-        work.kept.forget("builder", but=scheme)  # each holds a copy of the weights
-        if scheme != screening.scheme:
-            work = work.settled(scheme)
-        forms, kept = _kept(forms, planned, screening.uncalibrated)
-        scheme = replace(scheme, uncalibrated=kept)
     mixes = int(work.budget.opening_s / max(result.opening_s for result in near))
-    return replace(screened, work=work, scheme=scheme, forms=forms, schemes=schemes, mixes=min(MIXES, mixes))
+    screened = replace(screened, mixes=min(MIXES, mixes))
+    return screened if wanted is not None else _with_scheme(screened, best.schemes, screening.uncalibrated)
+
+
+def _float_somewhere(work: Work, max_loss: float, metric: Metric) -> tuple[Work, Places, str]:
+    """The float model in every place. If it keeps the limit nowhere, or sums of its own would saturate elsewhere,
+    another model is planned instead, and the note says why."""
+    note = ""
+    own = saturating_products(work.model.proto) if work.setup.portable else ""
+    if own:
+        work = with_instead(work, EXACT_SUMS)
+        note = f"the source's own u8×s8 products ({own}) saturate on some processors: it is planned with exact sums"
+    everywhere = float_everywhere(work, max_loss, metric)
+    if all(place.refused for place in everywhere.rows):
+        work, note = planned_instead(work, max_loss, metric)
+        everywhere = float_everywhere(work, max_loss, metric)
+    if everywhere.bfloat16 is not None:
+        work = work.but(setup=replace(work.setup, bfloat16=everywhere.bfloat16))
+    return work, everywhere, note
+
+
+def _with_scheme(
+    screened: Screened, raced: Mapping[Scheme, Measurement], uncalibrated: Mapping[Uncalibrated, Precision]
+) -> Screened:
+    """`screened` with the best scheme of those that were `raced` in its best place, and with the forms to plan with."""
+    work, before = screened.work, screened.scheme
+    scheme = _pick(raced) or before
+    work.kept.forget("builder", but=scheme)  # each holds a copy of the weights
+    if scheme != before:
+        work = work.settled(scheme)
+    schemes = tuple(replace(row, kept=raced_scheme == scheme) for raced_scheme, row in raced.items())
+    forms, kept = _kept(screened.forms, screened.planned, uncalibrated)
+    return replace(screened, work=work, scheme=replace(scheme, uncalibrated=kept), forms=forms, schemes=schemes)
 
 
 def refuse_unportable(work: Work, scheme: Scheme | None) -> None:
@@ -266,15 +279,10 @@ class _Screening:
         rows = [_judged(form, rows, self.work.budget.gain) for form in rows]
         best_s = min([float_s, *self._scores(rows, float_s)])
         profiles = self._profiles(raced)
-        known_forms = [
-            profiles[form.variant.form] for form in rows if not form.refused and form.variant.form in profiles
-        ]
-        known_forms += [profiles[name] for name in others if name in profiles]
-        least_s = 0.0
-        if FLOAT_RUN in profiles and FLOAT_AGAIN in profiles:
-            least_s = float_s * least_share(profiles[FLOAT_RUN], profiles[FLOAT_AGAIN], known_forms)
-        everything = [*rows, *schemes.values()]
-        least_s = min([least_s, *(measured.seconds for measured in everything if measured.seconds is not None)])
+        ran = {form.variant.form: form.seconds for form in rows} | {
+            str(each): row.seconds for each, row in schemes.items()
+        }
+        ran_s = {name: seconds for name, seconds in ran.items() if seconds is not None}
         timed = {
             name: (assignment, result.timed)
             for name, assignment in {FLOAT_RUN: {}, **forms}.items()
@@ -287,7 +295,7 @@ class _Screening:
             base=base,
             float_s=drift * float_s,
             score_s=drift * best_s,
-            least_s=drift * least_s,
+            least_s=drift * min([_least_s(float_s, profiles, ran_s), *ran_s.values()]),
             rows=tuple(rows),
             schemes=schemes,
             timed=timed,
@@ -390,6 +398,15 @@ class _Screening:
         """All candidate blocks in int8 under a scheme."""
         assignment = pure_assignments(work.graph, precisions(scheme))[INT8]
         return work.builder(scheme).build(assignment)
+
+
+def _least_s(float_s: float, profiles: Mapping[str, Attribution], forms: Collection[str]) -> float:
+    """The least that any mix of `forms` may take by their kernels, where float takes `float_s`; 0 where the noise
+    between two profiles of float is unknown."""
+    if not {FLOAT_RUN, FLOAT_AGAIN} <= profiles.keys():
+        return 0.0
+    measured = [profiles[form] for form in forms if form in profiles]
+    return float_s * least_share(profiles[FLOAT_RUN], profiles[FLOAT_AGAIN], measured)
 
 
 def _judged(row: Measurement, rows: Sequence[Measurement], gain: float) -> Measurement:
