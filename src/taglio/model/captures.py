@@ -31,11 +31,11 @@ def captured(node: onnx.NodeProto) -> list[str]:
 
 def readers(nodes: Iterable[onnx.NodeProto]) -> dict[str, list[onnx.NodeProto]]:
     """The nodes that read each tensor, also in their subgraphs; a node is there as often as it reads the tensor."""
-    found: dict[str, list[onnx.NodeProto]] = {}
+    readers_of: dict[str, list[onnx.NodeProto]] = {}
     for node in nodes:
         for name in node_inputs(node):
-            found.setdefault(name, []).append(node)
-    return found
+            readers_of.setdefault(name, []).append(node)
+    return readers_of
 
 
 def writers(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
@@ -73,7 +73,7 @@ def separate(graph: onnx.GraphProto, outer: Collection[str] = ()) -> bool:
     `outer` are the names that enclosing graphs define.
     """
     around = {*outer, *_defined(graph)}
-    found = False
+    renamed = False
     for node in graph.node:
         for index, body in enumerate(bodies(node)):
             own = _defined(body) & around
@@ -84,8 +84,8 @@ def separate(graph: onnx.GraphProto, outer: Collection[str] = ()) -> bool:
             for values in (body.input, body.output, body.initializer, body.value_info):
                 for value in values:
                     value.name = names.get(value.name, value.name)
-            found = separate(body, around) or bool(names) or found
-    return found
+            renamed = separate(body, around) or bool(names) or renamed
+    return renamed
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

@@ -92,8 +92,8 @@ def load(
     name = path.stem if isinstance(source, Path) else proto.graph.name or path.stem
     opset, refusal = declared_opset(simple), no_int8(simple)
     remarks += [reference.random] if reference.random else []
-    found = (refusal, store, tuple(remarks), reference.run_s, bool(reference.random))
-    return Model(name, written.digest.hexdigest(), opset, inputs, outputs, simple, *found)
+    details = (refusal, store, tuple(remarks), reference.run_s, bool(reference.random))
+    return Model(name, written.digest.hexdigest(), opset, inputs, outputs, simple, *details)
 
 
 def _sizes(feed: Feed) -> dict[str, tuple[int, ...]]:

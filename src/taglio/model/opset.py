@@ -130,7 +130,7 @@ def _raised(proto: onnx.ModelProto) -> onnx.ModelProto | None:
             return None
     if declared_opset(proto) < _RESIZE_CHANGED:
         _keep_corners(raised)
-    apart = {each.name: each for each in proto.graph.initializer if weights.in_file(each)}
+    apart = {stored.name: stored for stored in proto.graph.initializer if weights.in_file(stored)}
     for tensor in raised.graph.initializer:  # onnx's converter loses references to files
         if tensor.name in apart:
             tensor.CopyFrom(apart[tensor.name])
@@ -141,5 +141,5 @@ def _keep_corners(raised: onnx.ModelProto) -> None:
     """Make each Resize take pixels as it did before opset 11, in place: onnx's converter does not say how."""
     old = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     for node in (node for graph in graphs(raised.graph) for node in graph.node if node.op_type == "Resize"):
-        known = {each.name for each in node.attribute}
-        node.attribute.extend(helper.make_attribute(name, mode) for name, mode in old.items() if name not in known)
+        set_names = {attribute.name for attribute in node.attribute}
+        node.attribute.extend(helper.make_attribute(name, mode) for name, mode in old.items() if name not in set_names)

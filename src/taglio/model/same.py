@@ -55,7 +55,10 @@ class Reference:
         self._varies, self.random = 0.0, ""
         self._is_exact = False
         took_s: list[float] = []
-        nodes = [*_every(original.graph.node), *(node for each in original.functions for node in _every(each.node))]
+        nodes = [
+            *_every(original.graph.node),
+            *(node for function in original.functions for node in _every(function.node)),
+        ]
         self._limit_s = _LIMIT_S if any(node.op_type == "Loop" for node in nodes) else None
         limit_s = self._limit_s if from_user else _RANDOM_S
         for feed in feeds:
@@ -79,11 +82,13 @@ class Reference:
         self.run_s = median(took_s) if took_s else 0.0
         kinds = sorted({node.op_type for node in nodes if _answers_at_random(node)})
         if kinds and self._answers:
-            found: list[tuple[float, str]] = []
+            differences: list[tuple[float, str]] = []
             for feed, answer in zip(feeds, self._answers, strict=False):
-                again = run_session(session, self._names, feed, str(path), limit_s=self._limit_s)
-                found += [(difference(*pair), name) for *pair, name in zip(answer, again, self._names, strict=True)]
-            self._varies, name = max(found)
+                repeated = run_session(session, self._names, feed, str(path), limit_s=self._limit_s)
+                differences += [
+                    (difference(*pair), name) for *pair, name in zip(answer, repeated, self._names, strict=True)
+                ]
+            self._varies, name = max(differences)
             if self._varies > 0.0:
                 self.random = (
                     f"the model's answers are random ({', '.join(kinds)}): for the same input output {name} differs by "

@@ -42,12 +42,12 @@ def joined(
     for start in range(len(groups)):
         if start in left:
             order += _walk(start, ahead, left)
-    result, left = [], set(order)
+    ordered, left = [], set(order)
     for start in reversed(order):
         if start in left:
             members = sorted(_walk(start, back, left))
-            result.append([node for index in members for node in groups[index]])
-    return result
+            ordered.append([node for index in members for node in groups[index]])
+    return ordered
 
 
 def _walk(start: int, edges: Sequence[Sequence[int]], left: set[int]) -> list[int]:
@@ -56,7 +56,7 @@ def _walk(start: int, edges: Sequence[Sequence[int]], left: set[int]) -> list[in
     done, path = [], [(start, iter(edges[start]))]
     while path:
         at, further = path[-1]
-        following = next((each for each in further if each in left), None)
+        following = next((successor for successor in further if successor in left), None)
         if following is None:
             done.append(at)
             path.pop()

@@ -27,9 +27,9 @@ def reshape(step: Step) -> list[Dims]:
     ]
     if Size(-1) in dims:
         free = dims.index(Size(-1))
-        others = product(size for size in dims if size is not None and size != Size(-1))
-        dims[free] = product(shape).over(others)
-        if dims[free] is None and not others.batched:
+        rest = product(size for size in dims if size is not None and size != Size(-1))
+        dims[free] = product(shape).over(rest)
+        if dims[free] is None and not rest.batched:
             step.fail("does not keep rows together")
     return [_kept(step, dims)]
 
