@@ -101,7 +101,7 @@ def profile(
     assignments = {name: assignment for name, assignment in assignments.items() if name in timed}
     seen_s = speeds.finish()
     conditions = replace(
-        _conditions(model, options, feeds, max(result.others for result in timed.values())),
+        _conditions(model, options, feeds, max(timing.others for timing in timed.values())),
         reference_s=median(seen_s),
         waking_s=waking_seconds(options.threads),
         reference_half_s=middle_half(seen_s),
@@ -112,14 +112,14 @@ def profile(
 
 def _share(assignments: Iterable[Assignment]) -> float:
     """The share of the budget that these runs need: 1 unless most repeat others."""
-    different = {tuple((block, form.name) for block, form in each.items()) for each in assignments}
+    different = {tuple((block, form.name) for block, form in assignment.items()) for assignment in assignments}
     return min(1.0, len(different) / _DIFFERENT)
 
 
-def mixes_within(effort: Effort, once_s: float, others: int, sessions: int) -> int:
-    """How many mixes to measure beside `others` if a run takes `once_s`: fewer than `MIXES` if a run of each would
-    exceed the effort's patience, or they need more than so many `sessions`."""
-    return max(_FEWEST_MIXES, min(MIXES, min(sessions, int(effort.patience_s / max(once_s, 1e-9))) - others))
+def mixes_within(effort: Effort, once_s: float, pure_runs: int, sessions: int) -> int:
+    """How many mixes to measure beside `pure_runs` models in one form, if a run takes `once_s`: fewer than `MIXES` if
+    one run of each model would exceed the effort's patience, or if they need more than so many `sessions`."""
+    return max(_FEWEST_MIXES, min(MIXES, min(sessions, int(effort.patience_s / max(once_s, 1e-9))) - pure_runs))
 
 
 def of_pure_forms(
@@ -133,9 +133,9 @@ def of_pure_forms(
     """A profile of whole models in one form each, of which one is float, as FLOAT_RUN. Without mixes nothing says how
     far predictions of other models are off."""
     assignments = {name: assignment for name, (assignment, _) in timed.items()}
-    runs = _runs(model, graph, assignments, {name: result for name, (_, result) in timed.items()}, set(), 1.0)
-    others = max(result.others for _, result in timed.values())
-    conditions = _conditions(model, options, feeds, others)
+    runs = _runs(model, graph, assignments, {name: timing for name, (_, timing) in timed.items()}, set(), 1.0)
+    busy_share = max(timing.others for _, timing in timed.values())
+    conditions = _conditions(model, options, feeds, busy_share)
     return _profile(
         model.sha256, conditions, scheme, precisions(scheme), runs, fit([run for run, _ in runs], graph), {}
     )
@@ -145,7 +145,7 @@ def refine_near(
     model: Model,
     graph: Graph,
     builder: QdqBuilder,
-    known: Profile,
+    prior: Profile,
     feeds: Sequence[Feed],
     options: SessionOptions,
     effort: Effort,
@@ -154,12 +154,12 @@ def refine_near(
     limit_bytes: int | None = None,
     timer: Callable[..., dict[str, Timed]] | None = None,
 ) -> Profile:
-    """`known` refined for assignments like `near`, by timing `near` beside float, at the machine's present speed.
+    """`prior` refined for assignments like `near`, by timing `near` beside float, at the machine's present speed.
 
     `near` is timed as two runs, so that a leave-one-out fit in calibrate.py still has the other; runs of an earlier
     `near` stay.
     """
-    earlier = sum(run.name.startswith("near too") for run in known.runs)
+    earlier = sum(run.name.startswith("near too") for run in prior.runs)
     assignments: dict[str, Assignment] = {FLOAT_RUN: {}, **({"near": near, "near too": near} if near else {})}
     speeds = Speeds(options.threads, min(REFERENCE_S, _REFERENCE_SHARE * effort.budget_s))
     timed = (timer or time_models)(
@@ -172,41 +172,41 @@ def refine_near(
         limit_bytes=limit_bytes,
     )
     seen_s = speeds.finish()
-    present = replace(known.conditions, reference_s=median(seen_s), reference_half_s=middle_half(seen_s))
+    present = replace(prior.conditions, reference_s=median(seen_s), reference_half_s=middle_half(seen_s))
     runs = {name: (assignment, timed[name]) for name, assignment in assignments.items()}
-    return refine(model, graph, known, runs, f" {earlier + 1}", near=near, present=present)
+    return refine(model, graph, prior, runs, f" {earlier + 1}", near=near, present=present)
 
 
 def refine(
     model: Model,
     graph: Graph,
-    known: Profile,
+    prior: Profile,
     timed: Mapping[str, tuple[Assignment, Timed]],
     suffix: str,
     *,
     near: Assignment,
     present: Conditions | None = None,
 ) -> Profile:
-    """`known` with more runs, fitted for assignments like `near`.
+    """`prior` with more runs, fitted for assignments like `near`.
 
     The cost of a type change depends on layouts beyond its neighbours, so runs weigh more the more blocks they share
-    with `near`. `timed` must include the float model as FLOAT_RUN: its ratio to `known` is the machine's drift. The
+    with `near`. `timed` must include the float model as FLOAT_RUN: its ratio to `prior` is the machine's drift. The
     drift is removed from the new runs, which are kept under their names plus `suffix`; or, if `present` conditions are
-    given, from the known runs.
+    given, from the runs of `prior`.
     """
-    before = next(run for run in known.runs if run.name == FLOAT_RUN).wall.median_s
+    before = next(run for run in prior.runs if run.name == FLOAT_RUN).wall.median_s
     drift = before / timed[FLOAT_RUN][1].wall.median_s
     then, now = (1.0, drift) if present is None else (1.0 / drift, 1.0)
     assignments = {name + suffix: assignment for name, (assignment, _) in timed.items() if name != FLOAT_RUN}
-    results = {name + suffix: result for name, (_, result) in timed.items()}
+    results = {name + suffix: timing for name, (_, timing) in timed.items()}
     more = _runs(model, graph, assignments, results, set(assignments), now)
-    kept = [run for run in known.runs if run.name not in assignments]  # a plan found again was timed again
-    pairs = [(_run(known, run, then), run.wall.times(then)) for run in kept] + more
+    kept = [run for run in prior.runs if run.name not in assignments]  # a plan found again was timed again
+    pairs = [(_run(prior, run, then), run.wall.times(then)) for run in kept] + more
     weighted = [(replace(run, weight=_closeness(graph, run.assignment, near)), wall) for run, wall in pairs]
-    conditions = known.conditions if present is None else present
-    busiest = max(result.others for result in results.values())  # plans are predicted by these runs above all
+    conditions = prior.conditions if present is None else present
+    busiest = max(timing.others for timing in results.values())  # plans are predicted by these runs above all
     conditions = replace(conditions, others=max(conditions.others, busiest))
-    return _assemble(known.model_sha256, graph, conditions, known.scheme, known.precisions, weighted)
+    return _assemble(prior.model_sha256, graph, conditions, prior.scheme, prior.precisions, weighted)
 
 
 def _closeness(graph: Graph, assignment: Assignment, near: Assignment) -> float:
@@ -227,11 +227,11 @@ def _runs(
     attributor = Attributor(model, graph)
     runs = []
     for name, assignment in assignments.items():
-        result = timed[name]
-        kernels = {node: seconds * drift for node, seconds in result.kernels.items()}
-        attribution = attributor.attribute(result.optimized, kernels)
-        wall_s = result.wall.median_s * drift
-        runs.append((Run(name, dict(assignment), wall_s, attribution, name in mixed), result.wall.times(drift)))
+        timing = timed[name]
+        kernels = {node: seconds * drift for node, seconds in timing.kernels.items()}
+        attribution = attributor.attribute(timing.optimized, kernels)
+        wall_s = timing.wall.median_s * drift
+        runs.append((Run(name, dict(assignment), wall_s, attribution, name in mixed), timing.wall.times(drift)))
     return runs
 
 
@@ -252,7 +252,7 @@ def _assemble(
     return _profile(sha256, conditions, scheme, choices, measured, tables, unseen)
 
 
-def _conditions(model: Model, options: SessionOptions, feeds: Sequence[Feed], others: float) -> Conditions:
+def _conditions(model: Model, options: SessionOptions, feeds: Sequence[Feed], busy_share: float) -> Conditions:
     return Conditions(
         machine=describe(),
         runtime=options.runtime,
@@ -261,7 +261,7 @@ def _conditions(model: Model, options: SessionOptions, feeds: Sequence[Feed], ot
         spinning=options.spinning,
         optimization=options.optimization.value,
         shapes=tuple(map(shapes_of, feeds)) if any(spec.dynamic for spec in model.inputs) else (),
-        others=others,
+        others=busy_share,
     )
 
 
@@ -312,13 +312,13 @@ def pure_assignments(graph: Graph, choices: Sequence[Precision]) -> dict[str, As
     whole = next(choice for choice in choices if choice.form == "whole")
     anchor = next((choice for choice in choices if choice.form == "anchor"), None)
     candidates = graph.candidates()
-    result: dict[str, Assignment] = {"int8": {block.name: whole for block in candidates}}
+    assignment_of: dict[str, Assignment] = {"int8": {block.name: whole for block in candidates}}
     if anchor is not None and any(anchor.fits(block) for block in candidates):
-        result["int8-anchor"] = {block.name: anchor if anchor.fits(block) else whole for block in candidates}
+        assignment_of["int8-anchor"] = {block.name: anchor if anchor.fits(block) else whole for block in candidates}
     for form in choices:
         if form.uncalibrated:
-            result[form.name] = {block.name: form for block in graph.choices() if form.fits(block)}
-    return {name: effective(graph, assignment, whole) for name, assignment in result.items()}
+            assignment_of[form.name] = {block.name: form for block in graph.choices() if form.fits(block)}
+    return {name: effective(graph, assignment, whole) for name, assignment in assignment_of.items()}
 
 
 def covering_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed: int) -> dict[str, Assignment]:
