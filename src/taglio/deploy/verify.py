@@ -227,7 +227,7 @@ def _open_onnxruntime(folder: Path, part: Mapping[str, Any], way: Mapping[str, A
     # A run of one thread computes in its caller's, so that one session serves all callers and holds the weights once.
     # Of several threads, each run has a session with a pool of its own, unless they share one.
     alone = way["shared"] or options.intra_op_num_threads == 1
-    providers = [tuple(each) for each in settings["providers"]]
+    providers = [tuple(provider) for provider in settings["providers"]]
     sessions = [
         onnxruntime.InferenceSession(str(folder / part["model"]), options, providers=providers)
         for _ in range(1 if alone else way["at_once"])

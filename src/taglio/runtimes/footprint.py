@@ -26,5 +26,5 @@ def _float_bytes(node: onnx.NodeProto) -> int:
     """Bytes of the weights of a MatMulNBits in float32; 0 for another operator."""
     if node.op_type != "MatMulNBits":
         return 0
-    size = {each.name: each.i for each in node.attribute}
+    size = {attribute.name: attribute.i for attribute in node.attribute}
     return 4 * size["K"] * size["N"]
