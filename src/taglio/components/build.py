@@ -116,8 +116,8 @@ class Manifest:
         require(not unknown, "a state must be an output and an input of the model")
         for piece in self.pieces:
             written = {port.name for port in piece.outputs}
-            apart = [state.past for state in self.kept_by(piece) if state.present not in written]
-            require(not apart, f"component {piece.name} reads the state {', '.join(apart[:1])} but does not write it")
+            lost = [state.past for state in self.kept_by(piece) if state.present not in written]
+            require(not lost, f"component {piece.name} reads the state {', '.join(lost[:1])} but does not write it")
 
     def kept_by(self, piece: Piece) -> tuple[State, ...]:
         """The states that a component reads and writes."""

@@ -75,8 +75,8 @@ def cut(
     if len(set(names.values())) == 1 and not ends:
         only = next(iter(names.values()))
         inputs = tuple(spec.name for spec in model.inputs)
-        seen = _shapes(graph, (*inputs, *model.outputs))
-        return [Component(only, devices[graph.blocks[0].name], tuple(names), quantized, inputs, model.outputs, seen)]
+        device, observed_shapes = devices[graph.blocks[0].name], _shapes(graph, (*inputs, *model.outputs))
+        return [Component(only, device, tuple(names), quantized, inputs, model.outputs, observed_shapes)]
     owner = _owners(model, graph, quantized, names, ends)
     last = {name: component for name, component in ends.items() if name in model.outputs}
     first = [component for name, component in ends.items() if name not in last]
@@ -121,8 +121,8 @@ def cut(
         proto.graph.input.extend(info[tensor] for tensor in inputs)
         proto.graph.output.extend(info[tensor] for tensor in outputs)
         blocks = tuple(block for block, component in names.items() if component == name)
-        seen = _shapes(graph, (*inputs, *outputs))
-        in_order.append(Component(name, place[name], blocks, proto, inputs, outputs, seen))
+        observed_shapes = _shapes(graph, (*inputs, *outputs))
+        in_order.append(Component(name, place[name], blocks, proto, inputs, outputs, observed_shapes))
     return in_order
 
 
@@ -133,8 +133,8 @@ def _sender(
     last: Mapping[str, str],
     component: str,
 ) -> str:
-    """The component that sends what a node of `component` writes: of a copied DequantizeLinear the one that wrote its
-    tensor."""
+    """The component that sends the output of a node of `component`. The output of a copied DequantizeLinear is sent by
+    the component that wrote its tensor."""
     home = owner.get(node.name) or owner.get(getattr(producer.get(node.input[0]), "name", ""), component)
     return next((last[tensor] for tensor in node.output if tensor in last), home)
 

@@ -146,7 +146,7 @@ class Graph:
     """Blocks in execution order and the tensors between them.
 
     `states` are pairs (output, input): outputs that are inputs of the next step. One block reads and writes each.
-    Without slots, so that what searches ask for thousands of times is derived once.
+    It has no slots, so that cached properties can derive once what searches read thousands of times.
     """
 
     model_sha256: str
@@ -261,12 +261,12 @@ def build(model: Model, observed: Observed | None = None, states: tuple[tuple[st
     if (apart := not_tensors(proto)) or states:
         reads = [[name for node in group for name in node_inputs(node)] for group in groups]
         groups = _in_order(joined(groups, reads, apart, states))
-    reasons, kept = why_float(model.proto), {name for pair in states for name in pair}
+    reasons, state_tensors = why_float(model.proto), {name for pair in states for name in pair}
     blocks = []
     for group in groups:
         block = operators.block(group)
         why = model.no_int8 or next((reasons[node.name] for node in group if node.name in reasons), "")
-        why = _KEEPS if kept & {*block.inputs, *block.outputs} else why
+        why = _KEEPS if state_tensors & {*block.inputs, *block.outputs} else why
         if why:
             block = replace(block, refusal=why, recurrent=False)
         if why == _KEEPS:
@@ -277,9 +277,9 @@ def build(model: Model, observed: Observed | None = None, states: tuple[tuple[st
     owner = {node.name: block.name for block, group in zip(blocks, groups, strict=True) for node in group}
     produced = {name: owner[node.name] for node in proto.node for name in node.output}
     inputs = tuple(spec.name for spec in model.inputs)
-    wanted = [name for block in blocks for name in block.inputs] + [name for block in blocks for name in block.outputs]
+    names = [name for block in blocks for name in block.inputs] + [name for block in blocks for name in block.outputs]
     tensors = []
-    for name in dict.fromkeys([*inputs, *wanted, *model.outputs]):
+    for name in dict.fromkeys([*inputs, *names, *model.outputs]):
         users = [owner[node.name] for node in operators.consumers.get(name, ())]
         outside = tuple(dict.fromkeys(user for user in users if user != produced.get(name)))
         dtype = onnx.helper.tensor_dtype_to_np_dtype(operators.types.get(name, _FLOAT))

@@ -47,7 +47,7 @@ def fix_shapes(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, tuple[in
 
 def free_dimensions(proto: onnx.ModelProto, names: Collection[str]) -> None:
     """Remove the `names` of dynamic dimensions, in place, also from outputs; inferred shapes, which may rest on equal
-    names, go."""
+    names, are removed."""
     for value in (*proto.graph.input, *proto.graph.output):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in names:
@@ -79,7 +79,7 @@ def spec_of(value: onnx.ValueInfoProto) -> InputSpec:
 
 
 def keep_interface(original: onnx.ModelProto, rewritten: onnx.ModelProto) -> None:
-    """Give the inputs and outputs of `made` the types and dimensions that `original` declares under the same names.
+    """Give inputs and outputs of `rewritten` the types and dimensions that `original` declares under the same names.
 
     If the original declares no shape for an output, sizes inferred since then stay; invented dimension names go.
     """

@@ -20,7 +20,7 @@ from taglio.scratch import scratch
 MINIMUM_OPSET = 13
 TARGET_OPSET = 17
 STANDARD = ("", "ai.onnx")
-# Resize of an older opset, and Upsample, take pixels by their corners; newer ones by their centres unless told.
+# Before this opset, Resize and Upsample map pixels without a half-pixel shift; since then Resize has one by default.
 _RESIZE_CHANGED = 11
 # onnx's converter takes under 2 s for 1,000 operators; on damaged files it can loop or crash the process.
 _CONVERSION_LIMIT_S = 40.0
@@ -32,7 +32,7 @@ _CONVERT = (
 
 def declared_opset(proto: onnx.ModelProto) -> int:
     """The opset of the standard operators; 0 if the model imports none."""
-    return max((entry.version for entry in proto.opset_import if entry.domain in STANDARD), default=0)
+    return max((imported.version for imported in proto.opset_import if imported.domain in STANDARD), default=0)
 
 
 def with_quantizable_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -50,9 +50,9 @@ def with_quantizable_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
         return (_raised(proto) or proto) if _computes(proto) else proto
     if opset > newest_quantizable(opset) and _unchanged_since(proto, newest_quantizable(opset), opset):
         lowered = deepcopy(proto)
-        for entry in lowered.opset_import:
-            if entry.domain in STANDARD:
-                entry.version = newest_quantizable(opset)
+        for imported in lowered.opset_import:
+            if imported.domain in STANDARD:
+                imported.version = newest_quantizable(opset)
         return lowered
     return proto
 

@@ -53,7 +53,7 @@ def quantized_operators(proto: onnx.ModelProto) -> dict[str, int]:
 
 
 def already_quantized(proto: onnx.ModelProto, requantized: bool = False) -> tuple[str, ...]:
-    """A line on what figures mean for a model that is quantised already, if it is, or still is after `to_float`."""
+    """A line on what figures mean if the model is quantised already, or still is after `to_float`; else none."""
     if not (counts := quantized_operators(proto)):
         return ()
     if requantized:
@@ -184,7 +184,7 @@ def to_float(proto: onnx.ModelProto, store: weights.Store | None = None) -> onnx
        constant.
     4. A pair on an activation is removed. If its zero point is an end of its type, a Clip replaces it: that is how
        quantisers fold away a Relu or Clip before the pair.
-    5. So in subgraphs, but for values that they exchange quantised with the graph around them.
+    5. The same holds in subgraphs, except for quantised values that they exchange with the graph around them.
 
     Operators without a known float equivalent stay.
     """

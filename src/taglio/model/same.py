@@ -36,8 +36,8 @@ _PRODUCT_FAILS = re.compile(r"while running (Conv|ConvTranspose|MatMul|Gemm) nod
 
 class Reference:
     """The answers of the original model to `feeds`, up to the first that it cannot run, or to fewer if it is slow.
-    `run_s` is the median time of one, in seconds; 0 if there is none. `random` is a line for the user if they are not
-    the same twice, or ""."""
+    `run_s` is the median time of one, in seconds; 0 if there is none. `random` is a line for the user if two runs on
+    the same feed differ, or ""."""
 
     def __init__(
         self, path: Path, original: onnx.ModelProto, session: InferenceSession, feeds: Sequence[Feed], from_user: bool
@@ -97,8 +97,8 @@ class Reference:
                 )
 
     def take_exact_answers(self, original: onnx.ModelProto) -> None:
-        """Compare with what the graph of `original` says from now on, not with what ONNX Runtime's basic rewrites make
-        of it; unless its answers are random, or it does not run without them."""
+        """From now on compare with the answers of `original` without ONNX Runtime's basic rewrites. Changes nothing if
+        the answers are random, or if the model does not run without the rewrites."""
         if self.random or not self._answers:
             return
         feeds = self._feeds[: len(self._answers)]
@@ -165,10 +165,10 @@ def difference(left: Any, right: Any) -> float:
     if a.dtype.kind not in "fV" or a.dtype == object:
         return float(np.mean(a != b)) if a.size else 0.0
     a, b = a.astype(np.float64), b.astype(np.float64)
-    odd = ~np.isfinite(a)
-    if not np.array_equal(a[odd], b[odd], equal_nan=True) or not np.isfinite(b[~odd]).all():
+    finite = np.isfinite(a)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
         return inf
-    return _norm(a[~odd] - b[~odd]) / max(_norm(a[~odd]), 1e-30)
+    return _norm(a[finite] - b[finite]) / max(_norm(a[finite]), 1e-30)
 
 
 def _norm(values: np.ndarray) -> float:

@@ -29,7 +29,7 @@ def joined(
     readers = [(name, reader) for reader, group in enumerate(reads) for name in group]
     after = [(producer[name], reader) for name, reader in readers if name in producer]
     presents = {past: present for present, past in states}
-    # What each reader must stay with: the writer of such a value, or of the state that it reads.
+    # Each reader must stay with the writer of such a value, or of the state that it reads.
     tied = [(presents.get(name, name), reader) for name, reader in readers if name in names or name in presents]
     pairs = [(producer[name], reader) for name, reader in tied if name in producer]
     ahead: list[list[int]] = [[] for _ in groups]

@@ -19,7 +19,7 @@ Pair = tuple[str, str]
 _MARKS = re.compile(
     r"past_key_values|past_key_value|present_key_values|present|past|new|next|previous|prev|output|out|input|in|cache"
 )
-# What is left of a name that is a mark alone, such as past, unless it only says input or output.
+# The base of a name that is only a mark, such as past; a name that only says input or output has no base.
 _ALONE, _WHICH_END = "state", re.compile(r"output|out|input|in")
 # Recurrent operators write their last states after the output, in the order in which they read the first ones.
 _RECURRENT, _FIRST_STATE = frozenset({"LSTM", "GRU", "RNN"}), 5
@@ -109,9 +109,9 @@ def first_states(
     """The initial states of a session, by input: zeros. `after` runs the first step: the states before it, by input, ->
     those after it. Raises what `after` does if the model does not run.
 
-    A dynamic dimension is the batch, 1, or one that grows, 0 before the first step. The batch may have no name, or
-    another one than that of the other inputs: so 0 is tried, and is right if the step makes it more. If the model does
-    not run on 0, the dimensions that grow are those that grow from 1.
+    A dynamic dimension is either the batch, of size 1, or it grows, from 0 before the first step. The batch may have no
+    name, or another name than in the other inputs, so 0 is tried: it is right if the step makes the dimension larger.
+    If the model does not run on 0, the dimensions that grow are those that grow from 1.
     """
     symbol, specs = batch_symbol(inputs), {spec.name: spec for spec in inputs}
     pasts = [(specs[past], specs[past].shape or ()) for _, past in states]

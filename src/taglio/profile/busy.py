@@ -21,9 +21,9 @@ QUIET = 0.1
 STEADY = 0.25
 # The system counts in hundredths of a second.
 WINDOW_S = 0.25
-# Factor on the number of rounds, at most, if some were disturbed.
+# If some rounds were disturbed, at most this many times as many rounds are measured.
 PATIENCE = 2
-# Columns of /proc/stat (proc(5)): number up to and including ticks stolen by the host; index of idle; of disk waits.
+# Columns of /proc/stat (proc(5)): the number up to ticks stolen by the host; the indices of idle and of disk waits.
 _ALL, _IDLE, _WAITING = 8, 3, 4
 
 
@@ -39,19 +39,19 @@ class Window:
 def ticks(text: str, processors: Collection[int] | None = None) -> tuple[int, int]:
     """Busy or stolen ticks, and all ticks, of these processors (None: of the machine), from `text` of /proc/stat."""
     names = {"cpu"} if processors is None else {f"cpu{processor}" for processor in processors}
-    worked = every = 0
+    busy = total = 0
     for line in text.splitlines():
         name, *rest = line.split()
         if name in names:
             counts = [int(count) for count in rest[:_ALL]]
-            worked += sum(counts) - counts[_IDLE] - counts[_WAITING]
-            every += sum(counts)
-    return worked, every
+            busy += sum(counts) - counts[_IDLE] - counts[_WAITING]
+            total += sum(counts)
+    return busy, total
 
 
-def others_share(worked: float, own: float, every: float) -> float:
-    """The share of all processor time `every` that was busy, but not by this process; 0 if no time has passed."""
-    return min(1.0, max(0.0, (worked - own) / every)) if every > 0 else 0.0
+def others_share(busy: float, own: float, total: float) -> float:
+    """The share of all processor time `total` that was busy, but not by this process; 0 if no time has passed."""
+    return min(1.0, max(0.0, (busy - own) / total)) if total > 0 else 0.0
 
 
 def kept(windows: Sequence[Window], least: int) -> list[int]:
@@ -112,10 +112,10 @@ class Watch:
         now_s = time.perf_counter()
         if done > self._begin and (last or now_s - self._since_s >= WINDOW_S):
             reading = self._read()
-            worked, own, every = (after - before for after, before in zip(reading, self._last, strict=True))
+            busy, own, total = (after - before for after, before in zip(reading, self._last, strict=True))
             # The last window may be too short for the system's ticks.
             short = now_s - self._since_s < WINDOW_S and self.windows
-            share = self.windows[-1].others if short else others_share(worked, own, every)
+            share = self.windows[-1].others if short else others_share(busy, own, total)
             self.windows.append(Window(self._begin, done, share))
             self._begin, self._last, self._since_s = done, reading, now_s
 
@@ -132,7 +132,7 @@ def _reader() -> Callable[[], tuple[float, float, float]]:
         return lambda: (0.0, 0.0, 0.0)
 
     def read() -> tuple[float, float, float]:
-        worked, every = ticks(STAT.read_text(), processors)
-        return worked / hertz, time.process_time(), every / hertz
+        busy, total = ticks(STAT.read_text(), processors)
+        return busy / hertz, time.process_time(), total / hertz
 
     return read

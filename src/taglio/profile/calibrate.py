@@ -38,5 +38,6 @@ def calibrate(runs: Sequence[Run], graph: Graph) -> tuple[Tables, dict[str, floa
     }
     blocks, changes = (max(_LEAST, 1.0 + float(correction)) for correction in corrections)
     tables = fit(runs, graph)
-    times = tuple(replace(entry, seconds=blocks * entry.seconds) for entry in tables.blocks)
-    return replace(tables, blocks=times, glue=tuple(entry.times(1.0, changes) for entry in tables.glue)), predicted
+    times = tuple(replace(block_time, seconds=blocks * block_time.seconds) for block_time in tables.blocks)
+    glue = tuple(flow_glue.times(1.0, changes) for flow_glue in tables.glue)
+    return replace(tables, blocks=times, glue=glue), predicted

@@ -76,15 +76,15 @@ def fit(runs: Sequence[Run], graph: Graph) -> Tables:
     glue, quantize_rate, dequantize_rate = _glue(runs, graph, surplus)
     tables = Tables(blocks, glue, 0.0, scale, overhead, quantize_rate, dequantize_rate)
     sums = parts(tables, runs)
-    rest = _mean([(run.wall_s - sum(run_parts), run.weight) for run, run_parts in zip(runs, sums, strict=True)])
+    rest_s = _mean([(run.wall_s - sum(run_parts), run.weight) for run, run_parts in zip(runs, sums, strict=True)])
     # The session overhead of a run, plus orphan kernels. Anything more is noise and is added to blocks: every component
     # pays the session overhead, so with a large one no component would be worth another device.
-    orphans = _mean([(run.attribution.orphans_s, run.weight) for run in runs])
-    own = min(max(0.0, rest), max(unexplained, _SESSION_S) + orphans)
-    work = _mean([(run_parts[0], run.weight) for run, run_parts in zip(runs, sums, strict=True)])
-    share = max(_LEAST_SHARE, 1.0 + (rest - own) / max(work, 1e-12))
+    orphans_s = _mean([(run.attribution.orphans_s, run.weight) for run in runs])
+    session_s = min(max(0.0, rest_s), max(unexplained, _SESSION_S) + orphans_s)
+    blocks_s = _mean([(run_parts[0], run.weight) for run, run_parts in zip(runs, sums, strict=True)])
+    share = max(_LEAST_SHARE, 1.0 + (rest_s - session_s) / max(blocks_s, 1e-12))
     blocks = tuple(replace(block_time, seconds=share * block_time.seconds) for block_time in blocks)
-    return Tables(blocks, glue, own, scale, overhead, quantize_rate, dequantize_rate)
+    return Tables(blocks, glue, session_s, scale, overhead, quantize_rate, dequantize_rate)
 
 
 def with_forms(runs: Sequence[Run], graph: Graph) -> list[Run]:

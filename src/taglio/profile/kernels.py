@@ -57,10 +57,10 @@ def without_recording(graph: onnx.ModelProto, seconds: Mapping[str, float], wall
     """Seconds by kernel, less what recording the kernels inside a loop or branch adds to it: it takes at most what the
     other kernels leave of `wall_s`, the time of a run that records nothing. A table reader's loop of 500 steps took 2.5
     times as long when it was recorded."""
-    own = {node.name: seconds[node.name] for node in graph.graph.node if node.name in seconds}
-    loops = {node.name: own.pop(node.name) for node in graph.graph.node if node.name in own and any(bodies(node))}
+    outer = {node.name: seconds[node.name] for node in graph.graph.node if node.name in seconds}
+    loops = {node.name: outer.pop(node.name) for node in graph.graph.node if node.name in outer and any(bodies(node))}
     loops_s = sum(loops.values())
-    share = min(1.0, max(0.0, wall_s - sum(own.values())) / loops_s) if loops_s else 1.0
+    share = min(1.0, max(0.0, wall_s - sum(outer.values())) / loops_s) if loops_s else 1.0
     return {**seconds, **{name: share * loop_s for name, loop_s in loops.items()}}
 
 

@@ -183,16 +183,16 @@ class LayerCutter:
 
     def _drop_quantizers(self, emitter: Emitter, inputs: Iterable[onnx.ValueInfoProto]) -> list[onnx.ValueInfoProto]:
         """Remove the QuantizeLinears of `inputs`, and make their outputs the inputs instead."""
-        result: dict[str, onnx.ValueInfoProto] = {}
+        new_inputs: dict[str, onnx.ValueInfoProto] = {}
         for value in inputs:
             readers = [node for node in emitter.nodes if value.name in node_inputs(node)]
             for node in readers:
                 if node.op_type == "QuantizeLinear":
-                    result[node.output[0]] = self._stored(emitter, node.output[0], node.input[2], value.name)
+                    new_inputs[node.output[0]] = self._stored(emitter, node.output[0], node.input[2], value.name)
                     emitter.nodes.remove(node)
                 else:
-                    result[value.name] = value
-        return list(result.values())
+                    new_inputs[value.name] = value
+        return list(new_inputs.values())
 
     def _stored(self, emitter: Emitter, stored: str, zero_point: str, tensor: str) -> onnx.ValueInfoProto:
         shape = self._tensors[tensor].shape

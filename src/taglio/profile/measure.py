@@ -37,7 +37,7 @@ from taglio.runtimes.session import runtime_version
 # Nine are enough for a 90 % interval: the largest of nine errors bounds a tenth.
 MIXES = 9
 _FEWEST_MIXES = 3
-# The budget is for this many different runs; a model of one or two blocks has fewer, and mixes that repeat them.
+# The budget is for this many different runs; a model of one or two blocks has fewer, and its mixes repeat them.
 _DIFFERENT = MIXES + 2
 FLOAT_RUN = "float32"
 # Half-width of predictions, as a share, where no unseen run says how far they are off: up to twice or half as long.
@@ -68,15 +68,15 @@ def profile(
     timer: Callable[..., dict[str, Timed]] | None = None,
 ) -> Profile:
     """The profile of `model` on this machine, from interleaved runs of float, all int8, all int8 anchors, and up to
-    `most_mixes` random mixes. `once_s` are the seconds of a run (0: unknown): a slow model runs once in each.
-    `timer` times models (None: `time_models`). Raises
-    MeasurementFailed if float or a pure form does not run, or most mixes do not."""
+    `most_mixes` random mixes. `once_s` are the seconds of a run (0: unknown): a slow model runs once in each. `timer`
+    times models (None: `time_models`). Raises MeasurementFailed if float or a pure form does not run, or most mixes do
+    not."""
     choices, effort = precisions(scheme), effort or Effort()
     pure = {FLOAT_RUN: {}, **pure_assignments(graph, choices)}
     if not once_s:
         once_s = run_once(model.name, open_session(model.proto, replace(options, runtime=NAME)), feeds[0])
-    within = mixes_within(effort, once_s, len(pure), sessions_within(effort.patience_s, model.proto))
-    count = max(_FEWEST_MIXES, min(most_mixes, within))
+    affordable = mixes_within(effort, once_s, len(pure), sessions_within(effort.patience_s, model.proto))
+    count = max(_FEWEST_MIXES, min(most_mixes, affordable))
     mixes = covering_mixes(graph, choices, count, seed)
     assignments = {**pure, **mixes}
     speeds = Speeds(options.threads, min(REFERENCE_S, _REFERENCE_SHARE * effort.budget_s))
@@ -95,16 +95,16 @@ def profile(
         once_s=once_s,
     )
     # OpenVINO fails on a few mixes of some models; the others cover nearly as much.
-    needed = [refused[name] for name in refused if name in pure or len(mixes) - len(refused) < _FEWEST_MIXES]
-    if needed:
-        raise MeasurementFailed(needed[0])
+    reasons = [refused[name] for name in refused if name in pure or len(mixes) - len(refused) < _FEWEST_MIXES]
+    if reasons:
+        raise MeasurementFailed(reasons[0])
     assignments = {name: assignment for name, assignment in assignments.items() if name in timed}
-    seen_s = speeds.finish()
+    reference_times_s = speeds.finish()
     conditions = replace(
         _conditions(model, options, feeds, max(timing.others for timing in timed.values())),
-        reference_s=median(seen_s),
+        reference_s=median(reference_times_s),
         waking_s=waking_seconds(options.threads),
-        reference_half_s=middle_half(seen_s),
+        reference_half_s=middle_half(reference_times_s),
     )
     runs = _runs(model, graph, assignments, timed, set(mixes), 1.0)
     return _assemble(model.sha256, graph, conditions, scheme, choices, runs)
@@ -112,8 +112,8 @@ def profile(
 
 def _share(assignments: Iterable[Assignment]) -> float:
     """The share of the budget that these runs need: 1 unless most repeat others."""
-    different = {tuple((block, form.name) for block, form in assignment.items()) for assignment in assignments}
-    return min(1.0, len(different) / _DIFFERENT)
+    distinct = {tuple((block, form.name) for block, form in assignment.items()) for assignment in assignments}
+    return min(1.0, len(distinct) / _DIFFERENT)
 
 
 def mixes_within(effort: Effort, once_s: float, pure_runs: int, sessions: int) -> int:
@@ -130,8 +130,8 @@ def of_pure_forms(
     timed: Mapping[str, tuple[Assignment, Timed]],
     feeds: Sequence[Feed],
 ) -> Profile:
-    """A profile of whole models in one form each, of which one is float, as FLOAT_RUN. Without mixes nothing says how
-    far predictions of other models are off."""
+    """A profile of whole models in one form each, one of them float as FLOAT_RUN. Without mixes, the error of
+    predictions of other models is unknown."""
     assignments = {name: assignment for name, (assignment, _) in timed.items()}
     runs = _runs(model, graph, assignments, {name: timing for name, (_, timing) in timed.items()}, set(), 1.0)
     busy_share = max(timing.others for _, timing in timed.values())
@@ -171,8 +171,10 @@ def refine_near(
         between=speeds.look,
         limit_bytes=limit_bytes,
     )
-    seen_s = speeds.finish()
-    present = replace(prior.conditions, reference_s=median(seen_s), reference_half_s=middle_half(seen_s))
+    reference_times_s = speeds.finish()
+    present = replace(
+        prior.conditions, reference_s=median(reference_times_s), reference_half_s=middle_half(reference_times_s)
+    )
     runs = {name: (assignment, timed[name]) for name, assignment in assignments.items()}
     return refine(model, graph, prior, runs, f" {earlier + 1}", near=near, present=present)
 
@@ -194,17 +196,17 @@ def refine(
     drift is removed from the new runs, which are kept under their names plus `suffix`; or, if `present` conditions are
     given, from the runs of `prior`.
     """
-    before = next(run for run in prior.runs if run.name == FLOAT_RUN).wall.median_s
-    drift = before / timed[FLOAT_RUN][1].wall.median_s
-    then, now = (1.0, drift) if present is None else (1.0 / drift, 1.0)
+    prior_float_s = next(run for run in prior.runs if run.name == FLOAT_RUN).wall.median_s
+    drift = prior_float_s / timed[FLOAT_RUN][1].wall.median_s
+    prior_factor, new_factor = (1.0, drift) if present is None else (1.0 / drift, 1.0)
     assignments = {name + suffix: assignment for name, (assignment, _) in timed.items() if name != FLOAT_RUN}
-    results = {name + suffix: timing for name, (_, timing) in timed.items()}
-    more = _runs(model, graph, assignments, results, set(assignments), now)
+    timings = {name + suffix: timing for name, (_, timing) in timed.items()}
+    new_runs = _runs(model, graph, assignments, timings, set(assignments), new_factor)
     kept = [run for run in prior.runs if run.name not in assignments]  # a plan found again was timed again
-    pairs = [(_run(prior, run, then), run.wall.times(then)) for run in kept] + more
+    pairs = [(_run(prior, run, prior_factor), run.wall.times(prior_factor)) for run in kept] + new_runs
     weighted = [(replace(run, weight=_closeness(graph, run.assignment, near)), wall) for run, wall in pairs]
     conditions = prior.conditions if present is None else present
-    busiest = max(timing.others for timing in results.values())  # plans are predicted by these runs above all
+    busiest = max(timing.others for timing in timings.values())  # plans are predicted by these runs above all
     conditions = replace(conditions, others=max(conditions.others, busiest))
     return _assemble(prior.model_sha256, graph, conditions, prior.scheme, prior.precisions, weighted)
 
@@ -212,8 +214,8 @@ def refine(
 def _closeness(graph: Graph, assignment: Assignment, near: Assignment) -> float:
     """The weight of a run: 1 for the same assignment as `near`, less for each block in another precision."""
     blocks = [block.name for block in graph.choices() if not block.movement]
-    different = sum(assignment.get(name) != near.get(name) for name in blocks) / max(1, len(blocks))
-    return max(_FAR, exp(-different / _NEAR))
+    different_share = sum(assignment.get(name) != near.get(name) for name in blocks) / max(1, len(blocks))
+    return max(_FAR, exp(-different_share / _NEAR))
 
 
 def _runs(
@@ -278,7 +280,7 @@ def _profile(
     runs = [run for run, _ in measured]
     errors = [unseen[run.name] / run.wall_s - 1.0 for run in runs if run.name in unseen]
     ratio = conformal_ratio(errors, weights=[run.weight for run in runs if run.name in unseen])
-    whole = tuple(
+    whole_runs = tuple(
         WholeRun(
             run.name,
             {block: precision.name for block, precision in run.assignment.items()},
@@ -302,7 +304,7 @@ def _profile(
         quantize_s_per_element=tables.quantize_s_per_element,
         dequantize_s_per_element=tables.dequantize_s_per_element,
         interval_ratio=ratio if isfinite(ratio) else _UNKNOWN_RATIO,
-        runs=whole,
+        runs=whole_runs,
     )
 
 

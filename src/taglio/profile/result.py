@@ -155,10 +155,11 @@ class Profile:
         require(len(self.blocks) > 0, "no blocks")
         cells = [(block_time.block, block_time.precision) for block_time in self.blocks]
         require(len(set(cells)) == len(cells), "a block has a precision twice")
-        named = {block_time.precision for block_time in self.blocks} | {
+        used_precisions = {block_time.precision for block_time in self.blocks} | {
             name for run in self.runs for name in run.assignment.values()
         }
-        require(named <= set(names), f"unknown precision {', '.join(sorted(named - set(names))[:1])}")
+        unknown = sorted(used_precisions - set(names))
+        require(not unknown, f"unknown precision {', '.join(unknown[:1])}")
         require(any(run.name == FLOAT32.name and not run.assignment for run in self.runs), "no run of the float model")
         seconds = (self.overhead_s, self.kernel_overhead_s, *(block_time.seconds for block_time in self.blocks))
         require(all(abs(time_s) < 1e9 for time_s in seconds), "seconds are out of range")
@@ -213,31 +214,31 @@ def in_components(profile: Profile, graph: Graph) -> Profile:
     profile = replace(profile, glue=_bounded(profile, graph))
     if profile.overhead_s >= 0.0:
         return profile
-    whole = sum(block_time.seconds for block_time in profile.blocks if block_time.precision == FLOAT32.name)
-    share = max(0.0, 1.0 + profile.overhead_s / whole) if whole > 0.0 else 1.0
+    float_s = sum(block_time.seconds for block_time in profile.blocks if block_time.precision == FLOAT32.name)
+    share = max(0.0, 1.0 + profile.overhead_s / float_s) if float_s > 0.0 else 1.0
     blocks = tuple(replace(block_time, seconds=share * block_time.seconds) for block_time in profile.blocks)
     return replace(profile, blocks=blocks, overhead_s=0.0)
 
 
 def _bounded(profile: Profile, graph: Graph) -> tuple[Glue, ...]:
     """The glue whose type changes save no more than the blocks beside them take."""
-    least: dict[str, float] = {"": 0.0}
+    share_s_of: dict[str, float] = {"": 0.0}
     for block_time in profile.blocks:
         block = graph.block(block_time.block)
         share = block_time.seconds / max(1, len(block.inputs) + len(block.outputs))
-        least[block_time.block] = min(share, least.get(block_time.block, share))
+        share_s_of[block_time.block] = min(share, share_s_of.get(block_time.block, share))
     bounded, glue = [], profile.glue_map()
     for flow in graph.flows:
-        own, before = glue[flow.name], 0.0 if flow.producer is None else least[flow.producer]
-        behind = min((least[reader] for _, reader in flow.readers), default=0.0)
-        most = min([before, *(least[reader] for _, reader in flow.readers if reader)])
-        anchor_s = own.anchor_quantize_s
+        flow_glue, before_s = glue[flow.name], 0.0 if flow.producer is None else share_s_of[flow.producer]
+        behind_s = min((share_s_of[reader] for _, reader in flow.readers), default=0.0)
+        most_s = min([before_s, *(share_s_of[reader] for _, reader in flow.readers if reader)])
+        anchor_s = flow_glue.anchor_quantize_s
         bounded.append(
             replace(
-                own,
-                quantize_s=max(own.quantize_s, -most),
-                dequantize_s=max(own.dequantize_s, -behind),
-                anchor_quantize_s=None if anchor_s is None else max(anchor_s, -most),
+                flow_glue,
+                quantize_s=max(flow_glue.quantize_s, -most_s),
+                dequantize_s=max(flow_glue.dequantize_s, -behind_s),
+                anchor_quantize_s=None if anchor_s is None else max(anchor_s, -most_s),
             )
         )
     return tuple(bounded)

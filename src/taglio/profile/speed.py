@@ -25,7 +25,7 @@ from taglio.runtimes.session import Session
 _CHANNELS, _SIZE, _SMALLER = 32, 160, 96
 REFERENCE_S = 0.3
 _EVERY_S = 2.0
-# A device waits for others for milliseconds; the median of this many runs after such waits is used.
+# A device waits milliseconds for other devices; the median of _WAITS runs after such waits is used.
 _WAIT_S, _WAITS, _READY_S = 0.01, 25, 0.03
 
 

@@ -134,9 +134,9 @@ def time_models(
     If a run is known to take `once_s`, and the effort's patience is too short for the minimum of rounds, models are
     timed once each, one after another, with the kernels of the same run unless there are loops.
 
-    `opened` is called with each model's name and session before it is timed, for what else its answers tell: sessions
-    take long to open. A TaglioError from it is one of the model. It is not called for models in ONNX Runtime that are
-    timed once with their kernels.
+    `opened` is called with each model's name and session before it is timed, so that a caller can use its answers too:
+    sessions take long to open. A TaglioError from it counts as one of the model. It is not called for models in ONNX
+    Runtime that are timed once with their kernels.
     """
     as_it_is = options.runtime != NAME or places is not None
     ready = options if as_it_is else SessionOptions(options.threads, Optimization.NONE, options.spinning)
@@ -159,12 +159,12 @@ def time_models(
         )
         if effort.affordable(len(models) * once_s) is not effort:
             return timing.once_each(len(models) * once_s)
-        first, timed, out = next(iter(models)), dict[str, Timed](), refused if refused is not None else {}
-        while waiting := [name for name in models if name not in timed and name not in out]:
+        first, timed, left_out = next(iter(models)), dict[str, Timed](), refused if refused is not None else {}
+        while waiting := [name for name in models if name not in timed and name not in left_out]:
             sessions = timing.open([first, *waiting] if timed else waiting)
             if timed and [*sessions] == [first]:  # no memory for another beside it
                 sessions.clear()
-                sessions = timing.open([name for name in waiting if name not in out])
+                sessions = timing.open([name for name in waiting if name not in left_out])
             if not sessions:
                 continue
             if not timed:
@@ -352,7 +352,7 @@ class _Timing:
         """Seconds of each kernel in `rounds` after warm-up, by model; models in groups whose events fit into their
         share of the memory limit."""
         kernel_seconds_of: dict[str, dict[str, float]] = {}
-        # Of one round, which may be repeated if other programs disturb it.
+        # Bytes of one round, which may be repeated if other programs disturb it.
         round_bytes = {
             name: PATIENCE * len(graph.graph.node) * (1 + refills[name]) * self.run.at_once * _EVENT_BYTES
             for name, graph in graphs.items()
@@ -362,11 +362,11 @@ class _Timing:
         room = min(_EVENTS_BYTES, EVENTS * (self.models.limit_bytes or inf))
         for group in groups_within(graphs, lambda name: rounds * round_bytes[name], room):
             counting = {name: self._counting(name) for name in group}
-            seen = Watch()
+            watch = Watch()
             opened = {name: self.run.open(session) for name, (session, _) in counting.items()}
             after_round = self._after_round("timing kernels", rounds)
-            _interleave(opened, self.run.turns(), rounds, after_round, watch=seen, refills=refills)
-            counted = kept(seen.windows, effort.warmup + effort.minimum)
+            _interleave(opened, self.run.turns(), rounds, after_round, watch=watch, refills=refills)
+            counted = kept(watch.windows, effort.warmup + effort.minimum)
             kernel_seconds_of |= {
                 name: read(graphs[name], effort.warmup, longest_s, counted, refills[name])
                 for name, (_, read) in counting.items()
@@ -377,7 +377,7 @@ class _Timing:
         return kernel_seconds_of
 
     def _counting(self, name: str) -> tuple[Session, _Read]:
-        """A session that counts the seconds of its kernels, and what reads them when it has run."""
+        """A session that counts the seconds of its kernels, and the function that reads them when it has run."""
         path, at_once = self.models.paths[name], self.run.at_once
         if self.ready.runtime != NAME:
             if name not in self.clocks:
@@ -502,13 +502,13 @@ class _Rounds:
 def _rounds(
     sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Effort, least_s: float, often: Collection[str]
 ) -> _Rounds:
-    """What the budget allows if a model runs for at least `least_s` to be timed once."""
-    once = dict.fromkeys(sessions, 0.0)
+    """The rounds that the budget allows if a model runs for at least `least_s` to be timed once."""
+    run_s_of = dict.fromkeys(sessions, 0.0)
     for _ in range(effort.warmup + 1):  # the last one counts
-        once = {name: run_once(name, session, feeds[0]) for name, session in sessions.items()}
+        run_s_of = {name: run_once(name, session, feeds[0]) for name, session in sessions.items()}
     alone = len(sessions) == 1 or least_s > 0.0
-    fills = {name: 0 if alone else refills(run_s) for name, run_s in once.items()}
-    visits_s = {name: (1 + fills[name]) * run_s for name, run_s in once.items()}
+    fills = {name: 0 if alone else refills(run_s) for name, run_s in run_s_of.items()}
+    visits_s = {name: (1 + fills[name]) * run_s for name, run_s in run_s_of.items()}
 
     def within_budget(round_s: float) -> int:
         return max(effort.minimum, min(effort.maximum, int(effort.budget_s / max(round_s, 1e-9))))

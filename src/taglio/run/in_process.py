@@ -221,8 +221,8 @@ def time_plan(
     def wall(samples: Sequence[float], apart: Sequence[float] | None = None) -> WallTime:
         return replace(summarize(samples, apart), runs=len(samples) * at_once)
 
-    both = [sum(pair) for pair in zip(plan_s, float_s, strict=True)]
-    plan, reference_time = wall(plan_s, both), wall(float_s, both)
+    pair_s = [sum(pair) for pair in zip(plan_s, float_s, strict=True)]
+    plan, reference_time = wall(plan_s, pair_s), wall(float_s, pair_s)
     drift = reference_time.steady_s / profiled_float_s if profiled_float_s else 1.0
     times = tuple(PieceTime(piece.name, piece.device, wall(parts[piece.name])) for piece in executor.manifest.pieces)
     ratio, made_from = predicted_s / plan.steady_s, executor.manifest.plan_sha256
@@ -248,7 +248,7 @@ def time_steps(
     theirs = {state.past: state.first() for state in manifest.states}
     plan_s: list[float] = []
     float_s: list[float] = []
-    off, whole = np.zeros((steps, len(names))), np.zeros((steps, len(names)))
+    error_squares, exact_squares = np.zeros((steps, len(names))), np.zeros((steps, len(names)))
     for index in reported(range(steps), "stepping", progress):
         feed = feeds[index % len(feeds)]
         with _failures_named(f"step {index + 1} failed"):
@@ -262,17 +262,17 @@ def time_steps(
         theirs = {state.past: wanted[state.present] for state in manifest.states}
         for column, (name, value) in enumerate(zip(names, outputs, strict=True)):
             exact = np.asarray(wanted[name], np.float64)
-            off[index, column] = ((np.asarray(value, np.float64) - exact) ** 2).sum()
-            whole[index, column] = (exact**2).sum()
-    both = [sum(pair) for pair in zip(plan_s, float_s, strict=True)]
+            error_squares[index, column] = ((np.asarray(value, np.float64) - exact) ** 2).sum()
+            exact_squares[index, column] = (exact**2).sum()
+    pair_s = [sum(pair) for pair in zip(plan_s, float_s, strict=True)]
     late = slice(-max(1, steps // 10), None)
     return StepsReport(
         steps,
-        summarize(plan_s, both),
-        summarize(float_s, both),
+        summarize(plan_s, pair_s),
+        summarize(float_s, pair_s),
         predicted_s,
-        _relative(off, whole),
-        _relative(off[late], whole[late]),
+        _relative(error_squares, exact_squares),
+        _relative(error_squares[late], exact_squares[late]),
         sum(value.nbytes for value in (ours or {}).values()),
         executor.runtime,
     )

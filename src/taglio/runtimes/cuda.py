@@ -175,7 +175,7 @@ class _Bound:
             value.update_inplace(np.ascontiguousarray(feed[name]))
 
     def run(self) -> None:
-        """Compute on what is on the device."""
+        """Run on the inputs that are on the device."""
         self.session.run_with_iobinding(self.binding, self.options)
 
     def outputs(self, names: Sequence[str] | None) -> list[np.ndarray]:
@@ -184,7 +184,7 @@ class _Bound:
 
 
 def properties(place: str) -> dict[str, str]:
-    """What a place fixes, by name: the provider, its setting, and whether the model is converted to float16."""
+    """The settings that a place fixes, by name: the provider, its option, and whether the model is made float16."""
     return {"provider": CUDA, "use_tf32": str(int(place == TF32)), "float16": str(int(place == F16))}
 
 

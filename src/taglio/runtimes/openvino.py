@@ -63,7 +63,7 @@ class OpenVinoSession:
         return parts_of(self._compiled)
 
     def seconds(self) -> dict[str, float]:
-        """What the last run took, by part, where the session counts."""
+        """Seconds of the last run by part, if the session counts."""
         return {info.node_name: info.real_time.total_seconds() for info in self._request.profiling_info}
 
 

@@ -94,8 +94,8 @@ class _Net:
     def float32(self, bfloat16: set[str]) -> list[str]:
         """The layers that do not compute tensors in `bfloat16`.
 
-        A convolution adds a residual in place, so the sum, its activation and what it reads have one precision: if they
-        have not, the plugin fails, or leaves a size unset that is not known beforehand.
+        A convolution adds a residual in place, so the sum, its activation and its inputs must have one precision.
+        Otherwise the plugin fails, or leaves a size unset that is not known beforehand.
         """
         low: dict[str, bool] = {}
         for key, layer in reversed(self._layers.items()):  # readers come after what they read
@@ -117,7 +117,7 @@ class _Net:
                 _mark(inner)
 
     def unkept(self) -> str:
-        """What `unkept` says of these layers."""
+        """The answer of `unkept` for these layers."""
         for key, layer in self._layers.items():
             reason = self._why_unkept(key) if self._computes(key) else ""
             if reason:
@@ -149,8 +149,8 @@ class _Net:
     def _apart(self, key: str) -> None:
         """Keep the plugin from replacing a MatMul and the bias behind it by one operator.
 
-        Sums beside int8 lose their marks, and then a convolution that adds one in place reads another precision: of
-        sizes that are not known beforehand the plugin leaves it unset, answers nothing, or writes beyond its memory. So
+        Sums beside int8 lose their marks, and then a convolution that adds one in place reads another precision. If its
+        size is not known beforehand, the plugin leaves the size unset, answers nothing, or writes beyond its memory. So
         such convolutions are kept apart from their sums.
         """
         if self._sums(key):

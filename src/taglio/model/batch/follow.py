@@ -183,7 +183,7 @@ def _held(node: onnx.NodeProto) -> TensorProto | None:
 
 
 def _inferred(model: onnx.ModelProto, values: Mapping[str, Value]) -> dict[str, tuple[Dim, ...]]:
-    """The dimensions that ONNX infers from those of the inputs; what a file claims of others may be stale."""
+    """The dimensions that ONNX infers from those of the inputs; the file may state stale ones for other tensors."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     del bare.graph.value_info[:]

@@ -56,7 +56,7 @@ def flatten(step: Step) -> list[Dims]:
 
 
 def squeeze(step: Step) -> list[Dims]:
-    """Dimensions that are named go, of which none is the batch."""
+    """Named dimensions are removed; the batch must not be one of them."""
     axes = step.numbers("axes", 1)
     if not axes:
         step.fail("removes whichever dimensions are 1")
@@ -67,7 +67,7 @@ def squeeze(step: Step) -> list[Dims]:
 
 
 def unsqueeze(step: Step) -> list[Dims]:
-    """Dimensions of 1 come in."""
+    """Dimensions of 1 are added."""
     axes = step.numbers("axes", 1)
     if not axes:
         step.fail("has computed axes")
@@ -117,13 +117,13 @@ def concatenated(step: Step, indices: Iterable[int]) -> Dims:
 
 
 def split(step: Step) -> list[Dims]:
-    """Parts along another dimension than the batch."""
+    """Parts along a dimension other than the batch."""
     axis = step.away(integer(step.node, "axis"))
     return [step.with_size(axis, None)] * len(step.node.output)
 
 
 def slice_of(step: Step) -> list[Dims]:
-    """Parts along other dimensions; of the batch all of it."""
+    """Parts along dimensions other than the batch, which stays whole."""
     shape = step.shape()
     starts, ends = step.elements(1), step.elements(2)
     if step.value(1) is None:  # opset 9 and before
@@ -146,7 +146,7 @@ def slice_of(step: Step) -> list[Dims]:
 
 
 def gather(step: Step) -> list[Dims]:
-    """An own index in each row into a table for all, or one index for all into each row."""
+    """Each row has its own indices into one table, or the same indices are read from every row."""
     data, indices = step.shape(), step.shape(1)
     axis = step.positive(integer(step.node, "axis"))
     if step.axis(0) is not None and (step.axis(1) is not None or step.axis(0) == axis):
@@ -173,7 +173,7 @@ def gather_nd(step: Step) -> list[Dims]:
 
 
 def pad(step: Step) -> list[Dims]:
-    """Other dimensions than the batch grow."""
+    """Dimensions other than the batch are padded."""
     step.same_for_all(0)
     pads, axes, shape = step.numbers("pads", 1), step.numbers("", 3), step.shape()
     chosen = [step.positive(axis) for axis in axes] if axes else range(len(shape))
@@ -200,7 +200,7 @@ def resize(step: Step) -> list[Dims]:
 
 
 def one_hot(step: Step) -> list[Dims]:
-    """A dimension of classes comes in."""
+    """A dimension of classes is added."""
     step.same_for_all(0)
     dims: Dims = [*step.shape()]
     axis = integer(step.node, "axis", -1)
