@@ -121,8 +121,8 @@ class Manifest:
 
     def kept_by(self, piece: Piece) -> tuple[State, ...]:
         """The states that a component reads and writes."""
-        read = {port.name for port in piece.inputs}
-        return tuple(state for state in self.states if state.past in read)
+        read_names = {port.name for port in piece.inputs}
+        return tuple(state for state in self.states if state.past in read_names)
 
     @property
     def planned(self) -> dict[str, tuple[int, ...]]:

@@ -94,29 +94,29 @@ def cut(
         local = {node: rule[tensor] for node, tensor in quantize.items() if tensor in rule}
         members[name] = _members(quantized, owner, producer, name, model.outputs, local, last)
     written = {name: {tensor for node in nodes for tensor in node.output} for name, nodes in members.items()}
-    read = {
+    tensors_read = {
         name: dict.fromkeys(tensor for node in nodes for tensor in node_inputs(node) if tensor not in written[name])
         for name, nodes in members.items()
     }
     in_order = []
     for name, nodes in members.items():
-        inputs = tuple(tensor for tensor in read[name] if tensor not in initializers)
-        wanted = {*model.outputs}.union(*(reads for reader, reads in read.items() if reader != name))
+        inputs = tuple(tensor for tensor in tensors_read[name] if tensor not in initializers)
+        read_outside = {*model.outputs}.union(*(reads for reader, reads in tensors_read.items() if reader != name))
         outputs = tuple(
             tensor
             for node in nodes
             if _sender(node, owner, producer, last, name) == name
             for tensor in node.output
-            if tensor in wanted
+            if tensor in read_outside
         )
         if not outputs:  # nothing reads these operators
             continue
         # A tensor may have fewer readers in a component than in the whole model; ONNX Runtime might then fuse more.
-        own = {tensor: initializers[tensor] for tensor in read[name] if tensor in initializers}
-        keep_float(nodes, own, shapes, floats, outputs)
+        constants = {tensor: initializers[tensor] for tensor in tensors_read[name] if tensor in initializers}
+        keep_float(nodes, constants, shapes, floats, outputs)
         proto = empty_like(quantized, name)
         proto.graph.node.extend(nodes)
-        proto.graph.initializer.extend(own.values())
+        proto.graph.initializer.extend(constants.values())
         import_domains(proto)
         proto.graph.input.extend(info[tensor] for tensor in inputs)
         proto.graph.output.extend(info[tensor] for tensor in outputs)
@@ -264,14 +264,14 @@ def _members(
 ) -> list[onnx.NodeProto]:
     waiting = [node for node in quantized.graph.node if owner.get(node.name) == component]
     needed = {node.name for node in waiting}
-    read = {name for node in waiting for name in node_inputs(node)}
+    tensors_read = {name for node in waiting for name in node_inputs(node)}
     for node in waiting:  # grows: a copied node may read another one
         for name in node_inputs(node):
             source = producer.get(name)
             if source is None or source.name in needed:
                 continue
             # A tensor that arrives in float anyway is quantised here, not sent twice, unless the plan says otherwise.
-            local = source.op_type == "QuantizeLinear" and source.input[0] in read
+            local = source.op_type == "QuantizeLinear" and source.input[0] in tensors_read
             if source.name not in owner or quantised_here.get(source.name, local):
                 needed.add(source.name)
                 waiting.append(source)

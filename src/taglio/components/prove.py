@@ -42,14 +42,14 @@ def prove(
     folder: Path, manifest: Manifest, whole: onnx.ModelProto, samples: Sequence[Mapping[str, np.ndarray]]
 ) -> Proof:
     """Run both on `samples`. Raises MeasurementFailed if the components differ by more than rounding explains."""
-    wanted, options = list(manifest.outputs), SessionOptions(1)
+    output_names, options = list(manifest.outputs), SessionOptions(1)
     reference = open_session(whole, options, label="the whole model")
-    answers = [reference.run(wanted, dict(sample)) for sample in samples]
+    answers = [reference.run(output_names, dict(sample)) for sample in samples]
     del reference  # and its memory
     largest = _largest(answers, _in_pieces(folder, manifest, samples, options))
     limit = TOLERANCE
     if largest > limit:
-        repeated, unfused, *apart = _otherwise(whole, wanted, samples)
+        repeated, unfused, *apart = _otherwise(whole, output_names, samples)
         varies, random = max(_largest(answers, varied) for varied in (unfused, *apart)), _largest(answers, repeated)
         limit = max(limit, min(_MOST, _TIMES * varies), _TIMES * random)
         if limit < largest <= _TIMES * varies:

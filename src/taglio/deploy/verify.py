@@ -233,9 +233,9 @@ def _open_onnxruntime(folder: Path, part: Mapping[str, Any], way: Mapping[str, A
         onnxruntime.InferenceSession(str(folder / part["model"]), options, providers=providers)
         for _ in range(1 if shares_session else way["at_once"])
     ]
-    used = sessions[0].get_providers()
+    providers_used = sessions[0].get_providers()
     for name, _ in settings["providers"]:
-        _require(name in used, f"onnxruntime does not use {name}: it has {', '.join(used)}")
+        _require(name in providers_used, f"onnxruntime does not use {name}: it has {', '.join(providers_used)}")
 
     def compute(session: Any) -> Compute:
         return lambda feed: session.run(part["outputs"], feed)

@@ -19,9 +19,9 @@ def node_inputs(node: onnx.NodeProto) -> list[str]:
 
 def read_from_outside(body: onnx.GraphProto) -> list[str]:
     """Names of enclosing graphs that a subgraph and those within it read, each as often as it is read."""
-    own = _defined(body)
+    defined = _defined(body)
     reads = [name for sub in body.node for name in node_inputs(sub)] + [value.name for value in body.output]
-    return [name for name in reads if name not in own]
+    return [name for name in reads if name not in defined]
 
 
 def captured(node: onnx.NodeProto) -> list[str]:
@@ -57,8 +57,8 @@ def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     for index, name in enumerate(node.input):
         node.input[index] = names.get(name, name)
     for graph in bodies(node):
-        own = _defined(graph)
-        outer = {old: new for old, new in names.items() if old not in own}
+        defined = _defined(graph)
+        outer = {old: new for old, new in names.items() if old not in defined}
         if not outer:
             continue
         for sub in graph.node:
@@ -76,8 +76,8 @@ def separate(graph: onnx.GraphProto, outer: Collection[str] = ()) -> bool:
     renamed = False
     for node in graph.node:
         for index, body in enumerate(bodies(node)):
-            own = _defined(body) & around
-            names = {name: f"{name}/in/{node.name}/{index}" for name in own if name}
+            defined = _defined(body) & around
+            names = {name: f"{name}/in/{node.name}/{index}" for name in defined if name}
             for inner in body.node:
                 rename_inputs(inner, names)
                 inner.output[:] = [names.get(name, name) for name in inner.output]
@@ -106,6 +106,6 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _defined(graph: onnx.GraphProto) -> set[str]:
-    own = {name for node in graph.node for name in node.output}
-    own |= {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
-    return own | {tensor.values.name for tensor in graph.sparse_initializer}
+    defined = {name for node in graph.node for name in node.output}
+    defined |= {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
+    return defined | {tensor.values.name for tensor in graph.sparse_initializer}

@@ -74,9 +74,11 @@ def with_hard_swish(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
     rewritten = deepcopy(proto)
     nodes = rewritten.graph.node
-    read = Counter(name for node in nodes for name in node_inputs(node))
-    read.update(output.name for output in rewritten.graph.output)
-    hard = {node.output[0]: node for node in nodes if node.op_type == "HardSigmoid" and read[node.output[0]] == 1}
+    read_counts = Counter(name for node in nodes for name in node_inputs(node))
+    read_counts.update(output.name for output in rewritten.graph.output)
+    hard = {
+        node.output[0]: node for node in nodes if node.op_type == "HardSigmoid" and read_counts[node.output[0]] == 1
+    }
     for node in [node for node in nodes if node.op_type == "Mul"]:
         for gate, value in (node.input, [*node.input][::-1]):
             if gate in hard and hard[gate].input[0] == value and _hard_swish(hard[gate]):

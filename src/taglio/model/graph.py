@@ -377,8 +377,8 @@ class _Operators:
     def _relu(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """The Relu behind a sum: int8 clips at zero while it quantises, so it needs no kernel of its own."""
         users = self.consumers.get(node.output[0], []) if node.op_type == "Add" else []
-        alone = len(users) == 1 and users[0].op_type == "Relu" and node.output[0] not in self.outputs
-        return users if alone else []
+        only_relu = len(users) == 1 and users[0].op_type == "Relu" and node.output[0] not in self.outputs
+        return users if only_relu else []
 
     def _gate(self, tensor: str, users: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
         gates = [user for user in users if user.op_type in GATES]

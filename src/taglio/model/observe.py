@@ -50,14 +50,14 @@ def observe(model: Model, feed: Feed, label: str) -> dict[str, Seen]:
     typed = [name for name in written if name in types and name not in inferred and _has_shape(types[name])]
     open_ = [name for name in written if name not in types]  # only ONNX Runtime knows whether these are tensors
     added = [helper.make_node("Shape", [name], [_PREFIX + name], name=_PREFIX + name) for name in typed]
-    wanted = [*(node.name for node in added), *open_]
+    output_names = [*(node.name for node in added), *open_]
     values: list[np.ndarray] = []
-    if wanted:
-        proto = with_operators(model.proto, added, wanted)
+    if output_names:
+        proto = with_operators(model.proto, added, output_names)
         if not declared_opset(proto):
             proto.opset_import.append(helper.make_opsetid("", 13))
         session = open_session(proto, _PLAIN, label=model.name)
-        values = run_session(session, wanted, feed, label)
+        values = run_session(session, output_names, feed, label)
     seen = {name: _of_array(value) for name, value in feed.items()}
     seen |= {name: _declared(inferred[name], types[name]) for name in written if name in inferred and name in types}
     seen |= {name: _declared(shape, types[name]) for name, shape in zip(typed, values, strict=False)}

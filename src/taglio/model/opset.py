@@ -130,10 +130,10 @@ def _raised(proto: onnx.ModelProto) -> onnx.ModelProto | None:
             return None
     if declared_opset(proto) < _RESIZE_CHANGED:
         _keep_corners(raised)
-    apart = {stored.name: stored for stored in proto.graph.initializer if weights.in_file(stored)}
+    in_files = {stored.name: stored for stored in proto.graph.initializer if weights.in_file(stored)}
     for tensor in raised.graph.initializer:  # onnx's converter loses references to files
-        if tensor.name in apart:
-            tensor.CopyFrom(apart[tensor.name])
+        if tensor.name in in_files:
+            tensor.CopyFrom(in_files[tensor.name])
     return raised
 
 

@@ -74,15 +74,15 @@ def kept_nodes(proto: onnx.ModelProto) -> frozenset[str]:
     """
     nodes = list(proto.graph.node)
     producer, users = writers(nodes), readers(nodes)
-    kept = {node.name for node in nodes if is_quantized(node.op_type)}
+    kept_names = {node.name for node in nodes if is_quantized(node.op_type)}
 
     def behind(node: onnx.NodeProto, through: Collection[str]) -> None:
         waiting = [node]
         while waiting:
             for user in (user for name in waiting.pop().output for user in users.get(name, ())):
-                if user.name not in kept and user.op_type in through:
+                if user.name not in kept_names and user.op_type in through:
                     waiting.append(user)
-                kept.add(user.name)
+                kept_names.add(user.name)
 
     for node in nodes:
         if node.op_type in ("DequantizeLinear", "DynamicQuantizeLinear"):
@@ -91,10 +91,10 @@ def kept_nodes(proto: onnx.ModelProto) -> frozenset[str]:
             behind(node, _SCALING)
         elif node.op_type == "QuantizeLinear":
             source = producer.get(node.input[0])
-            while source is not None and source.name not in kept:
-                kept.add(source.name)
+            while source is not None and source.name not in kept_names:
+                kept_names.add(source.name)
                 source = producer.get(source.input[0]) if source.op_type in _CARRIERS and source.input else None
-    return frozenset(kept)
+    return frozenset(kept_names)
 
 
 def why_float(proto: onnx.ModelProto) -> dict[str, str]:
@@ -105,12 +105,12 @@ def why_float(proto: onnx.ModelProto) -> dict[str, str]:
         for tensor in proto.graph.initializer
         if tensor.data_type == TensorProto.FLOAT and not np.isfinite(weights.values(tensor)).all()
     }
-    kept = kept_nodes(proto)
+    kept_names = kept_nodes(proto)
     reasons = {}
     for node in proto.graph.node:
         if is_quantized(node.op_type):
             reasons[node.name] = "already quantised"
-        elif node.name in kept:
+        elif node.name in kept_names:
             reasons[node.name] = "next to an operator that is already quantised"
         elif infinite_inputs := infinite.intersection(node.input):
             reasons[node.name] = f"its constant {min(infinite_inputs)} holds infinity or NaN"
@@ -127,7 +127,7 @@ def fold_weights(proto: onnx.ModelProto, store: weights.Store | None = None) -> 
     """
     constants = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     dequantized = {node.output[0] for node in proto.graph.node if node.op_type == "DequantizeLinear"}
-    chosen = [
+    folded = [
         node
         for node in proto.graph.node
         if node.op_type in ("DequantizeLinear", "Cast")
@@ -135,11 +135,11 @@ def fold_weights(proto: onnx.ModelProto, store: weights.Store | None = None) -> 
         and constants[node.input[0]] in (*_WIDE, TensorProto.FLOAT16)
         and not integer(node, "block_size")
     ]
-    constant = {node.output[0] for node in chosen}
+    constant = {node.output[0] for node in folded}
     for node in proto.graph.node:
         if any(name in dequantized and name not in constant for name in node.input):
-            chosen = [source for source in chosen if source.output[0] not in node.input]
-    return _fold(proto, chosen, store)
+            folded = [source for source in folded if source.output[0] not in node.input]
+    return _fold(proto, folded, store)
 
 
 def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], store: weights.Store | None) -> bool:
@@ -154,18 +154,18 @@ def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], store: weights.St
         names = [node.output[0] for node in group]
         for name, value in zip(names, _computed(proto, group, names), strict=True):
             constants.append(weights.constant(value, name, store))
-    done = {node.name for node in nodes}
-    left = [node for node in proto.graph.node if node.name not in done]
+    replaced = {node.name for node in nodes}
+    remaining = [node for node in proto.graph.node if node.name not in replaced]
     del proto.graph.node[:]
-    proto.graph.node.extend(left)
+    proto.graph.node.extend(remaining)
     proto.graph.initializer.extend(constants)
     drop_unused_initializers(proto.graph)
     return True
 
 
 def _computed(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], names: list[str]) -> list[np.ndarray]:
-    read = {name for node in nodes for name in node.input}
-    constants = [tensor for tensor in proto.graph.initializer if tensor.name in read]
+    read_names = {name for node in nodes for name in node.input}
+    constants = [tensor for tensor in proto.graph.initializer if tensor.name in read_names]
     graph = helper.make_graph(nodes, "constants", [], [], constants)
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     part = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
@@ -212,13 +212,14 @@ def _body_to_float(body: onnx.GraphProto, outer: onnx.ModelProto, store: weights
     if not quantized_operators(part):
         return
     own = {tensor.name for tensor in body.initializer}
-    read = {name for node in body.node for name in node_inputs(node)} - own
-    shared = [tensor for tensor in outer.graph.initializer if tensor.name in read]
+    read_names = {name for node in body.node for name in node_inputs(node)} - own
+    shared = [tensor for tensor in outer.graph.initializer if tensor.name in read_names]
     part.graph.initializer.extend(shared)
     float_body = to_float(part, store).graph
-    kept = [tensor for tensor in float_body.initializer if tensor.name not in {constant.name for constant in shared}]
+    shared_names = {tensor.name for tensor in shared}
+    own_constants = [tensor for tensor in float_body.initializer if tensor.name not in shared_names]
     float_body.ClearField("initializer")
-    float_body.initializer.extend(kept)
+    float_body.initializer.extend(own_constants)
     body.CopyFrom(float_body)
 
 
@@ -350,14 +351,14 @@ def _blockwise_to_float(
             everything = np.asarray(range(arrays[node.input[0]].dims[integer(node, "gather_axis")]))
         tensor = numpy_helper.from_array(everything)
         source = helper.make_node("Constant", [], [f"{out}:everything"], value=tensor)
-        whole = deepcopy(node)
-        del whole.input[_BIAS:]
-        whole.input[moving] = source.output[0]
+        unpacker = deepcopy(node)
+        del unpacker.input[_BIAS:]
+        unpacker.input[moving] = source.output[0]
         # With an accuracy level it would round the unit matrix.
-        kept = [attribute for attribute in node.attribute if attribute.name != "accuracy_level"]
-        del whole.attribute[:]
-        whole.attribute.extend(kept)
-        [value] = _computed(proto, [source, whole], [out])
+        attributes = [attribute for attribute in node.attribute if attribute.name != "accuracy_level"]
+        del unpacker.attribute[:]
+        unpacker.attribute.extend(attributes)
+        [value] = _computed(proto, [source, unpacker], [out])
         name = f"{out}:weight"
         proto.graph.initializer.append(weights.constant(value, name, store))
         inputs = [node.input[0], name] if kind == "MatMul" else [name, node.input[1]]
@@ -435,10 +436,10 @@ def _stored_type(node: onnx.NodeProto) -> np.dtype[Any]:
 
 
 def _used(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
-    producer, waiting, kept = writers(nodes), [*outputs], set[int]()
+    producer, waiting, used_ids = writers(nodes), [*outputs], set[int]()
     while waiting:  # ONNX Runtime's tools write nodes behind an If that reads them
         node = producer.get(waiting.pop())
-        if node is not None and id(node) not in kept:
-            kept.add(id(node))
+        if node is not None and id(node) not in used_ids:
+            used_ids.add(id(node))
             waiting += node_inputs(node)
-    return [node for node in nodes if id(node) in kept]
+    return [node for node in nodes if id(node) in used_ids]

@@ -53,14 +53,14 @@ def joined(
 def _walk(start: int, edges: Sequence[Sequence[int]], left: set[int]) -> list[int]:
     """What `start` reaches within `left`, in depth-first postorder; removed from `left`."""
     left.discard(start)
-    done, path = [], [(start, iter(edges[start]))]
+    postorder, path = [], [(start, iter(edges[start]))]
     while path:
         at, further = path[-1]
         following = next((successor for successor in further if successor in left), None)
         if following is None:
-            done.append(at)
+            postorder.append(at)
             path.pop()
         else:
             left.discard(following)
             path.append((following, iter(edges[following])))
-    return done
+    return postorder

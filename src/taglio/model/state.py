@@ -70,8 +70,8 @@ def suggested(specs: Sequence[InputSpec], graph: onnx.GraphProto) -> tuple[Pair,
             if (named or spec.name in continued[value.name]) and pair not in passed and _fits(spec_of(value), spec):
                 matches.append(pair)
     presents, pasts = [present for present, _ in matches], [past for _, past in matches]
-    alone = tuple(match for match in matches if presents.count(match[0]) == pasts.count(match[1]) == 1)
-    return alone if len(alone) < len(specs) else ()
+    unambiguous = tuple(match for match in matches if presents.count(match[0]) == pasts.count(match[1]) == 1)
+    return unambiguous if len(unambiguous) < len(specs) else ()
 
 
 def _continued(graph: onnx.GraphProto) -> Mapping[str, set[str]]:
@@ -130,25 +130,25 @@ def first_states(
     if all(map(prod, before)):
         return zeros(before)
     try:
-        left = after(zeros(before))
+        states_after = after(zeros(before))
     except BadData as error:
         before = shapes(1)
         try:
-            left = after(zeros(before))
+            states_after = after(zeros(before))
         except BadData:
             raise error from None
-    kept: list[Shape] = []
+    first_shapes: list[Shape] = []
     for (spec, dims), old in zip(pasts, before, strict=True):
-        sizes = zip(dims, old, left[spec.name].shape, strict=False)
-        kept.append(tuple(dim if isinstance(dim, int) else int(was == now) for dim, was, now in sizes))
-    return zeros(kept)
+        sizes = zip(dims, old, states_after[spec.name].shape, strict=False)
+        first_shapes.append(tuple(dim if isinstance(dim, int) else int(was == now) for dim, was, now in sizes))
+    return zeros(first_shapes)
 
 
 def _base(name: str, end: re.Pattern[str]) -> set[str]:
     """`name` without marks of direction, in the forms that it may have; empty if it only says input or output."""
     stems = {re.sub(r"[^a-z0-9]+", ".", _MARKS.sub("", text.lower())).strip(".") for text in (name, end.sub("", name))}
-    alone = {_ALONE} if _WHICH_END.sub("", name.lower()) else set()
-    return {stem for stem in stems if stem} or alone
+    fallback = {_ALONE} if _WHICH_END.sub("", name.lower()) else set()
+    return {stem for stem in stems if stem} or fallback
 
 
 def _fits(output: InputSpec, spec: InputSpec) -> bool:

@@ -84,8 +84,8 @@ class _Moving:
         node, axes = self._producers[tensor], len(strides)
         self.smaller.add(tensor)
         if node.op_type == "Conv":
-            own = integers(node, "strides") or (1,) * axes
-            _set_strides(node, tuple(a * b for a, b in zip(own, strides, strict=True)))
+            own_strides = integers(node, "strides") or (1,) * axes
+            _set_strides(node, tuple(a * b for a, b in zip(own_strides, strides, strict=True)))
             return
         for index, name in enumerate(node.input):
             if self._constant_along(name, axes):
@@ -114,6 +114,6 @@ class _Moving:
 
 
 def _set_strides(node: onnx.NodeProto, strides: tuple[int, ...]) -> None:
-    kept = [attribute for attribute in node.attribute if attribute.name != "strides"]
+    attributes = [attribute for attribute in node.attribute if attribute.name != "strides"]
     del node.attribute[:]
-    node.attribute.extend([*kept, helper.make_attribute("strides", strides)])
+    node.attribute.extend([*attributes, helper.make_attribute("strides", strides)])

@@ -202,8 +202,8 @@ def refine(
     assignments = {name + suffix: assignment for name, (assignment, _) in timed.items() if name != FLOAT_RUN}
     timings = {name + suffix: timing for name, (_, timing) in timed.items()}
     new_runs = _runs(model, graph, assignments, timings, set(assignments), new_factor)
-    kept = [run for run in prior.runs if run.name not in assignments]  # a plan found again was timed again
-    pairs = [(_run(prior, run, prior_factor), run.wall.times(prior_factor)) for run in kept] + new_runs
+    kept_runs = [run for run in prior.runs if run.name not in assignments]  # a plan found again was timed again
+    pairs = [(_run(prior, run, prior_factor), run.wall.times(prior_factor)) for run in kept_runs] + new_runs
     weighted = [(replace(run, weight=_closeness(graph, run.assignment, near)), wall) for run, wall in pairs]
     conditions = prior.conditions if present is None else present
     busiest = max(timing.others for timing in timings.values())  # plans are predicted by these runs above all
@@ -311,16 +311,16 @@ def _profile(
 def pure_assignments(graph: Graph, choices: Sequence[Precision]) -> dict[str, Assignment]:
     """Assignments with every candidate in int8 and, if any has that form, with anchors alone in int8; and one for each
     form without calibration, with the other blocks in float."""
-    whole = next(choice for choice in choices if choice.form == "whole")
+    int8 = next(choice for choice in choices if choice.form == "whole")
     anchor = next((choice for choice in choices if choice.form == "anchor"), None)
     candidates = graph.candidates()
-    assignment_of: dict[str, Assignment] = {"int8": {block.name: whole for block in candidates}}
+    assignment_of: dict[str, Assignment] = {"int8": {block.name: int8 for block in candidates}}
     if anchor is not None and any(anchor.fits(block) for block in candidates):
-        assignment_of["int8-anchor"] = {block.name: anchor if anchor.fits(block) else whole for block in candidates}
+        assignment_of["int8-anchor"] = {block.name: anchor if anchor.fits(block) else int8 for block in candidates}
     for form in choices:
         if form.uncalibrated:
             assignment_of[form.name] = {block.name: form for block in graph.choices() if form.fits(block)}
-    return {name: effective(graph, assignment, whole) for name, assignment in assignment_of.items()}
+    return {name: effective(graph, assignment, int8) for name, assignment in assignment_of.items()}
 
 
 def covering_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed: int) -> dict[str, Assignment]:
@@ -364,7 +364,7 @@ def random_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed: i
     """Random assignments for fitting: half draw every block independently, half draw runs of neighbours, as plans have;
     densities from sparse to dense."""
     rng = random.Random(seed)
-    whole = next(choice for choice in choices if choice.form == "whole")
+    int8 = next(choice for choice in choices if choice.form == "whole")
     forms = [choice for choice in choices if choice.form != "float"]
     mixes: dict[str, Assignment] = {}
     for index in range(count):
@@ -378,5 +378,5 @@ def random_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed: i
                 current = current if rng.random() < density else None
             if current is not None and (form := first_fit(block, (current, *forms))):
                 assignment[block.name] = form
-        mixes[f"mix{index}"] = effective(graph, assignment, whole)
+        mixes[f"mix{index}"] = effective(graph, assignment, int8)
     return mixes

@@ -171,11 +171,13 @@ class Profile:
         blocks = {block.name for block in graph.blocks}
         timed = {block_time.block for block_time in self.blocks if block_time.precision == FLOAT32.name}
         flows, glued = {flow.name for flow in graph.flows}, {flow_glue.flow for flow_glue in self.glue}
-        used = {block_time.block for block_time in self.blocks} | {name for run in self.runs for name in run.assignment}
+        used_blocks = {block_time.block for block_time in self.blocks} | {
+            name for run in self.runs for name in run.assignment
+        }
         for what, wrong in (
             ("no time of block", blocks - timed),
             ("no glue of flow", flows - glued),
-            ("unknown block", used - blocks),
+            ("unknown block", used_blocks - blocks),
             ("unknown flow", glued - flows),
         ):
             if wrong:

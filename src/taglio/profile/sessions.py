@@ -132,10 +132,10 @@ class Models:
 
     def graph(self, name: str) -> onnx.ModelProto:
         """The graph without its weights, which are not needed again and are most of its size."""
-        proto, kept = onnx.load(self.paths[name], load_external_data=False), onnx.ModelProto()
+        proto, bare = onnx.load(self.paths[name], load_external_data=False), onnx.ModelProto()
         del proto.graph.initializer[:]
-        kept.CopyFrom(proto)  # a message frees what was deleted from it only as a whole
-        return kept
+        bare.CopyFrom(proto)  # a message frees what was deleted from it only as a whole
+        return bare
 
     def _short_bytes(self, name: str, beyond: float = 0.0) -> float:
         """By how much this process would exceed its limit if it opened a model that needs this much `beyond` what is

@@ -279,21 +279,21 @@ class _Timing:
         return timed
 
     def _once(self, name: str, warmup: int) -> Timed:
-        graph, read, kernels = self.models.graph(name), None, dict[str, float]()
+        graph, reader, kernels = self.models.graph(name), None, dict[str, float]()
         # Recorded kernels slow a loop down, so that the run must be timed without them.
-        apart = self.kernels and self.ready.runtime == NAME and has_bodies(graph)
-        if self.kernels and not apart:
-            session, read = self._counting(name)
+        separately = self.kernels and self.ready.runtime == NAME and has_bodies(graph)
+        if self.kernels and not separately:
+            session, reader = self._counting(name)
         else:
             session = self._session(name)
         wall_s, watch = self._one_run(name, session, warmup)
         del session
-        if apart:
+        if separately:
             make_room(self.models.limit_bytes)
-            session, read = self._counting(name)
+            session, reader = self._counting(name)
             self._one_run(name, session, warmup)
-        if read is not None:
-            kernels = read(graph, warmup, None, [warmup], 0)
+        if reader is not None:
+            kernels = reader(graph, warmup, None, [warmup], 0)
         self.clocks.clear()
         return _timed(graph, [wall_s], kernels, watch, self.effort)
 

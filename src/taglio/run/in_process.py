@@ -255,13 +255,14 @@ def time_steps(
             begun = time.perf_counter()
             outputs, ours = executor.step(feed, ours)
             between = time.perf_counter()
-            wanted = dict(zip(manifest.outputs, reference.run(manifest.outputs, {**feed, **theirs}), strict=True))
+            float_values = reference.run(manifest.outputs, {**feed, **theirs})
+            float_outputs = dict(zip(manifest.outputs, float_values, strict=True))
             ended = time.perf_counter()
         plan_s.append(between - begun)
         float_s.append(ended - between)
-        theirs = {state.past: wanted[state.present] for state in manifest.states}
+        theirs = {state.past: float_outputs[state.present] for state in manifest.states}
         for column, (name, value) in enumerate(zip(names, outputs, strict=True)):
-            exact = np.asarray(wanted[name], np.float64)
+            exact = np.asarray(float_outputs[name], np.float64)
             error_squares[index, column] = ((np.asarray(value, np.float64) - exact) ** 2).sum()
             exact_squares[index, column] = (exact**2).sum()
     pair_s = [sum(pair) for pair in zip(plan_s, float_s, strict=True)]

@@ -108,8 +108,8 @@ def concatenated(step: Step, indices: Iterable[int]) -> Dims:
     along = step.positive(integer(step.node, "axis"))
     dims: Dims = [*shapes[0]]
     batch = {(axis, shape[axis]) for shape in shapes for axis in range(len(shape)) if shape[axis].batched}
-    whole = all(any(size.batched for size in shape) for shape in shapes)
-    if len(batch) != 1 or not whole or any(axis == along for axis, _ in batch):
+    all_batched = all(any(size.batched for size in shape) for shape in shapes)
+    if len(batch) != 1 or not all_batched or any(axis == along for axis, _ in batch):
         step.fail("joins tensors along the batch dimension, or some that do not have it")
     sizes = [shape[along].constant for shape in shapes]
     dims[along] = None if None in sizes else Size(sum(size for size in sizes if size is not None))
@@ -176,10 +176,10 @@ def pad(step: Step) -> list[Dims]:
     """Dimensions other than the batch are padded."""
     step.same_for_all(0)
     pads, axes, shape = step.numbers("pads", 1), step.numbers("", 3), step.shape()
-    chosen = [step.positive(axis) for axis in axes] if axes else range(len(shape))
+    padded_axes = [step.positive(axis) for axis in axes] if axes else range(len(shape))
     if pads is None or axes is None:
         step.fail("has computed pads")
-    padded = {axis: (pads[index], pads[index + len(pads) // 2]) for index, axis in enumerate(chosen)}
+    padded = {axis: (pads[index], pads[index + len(pads) // 2]) for index, axis in enumerate(padded_axes)}
     if step.axis() in padded and padded[step.axis() or 0] != (0, 0):
         step.fail("adds rows")
     return [[size if padded.get(axis, (0, 0)) == (0, 0) else None for axis, size in enumerate(shape)]]
