@@ -67,13 +67,13 @@ def test_what_the_stages_leave_comes_back_the_same(name: str, tiny_staged: Stage
     comes_back(tiny_staged.folder / name, *KINDS[name], tmp_path / "again.json")
 
 
-def comes_back(path: Path, kind: str, expected: type[Any], again: Path) -> None:
+def comes_back(path: Path, kind: str, expected: type[Any], copy: Path) -> None:
     sha256 = json.loads(path.read_text())["model_sha256"]
     value = artifact.load(path, kind, expected, model_sha256=sha256)
     assert type(value) is expected
-    artifact.save(again, kind, sha256, value)
-    assert artifact.load(again, kind, expected) == value
-    assert again.read_bytes() == path.read_bytes()
+    artifact.save(copy, kind, sha256, value)
+    assert artifact.load(copy, kind, expected) == value
+    assert copy.read_bytes() == path.read_bytes()
 
 
 def test_every_artifact_says_what_made_it(optimized: Optimized) -> None:

@@ -32,11 +32,11 @@ def test_the_quota_of_least_share_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("said", "wanted"), [("50000 100000\n", 0.5), ("max 100000\n", inf)])
 def test_in_a_container_the_mount_is_the_group(tmp_path: Path, said: str, wanted: float) -> None:
-    made = laid_out(tmp_path, "0::/\n", V2_MOUNTS, {"sys/fs/cgroup/cpu.max": said})
-    assert quota(made).share == pytest.approx(wanted)
+    root = laid_out(tmp_path, "0::/\n", V2_MOUNTS, {"sys/fs/cgroup/cpu.max": said})
+    assert quota(root).share == pytest.approx(wanted)
     # Docker on version 2 without a namespace of its own: the path is the host's, and not to be seen.
-    (made / "proc/self/cgroup").write_text("0::/docker/0123\n")
-    assert quota(made).share == pytest.approx(wanted)
+    (root / "proc/self/cgroup").write_text("0::/docker/0123\n")
+    assert quota(root).share == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(

@@ -65,26 +65,26 @@ def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None =
         raise BadArtifact(f"{path}: no such file: {how}") from None
     except OSError as error:
         raise BadArtifact(f"{path}: cannot be read ({error.strerror}): give a workspace directory of yours") from None
-    again = f"run `taglio {_MAKER[kind]}` again" if kind in _MAKER else "make it again"
+    remedy = f"run `taglio {_MAKER[kind]}` again" if kind in _MAKER else "make it again"
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadArtifact(f"{path}: not a taglio artifact ({_reason(error)}): {again}") from None
+        raise BadArtifact(f"{path}: not a taglio artifact ({_reason(error)}): {remedy}") from None
     if envelope.format_version != FORMAT_VERSION:
         raise BadArtifact(
-            f"{path}: format version {envelope.format_version}, but this taglio reads {FORMAT_VERSION}: {again}"
+            f"{path}: format version {envelope.format_version}, but this taglio reads {FORMAT_VERSION}: {remedy}"
         )
     if envelope.kind != kind:
-        raise BadArtifact(f"{path}: its kind is {envelope.kind}, not {kind}: {again}")
+        raise BadArtifact(f"{path}: its kind is {envelope.kind}, not {kind}: {remedy}")
     if model_sha256 is not None and envelope.model_sha256 != model_sha256:
         raise BadArtifact(
-            f"{path}: belongs to another model ({envelope.model_sha256[:12]}, wanted {model_sha256[:12]}): {again}"
+            f"{path}: belongs to another model ({envelope.model_sha256[:12]}, wanted {model_sha256[:12]}): {remedy}"
         )
     try:
         value = msgspec.json.decode(envelope.body, type=expected)
         check(value)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise BadArtifact(f"{path}: damaged ({_reason(error)}): {again}") from None
+        raise BadArtifact(f"{path}: damaged ({_reason(error)}): {remedy}") from None
     return value
 
 
@@ -97,8 +97,8 @@ def check(value: Any, where: str = "$") -> None:
     """Raise ValueError, with the path of the field, for values that no stage writes: numbers too large to compute with,
     and whatever a dataclass's own `check` method rejects."""
     if is_dataclass(value):
-        for each in fields(value):
-            check(getattr(value, each.name), f"{where}.{each.name}")
+        for field in fields(value):
+            check(getattr(value, field.name), f"{where}.{field.name}")
         own = getattr(value, "check", None)
         if own is not None:
             try:
@@ -106,11 +106,11 @@ def check(value: Any, where: str = "$") -> None:
             except ValueError as error:
                 raise ValueError(f"{error} - at `{where}`") from None
     elif isinstance(value, dict):
-        for name, each in value.items():
-            check(each, f"{where}.{name}")
+        for name, member in value.items():
+            check(member, f"{where}.{name}")
     elif isinstance(value, tuple | list):
-        for index, each in enumerate(value):
-            check(each, f"{where}[{index}]")
+        for index, member in enumerate(value):
+            check(member, f"{where}[{index}]")
     elif isinstance(value, str) and "\0" in value:
         raise ValueError(f"a string contains a NUL character - at `{where}`")
     elif isinstance(value, int | float) and not abs(value) <= _LARGEST:
@@ -156,7 +156,7 @@ def write_model(path: Path, proto: onnx.ModelProto) -> tuple[str, ...]:
         return (weights.sha256(path),)
     with replacing(data) as stored, replacing(path) as model:
         weights.save(model, proto, stored, data.name)
-    return tuple(weights.sha256(each) for each in (path, data))
+    return tuple(weights.sha256(file) for file in (path, data))
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def quota(root: Path = Path("/")) -> Quota:
     """The smallest quota of this process's nested groups; no quota if they cannot be read. `root` is the folder that
     holds proc and the mounted control groups."""
     try:
-        return min(_quotas(root), key=lambda each: each.share, default=Quota())
+        return min(_quotas(root), key=lambda limit: limit.share, default=Quota())
     except (OSError, ValueError):  # not Linux, or a kernel with another format
         return Quota()
 

@@ -49,8 +49,8 @@ class Case:
 
 
 def outputs(proto: onnx.ModelProto, sample: Mapping[str, np.ndarray], names: tuple[str, ...]) -> list[np.ndarray]:
-    found: list[np.ndarray] = open_session(proto, SessionOptions(1)).run(list(names), dict(sample))
-    return found
+    answers: list[np.ndarray] = open_session(proto, SessionOptions(1)).run(list(names), dict(sample))
+    return answers
 
 
 @cache

@@ -92,8 +92,8 @@ def equal(case: Case, parts: list[Component], assignment: Assignment) -> None:
     for sample in case.held_out.samples[:2]:
         tensors = dict(sample)
         for part in parts:
-            found = outputs(part.proto, {name: tensors[name] for name in part.inputs}, part.outputs)
-            tensors |= zip(part.outputs, found)
+            answers = outputs(part.proto, {name: tensors[name] for name in part.inputs}, part.outputs)
+            tensors |= zip(part.outputs, answers)
         for name, whole in zip(case.model.outputs, case.whole(assignment, sample)):
             distance = np.linalg.norm(np.asarray(whole - tensors[name], np.float64))
             assert distance <= TOLERANCE * max(float(np.linalg.norm(whole)), 1e-30), name
@@ -133,8 +133,8 @@ def test_components_are_proven_with_one_session_open_at_a_time(
     """Together they may need more memory than this machine has."""
     parts, alive, most = pieces(network, {}, in_turn(network.graph)), WeakSet[object](), list[int]()
 
-    def opened(*given: object, **named: object) -> object:
-        session = open_session(*given, **named)  # type: ignore[arg-type]
+    def opened(*arguments: object, **named: object) -> object:
+        session = open_session(*arguments, **named)  # type: ignore[arg-type]
         alive.add(session)
         most.append(len(alive))
         return session
@@ -231,7 +231,7 @@ def assert_int8_where_possible(
     for name, value in sent.items():
         producer = tensors[name].producer
         assert producer is not None and producer not in part.blocks
-        source = next(each for each in parts if producer in each.blocks)
+        source = next(other_part for other_part in parts if producer in other_part.blocks)
         across = [reader for reader in tensors[name].consumers if reader not in source.blocks]
         int8 = (producer in chosen and chosen[producer].int8_output) or all(reader in chosen for reader in across)
         if int8:
@@ -360,9 +360,9 @@ def chain(folder: Path) -> tuple[Case, list[str]]:
 def test_cuts_by_hand_put_what_comes_after_on_the_next_device(tmp_path: Path) -> None:
     case, tensors = chain(tmp_path)
     names = [block.name for block in case.graph.blocks]
-    found = devices_after(case.graph, [tensors[0], tensors[3]], ["box", "gateway", "server"])
-    assert found == {name: "box" if i < 1 else "gateway" if i < 4 else "server" for i, name in enumerate(names)}
-    parts = pieces(case, case.all_int8(), found)
+    device_of = devices_after(case.graph, [tensors[0], tensors[3]], ["box", "gateway", "server"])
+    assert device_of == {name: "box" if i < 1 else "gateway" if i < 4 else "server" for i, name in enumerate(names)}
+    parts = pieces(case, case.all_int8(), device_of)
     assert [part.device for part in parts] == ["box", "gateway", "server"]
     assert parts[1].inputs == (f"{tensors[0]}/int8",) and parts[2].inputs == (f"{tensors[3]}/int8",)
     equal(case, parts, case.all_int8())
@@ -372,8 +372,8 @@ def test_cuts_by_hand_put_what_comes_after_on_the_next_device(tmp_path: Path) ->
 def test_a_cut_inside_a_branch_takes_the_other_branch_along(tmp_path: Path) -> None:
     """What the tensor needs stays; the skip connection crosses as well."""
     case, tensors = chain(tmp_path)
-    found = devices_after(case.graph, [tensors[1]], ["a", "b"])
-    parts = pieces(case, {}, found)
+    device_of = devices_after(case.graph, [tensors[1]], ["a", "b"])
+    parts = pieces(case, {}, device_of)
     assert set(parts[1].inputs) == {tensors[0], tensors[1]}
     equal(case, parts, {})
 

@@ -20,13 +20,13 @@ def test_a_placed_model_says_where_each_node_runs_and_computes_the_same() -> Non
     devices = list(configuration.device)
     assert (configuration.name, configuration.num_devices) == (CONFIGURATION, len(devices))
     assert devices[0] == plan.start and set(devices) == {plan.start, *plan.devices().values()}
-    places, precision = plan.devices(), {each.block: each.precision for each in plan.placements}
+    places, precision = plan.devices(), {placement.block: placement.precision for placement in plan.placements}
     seen = set()
     for node in model.graph.node:
-        words = {each.key: each.value for each in node.metadata_props}
+        words = {prop.key: prop.value for prop in node.metadata_props}
         (spec,) = node.device_configurations
         assert parts[spec.pipeline_stage].device == words[DEVICE]
-        assert {devices[each.device[0]] for each in spec.sharding_spec} == {words[DEVICE]}
+        assert {devices[sharding.device[0]] for sharding in spec.sharding_spec} == {words[DEVICE]}
         if node.name in owner:
             seen.add(owner[node.name])
             assert words[BLOCK] == owner[node.name] and words[DEVICE] == places[owner[node.name]]

@@ -31,7 +31,7 @@ def drawn(case: Case, seed: int, devices: tuple[str, ...] = DEVICES) -> Plan:
     rng = Random(seed)
     chosen: dict[str, Precision] = {}
     for block in case.graph.candidates():
-        precision = rng.choice([each for each in CHOICES if each.fits(block)])
+        precision = rng.choice([form for form in CHOICES if form.fits(block)])
         if precision is not FLOAT and not block.movement:
             chosen[block.name] = precision
     tensors = case.graph.tensor_map()
@@ -86,34 +86,34 @@ def equal(case: Case, plan: Plan, folder: Path) -> list[Component]:
 def sent(case: Case, parts: list[Component], plan: Plan) -> dict[tuple[str, str], set[str]]:
     """Precisions by (tensor, device) of what components read from another device, the caller's included."""
     home = dict.fromkeys((spec.name for spec in case.model.inputs), plan.start)
-    found: dict[tuple[str, str], set[str]] = {}
+    kinds_of: dict[tuple[str, str], set[str]] = {}
     for part in parts:
         for name in part.inputs:
             if home[name] != part.device:
                 tensor = name.removesuffix("/int8").removesuffix("/kept")  # a copy that keeps a pool in float
-                found.setdefault((tensor, part.device), set()).add(kind(part.proto, name))
+                kinds_of.setdefault((tensor, part.device), set()).add(kind(part.proto, name))
         home |= dict.fromkeys(part.outputs, part.device)
     for name in case.model.outputs:
         if home[name] != plan.start:
-            found.setdefault((name, plan.start), set()).add("float32")
-    return found
+            kinds_of.setdefault((name, plan.start), set()).add("float32")
+    return kinds_of
 
 
 def kind(proto: onnx.ModelProto, name: str) -> str:
-    value = next(each for each in proto.graph.input if each.name == name)
+    value = next(tensor for tensor in proto.graph.input if tensor.name == name)
     return "float32" if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT else "int8"
 
 
 def used(case: Case, plan: Plan) -> Mapping[tuple[str, str], set[str]]:
     """Of the copies that a plan sends, those that somebody reads."""
     tensors, places, chosen = case.graph.tensor_map(), plan.devices(), plan.assignment()
-    found: dict[tuple[str, str], set[str]] = {}
+    kinds_of: dict[tuple[str, str], set[str]] = {}
     for (name, device), kinds in plan.copies().items():
         readers = [reader for reader in tensors[name].consumers if places[reader] == device]
         wants = {"int8" if reader in chosen else "float32" for reader in readers}
         wants |= {"float32"} if name in case.graph.outputs and device == plan.start else set()
-        found[name, device] = {want if want in kinds else next(iter(kinds)) for want in wants}
-    return found
+        kinds_of[name, device] = {want if want in kinds else next(iter(kinds)) for want in wants}
+    return kinds_of
 
 
 @pytest.mark.parametrize("seed", range(24))

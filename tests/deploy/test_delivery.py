@@ -106,8 +106,8 @@ def test_a_changed_file_is_named(delivery: Delivery) -> None:
 
 def test_other_answers_are_measured(delivery: Delivery) -> None:
     wrong = [
-        Answered(each.inputs, {name: 1.01 * value for name, value in each.outputs.items()})
-        for each in delivery.answered
+        Answered(sample.inputs, {name: 1.01 * value for name, value in sample.outputs.items()})
+        for sample in delivery.answered
     ]
     with pytest.raises(MeasurementFailed, match=r"3 checks failed: sample 0: output \S+ differs by 9\.90e-03"):
         prove(delivery.folder, wrong)

@@ -158,8 +158,8 @@ def test_triton_reads_its_configuration_for_onnxruntime(tmp_path: Path) -> None:
     assert (config.name, config.backend, config.max_batch_size) == ("net", "onnxruntime", 0)
     assert not config.HasField("dynamic_batching")
     # Listed, or Triton would complete the configuration, and join.
-    (given,), (answer,) = config.input, config.output
-    assert (given.name, list(given.dims)) == ("x", [1, 4, 8, 8])
+    (source,), (answer,) = config.input, config.output
+    assert (source.name, list(source.dims)) == ("x", [1, 4, 8, 8])
     assert (answer.name, list(answer.dims)) == ("y", [1, 8, 8, 8])
     assert [(group.kind, group.count) for group in config.instance_group] == [(2, 1)]  # KIND_CPU
     assert {key: value.string_value for key, value in config.parameters.items()} == {
@@ -515,13 +515,13 @@ def test_an_unknown_layout_and_a_workspace_without_deploy_are_refused(tmp_path: 
 def test_scalars_are_sent_as_one_number(tmp_path: Path) -> None:
     value = helper.make_tensor_value_info
     node = helper.make_node("Mul", ["x", "factor"], ["y"])
-    made = helper.make_graph(
+    graph_proto = helper.make_graph(
         [node],
         "scaled",
         [value("x", TensorProto.FLOAT, [2]), value("factor", TensorProto.FLOAT, [])],
         [value("y", TensorProto.FLOAT, [2])],
     )
-    proto = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    proto = helper.make_model(graph_proto, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     feed = {"x": np.ones(2, np.float32), "factor": np.array(3.0, np.float32)}
     folder = of_onnx(tmp_path / "work", proto, feed)
     export_workspace(folder, tmp_path / "out", TRITON)

@@ -19,7 +19,8 @@ def parsed(inputs: str, outputs: str, constants: str, operators: str, opset: int
 
 
 def why(proto: onnx.ModelProto) -> str:
-    return why_rows_mix([proto], [each.name for each in proto.graph.input], [each.name for each in proto.graph.output])
+    names = [[value.name for value in values] for values in (proto.graph.input, proto.graph.output)]
+    return why_rows_mix([proto], *names)
 
 
 def feed(proto: onnx.ModelProto, rows: int, seed: int) -> dict[str, np.ndarray]:

@@ -6,8 +6,8 @@ from onnx import TensorProto, helper
 from taglio.model.captures import node_inputs, rename_inputs, separate
 
 
-def body(*nodes: onnx.NodeProto, output: str, given: tuple[str, ...] = ()) -> onnx.GraphProto:
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in given]
+def body(*nodes: onnx.NodeProto, output: str, input_names: tuple[str, ...] = ()) -> onnx.GraphProto:
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in input_names]
     return helper.make_graph(
         list(nodes), "body", inputs, [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
     )
@@ -31,10 +31,11 @@ def test_renaming_reaches_every_depth_but_not_what_a_body_defines() -> None:
     rename_inputs(node, {"x": "x2", "y": "y2", "z": "z2", "flag": "flag2", "out": "out2"})
     assert set(node_inputs(node)) == {"flag2", "inner_flag", "x2", "z2"}
     outer, other = (
-        next(each.g for each in node.attribute if each.name == name) for name in ("then_branch", "else_branch")
+        next(attribute.g for attribute in node.attribute if attribute.name == name)
+        for name in ("then_branch", "else_branch")
     )
-    assert [list(each.input) for each in outer.node] == [["x2"], ["inner_flag"]]
-    deep = next(each.g for each in outer.node[1].attribute if each.name == "then_branch")
+    assert [list(inner.input) for inner in outer.node] == [["x2"], ["inner_flag"]]
+    deep = next(attribute.g for attribute in outer.node[1].attribute if attribute.name == "then_branch")
     assert list(deep.node[0].input) == ["x2", "y"]
     assert other.output[0].name == "x2"
     assert list(node.output) == ["out"]
@@ -42,7 +43,7 @@ def test_renaming_reaches_every_depth_but_not_what_a_body_defines() -> None:
 
 def test_a_loop_variable_hides_an_outer_tensor_of_its_name() -> None:
     loop = helper.make_node("Loop", ["n", "go", "x"], ["y"])
-    inner = body(helper.make_node("Add", ["x", "w"], ["x_out"]), output="x_out", given=("i", "go_in", "x"))
+    inner = body(helper.make_node("Add", ["x", "w"], ["x_out"]), output="x_out", input_names=("i", "go_in", "x"))
     loop.attribute.append(helper.make_attribute("body", inner))
     assert node_inputs(loop) == ["n", "go", "x", "w"]
     rename_inputs(loop, {"x": "x2", "w": "w2"})
@@ -64,9 +65,9 @@ def test_what_a_body_defines_under_a_name_of_the_outer_graph_gets_its_own() -> N
     value = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph([helper.make_node("Abs", ["x"], ["layout"]), node], "g", [], [value])
     assert separate(graph)
-    for index, made in enumerate(attribute.g for attribute in graph.node[1].attribute):
+    for index, own_body in enumerate(attribute.g for attribute in graph.node[1].attribute):
         name = f"layout/in/choice/{index}"
-        assert (list(made.node[0].output), list(made.node[1].input)) == ([name], [name])
-        assert made.output[0].name == "made"
+        assert (list(own_body.node[0].output), list(own_body.node[1].input)) == ([name], [name])
+        assert own_body.output[0].name == "made"
     assert graph.node[0].output[0] == "layout"
     assert not separate(graph)

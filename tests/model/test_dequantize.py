@@ -30,9 +30,9 @@ def moved(
     }
     kept = {name for node in nodes for name in node.input}
     stored = [numpy_helper.from_array(value, name) for name, value in constants.items() if name in kept]
-    given = [helper.make_tensor_value_info("x", KINDS[dtype], [2, 8, 12])]
+    inputs = [helper.make_tensor_value_info("x", KINDS[dtype], [2, 8, 12])]
     wanted = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 12, 16])]
-    graph = helper.make_graph(nodes, "dequantised", given, wanted, stored)
+    graph = helper.make_graph(nodes, "dequantised", inputs, wanted, stored)
     ends = np.iinfo(dtype)
     low, high = max(ends.min, -3000), min(ends.max, 3000)
     values = np.random.default_rng(1).integers(low, high, (2, 8, 12)).astype(dtype)
@@ -52,11 +52,11 @@ def test_the_answers_are_those_of_the_graph_at_every_level(
     dtype: type[np.integer], move: str, zero: bool, scale_dims: tuple[int, ...]
 ) -> None:
     proto, values = moved(dtype, move, zero, scale_dims)
-    weights = next(numpy_helper.to_array(each) for each in proto.graph.initializer if each.name == "w")
+    weights = next(numpy_helper.to_array(tensor) for tensor in proto.graph.initializer if tensor.name == "w")
     wanted = product(values, move, weights)
     for level in Optimization:
-        (found,) = open_session(with_zero_points(proto), SessionOptions(1, level)).run(None, {"x": values})
-        assert np.linalg.norm(found - wanted) < 1e-5 * np.linalg.norm(wanted)
+        (answer,) = open_session(with_zero_points(proto), SessionOptions(1, level)).run(None, {"x": values})
+        assert np.linalg.norm(answer - wanted) < 1e-5 * np.linalg.norm(wanted)
 
 
 def test_a_model_that_needs_nothing_stays_as_it_is() -> None:

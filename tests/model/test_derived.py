@@ -20,11 +20,11 @@ def test_hard_swish_is_one_operator_again_and_answers_the_same(tmp_path: Path) -
     g = Sketch()
     y = g.op("HardSwish", g.conv(g.input("x", 1, 3, 8, 8), 3, 8))
     split = load(saved(g.model(y), tmp_path)).proto
-    made = with_hard_swish(split)
+    rewritten = with_hard_swish(split)
     assert kinds(split) == ["Conv", "HardSigmoid", "Mul"]
-    assert kinds(made) == ["Conv", "HardSwish"]
+    assert kinds(rewritten) == ["Conv", "HardSwish"]
     feed = {"x": np.random.default_rng(0).normal(0, 3, (1, 3, 8, 8)).astype(np.float32)}
-    (one,), (other,) = (open_session(each, SessionOptions(1)).run(None, feed) for each in (split, made))
+    (one,), (other,) = (open_session(proto, SessionOptions(1)).run(None, feed) for proto in (split, rewritten))
     np.testing.assert_array_equal(one, other)
 
 
@@ -47,12 +47,12 @@ def test_added_operators_run_as_soon_as_what_they_read_is_there(tmp_path: Path) 
         onnx.helper.make_node("ReduceMax", [first], ["most"], name="most", keepdims=0),
         onnx.helper.make_node("Exp", ["most"], ["later"], name="later"),
     ]
-    made = with_operators(proto, added, ["later"])
-    assert kinds(made) == ["Relu", "ReduceMax", "Exp", "Neg", "Abs"]
+    extended = with_operators(proto, added, ["later"])
+    assert kinds(extended) == ["Relu", "ReduceMax", "Exp", "Neg", "Abs"]
     assert len(proto.graph.node) == 3
     options = SessionOptions(1, Optimization.NONE, lean=True)
-    session = open_session(made, options, profile_prefix=tmp_path / "run")
+    session = open_session(extended, options, profile_prefix=tmp_path / "run")
     session.run(None, {"x": np.ones((1, 4), np.float32)})
     events = json.loads(Path(session.end_profiling()).read_text())
-    ran = [each["args"]["op_name"] for each in events if each["name"].endswith("_kernel_time")]
+    ran = [event["args"]["op_name"] for event in events if event["name"].endswith("_kernel_time")]
     assert ran == ["Relu", "ReduceMax", "Exp", "Neg", "Abs"]

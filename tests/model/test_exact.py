@@ -22,16 +22,16 @@ KERNEL = np.random.default_rng(3).integers(-128, 128, (8, 16, 3, 3)).astype(np.i
 
 
 def graph(
-    node: onnx.NodeProto, given: tuple[int, np.ndarray], kind: int, **constants: Any
+    node: onnx.NodeProto, typed_values: tuple[int, np.ndarray], kind: int, **constants: Any
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """A model of one operator that reads `x` and constants, and the feed."""
-    element, values = given
+    element, values = typed_values
     inputs = [helper.make_tensor_value_info("x", element, values.shape)]
     outputs = [helper.make_tensor_value_info("y", kind, None)]
     stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
-    made = helper.make_graph([node], "one product", inputs, outputs, stored)
+    graph_proto = helper.make_graph([node], "one product", inputs, outputs, stored)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(made, opset_imports=opsets, ir_version=8), {"x": values}
+    return helper.make_model(graph_proto, opset_imports=opsets, ir_version=8), {"x": values}
 
 
 def convolved() -> np.ndarray:
@@ -130,12 +130,12 @@ CASES: dict[str, Callable[[], Any]] = {
 
 
 def answer(proto: onnx.ModelProto, feed: dict[str, np.ndarray], level: Optimization = Optimization.NONE) -> np.ndarray:
-    (found,) = open_session(proto, SessionOptions(1, level)).run(None, feed)
-    return np.asarray(found)
+    (values,) = open_session(proto, SessionOptions(1, level)).run(None, feed)
+    return np.asarray(values)
 
 
-def distance(found: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.linalg.norm(found.astype(np.float64) - wanted) / np.linalg.norm(wanted))
+def distance(actual: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.linalg.norm(actual.astype(np.float64) - wanted) / np.linalg.norm(wanted))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -155,7 +155,8 @@ def test_as_they_are_they_saturate_here(name: str) -> None:
 
 def test_weights_within_7_bits_stay() -> None:
     proto, *_ = qgemm()
-    next(each for each in proto.graph.initializer if each.name == "w").CopyFrom(numpy_helper.from_array(NARROW, "w"))
+    weight = next(tensor for tensor in proto.graph.initializer if tensor.name == "w")
+    weight.CopyFrom(numpy_helper.from_array(NARROW, "w"))
     assert with_exact_sums(proto) is proto
     assert saturating_products(proto) == ""
 
@@ -179,8 +180,8 @@ def test_computed_weights_are_shifted_as_the_model_runs() -> None:
     constants = {"one": ONE, "zx": ZERO_U8, "zw": ZERO_S8}
     stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
     outputs = [helper.make_tensor_value_info("y", TensorProto.INT32, None)]
-    made = helper.make_graph(nodes, "computed", inputs, outputs, stored)
-    proto = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    graph_proto = helper.make_graph(nodes, "computed", inputs, outputs, stored)
+    proto = helper.make_model(graph_proto, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     feed: dict[str, np.ndarray] = {"x": LARGE, "f": WEIGHTS.astype(np.float32)}
     assert distance(answer(with_exact_sums(proto), feed), EXACT) == 0.0
 

@@ -40,8 +40,8 @@ def external(proto: onnx.ModelProto, folder: Path) -> Path:
 
 
 def answers(model: Model) -> list[np.ndarray]:
-    found: list[np.ndarray] = open_session(model.proto, SessionOptions(1)).run(None, random_feed(model.inputs, 0))
-    return found
+    values: list[np.ndarray] = open_session(model.proto, SessionOptions(1)).run(None, random_feed(model.inputs, 0))
+    return values
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -51,17 +51,16 @@ def test_weights_stay_in_files(
 ) -> None:
     proto = products(transposed)
     path = external(proto, tmp_path) if outside else saved(proto, tmp_path)
-    held = load(path)
-    assert held.store is None
+    in_memory = load(path)
+    assert in_memory.store is None
     monkeypatch.setattr(weights, "IN_FILES_BYTES", 1)
     model = load(path)
     assert model.store is not None
     assert model.proto.ByteSize() < 4096 < weights.weight_bytes(model.proto)
-    assert {Path(weights.place(each)[0]).parent for each in weights.tensors(model.proto) if weights.in_file(each)} == {
-        model.store.folder
-    }
-    assert (model.sha256, model.outputs) == (held.sha256, held.outputs)
-    np.testing.assert_allclose(answers(model)[0], answers(held)[0], rtol=1e-5, atol=1e-6)
+    stored = [tensor for tensor in weights.tensors(model.proto) if weights.in_file(tensor)]
+    assert {Path(weights.place(tensor)[0]).parent for tensor in stored} == {model.store.folder}
+    assert (model.sha256, model.outputs) == (in_memory.sha256, in_memory.outputs)
+    np.testing.assert_allclose(answers(model)[0], answers(in_memory)[0], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.usefixtures("in_files")

@@ -125,9 +125,9 @@ def multiply_adds_on_ones(
 def test_counts_the_products_that_the_operator_makes(
     kind: str, shapes: list[tuple[int, ...]], attributes: dict[str, int | list[int]]
 ) -> None:
-    node, known, count = multiply_adds_on_ones(kind, shapes, **attributes)
+    node, tensor_dims, count = multiply_adds_on_ones(kind, shapes, **attributes)
 
-    assert operator_flops(node, known) == 2 * count
+    assert operator_flops(node, tensor_dims) == 2 * count
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -176,12 +176,12 @@ def test_the_transposed_convolution_of_yolo(network: Networks) -> None:
     [node] = [node for node in model.proto.graph.node if node.op_type == "ConvTranspose"]
     strides = next(list(attribute.ints) for attribute in node.attribute if attribute.name == "strides")
 
-    _, known, count = multiply_adds_on_ones(
+    _, tensor_dims, count = multiply_adds_on_ones(
         "ConvTranspose", [shapes[node.input[0]], shapes[node.input[1]]], strides=strides
     )
 
     ours = products(model)
-    assert known["y"] == shapes[node.output[0]]
+    assert tensor_dims["y"] == shapes[node.output[0]]
     assert ours[node.name] == 2 * count
     assert 2 * count * stride_area(node) == MEASURED[YOLO]["ConvTranspose"] * 1e6
     total = sum(block.flops for block in build(model).blocks) / 1e9

@@ -80,8 +80,8 @@ def test_a_model_in_onnx_runtimes_own_format(tmp_path: Path) -> None:
     model = load(fused)
     assert model.name == "fused" and "FusedConv" in {node.op_type for node in model.proto.graph.node}
     feed = random_feed(model.inputs, seed=3)
-    wanted, found = (open_session(each, SessionOptions(1)).run(None, feed) for each in (path, model.proto))
-    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-4, atol=1e-5)
+    wanted, simplified = (open_session(source, SessionOptions(1)).run(None, feed) for source in (path, model.proto))
+    np.testing.assert_allclose(simplified[0], wanted[0], rtol=1e-4, atol=1e-5)
     open_session(branching(), extended, save_optimized=fused)
     assert "If" in {node.op_type for node in load(fused).proto.graph.node}
     fused.write_bytes(fused.read_bytes()[:400])
@@ -299,7 +299,7 @@ def test_a_model_with_random_answers_is_simplified_alike_each_time(tmp_path: Pat
     mean = g.op("Add", mean, g.constant(np.ones(4)))
     noise = g.op("Mul", g.op("Exp", mean), g.op("RandomNormalLike", mean))
     path = saved(g.model(g.op("Add", mean, noise)), tmp_path)
-    feeds = [{"x": np.full((1, 4), each, np.float32)} for each in (-1.0, 0.0, 1.0, 2.0)]
+    feeds = [{"x": np.full((1, 4), fill, np.float32)} for fill in (-1.0, 0.0, 1.0, 2.0)]
     blocks = {tuple(node.name for node in load(path, samples=lambda _: feeds).proto.graph.node) for _ in range(20)}
     assert len(blocks) == 1
 
@@ -334,10 +334,10 @@ def test_a_real_messy_model() -> None:
 
 
 def test_the_hash_is_of_the_file(tmp_path: Path) -> None:
-    first, again = (load(saved(residual(), tmp_path, name)) for name in ("a", "b"))
+    first, same = (load(saved(residual(), tmp_path, name)) for name in ("a", "b"))
     other = load(saved(silu(), tmp_path, "c"))
-    assert first.sha256 == again.sha256 != other.sha256
-    assert (first.name, again.name) == ("a", "b")
+    assert first.sha256 == same.sha256 != other.sha256
+    assert (first.name, same.name) == ("a", "b")
 
 
 def test_inputs_and_outputs_are_described(tmp_path: Path) -> None:
@@ -351,10 +351,10 @@ def test_inputs_and_outputs_are_described(tmp_path: Path) -> None:
 
 def test_random_feeds_fit_the_inputs_and_repeat(tmp_path: Path) -> None:
     model = loaded(two_in_two_out(), tmp_path)
-    feed, again, other = (random_feed(model.inputs, seed) for seed in (1, 1, 2))
+    feed, same, other = (random_feed(model.inputs, seed) for seed in (1, 1, 2))
     assert {name: value.shape for name, value in feed.items()} == {"left": (1, 3, 8, 8), "right": (1, 2, 8, 8)}
     assert all(value.dtype == np.float32 for value in feed.values())
-    np.testing.assert_array_equal(feed["left"], again["left"])
+    np.testing.assert_array_equal(feed["left"], same["left"])
     assert (feed["left"] != other["left"]).any()
 
 
@@ -414,7 +414,7 @@ def test_weights_that_one_branch_reads_move_into_it(tmp_path: Path) -> None:
         read = [own, "twice", "outside"]
         nodes = [
             helper.make_node("MatMul", [before, weight], [f"{own}/{weight}"])
-            for before, weight in zip(("x", *(f"{own}/{each}" for each in read)), read)
+            for before, weight in zip(("x", *(f"{own}/{weight}" for weight in read)), read)
         ]
         return helper.make_graph(nodes, own, [], [value(f"{own}/outside")])
 
@@ -428,12 +428,12 @@ def test_weights_that_one_branch_reads_move_into_it(tmp_path: Path) -> None:
     graph = helper.make_graph(nodes, "g", inputs, [value("y")], kept)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     model = load(saved(proto, tmp_path))
-    held = {each.name: {tensor.name for tensor in each.initializer} for each in graphs(model.proto.graph)}
-    assert held == {model.proto.graph.name: {"twice", "outside"}, "there": {"there"}, "here": {"here"}}
+    initializers_of = {scope.name: {tensor.name for tensor in scope.initializer} for scope in graphs(model.proto.graph)}
+    assert initializers_of == {model.proto.graph.name: {"twice", "outside"}, "there": {"there"}, "here": {"here"}}
     for which in (True, False):
         feed = {"x": np.ones((2, 4), np.float32), "which": np.array(which)}
         before, after = (
-            open_session(each, SessionOptions(1), label="m").run(None, feed)[0] for each in (proto, model.proto)
+            open_session(version, SessionOptions(1), label="m").run(None, feed)[0] for version in (proto, model.proto)
         )
         np.testing.assert_array_equal(before, after)
 

@@ -13,8 +13,8 @@ def names(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def graph_of(nodes: list[onnx.NodeProto], *weights: onnx.TensorProto, kind: int = TensorProto.FLOAT) -> onnx.GraphProto:
-    given, wanted = (helper.make_tensor_value_info(name, kind, [1, 4]) for name in ("x", "y"))
-    return helper.make_graph(nodes, "names", [given], [wanted], weights)
+    source, wanted = (helper.make_tensor_value_info(name, kind, [1, 4]) for name in ("x", "y"))
+    return helper.make_graph(nodes, "names", [source], [wanted], weights)
 
 
 def model_of(graph: onnx.GraphProto, functions: tuple[onnx.FunctionProto, ...] = ()) -> onnx.ModelProto:
@@ -38,9 +38,9 @@ def test_casts_that_onnx_runtime_inserts_are_named_after_their_tensor() -> None:
         helper.make_node("Mul", ["x", "scale"], ["scaled"], name="mul"),
         helper.make_node("Erf", ["scaled"], ["y"], name="erf"),
     ]
-    made = names(model_of(graph_of(nodes, scale, kind=TensorProto.FLOAT16)))
-    assert {"mul", "erf"} <= set(made)
-    assert not any("Inserted" in name for name in made)
+    node_names = names(model_of(graph_of(nodes, scale, kind=TensorProto.FLOAT16)))
+    assert {"mul", "erf"} <= set(node_names)
+    assert not any("Inserted" in name for name in node_names)
 
 
 def test_names_that_onnx_runtime_extends_stay_recognisable() -> None:

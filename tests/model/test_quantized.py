@@ -27,7 +27,7 @@ SHARED = Path(__file__).parents[2] / ".." / "shared" / "cases"
 def prepared(proto: onnx.ModelProto, folder: Path) -> tuple[Model, Graph, Ranges, list[dict[str, np.ndarray]]]:
     model = loaded(proto, folder)
     data = feeds(model, 4)
-    return model, build(model), calibrate(model, data, "minmax"), [dict(each) for each in data.samples]
+    return model, build(model), calibrate(model, data, "minmax"), [dict(sample) for sample in data.samples]
 
 
 def answer(proto: onnx.ModelProto, feed: dict[str, np.ndarray]) -> np.ndarray:
@@ -48,16 +48,16 @@ def test_what_taglio_quantised_is_read_again_kept_and_built_on(tmp_path: Path) -
     model, graph, ranges, inputs = prepared(conv_relu_chain(), tmp_path)
     names = [block.name for block in graph.candidates()]
     half = in_int8(model, graph, ranges, names[: len(names) // 2])
-    again, blocks, its_ranges, _ = prepared(half, tmp_path)
-    assert quantized_operators(again.proto) == quantized_operators(half)
+    reread, blocks, its_ranges, _ = prepared(half, tmp_path)
+    assert quantized_operators(reread.proto) == quantized_operators(half)
     assert already_quantized(half) and not already_quantized(model.proto)
     reasons = {block.refusal for block in blocks.blocks}
     assert "already quantised" in reasons
     left = [block.name for block in blocks.candidates()]
     assert left
-    kept = QdqBuilder(again, blocks, {"minmax": its_ranges}).build({})
+    kept = QdqBuilder(reread, blocks, {"minmax": its_ranges}).build({})
     np.testing.assert_array_equal(answer(kept, inputs[0]), answer(half, inputs[0]))
-    both = in_int8(again, blocks, its_ranges, left)
+    both = in_int8(reread, blocks, its_ranges, left)
     assert distance(answer(half, inputs[0]), answer(both, inputs[0])) < 0.1
 
 

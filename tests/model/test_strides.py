@@ -22,11 +22,11 @@ def strided(g: Sketch, source: str, stride: int = 2) -> str:
 
 def strides(proto: onnx.ModelProto) -> list[tuple[str, int]]:
     """Convolutions and pools, with their strides."""
-    found = [
-        (node, next((each.ints[0] for each in node.attribute if each.name == "strides"), 1))
+    stride_pairs = [
+        (node, next((attribute.ints[0] for attribute in node.attribute if attribute.name == "strides"), 1))
         for node in proto.graph.node
     ]
-    return [(node.op_type, stride) for node, stride in found if node.op_type in ("Conv", "MaxPool")]
+    return [(node.op_type, stride) for node, stride in stride_pairs if node.op_type in ("Conv", "MaxPool")]
 
 
 @pytest.mark.parametrize("size", [8, 9])
@@ -36,7 +36,7 @@ def test_a_block_computes_only_what_is_read(tmp_path: Path, size: int) -> None:
     one = ("Conv", 1)
     assert strides(model.proto) == [one, one, ("Conv", 2), one, ("MaxPool", 2), one, one, one]
     feed = {"x": np.random.default_rng(0).normal(0, 1, (1, 3, size, size)).astype(np.float32)}
-    (before,), (after,) = (open_session(each, SessionOptions(1)).run(None, feed) for each in (proto, model.proto))
+    (before,), (after,) = (open_session(version, SessionOptions(1)).run(None, feed) for version in (proto, model.proto))
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
     onnx.checker.check_model(model.proto, full_check=True)  # shapes are those of the smaller tensors
 
@@ -100,6 +100,6 @@ def test_openvino_computes_every_convolution_in_int8(tmp_path: Path) -> None:
     whole = Precision("int8", scheme, "whole")
     onnx.save(builder.build({block.name: whole for block in graph.candidates()}), tmp_path / "int8.onnx")
     compiled = openvino.Core().compile_model(tmp_path / "int8.onnx", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    told = [node.get_rt_info() for node in compiled.get_runtime_model().get_ordered_ops()]
-    types = [each["runtimePrecision"].astype(str) for each in told if each["layerType"].astype(str) == "Convolution"]
+    infos = [node.get_rt_info() for node in compiled.get_runtime_model().get_ordered_ops()]
+    types = [info["runtimePrecision"].astype(str) for info in infos if info["layerType"].astype(str) == "Convolution"]
     assert len(types) == 7 and not {"f32", "FP32"} & set(types)

@@ -49,8 +49,8 @@ def taken(proto: onnx.ModelProto, folder: Path, feed: dict[str, np.ndarray]) -> 
     model = load(saved(proto, folder))
     wanted = open_session(proto, SessionOptions(1, Optimization.NONE)).run(None, feed)
     for level in Optimization:
-        found = open_session(model.proto, SessionOptions(1, level)).run(list(model.outputs), feed)
-        for left, right in zip(wanted, found, strict=True):
+        answers = open_session(model.proto, SessionOptions(1, level)).run(list(model.outputs), feed)
+        for left, right in zip(wanted, answers, strict=True):
             assert same.difference(left, right) < 1e-3
     graph = graphs.build(model)
     assert graph.flows
@@ -287,9 +287,9 @@ def test_many_tensors_of_static_shape_are_not_fetched(tmp_path: Path, monkeypatc
 def test_no_run_for_shapes_that_inference_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: object) -> None:
     """A 3-D network took 46 s to inspect."""
     proto = residual()
-    for each in (*proto.graph.input, *proto.graph.output):
+    for value_info in (*proto.graph.input, *proto.graph.output):
         if batch != 1:
-            each.type.tensor_type.shape.dim[0].dim_param = str(batch)
+            value_info.type.tensor_type.shape.dim[0].dim_param = str(batch)
     model = load(saved(proto, tmp_path))
     every = observe.observe(model, random_feed(model.inputs, seed=0), "x")
     monkeypatch.setattr(observe, "open_session", lambda *_, **__: pytest.fail("a session was opened"))

@@ -90,17 +90,17 @@ def variant(attributor: Attributor, assignment: Assignment, path: Path) -> Varia
 def test_every_kernel_goes_to_one_block_or_tensor(
     name: str, variants: dict[str, Variant], attributor: Attributor
 ) -> None:
-    each = variants[name]
-    nodes = each.optimized.graph.node
+    model_variant = variants[name]
+    nodes = model_variant.optimized.graph.node
     names = {node.name for node in nodes}
     assert len(names) == len(nodes), "the profiler tells kernels apart by name"
 
-    total = attributor.attribute(each.optimized, dict.fromkeys(names, 1.0))
+    total = attributor.attribute(model_variant.optimized, dict.fromkeys(names, 1.0))
 
     assert total.orphans == () and total.orphans_s == 0.0
     assert sum(total.blocks_s.values()) + sum(total.tensors_s.values()) == len(nodes)
-    assert total.block_kernels == Counter(each.block_of.values()) == total.blocks_s
-    assert total.tensor_kernels == Counter(each.tensor_of.values()) == total.tensors_s
+    assert total.block_kernels == Counter(model_variant.block_of.values()) == total.blocks_s
+    assert total.tensor_kernels == Counter(model_variant.tensor_of.values()) == total.tensors_s
 
 
 def test_kernels_without_a_time_count_nothing(variants: dict[str, Variant], attributor: Attributor) -> None:
@@ -126,13 +126,13 @@ def test_a_residual_in_one_kernel_is_its_convolutions(attributor: Attributor) ->
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_convolution_has_its_one_kernel(name: str, variants: dict[str, Variant], graph: Graph) -> None:
-    each = variants[name]
+    model_variant = variants[name]
     convolutions = [block.name for block in graph.blocks if block.kind.startswith("Conv")]
-    in_int8 = [block for block in convolutions if reads(each.assignment, block)]
+    in_int8 = [block for block in convolutions if reads(model_variant.assignment, block)]
     in_float = [block for block in convolutions if block not in in_int8]
 
     joined = {
-        kind: Counter(each.block_of.get(node.name, "a tensor") for node in each.kernels(*kinds))
+        kind: Counter(model_variant.block_of.get(node.name, "a tensor") for node in model_variant.kernels(*kinds))
         for kind, kinds in (("float", ("Conv", "FusedConv")), ("int8", ("QLinearConv",)))
     }
 
@@ -141,17 +141,17 @@ def test_every_convolution_has_its_one_kernel(name: str, variants: dict[str, Var
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_only_the_last_block_has_a_gemm_kernel(name: str, variants: dict[str, Variant]) -> None:
-    each = variants[name]
-    [gemm] = each.kernels("Gemm", "QGemm")
-    assert each.block_of[gemm.name] == "/classify/Gemm"
+    model_variant = variants[name]
+    [gemm] = model_variant.kernels("Gemm", "QGemm")
+    assert model_variant.block_of[gemm.name] == "/classify/Gemm"
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_what_is_joined_to_tensors_moves_converts_or_lays_out(name: str, variants: dict[str, Variant]) -> None:
-    each = variants[name]
-    kinds = {node.op_type for node in each.optimized.graph.node if node.name in each.tensor_of}
+    model_variant = variants[name]
+    kinds = {node.op_type for node in model_variant.optimized.graph.node if node.name in model_variant.tensor_of}
     assert kinds <= CHANGES | LAYOUTS | {"Flatten"}
-    moved = {each.tensor_of[node.name] for node in each.kernels("Flatten")}
+    moved = {model_variant.tensor_of[node.name] for node in model_variant.kernels("Flatten")}
     assert moved == {"/Flatten_output_0"}
 
 
@@ -171,29 +171,34 @@ def test_glue_stands_behind_the_block_that_writes_its_tensor(
     name: str, variants: dict[str, Variant], model: Model, graph: Graph
 ) -> None:
     """Upstream of the kernel the first that computes is the writer's; or the writer has no kernel, being fused."""
-    each = variants[name]
+    model_variant = variants[name]
     owner = {operator: block.name for block in graph.blocks for operator in block.operators}
     writer = {tensor: owner[node.name] for node in model.proto.graph.node for tensor in node.output}
     moves = {flow_tensor: flow.producer for flow in graph.flows for flow_tensor in flow.tensors}
-    produced = {tensor: node for node in each.optimized.graph.node for tensor in node.output}
-    computing = set(each.block_of.values())
-    for node in each.optimized.graph.node:
-        tensor = each.tensor_of.get(node.name)
+    produced = {tensor: node for node in model_variant.optimized.graph.node for tensor in node.output}
+    computing = set(model_variant.block_of.values())
+    for node in model_variant.optimized.graph.node:
+        tensor = model_variant.tensor_of.get(node.name)
         if tensor is None:
             continue
         source: onnx.NodeProto | None = node
-        while source is not None and source.name in each.tensor_of:
+        while source is not None and source.name in model_variant.tensor_of:
             source = produced.get(source.input[0])
-        found = each.block_of[source.name] if source is not None else None
+        owner_block = model_variant.block_of[source.name] if source is not None else None
         expected = moves[tensor] if tensor in moves else writer[tensor]
-        assert found == expected or (expected is not None and expected not in computing), f"{node.op_type} {tensor}"
+        assert owner_block == expected or (expected is not None and expected not in computing), (
+            f"{node.op_type} {tensor}"
+        )
 
 
 def test_every_tensor_with_time_is_of_a_flow(variants: dict[str, Variant], graph: Graph) -> None:
     """The fit looks at flows and blocks: time at a tensor of neither would end in the overhead of the session."""
-    known = {tensor for flow in graph.flows for tensor in flow.tensors}
+    flow_tensors = {tensor for flow in graph.flows for tensor in flow.tensors}
     lost = {
-        (name, tensor) for name, each in variants.items() for tensor in each.tensor_of.values() if tensor not in known
+        (name, tensor)
+        for name, model_variant in variants.items()
+        for tensor in model_variant.tensor_of.values()
+        if tensor not in flow_tensors
     }
     assert lost == set()
 
@@ -205,15 +210,15 @@ def test_conversions_stand_where_the_type_changes_as_often_as_predicted(
     Where an int8 Conv, which is channels-last, is read in float, ONNX Runtime puts one more pair around the Transpose.
     """
     wrong = []
-    for name, each in variants.items():
+    for name, model_variant in variants.items():
         for flow in graph.flows:
-            found = conversions(each, flow)
-            count = changes(flow, each.assignment)
-            into_float = writes(each.assignment, flow.producer)
+            counts = conversions(model_variant, flow)
+            count = changes(flow, model_variant.assignment)
+            into_float = writes(model_variant.assignment, flow.producer)
             expected = {"DequantizeLinear": count} if into_float else {"QuantizeLinear": count}
             padded = {"QuantizeLinear": 1, "DequantizeLinear": count + 1}
-            if found != Counter(expected) and not (into_float and count and found == Counter(padded)):
-                wrong.append(f"{name}: {flow.name} changes {count} times, has {dict(found)}")
+            if counts != Counter(expected) and not (into_float and count and counts == Counter(padded)):
+                wrong.append(f"{name}: {flow.name} changes {count} times, has {dict(counts)}")
     assert wrong == []
 
 

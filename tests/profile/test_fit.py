@@ -135,7 +135,7 @@ def test_predicts_unseen_mixes_of_a_known_machine_within_a_percent(
     profile = as_profile(fit(machine.runs(mixes=9), graph), graph)
 
     unseen = random_mixes(graph, CHOICES, 20, seed=99)
-    ratios = [predict(profile, graph, each).total_s / machine.wall_s(each) for each in unseen.values()]
+    ratios = [predict(profile, graph, mix).total_s / machine.wall_s(mix) for mix in unseen.values()]
 
     assert max(abs(ratio - 1.0) for ratio in ratios) < 0.01, [f"{ratio:.4f}" for ratio in ratios]
     assert abs(np.mean(ratios) - 1.0) < 0.004
@@ -145,12 +145,12 @@ def test_finds_the_times_of_blocks_and_the_rates_of_conversion(graph: Graph) -> 
     machine = Imagined(graph, noise=0.0)
     tables = fit(machine.runs(mixes=9), graph)
 
-    found = {(entry.block, entry.precision): entry for entry in tables.blocks}
+    block_times = {(entry.block, entry.precision): entry for entry in tables.blocks}
     for key, truth in machine.blocks_s.items():
-        if key in found and truth:
-            assert found[key].seconds == pytest.approx(truth, rel=0.02, abs=MICROSECOND), key
-            assert found[key].deviation_s <= 1e-6
-    assert {key for key in machine.blocks_s if key not in found} == set()
+        if key in block_times and truth:
+            assert block_times[key].seconds == pytest.approx(truth, rel=0.02, abs=MICROSECOND), key
+            assert block_times[key].deviation_s <= 1e-6
+    assert {key for key in machine.blocks_s if key not in block_times} == set()
     assert tables.quantize_s_per_element == pytest.approx(0.5e-9, rel=0.05)
     assert tables.dequantize_s_per_element == pytest.approx(0.3e-9, rel=0.05)
     for entry in tables.glue:
@@ -205,8 +205,8 @@ def test_leaving_one_out_predicts_mixes_without_seeing_them(graph: Graph) -> Non
 
     rows = []
     for run in runs:
-        tables = fit([each for each in runs if each is not run], graph)
-        without = as_profile(replace(tables, glue=tuple(each.times(1.0, 0.0) for each in tables.glue)), graph)
+        tables = fit([other_run for other_run in runs if other_run is not run], graph)
+        without = as_profile(replace(tables, glue=tuple(flow_glue.times(1.0, 0.0) for flow_glue in tables.glue)), graph)
         whole, still = (predict(p, graph, run.assignment) for p in (as_profile(tables, graph), without))
         rows.append([sum(whole.blocks.values()), whole.total_s - still.total_s, whole.total_s, run.wall_s])
     for index, run in enumerate(runs):
@@ -221,16 +221,16 @@ def test_leaving_one_out_predicts_mixes_without_seeing_them(graph: Graph) -> Non
 
 def test_forms_are_derived_once_for_all_fits(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit without each run, of a network of 450 blocks, derived them again every time: eight seconds."""
-    asked: list[object] = []
+    flows: list[object] = []
 
     def counted(flow: Flow, assignment: Assignment) -> int:
-        asked.append(flow)
+        flows.append(flow)
         return changes(flow, assignment)
 
     monkeypatch.setattr(fitting, "changes", counted)
     runs = Imagined(graph, noise=0.02).runs(mixes=9)
     calibrate(runs, graph)
-    assert len(asked) == len(runs) * len(graph.flows)
+    assert len(flows) == len(runs) * len(graph.flows)
 
 
 def test_what_every_run_gets_wrong_is_corrected(graph: Graph) -> None:
@@ -239,7 +239,7 @@ def test_what_every_run_gets_wrong_is_corrected(graph: Graph) -> None:
     runs = machine.runs(mixes=9)
     fast = [shorter(run, 0.88) if run.mixed else run for run in runs]
     plain, corrected = fit(fast, graph), calibrate(fast, graph)[0]
-    unseen = [shorter(machine.run("mix", each), 0.88) for each in random_mixes(graph, CHOICES, 20, seed=99).values()]
+    unseen = [shorter(machine.run("mix", mix), 0.88) for mix in random_mixes(graph, CHOICES, 20, seed=99).values()]
 
     def error(tables: Tables) -> float:
         profile = as_profile(tables, graph)

@@ -31,17 +31,18 @@ def recorded(path: Path, *runs: dict[str, list[float]]) -> Path:
     """A profile of runs: microseconds by kernel."""
     events = []
     for run in runs:
-        for name, each in run.items():
-            events += [{"cat": "Node", "name": f"{name}_kernel_time", "dur": duration} for duration in each]
+        for name, durations in run.items():
+            events += [{"cat": "Node", "name": f"{name}_kernel_time", "dur": duration} for duration in durations]
         events.append({"cat": "Session", "name": "model_run", "dur": 1000.0})
     path.write_text(json.dumps(events))
     return path
 
 
 def test_rounds_are_told_apart_by_runs_and_not_by_the_kernel_that_runs_most(tmp_path: Path) -> None:
-    runs = [{"before": [each], "adds": [2.0] * 50, "repeats": [200.0]} for each in (900.0, 5.0, 6.0, 700.0, 7.0)]
-    found = kernel_seconds(recorded(tmp_path / "profile.json", *runs), 1, None, [1, 2, 4])
-    assert found == pytest.approx({"before": 6e-6, "adds": 2e-6, "repeats": 200e-6})
+    befores_us = (900.0, 5.0, 6.0, 700.0, 7.0)
+    runs = [{"before": [before_us], "adds": [2.0] * 50, "repeats": [200.0]} for before_us in befores_us]
+    seconds_of = kernel_seconds(recorded(tmp_path / "profile.json", *runs), 1, None, [1, 2, 4])
+    assert seconds_of == pytest.approx({"before": 6e-6, "adds": 2e-6, "repeats": 200e-6})
 
 
 @pytest.mark.parametrize(

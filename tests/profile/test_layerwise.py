@@ -91,7 +91,9 @@ def test_every_block_is_timed_in_every_form_it_has(model: Model, graph: Graph, b
         progress=lambda *call: calls.append(call),
     )
 
-    expected = {(block.name, each.name) for block in graph.blocks for each in CHOICES if each.fits(block)}
+    expected = {
+        (block.name, precision.name) for block in graph.blocks for precision in CHOICES if precision.fits(block)
+    }
     assert set(times.seconds()) == expected and len(times.layers) == len(expected)
     assert {name for name, precision in expected if precision == "float32"} == {block.name for block in graph.blocks}
     assert ("/Flatten", "int8") in expected  # a movement block

@@ -38,8 +38,8 @@ def test_what_was_put_in_stands_behind_what_it_reads() -> None:
         Part("r2", "Reorder", (), "r1"),
         Part("start", "Reorder", (), "x"),
     ]
-    found = join(model, parts, {"conv": 2.0, "r1": 0.25, "r2": 0.125, "start": 1.0})
-    assert found == {"conv": 2.0, "r1/put in": 0.25, "r2/put in": 0.125}
+    seconds_of = join(model, parts, {"conv": 2.0, "r1": 0.25, "r2": 0.125, "start": 1.0})
+    assert seconds_of == {"conv": 2.0, "r1/put in": 0.25, "r2/put in": 0.125}
     added = [node for node in model.graph.node if node.name.endswith("/put in")]
     assert [(node.op_type, list(node.input)) for node in added] == [("ReorderOutput", ["c"])] * 2
 

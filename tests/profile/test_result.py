@@ -19,7 +19,7 @@ def saving() -> tuple[Graph, Profile]:
     times = {("conv0", "float32"): 20.0, ("conv0", "int8"): 10.0, ("conv1", "float32"): 6.0, ("conv1", "int8"): 3.0}
     times |= {("join2", "float32"): 8.0, ("join2", "int8"): 5.0}
     times |= {(name, "int8-anchor"): 100.0 for name in ("conv0", "conv1")}
-    return graph, profile_of(graph, times, {each.name: (0.0, 0.0, -50.0, -50.0) for each in graph.tensors})
+    return graph, profile_of(graph, times, {tensor.name: (0.0, 0.0, -50.0, -50.0) for tensor in graph.tensors})
 
 
 def glue_of(profile: Profile, flow: str) -> Glue:
@@ -41,7 +41,8 @@ def test_a_change_of_type_saves_no_more_than_the_blocks_beside_it_take() -> None
 
 def test_what_costs_time_or_saves_less_stays() -> None:
     graph, profile = saving()
-    small = replace(profile, glue=tuple(replace(each, quantize_s=2e-6, dequantize_s=-1e-9) for each in profile.glue))
+    small_glue = tuple(replace(flow_glue, quantize_s=2e-6, dequantize_s=-1e-9) for flow_glue in profile.glue)
+    small = replace(profile, glue=small_glue)
     for flow in ("x", "conv0.0"):
         bounded = glue_of(in_components(small, graph), flow)
         assert (bounded.quantize_s, bounded.dequantize_s) == (2e-6, -1e-9)
@@ -51,4 +52,5 @@ def test_a_negative_overhead_shortens_the_blocks_instead() -> None:
     graph, profile = saving()
     shorter = in_components(replace(profile, overhead_s=-17e-6), graph)
     assert shorter.overhead_s == 0.0
-    assert sum(each.seconds for each in shorter.blocks if each.precision == "float32") == pytest.approx(17e-6)
+    float_s = sum(block_time.seconds for block_time in shorter.blocks if block_time.precision == "float32")
+    assert float_s == pytest.approx(17e-6)

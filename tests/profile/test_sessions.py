@@ -30,22 +30,22 @@ def chain(count: int) -> onnx.ModelProto:
 def groups_of(monkeypatch: pytest.MonkeyPatch, limit_bytes: int | None) -> tuple[list[list[str]], dict[str, float]]:
     """Which models were timed side by side, and their times, with a session that takes a megabyte."""
     groups: list[list[str]] = []
-    taken = [0]
+    opened_bytes = [0]
     opened = onnxruntime.open_session
     interleave: Callable[..., object] = stopwatch._interleave
 
-    def watched(given: dict[str, object], *rest: object, **named: object) -> object:
-        groups.append([*given])
-        result = interleave(given, *rest, **named)
-        taken[0] = 0
-        return result
+    def watched(open_sessions: dict[str, object], *rest: object, **named: object) -> object:
+        groups.append([*open_sessions])
+        samples = interleave(open_sessions, *rest, **named)
+        opened_bytes[0] = 0
+        return samples
 
     def counting(model: object, *rest: object, **named: object) -> object:
-        taken[0] += 1_000_000 if isinstance(model, Path) else 0
+        opened_bytes[0] += 1_000_000 if isinstance(model, Path) else 0
         return opened(model, *rest, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(sessions, "open_session", counting)
-    monkeypatch.setattr(sessions, "used_bytes", lambda: 3_500_000 + taken[0])
+    monkeypatch.setattr(sessions, "used_bytes", lambda: 3_500_000 + opened_bytes[0])
     monkeypatch.setattr(stopwatch, "_interleave", watched)
     model = conv_relu_chain()
     feed = {"x": np.zeros([d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim], np.float32)}
@@ -53,7 +53,7 @@ def groups_of(monkeypatch: pytest.MonkeyPatch, limit_bytes: int | None) -> tuple
     timed = time_models(models, [feed], SessionOptions(1), EFFORT, kernels=False, limit_bytes=limit_bytes)
     assert [*timed] == [*"abcde"]
     assert all(model.wall.runs > 0 for model in timed.values())
-    return groups, {name: each.wall.median_s for name, each in timed.items()}
+    return groups, {name: timing.wall.median_s for name, timing in timed.items()}
 
 
 def test_sessions_are_timed_in_groups_beside_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_what_does_not_fit_outside_onnx_runtime_is_left_out(monkeypatch: pytest.
     feed = {"x": np.zeros((1, 512), np.float32)}
     monkeypatch.setattr(sessions, "used_bytes", lambda: 1_000_000)
     places = {name: SessionOptions(1, runtime=name) for name in ("onnxruntime", "openvino")}
-    found: dict[int, list[str]] = {}
+    timed_within: dict[int, list[str]] = {}
     for limit_bytes in (2_500_000, 4_000_000):
         refused: dict[str, str] = {}
         timed = time_models(
@@ -93,12 +93,12 @@ def test_what_does_not_fit_outside_onnx_runtime_is_left_out(monkeypatch: pytest.
             places=places,
             refused=refused,
         )
-        found[limit_bytes] = [*timed]
+        timed_within[limit_bytes] = [*timed]
         if refused:
             assert refused == {
                 "openvino": "it needs an estimated 3 MB there, and the memory limit leaves 2 MB for sessions"
             }
-    assert found == {2_500_000: ["onnxruntime"], 4_000_000: ["onnxruntime", "openvino"]}
+    assert timed_within == {2_500_000: ["onnxruntime"], 4_000_000: ["onnxruntime", "openvino"]}
 
 
 @pytest.mark.whole
@@ -106,9 +106,9 @@ def test_a_model_that_does_not_fit_lets_a_smaller_one_pass(monkeypatch: pytest.M
     groups: list[list[str]] = []
     interleave: Callable[..., object] = stopwatch._interleave
 
-    def watched(given: dict[str, object], *rest: object, **named: object) -> object:
-        groups.append([*given])
-        return interleave(given, *rest, **named)
+    def watched(open_sessions: dict[str, object], *rest: object, **named: object) -> object:
+        groups.append([*open_sessions])
+        return interleave(open_sessions, *rest, **named)
 
     monkeypatch.setattr(stopwatch, "_interleave", watched)
     monkeypatch.setattr(sessions, "used_bytes", lambda: 0)
@@ -129,5 +129,5 @@ def test_graphs_that_ran_are_kept_without_their_weights(tmp_path: Path) -> None:
     models = Models({"m": tmp_path / "m.onnx"}, {}, {}, None, None, must_fit=True)
     kept = [models.graph("m") for _ in range(4)]
     trim()
-    assert [len(each.graph.node) for each in kept] == [1] * 4
+    assert [len(graph_proto.graph.node) for graph_proto in kept] == [1] * 4
     assert used_bytes() - before < 100e6

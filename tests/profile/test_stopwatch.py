@@ -74,24 +74,24 @@ def test_a_device_with_half_a_processor_takes_twice_as_long_in_the_long_run(
 ) -> None:
     machine = on(Quota(compute_s, 0.5), monkeypatch)
     assert stretch_s({"model": machine}, [{}], Effort()) == STRETCH_S
-    found = [float(np.mean(run_for(STRETCH_S, "model", machine, forever))) for _ in range(5)]
-    assert np.median(found) == pytest.approx(2.0 * compute_s, rel=0.05)
+    means_s = [float(np.mean(run_for(STRETCH_S, "model", machine, forever))) for _ in range(5)]
+    assert np.median(means_s) == pytest.approx(2.0 * compute_s, rel=0.05)
     alone = run_for(4.0, "model", machine, forever)
     assert summarize(alone).steady_s == pytest.approx(2.0 * compute_s, rel=0.05)
 
 
 @pytest.mark.parametrize("once_s", [2e-5, 0.01, 0.3, 1.0, 4.0, 20.0])
 def test_a_model_of_seconds_is_measured_less_and_others_as_ever(once_s: float) -> None:
-    effort, others = Effort(budget_s=16.0), 3
-    mixes = mixes_within(effort, once_s, others, 100)
-    models = mixes + others
+    effort, pure_runs = Effort(budget_s=16.0), 3
+    mixes = mixes_within(effort, once_s, pure_runs, 100)
+    models = mixes + pure_runs
     chosen = effort.affordable(models * once_s)
     if once_s < 1.0:
         assert (mixes, chosen) == (MIXES, effort)
     if chosen is effort:  # warm-ups, one more that shows the time, the rounds; kernels have rounds of their own
         assert models * once_s * (chosen.warmup + 1 + 2 * chosen.minimum) <= effort.patience_s
     else:  # one run each
-        assert mixes >= 3 and models * once_s <= max(effort.patience_s, (3 + others) * once_s)
+        assert mixes >= 3 and models * once_s <= max(effort.patience_s, (3 + pure_runs) * once_s)
 
 
 def test_a_model_that_takes_long_to_open_is_opened_less() -> None:
@@ -109,8 +109,8 @@ def test_a_slow_model_is_timed_in_one_run_with_its_kernels() -> None:
     models = {"first": lambda: good, "bad": lambda: bad, "second": lambda: good}
     refused: dict[str, str] = {}
     options, effort = SessionOptions(1), Effort(budget_s=1.0)
-    given = {"places": dict.fromkeys(models, options), "refused": refused, "once_s": 4.0}
-    timed = time_models(models, feeds, options, effort, kernels=False, **given)  # type: ignore[arg-type]
+    settings = {"places": dict.fromkeys(models, options), "refused": refused, "once_s": 4.0}
+    timed = time_models(models, feeds, options, effort, kernels=False, **settings)  # type: ignore[arg-type]
     assert [*timed] == ["first", "second"] and "bad" in refused
     timed = time_models({"first": models["first"]}, feeds, options, effort, kernels=True, once_s=4.0)
     assert timed["first"].wall.runs == 1
@@ -124,23 +124,24 @@ def test_openvino_compiles_a_model_once_for_its_wall_time_and_kernels(
     compiled: list[bool] = []
     real = openvino.compiled
 
-    def counting(*given: Any, counters: bool = False) -> openvino.OpenVinoSession:
+    def counting(*arguments: Any, counters: bool = False) -> openvino.OpenVinoSession:
         compiled.append(counters)
-        return real(*given, counters=counters)
+        return real(*arguments, counters=counters)
 
     monkeypatch.setattr(openvino, "compiled", counting)
     models, feeds = dict.fromkeys("ab", conv_relu_chain), [{"x": np.ones((1, 3, 8, 8), np.float32)}]
     options, effort = SessionOptions(1, runtime=openvino.NAME), Effort(maximum=4, budget_s=0.1)
     timed = time_models(models, feeds, options, effort, kernels=True, once_s=once_s)
     assert compiled == [True, True]
-    for each in timed.values():
-        assert 0.0 < sum(each.kernels.values()) < 5.0 * each.wall.median_s
+    for timing in timed.values():
+        assert 0.0 < sum(timing.kernels.values()) < 5.0 * timing.wall.median_s
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
 def test_kernels_under_a_quota_share_a_run_by_what_they_compute(share: float) -> None:
     """The median of a few runs is off by more than a half for some."""
-    compute_s = {f"kernel{index}": each * 1e-3 for index, each in enumerate([0.2, 0.5, 1.0, 2.0, 6.0, 0.3, 9.0, 1.5])}
+    compute_ms = [0.2, 0.5, 1.0, 2.0, 6.0, 0.3, 9.0, 1.5]
+    compute_s = {f"kernel{index}": milliseconds * 1e-3 for index, milliseconds in enumerate(compute_ms)}
     machine, rng = Quota(0.0, share), np.random.default_rng(0)
     walls: dict[str, list[float]] = {name: [] for name in compute_s}
 
@@ -153,10 +154,10 @@ def test_kernels_under_a_quota_share_a_run_by_what_they_compute(share: float) ->
         work(rng.uniform(0.0, 10e-3))  # another model
         for name, seconds in compute_s.items():
             walls[name].append(work(seconds))
-    found = unpaused(walls, share * 10e-3)
+    seconds_of = unpaused(walls, share * 10e-3)
     for name, seconds in compute_s.items():
-        assert found[name] == pytest.approx(seconds / share, rel=0.2)
-    assert max(abs(np.median(walls[name][:4]) * share / each - 1.0) for name, each in compute_s.items()) > 0.5
+        assert seconds_of[name] == pytest.approx(seconds / share, rel=0.2)
+    assert max(abs(np.median(walls[name][:4]) * share / kernel_s - 1.0) for name, kernel_s in compute_s.items()) > 0.5
 
 
 def test_models_that_much_rests_on_are_run_three_times_a_round_in_the_same_time(
@@ -165,11 +166,11 @@ def test_models_that_much_rests_on_are_run_three_times_a_round_in_the_same_time(
     machine = on(Quota(0.001, 1.0), monkeypatch)
     sessions = dict.fromkeys("abcd", machine)
     effort = Effort(warmup=1, minimum=3, maximum=1000, budget_s=0.6)
-    found, once = (stopwatch._rounds(sessions, [{}], effort, 0.0, often) for often in (("a",), ()))
-    assert found.walls == 25  # of six models, each of which runs four times
-    assert (found.kernels, found.paused) == (once.kernels, once.paused)
+    rounds, once = (stopwatch._rounds(sessions, [{}], effort, 0.0, often) for often in (("a",), ()))
+    assert rounds.walls == 25  # of six models, each of which runs four times
+    assert (rounds.kernels, rounds.paused) == (once.kernels, once.paused)
     samples = stopwatch._interleave(sessions, [{}], 5, lambda _: None, 0.0, ("a",))
-    assert {name: len(each) for name, each in samples.items()} == {"a": 15, "b": 5, "c": 5, "d": 5}
+    assert {name: len(samples_s) for name, samples_s in samples.items()} == {"a": 15, "b": 5, "c": 5, "d": 5}
 
 
 class Cached(Quota):
@@ -195,8 +196,8 @@ def test_fast_models_find_the_caches_as_they_left_them(
     sessions = {name: Cached(compute_s, clock) for name in "ab"}
     planned = stopwatch._rounds(sessions, [{}], Effort(), 0.0, ()).refills
     assert planned == dict.fromkeys("ab", refills)
-    found = stopwatch._interleave(sessions, [{}], 4, lambda _: None, refills=planned)
-    assert all(max(each) == pytest.approx(found_s, rel=0.01) for each in found.values())
+    samples = stopwatch._interleave(sessions, [{}], 4, lambda _: None, refills=planned)
+    assert all(max(samples_s) == pytest.approx(found_s, rel=0.01) for samples_s in samples.values())
     alone = stopwatch._rounds({"a": sessions["a"]}, [{}], Effort(), 0.0, ()).refills
     assert alone == {"a": 0}  # nothing else empties them
 
@@ -224,16 +225,16 @@ def test_what_a_new_session_takes_at_first_is_no_scatter_and_leaves_no_fewer_rou
     machine = on(Fresh(0.04, 1.0), monkeypatch)
     walls = stopwatch._rounds({"model": machine}, [{}], Effort(budget_s=2.0), 0.0, ()).walls
     assert walls == 50
-    found = stopwatch._interleave({"model": machine}, [{}], walls, lambda _: None)
-    assert set(np.round(found["model"], 6)) == {0.04}
+    samples = stopwatch._interleave({"model": machine}, [{}], walls, lambda _: None)
+    assert set(np.round(samples["model"], 6)) == {0.04}
 
 
 @given(SECONDS, st.floats(1e-3, 0.5))
 def test_stretches_hold_every_sample_once_and_are_long_enough(seconds: list[float], least_s: float) -> None:
-    found = stretches(seconds, least_s)
-    assert [index for each in found for index in range(each.start, each.stop)] == list(range(len(seconds)))
+    slices = stretches(seconds, least_s)
+    assert [index for stretch in slices for index in range(stretch.start, stretch.stop)] == list(range(len(seconds)))
     if sum(seconds) > least_s * 1.001:
-        assert all(sum(seconds[each]) >= least_s for each in found)
+        assert all(sum(seconds[stretch]) >= least_s for stretch in slices)
 
 
 @given(st.lists(st.floats(0.21, 3.0), min_size=1, max_size=50))
@@ -258,15 +259,15 @@ def test_the_reference_takes_what_the_quota_sustains_however_long_the_device_res
 
 
 def test_looks_at_the_machines_speed_take_what_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
+    looks_s: list[float] = []
 
     def look(_threads: int, least_s: float) -> float:
-        asked.append(least_s)
+        looks_s.append(least_s)
         return 1.0
 
     monkeypatch.setattr(speed, "reference_seconds", look)
     assert Speeds(1, 0.01).finish() == (1.0, 1.0)
-    assert asked == [0.01, 0.01]
+    assert looks_s == [0.01, 0.01]
 
 
 def test_what_is_read_of_a_kernels_profile(tmp_path: Path) -> None:
@@ -274,7 +275,7 @@ def test_what_is_read_of_a_kernels_profile(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     kernel = {"cat": "Node", "name": "conv_kernel_time", "args": {"op_name": "Conv", "output_size": "8"}, "ph": "X"}
     events = [{"cat": "Session", "name": "model_run", "dur": 9}, {"cat": "Node", "name": "conv_fence_before", "dur": 7}]
-    path.write_text(json.dumps(events + [kernel | {"dur": each} for each in (900, 30, 20, 40)]))
+    path.write_text(json.dumps(events + [kernel | {"dur": duration_us} for duration_us in (900, 30, 20, 40)]))
     assert kernel_seconds(path, 1, None, [0, 1, 2, 3]) == {"conv": pytest.approx(3e-5)}
     # Two rounds of two runs, of which the second counts.
     assert kernel_seconds(path, 0, None, [0, 1], refills=1) == {"conv": pytest.approx(3.5e-5)}
@@ -317,8 +318,8 @@ class Longer(Quota):
 def test_a_run_over_several_shapes_is_one_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = on(Longer(0.0, 1.0), monkeypatch)
     several = Run.of(lengths(1, 1, 1, 5))
-    found = stopwatch._interleave({"a": several.open(machine)}, several.turns(), 3, lambda _: None)
-    assert found["a"] == pytest.approx([8e-3] * 3)
+    samples = stopwatch._interleave({"a": several.open(machine)}, several.turns(), 3, lambda _: None)
+    assert samples["a"] == pytest.approx([8e-3] * 3)
     same = Run.of(lengths(2, 2))
     assert same.open(machine) is machine
     assert same.turns() == same.feeds
@@ -347,8 +348,8 @@ def test_an_inference_takes_the_mean_over_the_shapes_that_occur() -> None:
         for sizes in ([1], [4000], [1, 1, 1, 4000])
     ]
     for small, large, mixed in (
-        [each.wall.median_s for each in times],
-        [sum(each.kernels.values()) for each in times],
+        [timing.wall.median_s for timing in times],
+        [sum(timing.kernels.values()) for timing in times],
     ):
         assert small < 0.01 * large
         assert 10.0 * small < mixed < 0.5 * large  # the median would be `small`
@@ -375,5 +376,5 @@ def test_a_loop_takes_no_longer_by_its_kernels_than_its_run(once_s: float) -> No
     feeds = [{"x": np.ones(4, np.float32)}]
     options = SessionOptions(threads=1)
     effort = Effort(budget_s=0.5)
-    found = time_models({"m": lambda: loop}, feeds, options, effort, kernels=True, once_s=once_s)["m"]
-    assert 0.5 * found.wall.median_s < found.kernels["repeats"] <= found.wall.median_s
+    timing = time_models({"m": lambda: loop}, feeds, options, effort, kernels=True, once_s=once_s)["m"]
+    assert 0.5 * timing.wall.median_s < timing.kernels["repeats"] <= timing.wall.median_s

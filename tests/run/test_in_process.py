@@ -59,10 +59,10 @@ def test_outputs_equal_a_plain_session_on_the_whole_model(network: Case, folder:
     assert executor.manifest is manifest and len(manifest.pieces) == 3
     for sample in network.held_out.samples[:4]:
         kept = {name: value.copy() for name, value in sample.items()}
-        found = executor.run(sample)
+        answers = executor.run(sample)
         whole = network.whole(network.all_int8(), sample)
-        assert len(found) == len(whole) == 1
-        np.testing.assert_array_equal(found[0], whole[0])
+        assert len(answers) == len(whole) == 1
+        np.testing.assert_array_equal(answers[0], whole[0])
         assert set(sample) == set(kept) and all(np.array_equal(sample[name], kept[name]) for name in kept)
 
 
@@ -73,9 +73,9 @@ def test_several_inputs_and_outputs_come_in_the_models_order(tmp_path: Path) -> 
     devices = {block.name: f"d{i >= count // 2}" for i, block in enumerate(case.graph.blocks)}
     parts = cut(case.model, case.graph, case.builder.build({}), devices)
     manifest = write(tmp_path, case.model.sha256, ["left", "right"], case.model.outputs, parts)
-    found = Executor(tmp_path, manifest, ONE).run(case.held_out.samples[0])
+    answers = Executor(tmp_path, manifest, ONE).run(case.held_out.samples[0])
     assert manifest.outputs == ("middle", "end")
-    for value, reference in zip(found, whole, strict=True):
+    for value, reference in zip(answers, whole, strict=True):
         np.testing.assert_allclose(value, reference, rtol=1e-5, atol=1e-6)
 
 
@@ -109,7 +109,7 @@ def test_components_open_in_the_runtime_that_the_manifest_names(
 ) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)  # as Python says it of what is not there
     refusal.cache_clear()
-    elsewhere = replace(manifest, pieces=tuple(replace(each, runtime="openvino") for each in manifest.pieces))
+    elsewhere = replace(manifest, pieces=tuple(replace(piece, runtime="openvino") for piece in manifest.pieces))
     with pytest.raises(BadOption, match=rf"{manifest.pieces[0].file} runs in openvino: .*pip install"):
         Executor(folder, elsewhere, ONE)
     refusal.cache_clear()
@@ -135,12 +135,12 @@ def test_a_report_tells_the_wrong_prediction_from_the_changed_machine(
     assert report.ratio == pytest.approx(report.predicted_s / report.plan.steady_s)
     assert report.drift == pytest.approx(report.float32.steady_s / 4e-3)
     assert report.steady_ratio == pytest.approx(report.ratio * report.drift)
-    assert [(each.component, each.device) for each in report.components] == [
+    assert [(part.component, part.device) for part in report.components] == [
         (piece.name, piece.device) for piece in manifest.pieces
     ]
-    assert all(each.wall.runs == 5 and each.wall.median_s > 0 for each in report.components)
+    assert all(part.wall.runs == 5 and part.wall.median_s > 0 for part in report.components)
     # A run holds its components: means add up, whatever the machine does meanwhile.
-    assert sum(each.wall.mean_s for each in report.components) <= report.plan.mean_s
+    assert sum(part.wall.mean_s for part in report.components) <= report.plan.mean_s
     assert steps[-1] == ("running", 5 + WARMUP, 5 + WARMUP)
 
     artifact.save(tmp_path / "run.json", "run", network.model.sha256, report)
@@ -163,7 +163,7 @@ def test_a_machine_at_half_speed_shows_as_drift_not_as_a_wrong_prediction(
         profiled_float_s=0.5e-3,
     )
     assert (report.plan.median_s, report.float32.median_s) == pytest.approx((7e-3, 1e-3))
-    assert [each.wall.median_s for each in report.components] == pytest.approx([1e-3] * 3)
+    assert [part.wall.median_s for part in report.components] == pytest.approx([1e-3] * 3)
     assert (report.ratio, report.drift, report.steady_ratio) == pytest.approx((0.5, 2.0, 1.0))
 
 

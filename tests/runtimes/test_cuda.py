@@ -36,9 +36,9 @@ def model_of(*kinds: str) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def opens(proto: onnx.ModelProto, asked: list[bool]) -> Callable[[bool], ort.InferenceSession]:
+def opens(proto: onnx.ModelProto, captured: list[bool]) -> Callable[[bool], ort.InferenceSession]:
     def opened(captures: bool) -> ort.InferenceSession:
-        asked.append(captures)
+        captured.append(captures)
         return open_session(proto, SessionOptions(1))
 
     return opened
@@ -49,12 +49,12 @@ def feed(*values: float) -> dict[str, np.ndarray]:
 
 
 def test_every_run_follows_its_input_also_when_it_replays() -> None:
-    asked: list[bool] = []
-    session = CudaSession(opens(model_of(*SUMS), asked), "cpu")
+    captured: list[bool] = []
+    session = CudaSession(opens(model_of(*SUMS), captured), "cpu")
     for index in range(8):
         first, second = session.run(None, feed(index, -index))
         assert first.tolist() == [1 + index, 1 - index] and second.tolist() == [1 + index, max(0, 1 - index)]
-    assert session.captures and asked == [True]
+    assert session.captures and captured == [True]
 
 
 def test_shapes_have_buffers_of_their_own() -> None:
@@ -66,12 +66,12 @@ def test_shapes_have_buffers_of_their_own() -> None:
 
 
 def test_outputs_whose_shape_follows_the_values_are_run_kernel_by_kernel() -> None:
-    asked: list[bool] = []
-    session = CudaSession(opens(model_of("Add", "NonZero"), asked), "cpu")
+    captured: list[bool] = []
+    session = CudaSession(opens(model_of("Add", "NonZero"), captured), "cpu")
     for values in ([0.0, -1.0], [-1.0, 2.0], [3.0, 4.0], [-1.0, 5.0], [6.0, 7.0]):
-        found = session.run(["t1"], feed(*values))[0]
-        assert found.tolist() == [np.flatnonzero(np.array(values) + 1.0).tolist()]
-    assert not session.captures and asked == [True, False]
+        indices = session.run(["t1"], feed(*values))[0]
+        assert indices.tolist() == [np.flatnonzero(np.array(values) + 1.0).tolist()]
+    assert not session.captures and captured == [True, False]
 
 
 class Stale:
@@ -104,9 +104,9 @@ def test_a_replay_that_does_not_follow_its_input_is_found_out() -> None:
 
 
 def test_an_input_that_is_read_elsewhere_is_not_captured() -> None:
-    asked: list[bool] = []
-    session = CudaSession(opens(model_of(*SUMS), asked), "elsewhere")
-    assert not session.captures and asked == [True, False]
+    captured: list[bool] = []
+    session = CudaSession(opens(model_of(*SUMS), captured), "elsewhere")
+    assert not session.captures and captured == [True, False]
     assert session.run(["t0"], feed(1.0))[0].tolist() == [2.0]
 
 
@@ -125,10 +125,10 @@ def test_float16_keeps_the_interface(tmp_path: Path) -> None:
     path = tmp_path / "sums.onnx"
     onnx.save(model_of(*SUMS), path)
     lower = cuda._converted(path)
-    assert [each.type.tensor_type.elem_type for each in (*lower.graph.input, *lower.graph.output)] == [1, 1, 1]
-    found = open_session(lower, SessionOptions(1)).run(["t0"], feed(0.1))[0]
-    np.testing.assert_allclose(found, [1.1], rtol=1e-3)
-    assert found.dtype == np.float32 and {each.op_type for each in lower.graph.node} >= {"Cast", "Add"}
+    assert [value.type.tensor_type.elem_type for value in (*lower.graph.input, *lower.graph.output)] == [1, 1, 1]
+    answer = open_session(lower, SessionOptions(1)).run(["t0"], feed(0.1))[0]
+    np.testing.assert_allclose(answer, [1.1], rtol=1e-3)
+    assert answer.dtype == np.float32 and {node.op_type for node in lower.graph.node} >= {"Cast", "Add"}
 
 
 def test_a_constant_that_was_cast_twice_under_one_name_is_cast_once(

@@ -41,9 +41,9 @@ def test_a_session_takes_no_more_than_was_expected(place: str, tmp_path: Path) -
     give_back()
     before = used_bytes()
     session = opener(place)(tmp_path / "model.onnx", SessionOptions(1, runtime=place))
-    taken = used_bytes() - before
+    grown_bytes = used_bytes() - before
     del session
-    assert taken <= expected + _SLACK_BYTES
+    assert grown_bytes <= expected + _SLACK_BYTES
 
 
 def test_openvino_unpacks_weights_that_are_quantised_by_blocks() -> None:

@@ -26,8 +26,8 @@ def opened(proto: onnx.ModelProto, folder: Path, place: str = NAME) -> OpenVinoS
     onnx.save(proto, path)
     session = open_openvino(path, SessionOptions(1, runtime=place))
     feed = {"x": np.random.default_rng(0).normal(0, 3, (1, 3, 8, 8)).astype(np.float32)}
-    (found,), (wanted,) = session.run(None, feed), open_session(proto, SessionOptions(1)).run(None, feed)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    (answer,), (wanted,) = session.run(None, feed), open_session(proto, SessionOptions(1)).run(None, feed)
+    np.testing.assert_allclose(answer, wanted, atol=1e-5)
     return session
 
 

@@ -20,13 +20,13 @@ pytestmark = needs_bfloat16
 def precisions(path: Path, folder: Path, bfloat16: list[str]) -> dict[str, str]:
     """The precision in which each convolution runs, by the name of the tensor that it computes."""
     session = compiled(marked(path, folder).read(bfloat16), SessionOptions(1, runtime=MIXED))
-    found = {}
+    precision_of = {}
     for node in session._compiled.get_runtime_model().get_ordered_ops():
         info = node.get_rt_info()
         if info["layerType"].astype(str) == "Convolution":
             for name in info["originalLayersNames"].astype(str).split(","):
-                found[name] = info["runtimePrecision"].astype(str)
-    return found
+                precision_of[name] = info["runtimePrecision"].astype(str)
+    return precision_of
 
 
 Act = Callable[[Sketch, str], str]
@@ -47,8 +47,8 @@ def distance(path: Path, *bfloat16: str) -> float:
     """How far the answers with these tensors in bfloat16 are from those of float32."""
     sample = {"x": np.random.default_rng(0).standard_normal((1, 16, 12, 12)).astype(np.float32)}
     (wanted,) = open_session(path, SessionOptions(1)).run(None, sample)
-    (found,) = opener(MIXED)(path, SessionOptions(1, bfloat16=bfloat16)).run(None, sample)
-    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+    (answer,) = opener(MIXED)(path, SessionOptions(1, bfloat16=bfloat16)).run(None, sample)
+    return float(np.linalg.norm(answer - wanted) / np.linalg.norm(wanted))
 
 
 def then(kind: str, **attributes: Any) -> Act:
@@ -136,9 +136,10 @@ def test_only_named_convolutions_are_in_bfloat16(tmp_path: Path) -> None:
     nodes = [node for node in onnx.load(path).graph.node if node.op_type == "Conv"]
     ends = [node.output[0] for node in nodes]
     for chosen in ([], ends[:1], ends[1:], ends):
-        found = precisions(path, tmp_path, chosen)
+        precision_of = precisions(path, tmp_path, chosen)
         of = {
-            node.output[0]: next(found[name] for name in (node.name, *node.output) if name in found) for node in nodes
+            node.output[0]: next(precision_of[name] for name in (node.name, *node.output) if name in precision_of)
+            for node in nodes
         }
         assert of == {end: "bf16" if end in chosen else "f32" for end in ends}
 
@@ -184,7 +185,7 @@ def test_beside_int8_no_convolution_of_unknown_size_adds_in_place(
     path = saved(g.model(g.rename(g.conv(total, 16, 16), "y")), tmp_path)
     read = marked(path, tmp_path).read(())
     sums = [
-        [each.get_node().get_type_name() for each in node.input_values()]
+        [source.get_node().get_type_name() for source in node.input_values()]
         for node in read.get_ordered_ops()
         if node.get_type_name() == "Add"
     ]

@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,11 @@ def test_a_processor_that_only_claims_bfloat16_is_found_out(monkeypatch: pytest.
 @needs_openvino
 def test_a_place_that_computes_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = openvino.OpenVinoSession.run
-    monkeypatch.setattr(openvino.OpenVinoSession, "run", lambda *given: [1.1 * each for each in honest(*given)])
+
+    def wrong(*arguments: Any) -> list[np.ndarray]:
+        return [1.1 * output for output in honest(*arguments)]
+
+    monkeypatch.setattr(openvino.OpenVinoSession, "run", wrong)
     assert refusal(NAME) == "openvino computes wrongly here: a small network is 10.0% off"
     assert NAME not in here()
 

@@ -76,7 +76,7 @@ def product(operator: str, second: np.ndarray, *more: np.ndarray, domain: str = 
     first = np.full((ROWS, DEPTH), 255, np.uint8) if integer else np.ones((ROWS, DEPTH), np.float32)
     kinds = (TensorProto.UINT8, TensorProto.INT32) if integer else (TensorProto.FLOAT, TensorProto.FLOAT)
     constants = [numpy_helper.from_array(value, f"c{index}") for index, value in enumerate((second, *more))]
-    node = helper.make_node(operator, ["x", *(each.name for each in constants)], ["y"], domain=domain, **how)
+    node = helper.make_node(operator, ["x", *(constant.name for constant in constants)], ["y"], domain=domain, **how)
     graph = helper.make_graph(
         [node],
         "largest products",
@@ -86,15 +86,15 @@ def product(operator: str, second: np.ndarray, *more: np.ndarray, domain: str = 
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    (found,) = open_session(model, SessionOptions(1)).run(None, {"x": first})
-    return np.asarray(found)
+    (answer,) = open_session(model, SessionOptions(1)).run(None, {"x": first})
+    return np.asarray(answer)
 
 
 def test_what_follows_from_the_instruction_sets_is_what_this_processor_computes() -> None:
     if not listed():
         pytest.skip("nothing is known of this processor")
-    found = product("MatMulInteger", np.full((DEPTH, COLUMNS), 127, np.int8))
-    assert bool((found != DEPTH * 255 * 127).any()) == SATURATES
+    wide = product("MatMulInteger", np.full((DEPTH, COLUMNS), 127, np.int8))
+    assert bool((wide != DEPTH * 255 * 127).any()) == SATURATES
     narrow = product("MatMulInteger", np.full((DEPTH, COLUMNS), 64, np.int8))
     assert np.all(narrow == DEPTH * 255 * 64)
 
@@ -103,8 +103,8 @@ def test_what_follows_from_the_instruction_sets_is_what_this_processor_computes(
 def test_the_product_with_a_scale_at_run_time_saturates_alike(largest: int, fits: bool) -> None:
     scale, zero = np.full(COLUMNS, 1.0 / largest, np.float32), np.zeros(COLUMNS, np.int8)
     weights = np.full((DEPTH, COLUMNS), largest, np.int8)
-    found = product("DynamicQuantizeMatMul", weights, scale, zero, domain=MICROSOFT)
-    assert np.allclose(found, DEPTH, rtol=0.01) == fits
+    products = product("DynamicQuantizeMatMul", weights, scale, zero, domain=MICROSOFT)
+    assert np.allclose(products, DEPTH, rtol=0.01) == fits
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -113,5 +113,5 @@ def test_products_by_blocks_of_weights_saturate_nowhere(bits: int) -> None:
     packed = np.full((COLUMNS, DEPTH // 32, 32 * bits // 8), 255, np.uint8)
     scale = np.full(COLUMNS * DEPTH // 32, 1.0 / (2 ** (bits - 1) - 1), np.float32)
     how = {"K": DEPTH, "N": COLUMNS, "bits": bits, "block_size": 32, "accuracy_level": 4}
-    found = product("MatMulNBits", packed, scale, domain=MICROSOFT, **how)
-    assert np.allclose(found, DEPTH, rtol=0.01)
+    products = product("MatMulNBits", packed, scale, domain=MICROSOFT, **how)
+    assert np.allclose(products, DEPTH, rtol=0.01)

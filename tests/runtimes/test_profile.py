@@ -24,8 +24,8 @@ def profiled(few_digits: Case, tmp_path_factory: pytest.TempPathFactory) -> tupl
     """The embedded model's workspace with a profile of OpenVINO's, and what was printed of it."""
 
     def make(folder: Path) -> Any:
-        asked = (*few_digits.arguments(), *HOW, "--effort", 0.02, "-o", folder / "out", "--json")
-        return taglio("profile", *asked).json()
+        arguments = (*few_digits.arguments(), *HOW, "--effort", 0.02, "-o", folder / "out", "--json")
+        return taglio("profile", *arguments).json()
 
     folder, printed = once(tmp_path_factory, "openvino", make)
     return folder / "out", printed
@@ -46,8 +46,8 @@ def test_blocks_have_openvinos_times(profiled: tuple[Path, Any]) -> None:
 
 
 def test_the_whole_flow_decides_by_openvinos_clock(tiny: Case, tmp_path: Path) -> None:
-    asked = (*tiny.arguments(), *HOW, "--max-error", "10%", "--effort", 0.01, "-o", tmp_path, "--json")
-    taglio("optimize", *asked).json()
+    arguments = (*tiny.arguments(), *HOW, "--max-error", "10%", "--effort", 0.01, "-o", tmp_path, "--json")
+    taglio("optimize", *arguments).json()
     ran = taglio("run", tmp_path, "--runs", 5, "--json").json()
     assert (ran["runtime"], ran["profiled_in"]) == ("openvino", "openvino")
 
@@ -83,7 +83,7 @@ latency_ms = 1
     assert plan["plans"][0]["usage"]
     cluster.write_text(text.format(runtime=""))  # then it runs what its profile was taken in
     plan = taglio("plan", out, "--cluster", cluster, "--max-error", "10%", "--time-limit", 1, "--json").json()
-    assert {each["runtime"] for each in plan["plans"][0]["usage"]} == {"openvino"}
+    assert {usage["runtime"] for usage in plan["plans"][0]["usage"]} == {"openvino"}
     cluster.write_text(text.format(runtime='runtime = "onnxruntime"'))
     ran = taglio("plan", out, "--cluster", cluster, "--max-error", "10%", "--time-limit", 1)
     refused(ran, 'was taken in openvino, but device "here" runs onnxruntime', "--runtime onnxruntime")

@@ -41,7 +41,7 @@ def test_outputs_are_those_asked_for_in_that_order(runtime: str, tmp_path: Path)
     }
     middle, end = session.run(None, feed)
     assert np.array_equal(session.run(["end"], feed)[0], end)
-    assert [each.shape for each in session.run(["end", "middle"], feed)] == [end.shape, middle.shape]
+    assert [output.shape for output in session.run(["end", "middle"], feed)] == [end.shape, middle.shape]
 
 
 @here
@@ -111,8 +111,8 @@ def test_an_integer_type_without_kernels_is_named(tmp_path: Path) -> None:
 
 def single(kind: str, dtype: int, opset: int, ir_version: int, **attributes: Any) -> onnx.ModelProto:
     """A model of one operator."""
-    given, wanted = (helper.make_tensor_value_info(name, dtype, [2, 3]) for name in ("x", "y"))
-    graph = helper.make_graph([helper.make_node(kind, ["x"], ["y"], **attributes)], kind, [given], [wanted])
+    source, wanted = (helper.make_tensor_value_info(name, dtype, [2, 3]) for name in ("x", "y"))
+    graph = helper.make_graph([helper.make_node(kind, ["x"], ["y"], **attributes)], kind, [source], [wanted])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
 
 
@@ -131,7 +131,7 @@ def test_a_runtime_that_is_not_installed_says_how_to_get_it(tmp_path: Path, monk
 def test_both_give_the_same_values(tmp_path: Path) -> None:
     path = saved(conv_relu_chain(), tmp_path)
     feed = {"x": RNG.standard_normal((1, 3, 8, 8)).astype(np.float32)}
-    first, second = (RUNTIMES[each](path, ONE).run(None, feed)[0] for each in ("onnxruntime", "openvino"))
+    first, second = (RUNTIMES[runtime](path, ONE).run(None, feed)[0] for runtime in ("onnxruntime", "openvino"))
     assert np.allclose(first, second, rtol=1e-4, atol=1e-5)
 
 

@@ -103,26 +103,26 @@ class Manifest:
     def check(self) -> None:
         """Raise ValueError for components that cannot run one after another."""
         require(len(self.pieces) > 0, "no components")
-        known = set(self.inputs)
+        available = set(self.inputs)
         for piece in self.pieces:
             require(piece.runtime in RUNTIMES, f"component {piece.name} is for the unknown runtime {piece.runtime}")
             require(Path(piece.file).name == piece.file, f"component file {piece.file} lies outside the folder")
-            missing = [port.name for port in piece.inputs if port.name not in known]
+            missing = [port.name for port in piece.inputs if port.name not in available]
             require(not missing, f"component {piece.name} reads {', '.join(missing[:1])}, which none before it writes")
-            known |= {port.name for port in piece.outputs}
-        missing = [name for name in self.outputs if name not in known]
+            available |= {port.name for port in piece.outputs}
+        missing = [name for name in self.outputs if name not in available]
         require(not missing and len(self.outputs) > 0, f"no component writes the output {', '.join(missing[:1])}")
-        unknown = [each for each in self.states if each.present not in self.outputs or each.past not in self.inputs]
+        unknown = [state for state in self.states if state.present not in self.outputs or state.past not in self.inputs]
         require(not unknown, "a state must be an output and an input of the model")
         for piece in self.pieces:
             written = {port.name for port in piece.outputs}
-            apart = [each.past for each in self.kept_by(piece) if each.present not in written]
-            require(not apart, f"component {piece.name} reads the state {', '.join(apart[:1])} but does not write it")
+            lost = [state.past for state in self.kept_by(piece) if state.present not in written]
+            require(not lost, f"component {piece.name} reads the state {', '.join(lost[:1])} but does not write it")
 
     def kept_by(self, piece: Piece) -> tuple[State, ...]:
         """The states that a component reads and writes."""
-        read = {port.name for port in piece.inputs}
-        return tuple(each for each in self.states if each.past in read)
+        read_names = {port.name for port in piece.inputs}
+        return tuple(state for state in self.states if state.past in read_names)
 
     @property
     def planned(self) -> dict[str, tuple[int, ...]]:
@@ -131,11 +131,14 @@ class Manifest:
 
     def constant_feed(self) -> dict[str, np.ndarray]:
         """The constant inputs."""
-        return {each.name: np.array(each.values, dtype_of(each.dtype)).reshape(each.shape) for each in self.constants}
+        return {
+            constant.name: np.array(constant.values, dtype_of(constant.dtype)).reshape(constant.shape)
+            for constant in self.constants
+        }
 
     def without_states(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The names of the inputs and outputs that are not states."""
-        pasts, presents = {each.past for each in self.states}, {each.present for each in self.states}
+        pasts, presents = {state.past for state in self.states}, {state.present for state in self.states}
         return (
             tuple(name for name in self.inputs if name not in pasts),
             tuple(name for name in self.outputs if name not in presents),
@@ -196,9 +199,9 @@ def read(folder: Path, *, model_sha256: str | None = None) -> Manifest:
             path = folder / name
             if not path.is_file():
                 raise BadArtifact(f"{path}: component {piece.name} is missing: run taglio build again")
-            if (found := weights.sha256(path)) != wanted:
+            if (digest := weights.sha256(path)) != wanted:
                 raise BadArtifact(
-                    f"{path}: component {piece.name} was changed ({found[:12]}, built {wanted[:12]}): build again"
+                    f"{path}: component {piece.name} was changed ({digest[:12]}, built {wanted[:12]}): build again"
                 )
     return manifest
 

@@ -75,8 +75,8 @@ def cut(
     if len(set(names.values())) == 1 and not ends:
         only = next(iter(names.values()))
         inputs = tuple(spec.name for spec in model.inputs)
-        seen = _shapes(graph, (*inputs, *model.outputs))
-        return [Component(only, devices[graph.blocks[0].name], tuple(names), quantized, inputs, model.outputs, seen)]
+        device, observed_shapes = devices[graph.blocks[0].name], _shapes(graph, (*inputs, *model.outputs))
+        return [Component(only, device, tuple(names), quantized, inputs, model.outputs, observed_shapes)]
     owner = _owners(model, graph, quantized, names, ends)
     last = {name: component for name, component in ends.items() if name in model.outputs}
     first = [component for name, component in ends.items() if name not in last]
@@ -86,44 +86,44 @@ def cut(
     info, shapes = _values(quantized, graph), tensor_shapes(model.proto)
     initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
     floats = {node.name for node in model.proto.graph.node}
-    producer, known = writers(quantized.graph.node), graph.tensor_map()
-    quantize = {n.name: base_name(n.input[0], known) for n in quantized.graph.node if n.op_type == "QuantizeLinear"}
+    producer, tensors = writers(quantized.graph.node), graph.tensor_map()
+    quantize = {n.name: base_name(n.input[0], tensors) for n in quantized.graph.node if n.op_type == "QuantizeLinear"}
     members = {}
     for name in dict.fromkeys([*first, *names.values(), *last.values()]):
         rule = _local(graph, devices, wires, place[name])
         local = {node: rule[tensor] for node, tensor in quantize.items() if tensor in rule}
         members[name] = _members(quantized, owner, producer, name, model.outputs, local, last)
-    made = {name: {each for node in nodes for each in node.output} for name, nodes in members.items()}
-    read = {
-        name: dict.fromkeys(each for node in nodes for each in node_inputs(node) if each not in made[name])
+    written = {name: {tensor for node in nodes for tensor in node.output} for name, nodes in members.items()}
+    tensors_read = {
+        name: dict.fromkeys(tensor for node in nodes for tensor in node_inputs(node) if tensor not in written[name])
         for name, nodes in members.items()
     }
-    result = []
+    in_order = []
     for name, nodes in members.items():
-        inputs = tuple(each for each in read[name] if each not in initializers)
-        wanted = {*model.outputs}.union(*(reads for other, reads in read.items() if other != name))
+        inputs = tuple(tensor for tensor in tensors_read[name] if tensor not in initializers)
+        read_outside = {*model.outputs}.union(*(reads for reader, reads in tensors_read.items() if reader != name))
         outputs = tuple(
-            each
+            tensor
             for node in nodes
             if _sender(node, owner, producer, last, name) == name
-            for each in node.output
-            if each in wanted
+            for tensor in node.output
+            if tensor in read_outside
         )
         if not outputs:  # nothing reads these operators
             continue
         # A tensor may have fewer readers in a component than in the whole model; ONNX Runtime might then fuse more.
-        own = {each: initializers[each] for each in read[name] if each in initializers}
-        keep_float(nodes, own, shapes, floats, outputs)
+        constants = {tensor: initializers[tensor] for tensor in tensors_read[name] if tensor in initializers}
+        keep_float(nodes, constants, shapes, floats, outputs)
         proto = empty_like(quantized, name)
         proto.graph.node.extend(nodes)
-        proto.graph.initializer.extend(own.values())
+        proto.graph.initializer.extend(constants.values())
         import_domains(proto)
-        proto.graph.input.extend(info[each] for each in inputs)
-        proto.graph.output.extend(info[each] for each in outputs)
+        proto.graph.input.extend(info[tensor] for tensor in inputs)
+        proto.graph.output.extend(info[tensor] for tensor in outputs)
         blocks = tuple(block for block, component in names.items() if component == name)
-        seen = _shapes(graph, (*inputs, *outputs))
-        result.append(Component(name, place[name], blocks, proto, inputs, outputs, seen))
-    return result
+        observed_shapes = _shapes(graph, (*inputs, *outputs))
+        in_order.append(Component(name, place[name], blocks, proto, inputs, outputs, observed_shapes))
+    return in_order
 
 
 def _sender(
@@ -133,10 +133,10 @@ def _sender(
     last: Mapping[str, str],
     component: str,
 ) -> str:
-    """The component that sends what a node of `component` writes: of a copied DequantizeLinear the one that wrote its
-    tensor."""
+    """The component that sends the output of a node of `component`. The output of a copied DequantizeLinear is sent by
+    the component that wrote its tensor."""
     home = owner.get(node.name) or owner.get(getattr(producer.get(node.input[0]), "name", ""), component)
-    return next((last[each] for each in node.output if each in last), home)
+    return next((last[tensor] for tensor in node.output if tensor in last), home)
 
 
 def _values(quantized: onnx.ModelProto, graph: Graph) -> dict[str, onnx.ValueInfoProto]:
@@ -144,16 +144,16 @@ def _values(quantized: onnx.ModelProto, graph: Graph) -> dict[str, onnx.ValueInf
     observed type with open dimensions."""
     typed = shape_inference.infer_shapes(quantized).graph
     info = {value.name: value for value in [*typed.value_info, *typed.input, *typed.output]}
-    known = {name for name, value in info.items() if _typed(value.type)}
+    typed_names = {name for name, value in info.items() if _typed(value.type)}
     tensors = graph.tensor_map()
     for tensor in graph.tensors:
-        if tensor.name not in known:
+        if tensor.name not in typed_names:
             kind = helper.np_dtype_to_tensor_dtype(dtype_of(tensor.dtype))
             info[tensor.name] = _open(tensor.name, kind, tensor.shape)
     zero_points = {tensor.name: tensor.data_type for tensor in quantized.graph.initializer}
     for node in quantized.graph.node:
         name = node.output[0] if node.op_type == "QuantizeLinear" else ""
-        base = base_name(name, tensors) if name and name not in known else None
+        base = base_name(name, tensors) if name and name not in typed_names else None
         if base is not None and len(node.input) > 2 and node.input[2] in zero_points:
             info[name] = _open(name, zero_points[node.input[2]], tensors[base].shape)
     return info
@@ -171,9 +171,9 @@ def _open(name: str, kind: int, shape: tuple[int, ...] | None) -> onnx.ValueInfo
 def _shapes(graph: Graph, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """Observed shapes of tensors, or of their int8 form."""
     tensors = graph.tensor_map()
-    found = {name: base_name(name, tensors) for name in names}
+    base_of = {name: base_name(name, tensors) for name in names}
     return {
-        name: shape for name, base in found.items() if base is not None and (shape := tensors[base].shape) is not None
+        name: shape for name, base in base_of.items() if base is not None and (shape := tensors[base].shape) is not None
     }
 
 
@@ -182,17 +182,17 @@ def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[
     1]. Raises BadOption for a tensor that does not exist or a cut out of order."""
     if len(devices) != len(tensors) + 1:
         raise BadOption(f"{plural(len(tensors), 'cut')} for {plural(len(devices), 'device')}: name {len(tensors) + 1}")
-    known = graph.tensor_map()
+    tensor_of = graph.tensor_map()
     position = {block.name: 0 for block in graph.blocks}
     before: set[str] = set()
     for tensor in tensors:
-        producer = known[tensor].producer if tensor in known else None
+        producer = tensor_of[tensor].producer if tensor in tensor_of else None
         if producer is None:
             raise BadOption(f'`cuts` "{tensor}": no block writes this tensor: `taglio inspect` lists the tensors')
         behind = {producer}
         for block in reversed(graph.blocks):  # everything the producer needs stays before the cut
             if block.name in behind:
-                behind |= {source for name in block.inputs if (source := known[name].producer) is not None}
+                behind |= {source for name in block.inputs if (source := tensor_of[name].producer) is not None}
         if not before < behind:
             raise BadOption(f'`cuts` "{tensor}" comes before the previous cut: name cuts from input to output')
         if len(behind) == len(graph.blocks):
@@ -207,16 +207,16 @@ def _ends(model: Model, graph: Graph, devices: Mapping[str, str], wires: Wires |
     """Component of each input that leaves the start device as int8, and of each output that arrives there as int8."""
     if wires is None:
         return {}
-    found, tensors = dict[str, str](), graph.tensor_map()
+    component_of, tensors = dict[str, str](), graph.tensor_map()
     for spec in model.inputs:
         if any(name == spec.name and INT8 in copies for (name, _), copies in wires.copies.items()):
-            found[spec.name] = f"input-{wires.start}"
+            component_of[spec.name] = f"input-{wires.start}"
     for name in model.outputs:
         producer = tensors[name].producer
         away = producer is not None and devices[producer] != wires.start
         if away and wires.copies.get((name, wires.start), frozenset()) == frozenset({INT8}):
-            found[name] = f"output-{wires.start}"
-    return found
+            component_of[name] = f"output-{wires.start}"
+    return component_of
 
 
 def _local(graph: Graph, devices: Mapping[str, str], wires: Wires | None, device: str) -> dict[str, bool]:
@@ -224,14 +224,14 @@ def _local(graph: Graph, devices: Mapping[str, str], wires: Wires | None, device
     out."""
     if wires is None:
         return {}
-    found = {}
+    quantised_here = {}
     for tensor in graph.tensors:
         home = wires.start if tensor.producer is None else devices[tensor.producer]
         if home != device:
-            found[tensor.name] = not wires.as_int8(tensor.name, device)
+            quantised_here[tensor.name] = not wires.as_int8(tensor.name, device)
         elif tensor.producer is None:
-            found[tensor.name] = True
-    return found
+            quantised_here[tensor.name] = True
+    return quantised_here
 
 
 def _owners(
@@ -264,14 +264,14 @@ def _members(
 ) -> list[onnx.NodeProto]:
     waiting = [node for node in quantized.graph.node if owner.get(node.name) == component]
     needed = {node.name for node in waiting}
-    read = {name for node in waiting for name in node_inputs(node)}
+    tensors_read = {name for node in waiting for name in node_inputs(node)}
     for node in waiting:  # grows: a copied node may read another one
         for name in node_inputs(node):
             source = producer.get(name)
             if source is None or source.name in needed:
                 continue
             # A tensor that arrives in float anyway is quantised here, not sent twice, unless the plan says otherwise.
-            local = source.op_type == "QuantizeLinear" and source.input[0] in read
+            local = source.op_type == "QuantizeLinear" and source.input[0] in tensors_read
             if source.name not in owner or quantised_here.get(source.name, local):
                 needed.add(source.name)
                 waiting.append(source)

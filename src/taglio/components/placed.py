@@ -37,7 +37,7 @@ def placed(whole: onnx.ModelProto, parts: list[Component], plan: Plan, blocks: M
     for index, part in enumerate(parts):
         for node in part.proto.graph.node:
             stage.setdefault(node.name, index)
-    precision = {each.block: each.precision for each in plan.placements}
+    precision = {placement.block: placement.precision for placement in plan.placements}
     for node in proto.graph.node:
         if node.name not in stage:
             continue

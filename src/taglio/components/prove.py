@@ -42,15 +42,15 @@ def prove(
     folder: Path, manifest: Manifest, whole: onnx.ModelProto, samples: Sequence[Mapping[str, np.ndarray]]
 ) -> Proof:
     """Run both on `samples`. Raises MeasurementFailed if the components differ by more than rounding explains."""
-    wanted, options = list(manifest.outputs), SessionOptions(1)
+    output_names, options = list(manifest.outputs), SessionOptions(1)
     reference = open_session(whole, options, label="the whole model")
-    answers = [reference.run(wanted, dict(sample)) for sample in samples]
+    answers = [reference.run(output_names, dict(sample)) for sample in samples]
     del reference  # and its memory
     largest = _largest(answers, _in_pieces(folder, manifest, samples, options))
     limit = TOLERANCE
     if largest > limit:
-        again, unfused, *apart = _otherwise(whole, wanted, samples)
-        varies, random = max(_largest(answers, each) for each in (unfused, *apart)), _largest(answers, again)
+        repeated, unfused, *apart = _otherwise(whole, output_names, samples)
+        varies, random = max(_largest(answers, varied) for varied in (unfused, *apart)), _largest(answers, repeated)
         limit = max(limit, min(_MOST, _TIMES * varies), _TIMES * random)
         if limit < largest <= _TIMES * varies:
             plain = _in_pieces(folder, manifest, samples, replace(options, optimization=Optimization.NONE))
@@ -71,11 +71,11 @@ def _in_pieces(
     for piece in manifest.pieces:
         session = open_session(folder / piece.file, options, label=piece.file)
         names = [port.name for port in piece.outputs]
-        for each in tensors:
-            values = session.run(names, {port.name: each[port.name] for port in piece.inputs})
-            each.update(zip(names, values, strict=True))
+        for sample_tensors in tensors:
+            values = session.run(names, {port.name: sample_tensors[port.name] for port in piece.inputs})
+            sample_tensors.update(zip(names, values, strict=True))
         del session  # before the next: together they may need more memory than there is
-    return [[each[name] for name in manifest.outputs] for each in tensors]
+    return [[sample_tensors[name] for name in manifest.outputs] for sample_tensors in tensors]
 
 
 def _otherwise(
@@ -88,7 +88,9 @@ def _otherwise(
         yield [session.run(wanted, dict(sample)) for sample in samples]
     session = open_session(whole, SessionOptions(1), label="the whole model")
     for factor in (1.0 - _LAST_BIT, 1.0 + _LAST_BIT):
-        yield [session.run(wanted, {name: _scaled(value, factor) for name, value in each.items()}) for each in samples]
+        yield [
+            session.run(wanted, {name: _scaled(value, factor) for name, value in sample.items()}) for sample in samples
+        ]
 
 
 def _scaled(value: np.ndarray, factor: float) -> np.ndarray:
@@ -96,7 +98,7 @@ def _scaled(value: np.ndarray, factor: float) -> np.ndarray:
     return (array * array.dtype.type(factor)).astype(array.dtype) if array.dtype.kind == "f" else array
 
 
-def _largest(one: list[list[object]], other: list[list[object]]) -> float:
+def _largest(first: list[list[object]], second: list[list[object]]) -> float:
     """The largest distance between two answers."""
-    pairs = (pair for left, right in zip(one, other, strict=True) for pair in zip(left, right, strict=True))
+    pairs = (pair for left, right in zip(first, second, strict=True) for pair in zip(left, right, strict=True))
     return max((difference(*pair) for pair in pairs), default=0.0)

@@ -107,8 +107,8 @@ def described(folder: Path) -> DeliveredModel:
 
 
 def _threads(folder: Path, components: tuple[DeliveredPart, ...]) -> int:
-    """The threads of a run as the settings of the first component say; 1 if they do not. Folders from before there were
-    ways say it only there."""
+    """The threads of a run as the settings of the first component say; 1 if they do not. In folders from before there
+    were ways, only these settings say it."""
     try:
         settings = json.loads((folder / components[0].settings).read_text())
         return max(1, *(int(settings.get(name, 1)) for name in _THREADS))

@@ -30,13 +30,13 @@ class Needs:
 
 
 def needs_of(forms: Iterable[Precision], places: Iterable[str]) -> Needs:
-    """What a plan with blocks in these forms, in these places, needs."""
+    """The needs of a plan with blocks in these forms and places."""
     wide = dict.fromkeys(form.name for form in forms if form.may_saturate)
     return Needs(tuple(wide), not {BF16, MIXED}.isdisjoint(places))
 
 
 def unsafe_processors(needs: Needs, measured_on: Collection[str]) -> tuple[str, ...]:
-    """On which processors the answers or the speed are not those measured on a processor with the instruction sets
+    """The processors on which answers or speed differ from those measured on a processor with the instruction sets
     `measured_on`, one line each."""
     lines = []
     if needs.wide_sums:
@@ -60,9 +60,9 @@ def unsafe_processors(needs: Needs, measured_on: Collection[str]) -> tuple[str, 
 
 
 def lacks(needs: Needs, measured_on: Collection[str], here: Collection[str]) -> tuple[str, ...]:
-    """What a processor with the instruction sets `here` lacks of what a plan that was measured with `measured_on`
-    needs, one line each, with what to do; empty if nothing. A processor that can do more lacks nothing, though its
-    sums, where they are exact, give other answers."""
+    """The needs of a plan that a processor with the instruction sets `here` does not meet, one line each, with what to
+    do. The plan was measured on a processor with `measured_on`. A processor that can do more lacks nothing, although
+    answers differ where its sums are exact."""
     lines = []
     if needs.wide_sums and sums_saturate(here) and not sums_saturate(measured_on):
         forms = ", ".join(needs.wide_sums)

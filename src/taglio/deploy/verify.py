@@ -150,10 +150,11 @@ def _shapes(feed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _taking_turns(computes: Sequence[Compute]) -> Compute:
-    """One function of several that may run at once, each by one caller at a time."""
+    """One function that hands each call to the next free function of `computes`, each of which serves one caller at a
+    time."""
     free: SimpleQueue[Compute] = SimpleQueue()
-    for one in computes:
-        free.put(one)
+    for runner in computes:
+        free.put(runner)
 
     def compute(feed: Mapping[str, Any]) -> list[Any]:
         mine = free.get()
@@ -180,8 +181,8 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         fields = {name: manifest[name] for name in ("inputs", "outputs", "sha256")}
-        needed = ("runtime", "model", "settings", "inputs", "outputs")
-        parts = [{**part, **{name: part[name] for name in needed}} for part in manifest["components"]]
+        required = ("runtime", "model", "settings", "inputs", "outputs")
+        parts = [{**part, **{name: part[name] for name in required}} for part in manifest["components"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Changed(f"{MANIFEST} is damaged ({type(error).__name__}: {error}): copy the folder again") from None
     return {**fields, "components": parts, "way": {**_ALONE, **manifest.get("way", {})}}
@@ -196,11 +197,11 @@ def difference(expected: Any, answer: Any) -> float:
     if expected.dtype.kind != "f":
         return float(np.mean(expected != answer)) if expected.size else 0.0
     expected, answer = expected.astype(np.float64), answer.astype(np.float64)
-    odd = ~np.isfinite(expected)
-    if not np.array_equal(expected[odd], answer[odd], equal_nan=True) or not np.isfinite(answer[~odd]).all():
+    finite = np.isfinite(expected)
+    if not np.array_equal(expected[~finite], answer[~finite], equal_nan=True) or not np.isfinite(answer[finite]).all():
         return np.inf
-    distance = np.sqrt(np.sum((expected[~odd] - answer[~odd]) ** 2))
-    return float(distance / max(np.sqrt(np.sum(expected[~odd] ** 2)), 1e-30))
+    distance = np.sqrt(np.sum((expected[finite] - answer[finite]) ** 2))
+    return float(distance / max(np.sqrt(np.sum(expected[finite] ** 2)), 1e-30))
 
 
 def _sha256(path: Path) -> str:
@@ -224,17 +225,17 @@ def _open_onnxruntime(folder: Path, part: Mapping[str, Any], way: Mapping[str, A
     options.inter_op_num_threads = settings["inter_op_num_threads"]
     for key, value in settings["config_entries"].items():
         options.add_session_config_entry(key, value)
-    # A run of one thread computes in its caller's, so that one session serves all callers and holds the weights once.
-    # Of several threads, each run has a session with a pool of its own, unless they share one.
-    alone = way["shared"] or options.intra_op_num_threads == 1
-    providers = [tuple(each) for each in settings["providers"]]
+    # A run of one thread computes in its caller's thread, so one session serves all callers and holds the weights once.
+    # With several threads, each run has a session with its own thread pool, unless all runs share a pool.
+    shares_session = way["shared"] or options.intra_op_num_threads == 1
+    providers = [tuple(provider) for provider in settings["providers"]]
     sessions = [
         onnxruntime.InferenceSession(str(folder / part["model"]), options, providers=providers)
-        for _ in range(1 if alone else way["at_once"])
+        for _ in range(1 if shares_session else way["at_once"])
     ]
-    used = sessions[0].get_providers()
+    providers_used = sessions[0].get_providers()
     for name, _ in settings["providers"]:
-        _require(name in used, f"onnxruntime does not use {name}: it has {', '.join(used)}")
+        _require(name in providers_used, f"onnxruntime does not use {name}: it has {', '.join(providers_used)}")
 
     def compute(session: Any) -> Compute:
         return lambda feed: session.run(part["outputs"], feed)

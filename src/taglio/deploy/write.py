@@ -222,8 +222,10 @@ def _lowest(part: Mapping[str, Any], opsets: Mapping[str, int], proto: onnx.Mode
     if part["runtime"] != NAME:
         # Its documentation promises that files of older versions are read, and says nothing of those of newer ones.
         return "OpenVINO's documentation names no older version that opens files of this one"
-    own = Counter(node.op_type for graph in graphs(proto.graph) for node in graph.node if node.domain not in _STANDARD)
-    return lowest_onnxruntime(opsets, proto.ir_version, own)
+    counts = Counter(
+        node.op_type for graph in graphs(proto.graph) for node in graph.node if node.domain not in _STANDARD
+    )
+    return lowest_onnxruntime(opsets, proto.ir_version, counts)
 
 
 def _write_array(path: Path, value: np.ndarray) -> str:
@@ -254,8 +256,8 @@ def write_readme(
     template = templates.get_template("README.md.j2")
     first = described["components"][0]
     proto = onnx.load(components / f"{Path(first['model']).stem}.onnx", load_external_data=False)
-    used = {node.domain for graph in graphs(proto.graph) for node in graph.node}
-    opsets = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import if entry.domain in used}
+    domains = {node.domain for graph in graphs(proto.graph) for node in graph.node}
+    opsets = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import if entry.domain in domains}
     text = template.render(
         facts=facts,
         parts=described["components"],

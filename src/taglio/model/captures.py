@@ -19,9 +19,9 @@ def node_inputs(node: onnx.NodeProto) -> list[str]:
 
 def read_from_outside(body: onnx.GraphProto) -> list[str]:
     """Names of enclosing graphs that a subgraph and those within it read, each as often as it is read."""
-    own = _defined(body)
+    defined = _defined(body)
     reads = [name for sub in body.node for name in node_inputs(sub)] + [value.name for value in body.output]
-    return [name for name in reads if name not in own]
+    return [name for name in reads if name not in defined]
 
 
 def captured(node: onnx.NodeProto) -> list[str]:
@@ -31,11 +31,11 @@ def captured(node: onnx.NodeProto) -> list[str]:
 
 def readers(nodes: Iterable[onnx.NodeProto]) -> dict[str, list[onnx.NodeProto]]:
     """The nodes that read each tensor, also in their subgraphs; a node is there as often as it reads the tensor."""
-    found: dict[str, list[onnx.NodeProto]] = {}
+    readers_of: dict[str, list[onnx.NodeProto]] = {}
     for node in nodes:
         for name in node_inputs(node):
-            found.setdefault(name, []).append(node)
-    return found
+            readers_of.setdefault(name, []).append(node)
+    return readers_of
 
 
 def writers(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
@@ -57,8 +57,8 @@ def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     for index, name in enumerate(node.input):
         node.input[index] = names.get(name, name)
     for graph in bodies(node):
-        own = _defined(graph)
-        outer = {old: new for old, new in names.items() if old not in own}
+        defined = _defined(graph)
+        outer = {old: new for old, new in names.items() if old not in defined}
         if not outer:
             continue
         for sub in graph.node:
@@ -73,19 +73,19 @@ def separate(graph: onnx.GraphProto, outer: Collection[str] = ()) -> bool:
     `outer` are the names that enclosing graphs define.
     """
     around = {*outer, *_defined(graph)}
-    found = False
+    renamed = False
     for node in graph.node:
         for index, body in enumerate(bodies(node)):
-            own = _defined(body) & around
-            names = {name: f"{name}/in/{node.name}/{index}" for name in own if name}
+            defined = _defined(body) & around
+            names = {name: f"{name}/in/{node.name}/{index}" for name in defined if name}
             for inner in body.node:
                 rename_inputs(inner, names)
                 inner.output[:] = [names.get(name, name) for name in inner.output]
             for values in (body.input, body.output, body.initializer, body.value_info):
                 for value in values:
                     value.name = names.get(value.name, value.name)
-            found = separate(body, around) or bool(names) or found
-    return found
+            renamed = separate(body, around) or bool(names) or renamed
+    return renamed
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -106,6 +106,6 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _defined(graph: onnx.GraphProto) -> set[str]:
-    own = {name for node in graph.node for name in node.output}
-    own |= {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
-    return own | {tensor.values.name for tensor in graph.sparse_initializer}
+    defined = {name for node in graph.node for name in node.output}
+    defined |= {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
+    return defined | {tensor.values.name for tensor in graph.sparse_initializer}

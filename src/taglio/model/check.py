@@ -42,8 +42,8 @@ def refuse_damage(path: Path, proto: onnx.ModelProto) -> None:
 def _names(graph: onnx.GraphProto) -> Iterator[object]:
     yield graph.name
     for named in (graph.input, graph.output, graph.initializer, graph.value_info):
-        for each in named:
-            yield each.name
+        for value in named:
+            yield value.name
     for node in graph.node:
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
         yield from (attribute.name for attribute in node.attribute)

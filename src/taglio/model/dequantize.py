@@ -27,11 +27,11 @@ def with_zero_points(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not any(_depends_on_type(node, stored) for graph in graphs(proto.graph) for node in graph.node):
         return proto
     types = element_types(proto)
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    constants = {tensor.name: tensor for graph in graphs(made.graph) for tensor in graph.initializer}
-    changed = [_written_out(graph, types, constants) for graph in graphs(made.graph)]
-    return made if any(changed) else proto
+    explicit = onnx.ModelProto()
+    explicit.CopyFrom(proto)
+    constants = {tensor.name: tensor for graph in graphs(explicit.graph) for tensor in graph.initializer}
+    changed = [_written_out(graph, types, constants) for graph in graphs(explicit.graph)]
+    return explicit if any(changed) else proto
 
 
 def _depends_on_type(node: onnx.NodeProto, stored: Mapping[str, TensorProto]) -> bool:
@@ -56,10 +56,10 @@ def _written_out(graph: onnx.GraphProto, types: dict[str, int], constants: dict[
             graph.initializer.append(numpy_helper.from_array(np.zeros([*scale.dims], np.int8), node.input[2]))
             changed = True
         if kind == TensorProto.INT32 and weights.values(scale).size == 1:
-            one = numpy_helper.from_array(weights.values(scale).reshape(()), f"{out}:scale")
-            graph.initializer.append(one)
+            single_scale = numpy_helper.from_array(weights.values(scale).reshape(()), f"{out}:scale")
+            graph.initializer.append(single_scale)
             nodes.append(helper.make_node("Cast", [node.input[0]], [f"{out}:cast"], to=scale.data_type))
-            nodes.append(helper.make_node("Mul", [f"{out}:cast", one.name], [out], name=node.name))
+            nodes.append(helper.make_node("Mul", [f"{out}:cast", single_scale.name], [out], name=node.name))
             changed = True
         else:
             nodes.append(node)

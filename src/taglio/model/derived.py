@@ -16,33 +16,33 @@ _HARD_SWISH_OPSET, _SLOPE = 14, {"alpha": 1.0 / 6.0, "beta": 0.5}
 
 def with_outputs(proto: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
     """A copy of `proto` with the tensors `names` among its outputs."""
-    result = deepcopy(proto)
+    extended = deepcopy(proto)
     have = {value.name for value in proto.graph.output}
-    result.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in have)
-    return result
+    extended.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in have)
+    return extended
 
 
 def with_operators(proto: onnx.ModelProto, added: Iterable[onnx.NodeProto], outputs: Iterable[str]) -> onnx.ModelProto:
     """A copy of `proto` with operators `added`, each directly behind the last one that it reads, and with the tensors
     `outputs` among its outputs. A `lean` session then holds no tensor longer for them."""
-    result = with_outputs(proto, outputs)
-    nodes = [*result.graph.node]
+    extended = with_outputs(proto, outputs)
+    nodes = [*extended.graph.node]
     writer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     behind: dict[int, list[onnx.NodeProto]] = {}
     for node in added:
         index = max((writer.get(name, -1) for name in node_inputs(node)), default=-1)
         behind.setdefault(index, []).append(node)
         writer |= dict.fromkeys(node.output, index)
-    del result.graph.node[:]
-    result.graph.node.extend(behind.get(-1, ()))
+    del extended.graph.node[:]
+    extended.graph.node.extend(behind.get(-1, ()))
     for index, node in enumerate(nodes):
-        result.graph.node.extend((node, *behind.get(index, ())))
-    return result
+        extended.graph.node.extend((node, *behind.get(index, ())))
+    return extended
 
 
 def empty_like(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """A model with the opsets, functions and descriptions of `proto` and an empty graph called `name`."""
-    result = onnx.ModelProto(
+    empty = onnx.ModelProto(
         ir_version=proto.ir_version,
         producer_name="taglio",
         domain=proto.domain,
@@ -50,10 +50,10 @@ def empty_like(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
         doc_string=proto.doc_string,
         metadata_props=proto.metadata_props,
     )
-    result.opset_import.extend(proto.opset_import)
-    result.functions.extend(proto.functions)
-    result.graph.name = name
-    return result
+    empty.opset_import.extend(proto.opset_import)
+    empty.functions.extend(proto.functions)
+    empty.graph.name = name
+    return empty
 
 
 def add_flags(graph: onnx.GraphProto, name: str, count: int) -> list[str]:
@@ -72,20 +72,23 @@ def with_hard_swish(proto: onnx.ModelProto) -> onnx.ModelProto:
     its opset has none. The copy answers the same, and OpenVINO is fast on it without runtimes/openvino_fusions.py."""
     if declared_opset(proto) < _HARD_SWISH_OPSET:
         return proto
-    result = deepcopy(proto)
-    nodes = result.graph.node
-    read = Counter([name for node in nodes for name in node_inputs(node)] + [each.name for each in result.graph.output])
-    hard = {node.output[0]: node for node in nodes if node.op_type == "HardSigmoid" and read[node.output[0]] == 1}
+    rewritten = deepcopy(proto)
+    nodes = rewritten.graph.node
+    read_counts = Counter(name for node in nodes for name in node_inputs(node))
+    read_counts.update(output.name for output in rewritten.graph.output)
+    hard = {
+        node.output[0]: node for node in nodes if node.op_type == "HardSigmoid" and read_counts[node.output[0]] == 1
+    }
     for node in [node for node in nodes if node.op_type == "Mul"]:
         for gate, value in (node.input, [*node.input][::-1]):
             if gate in hard and hard[gate].input[0] == value and _hard_swish(hard[gate]):
                 nodes.remove(hard[gate])
                 node.op_type, node.input[:] = "HardSwish", [value]
                 break
-    return result
+    return rewritten
 
 
 def _hard_swish(node: onnx.NodeProto) -> bool:
     """Whether a HardSigmoid is that of HardSwish."""
-    given = {each.name: each.f for each in node.attribute}
-    return all(abs(given.get(name, 0.0) - value) < 1e-6 for name, value in _SLOPE.items())
+    attributes = {attribute.name: attribute.f for attribute in node.attribute}
+    return all(abs(attributes.get(name, 0.0) - value) < 1e-6 for name, value in _SLOPE.items())

@@ -13,8 +13,8 @@ def element_types(proto: onnx.ModelProto) -> dict[str, int]:
     inferred = proto
     with contextlib.suppress(Exception):  # bare RuntimeErrors from C++
         inferred = shape_inference.infer_shapes(proto)
-    found = {}
+    type_of = {}
     for graph in graphs(inferred.graph):
         for value in (*graph.input, *graph.value_info, *graph.output):
-            found[value.name] = value.type.tensor_type.elem_type
-    return found
+            type_of[value.name] = value.type.tensor_type.elem_type
+    return type_of

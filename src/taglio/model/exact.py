@@ -58,12 +58,12 @@ def with_exact_sums(proto: onnx.ModelProto, *, fused: bool = False) -> onnx.Mode
     """
     if not _products(proto, fused=fused):
         return proto
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    types = element_types(made)
-    for graph in graphs(made.graph):
-        _rewrite(graph, _Known(made.graph, graph, types), fused)
-    return made
+    rewritten = onnx.ModelProto()
+    rewritten.CopyFrom(proto)
+    types = element_types(rewritten)
+    for graph in graphs(rewritten.graph):
+        _rewrite(graph, _Scope(rewritten.graph, graph, types), fused)
+    return rewritten
 
 
 def saturating_products(proto: onnx.ModelProto) -> str:
@@ -77,11 +77,11 @@ def _products(proto: onnx.ModelProto, *, fused: bool) -> list[onnx.NodeProto]:
     if not any(node.op_type in kinds for graph in graphs(proto.graph) for node in graph.node):
         return []
     types = element_types(proto)
-    known = (_Known(proto.graph, graph, types) for graph in graphs(proto.graph))
-    return [product for each in known for *_, product in each.saturating(fused=fused)]
+    scopes = (_Scope(proto.graph, graph, types) for graph in graphs(proto.graph))
+    return [product for scope in scopes for *_, product in scope.saturating(fused=fused)]
 
 
-class _Known:
+class _Scope:
     """The constants that a graph reads, its own and those of the whole model's graph, and the types of tensors."""
 
     def __init__(self, outer: onnx.GraphProto, graph: onnx.GraphProto, types: Mapping[str, int]) -> None:
@@ -128,34 +128,34 @@ def _as_int16(tensor: TensorProto) -> np.ndarray:
     return np.asarray(weights.values(tensor), np.int16)
 
 
-def _rewrite(graph: onnx.GraphProto, known: _Known, fused: bool) -> None:
+def _rewrite(graph: onnx.GraphProto, scope: _Scope, fused: bool) -> None:
     """Make the weights of `graph` that may saturate u8, in place."""
-    readers = {(id(node), place.values): (node, place) for node, place, _ in known.saturating(fused=fused)}
-    made: dict[str, str] = {}
+    readers = {(id(node), place.values): (node, place) for node, place, _ in scope.saturating(fused=fused)}
+    shifted_name: dict[str, str] = {}
     computed: dict[str, list[onnx.NodeProto]] = {}
 
     def shifted(name: str) -> str:
-        if name in made:
-            return made[name]
-        made[name] = f"{name}:u8"
-        if name in known.constants:
-            values = (_as_int16(known.constants[name]) + _SHIFT).astype(np.uint8)
-            graph.initializer.append(numpy_helper.from_array(values, made[name]))
+        if name in shifted_name:
+            return shifted_name[name]
+        shifted_name[name] = f"{name}:u8"
+        if name in scope.constants:
+            values = (_as_int16(scope.constants[name]) + _SHIFT).astype(np.uint8)
+            graph.initializer.append(numpy_helper.from_array(values, shifted_name[name]))
         else:
             graph.initializer.append(numpy_helper.from_array(np.array(_SHIFT, np.int32), f"{name}:u8:shift"))
             computed[name] = [
                 helper.make_node("Cast", [name], [f"{name}:u8:from"], to=TensorProto.INT32),
                 helper.make_node("Add", [f"{name}:u8:from", f"{name}:u8:shift"], [f"{name}:u8:sum"]),
-                helper.make_node("Cast", [f"{name}:u8:sum"], [made[name]], to=TensorProto.UINT8),
+                helper.make_node("Cast", [f"{name}:u8:sum"], [shifted_name[name]], to=TensorProto.UINT8),
             ]
-        return made[name]
+        return shifted_name[name]
 
     for node, place in readers.values():
         node.input.extend([""] * (place.zero + 1 - len(node.input)))
         if node.input[place.zero]:
             node.input[place.zero] = shifted(node.input[place.zero])
         else:
-            scale = known.constants.get(node.input[place.scale]) if place.scale is not None else None
+            scale = scope.constants.get(node.input[place.scale]) if place.scale is not None else None
             middle = np.full([] if scale is None else [*scale.dims], _SHIFT, np.uint8)
             node.input[place.zero] = f"{node.output[0]}:u8:{place.zero}"
             graph.initializer.append(numpy_helper.from_array(middle, node.input[place.zero]))

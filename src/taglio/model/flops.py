@@ -46,8 +46,8 @@ def operator_flops(node: onnx.NodeProto, shapes: Shapes) -> int:
         case "Attention" | "MultiHeadAttention" | "GroupQueryAttention":
             return _attention(node, shapes, size)
         case "Gemm":
-            left = shapes.get(node.input[0], (0, 0))
-            inner = left[0] if integer(node, "transA") else left[1]
+            left_shape = shapes.get(node.input[0], (0, 0))
+            inner = left_shape[0] if integer(node, "transA") else left_shape[1]
             return size * (2 * inner + _has_bias(node))
         case "LSTM" | "GRU" | "RNN":  # both matrices at every step; elementwise work in the gates is not counted
             weights = sum(prod(shapes.get(name, ())) for name in node.input[1:3] if shapes.get(name))

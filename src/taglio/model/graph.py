@@ -146,7 +146,7 @@ class Graph:
     """Blocks in execution order and the tensors between them.
 
     `states` are pairs (output, input): outputs that are inputs of the next step. One block reads and writes each.
-    Without slots, so that what searches ask for thousands of times is derived once.
+    It has no slots, so that cached properties can derive once what searches read thousands of times.
     """
 
     model_sha256: str
@@ -178,7 +178,7 @@ class Graph:
     def flows(self) -> tuple[Flow, ...]:
         """The flows, in the order of their first tensor. Movement blocks belong to the flow they move."""
         blocks, tensors = self._by_name, self._tensors
-        result = []
+        flows = []
         for tensor in self.tensors:
             producer = tensor.producer
             if producer is not None and blocks[producer].carries:
@@ -194,8 +194,8 @@ class Graph:
                         members += [output for output in block.outputs if output in tensors]
                     else:
                         readers.append((name, consumer))
-            result.append(Flow(tensor.name, producer, tuple(members), tuple(moves), tuple(readers)))
-        return tuple(result)
+            flows.append(Flow(tensor.name, producer, tuple(members), tuple(moves), tuple(readers)))
+        return tuple(flows)
 
     def without_int8(self, refusals: Mapping[str, str]) -> "Graph":
         """The same graph, with the blocks in `refusals` (name -> reason) refused their int8 form."""
@@ -209,23 +209,24 @@ class Graph:
             return self
         tensors = self.tensor_map()
         presents, pasts = {present for present, _ in self.states}, {past for _, past in self.states}
-        held: dict[str | None, int] = {}
+        state_bytes_of: dict[str | None, int] = {}
         for present, past in self.states:
             size = tensors[present].float_bytes
             grown = steps * (size - tensors[past].float_bytes)
-            held[tensors[present].producer] = held.get(tensors[present].producer, 0) + max(size, grown)
+            keeper = tensors[present].producer
+            state_bytes_of[keeper] = state_bytes_of.get(keeper, 0) + max(size, grown)
         blocks = tuple(
             replace(
-                each,
-                inputs=tuple(name for name in each.inputs if name not in pasts),
-                state_bytes=held.get(each.name, 0),
+                block,
+                inputs=tuple(name for name in block.inputs if name not in pasts),
+                state_bytes=state_bytes_of.get(block.name, 0),
             )
-            for each in self.blocks
+            for block in self.blocks
         )
         return replace(
             self,
             blocks=blocks,
-            tensors=tuple(each for each in self.tensors if each.name not in pasts),
+            tensors=tuple(tensor for tensor in self.tensors if tensor.name not in pasts),
             inputs=tuple(name for name in self.inputs if name not in pasts),
             outputs=tuple(name for name in self.outputs if name not in presents),
             states=(),
@@ -260,12 +261,12 @@ def build(model: Model, observed: Observed | None = None, states: tuple[tuple[st
     if (apart := not_tensors(proto)) or states:
         reads = [[name for node in group for name in node_inputs(node)] for group in groups]
         groups = _in_order(joined(groups, reads, apart, states))
-    reasons, kept = why_float(model.proto), {name for pair in states for name in pair}
+    reasons, state_tensors = why_float(model.proto), {name for pair in states for name in pair}
     blocks = []
     for group in groups:
         block = operators.block(group)
         why = model.no_int8 or next((reasons[node.name] for node in group if node.name in reasons), "")
-        why = _KEEPS if kept & {*block.inputs, *block.outputs} else why
+        why = _KEEPS if state_tensors & {*block.inputs, *block.outputs} else why
         if why:
             block = replace(block, refusal=why, recurrent=False)
         if why == _KEEPS:
@@ -276,9 +277,9 @@ def build(model: Model, observed: Observed | None = None, states: tuple[tuple[st
     owner = {node.name: block.name for block, group in zip(blocks, groups, strict=True) for node in group}
     produced = {name: owner[node.name] for node in proto.node for name in node.output}
     inputs = tuple(spec.name for spec in model.inputs)
-    wanted = [name for block in blocks for name in block.inputs] + [name for block in blocks for name in block.outputs]
+    names = [name for block in blocks for name in block.inputs] + [name for block in blocks for name in block.outputs]
     tensors = []
-    for name in dict.fromkeys([*inputs, *wanted, *model.outputs]):
+    for name in dict.fromkeys([*inputs, *names, *model.outputs]):
         users = [owner[node.name] for node in operators.consumers.get(name, ())]
         outside = tuple(dict.fromkeys(user for user in users if user != produced.get(name)))
         dtype = onnx.helper.tensor_dtype_to_np_dtype(operators.types.get(name, _FLOAT))
@@ -340,7 +341,7 @@ class _Operators:
             self.shapes[name] = seen.shape
             self.types[name] = onnx.helper.np_dtype_to_tensor_dtype(dtype_of(seen.dtype))
         self.initializers = {tensor.name for tensor in graph.initializer}
-        self.fixed = {each.name: bytes_of([each]) for each in graph.initializer if each.data_type != _FLOAT}
+        self.fixed = {tensor.name: bytes_of([tensor]) for tensor in graph.initializer if tensor.data_type != _FLOAT}
         self.biases = {tensor.name for tensor in graph.initializer if all(size == 1 for size in tensor.dims[:-1])}
         self.consumers = readers(graph.node)
 
@@ -362,8 +363,8 @@ class _Operators:
         while tensor not in self.outputs:
             users = self.consumers.get(tensor, [])
             if len(users) == 1 and users[0].op_type == "Add" and anchor.op_type == "MatMul" and not tail:
-                other = [name for name in users[0].input if name != tensor]
-                if not other or other[0] not in self.biases:
+                addends = [name for name in users[0].input if name != tensor]
+                if not addends or addends[0] not in self.biases:
                     break
                 tail.append(users[0])
             elif len(users) == 1 and users[0].op_type in ACTIVATIONS and len(users[0].output) == 1:
@@ -376,8 +377,8 @@ class _Operators:
     def _relu(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """The Relu behind a sum: int8 clips at zero while it quantises, so it needs no kernel of its own."""
         users = self.consumers.get(node.output[0], []) if node.op_type == "Add" else []
-        alone = len(users) == 1 and users[0].op_type == "Relu" and node.output[0] not in self.outputs
-        return users if alone else []
+        only_relu = len(users) == 1 and users[0].op_type == "Relu" and node.output[0] not in self.outputs
+        return users if only_relu else []
 
     def _gate(self, tensor: str, users: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
         gates = [user for user in users if user.op_type in GATES]

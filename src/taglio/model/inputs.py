@@ -47,7 +47,7 @@ def fix_shapes(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, tuple[in
 
 def free_dimensions(proto: onnx.ModelProto, names: Collection[str]) -> None:
     """Remove the `names` of dynamic dimensions, in place, also from outputs; inferred shapes, which may rest on equal
-    names, go."""
+    names, are removed."""
     for value in (*proto.graph.input, *proto.graph.output):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in names:
@@ -74,28 +74,28 @@ def spec_of(value: onnx.ValueInfoProto) -> InputSpec:
         )
     if tensor.elem_type == onnx.TensorProto.STRING:
         return InputSpec(value.name, dims, TEXT)
-    known = tensor.elem_type != onnx.TensorProto.UNDEFINED
-    return InputSpec(value.name, dims, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name if known else "")
+    is_typed = tensor.elem_type != onnx.TensorProto.UNDEFINED
+    return InputSpec(value.name, dims, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name if is_typed else "")
 
 
-def keep_interface(original: onnx.ModelProto, made: onnx.ModelProto) -> None:
-    """Give the inputs and outputs of `made` the types and dimensions that `original` declares under the same names.
+def keep_interface(original: onnx.ModelProto, rewritten: onnx.ModelProto) -> None:
+    """Give inputs and outputs of `rewritten` the types and dimensions that `original` declares under the same names.
 
     If the original declares no shape for an output, sizes inferred since then stay; invented dimension names go.
     """
-    for old, new in ((original.graph.input, made.graph.input), (original.graph.output, made.graph.output)):
+    for old, new in ((original.graph.input, rewritten.graph.input), (original.graph.output, rewritten.graph.output)):
         declared = {value.name: value for value in old}
         for value in new:
-            known = declared.get(value.name)
-            if known is None or not known.type.WhichOneof("value"):
+            original_value = declared.get(value.name)
+            if original_value is None or not original_value.type.WhichOneof("value"):
                 continue
-            tensor = known.type.tensor_type
-            if known.type.HasField("tensor_type") and not tensor.HasField("shape"):
+            tensor = original_value.type.tensor_type
+            if original_value.type.HasField("tensor_type") and not tensor.HasField("shape"):
                 for dim in value.type.tensor_type.shape.dim:
                     if not dim.HasField("dim_value"):
                         dim.Clear()
                 continue
-            value.type.CopyFrom(known.type)
+            value.type.CopyFrom(original_value.type)
 
 
 def random_feed(inputs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
@@ -118,9 +118,9 @@ def random_feeds(inputs: Sequence[InputSpec]) -> list[dict[str, np.ndarray]]:
     """One random feed if only the batch is dynamic, or first dimensions of any name, as exporters of Keras models write
     the batch of several inputs; otherwise none."""
     batch = batch_symbol(inputs)
-    known = all(
+    is_sized = all(
         spec.shape is not None
         and all(isinstance(dim, int) or dim == batch or not axis for axis, dim in enumerate(spec.shape))
         for spec in inputs
     )
-    return [random_feed(inputs, seed=0)] if known else []
+    return [random_feed(inputs, seed=0)] if is_sized else []

@@ -92,8 +92,8 @@ def load(
     name = path.stem if isinstance(source, Path) else proto.graph.name or path.stem
     opset, refusal = declared_opset(simple), no_int8(simple)
     remarks += [reference.random] if reference.random else []
-    found = (refusal, store, tuple(remarks), reference.run_s, bool(reference.random))
-    return Model(name, written.digest.hexdigest(), opset, inputs, outputs, simple, *found)
+    details = (refusal, store, tuple(remarks), reference.run_s, bool(reference.random))
+    return Model(name, written.digest.hexdigest(), opset, inputs, outputs, simple, *details)
 
 
 def _sizes(feed: Feed) -> dict[str, tuple[int, ...]]:
@@ -103,8 +103,8 @@ def _sizes(feed: Feed) -> dict[str, tuple[int, ...]]:
 def _simplified(
     path: Path, proto: onnx.ModelProto, feeds: Sequence[Feed], from_user: bool, store: weights.Store | None
 ) -> tuple[onnx.ModelProto, Reference]:
-    """The first that answers as `proto` does of: simplified at an opset with int8 forms, simplified, unchanged. And
-    the answers of `proto`."""
+    """The first of these that answers as `proto` does: simplified at an opset with int8 forms, simplified, unchanged.
+    Also the answers of `proto`."""
     plannable = with_zero_points(proto)
     try:
         session, basic = simplify(path, plannable, store)

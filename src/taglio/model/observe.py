@@ -50,21 +50,21 @@ def observe(model: Model, feed: Feed, label: str) -> dict[str, Seen]:
     typed = [name for name in written if name in types and name not in inferred and _has_shape(types[name])]
     open_ = [name for name in written if name not in types]  # only ONNX Runtime knows whether these are tensors
     added = [helper.make_node("Shape", [name], [_PREFIX + name], name=_PREFIX + name) for name in typed]
-    wanted = [*(node.name for node in added), *open_]
+    output_names = [*(node.name for node in added), *open_]
     values: list[np.ndarray] = []
-    if wanted:
-        proto = with_operators(model.proto, added, wanted)
+    if output_names:
+        proto = with_operators(model.proto, added, output_names)
         if not declared_opset(proto):
             proto.opset_import.append(helper.make_opsetid("", 13))
         session = open_session(proto, _PLAIN, label=model.name)
-        values = run_session(session, wanted, feed, label)
-    found = {name: _of_array(value) for name, value in feed.items()}
-    found |= {name: _declared(inferred[name], types[name]) for name in written if name in inferred and name in types}
-    found |= {name: _declared(shape, types[name]) for name, shape in zip(typed, values, strict=False)}
+        values = run_session(session, output_names, feed, label)
+    seen = {name: _of_array(value) for name, value in feed.items()}
+    seen |= {name: _declared(inferred[name], types[name]) for name in written if name in inferred and name in types}
+    seen |= {name: _declared(shape, types[name]) for name, shape in zip(typed, values, strict=False)}
     for name, value in zip(open_, values[len(typed) :], strict=True):
         if isinstance(value, np.ndarray):
-            found[name] = _of_array(value)
-    return found
+            seen[name] = _of_array(value)
+    return seen
 
 
 def _of_array(value: np.ndarray) -> Seen:
@@ -108,8 +108,8 @@ def _inferred(model: Model, feed: Feed) -> dict[str, Seen] | None:
     written = [name for node in proto.graph.node for name in node.output if name]
     if not all(name in shapes and name in types for name in written):
         return None
-    found = {name: _of_array(value) for name, value in feed.items()}
-    return found | {name: _declared(shapes[name], types[name]) for name in written if _has_shape(types[name])}
+    seen = {name: _of_array(value) for name, value in feed.items()}
+    return seen | {name: _declared(shapes[name], types[name]) for name in written if _has_shape(types[name])}
 
 
 def _has_shape(kind: int) -> bool:
@@ -137,9 +137,9 @@ def tensor_shapes(proto: onnx.ModelProto, dynamic: int | None = None) -> dict[st
     for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):
         dims = value.type.tensor_type.shape.dim
         sizes = [dim.dim_value if dim.HasField("dim_value") else dynamic for dim in dims]
-        known = [size for size in sizes if size is not None and size >= 0]
-        if value.type.tensor_type.HasField("shape") and len(known) == len(sizes):
-            shapes[value.name] = tuple(known)
+        static = [size for size in sizes if size is not None and size >= 0]
+        if value.type.tensor_type.HasField("shape") and len(static) == len(sizes):
+            shapes[value.name] = tuple(static)
     return shapes
 
 
@@ -148,10 +148,10 @@ def tensor_values(
 ) -> Iterator[dict[str, np.ndarray]]:
     """The values of inputs and other tensors of the float model, by name, feed by feed. Raises BadData, naming
     `label`, for a feed that the model cannot run."""
-    given = {spec.name for spec in model.inputs}
-    inside = [name for name in names if name not in given]
+    inputs = {spec.name for spec in model.inputs}
+    inside = [name for name in names if name not in inputs]
     # Without names ONNX Runtime would compute all outputs.
     session = open_session(with_outputs(model.proto, inside), _PLAIN, label=model.name) if inside else None
     for feed in feeds:
-        found = run_session(session, inside, feed, label) if session else []
-        yield {name: feed[name] for name in names if name in given} | dict(zip(inside, found, strict=True))
+        values = run_session(session, inside, feed, label) if session else []
+        yield {name: feed[name] for name in names if name in inputs} | dict(zip(inside, values, strict=True))

@@ -20,7 +20,7 @@ from taglio.scratch import scratch
 MINIMUM_OPSET = 13
 TARGET_OPSET = 17
 STANDARD = ("", "ai.onnx")
-# Resize of an older opset, and Upsample, take pixels by their corners; newer ones by their centres unless told.
+# Before this opset, Resize and Upsample map pixels without a half-pixel shift; since then Resize has one by default.
 _RESIZE_CHANGED = 11
 # onnx's converter takes under 2 s for 1,000 operators; on damaged files it can loop or crash the process.
 _CONVERSION_LIMIT_S = 40.0
@@ -32,7 +32,7 @@ _CONVERT = (
 
 def declared_opset(proto: onnx.ModelProto) -> int:
     """The opset of the standard operators; 0 if the model imports none."""
-    return max((entry.version for entry in proto.opset_import if entry.domain in STANDARD), default=0)
+    return max((imported.version for imported in proto.opset_import if imported.domain in STANDARD), default=0)
 
 
 def with_quantizable_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -50,9 +50,9 @@ def with_quantizable_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
         return (_raised(proto) or proto) if _computes(proto) else proto
     if opset > newest_quantizable(opset) and _unchanged_since(proto, newest_quantizable(opset), opset):
         lowered = deepcopy(proto)
-        for entry in lowered.opset_import:
-            if entry.domain in STANDARD:
-                entry.version = newest_quantizable(opset)
+        for imported in lowered.opset_import:
+            if imported.domain in STANDARD:
+                imported.version = newest_quantizable(opset)
         return lowered
     return proto
 
@@ -130,10 +130,10 @@ def _raised(proto: onnx.ModelProto) -> onnx.ModelProto | None:
             return None
     if declared_opset(proto) < _RESIZE_CHANGED:
         _keep_corners(raised)
-    apart = {each.name: each for each in proto.graph.initializer if weights.in_file(each)}
+    in_files = {stored.name: stored for stored in proto.graph.initializer if weights.in_file(stored)}
     for tensor in raised.graph.initializer:  # onnx's converter loses references to files
-        if tensor.name in apart:
-            tensor.CopyFrom(apart[tensor.name])
+        if tensor.name in in_files:
+            tensor.CopyFrom(in_files[tensor.name])
     return raised
 
 
@@ -141,5 +141,5 @@ def _keep_corners(raised: onnx.ModelProto) -> None:
     """Make each Resize take pixels as it did before opset 11, in place: onnx's converter does not say how."""
     old = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     for node in (node for graph in graphs(raised.graph) for node in graph.node if node.op_type == "Resize"):
-        known = {each.name for each in node.attribute}
-        node.attribute.extend(helper.make_attribute(name, mode) for name, mode in old.items() if name not in known)
+        set_names = {attribute.name for attribute in node.attribute}
+        node.attribute.extend(helper.make_attribute(name, mode) for name, mode in old.items() if name not in set_names)

@@ -28,10 +28,10 @@ def pixel_scaling(graph: onnx.GraphProto, name: str) -> str:
 
 def _scaling(node: onnx.NodeProto, name: str, constants: dict[str, onnx.TensorProto]) -> str:
     batch_norm = node.op_type == "BatchNormalization"
-    others = [node.input[3]] if batch_norm else [other for other in node.input if other != name]
-    if len(others) != 1 or others[0] not in constants:
+    factors = [node.input[3]] if batch_norm else [factor for factor in node.input if factor != name]
+    if len(factors) != 1 or factors[0] not in constants:
         return ""
-    values = np.abs(np.asarray(weights.values(constants[others[0]]), np.float64))
+    values = np.abs(np.asarray(weights.values(constants[factors[0]]), np.float64))
     if not values.size or not values.max() > 0.0:
         return ""
     largest = float(values.max())

@@ -53,7 +53,7 @@ def quantized_operators(proto: onnx.ModelProto) -> dict[str, int]:
 
 
 def already_quantized(proto: onnx.ModelProto, requantized: bool = False) -> tuple[str, ...]:
-    """A line on what figures mean for a model that is quantised already, if it is, or still is after `to_float`."""
+    """A line on what figures mean if the model is quantised already, or still is after `to_float`; else none."""
     if not (counts := quantized_operators(proto)):
         return ()
     if requantized:
@@ -74,15 +74,15 @@ def kept_nodes(proto: onnx.ModelProto) -> frozenset[str]:
     """
     nodes = list(proto.graph.node)
     producer, users = writers(nodes), readers(nodes)
-    kept = {node.name for node in nodes if is_quantized(node.op_type)}
+    kept_names = {node.name for node in nodes if is_quantized(node.op_type)}
 
     def behind(node: onnx.NodeProto, through: Collection[str]) -> None:
         waiting = [node]
         while waiting:
             for user in (user for name in waiting.pop().output for user in users.get(name, ())):
-                if user.name not in kept and user.op_type in through:
+                if user.name not in kept_names and user.op_type in through:
                     waiting.append(user)
-                kept.add(user.name)
+                kept_names.add(user.name)
 
     for node in nodes:
         if node.op_type in ("DequantizeLinear", "DynamicQuantizeLinear"):
@@ -91,10 +91,10 @@ def kept_nodes(proto: onnx.ModelProto) -> frozenset[str]:
             behind(node, _SCALING)
         elif node.op_type == "QuantizeLinear":
             source = producer.get(node.input[0])
-            while source is not None and source.name not in kept:
-                kept.add(source.name)
+            while source is not None and source.name not in kept_names:
+                kept_names.add(source.name)
                 source = producer.get(source.input[0]) if source.op_type in _CARRIERS and source.input else None
-    return frozenset(kept)
+    return frozenset(kept_names)
 
 
 def why_float(proto: onnx.ModelProto) -> dict[str, str]:
@@ -105,15 +105,15 @@ def why_float(proto: onnx.ModelProto) -> dict[str, str]:
         for tensor in proto.graph.initializer
         if tensor.data_type == TensorProto.FLOAT and not np.isfinite(weights.values(tensor)).all()
     }
-    kept = kept_nodes(proto)
+    kept_names = kept_nodes(proto)
     reasons = {}
     for node in proto.graph.node:
         if is_quantized(node.op_type):
             reasons[node.name] = "already quantised"
-        elif node.name in kept:
+        elif node.name in kept_names:
             reasons[node.name] = "next to an operator that is already quantised"
-        elif held := infinite.intersection(node.input):
-            reasons[node.name] = f"its constant {min(held)} holds infinity or NaN"
+        elif infinite_inputs := infinite.intersection(node.input):
+            reasons[node.name] = f"its constant {min(infinite_inputs)} holds infinity or NaN"
     return reasons
 
 
@@ -127,7 +127,7 @@ def fold_weights(proto: onnx.ModelProto, store: weights.Store | None = None) -> 
     """
     constants = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     dequantized = {node.output[0] for node in proto.graph.node if node.op_type == "DequantizeLinear"}
-    chosen = [
+    folded = [
         node
         for node in proto.graph.node
         if node.op_type in ("DequantizeLinear", "Cast")
@@ -135,11 +135,11 @@ def fold_weights(proto: onnx.ModelProto, store: weights.Store | None = None) -> 
         and constants[node.input[0]] in (*_WIDE, TensorProto.FLOAT16)
         and not integer(node, "block_size")
     ]
-    constant = {node.output[0] for node in chosen}
+    constant = {node.output[0] for node in folded}
     for node in proto.graph.node:
         if any(name in dequantized and name not in constant for name in node.input):
-            chosen = [each for each in chosen if each.output[0] not in node.input]
-    return _fold(proto, chosen, store)
+            folded = [source for source in folded if source.output[0] not in node.input]
+    return _fold(proto, folded, store)
 
 
 def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], store: weights.Store | None) -> bool:
@@ -149,25 +149,24 @@ def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], store: weights.St
     """
     if not nodes:
         return False
-    made = []
-    for several in [nodes] if store is None else [[node] for node in nodes]:
-        names = [node.output[0] for node in several]
-        for name, value in zip(names, _computed(proto, several, names), strict=True):
-            made.append(weights.constant(value, name, store))
-    done = {node.name for node in nodes}
-    left = [node for node in proto.graph.node if node.name not in done]
+    constants = []
+    for group in [nodes] if store is None else [[node] for node in nodes]:
+        names = [node.output[0] for node in group]
+        for name, value in zip(names, _computed(proto, group, names), strict=True):
+            constants.append(weights.constant(value, name, store))
+    replaced = {node.name for node in nodes}
+    remaining = [node for node in proto.graph.node if node.name not in replaced]
     del proto.graph.node[:]
-    proto.graph.node.extend(left)
-    proto.graph.initializer.extend(made)
+    proto.graph.node.extend(remaining)
+    proto.graph.initializer.extend(constants)
     drop_unused_initializers(proto.graph)
     return True
 
 
 def _computed(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], names: list[str]) -> list[np.ndarray]:
-    read = {name for node in nodes for name in node.input}
-    graph = helper.make_graph(
-        nodes, "constants", [], [], [each for each in proto.graph.initializer if each.name in read]
-    )
+    read_names = {name for node in nodes for name in node.input}
+    constants = [tensor for tensor in proto.graph.initializer if tensor.name in read_names]
+    graph = helper.make_graph(nodes, "constants", [], [], constants)
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     part = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
     values: list[np.ndarray] = open_session(part, SessionOptions(1, Optimization.NONE), label="its constants").run(
@@ -185,26 +184,26 @@ def to_float(proto: onnx.ModelProto, store: weights.Store | None = None) -> onnx
        constant.
     4. A pair on an activation is removed. If its zero point is an end of its type, a Clip replaces it: that is how
        quantisers fold away a Relu or Clip before the pair.
-    5. So in subgraphs, but for values that they exchange quantised with the graph around them.
+    5. The same holds in subgraphs, except for quantised values that they exchange with the graph around them.
 
     Operators without a known float equivalent stay.
     """
-    made = deepcopy(proto)
-    del made.graph.value_info[:]
-    for node in made.graph.node:
+    float_proto = deepcopy(proto)
+    del float_proto.graph.value_info[:]
+    for node in float_proto.graph.node:
         for body in bodies(node):
-            _body_to_float(body, made, store)
-    nodes = [each for node in made.graph.node for each in _float_twin(node, made)]
-    nodes = _blockwise_to_float(_dynamic_to_float(nodes, made, store), made, store)
-    nodes = _dequantized_first(nodes, made.graph.initializer)
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    _name(made.graph.node)
-    constants = {tensor.name for tensor in made.graph.initializer}
-    dequantize = [node for node in made.graph.node if node.op_type == "DequantizeLinear"]
-    _fold(made, [node for node in dequantize if all(name in constants for name in node.input if name)], store)
-    _drop_pairs(made)
-    return made
+            _body_to_float(body, float_proto, store)
+    nodes = [float_node for node in float_proto.graph.node for float_node in _float_twin(node, float_proto)]
+    nodes = _blockwise_to_float(_dynamic_to_float(nodes, float_proto, store), float_proto, store)
+    nodes = _dequantized_first(nodes, float_proto.graph.initializer)
+    del float_proto.graph.node[:]
+    float_proto.graph.node.extend(nodes)
+    _name(float_proto.graph.node)
+    constants = {tensor.name for tensor in float_proto.graph.initializer}
+    dequantize = [node for node in float_proto.graph.node if node.op_type == "DequantizeLinear"]
+    _fold(float_proto, [node for node in dequantize if all(name in constants for name in node.input if name)], store)
+    _drop_pairs(float_proto)
+    return float_proto
 
 
 def _body_to_float(body: onnx.GraphProto, outer: onnx.ModelProto, store: weights.Store | None) -> None:
@@ -212,61 +211,61 @@ def _body_to_float(body: onnx.GraphProto, outer: onnx.ModelProto, store: weights
     part = onnx.ModelProto(ir_version=outer.ir_version, opset_import=outer.opset_import, graph=body)
     if not quantized_operators(part):
         return
-    own = {each.name for each in body.initializer}
-    read = {name for node in body.node for name in node_inputs(node)} - own
-    shared = [each for each in outer.graph.initializer if each.name in read]
+    own = {tensor.name for tensor in body.initializer}
+    read_names = {name for node in body.node for name in node_inputs(node)} - own
+    shared = [tensor for tensor in outer.graph.initializer if tensor.name in read_names]
     part.graph.initializer.extend(shared)
-    made = to_float(part, store).graph
-    kept = [each for each in made.initializer if each.name not in {other.name for other in shared}]
-    made.ClearField("initializer")
-    made.initializer.extend(kept)
-    body.CopyFrom(made)
+    float_body = to_float(part, store).graph
+    shared_names = {tensor.name for tensor in shared}
+    own_constants = [tensor for tensor in float_body.initializer if tensor.name not in shared_names]
+    float_body.ClearField("initializer")
+    float_body.initializer.extend(own_constants)
+    body.CopyFrom(float_body)
 
 
 def _name(nodes: Collection[onnx.NodeProto]) -> None:
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for index, node in enumerate(nodes):
-        if not node.name or node.name in taken:
+        if not node.name or node.name in used_names:
             node.name = f"{node.op_type}:{node.output[0]}:{index}"
-        taken.add(node.name)
+        used_names.add(node.name)
 
 
 def _float_twin(node: onnx.NodeProto, proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """`node` itself, or DequantizeLinear, the float operator and QuantizeLinear for a QLinear operator."""
-    kind, out, given = node.op_type, node.output[0], list(node.input)
+    kind, out, inputs = node.op_type, node.output[0], list(node.input)
     if kind == "QLinearConcat":
-        reads, (scale, zero), given = (len(given) - 2) // 3, given[:2], given[2:]
+        reads, (scale, zero), inputs = (len(inputs) - 2) // 3, inputs[:2], inputs[2:]
     elif kind in _TWINS and not integer(node, "channels_last"):
         reads = _TWINS[kind]
         if kind == "QGemm":  # its bias comes before the output's scale, which it may lack: then it writes float
-            bias, *ends = (*given[6:], "", "", "")[:3]
-            given = [*given[:6], *ends, bias]
-        scale, zero = (*given[3 * reads : 3 * reads + 2], "")[:2]
+            bias, *ends = (*inputs[6:], "", "", "")[:3]
+            inputs = [*inputs[:6], *ends, bias]
+        scale, zero = (*inputs[3 * reads : 3 * reads + 2], "")[:2]
     else:
         yield node
         return
     dims = {tensor.name: len(tensor.dims) for tensor in proto.graph.initializer}
     floats = []
     for index in range(reads):
-        stored, *parameters = given[3 * index : 3 * index + 3]
+        stored, *parameters = inputs[3 * index : 3 * index + 3]
         pair = helper.make_node(
-            "DequantizeLinear", [stored, *(each for each in parameters if each)], [f"{out}:float:{index}"]
+            "DequantizeLinear", [stored, *(name for name in parameters if name)], [f"{out}:float:{index}"]
         )
         if index == 1 and dims.get(parameters[0], 0):  # a scale per channel of the weights
             first = kind == "QLinearConv" or (kind == "QGemm" and integer(node, "transB"))
             pair.attribute.append(helper.make_attribute("axis", 0 if first else dims[stored] - 1))
         floats.append(pair.output[0])
         yield pair
-    if (
-        kind in ("QLinearConv", "QGemm") and len(given) > 8 and given[8]
-    ):  # int32, with scale = input scale × weight scale
-        yield helper.make_node("Mul", [given[1], given[4]], [f"{out}:bias:scale"])
-        yield helper.make_node("Cast", [given[8]], [f"{out}:bias:cast"], to=TensorProto.FLOAT)
+    if kind in ("QLinearConv", "QGemm") and len(inputs) > 8 and inputs[8]:
+        # A bias is int32, with scale = input scale × weight scale.
+        yield helper.make_node("Mul", [inputs[1], inputs[4]], [f"{out}:bias:scale"])
+        yield helper.make_node("Cast", [inputs[8]], [f"{out}:bias:cast"], to=TensorProto.FLOAT)
         yield helper.make_node("Mul", [f"{out}:bias:cast", f"{out}:bias:scale"], [f"{out}:bias"])
         floats.append(f"{out}:bias")
     kind = "Gemm" if kind == "QGemm" else kind.removeprefix("QLinear")
     twin = helper.make_node(kind, floats, [f"{out}:float" if scale else out], name=node.name)
-    twin.attribute.extend(each for each in node.attribute if each.name not in ("channels_last", "opset"))
+    twin.attribute.extend(attribute for attribute in node.attribute if attribute.name not in ("channels_last", "opset"))
     yield twin
     if scale:
         yield helper.make_node("QuantizeLinear", [f"{out}:float", scale, *([zero] if zero else [])], [out])
@@ -287,13 +286,14 @@ def _dynamic_to_float(
     products = [node for node in nodes if node.op_type in _INTEGER]
     if not products or any(node.input[0] not in dynamic or node.input[1] not in arrays for node in products):
         return nodes
-    scales = {(*each.output[1:], *each.input[1:])[0] for each in (dynamic[node.input[0]] for node in products)}
+    quantizers = [dynamic[node.input[0]] for node in products]
+    scales = {(*quantizer.output[1:], *quantizer.input[1:])[0] for quantizer in quantizers}
     one = numpy_helper.from_array(np.array(1, np.float32), f"{products[0].output[0]}:one")
     proto.graph.initializer.append(one)
-    result = []
+    float_nodes = []
     for node in nodes:
         if scale := next((name for name in node.output if name in scales), ""):
-            result.append(helper.make_node("Identity", [one.name], [scale], name=node.name))
+            float_nodes.append(helper.make_node("Identity", [one.name], [scale], name=node.name))
         elif node.op_type in _INTEGER:
             values = weights.values(arrays[node.input[1]]).astype(np.float32)
             if len(node.input) > 3 and node.input[3]:
@@ -304,31 +304,31 @@ def _dynamic_to_float(
             kind = node.op_type.removesuffix("Integer")
             twin = helper.make_node(kind, [dynamic[node.input[0]].input[0], name], node.output, name=node.name)
             twin.attribute.extend(node.attribute)
-            result.append(twin)
+            float_nodes.append(twin)
         else:
-            result.append(node)
-    return result
+            float_nodes.append(node)
+    return float_nodes
 
 
 def _dequantized_first(nodes: list[onnx.NodeProto], constants: Sequence[TensorProto]) -> list[onnx.NodeProto]:
     """`nodes` where a constant that is moved and then dequantised, with one scale, is dequantised first."""
     dims, producer = {tensor.name: tensor.dims for tensor in constants}, writers(nodes)
-    made: dict[tuple[str, ...], str] = {}
-    result = []
+    constant_of: dict[tuple[str, ...], str] = {}
+    reordered = []
     for node in nodes:
         mover = producer.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
         moves = mover is not None and mover.op_type in _CARRIERS and mover.input[0] in dims
         if mover is None or not moves or prod(dims.get(node.input[1], [0])) != 1:
-            result.append(node)
+            reordered.append(node)
             continue
         key = (mover.input[0], *node.input[1:])
-        if key not in made:
-            made[key] = f"{node.output[0]}:constant"
-            result.append(helper.make_node("DequantizeLinear", key, [made[key]]))
+        if key not in constant_of:
+            constant_of[key] = f"{node.output[0]}:constant"
+            reordered.append(helper.make_node("DequantizeLinear", key, [constant_of[key]]))
         twin = deepcopy(mover)
-        twin.name, twin.input[0], twin.output[:] = node.name, made[key], [node.output[0]]
-        result.append(twin)
-    return result
+        twin.name, twin.input[0], twin.output[:] = node.name, constant_of[key], [node.output[0]]
+        reordered.append(twin)
+    return reordered
 
 
 def _blockwise_to_float(
@@ -337,37 +337,38 @@ def _blockwise_to_float(
     """`nodes` with float operators for those with weights in blocks. ONNX Runtime computes the float weights: it
     multiplies the unit matrix, or gathers all rows."""
     arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
-    result = []
+    float_nodes = []
     for node in nodes:
         kind, moving = _BLOCKWISE.get(node.op_type, ("", 0))
         fixed = [name for index, name in enumerate(node.input) if name and index != moving]
         if not kind or any(name not in arrays for name in fixed):
-            result.append(node)
+            float_nodes.append(node)
             continue
         out, bias = node.output[0], [*node.input[_BIAS:]] if kind == "MatMul" else []
         if kind == "MatMul":
             everything = np.eye(integer(node, "K")).astype(weights.values(arrays[node.input[2]]).dtype)
         else:
             everything = np.asarray(range(arrays[node.input[0]].dims[integer(node, "gather_axis")]))
-        given = numpy_helper.from_array(everything)
-        source = helper.make_node("Constant", [], [f"{out}:everything"], value=given)
-        whole = deepcopy(node)
-        del whole.input[_BIAS:]
-        whole.input[moving] = source.output[0]
-        kept = [each for each in node.attribute if each.name != "accuracy_level"]  # else it rounds the unit matrix
-        del whole.attribute[:]
-        whole.attribute.extend(kept)
-        [value] = _computed(proto, [source, whole], [out])
+        tensor = numpy_helper.from_array(everything)
+        source = helper.make_node("Constant", [], [f"{out}:everything"], value=tensor)
+        unpacker = deepcopy(node)
+        del unpacker.input[_BIAS:]
+        unpacker.input[moving] = source.output[0]
+        # With an accuracy level it would round the unit matrix.
+        attributes = [attribute for attribute in node.attribute if attribute.name != "accuracy_level"]
+        del unpacker.attribute[:]
+        unpacker.attribute.extend(attributes)
+        [value] = _computed(proto, [source, unpacker], [out])
         name = f"{out}:weight"
         proto.graph.initializer.append(weights.constant(value, name, store))
         inputs = [node.input[0], name] if kind == "MatMul" else [name, node.input[1]]
         twin = helper.make_node(kind, inputs, [f"{out}:product" if bias else out], name=node.name)
         if kind == "Gather":
             twin.attribute.append(helper.make_attribute("axis", integer(node, "gather_axis")))
-        result.append(twin)
+        float_nodes.append(twin)
         if bias:
-            result.append(helper.make_node("Add", [twin.output[0], *bias], [out]))
-    return result
+            float_nodes.append(helper.make_node("Add", [twin.output[0], *bias], [out]))
+    return float_nodes
 
 
 def _drop_pairs(proto: onnx.ModelProto) -> None:
@@ -406,11 +407,11 @@ def _drop_pairs(proto: onnx.ModelProto) -> None:
 def _clip(proto: onnx.ModelProto, source: str, out: str, limits: tuple[float, float]) -> onnx.NodeProto:
     """A Clip of `source`; its limits become weights of `proto`, or attributes before opset 11."""
     low, high = limits
-    if any(each.domain in ("", "ai.onnx") and each.version < _CLIP_OPSET for each in proto.opset_import):
+    if any(opset.domain in ("", "ai.onnx") and opset.version < _CLIP_OPSET for opset in proto.opset_import):
         return helper.make_node("Clip", [source], [out], name=out, min=low, max=high)
-    bounds = [numpy_helper.from_array(np.array(each, np.float32), f"{out}:{each}") for each in limits]
+    bounds = [numpy_helper.from_array(np.array(limit, np.float32), f"{out}:{limit}") for limit in limits]
     proto.graph.initializer.extend(bounds)
-    return helper.make_node("Clip", [source, *(each.name for each in bounds)], [out], name=out)
+    return helper.make_node("Clip", [source, *(bound.name for bound in bounds)], [out], name=out)
 
 
 def _folded_clip(node: onnx.NodeProto, arrays: dict[str, TensorProto]) -> tuple[float, float] | None:
@@ -435,10 +436,10 @@ def _stored_type(node: onnx.NodeProto) -> np.dtype[Any]:
 
 
 def _used(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
-    producer, waiting, kept = writers(nodes), [*outputs], set[int]()
+    producer, waiting, used_ids = writers(nodes), [*outputs], set[int]()
     while waiting:  # ONNX Runtime's tools write nodes behind an If that reads them
         node = producer.get(waiting.pop())
-        if node is not None and id(node) not in kept:
-            kept.add(id(node))
+        if node is not None and id(node) not in used_ids:
+            used_ids.add(id(node))
             waiting += node_inputs(node)
-    return [node for node in nodes if id(node) in kept]
+    return [node for node in nodes if id(node) in used_ids]

@@ -94,10 +94,10 @@ def parsed(path: Path, data: bytes) -> onnx.ModelProto:
 def _from_ort_format(path: Path, data: bytes) -> onnx.ModelProto:
     """What ONNX Runtime saves as ONNX of a model in its own format: the same operators, fused ones included."""
     with scratch() as folder:
-        given, made = folder / "model.ort", folder / "model.onnx"
-        given.write_bytes(data)
-        open_session(given, SessionOptions(1, Optimization.NONE), save_optimized=made, label=str(path))
-        proto = onnx.load(made)
+        source, target = folder / "model.ort", folder / "model.onnx"
+        source.write_bytes(data)
+        open_session(source, SessionOptions(1, Optimization.NONE), save_optimized=target, label=str(path))
+        proto = onnx.load(target)
     for graph in graphs(proto.graph):  # bodies have lost their names, without which ONNX Runtime refuses them
         graph.name = graph.name or "body"
     return proto
@@ -105,5 +105,5 @@ def _from_ort_format(path: Path, data: bytes) -> onnx.ModelProto:
 
 def _passes_on(graph: onnx.GraphProto) -> bool:
     """Whether the outputs of a graph without operators are inputs or constants."""
-    known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    return bool(graph.output) and all(value.name in known for value in graph.output)
+    available = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    return bool(graph.output) and all(value.name in available for value in graph.output)

@@ -36,8 +36,8 @@ _PRODUCT_FAILS = re.compile(r"while running (Conv|ConvTranspose|MatMul|Gemm) nod
 
 class Reference:
     """The answers of the original model to `feeds`, up to the first that it cannot run, or to fewer if it is slow.
-    `run_s` is the median time of one, in seconds; 0 if there is none. `random` is a line for the user if they are not
-    the same twice, or ""."""
+    `run_s` is the median time of one, in seconds; 0 if there is none. `random` is a line for the user if two runs on
+    the same feed differ, or ""."""
 
     def __init__(
         self, path: Path, original: onnx.ModelProto, session: InferenceSession, feeds: Sequence[Feed], from_user: bool
@@ -55,7 +55,10 @@ class Reference:
         self._varies, self.random = 0.0, ""
         self._is_exact = False
         took_s: list[float] = []
-        nodes = [*_every(original.graph.node), *(node for each in original.functions for node in _every(each.node))]
+        nodes = [
+            *_every(original.graph.node),
+            *(node for function in original.functions for node in _every(function.node)),
+        ]
         self._limit_s = _LIMIT_S if any(node.op_type == "Loop" for node in nodes) else None
         limit_s = self._limit_s if from_user else _RANDOM_S
         for feed in feeds:
@@ -79,11 +82,13 @@ class Reference:
         self.run_s = median(took_s) if took_s else 0.0
         kinds = sorted({node.op_type for node in nodes if _answers_at_random(node)})
         if kinds and self._answers:
-            found: list[tuple[float, str]] = []
+            differences: list[tuple[float, str]] = []
             for feed, answer in zip(feeds, self._answers, strict=False):
-                again = run_session(session, self._names, feed, str(path), limit_s=self._limit_s)
-                found += [(difference(*pair), name) for *pair, name in zip(answer, again, self._names, strict=True)]
-            self._varies, name = max(found)
+                repeated = run_session(session, self._names, feed, str(path), limit_s=self._limit_s)
+                differences += [
+                    (difference(*pair), name) for *pair, name in zip(answer, repeated, self._names, strict=True)
+                ]
+            self._varies, name = max(differences)
             if self._varies > 0.0:
                 self.random = (
                     f"the model's answers are random ({', '.join(kinds)}): for the same input output {name} differs by "
@@ -92,8 +97,8 @@ class Reference:
                 )
 
     def take_exact_answers(self, original: onnx.ModelProto) -> None:
-        """Compare with what the graph of `original` says from now on, not with what ONNX Runtime's basic rewrites make
-        of it; unless its answers are random, or it does not run without them."""
+        """From now on compare with the answers of `original` without ONNX Runtime's basic rewrites. Changes nothing if
+        the answers are random, or if the model does not run without the rewrites."""
         if self.random or not self._answers:
             return
         feeds = self._feeds[: len(self._answers)]
@@ -160,10 +165,10 @@ def difference(left: Any, right: Any) -> float:
     if a.dtype.kind not in "fV" or a.dtype == object:
         return float(np.mean(a != b)) if a.size else 0.0
     a, b = a.astype(np.float64), b.astype(np.float64)
-    odd = ~np.isfinite(a)
-    if not np.array_equal(a[odd], b[odd], equal_nan=True) or not np.isfinite(b[~odd]).all():
+    finite = np.isfinite(a)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
         return inf
-    return _norm(a[~odd] - b[~odd]) / max(_norm(a[~odd]), 1e-30)
+    return _norm(a[finite] - b[finite]) / max(_norm(a[finite]), 1e-30)
 
 
 def _norm(values: np.ndarray) -> float:

@@ -29,7 +29,7 @@ def joined(
     readers = [(name, reader) for reader, group in enumerate(reads) for name in group]
     after = [(producer[name], reader) for name, reader in readers if name in producer]
     presents = {past: present for present, past in states}
-    # What each reader must stay with: the writer of such a value, or of the state that it reads.
+    # Each reader must stay with the writer of such a value, or of the state that it reads.
     tied = [(presents.get(name, name), reader) for name, reader in readers if name in names or name in presents]
     pairs = [(producer[name], reader) for name, reader in tied if name in producer]
     ahead: list[list[int]] = [[] for _ in groups]
@@ -42,25 +42,25 @@ def joined(
     for start in range(len(groups)):
         if start in left:
             order += _walk(start, ahead, left)
-    result, left = [], set(order)
+    ordered, left = [], set(order)
     for start in reversed(order):
         if start in left:
             members = sorted(_walk(start, back, left))
-            result.append([node for index in members for node in groups[index]])
-    return result
+            ordered.append([node for index in members for node in groups[index]])
+    return ordered
 
 
 def _walk(start: int, edges: Sequence[Sequence[int]], left: set[int]) -> list[int]:
     """What `start` reaches within `left`, in depth-first postorder; removed from `left`."""
     left.discard(start)
-    done, path = [], [(start, iter(edges[start]))]
+    postorder, path = [], [(start, iter(edges[start]))]
     while path:
         at, further = path[-1]
-        following = next((each for each in further if each in left), None)
+        following = next((successor for successor in further if successor in left), None)
         if following is None:
-            done.append(at)
+            postorder.append(at)
             path.pop()
         else:
             left.discard(following)
             path.append((following, iter(edges[following])))
-    return done
+    return postorder

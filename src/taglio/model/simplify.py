@@ -66,7 +66,7 @@ def _drop_added_opset(simple: onnx.ModelProto, proto: onnx.ModelProto) -> None:
     and uses none, such as trees: other runtimes need not know it."""
     if declared_opset(proto) or any(standard(node) for graph in graphs(simple.graph) for node in graph.node):
         return
-    for index in reversed([i for i, each in enumerate(simple.opset_import) if each.domain in STANDARD]):
+    for index in reversed([i for i, opset in enumerate(simple.opset_import) if opset.domain in STANDARD]):
         del simple.opset_import[index]
 
 
@@ -78,7 +78,7 @@ def as_it_is(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _prepared(proto: onnx.ModelProto, source: onnx.GraphProto) -> onnx.ModelProto:
     """Make weights dense, infer shapes, drop unused initialisers, move others to their readers, and name every node and
     tensor. Nodes and tensors of `source` keep their names."""
-    known = set(_defined(source))
+    source_tensors = set(_defined(source))
     for node in (node for graph in graphs(proto.graph) for node in graph.node):
         if node.domain == "ai.onnx":  # in subgraphs ONNX Runtime knows it only as ""
             node.domain = ""
@@ -87,17 +87,17 @@ def _prepared(proto: onnx.ModelProto, source: onnx.GraphProto) -> onnx.ModelProt
         proto = shape_inference.infer_shapes(proto, data_prop=True)
     drop_unused_initializers(proto.graph)
     _move_into_bodies(proto.graph)
-    _name_nodes(proto.graph, {node.name for node in source.node}, known)
-    _rename_tensors(proto.graph, known)
+    _name_nodes(proto.graph, {node.name for node in source.node}, source_tensors)
+    _rename_tensors(proto.graph, source_tensors)
     return proto
 
 
 def _defined(graph: onnx.GraphProto) -> Iterator[str]:
     """The names of all tensors that a graph and its subgraphs define."""
-    for each in graphs(graph):
-        yield from (value.name for value in each.input)
-        yield from (tensor.name for tensor in each.initializer)
-        yield from (name for node in each.node for name in node.output)
+    for scope in graphs(graph):
+        yield from (value.name for value in scope.input)
+        yield from (tensor.name for tensor in scope.initializer)
+        yield from (name for node in scope.node for name in node.output)
 
 
 def _make_dense(graph: onnx.GraphProto) -> None:
@@ -112,8 +112,8 @@ def _make_dense(graph: onnx.GraphProto) -> None:
 
 def drop_unused_initializers(graph: onnx.GraphProto) -> None:
     """Remove, in place, the initialisers that nothing reads."""
-    used = {value.name for each in graphs(graph) for value in each.output}
-    used |= {name for each in graphs(graph) for node in each.node for name in node.input}
+    used = {value.name for scope in graphs(graph) for value in scope.output}
+    used |= {name for scope in graphs(graph) for node in scope.node for name in node.input}
     for index in range(len(graph.initializer) - 1, -1, -1):
         if graph.initializer[index].name not in used:
             del graph.initializer[index]
@@ -122,84 +122,86 @@ def drop_unused_initializers(graph: onnx.GraphProto) -> None:
 def _move_into_bodies(graph: onnx.GraphProto) -> None:
     """Move, in place, the initialisers that one subgraph alone reads into it: ONNX Runtime packs the weights of a
     matrix product only in the graph that holds them (a step of Silero VAD 5 takes 4 % less)."""
-    here = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    read_here = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
     inside = [body for node in graph.node for body in bodies(node)]
-    wanted = [(body, name) for body in inside for name in set(read_from_outside(body))]
-    counts = Counter(name for _, name in wanted)
-    only = {name: body for body, name in wanted if counts[name] == 1 and name not in here}
+    body_reads = [(body, name) for body in inside for name in set(read_from_outside(body))]
+    counts = Counter(name for _, name in body_reads)
+    only_reader = {name: body for body, name in body_reads if counts[name] == 1 and name not in read_here}
     for index in range(len(graph.initializer) - 1, -1, -1):
         tensor = graph.initializer[index]
-        if tensor.name in only and not weights.in_file(tensor):
-            only[tensor.name].initializer.append(tensor)
+        if tensor.name in only_reader and not weights.in_file(tensor):
+            only_reader[tensor.name].initializer.append(tensor)
             del graph.initializer[index]
     for body in inside:
         _move_into_bodies(body)
 
 
-def _name_nodes(graph: onnx.GraphProto, given: set[str], known: set[str]) -> None:
-    """Name every node: as in the source, whose nodes are called `given`, or after its operator and the tensor of the
-    source, one of `known`, that it writes, or else that of the node which reads it."""
-    origins: dict[str, str] = {}  # by tensor, what it leads to; readers come after writers
+def _name_nodes(graph: onnx.GraphProto, source_nodes: set[str], source_tensors: set[str]) -> None:
+    """Name every node. Nodes of the source (`source_nodes`) keep their names. Another is named after its operator and a
+    tensor of the source (`source_tensors`): the one that it writes, or else the one of the node that reads it."""
+    origins: dict[str, str] = {}  # tensor -> the source's tensor that it leads to; readers come after writers
     names = []
     for node in reversed(graph.node):
         outputs = [name for name in node.output if name]
-        tensor = next((found for name in outputs if (found := _within(name, known) or origins.get(name))), "")
-        made = f"{node.op_type}:{tensor or next(iter(outputs), node.name)}"
-        names.append(node.name if _prefix(node.name, given) else made)
+        tensor = next(
+            (origin for name in outputs if (origin := _within(name, source_tensors) or origins.get(name))), ""
+        )
+        new_name = f"{node.op_type}:{tensor or next(iter(outputs), node.name)}"
+        names.append(node.name if _prefix(node.name, source_nodes) else new_name)
         for name in node_inputs(node):
             origins.setdefault(name, tensor)
     names.reverse()
-    taken, repeated = set(names), Counter[str]()
+    used, repeated = set(names), Counter[str]()
     for node, name in zip(graph.node, names, strict=True):
         repeated[name] += 1
-        node.name = name if repeated[name] == 1 else _free(f"{name}'", taken)
+        node.name = name if repeated[name] == 1 else _free(f"{name}'", used)
 
 
-def _within(name: str, known: set[str]) -> str:
-    """The one of `known` after which ONNX Runtime called a tensor, as in t_pre_q or InsertedPrecisionFreeCast_t; "" if
-    there is none."""
+def _within(name: str, source_tensors: set[str]) -> str:
+    """The tensor of the source after which ONNX Runtime named another, as in t_pre_q or InsertedPrecisionFreeCast_t; ""
+    if there is none."""
     ends = (name[at + 1 :] for at in range(len(name) - 1) if name[at] == "_")
-    return _prefix(name, known) or next((end for end in ends if end in known), "")
+    return _prefix(name, source_tensors) or next((end for end in ends if end in source_tensors), "")
 
 
-def _prefix(name: str, known: set[str]) -> str:
-    """The longest of `known` that `name` is or extends, as in fc/MatMulAddFusion; "" if there is none."""
+def _prefix(name: str, names: set[str]) -> str:
+    """The longest of `names` that `name` is or extends, as in fc/MatMulAddFusion; "" if there is none."""
     ends = (name[:at] for at in range(len(name), 0, -1) if at == len(name) or name[at] in "_/")
-    return next((end for end in ends if end in known), "")
+    return next((end for end in ends if end in names), "")
 
 
-def _free(name: str, taken: set[str]) -> str:
-    """`name`, with a number appended if it is in `taken`; the result is added to `taken`."""
-    found, count = name, len(taken) if name in taken else 1
-    while found in taken:
+def _free(name: str, used: set[str]) -> str:
+    """`name`, with a number appended if it is in `used`; the result is added to `used`."""
+    free, count = name, len(used) if name in used else 1
+    while free in used:
         count += 1
-        found = f"{name}{count}"
-    taken.add(found)
-    return found
+        free = f"{name}{count}"
+    used.add(free)
+    return free
 
 
-def _rename_tensors(graph: onnx.GraphProto, known: set[str]) -> None:
-    """Rename tensors that are not `known`, and tensors and nodes whose names look like taglio's own."""
+def _rename_tensors(graph: onnx.GraphProto, source_tensors: set[str]) -> None:
+    """Rename tensors that are not in `source_tensors`, and tensors and nodes whose names look like taglio's own."""
     defined = set(_defined(graph))
     owners = defined | {node.name for node in graph.node}
     fixed = {value.name for value in (*graph.input, *graph.output)}
-    taken = set(owners)
+    used = set(owners)
     renamed: dict[str, str] = {}
     for name in dict.fromkeys(_defined(graph)):
         if not name or name in fixed:
             continue
-        if name not in known:
-            renamed[name] = _free(f"basic:{name}", taken)
+        if name not in source_tensors:
+            renamed[name] = _free(f"basic:{name}", used)
         elif _is_ours(name, owners):
-            renamed[name] = _free(name.replace("/", ":"), taken)
+            renamed[name] = _free(name.replace("/", ":"), used)
     for node in graph.node:
         if _is_ours(node.name, owners):
-            node.name = _free(node.name.replace("/", ":"), taken)
-    for each in graphs(graph) if renamed else ():
-        for named in (each.initializer, each.value_info, each.input, each.output):
+            node.name = _free(node.name.replace("/", ":"), used)
+    for scope in graphs(graph) if renamed else ():
+        for named in (scope.initializer, scope.value_info, scope.input, scope.output):
             for value in named:
                 value.name = renamed.get(value.name, value.name)
-        for node in each.node:
+        for node in scope.node:
             node.input[:] = [renamed.get(name, name) for name in node.input]
             node.output[:] = [renamed.get(name, name) for name in node.output]
 

@@ -19,7 +19,7 @@ Pair = tuple[str, str]
 _MARKS = re.compile(
     r"past_key_values|past_key_value|present_key_values|present|past|new|next|previous|prev|output|out|input|in|cache"
 )
-# What is left of a name that is a mark alone, such as past, unless it only says input or output.
+# The base of a name that is only a mark, such as past; a name that only says input or output has no base.
 _ALONE, _WHICH_END = "state", re.compile(r"output|out|input|in")
 # Recurrent operators write their last states after the output, in the order in which they read the first ones.
 _RECURRENT, _FIRST_STATE = frozenset({"LSTM", "GRU", "RNN"}), 5
@@ -30,7 +30,7 @@ _LAST, _FIRST = re.compile(r"(?<=[a-z0-9])_?[no]$", re.IGNORECASE), re.compile(r
 def pairs(specs: Sequence[InputSpec], values: Iterable[onnx.ValueInfoProto], texts: Sequence[str]) -> tuple[Pair, ...]:
     """Parse OUTPUT=INPUT texts into pairs of a model's output and input. Raises BadOption for names that the model does
     not have, and for an output that does not fit its input."""
-    found: list[Pair] = []
+    parsed: list[Pair] = []
     inputs = {spec.name: spec for spec in specs}
     outputs = {value.name: spec_of(value) for value in values}
     for text in texts:
@@ -45,10 +45,10 @@ def pairs(specs: Sequence[InputSpec], values: Iterable[onnx.ValueInfoProto], tex
                 f'`state` "{text}": the output is {outputs[present]}, the input {inputs[past]}: name a pair of '
                 "the same type and shape"
             )
-        if any(present == each[0] or past == each[1] for each in found):
+        if any(present == pair[0] or past == pair[1] for pair in parsed):
             raise BadOption(f'`state` "{text}": one of the two is already in another pair: name each once')
-        found.append((present, past))
-    return tuple(found)
+        parsed.append((present, past))
+    return tuple(parsed)
 
 
 def suggested(specs: Sequence[InputSpec], graph: onnx.GraphProto) -> tuple[Pair, ...]:
@@ -62,21 +62,21 @@ def suggested(specs: Sequence[InputSpec], graph: onnx.GraphProto) -> tuple[Pair,
     """
     passed = {(node.output[0], node.input[0]) for node in graph.node if node.op_type == "Identity"}
     continued = _continued(graph)
-    found: list[Pair] = []
+    matches: list[Pair] = []
     for spec in specs:
         for value in graph.output:
             pair = (value.name, spec.name)
             named = value.name != spec.name and not _base(value.name, _LAST).isdisjoint(_base(spec.name, _FIRST))
             if (named or spec.name in continued[value.name]) and pair not in passed and _fits(spec_of(value), spec):
-                found.append(pair)
-    outputs, inputs = [each[0] for each in found], [each[1] for each in found]
-    alone = tuple(each for each in found if outputs.count(each[0]) == inputs.count(each[1]) == 1)
-    return alone if len(alone) < len(specs) else ()
+                matches.append(pair)
+    presents, pasts = [present for present, _ in matches], [past for _, past in matches]
+    unambiguous = tuple(match for match in matches if presents.count(match[0]) == pasts.count(match[1]) == 1)
+    return unambiguous if len(unambiguous) < len(specs) else ()
 
 
 def _continued(graph: onnx.GraphProto) -> Mapping[str, set[str]]:
     """The inputs of `graph` that hold the first states of recurrent cells, by tensors that hold the last ones."""
-    made = {name: node for node in graph.node for name in node.output}
+    writer_of = {name: node for node in graph.node for name in node.output}
     holds = defaultdict[str, set[str]](set, {value.name: {value.name} for value in graph.input})
     continued = defaultdict[str, set[str]](set)
     for node in graph.node:
@@ -84,19 +84,21 @@ def _continued(graph: onnx.GraphProto) -> Mapping[str, set[str]]:
             for first, last in zip(node.input[_FIRST_STATE:], node.output[1:], strict=False):
                 continued[last] |= holds[first]
         elif node.op_type == "Add":
-            continued[node.output[0]] |= set().union(*(holds[name] for name in _kept(node, made)))
+            continued[node.output[0]] |= set().union(*(holds[name] for name in _kept(node, writer_of)))
         elif node.op_type == "Concat" or moves(node):
             moved = node.input if node.op_type == "Concat" else node.input[:1]
             for tensors in (holds, continued):
-                tensors |= {name: set().union(*(tensors[each] for each in moved)) for name in node.output}
+                tensors |= {name: set().union(*(tensors[source] for source in moved)) for name in node.output}
     return continued
 
 
-def _kept(add: onnx.NodeProto, made: Mapping[str, onnx.NodeProto]) -> Iterable[str]:
+def _kept(add: onnx.NodeProto, writer_of: Mapping[str, onnx.NodeProto]) -> Iterable[str]:
     """What a gate multiplies in `add` if this is sigmoid · state + … · tanh, as in LSTM and GRU cells."""
-    factors = [made[name].input if name in made and made[name].op_type == "Mul" else () for name in add.input]
+    factors = [
+        writer_of[name].input if name in writer_of and writer_of[name].op_type == "Mul" else () for name in add.input
+    ]
     for old, new in (factors, reversed(factors)):
-        kinds = {name: made[name].op_type for name in (*old, *new) if name in made}
+        kinds = {name: writer_of[name].op_type for name in (*old, *new) if name in writer_of}
         if any(kinds.get(name) == "Tanh" for name in new) and any(kinds.get(name) in _GATES for name in old):
             yield from old
 
@@ -107,9 +109,9 @@ def first_states(
     """The initial states of a session, by input: zeros. `after` runs the first step: the states before it, by input, ->
     those after it. Raises what `after` does if the model does not run.
 
-    A dynamic dimension is the batch, 1, or one that grows, 0 before the first step. The batch may have no name, or
-    another one than that of the other inputs: so 0 is tried, and is right if the step makes it more. If the model does
-    not run on 0, the dimensions that grow are those that grow from 1.
+    A dynamic dimension is either the batch, of size 1, or it grows, from 0 before the first step. The batch may have no
+    name, or another name than in the other inputs, so 0 is tried: it is right if the step makes the dimension larger.
+    If the model does not run on 0, the dimensions that grow are those that grow from 1.
     """
     symbol, specs = batch_symbol(inputs), {spec.name: spec for spec in inputs}
     pasts = [(specs[past], specs[past].shape or ()) for _, past in states]
@@ -128,25 +130,25 @@ def first_states(
     if all(map(prod, before)):
         return zeros(before)
     try:
-        left = after(zeros(before))
+        states_after = after(zeros(before))
     except BadData as error:
         before = shapes(1)
         try:
-            left = after(zeros(before))
+            states_after = after(zeros(before))
         except BadData:
             raise error from None
-    kept: list[Shape] = []
+    first_shapes: list[Shape] = []
     for (spec, dims), old in zip(pasts, before, strict=True):
-        sizes = zip(dims, old, left[spec.name].shape, strict=False)
-        kept.append(tuple(dim if isinstance(dim, int) else int(was == now) for dim, was, now in sizes))
-    return zeros(kept)
+        sizes = zip(dims, old, states_after[spec.name].shape, strict=False)
+        first_shapes.append(tuple(dim if isinstance(dim, int) else int(was == now) for dim, was, now in sizes))
+    return zeros(first_shapes)
 
 
 def _base(name: str, end: re.Pattern[str]) -> set[str]:
     """`name` without marks of direction, in the forms that it may have; empty if it only says input or output."""
-    ways = {re.sub(r"[^a-z0-9]+", ".", _MARKS.sub("", each.lower())).strip(".") for each in (name, end.sub("", name))}
-    alone = {_ALONE} if _WHICH_END.sub("", name.lower()) else set()
-    return {each for each in ways if each} or alone
+    stems = {re.sub(r"[^a-z0-9]+", ".", _MARKS.sub("", text.lower())).strip(".") for text in (name, end.sub("", name))}
+    fallback = {_ALONE} if _WHICH_END.sub("", name.lower()) else set()
+    return {stem for stem in stems if stem} or fallback
 
 
 def _fits(output: InputSpec, spec: InputSpec) -> bool:

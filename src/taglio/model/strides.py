@@ -40,11 +40,11 @@ def move_strides(graph: onnx.GraphProto) -> None:
             for reader in moving.readers[tensor]:
                 _set_strides(reader, (1,) * len(strides))
             moving.reduce(tensor, strides)
-    nodes = [each for node in graph.node for each in (*moving.pools[node.output[0]], node)]
-    known = [value for value in graph.value_info if value.name not in moving.smaller]
+    nodes = [operator for node in graph.node for operator in (*moving.pools[node.output[0]], node)]
+    recorded = [value for value in graph.value_info if value.name not in moving.smaller]
     del graph.node[:], graph.value_info[:]
     graph.node.extend(nodes)
-    graph.value_info.extend(known)
+    graph.value_info.extend(recorded)
 
 
 class _Moving:
@@ -61,13 +61,13 @@ class _Moving:
         self._producers = {node.output[0]: node for node in graph.node if len(node.output) == 1}
         self._outputs = {value.name for value in graph.output}
         self._constants = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-        known = (*graph.input, *graph.value_info)
-        self._ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in known}
+        declared = (*graph.input, *graph.value_info)
+        self._ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in declared}
 
     def strides(self, tensor: str) -> tuple[int, ...]:
         """The strides that all readers of `tensor` have and can do without; () if there are none."""
-        found = {self._free(reader, tensor) for reader in self.readers[tensor]}
-        return found.pop() if len(found) == 1 else ()
+        per_reader = {self._free(reader, tensor) for reader in self.readers[tensor]}
+        return per_reader.pop() if len(per_reader) == 1 else ()
 
     def spares(self, tensor: str, axes: int) -> bool:
         """Whether a convolution computes less if less of `tensor` is read along its last `axes`."""
@@ -84,8 +84,8 @@ class _Moving:
         node, axes = self._producers[tensor], len(strides)
         self.smaller.add(tensor)
         if node.op_type == "Conv":
-            own = integers(node, "strides") or (1,) * axes
-            _set_strides(node, tuple(a * b for a, b in zip(own, strides, strict=True)))
+            own_strides = integers(node, "strides") or (1,) * axes
+            _set_strides(node, tuple(a * b for a, b in zip(own_strides, strides, strict=True)))
             return
         for index, name in enumerate(node.input):
             if self._constant_along(name, axes):
@@ -114,6 +114,6 @@ class _Moving:
 
 
 def _set_strides(node: onnx.NodeProto, strides: tuple[int, ...]) -> None:
-    kept = [each for each in node.attribute if each.name != "strides"]
+    attributes = [attribute for attribute in node.attribute if attribute.name != "strides"]
     del node.attribute[:]
-    node.attribute.extend([*kept, helper.make_attribute("strides", strides)])
+    node.attribute.extend([*attributes, helper.make_attribute("strides", strides)])

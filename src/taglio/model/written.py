@@ -66,7 +66,7 @@ def open_exact(proto: onnx.ModelProto, label: str, threads: int | None = None) -
 def _drop_initializers_from_inputs(proto: onnx.ModelProto) -> None:
     # Old exporters list weights as inputs. ONNX Runtime then treats them as overridable and folds nothing.
     names = {tensor.name for tensor in proto.graph.initializer}
-    kept = [value for value in proto.graph.input if value.name not in names]
+    inputs = [value for value in proto.graph.input if value.name not in names]
     del proto.graph.input[:]
-    proto.graph.input.extend(kept)
+    proto.graph.input.extend(inputs)
     proto.ir_version = max(proto.ir_version, 4)

@@ -124,7 +124,7 @@ class Attributor:
             block = self._producer_block[name]
             if self._anchor[block] in kernel.op_type:
                 return block
-            waiting += [each for each in node_inputs(self._producer[name]) if each not in self._initializers]
+            waiting += [tensor for tensor in node_inputs(self._producer[name]) if tensor not in self._initializers]
         return self._producer_block[output]
 
     def _tensor_of(
@@ -177,7 +177,7 @@ def base_name(name: str, tensors: Container[str]) -> str | None:
     if name in tensors:
         return name
     for mark in _MARKS:
-        head, found, _ = name.rpartition(mark)
-        if found and head in tensors:
+        head, separator, _ = name.rpartition(mark)
+        if separator and head in tensors:
             return head
     return None

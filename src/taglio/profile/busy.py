@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from taglio.cores import quota
@@ -20,9 +21,9 @@ QUIET = 0.1
 STEADY = 0.25
 # The system counts in hundredths of a second.
 WINDOW_S = 0.25
-# Factor on the number of rounds, at most, if some were disturbed.
+# If some rounds were disturbed, at most this many times as many rounds are measured.
 PATIENCE = 2
-# Columns of /proc/stat (proc(5)): number up to and including ticks stolen by the host; index of idle; of disk waits.
+# Columns of /proc/stat (proc(5)): the number up to ticks stolen by the host; the indices of idle and of disk waits.
 _ALL, _IDLE, _WAITING = 8, 3, 4
 
 
@@ -37,41 +38,41 @@ class Window:
 
 def ticks(text: str, processors: Collection[int] | None = None) -> tuple[int, int]:
     """Busy or stolen ticks, and all ticks, of these processors (None: of the machine), from `text` of /proc/stat."""
-    names = {"cpu"} if processors is None else {f"cpu{each}" for each in processors}
-    worked = every = 0
+    names = {"cpu"} if processors is None else {f"cpu{processor}" for processor in processors}
+    busy = total = 0
     for line in text.splitlines():
         name, *rest = line.split()
         if name in names:
-            found = [int(each) for each in rest[:_ALL]]
-            worked += sum(found) - found[_IDLE] - found[_WAITING]
-            every += sum(found)
-    return worked, every
+            counts = [int(count) for count in rest[:_ALL]]
+            busy += sum(counts) - counts[_IDLE] - counts[_WAITING]
+            total += sum(counts)
+    return busy, total
 
 
-def others_share(worked: float, own: float, every: float) -> float:
-    """The share of all processor time `every` that was busy, but not by this process; 0 if no time has passed."""
-    return min(1.0, max(0.0, (worked - own) / every)) if every > 0 else 0.0
+def others_share(busy: float, own: float, total: float) -> float:
+    """The share of all processor time `total` that was busy, but not by this process; 0 if no time has passed."""
+    return min(1.0, max(0.0, (busy - own) / total)) if total > 0 else 0.0
 
 
 def kept(windows: Sequence[Window], least: int) -> list[int]:
     """The rounds that count: those in quiet windows, and if fewer than `least`, those in the next quietest."""
     rounds: list[int] = []
-    for each in sorted(windows, key=lambda window: window.others):
-        if each.others > QUIET and len(rounds) >= least:
+    for window in sorted(windows, key=attrgetter("others")):
+        if window.others > QUIET and len(rounds) >= least:
             break
-        rounds += range(each.begin, each.end)
+        rounds += range(window.begin, window.end)
     return sorted(rounds)
 
 
 def enough(windows: Sequence[Window], wanted: int) -> bool:
     """Whether to stop: `wanted` rounds are quiet, or `PATIENCE` times as many are measured."""
-    quiet = sum(each.end - each.begin for each in windows if each.others <= QUIET)
-    return quiet >= wanted or sum(each.end - each.begin for each in windows) >= PATIENCE * wanted
+    quiet = sum(window.end - window.begin for window in windows if window.others <= QUIET)
+    return quiet >= wanted or sum(window.end - window.begin for window in windows) >= PATIENCE * wanted
 
 
 def others_in(windows: Sequence[Window], rounds: Collection[int]) -> float:
     """The mean share of the processors that others used in these rounds."""
-    shares = [each.others for each in windows for index in range(each.begin, each.end) if index in rounds]
+    shares = [window.others for window in windows for index in range(window.begin, window.end) if index in rounds]
     return sum(shares) / len(shares) if shares else 0.0
 
 
@@ -110,13 +111,13 @@ class Watch:
         """Call after `done` rounds: closes the window if it is long enough, or if this was the `last` round."""
         now_s = time.perf_counter()
         if done > self._begin and (last or now_s - self._since_s >= WINDOW_S):
-            found = self._read()
-            worked, own, every = (after - before for after, before in zip(found, self._last, strict=True))
+            reading = self._read()
+            busy, own, total = (after - before for after, before in zip(reading, self._last, strict=True))
             # The last window may be too short for the system's ticks.
             short = now_s - self._since_s < WINDOW_S and self.windows
-            others = self.windows[-1].others if short else others_share(worked, own, every)
-            self.windows.append(Window(self._begin, done, others))
-            self._begin, self._last, self._since_s = done, found, now_s
+            share = self.windows[-1].others if short else others_share(busy, own, total)
+            self.windows.append(Window(self._begin, done, share))
+            self._begin, self._last, self._since_s = done, reading, now_s
 
 
 def _reader() -> Callable[[], tuple[float, float, float]]:
@@ -131,7 +132,7 @@ def _reader() -> Callable[[], tuple[float, float, float]]:
         return lambda: (0.0, 0.0, 0.0)
 
     def read() -> tuple[float, float, float]:
-        worked, every = ticks(STAT.read_text(), processors)
-        return worked / hertz, time.process_time(), every / hertz
+        busy, total = ticks(STAT.read_text(), processors)
+        return busy / hertz, time.process_time(), total / hertz
 
     return read

@@ -22,8 +22,8 @@ def calibrate(runs: Sequence[Run], graph: Graph) -> tuple[Tables, dict[str, floa
     """The calibrated fit of `runs`; and the seconds of each mixed run, predicted by a calibrated fit of the others."""
     runs, unseen = with_forms(runs, graph), []
     for index, run in enumerate(runs):
-        others = fit([*runs[:index], *runs[index + 1 :]], graph)
-        unseen.append(np.array(parts(others, [run])[0]) / run.wall_s)
+        without_run = fit([*runs[:index], *runs[index + 1 :]], graph)
+        unseen.append(np.array(parts(without_run, [run])[0]) / run.wall_s)
     shares = np.array(unseen)
     errors = shares.sum(axis=1) - 1.0
     features = shares[:, :2]
@@ -36,7 +36,8 @@ def calibrate(runs: Sequence[Run], graph: Graph) -> tuple[Tables, dict[str, floa
     predicted = {
         run.name: run.wall_s * (1.0 + float(error)) for run, error in zip(runs, honest, strict=True) if run.mixed
     }
-    blocks, changes = (max(_LEAST, 1.0 + float(each)) for each in corrections)
+    blocks, changes = (max(_LEAST, 1.0 + float(correction)) for correction in corrections)
     tables = fit(runs, graph)
-    times = tuple(replace(entry, seconds=blocks * entry.seconds) for entry in tables.blocks)
-    return replace(tables, blocks=times, glue=tuple(entry.times(1.0, changes) for entry in tables.glue)), predicted
+    times = tuple(replace(block_time, seconds=blocks * block_time.seconds) for block_time in tables.blocks)
+    glue = tuple(flow_glue.times(1.0, changes) for flow_glue in tables.glue)
+    return replace(tables, blocks=times, glue=glue), predicted

@@ -76,15 +76,15 @@ def fit(runs: Sequence[Run], graph: Graph) -> Tables:
     glue, quantize_rate, dequantize_rate = _glue(runs, graph, surplus)
     tables = Tables(blocks, glue, 0.0, scale, overhead, quantize_rate, dequantize_rate)
     sums = parts(tables, runs)
-    rest = _mean([(run.wall_s - sum(each), run.weight) for run, each in zip(runs, sums, strict=True)])
+    rest_s = _mean([(run.wall_s - sum(run_parts), run.weight) for run, run_parts in zip(runs, sums, strict=True)])
     # The session overhead of a run, plus orphan kernels. Anything more is noise and is added to blocks: every component
     # pays the session overhead, so with a large one no component would be worth another device.
-    orphans = _mean([(run.attribution.orphans_s, run.weight) for run in runs])
-    own = min(max(0.0, rest), max(unexplained, _SESSION_S) + orphans)
-    work = _mean([(each[0], run.weight) for run, each in zip(runs, sums, strict=True)])
-    share = max(_LEAST_SHARE, 1.0 + (rest - own) / max(work, 1e-12))
-    blocks = tuple(replace(entry, seconds=share * entry.seconds) for entry in blocks)
-    return Tables(blocks, glue, own, scale, overhead, quantize_rate, dequantize_rate)
+    orphans_s = _mean([(run.attribution.orphans_s, run.weight) for run in runs])
+    session_s = min(max(0.0, rest_s), max(unexplained, _SESSION_S) + orphans_s)
+    blocks_s = _mean([(run_parts[0], run.weight) for run, run_parts in zip(runs, sums, strict=True)])
+    share = max(_LEAST_SHARE, 1.0 + (rest_s - session_s) / max(blocks_s, 1e-12))
+    blocks = tuple(replace(block_time, seconds=share * block_time.seconds) for block_time in blocks)
+    return Tables(blocks, glue, session_s, scale, overhead, quantize_rate, dequantize_rate)
 
 
 def with_forms(runs: Sequence[Run], graph: Graph) -> list[Run]:
@@ -164,39 +164,40 @@ def conformal_ratio(
 def parts(tables: Tables, runs: Sequence[Run]) -> list[tuple[float, float, float]]:
     """Predicted seconds of each run (with its forms): of its blocks, of its type changes, and of the rest. A block that
     was never measured in a precision takes its time in another."""
-    times = {(entry.block, entry.precision): entry.seconds for entry in tables.blocks}
+    times = {(block_time.block, block_time.precision): block_time.seconds for block_time in tables.blocks}
     fallback: dict[str, float] = {}
-    for entry in tables.blocks:
-        fallback.setdefault(entry.block, entry.seconds)
-    glue = {entry.flow: entry for entry in tables.glue}
-    found = []
+    for block_time in tables.blocks:
+        fallback.setdefault(block_time.block, block_time.seconds)
+    glue = {flow_glue.flow: flow_glue for flow_glue in tables.glue}
+    predicted = []
     for run in runs:
         blocks = sum(times.get((block, form), fallback.get(block, 0.0)) for block, form, _ in run.forms.blocks)
         costs = [(*written_costs(glue[flow.name], form), count) for flow, form, count in run.forms.flows]
-        changing, still = sum(each * count for _, each, count in costs), sum(base for base, _, _ in costs)
-        found.append((blocks, changing, still + tables.overhead_s))
-    return found
+        changing, still = sum(change_s * count for _, change_s, count in costs), sum(base_s for base_s, _, _ in costs)
+        predicted.append((blocks, changing, still + tables.overhead_s))
+    return predicted
 
 
 def _to_wall(run: Run, overhead: float, unexplained: float) -> Run:
     """The run with the profiler's `overhead` subtracted from each kernel, and all kernels scaled to add up to the wall
     time minus `unexplained`: kernels and wall times are measured separately, at different speeds of the machine."""
-    known = run.attribution
+    attribution = run.attribution
 
     def less(seconds: Mapping[str, float], kernels: Mapping[str, int]) -> dict[str, float]:
         return {name: max(0.0, value - overhead * kernels.get(name, 0)) for name, value in seconds.items()}
 
-    blocks, tensors = less(known.blocks_s, known.block_kernels), less(known.tensors_s, known.tensor_kernels)
+    blocks = less(attribution.blocks_s, attribution.block_kernels)
+    tensors = less(attribution.tensors_s, attribution.tensor_kernels)
     factor = max(0.0, run.wall_s - unexplained) / max(
-        sum(blocks.values()) + sum(tensors.values()) + known.orphans_s, 1e-12
+        sum(blocks.values()) + sum(tensors.values()) + attribution.orphans_s, 1e-12
     )
     scaled = Attribution(
         {name: factor * value for name, value in blocks.items()},
         {name: factor * value for name, value in tensors.items()},
-        known.block_kernels,
-        known.tensor_kernels,
-        factor * known.orphans_s,
-        known.orphans,
+        attribution.block_kernels,
+        attribution.tensor_kernels,
+        factor * attribution.orphans_s,
+        attribution.orphans,
     )
     return replace(run, attribution=scaled)
 
@@ -224,7 +225,7 @@ def _clock(runs: Sequence[Run]) -> tuple[float, float, float]:
         (_WEAK, [0.0, kernels, 0.0], kernels * _PRIOR_KERNEL_OVERHEAD_S),
         (strong, [0.0, 0.0, 1.0 / typical], 0.0),
     ):
-        rows.append([weight * each for each in row])
+        rows.append([weight * coefficient for coefficient in row])
         values.append(weight * value)
     alpha, product, beta = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0]
     if not 1.0 / _MOST_SCALE <= alpha <= _MOST_SCALE:

@@ -41,8 +41,8 @@ def kernel_seconds(
         # A kernel in a branch or a loop does not run exactly once per inference.
         steady = len(values) == rounds * visit and rounds > max(counted)
         means = np.reshape(values, (rounds, visit))[:, -at_once:].mean(axis=1).tolist() if steady else []
-        each = [means[index] for index in counted if index >= warmup] if steady else []
-        later[name] = each or values[warmup * visit :] or values
+        counted_means = [means[index] for index in counted if index >= warmup] if steady else []
+        later[name] = counted_means or values[warmup * visit :] or values
     if longest_s is not None:
         return unpaused(later, longest_s)
     return {name: median(values) for name, values in later.items()}
@@ -57,11 +57,11 @@ def without_recording(graph: onnx.ModelProto, seconds: Mapping[str, float], wall
     """Seconds by kernel, less what recording the kernels inside a loop or branch adds to it: it takes at most what the
     other kernels leave of `wall_s`, the time of a run that records nothing. A table reader's loop of 500 steps took 2.5
     times as long when it was recorded."""
-    own = {node.name: seconds[node.name] for node in graph.graph.node if node.name in seconds}
-    loops = {node.name: own.pop(node.name) for node in graph.graph.node if node.name in own and any(bodies(node))}
-    held = sum(loops.values())
-    share = min(1.0, max(0.0, wall_s - sum(own.values())) / held) if held else 1.0
-    return {**seconds, **{name: share * each for name, each in loops.items()}}
+    outer = {node.name: seconds[node.name] for node in graph.graph.node if node.name in seconds}
+    loops = {node.name: outer.pop(node.name) for node in graph.graph.node if node.name in outer and any(bodies(node))}
+    loops_s = sum(loops.values())
+    share = min(1.0, max(0.0, wall_s - sum(outer.values())) / loops_s) if loops_s else 1.0
+    return {**seconds, **{name: share * loop_s for name, loop_s in loops.items()}}
 
 
 def unpaused(seconds: Mapping[str, Sequence[float]], longest_s: float) -> dict[str, float]:
@@ -75,6 +75,6 @@ def unpaused(seconds: Mapping[str, Sequence[float]], longest_s: float) -> dict[s
     """
     free = {name: float(np.percentile(values, 20)) for name, values in seconds.items()}
     mean = {name: float(np.mean(values)) for name, values in seconds.items()}
-    short = dict.fromkeys(name for name, each in free.items() if each <= longest_s)
+    short = dict.fromkeys(name for name, free_s in free.items() if free_s <= longest_s)
     share = sum(free[name] for name in short) / max(sum(mean[name] for name in short), 1e-12)
     return {name: free[name] / share if name in short else mean[name] for name in seconds}

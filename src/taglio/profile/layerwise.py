@@ -91,8 +91,8 @@ def layer_times(
     start = time.perf_counter()
     cutter = LayerCutter(model, graph, builder)
     # For indices, shapes and tensors of unknown shape random values are unsuitable.
-    read = dict.fromkeys(name for block in graph.blocks for name in block.inputs)
-    computed = [name for name in read if not cutter.may_be_random(name)]
+    input_names = dict.fromkeys(name for block in graph.blocks for name in block.inputs)
+    computed = [name for name in input_names if not cutter.may_be_random(name)]
     (observed,) = tensor_values(model, computed, [sample], "the sample")
     pairs = [(block, precision) for block in graph.blocks for precision in precisions if precision.fits(block)]
     layers = []
@@ -153,9 +153,9 @@ class LayerCutter:
         inputs = [_typed(name, seen[name]) if name in seen else self._values[name] for name in block.inputs]
         if cut == "downstream":
             inputs = self._drop_quantizers(emitter, inputs)
-        used = {name for node in emitter.nodes for name in node_inputs(node)}
-        weights = [tensor for name, tensor in self._initializers.items() if name in used]
-        constants = [tensor for name, tensor in emitter.initializers.items() if name in used]
+        read_names = {name for node in emitter.nodes for name in node_inputs(node)}
+        weights = [tensor for name, tensor in self._initializers.items() if name in read_names]
+        constants = [tensor for name, tensor in emitter.initializers.items() if name in read_names]
         proto = empty_like(self._model.proto, block.name)
         proto.graph.node.extend(emitter.nodes)
         proto.graph.initializer.extend([*weights, *constants])
@@ -183,16 +183,16 @@ class LayerCutter:
 
     def _drop_quantizers(self, emitter: Emitter, inputs: Iterable[onnx.ValueInfoProto]) -> list[onnx.ValueInfoProto]:
         """Remove the QuantizeLinears of `inputs`, and make their outputs the inputs instead."""
-        result: dict[str, onnx.ValueInfoProto] = {}
+        new_inputs: dict[str, onnx.ValueInfoProto] = {}
         for value in inputs:
             readers = [node for node in emitter.nodes if value.name in node_inputs(node)]
             for node in readers:
                 if node.op_type == "QuantizeLinear":
-                    result[node.output[0]] = self._stored(emitter, node.output[0], node.input[2], value.name)
+                    new_inputs[node.output[0]] = self._stored(emitter, node.output[0], node.input[2], value.name)
                     emitter.nodes.remove(node)
                 else:
-                    result[value.name] = value
-        return list(result.values())
+                    new_inputs[value.name] = value
+        return list(new_inputs.values())
 
     def _stored(self, emitter: Emitter, stored: str, zero_point: str, tensor: str) -> onnx.ValueInfoProto:
         shape = self._tensors[tensor].shape

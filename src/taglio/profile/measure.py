@@ -37,7 +37,7 @@ from taglio.runtimes.session import runtime_version
 # Nine are enough for a 90 % interval: the largest of nine errors bounds a tenth.
 MIXES = 9
 _FEWEST_MIXES = 3
-# The budget is for this many different runs; a model of one or two blocks has fewer, and mixes that repeat them.
+# The budget is for this many different runs; a model of one or two blocks has fewer, and its mixes repeat them.
 _DIFFERENT = MIXES + 2
 FLOAT_RUN = "float32"
 # Half-width of predictions, as a share, where no unseen run says how far they are off: up to twice or half as long.
@@ -68,15 +68,15 @@ def profile(
     timer: Callable[..., dict[str, Timed]] | None = None,
 ) -> Profile:
     """The profile of `model` on this machine, from interleaved runs of float, all int8, all int8 anchors, and up to
-    `most_mixes` random mixes. `once_s` are the seconds of a run (0: unknown): a slow model runs once in each.
-    `timer` times models (None: `time_models`). Raises
-    MeasurementFailed if float or a pure form does not run, or most mixes do not."""
+    `most_mixes` random mixes. `once_s` are the seconds of a run (0: unknown): a slow model runs once in each. `timer`
+    times models (None: `time_models`). Raises MeasurementFailed if float or a pure form does not run, or most mixes do
+    not."""
     choices, effort = precisions(scheme), effort or Effort()
     pure = {FLOAT_RUN: {}, **pure_assignments(graph, choices)}
     if not once_s:
         once_s = run_once(model.name, open_session(model.proto, replace(options, runtime=NAME)), feeds[0])
-    within = mixes_within(effort, once_s, len(pure), sessions_within(effort.patience_s, model.proto))
-    count = max(_FEWEST_MIXES, min(most_mixes, within))
+    affordable = mixes_within(effort, once_s, len(pure), sessions_within(effort.patience_s, model.proto))
+    count = max(_FEWEST_MIXES, min(most_mixes, affordable))
     mixes = covering_mixes(graph, choices, count, seed)
     assignments = {**pure, **mixes}
     speeds = Speeds(options.threads, min(REFERENCE_S, _REFERENCE_SHARE * effort.budget_s))
@@ -95,16 +95,16 @@ def profile(
         once_s=once_s,
     )
     # OpenVINO fails on a few mixes of some models; the others cover nearly as much.
-    needed = [refused[name] for name in refused if name in pure or len(mixes) - len(refused) < _FEWEST_MIXES]
-    if needed:
-        raise MeasurementFailed(needed[0])
+    reasons = [refused[name] for name in refused if name in pure or len(mixes) - len(refused) < _FEWEST_MIXES]
+    if reasons:
+        raise MeasurementFailed(reasons[0])
     assignments = {name: assignment for name, assignment in assignments.items() if name in timed}
-    seen_s = speeds.finish()
+    reference_times_s = speeds.finish()
     conditions = replace(
-        _conditions(model, options, feeds, max(result.others for result in timed.values())),
-        reference_s=median(seen_s),
+        _conditions(model, options, feeds, max(timing.others for timing in timed.values())),
+        reference_s=median(reference_times_s),
         waking_s=waking_seconds(options.threads),
-        reference_half_s=middle_half(seen_s),
+        reference_half_s=middle_half(reference_times_s),
     )
     runs = _runs(model, graph, assignments, timed, set(mixes), 1.0)
     return _assemble(model.sha256, graph, conditions, scheme, choices, runs)
@@ -112,14 +112,14 @@ def profile(
 
 def _share(assignments: Iterable[Assignment]) -> float:
     """The share of the budget that these runs need: 1 unless most repeat others."""
-    different = {tuple((block, form.name) for block, form in each.items()) for each in assignments}
-    return min(1.0, len(different) / _DIFFERENT)
+    distinct = {tuple((block, form.name) for block, form in assignment.items()) for assignment in assignments}
+    return min(1.0, len(distinct) / _DIFFERENT)
 
 
-def mixes_within(effort: Effort, once_s: float, others: int, sessions: int) -> int:
-    """How many mixes to measure beside `others` if a run takes `once_s`: fewer than `MIXES` if a run of each would
-    exceed the effort's patience, or they need more than so many `sessions`."""
-    return max(_FEWEST_MIXES, min(MIXES, min(sessions, int(effort.patience_s / max(once_s, 1e-9))) - others))
+def mixes_within(effort: Effort, once_s: float, pure_runs: int, sessions: int) -> int:
+    """How many mixes to measure beside `pure_runs` models in one form, if a run takes `once_s`: fewer than `MIXES` if
+    one run of each model would exceed the effort's patience, or if they need more than so many `sessions`."""
+    return max(_FEWEST_MIXES, min(MIXES, min(sessions, int(effort.patience_s / max(once_s, 1e-9))) - pure_runs))
 
 
 def of_pure_forms(
@@ -130,12 +130,12 @@ def of_pure_forms(
     timed: Mapping[str, tuple[Assignment, Timed]],
     feeds: Sequence[Feed],
 ) -> Profile:
-    """A profile of whole models in one form each, of which one is float, as FLOAT_RUN. Without mixes nothing says how
-    far predictions of other models are off."""
+    """A profile of whole models in one form each, one of them float as FLOAT_RUN. Without mixes, the error of
+    predictions of other models is unknown."""
     assignments = {name: assignment for name, (assignment, _) in timed.items()}
-    runs = _runs(model, graph, assignments, {name: result for name, (_, result) in timed.items()}, set(), 1.0)
-    others = max(result.others for _, result in timed.values())
-    conditions = _conditions(model, options, feeds, others)
+    runs = _runs(model, graph, assignments, {name: timing for name, (_, timing) in timed.items()}, set(), 1.0)
+    busy_share = max(timing.others for _, timing in timed.values())
+    conditions = _conditions(model, options, feeds, busy_share)
     return _profile(
         model.sha256, conditions, scheme, precisions(scheme), runs, fit([run for run, _ in runs], graph), {}
     )
@@ -145,7 +145,7 @@ def refine_near(
     model: Model,
     graph: Graph,
     builder: QdqBuilder,
-    known: Profile,
+    prior: Profile,
     feeds: Sequence[Feed],
     options: SessionOptions,
     effort: Effort,
@@ -154,12 +154,12 @@ def refine_near(
     limit_bytes: int | None = None,
     timer: Callable[..., dict[str, Timed]] | None = None,
 ) -> Profile:
-    """`known` refined for assignments like `near`, by timing `near` beside float, at the machine's present speed.
+    """`prior` refined for assignments like `near`, by timing `near` beside float, at the machine's present speed.
 
     `near` is timed as two runs, so that a leave-one-out fit in calibrate.py still has the other; runs of an earlier
     `near` stay.
     """
-    earlier = sum(run.name.startswith("near too") for run in known.runs)
+    earlier = sum(run.name.startswith("near too") for run in prior.runs)
     assignments: dict[str, Assignment] = {FLOAT_RUN: {}, **({"near": near, "near too": near} if near else {})}
     speeds = Speeds(options.threads, min(REFERENCE_S, _REFERENCE_SHARE * effort.budget_s))
     timed = (timer or time_models)(
@@ -171,49 +171,51 @@ def refine_near(
         between=speeds.look,
         limit_bytes=limit_bytes,
     )
-    seen_s = speeds.finish()
-    present = replace(known.conditions, reference_s=median(seen_s), reference_half_s=middle_half(seen_s))
+    reference_times_s = speeds.finish()
+    present = replace(
+        prior.conditions, reference_s=median(reference_times_s), reference_half_s=middle_half(reference_times_s)
+    )
     runs = {name: (assignment, timed[name]) for name, assignment in assignments.items()}
-    return refine(model, graph, known, runs, f" {earlier + 1}", near=near, present=present)
+    return refine(model, graph, prior, runs, f" {earlier + 1}", near=near, present=present)
 
 
 def refine(
     model: Model,
     graph: Graph,
-    known: Profile,
+    prior: Profile,
     timed: Mapping[str, tuple[Assignment, Timed]],
     suffix: str,
     *,
     near: Assignment,
     present: Conditions | None = None,
 ) -> Profile:
-    """`known` with more runs, fitted for assignments like `near`.
+    """`prior` with more runs, fitted for assignments like `near`.
 
     The cost of a type change depends on layouts beyond its neighbours, so runs weigh more the more blocks they share
-    with `near`. `timed` must include the float model as FLOAT_RUN: its ratio to `known` is the machine's drift. The
+    with `near`. `timed` must include the float model as FLOAT_RUN: its ratio to `prior` is the machine's drift. The
     drift is removed from the new runs, which are kept under their names plus `suffix`; or, if `present` conditions are
-    given, from the known runs.
+    given, from the runs of `prior`.
     """
-    before = next(run for run in known.runs if run.name == FLOAT_RUN).wall.median_s
-    drift = before / timed[FLOAT_RUN][1].wall.median_s
-    then, now = (1.0, drift) if present is None else (1.0 / drift, 1.0)
+    prior_float_s = next(run for run in prior.runs if run.name == FLOAT_RUN).wall.median_s
+    drift = prior_float_s / timed[FLOAT_RUN][1].wall.median_s
+    prior_factor, new_factor = (1.0, drift) if present is None else (1.0 / drift, 1.0)
     assignments = {name + suffix: assignment for name, (assignment, _) in timed.items() if name != FLOAT_RUN}
-    results = {name + suffix: result for name, (_, result) in timed.items()}
-    more = _runs(model, graph, assignments, results, set(assignments), now)
-    kept = [run for run in known.runs if run.name not in assignments]  # a plan found again was timed again
-    pairs = [(_run(known, run, then), run.wall.times(then)) for run in kept] + more
+    timings = {name + suffix: timing for name, (_, timing) in timed.items()}
+    new_runs = _runs(model, graph, assignments, timings, set(assignments), new_factor)
+    kept_runs = [run for run in prior.runs if run.name not in assignments]  # a plan found again was timed again
+    pairs = [(_run(prior, run, prior_factor), run.wall.times(prior_factor)) for run in kept_runs] + new_runs
     weighted = [(replace(run, weight=_closeness(graph, run.assignment, near)), wall) for run, wall in pairs]
-    conditions = known.conditions if present is None else present
-    busiest = max(result.others for result in results.values())  # plans are predicted by these runs above all
+    conditions = prior.conditions if present is None else present
+    busiest = max(timing.others for timing in timings.values())  # plans are predicted by these runs above all
     conditions = replace(conditions, others=max(conditions.others, busiest))
-    return _assemble(known.model_sha256, graph, conditions, known.scheme, known.precisions, weighted)
+    return _assemble(prior.model_sha256, graph, conditions, prior.scheme, prior.precisions, weighted)
 
 
 def _closeness(graph: Graph, assignment: Assignment, near: Assignment) -> float:
     """The weight of a run: 1 for the same assignment as `near`, less for each block in another precision."""
     blocks = [block.name for block in graph.choices() if not block.movement]
-    different = sum(assignment.get(name) != near.get(name) for name in blocks) / max(1, len(blocks))
-    return max(_FAR, exp(-different / _NEAR))
+    different_share = sum(assignment.get(name) != near.get(name) for name in blocks) / max(1, len(blocks))
+    return max(_FAR, exp(-different_share / _NEAR))
 
 
 def _runs(
@@ -227,11 +229,11 @@ def _runs(
     attributor = Attributor(model, graph)
     runs = []
     for name, assignment in assignments.items():
-        result = timed[name]
-        kernels = {node: seconds * drift for node, seconds in result.kernels.items()}
-        attribution = attributor.attribute(result.optimized, kernels)
-        wall_s = result.wall.median_s * drift
-        runs.append((Run(name, dict(assignment), wall_s, attribution, name in mixed), result.wall.times(drift)))
+        timing = timed[name]
+        kernels = {node: seconds * drift for node, seconds in timing.kernels.items()}
+        attribution = attributor.attribute(timing.optimized, kernels)
+        wall_s = timing.wall.median_s * drift
+        runs.append((Run(name, dict(assignment), wall_s, attribution, name in mixed), timing.wall.times(drift)))
     return runs
 
 
@@ -252,7 +254,7 @@ def _assemble(
     return _profile(sha256, conditions, scheme, choices, measured, tables, unseen)
 
 
-def _conditions(model: Model, options: SessionOptions, feeds: Sequence[Feed], others: float) -> Conditions:
+def _conditions(model: Model, options: SessionOptions, feeds: Sequence[Feed], busy_share: float) -> Conditions:
     return Conditions(
         machine=describe(),
         runtime=options.runtime,
@@ -261,7 +263,7 @@ def _conditions(model: Model, options: SessionOptions, feeds: Sequence[Feed], ot
         spinning=options.spinning,
         optimization=options.optimization.value,
         shapes=tuple(map(shapes_of, feeds)) if any(spec.dynamic for spec in model.inputs) else (),
-        others=others,
+        others=busy_share,
     )
 
 
@@ -278,7 +280,7 @@ def _profile(
     runs = [run for run, _ in measured]
     errors = [unseen[run.name] / run.wall_s - 1.0 for run in runs if run.name in unseen]
     ratio = conformal_ratio(errors, weights=[run.weight for run in runs if run.name in unseen])
-    whole = tuple(
+    whole_runs = tuple(
         WholeRun(
             run.name,
             {block: precision.name for block, precision in run.assignment.items()},
@@ -302,23 +304,23 @@ def _profile(
         quantize_s_per_element=tables.quantize_s_per_element,
         dequantize_s_per_element=tables.dequantize_s_per_element,
         interval_ratio=ratio if isfinite(ratio) else _UNKNOWN_RATIO,
-        runs=whole,
+        runs=whole_runs,
     )
 
 
 def pure_assignments(graph: Graph, choices: Sequence[Precision]) -> dict[str, Assignment]:
     """Assignments with every candidate in int8 and, if any has that form, with anchors alone in int8; and one for each
     form without calibration, with the other blocks in float."""
-    whole = next(choice for choice in choices if choice.form == "whole")
+    int8 = next(choice for choice in choices if choice.form == "whole")
     anchor = next((choice for choice in choices if choice.form == "anchor"), None)
     candidates = graph.candidates()
-    result: dict[str, Assignment] = {"int8": {block.name: whole for block in candidates}}
+    assignment_of: dict[str, Assignment] = {"int8": {block.name: int8 for block in candidates}}
     if anchor is not None and any(anchor.fits(block) for block in candidates):
-        result["int8-anchor"] = {block.name: anchor if anchor.fits(block) else whole for block in candidates}
+        assignment_of["int8-anchor"] = {block.name: anchor if anchor.fits(block) else int8 for block in candidates}
     for form in choices:
         if form.uncalibrated:
-            result[form.name] = {block.name: form for block in graph.choices() if form.fits(block)}
-    return {name: effective(graph, assignment, whole) for name, assignment in result.items()}
+            assignment_of[form.name] = {block.name: form for block in graph.choices() if form.fits(block)}
+    return {name: effective(graph, assignment, int8) for name, assignment in assignment_of.items()}
 
 
 def covering_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed: int) -> dict[str, Assignment]:
@@ -362,7 +364,7 @@ def random_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed: i
     """Random assignments for fitting: half draw every block independently, half draw runs of neighbours, as plans have;
     densities from sparse to dense."""
     rng = random.Random(seed)
-    whole = next(choice for choice in choices if choice.form == "whole")
+    int8 = next(choice for choice in choices if choice.form == "whole")
     forms = [choice for choice in choices if choice.form != "float"]
     mixes: dict[str, Assignment] = {}
     for index in range(count):
@@ -376,5 +378,5 @@ def random_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed: i
                 current = current if rng.random() < density else None
             if current is not None and (form := first_fit(block, (current, *forms))):
                 assignment[block.name] = form
-        mixes[f"mix{index}"] = effective(graph, assignment, whole)
+        mixes[f"mix{index}"] = effective(graph, assignment, int8)
     return mixes

@@ -54,7 +54,7 @@ class Counting:
         starts = range(before, len(self._runs), before + at_once)
         rounds = [self._runs[start : start + at_once] for start in starts]
         rounds = rounds[warmup:] or rounds
-        return {name: median(fmean(each.get(name, 0.0) for each in some) for some in rounds) for name in rounds[0][0]}
+        return {name: median(fmean(run.get(name, 0.0) for run in runs) for runs in rounds) for name in rounds[0][0]}
 
 
 def join(graph: onnx.ModelProto, parts: Sequence[Part], seconds: Mapping[str, float]) -> dict[str, float]:
@@ -67,10 +67,10 @@ def join(graph: onnx.ModelProto, parts: Sequence[Part], seconds: Mapping[str, fl
     sources = {part.name: part.source for part in parts}
     if not any(node is not None for node in made_of.values()):
         raise MeasurementFailed("OpenVINO's compiled graph names none of the model's operators: use onnxruntime")
-    found: dict[str, float] = {}
+    seconds_of: dict[str, float] = {}
     for part in parts:
-        taken = seconds.get(part.name, 0.0)
-        if taken <= 0.0:
+        part_s = seconds.get(part.name, 0.0)
+        if part_s <= 0.0:
             continue
         node = made_of[part.name]
         if node is None:
@@ -80,30 +80,30 @@ def join(graph: onnx.ModelProto, parts: Sequence[Part], seconds: Mapping[str, fl
             put_in = helper.make_node(_PUT_IN, [node.output[0]], [f"{part.name}/put in"], name=f"{part.name}/put in")
             graph.graph.node.append(put_in)
             node = put_in
-        found[node.name] = found.get(node.name, 0.0) + taken
-    return found
+        seconds_of[node.name] = seconds_of.get(node.name, 0.0) + part_s
+    return seconds_of
 
 
 def _main(part: Part, nodes: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto | None:
     """The node that the time of `part` belongs to; `nodes` by their own and their outputs' names."""
     names = [name.removesuffix(_SCALED) for name in part.originals]
-    known = [nodes[name] for name in names if name in nodes]
-    computing = [node for node in known if node.op_type not in _PAIRS]
+    originals = [nodes[name] for name in names if name in nodes]
+    computing = [node for node in originals if node.op_type not in _PAIRS]
     anchors = [node for node in computing if node.op_type in _ANCHORS]
-    if part.kind in _PRODUCTS and known and not anchors:
-        anchors = _before(known[0], nodes)
-    return next(iter([*anchors[:1], *computing[-1:], *known[-1:]]), None)
+    if part.kind in _PRODUCTS and originals and not anchors:
+        anchors = _before(originals[0], nodes)
+    return next(iter([*anchors[:1], *computing[-1:], *originals[-1:]]), None)
 
 
 def _before(node: onnx.NodeProto, nodes: Mapping[str, onnx.NodeProto]) -> list[onnx.NodeProto]:
     """The Conv or MatMul nearest before a node; empty if there is none."""
-    found, seen = [node], {node.name}
-    for each in found:
-        if each.op_type in _ANCHORS:
-            return [each]
-        producers = [nodes[name] for name in each.input if name in nodes and nodes[name].name not in seen]
+    upstream, seen = [node], {node.name}
+    for operator in upstream:
+        if operator.op_type in _ANCHORS:
+            return [operator]
+        producers = [nodes[name] for name in operator.input if name in nodes and nodes[name].name not in seen]
         seen |= {producer.name for producer in producers}
-        found += producers
+        upstream += producers
     return []
 
 

@@ -8,5 +8,5 @@ _MOST, _SECONDS = 3, 0.04
 
 
 def refills(run_s: float) -> int:
-    """How many runs go before one that is timed, of a model that takes `run_s` seconds and comes after others."""
+    """The number of runs before a timed one, for a model that takes `run_s` seconds and runs after other models."""
     return min(_MOST, int(_SECONDS / max(run_s, 1e-9)))

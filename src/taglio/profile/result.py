@@ -62,7 +62,7 @@ class Glue:
     def times(self, still: float, changes: float) -> "Glue":
         """The same with the seconds without type changes multiplied by `still`, and those of type changes by
         `changes`."""
-        anchor_s, each_s = self.anchor_float_s, self.anchor_quantize_s
+        anchor_s, anchor_quantize_s = self.anchor_float_s, self.anchor_quantize_s
         return replace(
             self,
             float_s=still * self.float_s,
@@ -70,7 +70,7 @@ class Glue:
             quantize_s=changes * self.quantize_s,
             dequantize_s=changes * self.dequantize_s,
             anchor_float_s=None if anchor_s is None else still * anchor_s,
-            anchor_quantize_s=None if each_s is None else changes * each_s,
+            anchor_quantize_s=None if anchor_quantize_s is None else changes * anchor_quantize_s,
         )
 
 
@@ -119,7 +119,7 @@ class Conditions:
         """Raises ValueError for impossible conditions."""
         require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}")
         seconds = (self.reference_s or 1.0, *(self.reference_half_s or ()))
-        require(all(0.0 < each < 1e6 for each in seconds), "reference seconds must be above 0")
+        require(all(0.0 < time_s < 1e6 for time_s in seconds), "reference seconds must be above 0")
         require(0.0 <= self.waking_s < 1e6, "waking_s must not be negative")
 
 
@@ -147,35 +147,38 @@ class Profile:
 
     def check(self) -> None:
         """Raises ValueError for a profile that is empty, inconsistent, or names undefined precisions."""
-        names = [each.name for each in self.precisions]
+        names = [precision.name for precision in self.precisions]
         require(
             len(set(names)) == len(names) and FLOAT32 in self.precisions, "precisions must be distinct, with float32"
         )
-        require(any(each.form == "whole" for each in self.precisions), "no precision is int8")
+        require(any(precision.form == "whole" for precision in self.precisions), "no precision is int8")
         require(len(self.blocks) > 0, "no blocks")
-        cells = [(each.block, each.precision) for each in self.blocks]
+        cells = [(block_time.block, block_time.precision) for block_time in self.blocks]
         require(len(set(cells)) == len(cells), "a block has a precision twice")
-        named = {each.precision for each in self.blocks} | {
+        used_precisions = {block_time.precision for block_time in self.blocks} | {
             name for run in self.runs for name in run.assignment.values()
         }
-        require(named <= set(names), f"unknown precision {', '.join(sorted(named - set(names))[:1])}")
+        unknown = sorted(used_precisions - set(names))
+        require(not unknown, f"unknown precision {', '.join(unknown[:1])}")
         require(any(run.name == FLOAT32.name and not run.assignment for run in self.runs), "no run of the float model")
-        seconds = (self.overhead_s, self.kernel_overhead_s, *(each.seconds for each in self.blocks))
-        require(all(abs(each) < 1e9 for each in seconds), "seconds are out of range")
+        seconds = (self.overhead_s, self.kernel_overhead_s, *(block_time.seconds for block_time in self.blocks))
+        require(all(abs(time_s) < 1e9 for time_s in seconds), "seconds are out of range")
         require(all(abs(run.predicted_s) < 1e9 for run in self.runs), "predicted seconds are out of range")
         require(0.0 <= self.interval_ratio < 1e6, "interval_ratio must not be negative")
 
     def misfit(self, graph: Graph) -> str:
         """Which block or flow the profile and `graph` do not share, or "" if the profile fits the graph."""
-        blocks = {each.name for each in graph.blocks}
-        timed = {each.block for each in self.blocks if each.precision == FLOAT32.name}
-        moved, known = {each.name for each in graph.flows}, {each.flow for each in self.glue}
-        used = {each.block for each in self.blocks} | {name for run in self.runs for name in run.assignment}
+        blocks = {block.name for block in graph.blocks}
+        timed = {block_time.block for block_time in self.blocks if block_time.precision == FLOAT32.name}
+        flows, glued = {flow.name for flow in graph.flows}, {flow_glue.flow for flow_glue in self.glue}
+        used_blocks = {block_time.block for block_time in self.blocks} | {
+            name for run in self.runs for name in run.assignment
+        }
         for what, wrong in (
             ("no time of block", blocks - timed),
-            ("no glue of flow", moved - known),
-            ("unknown block", used - blocks),
-            ("unknown flow", known - moved),
+            ("no glue of flow", flows - glued),
+            ("unknown block", used_blocks - blocks),
+            ("unknown flow", glued - flows),
         ):
             if wrong:
                 return f"{what} {min(wrong)}"
@@ -183,7 +186,7 @@ class Profile:
 
     def block_times(self) -> dict[tuple[str, str], float]:
         """Seconds by (block, precision name)."""
-        return {(entry.block, entry.precision): entry.seconds for entry in self.blocks}
+        return {(block_time.block, block_time.precision): block_time.seconds for block_time in self.blocks}
 
     def sustained(self) -> float:
         """The ratio of mean to median seconds, at least 1; the median over the runs.
@@ -195,58 +198,60 @@ class Profile:
 
     def glue_map(self) -> dict[str, Glue]:
         """Glue by flow name."""
-        return {entry.flow: entry for entry in self.glue}
+        return {flow_glue.flow: flow_glue for flow_glue in self.glue}
 
     def precision(self, name: str) -> Precision:
         """The precision called `name`."""
-        return next(each for each in self.precisions if each.name == name)
+        return next(precision for precision in self.precisions if precision.name == name)
 
 
 def in_components(profile: Profile, graph: Graph) -> Profile:
     """The profile for a model that is divided into components: no component takes less than no time.
 
     If kernels add up to more than the runs took, all blocks are shortened by the same share instead of a negative
-    overhead. A change of type saves at most what the blocks before and behind it take, of each an equal share of those
-    of its tensors: a sum of savings may stand in one component, and the blocks whose fusion it owes them to in others.
+    overhead. A change of type saves at most a share of the seconds of the blocks on either side: a block's seconds are
+    divided equally among its tensors. Otherwise the savings may be counted in one component, and the blocks whose
+    fusion causes them in others.
     """
     profile = replace(profile, glue=_bounded(profile, graph))
     if profile.overhead_s >= 0.0:
         return profile
-    whole = sum(each.seconds for each in profile.blocks if each.precision == FLOAT32.name)
-    share = max(0.0, 1.0 + profile.overhead_s / whole) if whole > 0.0 else 1.0
-    blocks = tuple(replace(each, seconds=share * each.seconds) for each in profile.blocks)
+    float_s = sum(block_time.seconds for block_time in profile.blocks if block_time.precision == FLOAT32.name)
+    share = max(0.0, 1.0 + profile.overhead_s / float_s) if float_s > 0.0 else 1.0
+    blocks = tuple(replace(block_time, seconds=share * block_time.seconds) for block_time in profile.blocks)
     return replace(profile, blocks=blocks, overhead_s=0.0)
 
 
 def _bounded(profile: Profile, graph: Graph) -> tuple[Glue, ...]:
     """The glue whose type changes save no more than the blocks beside them take."""
-    least: dict[str, float] = {"": 0.0}
-    for each in profile.blocks:
-        block = graph.block(each.block)
-        share = each.seconds / max(1, len(block.inputs) + len(block.outputs))
-        least[each.block] = min(share, least.get(each.block, share))
-    found, glue = [], profile.glue_map()
+    share_s_of: dict[str, float] = {"": 0.0}
+    for block_time in profile.blocks:
+        block = graph.block(block_time.block)
+        share = block_time.seconds / max(1, len(block.inputs) + len(block.outputs))
+        share_s_of[block_time.block] = min(share, share_s_of.get(block_time.block, share))
+    bounded, glue = [], profile.glue_map()
     for flow in graph.flows:
-        own, before = glue[flow.name], 0.0 if flow.producer is None else least[flow.producer]
-        behind = min((least[reader] for _, reader in flow.readers), default=0.0)
-        most = min([before, *(least[reader] for _, reader in flow.readers if reader)])
-        anchor_s = own.anchor_quantize_s
-        found.append(
+        flow_glue, before_s = glue[flow.name], 0.0 if flow.producer is None else share_s_of[flow.producer]
+        behind_s = min((share_s_of[reader] for _, reader in flow.readers), default=0.0)
+        most_s = min([before_s, *(share_s_of[reader] for _, reader in flow.readers if reader)])
+        anchor_s = flow_glue.anchor_quantize_s
+        bounded.append(
             replace(
-                own,
-                quantize_s=max(own.quantize_s, -most),
-                dequantize_s=max(own.dequantize_s, -behind),
-                anchor_quantize_s=None if anchor_s is None else max(anchor_s, -most),
+                flow_glue,
+                quantize_s=max(flow_glue.quantize_s, -most_s),
+                dequantize_s=max(flow_glue.dequantize_s, -behind_s),
+                anchor_quantize_s=None if anchor_s is None else max(anchor_s, -most_s),
             )
         )
-    return tuple(found)
+    return tuple(bounded)
 
 
 def scaled(profile: Profile, factor: float) -> Profile:
     """The profile with all times multiplied by `factor`: an assumption about another device."""
-    glue = tuple(each.times(factor, factor) for each in profile.glue)
+    glue = tuple(flow_glue.times(factor, factor) for flow_glue in profile.glue)
     blocks = tuple(
-        replace(each, seconds=factor * each.seconds, deviation_s=factor * each.deviation_s) for each in profile.blocks
+        replace(block_time, seconds=factor * block_time.seconds, deviation_s=factor * block_time.deviation_s)
+        for block_time in profile.blocks
     )
     conditions = replace(profile.conditions, waking_s=factor * profile.conditions.waking_s)
     return replace(profile, blocks=blocks, glue=glue, overhead_s=factor * profile.overhead_s, conditions=conditions)
@@ -281,8 +286,8 @@ def predict(profile: Profile, graph: Graph, assignment: Assignment) -> Breakdown
 
 def flow_seconds(glue: Glue, flow: Flow, assignment: Assignment) -> float:
     """Seconds of glue on one flow under `assignment`."""
-    base, each = written_costs(glue, written(flow, assignment))
-    return base + each * changes(flow, assignment)
+    base_s, change_s = written_costs(glue, written(flow, assignment))
+    return base_s + change_s * changes(flow, assignment)
 
 
 def written(flow: Flow, assignment: Assignment) -> Written:

@@ -23,8 +23,8 @@ from taglio.runtimes.footprint import session_bytes
 from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
 from taglio.runtimes.session import Session, opener
 
-# Share of the memory limit up to which sessions are opened: what they need is an estimate. Up to _AT_ONCE of it they
-# are opened at the same time, on all cores: what each of them took cannot be told then.
+# Sessions are opened up to this share of the memory limit, because their needs are estimates. Up to _AT_ONCE of it they
+# are opened at the same time, on all cores; the memory of a single session cannot be measured then.
 _SHARE, _AT_ONCE = 0.9, 0.25
 # A model of thousands of operators takes far longer to build and open than to run, in any runtime: about this many
 # seconds per operator. A stage may open sessions for _OPENING_S at any effort.
@@ -132,10 +132,10 @@ class Models:
 
     def graph(self, name: str) -> onnx.ModelProto:
         """The graph without its weights, which are not needed again and are most of its size."""
-        proto, kept = onnx.load(self.paths[name], load_external_data=False), onnx.ModelProto()
+        proto, bare = onnx.load(self.paths[name], load_external_data=False), onnx.ModelProto()
         del proto.graph.initializer[:]
-        kept.CopyFrom(proto)  # a message frees what was deleted from it only as a whole
-        return kept
+        bare.CopyFrom(proto)  # a message frees what was deleted from it only as a whole
+        return bare
 
     def _short_bytes(self, name: str, beyond: float = 0.0) -> float:
         """By how much this process would exceed its limit if it opened a model that needs this much `beyond` what is
@@ -144,7 +144,7 @@ class Models:
 
 
 def sessions_within(seconds: float, proto: onnx.ModelProto) -> int:
-    """How many sessions of `proto` a stage may open that should take `seconds`."""
+    """The number of sessions of `proto` that a stage of `seconds` may open."""
     return int(max(_OPENING_S, seconds) / (_OPERATOR_S * max(1, len(proto.graph.node))))
 
 

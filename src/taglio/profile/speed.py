@@ -25,7 +25,7 @@ from taglio.runtimes.session import Session
 _CHANNELS, _SIZE, _SMALLER = 32, 160, 96
 REFERENCE_S = 0.3
 _EVERY_S = 2.0
-# A device waits for others for milliseconds; the median of this many runs after such waits is used.
+# A device waits milliseconds for other devices; the median of _WAITS runs after such waits is used.
 _WAIT_S, _WAITS, _READY_S = 0.01, 25, 0.03
 
 
@@ -95,13 +95,13 @@ def _session(threads: int, size: int = _SIZE) -> tuple[Session, dict[str, np.nda
         helper.make_node("MaxPool", ["wide"], ["small"], name="pool", kernel_shape=[4, 4], strides=[4, 4]),
         helper.make_node("Conv", ["small", "full"], ["y"], name="full", pads=[1, 1, 1, 1]),
     ]
-    shape, made = (1, _CHANNELS, size, size), (1, _CHANNELS, size // 4, size // 4)
+    shape, out_shape = (1, _CHANNELS, size, size), (1, _CHANNELS, size // 4, size // 4)
     graph = helper.make_graph(
         nodes,
         "reference",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, made)],
-        [numpy_helper.from_array(each, name) for name, each in weights.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, out_shape)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8

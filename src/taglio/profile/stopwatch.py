@@ -134,16 +134,18 @@ def time_models(
     If a run is known to take `once_s`, and the effort's patience is too short for the minimum of rounds, models are
     timed once each, one after another, with the kernels of the same run unless there are loops.
 
-    `opened` is called with each model's name and session before it is timed, for what else its answers tell: sessions
-    take long to open. A TaglioError from it is one of the model. It is not called for models in ONNX Runtime that are
-    timed once with their kernels.
+    `opened` is called with each model's name and session before it is timed, so that a caller can use its answers too:
+    sessions take long to open. A TaglioError from it counts as one of the model. It is not called for models in ONNX
+    Runtime that are timed once with their kernels.
     """
     as_it_is = options.runtime != NAME or places is not None
     ready = options if as_it_is else SessionOptions(options.threads, Optimization.NONE, options.spinning)
     with scratch() as folder:
         settings = dict.fromkeys(models, ready) | dict(places or {})
-        given = None if as_it_is else options
-        stored = Models.write(models, folder, settings, given, limit_bytes, refused, progress, must_fit=not kernels)
+        optimized_with = None if as_it_is else options
+        stored = Models.write(
+            models, folder, settings, optimized_with, limit_bytes, refused, progress, must_fit=not kernels
+        )
         timing = _Timing(
             models=stored,
             run=Run.of(feeds),
@@ -157,24 +159,24 @@ def time_models(
         )
         if effort.affordable(len(models) * once_s) is not effort:
             return timing.once_each(len(models) * once_s)
-        first, found, out = next(iter(models)), dict[str, Timed](), refused if refused is not None else {}
-        while waiting := [name for name in models if name not in found and name not in out]:
-            sessions = timing.open([first, *waiting] if found else waiting)
-            if found and [*sessions] == [first]:  # no memory for another beside it
+        first, timed, left_out = next(iter(models)), dict[str, Timed](), refused if refused is not None else {}
+        while waiting := [name for name in models if name not in timed and name not in left_out]:
+            sessions = timing.open([first, *waiting] if timed else waiting)
+            if timed and [*sessions] == [first]:  # no memory for another beside it
                 sessions.clear()
-                sessions = timing.open([name for name in waiting if name not in out])
+                sessions = timing.open([name for name in waiting if name not in left_out])
             if not sessions:
                 continue
-            if not found:
+            if not timed:
                 first = next(iter(sessions))
             group = timing.time(sessions)
-            if not found:
+            if not timed:
                 reference = group[first]
             beside = group.get(first, reference)
             drift = reference.wall.median_s / beside.wall.median_s
             for name in (name for name in waiting if name in group):
-                found[name] = group[name].times(drift)
-    return {name: found[name] for name in models if name in found}
+                timed[name] = group[name].times(drift)
+    return {name: timed[name] for name in models if name in timed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,33 +267,33 @@ class _Timing:
     def once_each(self, round_s: float) -> dict[str, Timed]:
         """Time every model by one run, after a warm-up if two rounds of `round_s` are within the patience."""
         warmup = int(2.0 * round_s <= self.effort.patience_s)
-        found: dict[str, Timed] = {}
+        timed: dict[str, Timed] = {}
         for done, name in enumerate(self.models.paths):
             make_room(self.models.limit_bytes)
             try:
                 self.models.require_room(name)
-                found[name] = self._once(name, warmup)
+                timed[name] = self._once(name, warmup)
             except TaglioError as error:
                 self.models.refuse(name, error)
             self._after_round("timing", len(self.models.paths))(done + 1)
-        return found
+        return timed
 
     def _once(self, name: str, warmup: int) -> Timed:
-        graph, read, kernels = self.models.graph(name), None, dict[str, float]()
+        graph, reader, kernels = self.models.graph(name), None, dict[str, float]()
         # Recorded kernels slow a loop down, so that the run must be timed without them.
-        apart = self.kernels and self.ready.runtime == NAME and has_bodies(graph)
-        if self.kernels and not apart:
-            session, read = self._counting(name)
+        separately = self.kernels and self.ready.runtime == NAME and has_bodies(graph)
+        if self.kernels and not separately:
+            session, reader = self._counting(name)
         else:
             session = self._session(name)
         wall_s, watch = self._one_run(name, session, warmup)
         del session
-        if apart:
+        if separately:
             make_room(self.models.limit_bytes)
-            session, read = self._counting(name)
+            session, reader = self._counting(name)
             self._one_run(name, session, warmup)
-        if read is not None:
-            kernels = read(graph, warmup, None, [warmup], 0)
+        if reader is not None:
+            kernels = reader(graph, warmup, None, [warmup], 0)
         self.clocks.clear()
         return _timed(graph, [wall_s], kernels, watch, self.effort)
 
@@ -314,7 +316,7 @@ class _Timing:
         least_s = stretch_s(sessions, feeds, effort)
         often = [name for name in self.often if name in sessions and effort.minimum > 1]
         plan = _rounds(sessions, feeds, effort, least_s, often)
-        rounds, again = plan.walls, plan.kernels
+        rounds, kernel_rounds = plan.walls, plan.kernels
         begun, before = time.perf_counter(), time.process_time()
         watch = Watch()
         after_round = self._after_round("timing", rounds)
@@ -334,9 +336,9 @@ class _Timing:
             pauses = busy < _STARVED or (threads > allowed.share and busy > _USED_UP * allowed.share)
             limit = _OVERRUN * allowed.used_s / threads if pauses else None
             warm = replace(effort, warmup=0) if self.clocks else effort
-            seconds = self._kernels(graphs, warm, plan.paused if pauses else again, limit, plan.refills)
+            seconds = self._kernels(graphs, warm, plan.paused if pauses else kernel_rounds, limit, plan.refills)
             self.clocks.clear()
-        inferences = {name: [each / self.run.at_once for each in samples[name]] for name in names}
+        inferences = {name: [sample_s / self.run.at_once for sample_s in samples[name]] for name in names}
         return {name: _timed(graphs[name], inferences[name], seconds.get(name, {}), watch, effort) for name in names}
 
     def _kernels(
@@ -349,8 +351,8 @@ class _Timing:
     ) -> dict[str, dict[str, float]]:
         """Seconds of each kernel in `rounds` after warm-up, by model; models in groups whose events fit into their
         share of the memory limit."""
-        found: dict[str, dict[str, float]] = {}
-        # Of one round, which may be repeated if other programs disturb it.
+        kernel_seconds_of: dict[str, dict[str, float]] = {}
+        # Bytes of one round, which may be repeated if other programs disturb it.
         round_bytes = {
             name: PATIENCE * len(graph.graph.node) * (1 + refills[name]) * self.run.at_once * _EVENT_BYTES
             for name, graph in graphs.items()
@@ -360,22 +362,22 @@ class _Timing:
         room = min(_EVENTS_BYTES, EVENTS * (self.models.limit_bytes or inf))
         for group in groups_within(graphs, lambda name: rounds * round_bytes[name], room):
             counting = {name: self._counting(name) for name in group}
-            seen = Watch()
+            watch = Watch()
             opened = {name: self.run.open(session) for name, (session, _) in counting.items()}
             after_round = self._after_round("timing kernels", rounds)
-            _interleave(opened, self.run.turns(), rounds, after_round, watch=seen, refills=refills)
-            counted = kept(seen.windows, effort.warmup + effort.minimum)
-            found |= {
+            _interleave(opened, self.run.turns(), rounds, after_round, watch=watch, refills=refills)
+            counted = kept(watch.windows, effort.warmup + effort.minimum)
+            kernel_seconds_of |= {
                 name: read(graphs[name], effort.warmup, longest_s, counted, refills[name])
                 for name, (_, read) in counting.items()
             }
             del counting, opened
             trim()
             make_room(self.models.limit_bytes)
-        return found
+        return kernel_seconds_of
 
     def _counting(self, name: str) -> tuple[Session, _Read]:
-        """A session that counts the seconds of its kernels, and what reads them when it has run."""
+        """A session that counts the seconds of its kernels, and the function that reads them when it has run."""
         path, at_once = self.models.paths[name], self.run.at_once
         if self.ready.runtime != NAME:
             if name not in self.clocks:
@@ -413,8 +415,8 @@ def _timed(
 ) -> Timed:
     """The result of one model, from the rounds that count."""
     rounds = kept(watch.windows, effort.minimum)
-    each = len(samples) // watch.windows[-1].end  # more than one if the model ran often
-    counted = [samples[index] for index in range(len(samples)) if index // each in set(rounds)]
+    runs_per_round = len(samples) // watch.windows[-1].end  # more than one if the model ran often
+    counted = [samples[index] for index in range(len(samples)) if index // runs_per_round in set(rounds)]
     wall = summarize(counted)
     kernels = without_recording(graph, kernels, wall.median_s)
     return Timed(graph, wall, kernels, others_in(watch.windows, set(rounds)))
@@ -437,17 +439,17 @@ def _interleave(
     leave a device `idle` in the turns of others first run until it is awake. With a `watch`, rounds are added if other
     programs disturbed some."""
     samples: dict[str, list[float]] = {name: [] for name in sessions}
-    order, given = [*sessions, *(_OFTEN - 1) * [*often]], cycle(feeds)
+    order, feed_cycle = [*sessions, *(_OFTEN - 1) * [*often]], cycle(feeds)
     shuffle = random.Random(0)
     done, awake_s = 0, 0.0
     while done < rounds or (watch is not None and not enough(watch.windows, rounds)):
         shuffle.shuffle(order)
         for name in order:
             if name in idle and time.perf_counter() - awake_s > _ASLEEP_S:
-                run_for(_AWAKE_S, name, sessions[name], given)
+                run_for(_AWAKE_S, name, sessions[name], feed_cycle)
             for _ in range(refills[name] if refills else 0):
-                run_once(name, sessions[name], next(given))
-            samples[name].append(float(np.mean(run_for(least_s, name, sessions[name], given))))
+                run_once(name, sessions[name], next(feed_cycle))
+            samples[name].append(float(np.mean(run_for(least_s, name, sessions[name], feed_cycle))))
             awake_s = time.perf_counter() if name in idle else awake_s
         done += 1
         if watch is not None:
@@ -458,12 +460,12 @@ def _interleave(
 
 def run_for(least_s: float, name: str, session: Session, feeds: Iterator[Feed]) -> list[float]:
     """Wall seconds of consecutive inferences, at least one, until `least_s` seconds have passed."""
-    found = [run_once(name, session, next(feeds))]
-    total = found[0]
-    while total < least_s:
-        found.append(run_once(name, session, next(feeds)))
-        total += found[-1]
-    return found
+    seconds = [run_once(name, session, next(feeds))]
+    total_s = seconds[0]
+    while total_s < least_s:
+        seconds.append(run_once(name, session, next(feeds)))
+        total_s += seconds[-1]
+    return seconds
 
 
 def stretch_s(sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Effort) -> float:
@@ -472,8 +474,8 @@ def stretch_s(sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Ef
     name, session = next(iter(sessions.items()))
     for _ in range(effort.warmup):
         run_once(name, session, feeds[0])
-    found = run_for(min(STRETCH_S, effort.budget_s), name, session, cycle(feeds))
-    return min(STRETCH_S, effort.budget_s / (effort.minimum * len(sessions))) if scatter(found) else 0.0
+    seconds = run_for(min(STRETCH_S, effort.budget_s), name, session, cycle(feeds))
+    return min(STRETCH_S, effort.budget_s / (effort.minimum * len(sessions))) if scatter(seconds) else 0.0
 
 
 def run_once(name: str, session: Session, feed: Feed) -> float:
@@ -500,19 +502,21 @@ class _Rounds:
 def _rounds(
     sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Effort, least_s: float, often: Collection[str]
 ) -> _Rounds:
-    """What the budget allows if a model runs for at least `least_s` to be timed once."""
-    once = dict.fromkeys(sessions, 0.0)
+    """The rounds that the budget allows if a model runs for at least `least_s` to be timed once."""
+    run_s_of = dict.fromkeys(sessions, 0.0)
     for _ in range(effort.warmup + 1):  # the last one counts
-        once = {name: run_once(name, session, feeds[0]) for name, session in sessions.items()}
+        run_s_of = {name: run_once(name, session, feeds[0]) for name, session in sessions.items()}
     alone = len(sessions) == 1 or least_s > 0.0
-    fills = {name: 0 if alone else refills(each) for name, each in once.items()}
-    visits_s = {name: (1 + fills[name]) * each for name, each in once.items()}
+    fills = {name: 0 if alone else refills(run_s) for name, run_s in run_s_of.items()}
+    visits_s = {name: (1 + fills[name]) * run_s for name, run_s in run_s_of.items()}
 
     def within_budget(round_s: float) -> int:
         return max(effort.minimum, min(effort.maximum, int(effort.budget_s / max(round_s, 1e-9))))
 
-    walls = within_budget(sum(max(each, least_s) * (_OFTEN if name in often else 1) for name, each in visits_s.items()))
+    walls = within_budget(
+        sum(max(visit_s, least_s) * (_OFTEN if name in often else 1) for name, visit_s in visits_s.items())
+    )
     round_s = sum(visits_s.values())
-    again = max(effort.minimum, within_budget(round_s) // 2)
-    paused = max(again, min(_UNPAUSED, int(2.0 * effort.budget_s / max(round_s, 1e-9))))
-    return _Rounds(walls, again, paused, fills)
+    kernel_rounds = max(effort.minimum, within_budget(round_s) // 2)
+    paused = max(kernel_rounds, min(_UNPAUSED, int(2.0 * effort.budget_s / max(round_s, 1e-9))))
+    return _Rounds(walls, kernel_rounds, paused, fills)

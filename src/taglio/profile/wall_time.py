@@ -46,7 +46,7 @@ class WallTime:
     def check(self) -> None:
         """Raises ValueError for impossible times."""
         seconds = (self.median_s, self.p95_s, self.mean_s, self.steady_s)
-        require(all(1e-12 < each < _LONGEST_S for each in seconds), "seconds must be above 0, and less than a year")
+        require(all(1e-12 < time_s < _LONGEST_S for time_s in seconds), "seconds must be above 0, and less than a year")
         require(0.0 <= self.deviation_s < _LONGEST_S and self.runs >= 1, "the spread or the count is out of range")
 
 
@@ -57,7 +57,7 @@ def summarize(samples: Sequence[float], apart: Sequence[float] | None = None) ->
     steady_s, lasted = middle, apart or samples
     # A few short runs do not show the sustained time: a single interrupted one would decide.
     if sum(lasted) >= STRETCH_S and scatter(samples):
-        steady_s = median(float(np.mean(samples[each])) for each in stretches(lasted))
+        steady_s = median(float(np.mean(samples[stretch])) for stretch in stretches(lasted))
     return WallTime(
         middle,
         median(abs(sample - middle) for sample in samples),
@@ -70,14 +70,14 @@ def summarize(samples: Sequence[float], apart: Sequence[float] | None = None) ->
 
 def stretches(seconds: Sequence[float], least_s: float = STRETCH_S) -> list[slice]:
     """Slices of consecutive samples that together take `least_s` or more; a remainder is joined to the last."""
-    found: list[slice] = []
+    slices: list[slice] = []
     begin, total = 0, 0.0
-    for index, each in enumerate(seconds):
-        total += each
+    for index, sample_s in enumerate(seconds):
+        total += sample_s
         if total >= least_s:
-            found.append(slice(begin, index + 1))
+            slices.append(slice(begin, index + 1))
             begin, total = index + 1, 0.0
-    return [*found[:-1], slice(found[-1].start if found else 0, len(seconds))]
+    return [*slices[:-1], slice(slices[-1].start if slices else 0, len(seconds))]
 
 
 def scatter(seconds: Sequence[float]) -> bool:

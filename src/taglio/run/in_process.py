@@ -171,8 +171,8 @@ class _Opened:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Turn a runtime's failure into a MeasurementFailed of one line."""
+def _failures_named(what: str) -> Iterator[None]:
+    """Turn a runtime's failure into a MeasurementFailed of one line, which begins with `what`."""
     try:
         yield
     except BadData:
@@ -202,12 +202,12 @@ def time_plan(
     at_once = Run.of(feeds).at_once
     rounds = -(-runs // at_once)
     for index in reported(range(rounds + WARMUP), "running", progress):
-        given = feeds if at_once > 1 else [feeds[index % len(feeds)]]
+        round_feeds = feeds if at_once > 1 else [feeds[index % len(feeds)]]
         for which in order.sample(("plan", "float"), 2):
             seconds: dict[str, float] = {}
             start = time.perf_counter()
-            with _told(f"the {which} failed in run {index + 1}"):
-                for feed in given:
+            with _failures_named(f"the {which} failed in run {index + 1}"):
+                for feed in round_feeds:
                     if which == "plan":
                         executor.run(feed, seconds)
                     else:
@@ -221,8 +221,8 @@ def time_plan(
     def wall(samples: Sequence[float], apart: Sequence[float] | None = None) -> WallTime:
         return replace(summarize(samples, apart), runs=len(samples) * at_once)
 
-    both = [sum(each) for each in zip(plan_s, float_s, strict=True)]
-    plan, reference_time = wall(plan_s, both), wall(float_s, both)
+    pair_s = [sum(pair) for pair in zip(plan_s, float_s, strict=True)]
+    plan, reference_time = wall(plan_s, pair_s), wall(float_s, pair_s)
     drift = reference_time.steady_s / profiled_float_s if profiled_float_s else 1.0
     times = tuple(PieceTime(piece.name, piece.device, wall(parts[piece.name])) for piece in executor.manifest.pieces)
     ratio, made_from = predicted_s / plan.steady_s, executor.manifest.plan_sha256
@@ -245,34 +245,35 @@ def time_steps(
     manifest, reference = executor.manifest, executor.beside(float_model, options)
     names = manifest.without_states()[1]
     ours: dict[str, np.ndarray] | None = None
-    theirs = {each.past: each.first() for each in manifest.states}
+    theirs = {state.past: state.first() for state in manifest.states}
     plan_s: list[float] = []
     float_s: list[float] = []
-    off, whole = np.zeros((steps, len(names))), np.zeros((steps, len(names)))
+    error_squares, exact_squares = np.zeros((steps, len(names))), np.zeros((steps, len(names)))
     for index in reported(range(steps), "stepping", progress):
         feed = feeds[index % len(feeds)]
-        with _told(f"step {index + 1} failed"):
+        with _failures_named(f"step {index + 1} failed"):
             begun = time.perf_counter()
-            found, ours = executor.step(feed, ours)
+            outputs, ours = executor.step(feed, ours)
             between = time.perf_counter()
-            wanted = dict(zip(manifest.outputs, reference.run(manifest.outputs, {**feed, **theirs}), strict=True))
+            float_values = reference.run(manifest.outputs, {**feed, **theirs})
+            float_outputs = dict(zip(manifest.outputs, float_values, strict=True))
             ended = time.perf_counter()
         plan_s.append(between - begun)
         float_s.append(ended - between)
-        theirs = {each.past: wanted[each.present] for each in manifest.states}
-        for column, (name, value) in enumerate(zip(names, found, strict=True)):
-            exact = np.asarray(wanted[name], np.float64)
-            off[index, column] = ((np.asarray(value, np.float64) - exact) ** 2).sum()
-            whole[index, column] = (exact**2).sum()
-    both = [sum(each) for each in zip(plan_s, float_s, strict=True)]
+        theirs = {state.past: float_outputs[state.present] for state in manifest.states}
+        for column, (name, value) in enumerate(zip(names, outputs, strict=True)):
+            exact = np.asarray(float_outputs[name], np.float64)
+            error_squares[index, column] = ((np.asarray(value, np.float64) - exact) ** 2).sum()
+            exact_squares[index, column] = (exact**2).sum()
+    pair_s = [sum(pair) for pair in zip(plan_s, float_s, strict=True)]
     late = slice(-max(1, steps // 10), None)
     return StepsReport(
         steps,
-        summarize(plan_s, both),
-        summarize(float_s, both),
+        summarize(plan_s, pair_s),
+        summarize(float_s, pair_s),
         predicted_s,
-        _relative(off, whole),
-        _relative(off[late], whole[late]),
+        _relative(error_squares, exact_squares),
+        _relative(error_squares[late], exact_squares[late]),
         sum(value.nbytes for value in (ours or {}).values()),
         executor.runtime,
     )

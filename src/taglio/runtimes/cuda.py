@@ -54,13 +54,13 @@ class CudaSession:
             self._session, self._captures = open_session(False), False
         # An input that is read on the CPU, such as a size, would keep the value that it had when captured.
         read_on = [info.name.lower() for info in self._session.get_input_memory_infos()]
-        if self._captures and any(each != device for each in read_on):
+        if self._captures and any(location != device for location in read_on):
             self._give_up()
 
     @property
     def inputs(self) -> list[str]:
         """The names of the inputs."""
-        return [each.name for each in self._session.get_inputs()]
+        return [info.name for info in self._session.get_inputs()]
 
     @property
     def captures(self) -> bool:
@@ -90,8 +90,8 @@ class CudaSession:
         return bound.run
 
     def _plain(self, names: Sequence[str] | None, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        found: list[np.ndarray] = self._session.run(list(names) if names else None, dict(feed), _in_graph(_NO_GRAPH))
-        return found
+        outputs: list[np.ndarray] = self._session.run(list(names) if names else None, dict(feed), _in_graph(_NO_GRAPH))
+        return outputs
 
     def _replayed(self, names: Sequence[str] | None, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         key = _shapes(feed)
@@ -116,7 +116,7 @@ class CudaSession:
             bound.checked += 1
         if names is None:
             return outputs
-        by_name = dict(zip((each.name for each in self._session.get_outputs()), outputs, strict=True))
+        by_name = dict(zip((info.name for info in self._session.get_outputs()), outputs, strict=True))
         return [by_name[name] for name in names]
 
     def _give_up(self) -> None:
@@ -134,8 +134,8 @@ class _Bound:
     session: ort.InferenceSession
     binding: Any
     options: ort.RunOptions
-    given: dict[str, Any]
-    found: dict[str, Any]
+    device_inputs: dict[str, Any]
+    device_outputs: dict[str, Any]
     checked: int = 1
 
     @classmethod
@@ -148,41 +148,43 @@ class _Bound:
         graph: int,
     ) -> "_Bound | None":
         """Room for a feed and its outputs; None if any is not a tensor of numbers or is empty."""
-        if not all(isinstance(each, np.ndarray) and each.dtype.kind in "fiub" for each in (*feed.values(), *outputs)):
+        if not all(
+            isinstance(array, np.ndarray) and array.dtype.kind in "fiub" for array in (*feed.values(), *outputs)
+        ):
             return None
-        if not all(each.size for each in (*feed.values(), *outputs)):
+        if not all(array.size for array in (*feed.values(), *outputs)):
             return None
 
         def room(values: Iterable[tuple[str, np.ndarray]]) -> dict[str, Any]:
             make = ort.OrtValue.ortvalue_from_shape_and_type
-            return {name: make(each.shape, each.dtype.type, device, 0) for name, each in values}
+            return {name: make(array.shape, array.dtype.type, device, 0) for name, array in values}
 
         binding, options = session.io_binding(), _in_graph(graph)
-        names = [each.name for each in session.get_outputs()]
+        names = [info.name for info in session.get_outputs()]
         bound = cls(session, binding, options, room(feed.items()), room(zip(names, outputs, strict=True)))
-        for name, value in bound.given.items():
+        for name, value in bound.device_inputs.items():
             binding.bind_ortvalue_input(name, value)
-        for name, value in bound.found.items():
+        for name, value in bound.device_outputs.items():
             binding.bind_ortvalue_output(name, value)
         bound.put(feed)
         return bound
 
     def put(self, feed: Mapping[str, np.ndarray]) -> None:
         """Copy a feed to the device."""
-        for name, value in self.given.items():
+        for name, value in self.device_inputs.items():
             value.update_inplace(np.ascontiguousarray(feed[name]))
 
     def run(self) -> None:
-        """Compute on what is on the device."""
+        """Run on the inputs that are on the device."""
         self.session.run_with_iobinding(self.binding, self.options)
 
     def outputs(self, names: Sequence[str] | None) -> list[np.ndarray]:
         """The outputs named (None: all), copied from the device."""
-        return [np.array(self.found[name].numpy()) for name in names or self.found]
+        return [np.array(self.device_outputs[name].numpy()) for name in names or self.device_outputs]
 
 
 def properties(place: str) -> dict[str, str]:
-    """What a place fixes, by name: the provider, its setting, and whether the model is converted to float16."""
+    """The settings that a place fixes, by name: the provider, its option, and whether the model is made float16."""
     return {"provider": CUDA, "use_tf32": str(int(place == TF32)), "float16": str(int(place == F16))}
 
 
@@ -227,13 +229,13 @@ def _converted(path: Path) -> onnx.ModelProto:
         proto: onnx.ModelProto = converter.convert_float_to_float16(onnx.load(path), keep_io_types=True)
     except Exception as error:  # the converter fails in many ways
         raise BadModel(f"{path.name}: cannot be converted to float16: {one_line(error, 200)}") from None
-    made, kept = set[str](), []
+    written_names, unique_nodes = set[str](), []
     for node in proto.graph.node:  # ONNX Runtime 1.31 casts a constant for each of its readers, always under one name
-        if not made.issuperset(node.output):
-            kept.append(node)
-        made.update(node.output)
+        if not written_names.issuperset(node.output):
+            unique_nodes.append(node)
+        written_names.update(node.output)
     del proto.graph.node[:]
-    proto.graph.node.extend(kept)
+    proto.graph.node.extend(unique_nodes)
     return proto
 
 
@@ -247,10 +249,10 @@ def _shapes(feed: Mapping[str, np.ndarray]) -> tuple[object, ...]:
     return tuple((name, np.shape(value), np.asarray(value).dtype.str) for name, value in feed.items())
 
 
-def _alike(found: np.ndarray, wanted: np.ndarray) -> bool:
-    if found.dtype.kind != "f":
-        return bool(np.array_equal(found, wanted))
-    if not np.array_equal(np.isfinite(found), np.isfinite(wanted)):
+def _alike(replayed: np.ndarray, wanted: np.ndarray) -> bool:
+    if replayed.dtype.kind != "f":
+        return bool(np.array_equal(replayed, wanted))
+    if not np.array_equal(np.isfinite(replayed), np.isfinite(wanted)):
         return False
-    one, other = (np.nan_to_num(each.astype(np.float64), posinf=0.0, neginf=0.0) for each in (found, wanted))
-    return bool(np.linalg.norm(one - other) <= _ROUNDING * np.linalg.norm(other))
+    left, right = (np.nan_to_num(array.astype(np.float64), posinf=0.0, neginf=0.0) for array in (replayed, wanted))
+    return bool(np.linalg.norm(left - right) <= _ROUNDING * np.linalg.norm(right))

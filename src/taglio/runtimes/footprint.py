@@ -1,8 +1,8 @@
 """How much memory a session of a model takes, estimated before it is opened. Opens none, and counts no activations.
 
 The factors are the peaks of sessions of 40 matrix products of 1,400 x 1,400 while they opened. ONNX Runtime packs the
-weights of one operator after another. OpenVINO maps the file and packs copies; block-wise quantised weights of a MatMul
-it first unpacks to float32.
+weights of one operator after another. OpenVINO maps the file and packs copies; it first unpacks block-wise quantised
+weights of a MatMul to float32.
 """
 
 import onnx
@@ -26,5 +26,5 @@ def _float_bytes(node: onnx.NodeProto) -> int:
     """Bytes of the weights of a MatMulNBits in float32; 0 for another operator."""
     if node.op_type != "MatMulNBits":
         return 0
-    size = {each.name: each.i for each in node.attribute}
+    size = {attribute.name: attribute.i for attribute in node.attribute}
     return 4 * size["K"] * size["N"]

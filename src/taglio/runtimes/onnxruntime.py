@@ -172,8 +172,8 @@ def _entries(options: SessionOptions) -> dict[str, str]:
 
 
 def _providers(options: SessionOptions) -> list[tuple[str, dict[str, str]]]:
-    first, *others = options.providers
-    return [(first, dict(options.provider)), *((name, {}) for name in others)]
+    first, *fallbacks = options.providers
+    return [(first, dict(options.provider)), *((name, {}) for name in fallbacks)]
 
 
 def _read(path: Path) -> onnx.ModelProto | None:

@@ -27,7 +27,7 @@ def without_sources(error: object) -> str:
 def advice(error: object, proto: onnx.ModelProto) -> str:
     """Why ONNX Runtime does not load `proto`, where `error` and the model show it, and what to do: the end of a line.
     "" if they do not show it."""
-    opset = max((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+    opset = max((imported.version for imported in proto.opset_import if imported.domain in ("", "ai.onnx")), default=0)
     if 0 < opset < _OLDEST_OPSET:
         return (
             f": the model's opset {opset} is too old, ONNX Runtime supports {_OLDEST_OPSET} and newer: export it again "
@@ -37,7 +37,7 @@ def advice(error: object, proto: onnx.ModelProto) -> str:
         return ": the file is newer than this ONNX Runtime: export it with an older opset and IR version, or update it"
     if missing := _NO_KERNEL.search(str(error)):
         types = _types_around(proto, missing[1])
-        names = " and ".join(sorted(TensorProto.DataType.Name(each).lower() for each in types))
+        names = " and ".join(sorted(TensorProto.DataType.Name(data_type).lower() for data_type in types))
         fix = ": export it in float32" if types & _OTHER_FLOATS else ""
         return f": it has no kernel for {missing[1]} of {names}{fix}" if types else ""
     return ""

@@ -63,8 +63,8 @@ class OpenVinoSession:
         return parts_of(self._compiled)
 
     def seconds(self) -> dict[str, float]:
-        """What the last run took, by part, where the session counts."""
-        return {each.node_name: each.real_time.total_seconds() for each in self._request.profiling_info}
+        """Seconds of the last run by part, if the session counts."""
+        return {info.node_name: info.real_time.total_seconds() for info in self._request.profiling_info}
 
 
 def version() -> str:
@@ -167,7 +167,7 @@ def properties(place: str) -> dict[str, str]:
 
 def capabilities() -> list[str]:
     """The number types that OpenVINO reports for this processor, such as FP32, BF16, INT8."""
-    return [str(each) for each in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")]
+    return [str(capability) for capability in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")]
 
 
 def _core() -> Any:

@@ -40,9 +40,9 @@ def _gated(node: Any) -> Any | None:
         hard = gate.get_node()
         if hard.get_type_name() != "HardSigmoid" or hard.input_value(0) != value:
             continue
-        slopes = [each.get_node() for each in hard.input_values()[1:]]
-        if all(each.get_type_name() == "Constant" for each in slopes) and np.allclose(
-            [float(each.data) for each in slopes], (_ALPHA, _BETA), atol=1e-6
+        slopes = [source.get_node() for source in hard.input_values()[1:]]
+        if all(slope.get_type_name() == "Constant" for slope in slopes) and np.allclose(
+            [float(slope.data) for slope in slopes], (_ALPHA, _BETA), atol=1e-6
         ):
             return value
     return None

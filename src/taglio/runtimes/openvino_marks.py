@@ -83,8 +83,8 @@ class _Net:
 
     def __init__(self, root: ET.Element) -> None:
         (self._all,), (self._edges,) = root.findall("layers"), root.findall("edges")
-        self._layers = {each.attrib["id"]: each for each in self._all}
-        self._int8 = any(each.attrib["type"] == "FakeQuantize" for each in self._all)
+        self._layers = {layer.attrib["id"]: layer for layer in self._all}
+        self._int8 = any(layer.attrib["type"] == "FakeQuantize" for layer in self._all)
         self._readers: dict[str, list[str]] = {key: [] for key in self._layers}
         self._sources: dict[str, list[ET.Element]] = {key: [] for key in self._layers}
         for edge in self._edges:
@@ -94,8 +94,8 @@ class _Net:
     def float32(self, bfloat16: set[str]) -> list[str]:
         """The layers that do not compute tensors in `bfloat16`.
 
-        A convolution adds a residual in place, so the sum, its activation and what it reads have one precision: if they
-        have not, the plugin fails, or leaves a size unset that is not known beforehand.
+        A convolution adds a residual in place, so the sum, its activation and its inputs must have one precision.
+        Otherwise the plugin fails, or leaves a size unset that is not known beforehand.
         """
         low: dict[str, bool] = {}
         for key, layer in reversed(self._layers.items()):  # readers come after what they read
@@ -107,7 +107,7 @@ class _Net:
                     low[key] = low[reader]
                 elif self._sums(key):
                     low[key] |= low[reader] or self._layers[reader].attrib["type"] in _REPLACED
-        return [key for key, each in low.items() if not each and self._computes(key)]
+        return [key for key, is_low in low.items() if not is_low and self._computes(key)]
 
     def keep(self, key: str) -> None:
         """Mark a layer."""
@@ -117,7 +117,7 @@ class _Net:
                 _mark(inner)
 
     def unkept(self) -> str:
-        """What `unkept` says of these layers."""
+        """The answer of `unkept` for these layers."""
         for key, layer in self._layers.items():
             reason = self._why_unkept(key) if self._computes(key) else ""
             if reason:
@@ -149,12 +149,13 @@ class _Net:
     def _apart(self, key: str) -> None:
         """Keep the plugin from replacing a MatMul and the bias behind it by one operator.
 
-        Sums beside int8 lose their marks, and then a convolution that adds one in place reads another precision: of
-        sizes that are not known beforehand the plugin leaves it unset, answers nothing, or writes beyond its memory. So
+        Sums beside int8 lose their marks, and then a convolution that adds one in place reads another precision. If its
+        size is not known beforehand, the plugin leaves the size unset, answers nothing, or writes beyond its memory. So
         such convolutions are kept apart from their sums.
         """
         if self._sums(key):
-            apart = [each for each in self._sources[key] if self._int8 and self._convolves(each.attrib["from-layer"])]
+            sources = self._sources[key] if self._int8 else []
+            apart = [source for source in sources if self._convolves(source.attrib["from-layer"])]
         else:
             biased = self._layers[key].attrib["type"] == "Add"
             apart = self._inputs(key, "MatMul")[:1] if biased else []
@@ -169,10 +170,8 @@ class _Net:
         layer = ET.Element("layer", {"id": number, "name": f"{product.attrib['name']}/kept", **_UNCHANGED})
         ET.SubElement(layer, "data", _ALL_VALUES)
         for side, port in (("input", "0"), ("output", "1")):
-            told = ET.SubElement(
-                ET.SubElement(layer, side), "port", {"id": port, "precision": written.attrib["precision"]}
-            )
-            told.extend(written.findall("dim"))
+            attributes = {"id": port, "precision": written.attrib["precision"]}
+            ET.SubElement(ET.SubElement(layer, side), "port", attributes).extend(written.findall("dim"))
         self._all.append(layer)
         self._layers[number] = layer
         ET.SubElement(self._edges, "edge", edge.attrib | {"to-layer": number, "to-port": "0"})
@@ -187,7 +186,7 @@ class _Net:
         """Whether a layer is a convolution, or its bias, of a size that is not known."""
         biased = self._layers[key].attrib["type"] == "Add" and self._inputs(key, "Const")
         convolves = self._layers[key].attrib["type"] == "Convolution" or (biased and self._inputs(key, "Convolution"))
-        return bool(convolves) and any(each.text == "-1" for each in self._layers[key].findall("output/port/dim"))
+        return bool(convolves) and any(size.text == "-1" for size in self._layers[key].findall("output/port/dim"))
 
     def _sums(self, key: str) -> bool:
         """Whether a layer adds two computed tensors."""
@@ -227,31 +226,33 @@ def _movement_before(node: Any) -> Any | None:
     and what else the operator reads is a single number."""
     if node.get_type_name() not in _ELEMENTWISE:
         return None
-    (first, *others), (written,) = node.input_values(), node.outputs()
+    (first, *operands), (written,) = node.input_values(), node.outputs()
     move, rank = first.get_node(), written.get_partial_shape().rank
-    alone = all(len(each.get_target_inputs()) == 1 for each in (first, written))
+    alone = all(len(value.get_target_inputs()) == 1 for value in (first, written))
     if move.get_type_name() not in _MOVEMENT or not alone or rank.is_dynamic or rank != first.get_partial_shape().rank:
         return None
-    numbers = all(each.get_node().get_type_name() == "Constant" and each.get_node().data.size == 1 for each in others)
+    numbers = all(
+        operand.get_node().get_type_name() == "Constant" and operand.get_node().data.size == 1 for operand in operands
+    )
     return move if numbers else None
 
 
 def _replacement(node: Any) -> Any | None:
     """What the plugin replaces an openvino.Node by; None if it does not, or not here."""
     old = importlib.import_module("openvino.opset1")
-    inputs, told, shape = node.input_values(), node.get_attributes(), node.get_output_partial_shape(0)
+    inputs, attributes, shape = node.input_values(), node.get_attributes(), node.get_output_partial_shape(0)
     kind = node.get_type_name()
     if kind in ("Squeeze", "Unsqueeze") and shape.rank.is_static:
         sizes = [size.get_length() if size.is_static else -1 for size in shape]
         if sizes and sizes.count(-1) < 2:
             return old.reshape(inputs[0], old.constant(sizes, np.int64), special_zero=False)
     if kind == "Softmax" and shape.rank.is_static:
-        return old.softmax(inputs[0], told["axis"] % shape.rank.get_length())
-    if kind == "MaxPool" and set(told.get("dilations", ())) == {1} and not node.output(1).get_target_inputs():
+        return old.softmax(inputs[0], attributes["axis"] % shape.rank.get_length())
+    if kind == "MaxPool" and set(attributes.get("dilations", ())) == {1} and not node.output(1).get_target_inputs():
         names = ("strides", "pads_begin", "pads_end", "kernel", "rounding_type", "auto_pad")
-        return old.max_pool(inputs[0], *(told[name] for name in names))
+        return old.max_pool(inputs[0], *(attributes[name] for name in names))
     if kind == "Pad" and not any(map(_removes, inputs[1:3])):
-        return old.pad(*inputs[:3], told["pad_mode"], *inputs[3:])
+        return old.pad(*inputs[:3], attributes["pad_mode"], *inputs[3:])
     constant = kind == "Subtract" and inputs[1].get_node().get_type_name() in ("Constant", "Convert")
     if kind == "Subtract" and not constant and node.get_output_element_type(0).is_real():
         # a + b · (-1). What changes no finite value keeps the plugin from putting -1 into weights, and from undoing it.
@@ -268,8 +269,8 @@ def _removes(pads: Any) -> bool:
 
 def _names(layer: ET.Element) -> set[str]:
     """The names of the tensors that a layer computes; a comma inside a name is written as `\\,`."""
-    told = [each.attrib.get("names", "") for each in layer.findall("output/port")]
-    return {name.replace("\\,", ",") for names in told for name in re.split(r"(?<!\\),", names) if name}
+    joined_names = [port.attrib.get("names", "") for port in layer.findall("output/port")]
+    return {name.replace("\\,", ",") for names in joined_names for name in re.split(r"(?<!\\),", names) if name}
 
 
 def _mark(layer: ET.Element) -> None:

@@ -24,11 +24,11 @@ def complaint(error: Exception) -> str:
     text = str(error)
     if unknown := _UNKNOWN.search(text):
         return f"OpenVINO has no conversion for {unknown['kinds'].strip()}"
-    for found in _NODE.finditer(text):
-        words = " ".join(_NOISE.sub(" ", _END.split(text[found.end() :], maxsplit=1)[0]).split())
-        if words and not any(each in words for each in _FOLLOWS):
-            why = f" ({_AXIS})" if found["kind"] == "QLinearConv" and "dequantization scale elements" in words else ""
-            return f"OpenVINO cannot read {found['kind']} {found['name']}: {one_line(words, 200)}{why}"
+    for match in _NODE.finditer(text):
+        words = " ".join(_NOISE.sub(" ", _END.split(text[match.end() :], maxsplit=1)[0]).split())
+        if words and not any(phrase in words for phrase in _FOLLOWS):
+            why = f" ({_AXIS})" if match["kind"] == "QLinearConv" and "dequantization scale elements" in words else ""
+            return f"OpenVINO cannot read {match['kind']} {match['name']}: {one_line(words, 200)}{why}"
     return ""
 
 

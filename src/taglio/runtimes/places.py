@@ -42,13 +42,13 @@ def refusal(place: str) -> str:
         return reason
     try:
         if place == BF16 and "BF16" not in openvino.capabilities():
-            return f"OpenVINO {openvino.version()} has no bfloat16 on this processor, only {_told()}"
+            return f"OpenVINO {openvino.version()} has no bfloat16 on this processor, only {_precisions()}"
         with scratch() as folder:
             path = folder / "trial.onnx"
             onnx.save(_trial(), path)
             session = opener(place)(path, SessionOptions(1))
             feed = {"x": np.random.default_rng(1).standard_normal((1, 4, 12, 12)).astype(np.float32)}
-            (found,) = session.run(["y"], feed)
+            (answer,) = session.run(["y"], feed)
         if place == BF16 and isinstance(session, openvino.OpenVinoSession) and session.precision != "bf16":
             return f"OpenVINO {openvino.version()} computes in {session.precision} here although bf16 was requested"
         (wanted,) = run_session(open_session(_trial(), SessionOptions(1)), ["y"], feed, "a trial")
@@ -56,7 +56,7 @@ def refusal(place: str) -> str:
         return one_line(error)
     except Exception as error:  # another version of a runtime may fail in any way
         return f"{place} {runtime_version(place)} failed on a small network: {why_failed(error, 200)}"
-    return misfit(place, found, wanted)
+    return misfit(place, answer, wanted)
 
 
 def require_here(place: str, what: str) -> None:
@@ -67,19 +67,19 @@ def require_here(place: str, what: str) -> None:
         raise BadOption(f"{what} runs in {place}: {reason}")
 
 
-def misfit(place: str, found: np.ndarray, wanted: np.ndarray) -> str:
-    """What is wrong with the answer `found` of `place`, given float32's `wanted`; "" if rounding explains it."""
-    if found.shape != wanted.shape or not np.isfinite(found).all():
-        return f"{place} computes wrongly here: a small network gives {found.shape} instead of {wanted.shape}, or NaN"
-    distance = float(np.linalg.norm(found.astype(np.float64) - wanted) / np.linalg.norm(wanted.astype(np.float64)))
+def misfit(place: str, answer: np.ndarray, wanted: np.ndarray) -> str:
+    """What is wrong with the `answer` of `place`, if float32 answers `wanted`; "" if rounding explains it."""
+    if answer.shape != wanted.shape or not np.isfinite(answer).all():
+        return f"{place} computes wrongly here: a small network gives {answer.shape} instead of {wanted.shape}, or NaN"
+    distance = float(np.linalg.norm(answer.astype(np.float64) - wanted) / np.linalg.norm(wanted.astype(np.float64)))
     if distance <= _ROUNDING.get(place, _LEAST_ROUNDING):
         return ""
     return f"{place} computes wrongly here: a small network is {distance:.1%} off"
 
 
-def _told() -> str:
-    known = [each for each in openvino.capabilities() if each not in ("BIN", "EXPORT_IMPORT")]
-    return " and ".join(known)
+def _precisions() -> str:
+    precisions = [precision for precision in openvino.capabilities() if precision not in ("BIN", "EXPORT_IMPORT")]
+    return " and ".join(precisions)
 
 
 def _trial() -> onnx.ModelProto:

@@ -12,11 +12,11 @@ _INSTRUCTIONS = (
     "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16",
     "asimd", "asimddp", "i8mm", "bf16", "sve",
 )  # fmt: skip
-# What adds products of u8×s8 in 32 bits: VNNI on x86, every 64-bit Arm.
+# Instruction sets that add products of u8×s8 in 32 bits: VNNI on x86, every 64-bit Arm.
 _WIDE_SUMS = frozenset({"avx_vnni", "avx512_vnni", "amx_int8", "asimd"})
 _BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-# How many times as fast as float32 networks are whose operations are nearly all int8, whole and measured (21 and 23
-# November 2026): ResNet152V2 1.5 without VNNI and 2.4 with it, yolo11x-seg 3.0 with it.
+# Speed-ups over float32 of whole networks whose operations are nearly all int8, measured on 21 and 23 November 2026:
+# ResNet152V2 1.5 without VNNI and 2.4 with it, yolo11x-seg 3.0 with it.
 _GAIN_BEFORE_VNNI, _GAIN = 1.5, 2.5
 # oneDNN, which OpenVINO computes with, uses nothing newer than the instruction set in this environment variable.
 CAP = "ONEDNN_MAX_CPU_ISA"
@@ -52,13 +52,13 @@ def listed() -> tuple[str, ...]:
 
 def sums_saturate(instructions: Collection[str]) -> bool:
     """Whether ONNX Runtime adds two products of u8×s8 in 16 bits on a processor with these instruction sets, so that
-    they may saturate: on x86 before VNNI. So it is assumed of an unknown processor, for 7-bit weights are right on any.
+    they may saturate: on x86 before VNNI. It is assumed of an unknown processor: 7-bit weights are right on any.
     """
     return _WIDE_SUMS.isdisjoint(instructions)
 
 
 def int8_gain(instructions: Collection[str]) -> float:
-    """How many times as fast as float32 int8 is expected to be, over a whole network of products."""
+    """The speed-up over float32 that int8 is expected to reach on a whole network of products."""
     return _GAIN_BEFORE_VNNI if sums_saturate(instructions) else _GAIN
 
 

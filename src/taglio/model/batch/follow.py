@@ -121,11 +121,11 @@ def _checked(step: Step, value: Value) -> Value:
 
 def _named(dims: Dims, tensor: str, inferred: tuple[Dim, ...] | None) -> Value:
     """A value of these dimensions; those that are None are inferred, or symbols of their own."""
-    known = inferred if inferred is not None and len(inferred) == len(dims) else (None,) * len(dims)
+    declared = inferred if inferred is not None and len(inferred) == len(dims) else (None,) * len(dims)
     return Value(
         tuple(
             size or (Size(dim) if isinstance(dim, int) else opaque(tensor, axis))
-            for axis, (size, dim) in enumerate(zip(dims, known, strict=True))
+            for axis, (size, dim) in enumerate(zip(dims, declared, strict=True))
         )
     )
 
@@ -183,7 +183,7 @@ def _held(node: onnx.NodeProto) -> TensorProto | None:
 
 
 def _inferred(model: onnx.ModelProto, values: Mapping[str, Value]) -> dict[str, tuple[Dim, ...]]:
-    """The dimensions that ONNX infers from those of the inputs; what a file claims of others may be stale."""
+    """The dimensions that ONNX infers from those of the inputs; the file may state stale ones for other tensors."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     del bare.graph.value_info[:]
@@ -191,11 +191,11 @@ def _inferred(model: onnx.ModelProto, values: Mapping[str, Value]) -> dict[str, 
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
     for value in bare.graph.input:
-        known = values.get(value.name)
-        if known is None or known.shape is None:
+        traced = values.get(value.name)
+        if traced is None or traced.shape is None:
             value.type.tensor_type.ClearField("shape")
             continue
-        for dim, size in zip(value.type.tensor_type.shape.dim, known.shape, strict=True):
+        for dim, size in zip(value.type.tensor_type.shape.dim, traced.shape, strict=True):
             dim.Clear()
             if size.constant is not None:
                 dim.dim_value = size.constant

@@ -27,9 +27,9 @@ def reshape(step: Step) -> list[Dims]:
     ]
     if Size(-1) in dims:
         free = dims.index(Size(-1))
-        others = product(size for size in dims if size is not None and size != Size(-1))
-        dims[free] = product(shape).over(others)
-        if dims[free] is None and not others.batched:
+        rest = product(size for size in dims if size is not None and size != Size(-1))
+        dims[free] = product(shape).over(rest)
+        if dims[free] is None and not rest.batched:
             step.fail("does not keep rows together")
     return [_kept(step, dims)]
 
@@ -56,7 +56,7 @@ def flatten(step: Step) -> list[Dims]:
 
 
 def squeeze(step: Step) -> list[Dims]:
-    """Dimensions that are named go, of which none is the batch."""
+    """Named dimensions are removed; the batch must not be one of them."""
     axes = step.numbers("axes", 1)
     if not axes:
         step.fail("removes whichever dimensions are 1")
@@ -67,7 +67,7 @@ def squeeze(step: Step) -> list[Dims]:
 
 
 def unsqueeze(step: Step) -> list[Dims]:
-    """Dimensions of 1 come in."""
+    """Dimensions of 1 are added."""
     axes = step.numbers("axes", 1)
     if not axes:
         step.fail("has computed axes")
@@ -108,8 +108,8 @@ def concatenated(step: Step, indices: Iterable[int]) -> Dims:
     along = step.positive(integer(step.node, "axis"))
     dims: Dims = [*shapes[0]]
     batch = {(axis, shape[axis]) for shape in shapes for axis in range(len(shape)) if shape[axis].batched}
-    whole = all(any(size.batched for size in shape) for shape in shapes)
-    if len(batch) != 1 or not whole or any(axis == along for axis, _ in batch):
+    all_batched = all(any(size.batched for size in shape) for shape in shapes)
+    if len(batch) != 1 or not all_batched or any(axis == along for axis, _ in batch):
         step.fail("joins tensors along the batch dimension, or some that do not have it")
     sizes = [shape[along].constant for shape in shapes]
     dims[along] = None if None in sizes else Size(sum(size for size in sizes if size is not None))
@@ -117,13 +117,13 @@ def concatenated(step: Step, indices: Iterable[int]) -> Dims:
 
 
 def split(step: Step) -> list[Dims]:
-    """Parts along another dimension than the batch."""
+    """Parts along a dimension other than the batch."""
     axis = step.away(integer(step.node, "axis"))
     return [step.with_size(axis, None)] * len(step.node.output)
 
 
 def slice_of(step: Step) -> list[Dims]:
-    """Parts along other dimensions; of the batch all of it."""
+    """Parts along dimensions other than the batch, which stays whole."""
     shape = step.shape()
     starts, ends = step.elements(1), step.elements(2)
     if step.value(1) is None:  # opset 9 and before
@@ -146,7 +146,7 @@ def slice_of(step: Step) -> list[Dims]:
 
 
 def gather(step: Step) -> list[Dims]:
-    """An own index in each row into a table for all, or one index for all into each row."""
+    """Each row has its own indices into one table, or the same indices are read from every row."""
     data, indices = step.shape(), step.shape(1)
     axis = step.positive(integer(step.node, "axis"))
     if step.axis(0) is not None and (step.axis(1) is not None or step.axis(0) == axis):
@@ -173,13 +173,13 @@ def gather_nd(step: Step) -> list[Dims]:
 
 
 def pad(step: Step) -> list[Dims]:
-    """Other dimensions than the batch grow."""
+    """Dimensions other than the batch are padded."""
     step.same_for_all(0)
     pads, axes, shape = step.numbers("pads", 1), step.numbers("", 3), step.shape()
-    chosen = [step.positive(axis) for axis in axes] if axes else range(len(shape))
+    padded_axes = [step.positive(axis) for axis in axes] if axes else range(len(shape))
     if pads is None or axes is None:
         step.fail("has computed pads")
-    padded = {axis: (pads[index], pads[index + len(pads) // 2]) for index, axis in enumerate(chosen)}
+    padded = {axis: (pads[index], pads[index + len(pads) // 2]) for index, axis in enumerate(padded_axes)}
     if step.axis() in padded and padded[step.axis() or 0] != (0, 0):
         step.fail("adds rows")
     return [[size if padded.get(axis, (0, 0)) == (0, 0) else None for axis, size in enumerate(shape)]]
@@ -200,7 +200,7 @@ def resize(step: Step) -> list[Dims]:
 
 
 def one_hot(step: Step) -> list[Dims]:
-    """A dimension of classes comes in."""
+    """A dimension of classes is added."""
     step.same_for_all(0)
     dims: Dims = [*step.shape()]
     axis = integer(step.node, "axis", -1)

@@ -61,8 +61,8 @@ def einsum(step: Step) -> list[Dims]:
     sizes: dict[str, Size] = {}
     for index, term in enumerate(terms):
         for letter, size in zip(term, step.shape(index), strict=True):
-            known = sizes.setdefault(letter, size)
-            if known != size and (known.batched or size.batched):
+            earlier = sizes.setdefault(letter, size)
+            if earlier != size and (earlier.batched or size.batched):
                 step.fail("combines tensors whose batch dimensions differ")
     if any(size.batched and letter not in right for letter, size in sizes.items()):
         step.fail("sums over the batch dimension")

@@ -95,9 +95,9 @@ _CLASSICAL: dict[str, Rule] = {
 RULES: dict[str, dict[str, Rule]] = {
     "": _STANDARD, "ai.onnx": _STANDARD, "com.microsoft": _FUSED, "ai.onnx.ml": _CLASSICAL,
 }  # fmt: skip
-# Of these, the inputs that may hold the number of rows.
+# Operators with an input that may hold the number of rows.
 TAKES_SIZES = frozenset({"ConstantOfShape", "Expand", "Reshape", "Resize", "Slice", "Tile"})
-# Of other operators, where there is more to say than that nothing is known.
+# Reasons why operators without a rule mix rows, where one is known.
 _TOGETHER = "scales all rows together: one row's values would change the others'"
 _COUNT = "has as many results as the values of all rows make"
 _BODY = "runs its subgraph on all rows together"

@@ -80,8 +80,8 @@ def _sliced(step: Step) -> Value | None:
     if sizes is None or None in parts or len(step.shape()) != 1 or any(len(part or ()) > 1 for part in parts):
         return None
     (start, *_), (end, *_), (stride, *_) = (part or (1,) for part in parts)
-    kept = sizes[start:end:stride]
-    return Value((Size(len(kept)),), kept)
+    elements = sizes[start:end:stride]
+    return Value((Size(len(elements)),), elements)
 
 
 def _joined(step: Step) -> Value | None:
