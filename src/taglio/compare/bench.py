@@ -1,6 +1,7 @@
 """Measure the rows and layers of one back end after another."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -64,6 +65,7 @@ class Bench:
         if place.interpreter is None:
             self.measured.absent |= {backend: _NOTHING} if self.layers else {}
             return
+        self.measured.versions[backend] = place.versions
         job = replace(self.request, backend=backend, folder=str(Path(self.request.folder) / backend))
         if left := tuple(row for row in rows if row.id not in finished):
             self._rows(place.interpreter, replace(job, rows=left))
@@ -78,15 +80,12 @@ class Bench:
             finished |= {row.id: Row(row, "failed", reason, None, None) for row in job.rows}
             return
 
-        def keep(row: Row) -> None:
-            finished[row.wanted.id] = self._annotated(row)
-
         reference = None if job.backend == _REFERENCE else self.reference
-        rows, versions = supervise.measure_rows(
-            interpreter, job, self.limits, self.progress, keep=keep, reference=reference
-        )
-        finished |= {row.wanted.id: self._annotated(row) for row in rows}
-        self.measured.versions[job.backend] = versions
+        with closing(
+            supervise.measure_rows(interpreter, job, self.limits, self.progress, reference=reference)
+        ) as ended:
+            for row in ended:
+                finished[row.wanted.id] = self._annotated(row)
 
     def _converted(self, job: Request) -> tuple[Request, str]:
         """The job with the model as a SavedModel, or the reason if it could not be converted."""
@@ -121,7 +120,7 @@ class Bench:
         else:
             progress = self.progress or (lambda *_: None)
             progress(what, 0, 1)
-            layers, reason = supervise.collect(interpreter, replace(job, task="layers"), self.limits, "layer")
-            measured.layers += [Layer(**fields) for fields in layers]
+            layers, reason = supervise.answers(interpreter, replace(job, task="layers"), self.limits)
+            measured.layers += layers
             measured.absent |= {backend: reason} if reason else {}
             progress(what, 1, 1)

@@ -24,6 +24,7 @@ from taglio.compare.request import Request
 from taglio.compare.row import Status
 from taglio.compare.supervise import Limits
 from taglio.errors import BadEnvironment, BadOption, one_line
+from taglio.runtimes.onnxruntime import version as onnxruntime_version
 from taglio.transaction import held
 
 VARIABLE = "TAGLIO_BACKENDS"
@@ -58,7 +59,12 @@ class Environment:
 _MB = 10**6
 _OPENVINO = {"openvino": ">=2026.4,<2027"}
 _ONNX, _TENSORFLOW, _TF_KERAS = {"onnx": ">=1.19,<2"}, {"tensorflow": ">=2.21,<2.22"}, {"tf-keras": ">=2.21,<2.22"}
-_LITERT = {"ai-edge-litert": ">=2.3,<3", "ai-edge-quantizer": ">=0.10,<0.11", "tf2onnx": ">=1.17,<2"}
+_LITERT = {
+    "keras": ">=3.15,<4",
+    "ai-edge-litert": ">=2.3,<3",
+    "ai-edge-quantizer": ">=0.10,<0.11",
+    "tf2onnx": ">=1.17,<2",
+}
 _TORCH = {"torch": ">=2.13,<2.14", "torchao": ">=0.18,<0.19", "onnx2torch": ">=1.5.15,<1.6"}
 _EXPORT = {"onnxscript": ">=0.7,<0.8", "transformers": ">=5,<6"}
 _QKERAS = {"qkeras": ">=0.9,<0.10", "pyparsing": ">=3.1,<3.2"}
@@ -118,7 +124,7 @@ def find(backend: str) -> Found:
     """The environment of a back end or converter."""
     name = (BACKENDS | CONVERTERS)[backend]
     if name == CORE:
-        return Found(CORE, Path(sys.executable), "measured", "", {})
+        return Found(CORE, Path(sys.executable), "measured", "", {"onnxruntime": onnxruntime_version()})
     wanted = next(candidate for candidate in ENVIRONMENTS if candidate.name == name)
     place, fix = folder() / name, f"run taglio backends add {name}"
     if why := _unfinished(place):
@@ -210,8 +216,8 @@ def diagnose(environment: Environment, scratch: Path) -> Installed:
     if made.status not in ("ready", "outdated"):
         return made
     for backend in made.backends:
-        job = Request("versions", str(scratch / backend), backend)
-        _, reason = supervise.collect(_interpreter(Path(made.place)), job, _LOADING, "versions")
+        job = Request("load", str(scratch / backend), backend)
+        _, reason = supervise.answers(_interpreter(Path(made.place)), job, _LOADING)
         if reason:
             return replace(made, status="broken", reason=f"{backend} does not load: {one_line(reason)}")
     return made

@@ -1,9 +1,7 @@
 """Layer rows of ONNX Runtime, one per block, measured with taglio's own tools: time and error of each block alone."""
 
-import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 from taglio import artifact
@@ -25,15 +23,15 @@ _MOST_SAMPLES = 4
 _ERRORS_S = 120.0
 
 
-def write_blocks(source: Source, path: Path, *, alone: bool) -> None:
-    """Describe every block for workers; with `alone`, also write models with only one of the largest blocks in int8."""
+def known_blocks(source: Source, folder: Path, *, alone: bool) -> tuple[Known, ...]:
+    """Every block, for workers; with `alone`, also write models with only one of the largest blocks in int8 below
+    `folder`."""
     builder, tensors = source.builder(), source.graph.tensor_map()
     computing = [block for block in source.graph.candidates() if not block.movement]
     largest = (
         {block.name for block in sorted(computing, key=lambda block: -block.flops)[:MOST_ALONE]} if alone else set()
     )
-    folder = path.parent / "alone"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     blocks = []
     for index, block in enumerate(source.graph.blocks):
         file = folder / f"{index}.onnx" if block.name in largest else None
@@ -42,7 +40,7 @@ def write_blocks(source: Source, path: Path, *, alone: bool) -> None:
         sizes = (block.flops, *_bytes(block, tensors))
         names = (block.name, block.kind, block.operators, block.outputs)
         blocks.append(Known(*names, *sizes, block.refusal, str(file or "")))
-    path.write_text(json.dumps([asdict(block) for block in blocks]))
+    return tuple(blocks)
 
 
 def _bytes(block: Block, tensors: Mapping[str, Tensor]) -> tuple[int, int | None]:

@@ -17,7 +17,7 @@ from taglio import artifact
 from taglio.arguments import number, positive
 from taglio.compare import convert, environments, supervise, table, variants
 from taglio.compare.bench import Bench, Measured
-from taglio.compare.layers import write_blocks
+from taglio.compare.layers import known_blocks
 from taglio.compare.ranking import best, drift
 from taglio.compare.request import Request
 from taglio.compare.result import COMPARISON, Comparison, Conversion
@@ -114,7 +114,7 @@ def compare(
         request = _request(source, made.kind, model_path, work, budget_s, memory_bytes, seed)
         if layers:
             alone = bool(READS_ONNX - {"onnxruntime"} & set(backends))
-            write_blocks(source, Path(request.blocks), alone=alone)
+            request = replace(request, blocks=known_blocks(source, work / "alone", alone=alone))
         distance = _write_arrays(request, source, limits)
         written = Written()
         if forms := _forms(backends, rows):
@@ -251,7 +251,6 @@ def _request(
         shapes=tuple(spec.sizes() for spec in source.model.inputs),
         outputs=source.model.outputs,
         arrays=str(work / "arrays.npz"),
-        blocks=str(work / "blocks.json"),
         threads=source.options.threads,
         budget_s=budget_s,
         memory_bytes=int(_TIME_AT * memory_bytes),

@@ -17,7 +17,6 @@ from taglio.compare.request import Request
 from taglio.compare.workers.contract import Refused, write_reference
 from taglio.compare.workers.torch_model import runner
 
-PACKAGES = ("transformers", "torch")
 _TEXT = ("input_ids", "attention_mask", "token_type_ids")
 # Batch and length of the example input; both stay dynamic in the export.
 _BATCH, _TOKENS, _FRAMES = 2, 9, 16000

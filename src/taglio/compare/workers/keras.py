@@ -19,7 +19,6 @@ from taglio.compare.row import Layer, Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, median_s, one, write_reference
 from taglio.compare.workers.keras_file import load_keras
 
-PACKAGES = ("keras", "tensorflow")
 OPSET = 17
 _RUNS = 10
 _NEEDS = "Keras rows start from a Keras model, and this is {}: give the .keras or .h5 file"

@@ -18,7 +18,6 @@ from taglio.compare.workers.tflite_forms import Forms, graph
 from taglio.compare.workers.tflite_graph import Operator, TfliteGraph, random_inputs
 from taglio.errors import plural
 
-PACKAGES = ("ai-edge-litert", "tensorflow", "ai-edge-quantizer")
 _RESOLVERS = {
     "XNNPACK": OpResolverType.AUTO,
     "built-in kernels": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from taglio.compare.request import Known, Request, known_blocks
+from taglio.compare.request import Known, Request
 from taglio.compare.row import NOT_ALONE, Layer, Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused, file_bytes
 from taglio.compare.workers.loop import distance
@@ -17,7 +17,6 @@ from taglio.runtimes.openvino_fusions import read_fused
 from taglio.runtimes.openvino_parts import parts_of
 from taglio.runtimes.openvino_words import complaint
 
-PACKAGES = ("openvino",)
 _HINTS = {"bfloat16": "bf16", "float16": "f16"}
 _INT8 = frozenset({"i8", "u8"})
 # Parts of a compiled graph that hold or move values.
@@ -68,7 +67,7 @@ class OpenVino:
         int8_file = next((row.file for row in self._request.rows if row.id == f"openvino/{_LAYER_FORM}"), "")
         if not int8_file:
             raise Refused(f"the form {_LAYER_FORM}, whose parts would be timed, could not be written")
-        blocks = known_blocks(self._request)
+        blocks = self._request.blocks
         in_float, in_int8 = self._seconds(Path(float_file), blocks), self._seconds(Path(int8_file), blocks)
         reference = self._outputs(Path(float_file))
         for block in blocks:

@@ -9,7 +9,6 @@ from taglio.compare.workers.loop import distance
 from taglio.compare.workers.sessions import Sessions
 from taglio.runtimes.openvino_words import complaint
 
-PACKAGES = ("onnxruntime-openvino",)
 PROVIDER = "OpenVINOExecutionProvider"
 # bfloat16 keeps 8 bits: a smaller difference shows that it was not used.
 _LESS_THAN_BF16 = 1e-5

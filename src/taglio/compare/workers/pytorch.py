@@ -23,7 +23,6 @@ from taglio.compare.workers.torch_forms import Int8Watch, alone, quantize
 from taglio.compare.workers.torch_model import flat, tensors
 from taglio.errors import plural
 
-PACKAGES = ("torch",)
 _RUNS = 10
 
 

@@ -21,7 +21,6 @@ from taglio.compare.row import Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused, one
 from taglio.errors import one_line
 
-PACKAGES = ("qkeras", "tf-keras", "tensorflow")
 _NEEDS = "QKeras replaces the layers of a Keras model, and this is {}: give the .keras or .h5 file"
 _QUANTIZED = {"Conv2D": QConv2D, "Dense": QDense, "DepthwiseConv2D": QDepthwiseConv2D}
 LEARNING_RATE = 1e-5
