@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from taglio.compare import environments, supervise
-from taglio.compare.layers import onnxruntime_layers
+from taglio.compare.layers import described, onnxruntime_layers
 from taglio.compare.request import Request
 from taglio.compare.result import Conversion
 from taglio.compare.row import Layer, Row, Wanted
@@ -121,6 +121,6 @@ class Bench:
             progress = self.progress or (lambda *_: None)
             progress(what, 0, 1)
             layers, reason = supervise.answers(interpreter, replace(job, task="layers"), self.limits)
-            measured.layers += layers
+            measured.layers += described(layers, self.source.graph) if backend == "openvino" else layers
             measured.absent |= {backend: reason} if reason else {}
             progress(what, 1, 1)

@@ -17,7 +17,7 @@ from taglio import artifact
 from taglio.arguments import number, positive
 from taglio.compare import convert, environments, supervise, table, variants
 from taglio.compare.bench import Bench, Measured
-from taglio.compare.layers import known_blocks
+from taglio.compare.layers import owners
 from taglio.compare.ranking import best, drift
 from taglio.compare.request import Request
 from taglio.compare.result import COMPARISON, Comparison, Conversion
@@ -112,9 +112,6 @@ def compare(
         ranges = calibrate(network, samples.calibration, "minmax", progress)
         source = Source(network, graph, samples, ranges, options)
         request = _request(source, made.kind, model_path, work, budget_s, memory_bytes, seed)
-        if layers:
-            alone = bool(READS_ONNX - {"onnxruntime"} & set(backends))
-            request = replace(request, blocks=known_blocks(source, work / "alone", alone=alone))
         distance = _write_arrays(request, source, limits)
         written = Written()
         if forms := _forms(backends, rows):
@@ -251,6 +248,7 @@ def _request(
         shapes=tuple(spec.sizes() for spec in source.model.inputs),
         outputs=source.model.outputs,
         arrays=str(work / "arrays.npz"),
+        owners=owners(source.graph),
         threads=source.options.threads,
         budget_s=budget_s,
         memory_bytes=int(_TIME_AT * memory_bytes),

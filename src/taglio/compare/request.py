@@ -12,7 +12,7 @@ A worker receives a `Request` through a connection, and sends events as tuples:
     "done",
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from taglio.compare.row import Wanted
@@ -30,24 +30,6 @@ Task = Literal["rows", "layers", "convert", "reference", "load"]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A block of the ONNX form, for back ends that find its operators or tensors by name.
-
-    `alone` is an ONNX file in which only this block is int8, if one was written.
-    """
-
-    name: str
-    kind: str
-    operators: tuple[str, ...]
-    outputs: tuple[str, ...]
-    flops: int
-    float_bytes: int
-    int8_bytes: int | None
-    refusal: str
-    alone: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Request:
     """One job of one worker.
 
@@ -55,8 +37,8 @@ class Request:
     and `held_out_I` (samples first, in the order of `inputs`), `reference_I` (the original's outputs on the held-out
     inputs, in the order of `outputs`), the parts of the outputs, and optionally `labels`. `folder` is the worker's own
     writable folder. `converted` is the model converted for this back end, if it needs that (a SavedModel for LiteRT).
-    `blocks` are for the task "layers". `shapes` are those of the inputs, `dtypes` their types if a conversion needs
-    them.
+    `owners` has the block of every operator, and of every tensor that a block writes. `shapes` are those of the inputs,
+    `dtypes` their types if a conversion needs them.
     """
 
     task: Task
@@ -69,7 +51,7 @@ class Request:
     shapes: tuple[tuple[int, ...], ...] = ()
     outputs: tuple[str, ...] = ()
     arrays: str = ""
-    blocks: tuple[Known, ...] = ()
+    owners: dict[str, str] = field(default_factory=dict)
     converted: str = ""
     rows: tuple[Wanted, ...] = ()
     threads: int = 1
