@@ -28,7 +28,6 @@ STATUSES = {
     "out of memory",
     "stuck",
     "missing",
-    "wrong version",
 }
 
 # OpenVINO runs where it is installed beside taglio; the others need environments of their own.

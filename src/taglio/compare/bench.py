@@ -61,7 +61,7 @@ class Bench:
             if row.refusal:
                 finished[row.id] = Row(row, "impossible", row.refusal, None, None)
             elif place.interpreter is None:
-                finished[row.id] = Row(row, place.status, place.reason, None, None)
+                finished[row.id] = Row(row, "missing", place.reason, None, None)
         if place.interpreter is None:
             self.measured.absent |= {backend: _NOTHING} if self.layers else {}
             return

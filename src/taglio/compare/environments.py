@@ -22,7 +22,6 @@ from platformdirs import user_cache_path
 
 from taglio.compare import supervise
 from taglio.compare.request import Request
-from taglio.compare.row import Status
 from taglio.compare.supervise import Limits
 from taglio.errors import BadEnvironment, BadOption, one_line
 from taglio.runtimes.onnxruntime import version as onnxruntime_version
@@ -32,7 +31,6 @@ VARIABLE = "TAGLIO_BACKENDS"
 # The lock that a finished environment was built from, with the Python.
 STAMP = "taglio-lock.txt"
 _REQUIREMENTS = "requirements.txt"
-_NOT_FINISHED = "its build did not finish"
 _LOADING = Limits(120.0, sys.maxsize)
 
 State = Literal[
@@ -42,6 +40,7 @@ State = Literal[
     "unfinished",  # its build was stopped
     "broken",
 ]
+_USABLE = ("ready", "outdated")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,11 +98,10 @@ CONVERTERS = {"onnx2tf": "onnx2tf", "huggingface": "torch"}
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A usable environment (`interpreter`), or why it is not usable (`status` and `reason`)."""
+    """A usable environment (`interpreter`), or the `reason` why it is not usable."""
 
     name: str
     interpreter: Path | None
-    status: Status
     reason: str
     versions: dict[str, str]
 
@@ -126,17 +124,17 @@ def find(backend: str) -> Found:
     """The environment of a back end or converter."""
     name = (BACKENDS | CONVERTERS)[backend]
     if name == CORE:
-        return Found(CORE, Path(sys.executable), "measured", "", {"onnxruntime": onnxruntime_version()})
+        return Found(CORE, Path(sys.executable), "", {"onnxruntime": onnxruntime_version()})
     wanted = next(candidate for candidate in ENVIRONMENTS if candidate.name == name)
-    place, fix = folder() / name, f"run taglio backends add {name}"
-    if place.exists() and not (place / STAMP).exists():
-        return Found(name, None, "missing", f"{_NOT_FINISHED}: {fix}", {})
-    interpreter = _interpreter(place) if place.exists() else Path(sys.executable)
-    versions = installed(place if place.exists() else None, wanted.packages)
-    status, what = complaint(wanted, versions)
-    if status is not None:
-        return Found(name, None, status, f"{what}: {fix}", {})
-    return Found(name, interpreter, "measured", "", versions)
+    if (place := folder() / name).exists():
+        status, reason, versions = _state(wanted, place)
+        if status in _USABLE:
+            return Found(name, _interpreter(place), "", versions)
+    else:
+        versions = installed(None, wanted.packages)
+        if not (reason := complaint(wanted, versions)):
+            return Found(name, Path(sys.executable), "", versions)
+    return Found(name, None, f"{reason}: run taglio backends add {name}", {})
 
 
 def environment(name: str) -> Environment:
@@ -181,14 +179,14 @@ def installed(place: Path | None, names: Iterable[str]) -> dict[str, str]:
     return {name: package.version for name, package in found.items() if package is not None}
 
 
-def complaint(environment: Environment, versions: Mapping[str, str]) -> tuple[Status | None, str]:
-    """Status and reason if these versions cannot be used; None and "" if they can."""
+def complaint(environment: Environment, versions: Mapping[str, str]) -> str:
+    """Why these versions cannot be used, "" if they can."""
     if absent := [name for name in environment.packages if name not in versions]:
-        return "missing", f"{', '.join(absent)} not installed"
+        return f"{', '.join(absent)} not installed"
     for name, wanted in environment.packages.items():
         if not SpecifierSet(wanted).contains(versions[name], prereleases=True):
-            return "wrong version", f"{name} {versions[name]}, needs {wanted}"
-    return None, ""
+            return f"{name} {versions[name]}, needs {wanted}"
+    return ""
 
 
 def lock_of(environment: Environment) -> str:
@@ -208,7 +206,7 @@ def inspect(environment: Environment) -> Installed:
 def diagnose(environment: Environment, scratch: Path) -> Installed:
     """`inspect`, and if usable, load each of its back ends the way `compare` does, in the folder `scratch`."""
     made = inspect(environment)
-    if made.status not in ("ready", "outdated"):
+    if made.status not in _USABLE:
         return made
     for backend in made.backends:
         job = Request("load", str(scratch / backend), backend)
@@ -267,9 +265,9 @@ def _state(environment: Environment, place: Path) -> tuple[State, str, dict[str,
     if not place.exists():
         return "absent", "", {}
     if not (stamp := place / STAMP).exists():
-        return "unfinished", _NOT_FINISHED, {}
+        return "unfinished", "its build did not finish", {}
     versions = installed(place, environment.packages)
-    if wrong := complaint(environment, versions)[1]:
+    if wrong := complaint(environment, versions):
         return "broken", wrong, {}
     if stamp.read_text(encoding="utf-8") != _stamp(environment):
         return "outdated", "built from other versions or by another Python", versions
