@@ -14,7 +14,7 @@ import pytest
 from taglio.compare.row import Layer, Wanted
 from taglio.compare.workers import loop
 from taglio.compare.workers.contract import Array, Data, Opened, Refused
-from taglio.error.parts import Part, Parts, from_arrays, to_arrays, whole
+from taglio.error.parts import Part, Parts, whole
 from tests.compare.made_up import request, wanted
 
 SAMPLES = tuple((np.array([[1.0, float(i)]], np.float32),) for i in range(3))
@@ -147,10 +147,6 @@ def test_a_small_part_of_an_output_is_not_hidden_by_a_large_one() -> None:
     reference, outputs = [(np.array([[500.0, 1.0]]),)], [(np.array([[500.0, 0.0]]),)]
     assert loop.distance(reference, outputs) < 0.01
     assert loop.distance(reference, outputs, parts) == 1.0
-    again = from_arrays(("y",), to_arrays(parts))
-    assert (again.names, again.masks) == (parts.names, parts.masks)
-    assert loop.distance(reference, outputs, again) == 1.0
-    assert from_arrays(("y",), to_arrays(whole(["y"]))).parts == whole(["y"]).parts
 
 
 @pytest.mark.parametrize(("run_s", "counted"), [((9e-3, 2e-3, 2e-3, 1e-3), 1e-3), ((30e-3, 8e-3), 8e-3), ((1.0,), 1.0)])

@@ -93,8 +93,8 @@ class Bench:
         if place.interpreter is None:
             return job, f"an ONNX model needs onnx2tf to become TensorFlow's: {place.reason}"
         conversion = replace(job, task="convert", backend="onnx2tf", rows=(), folder=f"{job.folder}/onnx2tf")
-        answer, reason = supervise.convert(place.interpreter, conversion, self.limits)
-        if not answer:
+        answer, reason = supervise.answer(place.interpreter, conversion, self.limits)
+        if answer is None:
             return job, f"onnx2tf could not convert the model: {reason}"
         self.measured.conversions.append(Conversion("onnx", "SavedModel", answer["tool"], None, answer["path"]))
         return replace(job, converted=answer["path"]), ""

@@ -33,7 +33,6 @@ from taglio.data.processor import files_beside
 from taglio.data.spec import InputSpec
 from taglio.data.values import from_values
 from taglio.error.movement import find_parts
-from taglio.error.parts import to_arrays
 from taglio.errors import BadModel, BadOption
 from taglio.memory import free_bytes
 from taglio.model.graph import Graph, build
@@ -248,6 +247,7 @@ def _request(
         shapes=tuple(spec.sizes() for spec in source.model.inputs),
         outputs=source.model.outputs,
         arrays=str(work / "arrays.npz"),
+        parts=find_parts(source.model, source.data.held_out.samples),
         owners=owners(source.graph),
         threads=source.options.threads,
         budget_s=budget_s,
@@ -274,7 +274,6 @@ def _write_arrays(request: Request, source: Source, limits: Limits) -> float | N
         np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
         reference, distance = convert.beside_original(request, Path(request.onnx), data.held_out.samples, limits)
     arrays |= {f"reference_{index}": column for index, column in enumerate(reference)}
-    arrays |= to_arrays(find_parts(source.model, data.held_out.samples))
     np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
     return distance
 

@@ -1,4 +1,4 @@
-"""The protocol between taglio and its workers. Standard library only; see supervise.py and workers/.
+"""The protocol between taglio and its workers; see supervise.py and workers/.
 
 A worker receives a `Request` through a connection, and sends events as tuples:
 
@@ -7,7 +7,7 @@ A worker receives a `Request` through a connection, and sends events as tuples:
     "refused", ROW, status, reason
     "round", first                     it waits for a message while the reference runs
     "timed", ROW, Latency
-    "answer", value                    a `Layer`, or the result of a conversion
+    "answer", value                    a `Layer`, the result of a conversion, or the outputs for each sample
     "failed", status, reason           the back end as a whole cannot go on
     "done",
 """
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from taglio.compare.row import Wanted
+from taglio.error.parts import Parts
 
 # Model formats and their names in errors.
 KINDS = {
@@ -35,10 +36,10 @@ class Request:
 
     `model` is the user's file, `kind` its format, `onnx` its checked ONNX form. `arrays` is an .npz of `calibration_I`
     and `held_out_I` (samples first, in the order of `inputs`), `reference_I` (the original's outputs on the held-out
-    inputs, in the order of `outputs`), the parts of the outputs, and optionally `labels`. `folder` is the worker's own
-    writable folder. `converted` is the model converted for this back end, if it needs that (a SavedModel for LiteRT).
-    `owners` has the block of every operator, and of every tensor that a block writes. `shapes` are those of the inputs,
-    `dtypes` their types if a conversion needs them.
+    inputs, in the order of `outputs`), and optionally `labels`; `parts` are those of the outputs. `folder` is the
+    worker's own writable folder. `converted` is the model converted for this back end, if it needs that (a SavedModel
+    for LiteRT). `owners` has the block of every operator, and of every tensor that a block writes. `shapes` are those
+    of the inputs, `dtypes` their types if a conversion needs them.
     """
 
     task: Task
@@ -51,6 +52,7 @@ class Request:
     shapes: tuple[tuple[int, ...], ...] = ()
     outputs: tuple[str, ...] = ()
     arrays: str = ""
+    parts: Parts | None = None
     owners: dict[str, str] = field(default_factory=dict)
     converted: str = ""
     rows: tuple[Wanted, ...] = ()

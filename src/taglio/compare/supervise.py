@@ -102,10 +102,10 @@ def answers(interpreter: Path, request: Request, limits: Limits) -> tuple[list[A
     return values, "; ".join(reasons)
 
 
-def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[str, str], str]:
-    """The result of a conversion, and the reason if it failed."""
+def answer(interpreter: Path, request: Request, limits: Limits) -> tuple[Any, str]:
+    """What a worker answered to a request for a conversion or for outputs, None if it failed, and the reason."""
     values, reason = answers(interpreter, request, limits)
-    return values[0] if values else {}, reason
+    return values[0] if values else None, reason
 
 
 def _events(interpreter: Path, request: Request, limits: Limits, main: Path) -> Generator[Event]:

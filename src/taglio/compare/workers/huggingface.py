@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from taglio.compare.request import Request
-from taglio.compare.workers.contract import Refused, write_reference
+from taglio.compare.workers.contract import Array, Refused, reference
 from taglio.compare.workers.torch_model import runner
 
 _TEXT = ("input_ids", "attention_mask", "token_type_ids")
@@ -51,12 +51,12 @@ class Flat(nn.Module):
         return tuple(tensors.values())
 
 
-def convert(request: Request) -> dict[str, str]:
+def convert(request: Request) -> dict[str, str] | list[list[Array]]:
     """Convert the folder's model to ONNX with dynamic batch and lengths, or write its outputs on held-out inputs."""
     folder = Path(request.model)
     model = _loaded(folder)
     if request.task == "reference":
-        return write_reference(request, runner(Flat(model, request.inputs)))
+        return reference(request, runner(Flat(model, request.inputs)))
     examples, dims = _examples(model, folder)
     flat = Flat(model, tuple(examples)).eval()
     with torch.inference_mode():

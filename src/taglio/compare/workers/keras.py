@@ -16,7 +16,7 @@ from tensorflow.python.profiler import model_analyzer, option_builder
 
 from taglio.compare.request import KINDS, Request
 from taglio.compare.row import Layer, Wanted
-from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, median_s, one, write_reference
+from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, median_s, one, reference
 from taglio.compare.workers.keras_file import load_keras
 
 OPSET = 17
@@ -24,10 +24,10 @@ _RUNS = 10
 _NEEDS = "Keras rows start from a Keras model, and this is {}: give the .keras or .h5 file"
 
 
-def convert(request: Request) -> dict[str, str]:
+def convert(request: Request) -> dict[str, str] | list[list[Array]]:
     """Convert a Keras, SavedModel or TFLite model to ONNX, or write its outputs on the held-out inputs."""
     if request.task == "reference":
-        return write_reference(request, _runner(request))
+        return reference(request, _runner(request))
     path = Path(request.folder) / "model.onnx"
     if request.kind == "tflite":
         tf2onnx.convert.from_tflite(request.model, opset=OPSET, output_path=str(path))

@@ -17,7 +17,7 @@ from torch import nn
 from taglio.compare.request import Request
 from taglio.compare.row import MOST_ALONE, NOT_ALONE, Layer, Wanted
 from taglio.compare.workers import torch_model
-from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, write_reference
+from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, reference
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.torch_forms import Int8Watch, alone, quantize
 from taglio.compare.workers.torch_model import flat, tensors
@@ -26,10 +26,10 @@ from taglio.errors import plural
 _RUNS = 10
 
 
-def convert(request: Request) -> dict[str, str]:
+def convert(request: Request) -> dict[str, str] | list[list[Array]]:
     """Convert a PyTorch model to ONNX, or write its outputs on the held-out inputs."""
     if request.task == "reference":
-        return write_reference(request, torch_model.runner(torch_model.original(request.model)))
+        return reference(request, torch_model.runner(torch_model.original(request.model)))
     path = Path(request.folder) / "model.onnx"
     if request.model.endswith(".pt2"):  # an exported program declares its inputs
         program = torch.export.load(request.model)
