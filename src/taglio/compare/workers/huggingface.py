@@ -45,8 +45,8 @@ class Flat(nn.Module):
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Output tensors in the order of the model's output."""
-        found = self.model(**dict(zip(self.names, values, strict=True)), return_dict=True)
-        tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+        outputs = self.model(**dict(zip(self.names, values, strict=True)), return_dict=True)
+        tensors = {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
         self.outputs = tuple(tensors)
         return tuple(tensors.values())
 
@@ -94,9 +94,9 @@ def _examples(model: Any, folder: Path) -> tuple[dict[str, torch.Tensor], dict[s
     config, main = model.config, model.main_input_name
     takes = inspect.signature(model.forward).parameters
     if main == "input_ids":
-        told = _read(folder / "tokenizer_config.json").get("model_input_names")
+        declared = _read(folder / "tokenizer_config.json").get("model_input_names")
         default = _TEXT if getattr(config, "type_vocab_size", 0) > 1 else _TEXT[:2]
-        names = [name for name in _TEXT if name in takes and name in (told or default)]
+        names = [name for name in _TEXT if name in takes and name in (declared or default)]
         ids = torch.arange(_BATCH * _TOKENS).reshape(_BATCH, _TOKENS) % int(config.vocab_size)
         values = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
         return {name: values[name] for name in names}, {name: {0: "batch", 1: "sequence"} for name in names}
@@ -111,8 +111,8 @@ def _examples(model: Any, folder: Path) -> tuple[dict[str, torch.Tensor], dict[s
 
 
 def _size(folder: Path) -> tuple[int, int]:
-    found = _read(folder / "preprocessor_config.json")
-    size = found.get("crop_size") or found.get("size") or 224
+    processor = _read(folder / "preprocessor_config.json")
+    size = processor.get("crop_size") or processor.get("size") or 224
     if not isinstance(size, dict):
         return int(size), int(size)
     edge: Any = size.get("shortest_edge", 224)
@@ -120,5 +120,5 @@ def _size(folder: Path) -> tuple[int, int]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return found
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return content

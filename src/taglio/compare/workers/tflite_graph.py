@@ -40,12 +40,12 @@ class TfliteGraph:
 
     def operators(self) -> list[Operator]:
         """The operators in execution order."""
-        found = []
+        operators = []
         for index, operator in enumerate(self._graph.operators):
             output = self._graph.tensors[operator.outputs[0]]
-            inputs = [self._graph.tensors[each] for each in operator.inputs if each >= 0]
+            inputs = [self._graph.tensors[number] for number in operator.inputs if number >= 0]
             shape = tuple(int(size) for size in (output.shape if output.shape is not None else ()))
-            found.append(
+            operators.append(
                 Operator(
                     index,
                     output.name.decode(),
@@ -55,7 +55,7 @@ class TfliteGraph:
                     self._flops(operator, shape),
                 )
             )
-        return found
+        return operators
 
     def alone(self, index: int) -> bytes:
         """A model of operator `index` alone: its constants stay, its other inputs become the model's inputs."""
@@ -83,7 +83,7 @@ class TfliteGraph:
         bias = int(len(operator.inputs) > 2 and operator.inputs[2] >= 0)
         match kind:
             case "CONV_2D" | "FULLY_CONNECTED":
-                return int(size * (2 * prod(int(each) for each in weight[1:]) + bias))
+                return int(size * (2 * prod(int(dimension) for dimension in weight[1:]) + bias))
             case "DEPTHWISE_CONV_2D":
                 return int(size * (2 * int(weight[1]) * int(weight[2]) + bias))
             case "BATCH_MATMUL":
