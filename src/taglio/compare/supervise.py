@@ -116,16 +116,20 @@ def _events(interpreter: Path, request: Request, limits: Limits, main: Path) -> 
     log = folder / "log.txt"
     connection, theirs = multiprocessing.Pipe()
     with connection, theirs, log.open("w") as output:
-        process = subprocess.Popen(
-            [str(interpreter), "-P", str(main), str(theirs.fileno())],
-            stdin=subprocess.PIPE,  # it closes when this process ends, and ends the worker
-            stdout=output,
-            stderr=output,
-            pass_fds=[theirs.fileno()],
-            cwd=folder,
-            start_new_session=True,
-            env=_variables(request.threads, folder),
-        )
+        try:
+            process = subprocess.Popen(
+                [str(interpreter), "-P", str(main), str(theirs.fileno())],
+                stdin=subprocess.PIPE,  # it closes when this process ends, and ends the worker
+                stdout=output,
+                stderr=output,
+                pass_fds=[theirs.fileno()],
+                cwd=folder,
+                start_new_session=True,
+                env=_variables(request.threads, folder),
+            )
+        except OSError as error:
+            yield "ended", "failed", f"{interpreter} cannot be run: {error.strerror}"
+            return
         theirs.close()
         try:
             with contextlib.suppress(ConnectionError):
