@@ -10,7 +10,7 @@ import pytest
 from taglio.cli.words import as_flags
 from taglio.deploy import verify, write
 from taglio.flow import workspace
-from taglio.transaction import EMITTED, FOLDERS, STANDBY
+from taglio.transaction import FOLDERS, STANDBY
 from tests.end_to_end.command import ROOT
 
 ANY = "…"
@@ -59,7 +59,7 @@ def test_every_file_of_a_workspace_is_named() -> None:
     names += [name for made in workspace.MADE_FROM.values() for name in made]
     names += [workspace.FLOAT_MODEL, f"{workspace.RANGES}-*.json", f"{workspace.FLOATS}-*.json"]
     names += [verify.MANIFEST, verify.SAMPLES, write.README, write.VERIFY, write.PERF_ANALYZER]
-    names += [f"{name}/" for name in (*FOLDERS, STANDBY, EMITTED) if name]
+    names += [f"{name}/" for name in (*FOLDERS, STANDBY) if name]
     assert [name for name in names if name.removeprefix("deploy/") not in page] == []
 
 

@@ -24,8 +24,8 @@ from taglio.errors import BadArtifact, Busy, TaglioError
 _INFO, _STAGED, _READY, _GONE = ".taglio-lock", ".taglio-new", ".taglio-ready", ".gone"
 # Subfolders whose files are part of the workspace, parents first; others are caches or the user's, and are only read.
 FOLDERS = ("", "components", "deploy", "deploy/samples", "profiles")
-# Subfolders that are written directly: plans made while a device is lost, and models copied out of a comparison.
-STANDBY, EMITTED = "standby", "emitted"
+# A subfolder that is written directly: plans made while a device is lost.
+STANDBY = "standby"
 
 
 class _Holder(msgspec.Struct):
@@ -156,7 +156,7 @@ def _commit(folder: Path, staged: Path) -> None:
 def _recover(folder: Path) -> None:
     """Finish or remove what a killed command left. Raises BadArtifact for links to other folders, whose files would be
     replaced or removed: a workspace may come from someone else."""
-    for each in (*filter(None, FOLDERS), STANDBY, EMITTED):
+    for each in (*filter(None, FOLDERS), STANDBY):
         for path in (folder / each, *(folder / each).rglob("*")):
             if path.is_symlink() and (path == folder / each or not path.is_file()):
                 raise BadArtifact(f"{path} is a symbolic link: put the folder itself there")

@@ -1,7 +1,7 @@
 """The whole suite: every node case of the onnx package, its variants, and composed graphs.
 
-python -m tests.backend_suite             exit code 1 where an outcome is not as the lists say (known.py)
-python -m tests.backend_suite --update    write the lists again from what is found
+python -m tests.backend_suite             exit code 1 where an outcome is not as the list says (known.py)
+python -m tests.backend_suite --update    write the list again from what is found
 python -m tests.backend_suite --shrink 17 leave steps out of the graph of seed 17 while it fails as before
 """
 
@@ -15,23 +15,7 @@ from pathlib import Path
 from taglio.runtimes.processor import listed
 from tests.backend_suite.check import PASSED, Outcome
 from tests.backend_suite.drive import GRAPHS, all_cases, outcomes, shrink, table
-from tests.backend_suite.known import (
-    EXPECTED_FILE,
-    FAULTS_FILE,
-    decides,
-    judge,
-    kind_of,
-    load,
-    merged,
-    rounding_file,
-    save,
-    sort,
-    without,
-)
-
-EXPECTED_HEAD = "Refusals that are right. This list may only shrink; see known.py."
-FAULTS_HEAD = "Faults to mend, by kind. Written by python -m tests.backend_suite --update."
-ROUNDING_HEAD = "Answers that are off by rounding on a processor of the kind {}. Written as faults.toml is."
+from tests.backend_suite.known import FILE, judge, load, rounding_decides, rounds, save, updated
 
 
 def main() -> int:
@@ -39,7 +23,7 @@ def main() -> int:
     parser.add_argument("--only", default="*", metavar="PATTERN", help="cases whose names match")
     parser.add_argument("--graphs", type=int, default=GRAPHS, help=f"composed graphs (default {GRAPHS})")
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
-    parser.add_argument("--update", action="store_true", help="write the lists again")
+    parser.add_argument("--update", action="store_true", help="write the list again")
     parser.add_argument("--shrink", type=int, metavar="SEED", help="make the finding of one composed graph small")
     parser.add_argument("--save", type=Path, metavar="FOLDER", help="also write the models of the cases that run")
     parser.add_argument("-v", "--verbose", action="store_true", help="a line for each case that does not pass")
@@ -65,29 +49,15 @@ def main() -> int:
     print(table(found))
     print(f"{len(found)} cases in {time.monotonic() - start:.0f} s; {cores:.0f} s of one core")
     if options.update:
-        return _update(found)
-    kind = kind_of(listed())
-    rounding = rounding_file(kind)
-    deciding = decides(found, rounding.exists())
-    for name, outcome in found.items():
-        if name not in deciding:
-            print(f"{name}: {outcome.detail} (decides nothing: {rounding.name} is not written)")
-    lines = judge(deciding, load(EXPECTED_FILE) + load(FAULTS_FILE) + load(rounding))
+        save(FILE, updated(load(FILE), found))
+    for name, outcome in list(found.items()):
+        if rounds(outcome) and not rounding_decides(listed()):
+            print(f"{name}: {outcome.detail} (decides nothing: the suite has not run on a processor of this kind)")
+            del found[name]
+    lines = judge(found, load(FILE))
     for line in lines:
         print(line, file=sys.stderr)
     return 1 if lines else 0
-
-
-def _update(found: dict[str, Outcome]) -> int:
-    """Replace what the lists say of the cases that ran."""
-    kind = kind_of(listed())
-    files = {EXPECTED_FILE: EXPECTED_HEAD, FAULTS_FILE: FAULTS_HEAD, rounding_file(kind): ROUNDING_HEAD.format(kind)}
-    for (path, head), entries in zip(files.items(), sort(found), strict=True):
-        kept = without(load(path), found)
-        save(path, merged(kept, entries), head)
-        for entry in load(path):
-            print(f"{path.name}: {len(entry.cases):5} {entry.status:9} {entry.kind}")
-    return 0
 
 
 if __name__ == "__main__":

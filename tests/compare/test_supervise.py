@@ -12,26 +12,27 @@ from taglio.compare import supervise
 from taglio.compare.row import Row
 from taglio.compare.supervise import Limits, measure_rows
 from tests.compare.made_up import request, wanted
+from tests.end_to_end.command import ROOT
 
+SRC = ROOT / "src"
+PYTHON = Path(sys.executable)
 PATIENT = Limits(timeout_s=60.0, memory_bytes=2**40)
 
 # Speaks the protocol; what a row is called is what happens at it.
-WORKER = """
-import json, mmap, os, signal, struct, subprocess, sys, time
+WORKER = f"""
+import os, signal, subprocess, sys, time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
-request = json.loads(Path(sys.argv[1]).read_text())
-folder = Path(request["folder"])
-count = 0
+sys.path.insert(0, {str(SRC)!r})
+from taglio.compare.row import Checked, Latency
 
-def tell(event, **fields):
-    print(json.dumps({"event": event, **fields}), flush=True)
+connection = Connection(int(sys.argv[1]))
+request = connection.recv()
+folder = Path(request.folder)
 
-def mark(index):
-    global count
-    count += 1
-    with (folder / "marker").open("r+b") as file:
-        file.write(struct.pack("<qq", index, count))
+def tell(*event):
+    connection.send(event)
 
 def happen(name):
     if "segfault" in name:
@@ -50,33 +51,35 @@ def happen(name):
         held = bytearray(400 * 2**20)
         held[:: 4096] = b"x" * len(held[:: 4096])
         time.sleep(600)
-    if "noise" in name:
-        print("hello", flush=True)
+    if "daemon" in name:
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False)
+        os._exit(7)
 
-tell("versions", versions={"fake": "1"})
 (folder / "starts").open("a").write("x")
 (folder / "process").write_text(str(os.getpid()))
+(folder / "rows").open("a").write(" ".join(row.id for row in request.rows) + "\\n")
+os.set_inheritable(connection.fileno(), True)
 ready = []
-for index, row in enumerate(request["rows"]):
-    mark(index)
-    if "opening" in row["id"]:
-        happen(row["id"])
-    if "refused" in row["id"]:
-        tell("refused", row=row["id"], status="impossible", reason="there is no such thing")
+for row in request.rows:
+    tell("at", row.id)
+    if "opening" in row.id:
+        happen(row.id)
+    if "refused" in row.id:
+        tell("refused", row.id, "impossible", "there is no such thing")
         continue
-    tell("checked", row=row["id"], size_bytes=(folder / "starts").stat().st_size, error_to_float=0.0,
-         error_to_original=0.0, accuracy=None, operators={}, int8_operators={}, notes=[])
-    ready.append((index, row["id"]))
-for index, name in ready:
-    mark(index)
+    if "forgotten" in row.id:
+        continue
+    tell("checked", row.id, Checked((folder / "starts").stat().st_size, 0.0, 0.0, None, {{}}, {{}}))
+    ready.append(row.id)
+if any("rounds" in name for name in ready):
+    for turn in range(3):
+        tell("round", turn == 0)
+        connection.recv()
+for name in ready:
+    tell("at", name)
     if "timing" in name:
         happen(name)
-if any("rounds" in name for _, name in ready):
-    for turn in range(3):
-        tell("round", first=turn == 0)
-        assert sys.stdin.readline() == "\\n"
-for index, name in ready:
-    tell("timed", row=name, median_s=1.0, deviation_s=0.0, p95_s=1.0, runs=1, baseline_s=None)
+    tell("timed", name, Latency(1.0, 0.0, 1.0, 1, None))
 tell("done")
 """
 
@@ -90,10 +93,9 @@ def worker(tmp_path: Path) -> Path:
 
 def ran(worker: Path, tmp_path: Path, *keys: str, limits: Limits = PATIENT) -> dict[str, Row]:
     rows = tuple(wanted(key) for key in keys)
-    found, versions = measure_rows(Path(sys.executable), request(tmp_path / "work", rows), limits, main=worker)
-    assert [row.wanted for row in found] == list(rows)  # none is lost, and the order stays
-    assert versions == {"fake": "1"}
-    return {row.wanted.id.partition("/")[2]: row for row in found}
+    found = {row.wanted.id: row for row in measure_rows(PYTHON, request(tmp_path / "work", rows), limits, main=worker)}
+    assert found.keys() == {row.id for row in rows}  # none is lost
+    return {name.partition("/")[2]: row for name, row in found.items()}
 
 
 def test_a_quiet_run(worker: Path, tmp_path: Path) -> None:
@@ -154,33 +156,43 @@ def test_a_system_that_does_not_say_what_a_process_holds_limits_nothing(
     assert rows["a"].status == "measured"
 
 
-def test_the_reference_runs_between_rounds_and_rows_are_kept_at_once(worker: Path, tmp_path: Path) -> None:
+def test_the_reference_runs_between_rounds_and_rows_come_as_soon_as_they_end(worker: Path, tmp_path: Path) -> None:
     rows = tuple(wanted(key) for key in ("rounds", "opening segfault", "b"))
-    kept: list[tuple[str, str]] = []
-    turns = iter([9.0, 1.0, 2.0, 6.0, 3.0, 4.0, 5.0, 6.0])
-    found, _ = measure_rows(
-        Path(sys.executable),
-        request(tmp_path / "work", rows),
-        PATIENT,
-        main=worker,
-        keep=lambda row: kept.append((row.wanted.id, row.status)),
-        reference=lambda: next(turns),
-    )
-    assert kept[0] == (rows[1].id, "crashed")
-    assert set(kept[1:]) == {(rows[0].id, "measured"), (rows[2].id, "measured")}
-    assert found[0].latency is not None
-    assert found[0].latency.reference_s == 2.0  # of 9, 1 and 2: the worker's own rounds, three in each group
+    turns = iter([9.0, 1.0, 2.0])
+    job = request(tmp_path / "work", rows)
+    ended = [*measure_rows(PYTHON, job, PATIENT, main=worker, reference=lambda: next(turns))]
+    assert [(row.wanted.id, row.status) for row in ended] == [
+        (rows[1].id, "crashed"), (rows[0].id, "measured"), (rows[2].id, "measured"),
+    ]  # fmt: skip
+    assert ended[1].latency is not None
+    assert ended[1].latency.reference_s == 2.0
+
+
+def test_a_worker_that_takes_anothers_place_has_the_float_row(worker: Path, tmp_path: Path) -> None:
+    rows = ran(worker, tmp_path, "float32", "timing exit", "b")
+    assert [rows[key].status for key in ("float32", "timing exit", "b")] == ["measured", "crashed", "measured"]
+    second = (tmp_path / "work" / "rows").read_text().splitlines()[1]
+    assert second.split() == ["onnxruntime/float32", "onnxruntime/b"]
+
+
+def test_a_row_that_a_worker_forgets_is_failed(worker: Path, tmp_path: Path) -> None:
+    row = ran(worker, tmp_path, "a", "forgotten")["forgotten"]
+    assert (row.status, row.reason) == ("failed", "the worker ended without a result for it")
+
+
+def test_a_process_that_a_dead_worker_left_is_no_worker(worker: Path, tmp_path: Path) -> None:
+    """It holds the connection open."""
+    rows = ran(worker, tmp_path, "a", "opening daemon")
+    assert (rows["a"].status, rows["opening daemon"].status) == ("measured", "crashed")
 
 
 def test_what_interrupts_leaves_no_worker(worker: Path, tmp_path: Path) -> None:
     def interrupt() -> float:
         raise KeyboardInterrupt
 
+    job = request(tmp_path / "work", (wanted("rounds"),))
     with pytest.raises(KeyboardInterrupt):
-        measure_rows(
-            Path(sys.executable), request(tmp_path / "work", (wanted("rounds"),)), PATIENT, main=worker,
-            reference=interrupt,
-        )  # fmt: skip
+        next(measure_rows(PYTHON, job, PATIENT, main=worker, reference=interrupt))
     worker_id = (tmp_path / "work" / "process").read_text()
     state = subprocess.run(["ps", "-o", "stat=", "-p", worker_id], capture_output=True, text=True, check=False)
     assert state.stdout.strip()[:1] in ("", "Z")  # flags follow: of a session, of nice
@@ -191,19 +203,21 @@ def test_a_refusal_is_a_row(worker: Path, tmp_path: Path) -> None:
     assert (row.status, row.reason, row.latency) == ("impossible", "there is no such thing", None)
 
 
-def test_what_is_no_event_ends_the_worker(worker: Path, tmp_path: Path) -> None:
-    rows = ran(worker, tmp_path, "a", "opening noise")
-    assert rows["a"].status == "measured"
-    assert "hello" in rows["opening noise"].reason
-
-
 def test_every_row_of_a_back_end_that_never_starts_has_the_reason(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("raise SystemExit('cannot load libthing.so')")
     rows = tuple(wanted(key) for key in ("a", "b"))
-    found, _ = measure_rows(Path(sys.executable), request(tmp_path / "work", rows), PATIENT, main=broken)
-    assert {row.status for row in found} == {"crashed"}
+    found = [*measure_rows(PYTHON, request(tmp_path / "work", rows), PATIENT, main=broken)]
+    assert [row.status for row in found] == ["crashed", "crashed"]
     assert all("libthing" in row.reason for row in found)
+
+
+def test_a_python_that_does_not_run_is_a_reason(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("no program")
+    python.chmod(0o755)
+    (row,) = measure_rows(python, request(tmp_path / "work", (wanted("a"),)), PATIENT)
+    assert (row.status, row.reason) == ("failed", f"{python} cannot be run: Exec format error")
 
 
 def test_the_worker_gets_the_threads_and_nobody_elses_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

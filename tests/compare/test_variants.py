@@ -107,17 +107,3 @@ def test_types_are_those_asked_for(pyramid: tuple[Source, Written]) -> None:
         constants = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
         zero_points = {constants[node.input[2]] for node in proto.graph.node if node.op_type == "QuantizeLinear"}
         assert zero_points == expected
-
-
-def test_forms_that_lie_there_are_kept_until_something_is_another(tmp_path: Path) -> None:
-    made, folder, two = source("conv_relu_chain", tmp_path), tmp_path / "models", forms()[:3]
-    first = write(made, two, folder, "a")
-    marks = {path: Path(path).stat().st_mtime_ns for path in first.files.values()}
-    again = write(made, two, folder, "a")
-    assert (again.files, again.refusals, again.notes) == (first.files, first.refusals, first.notes)
-    assert {path: Path(path).stat().st_mtime_ns for path in again.files.values()} == marks
-    Path(first.files[FLOAT]).unlink()
-    assert Path(write(made, two, folder, "a").files[FLOAT]).exists()
-    assert write(made, two, folder, "b").key != first.key
-    assert write(made, forms()[:2], folder, "b").files.keys() < first.files.keys()
-    assert len(list(folder.glob("*.onnx"))) == 2

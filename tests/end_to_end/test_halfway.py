@@ -274,15 +274,15 @@ def test_optimize_killed_at_a_random_moment(seed: int, other: Case, workspace: P
 
 
 def test_compare_killed_at_a_random_moment(tiny: Case, tmp_path: Path) -> None:
-    """Its workers end with it, and the same command goes on. What lay in the folder before stays."""
+    """Its workers end with it, and the same command starts anew. What lay in the folder before stays."""
     out = tmp_path / "out"
     (out / "work").mkdir(parents=True)
     (out / "work" / "mine.txt").write_text("here first")
-    asked = (*tiny.arguments(), "--backends", "onnxruntime", "--effort", 0.01, "--emit", "onnxruntime/float16")
+    asked = (*tiny.arguments(), "--backends", "onnxruntime", "--effort", 0.01)
     command = ("compare", *asked, "-o", out)
     killed_after(begun(command), random.Random(1).uniform(2.0, 6.0))
-    assert Path(taglio(*command, "--json").json()["emitted"]).is_file()
-    assert (out / "comparison.json").exists() and not (out / "rows.json").exists()
+    assert taglio(*command).code == 0
+    assert (out / "comparison.json").exists()
     assert (out / "work" / "mine.txt").read_text() == "here first"
     assert not [*out.glob(".*")]
 

@@ -24,7 +24,7 @@ RESULT = Comparison(
     (Conversion("keras", "onnx", "tf2onnx 1.17", 1e-6, "m.onnx"),),
     (measured("float32", 10.0, 0.0), measured("qdq-a", 4.0, 0.008), CRASHED), LAYERS, {"pytorch": "no graph"},
     Drift(10e-3, 9e-3, 12e-3),
-    "onnxruntime/qdq-a", 0, False, 12.0,
+    "onnxruntime/qdq-a", False, 12.0,
 )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def test_the_table_gives_each_reason_once(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_back_ends_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
-    comparison.show(RESULT, None)
+    comparison.show(RESULT, Path("out/comparison.html"))
     lines = capsys.readouterr().out.splitlines()
     start = next(index for index, line in enumerate(lines) if "Fastest row of each back end" in line)
     first, second = (line.split() for line in lines[start + 3 : start + 5])
@@ -73,16 +73,25 @@ def test_back_ends_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> Non
     assert second == ["pytorch", "none", *"–––––", "0", "of", "0"]
 
 
-def test_limits_drift_and_what_was_kept_are_said(capsys: pytest.CaptureFixture[str]) -> None:
-    comparison.show(replace(RESULT, kept=7), None)
+def test_limits_drift_and_a_stop_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    comparison.show(replace(RESULT, stopped=True), Path("out/comparison.html"))
     out = capsys.readouterr().out
     assert "timeout per row 300 s; memory limit 17.2 GB" in out
-    assert "7 rows from an earlier" in out
+    assert "stopped before the last row" in out
     assert "took 9.00 ms to 12.0 ms" in out.replace("\u00a0", " ")
-    comparison.show(replace(RESULT, memory_limit_bytes=None), None)
+    comparison.show(replace(RESULT, memory_limit_bytes=None), Path("out/comparison.html"))
     out = capsys.readouterr().out
     assert "no memory limit: this system does not report the memory of a process" in out
-    assert "interrupted run" not in out
+    assert "stopped" not in out
+
+
+def test_the_answer_names_the_model_of_the_row(capsys: pytest.CaptureFixture[str]) -> None:
+    best = RESULT.rows[1]
+    assert best.checked is not None
+    row = replace(best, checked=replace(best.checked, file="out/compare-work/models/qdq-a.onnx"))
+    comparison.show(replace(RESULT, rows=(RESULT.rows[0], row)), Path("out/comparison.html"))
+    text = " ".join(capsys.readouterr().out.split())
+    assert "is onnxruntime/qdq-a, the model out/compare-work/models/qdq-a.onnx." in text
 
 
 def test_a_back_end_that_is_missing_takes_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,10 +40,9 @@ def add(options: argparse.Namespace) -> Shown:
     wanted = list(dict.fromkeys(map(environments.environment, options.names)))
     missing = [environment for environment in wanted if environments.inspect(environment).status != "ready"]
     if missing and not options.json:
-        need, free = environments.check_room(missing)
         names = ", ".join(environment.name for environment in missing)
-        room = f"needs about {size(need)} of disk space, {size(free)} free"
-        say(f"building {names} in {environments.folder()} with {environments.tool()}: {room}")
+        room = f"about {size(sum(environment.disk_bytes for environment in missing))} of disk space"
+        say(f"building {names} in {environments.folder()} with {environments.tool()}: needs {room}")
     for environment in missing:
         environments.build(environment, show=sys.stderr.isatty() and not options.json)
     states = [environments.inspect(environment) for environment in wanted]

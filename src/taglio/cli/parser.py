@@ -334,19 +334,13 @@ COMMANDS = (
         "compare",
         "compare:compare",
         "run and quantise one model with every back end, measured side by side",
-        f"model --shape {_DATA} --backends --layers --max-error --threads --row-limit --memory-limit --effort --emit "
-        "--out",
+        f"model --shape {_DATA} --backends --layers --max-error --threads --row-limit --memory-limit --effort --out",
         {
             "--backends": option(
                 "back ends to measure, in this order", type=names, default=_BACKENDS, metavar="A,B,..."
             ),
             "--layers": option("also time each layer, in back ends that can", action="store_true"),
             "--max-error": _ERROR,
-            "--emit": option(
-                "copy the model of this row, such as openvino/bfloat16, to the output directory",
-                default="",
-                metavar="ROW",
-            ),
             "--row-limit": option(
                 "timeout per row, in seconds without output (default 300)",
                 type=positive_float,

@@ -121,8 +121,8 @@ def as_onnx(
     with scratch() as work:
         request = Request("convert", str(work), WORKERS[form], str(model.absolute()), form, threads=threads)
         request = replace(request, inputs=tuple(given), shapes=tuple(given.values()), dtypes=dtypes)
-        answer, reason = supervise.convert(place.interpreter, request, limits)
-        if not answer:
+        answer, reason = supervise.answer(place.interpreter, request, limits)
+        if answer is None:
             raise BadModel(f"{model}: cannot be converted to ONNX: {reason}")
         made = Path(answer["path"])
         if kept is None:
@@ -185,11 +185,10 @@ def beside_original(
     if place.interpreter is None:
         raise BadEnvironment(f"{request.model}: running it needs the {place.name} environment: {place.reason}")
     job = replace(request, task="reference", backend=backend, folder=f"{request.folder}/origin")
-    answer, reason = supervise.convert(place.interpreter, job, limits)
-    if not answer:
+    answer, reason = supervise.answer(place.interpreter, job, limits)
+    if answer is None:
         raise BadModel(f"{request.model}: cannot run the data in its own framework: {reason}")
-    with np.load(answer["path"]) as own:
-        reference = [own[f"reference_{index}"] for index in range(len(request.outputs))]
+    reference = [np.stack(output) for output in zip(*answer, strict=True)]
     session = open_session(made, SessionOptions(request.threads, Optimization.BASIC), label=str(made))
     converted = onnx_outputs(session, request.outputs, samples, request.model)
     meter = Tally(request.outputs)

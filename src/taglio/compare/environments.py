@@ -1,17 +1,18 @@
 """Environments of back ends: find, build, remove and check them. Chooses no rows.
 
 Back ends with conflicting packages have separate environments, in the user's cache folder or in TAGLIO_BACKENDS, built
-from a lock file by uv if installed, else by venv and pip. A build that does not finish leaves a file with the reason;
-the next build starts over, using cached downloads. A back end installed beside taglio is used from there.
+from a lock file by uv if installed, else by venv and pip. The lock file of an environment gets its name when the build
+is finished; without it the next build starts over, using cached downloads. A back end installed beside taglio is used
+from there.
 """
 
-import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from importlib.metadata import distributions
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
@@ -21,24 +22,25 @@ from platformdirs import user_cache_path
 
 from taglio.compare import supervise
 from taglio.compare.request import Request
-from taglio.compare.row import Status
 from taglio.compare.supervise import Limits
 from taglio.errors import BadEnvironment, BadOption, one_line
+from taglio.runtimes.onnxruntime import version as onnxruntime_version
 from taglio.transaction import held
 
 VARIABLE = "TAGLIO_BACKENDS"
-# A file in an environment that is being built; if the build fails it remains, with the reason.
-UNFINISHED = "taglio-unfinished.txt"
-_STAMP = "taglio-lock.txt"
+# The lock that a finished environment was built from, with the Python.
+STAMP = "taglio-lock.txt"
+_REQUIREMENTS = "requirements.txt"
 _LOADING = Limits(120.0, sys.maxsize)
 
 State = Literal[
     "absent",
     "ready",
     "outdated",  # usable, but built from another lock or by another Python
-    "unfinished",  # its build failed or was stopped
+    "unfinished",  # its build was stopped
     "broken",
 ]
+_USABLE = ("ready", "outdated")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +60,12 @@ class Environment:
 _MB = 10**6
 _OPENVINO = {"openvino": ">=2026.4,<2027"}
 _ONNX, _TENSORFLOW, _TF_KERAS = {"onnx": ">=1.19,<2"}, {"tensorflow": ">=2.21,<2.22"}, {"tf-keras": ">=2.21,<2.22"}
-_LITERT = {"ai-edge-litert": ">=2.3,<3", "ai-edge-quantizer": ">=0.10,<0.11", "tf2onnx": ">=1.17,<2"}
+_LITERT = {
+    "keras": ">=3.15,<4",
+    "ai-edge-litert": ">=2.3,<3",
+    "ai-edge-quantizer": ">=0.10,<0.11",
+    "tf2onnx": ">=1.17,<2",
+}
 _TORCH = {"torch": ">=2.13,<2.14", "torchao": ">=0.18,<0.19", "onnx2torch": ">=1.5.15,<1.6"}
 _EXPORT = {"onnxscript": ">=0.7,<0.8", "transformers": ">=5,<6"}
 _QKERAS = {"qkeras": ">=0.9,<0.10", "pyparsing": ">=3.1,<3.2"}
@@ -91,11 +98,10 @@ CONVERTERS = {"onnx2tf": "onnx2tf", "huggingface": "torch"}
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A usable environment (`interpreter`), or why it is not usable (`status` and `reason`)."""
+    """A usable environment (`interpreter`), or the `reason` why it is not usable."""
 
     name: str
     interpreter: Path | None
-    status: Status
     reason: str
     versions: dict[str, str]
 
@@ -118,18 +124,17 @@ def find(backend: str) -> Found:
     """The environment of a back end or converter."""
     name = (BACKENDS | CONVERTERS)[backend]
     if name == CORE:
-        return Found(CORE, Path(sys.executable), "measured", "", {})
+        return Found(CORE, Path(sys.executable), "", {"onnxruntime": onnxruntime_version()})
     wanted = next(candidate for candidate in ENVIRONMENTS if candidate.name == name)
-    place, fix = folder() / name, f"run taglio backends add {name}"
-    if why := _unfinished(place):
-        return Found(name, None, "missing", f"its build did not finish ({why}): {fix}", {})
-    own = _interpreter(place)
-    interpreter = own if own.exists() else Path(sys.executable)
-    versions = installed(interpreter, wanted.packages)
-    status, what = complaint(wanted, versions)
-    if status is not None:
-        return Found(name, None, status, f"{what}: {fix}", {})
-    return Found(name, interpreter, "measured", "", versions)
+    if (place := folder() / name).exists():
+        status, reason, versions = _state(wanted, place)
+        if status in _USABLE:
+            return Found(name, _interpreter(place), "", versions)
+    else:
+        versions = installed(None, wanted.packages)
+        if not (reason := complaint(wanted, versions)):
+            return Found(name, Path(sys.executable), "", versions)
+    return Found(name, None, f"{reason}: run taglio backends add {name}", {})
 
 
 def environment(name: str) -> Environment:
@@ -164,30 +169,24 @@ def bytes_below(folder: Path) -> int:
     return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
 
 
-def installed(interpreter: Path, names: Iterable[str]) -> dict[str, str]:
-    """Versions of those of the packages that are in another environment; none if its interpreter does not run."""
-    code = (
-        "import contextlib, json, sys\nfrom importlib.metadata import PackageNotFoundError, version\nfound = {}\n"
-        "for name in sys.argv[1:]:\n    with contextlib.suppress(PackageNotFoundError):\n"
-        "        found[name] = version(name)\nprint(json.dumps(found))"
-    )
-    words = [str(interpreter), "-P", "-c", code, *names]
-    try:
-        ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
-        versions: dict[str, str | None] = json.loads(ran.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):
+def installed(place: Path | None, names: Iterable[str]) -> dict[str, str]:
+    """Versions of those of the packages that are in the environment at `place` (None: in taglio's own); none if its
+    Python is gone."""
+    if place is not None and not _interpreter(place).exists():
         return {}
-    return {name: version for name, version in versions.items() if version}
+    path = sys.path if place is None else [str(folder) for folder in place.glob("lib/python*/site-packages")]
+    found = {name: next(iter(distributions(name=name, path=path)), None) for name in names}
+    return {name: package.version for name, package in found.items() if package is not None}
 
 
-def complaint(environment: Environment, versions: Mapping[str, str]) -> tuple[Status | None, str]:
-    """Status and reason if these versions cannot be used; None and "" if they can."""
+def complaint(environment: Environment, versions: Mapping[str, str]) -> str:
+    """Why these versions cannot be used, "" if they can."""
     if absent := [name for name in environment.packages if name not in versions]:
-        return "missing", f"{', '.join(absent)} not installed"
+        return f"{', '.join(absent)} not installed"
     for name, wanted in environment.packages.items():
         if not SpecifierSet(wanted).contains(versions[name], prereleases=True):
-            return "wrong version", f"{name} {versions[name]}, needs {wanted}"
-    return None, ""
+            return f"{name} {versions[name]}, needs {wanted}"
+    return ""
 
 
 def lock_of(environment: Environment) -> str:
@@ -207,27 +206,14 @@ def inspect(environment: Environment) -> Installed:
 def diagnose(environment: Environment, scratch: Path) -> Installed:
     """`inspect`, and if usable, load each of its back ends the way `compare` does, in the folder `scratch`."""
     made = inspect(environment)
-    if made.status not in ("ready", "outdated"):
+    if made.status not in _USABLE:
         return made
     for backend in made.backends:
-        job = Request("versions", str(scratch / backend), backend)
-        _, reason = supervise.collect(_interpreter(Path(made.place)), job, _LOADING, "versions")
+        job = Request("load", str(scratch / backend), backend)
+        _, reason = supervise.answers(_interpreter(Path(made.place)), job, _LOADING)
         if reason:
             return replace(made, status="broken", reason=f"{backend} does not load: {one_line(reason)}")
     return made
-
-
-def check_room(wanted: Sequence[Environment]) -> tuple[int, int]:
-    """Bytes needed by these environments, and bytes free on disk. Raises BadEnvironment if too few are free."""
-    there = next(path for path in (folder(), *folder().parents) if path.exists())
-    need, free = sum(environment.disk_bytes for environment in wanted), shutil.disk_usage(there).free
-    if need > free:
-        names = ", ".join(environment.name for environment in wanted)
-        raise BadEnvironment(
-            f"{names}: needs {need / 1e9:.1f} GB, and {there} has {free / 1e9:.1f} GB free: free some, or set "
-            f"{VARIABLE} to a folder on another disk"
-        )
-    return need, free
 
 
 def tool() -> str:
@@ -238,29 +224,26 @@ def tool() -> str:
 def build(environment: Environment, *, show: bool = False) -> None:
     """Build an environment, replacing an existing one; with `show` uv or pip show their progress on the terminal.
 
-    Raises BadEnvironment with the reason, which is kept in the environment; Busy if another process is building it.
+    Raises BadEnvironment with the reason; Busy if another process is building it.
     """
     if sys.version_info[:2] >= environment.python_below:
         below, own = ".".join(map(str, environment.python_below)), ".".join(map(str, sys.version_info[:2]))
         raise BadEnvironment(
             f"{environment.name} needs a Python below {below}, but taglio runs in {own}: install taglio in an older one"
         )
-    check_room([environment])
     place = folder() / environment.name
     with held(place.parent, create=True) as lock:
-        marker = place / UNFINISHED
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        requirements = place / _REQUIREMENTS
         try:
-            shutil.rmtree(place, ignore_errors=True)
-            place.mkdir(parents=True)
-            marker.write_text("stopped before the end\n", encoding="utf-8")
-            (place / _STAMP).write_text(_stamp(environment), encoding="utf-8")
+            requirements.write_text(_stamp(environment), encoding="utf-8")
             for words in _commands(place):
                 _run(words, show, lock)
+            requirements.rename(place / STAMP)
         except (BadEnvironment, OSError) as error:
-            if marker.exists():
-                marker.write_text(f"{error}\n", encoding="utf-8")
+            shutil.rmtree(place, ignore_errors=True)
             raise BadEnvironment(f"{environment.name} could not be built: {error}") from None
-        marker.unlink()
 
 
 def remove(environment: Environment) -> int:
@@ -278,24 +261,15 @@ def _interpreter(place: Path) -> Path:
     return place / "bin" / "python"
 
 
-def _unfinished(place: Path) -> str:
-    """Why an environment's build did not finish; empty if it did, or never started."""
-    try:
-        return (place / UNFINISHED).read_text(encoding="utf-8").strip() or "no reason was recorded"
-    except OSError:
-        return ""
-
-
 def _state(environment: Environment, place: Path) -> tuple[State, str, dict[str, str]]:
     if not place.exists():
         return "absent", "", {}
-    if why := _unfinished(place):
-        return "unfinished", why, {}
-    versions = installed(_interpreter(place), environment.packages)
-    if wrong := complaint(environment, versions)[1]:
+    if not (stamp := place / STAMP).exists():
+        return "unfinished", "its build did not finish", {}
+    versions = installed(place, environment.packages)
+    if wrong := complaint(environment, versions):
         return "broken", wrong, {}
-    stamp = place / _STAMP
-    if not stamp.exists() or stamp.read_text(encoding="utf-8") != _stamp(environment):
+    if stamp.read_text(encoding="utf-8") != _stamp(environment):
         return "outdated", "built from other versions or by another Python", versions
     return "ready", "", versions
 
@@ -306,7 +280,7 @@ def _stamp(environment: Environment) -> str:
 
 
 def _commands(place: Path) -> list[list[str]]:
-    python, lock = str(_interpreter(place)), str(place / _STAMP)
+    python, lock = str(_interpreter(place)), str(place / _REQUIREMENTS)
     if tool() == "uv":
         return [
             ["uv", "venv", "--no-python-downloads", "--allow-existing", "--python", sys.executable, str(place)],

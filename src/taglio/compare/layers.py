@@ -1,18 +1,14 @@
-"""Layer rows of ONNX Runtime, one per block, measured with taglio's own tools: time and error of each block alone."""
+"""Layer rows, one per block: those of ONNX Runtime measured with taglio's own tools, each block alone."""
 
-import json
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from taglio import artifact
-from taglio.compare.request import Known
 from taglio.compare.row import MOST_ALONE, NOT_ALONE, Layer
 from taglio.compare.variants import Source, int8
 from taglio.error.measure import ErrorMeter
 from taglio.error.switchable import Switchable
-from taglio.model.graph import Block, Tensor
+from taglio.model.graph import Block, Graph, Tensor
 from taglio.profile.layerwise import layer_times
 from taglio.progress import Progress, reported
 from taglio.quantize.precision import FLOAT32
@@ -25,24 +21,30 @@ _MOST_SAMPLES = 4
 _ERRORS_S = 120.0
 
 
-def write_blocks(source: Source, path: Path, *, alone: bool) -> None:
-    """Describe every block for workers; with `alone`, also write models with only one of the largest blocks in int8."""
-    builder, tensors = source.builder(), source.graph.tensor_map()
-    computing = [block for block in source.graph.candidates() if not block.movement]
-    largest = (
-        {block.name for block in sorted(computing, key=lambda block: -block.flops)[:MOST_ALONE]} if alone else set()
-    )
-    folder = path.parent / "alone"
-    folder.mkdir(exist_ok=True)
-    blocks = []
-    for index, block in enumerate(source.graph.blocks):
-        file = folder / f"{index}.onnx" if block.name in largest else None
-        if file:
-            artifact.write_model(file, builder.build({block.name: int8(SCHEME)}))
-        sizes = (block.flops, *_bytes(block, tensors))
-        names = (block.name, block.kind, block.operators, block.outputs)
-        blocks.append(Known(*names, *sizes, block.refusal, str(file or "")))
-    path.write_text(json.dumps([asdict(block) for block in blocks]))
+def owners(graph: Graph) -> dict[str, str]:
+    """The block of every operator, and of every tensor that a block writes, by name."""
+    return {name: block.name for block in graph.blocks for name in (*block.operators, *block.outputs)}
+
+
+def described(layers: Sequence[Layer], graph: Graph) -> list[Layer]:
+    """Layers called as the blocks of `graph`, of which a back end only reported the times."""
+    blocks, tensors = {block.name: block for block in graph.blocks}, graph.tensor_map()
+
+    def filled(layer: Layer) -> Layer:
+        if (block := blocks.get(layer.name)) is None:
+            return layer
+        float_bytes, int8_bytes = _bytes(block, tensors)
+        return replace(
+            layer,
+            kind=block.kind,
+            flops=block.flops,
+            float_bytes=float_bytes,
+            int8_bytes=int8_bytes,
+            int8_s=layer.int8_s if block.quantizable else None,
+            note=block.refusal or layer.note,
+        )
+
+    return [filled(layer) for layer in layers]
 
 
 def _bytes(block: Block, tensors: Mapping[str, Tensor]) -> tuple[int, int | None]:

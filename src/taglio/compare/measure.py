@@ -13,14 +13,11 @@ from typing import Any
 import numpy as np
 import onnx
 
-from taglio import artifact, weights
+from taglio import artifact
 from taglio.arguments import number, positive
 from taglio.compare import convert, environments, supervise, table, variants
-from taglio.compare.bench import Bench
-from taglio.compare.checkpoint import FILE, Checkpoint, Part
-from taglio.compare.emit import check_row
-from taglio.compare.emit import emit as emitted
-from taglio.compare.layers import write_blocks
+from taglio.compare.bench import Bench, Measured
+from taglio.compare.layers import owners
 from taglio.compare.ranking import best, drift
 from taglio.compare.request import Request
 from taglio.compare.result import COMPARISON, Comparison, Conversion
@@ -36,7 +33,6 @@ from taglio.data.processor import files_beside
 from taglio.data.spec import InputSpec
 from taglio.data.values import from_values
 from taglio.error.movement import find_parts
-from taglio.error.parts import to_arrays
 from taglio.errors import BadModel, BadOption
 from taglio.memory import free_bytes
 from taglio.model.graph import Graph, build
@@ -70,7 +66,6 @@ def compare(
     out: str | os.PathLike[str] | None = None,
     backends: Sequence[str] = BACKENDS,
     rows: Sequence[str] = (),
-    emit: str = "",
     layers: bool = False,
     shapes: Mapping[str, Sequence[int]] | None = None,
     preprocess: str = "",
@@ -86,11 +81,11 @@ def compare(
 
     `model` is a path (.onnx, .keras, .h5, .tflite, .pt2), "module:function", or an `onnx.ModelProto`; `data` a path or
     values in memory, as for `optimize`. Rows of back ends that are not installed say how to install them. With `out`
-    everything is kept there, and after an interruption the same call continues; Ctrl-C ends measuring and returns what
-    is finished as `stopped`. `rows` names the rows to measure, without their back end (default: all; float rows always
-    are). `emit`, such as "openvino/bfloat16", is the row whose model is copied to `out`, ready to run. `effort` scales
-    the time given to measuring, `row_limit_s` is the time that a row may take without output, `memory_limit` the memory
-    that each process may use, in bytes (default: half of what is free): a row that needs more is left out.
+    everything is kept there, and the `file` of a row is its model. Ctrl-C ends measuring: the result is `stopped` and
+    has the rows that were finished. `rows` names the rows to measure, without their back end (default: all; float rows
+    always are). `effort` scales the time given to measuring, `row_limit_s` is the time that a row may take without
+    output, `memory_limit` the memory that each process may use, in bytes (default: half of what is free): a row that
+    needs more is left out.
 
     Raises BadModel, BadData or BadOption for a model or data that no back end could use.
 
@@ -103,8 +98,6 @@ def compare(
     unknown = [name for name in backends if name not in BACKENDS]
     if unknown:
         raise BadOption(f"no back end {unknown[0]}: choose among {', '.join(BACKENDS)}")
-    if emit and out is None:
-        raise BadOption(f'`emit` "{emit}" needs `out`, the directory to write to')
     memory_bytes = int(_STOP_AT * free_bytes() if memory_limit is None else positive("memory_limit", memory_limit))
     limits = Limits(positive("row_limit_s", row_limit_s), memory_bytes)
     budget_s, options = _BUDGET_S * positive("effort", effort), SessionOptions(threads or available_cores())
@@ -118,73 +111,35 @@ def compare(
         ranges = calibrate(network, samples.calibration, "minmax", progress)
         source = Source(network, graph, samples, ranges, options)
         request = _request(source, made.kind, model_path, work, budget_s, memory_bytes, seed)
-        if layers:
-            alone = bool(READS_ONNX - {"onnxruntime"} & set(backends))
-            write_blocks(source, Path(request.blocks), alone=alone)
         distance = _write_arrays(request, source, limits)
-        identity = _identity(request, effort, memory_limit)
         written = Written()
         if forms := _forms(backends, rows):
-            models = work / _MODELS
-            written = variants.write(source, forms, models, str(identity), progress, limit_bytes=memory_bytes)
+            written = variants.write(source, forms, work / _MODELS, progress, limit_bytes=memory_bytes)
         wanted = {backend: _wanted(backend, written, rows, options.threads, max_error) for backend in backends}
-        if emit:
-            check_row(emit, wanted.values())
-        checkpoint = Checkpoint(folder, network.sha256, identity)
-        bench = Bench(request, source, written, limits, checkpoint, _reference(source), layers, progress)
-        stopped = _stopped(bench, wanted)
-        result = _comparison(
-            bench, wanted, made, distance, str(data) if _is_path(data) else "data in memory", max_error, stopped=stopped
-        )
+        bench = Bench(request, source, written, limits, _reference(source), layers, progress)
+        measured = bench.measure(wanted)
+        name = str(data) if _is_path(data) else "data in memory"
+        result = _comparison(bench, wanted, measured, made, distance, name, max_error)
         result = replace(result, wall_s=time.perf_counter() - start)
-        if not stopped:
-            if emit:
-                result = replace(result, emitted=str(emitted(emit, result.rows, folder)))
-            artifact.save(folder / f"{COMPARISON}.json", COMPARISON, result.model_sha256, result)
-            (folder / FILE).unlink(missing_ok=True)  # finished: the next such call measures anew
+        artifact.save(folder / f"{COMPARISON}.json", COMPARISON, result.model_sha256, result)
     return result
-
-
-def _identity(request: Request, effort: float, memory_limit: int | None) -> dict[str, object]:
-    """All that stored rows depend on besides the model and back ends' versions."""
-    return {
-        "machine": str(describe()),
-        "samples": weights.sha256(Path(request.arrays)),
-        "threads": request.threads,
-        "seed": request.seed,
-        "effort": effort,
-        "memory_limit": memory_limit,
-        "taglio": artifact.tools(),
-    }
-
-
-def _stopped(bench: Bench, wanted: Mapping[str, Sequence[Wanted]]) -> bool:
-    """Measure the rows of every back end; whether Ctrl-C ended that early."""
-    try:
-        for backend, rows in wanted.items():
-            bench.measure(backend, rows)
-    except KeyboardInterrupt:
-        bench.checkpoint.save()  # the last row may be only in memory
-        return True
-    return False
 
 
 def _comparison(
     bench: Bench,
     wanted: Mapping[str, Sequence[Wanted]],
+    measured: Measured,
     made: convert.Converted,
     distance: float | None,
     data: str,
     max_error: float,
-    *,
-    stopped: bool,
 ) -> Comparison:
-    """What was measured so far."""
-    request, source, limits, checkpoint = bench.request, bench.source, bench.limits, bench.checkpoint
-    parts = {backend: checkpoint.parts[backend] for backend in wanted if backend in checkpoint.parts}
+    """The result, with a row for everything wanted."""
+    request, source, limits = bench.request, bench.source, bench.limits
     conversions = [Conversion(made.kind, "onnx", made.tool, distance, str(made.path))] if made.tool else []
-    conversions += [part.conversion for part in parts.values() if part.conversion]
-    rows = tuple(_row(parts.get(row.backend), row) for some in wanted.values() for row in some)
+    why = "the comparison was stopped before this row"
+    stopped = {row.id: Row(row, "stopped", why, None, None) for table_rows in wanted.values() for row in table_rows}
+    rows = tuple((stopped | measured.rows).values())
     machine = drift(rows)
     fastest = best(rows, max_error, machine)
     return Comparison(
@@ -200,15 +155,14 @@ def _comparison(
         silence_s=limits.timeout_s,
         memory_limit_bytes=limits.memory_bytes if supervise.limits_memory() else None,
         backends=tuple(wanted),
-        versions={"taglio": {"onnxruntime": version()}} | {name: part.reported for name, part in parts.items()},
-        conversions=tuple(conversions),
+        versions={"taglio": {"onnxruntime": version()}} | measured.versions,
+        conversions=(*conversions, *measured.conversions),
         rows=rows,
-        layers=tuple(layer for part in parts.values() for layer in part.layers or ()),
-        absent={backend: part.absent for backend, part in parts.items() if part.absent},
+        layers=tuple(measured.layers),
+        absent=measured.absent,
         drift=machine,
         recommended="" if fastest is None else fastest.wanted.id,
-        kept=checkpoint.kept,
-        stopped=stopped,
+        stopped=measured.stopped,
         wall_s=0.0,
     )
 
@@ -246,15 +200,11 @@ def _is_path(value: Any) -> bool:
 
 
 def _emptied(work: Path) -> Path:
-    """The folder of the workers, without what an earlier comparison, possibly of another model, left there."""
+    """The folder of the workers, without what an earlier comparison left there."""
     if work.is_symlink():  # never empty another folder
         work.unlink()
-    work.mkdir(parents=True, exist_ok=True)
-    for old in work.iterdir():
-        if old.is_symlink() or not old.is_dir():
-            old.unlink()
-        elif old.name != _MODELS:  # these are stored with the model that they belong to
-            shutil.rmtree(old)
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
     return work
 
 
@@ -274,12 +224,6 @@ def _opened(path: Path, shapes: Mapping[str, tuple[int, ...]], read: Reader, see
         model = load_model(path, shapes_of(datasets[0].samples[0]), samples)
     data = split(datasets[0], seed=seed, max_calibration=MOST_CALIBRATION, max_held_out=MOST_HELD_OUT)
     return model, build(model, observe(model, data.held_out.samples[0], data.held_out.source)), data
-
-
-def _row(part: Part | None, wanted: Wanted) -> Row:
-    why = "the comparison was stopped before this row: repeat the command to continue"
-    stopped = Row(wanted, "stopped", why, None, None)
-    return stopped if part is None else part.rows.get(wanted.id, stopped)
 
 
 def _wanted(backend: str, written: Written, keys: Sequence[str], threads: int, max_error: float) -> tuple[Wanted, ...]:
@@ -303,7 +247,8 @@ def _request(
         shapes=tuple(spec.sizes() for spec in source.model.inputs),
         outputs=source.model.outputs,
         arrays=str(work / "arrays.npz"),
-        blocks=str(work / "blocks.json"),
+        parts=find_parts(source.model, source.data.held_out.samples),
+        owners=owners(source.graph),
         threads=source.options.threads,
         budget_s=budget_s,
         memory_bytes=int(_TIME_AT * memory_bytes),
@@ -329,7 +274,6 @@ def _write_arrays(request: Request, source: Source, limits: Limits) -> float | N
         np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
         reference, distance = convert.beside_original(request, Path(request.onnx), data.held_out.samples, limits)
     arrays |= {f"reference_{index}": column for index, column in enumerate(reference)}
-    arrays |= to_arrays(find_parts(source.model, data.held_out.samples))
     np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
     return distance
 

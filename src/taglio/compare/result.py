@@ -28,8 +28,7 @@ class Comparison:
     `silence_s` is the timeout per row, `memory_limit_bytes` the limit of a back end's process (None: this system does
     not report memory per process, so nothing is limited). `versions` are by back end. `absent` gives, by back end, the
     reason why it has no layers. `recommended` is the id of the fastest row within `max_error`, "" if there is none.
-    `kept` rows come from an earlier, interrupted run of the comparison; `stopped` means that this one was interrupted,
-    too. `emitted` is the file of the row whose model was asked for.
+    `stopped` means that Ctrl-C ended it before the last row.
     """
 
     model: str
@@ -51,7 +50,5 @@ class Comparison:
     absent: dict[str, str]
     drift: Drift | None
     recommended: str
-    kept: int
     stopped: bool
     wall_s: float
-    emitted: str = ""

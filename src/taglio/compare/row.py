@@ -13,8 +13,7 @@ Status = Literal[
     "killed",  # its process was killed by something else
     "out of memory",
     "stuck",  # no output for longer than the timeout
-    "missing",  # the back end is not installed
-    "wrong version",
+    "missing",  # the back end is not installed, or in another version
     "stopped",  # the user stopped the comparison before this row
 ]
 

@@ -185,14 +185,11 @@ def _openvino_provider(files: Mapping[str, str], refusals: Mapping[str, str]) ->
     """OpenVINO as ONNX Runtime's provider; some forms have a separate file for it."""
     own = {**files, **{key.removesuffix(PROVIDER): path for key, path in files.items() if key.endswith(PROVIDER)}}
     row = partial(_onnx_row, "openvino-ep", refusals=refusals)
-    plain = partial(_row, "openvino-ep", form="onnx", file=files[FLOAT])
-    others = [
-        plain("float32 CPU provider", FLOAT, types="f32", engine="CPU all"),
-        plain("bfloat16", "bfloat16", types="bf16", engine="OpenVINO all"),
-    ]
+    key = "float32 CPU provider"
+    plain = _row("openvino-ep", key, FLOAT, "onnx", "f32", "CPU all", file=files[FLOAT])
     quantized = [form for form in forms() if form.method in ("dynamic", "static", "mixed")]
     rows = [row(form, "OpenVINO all", files=own) for form in quantized]
-    return (row(forms()[0], "OpenVINO all", files=files), *others, *rows)
+    return (row(forms()[0], "OpenVINO all", files=files), plain, *rows)
 
 
 def _onnx_row(

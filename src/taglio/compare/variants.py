@@ -1,7 +1,5 @@
 """Write the ONNX forms in the table, once for all back ends that read ONNX. Runs no back end."""
 
-import hashlib
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +10,7 @@ import onnx
 from taglio import artifact, weights
 from taglio.compare.table import FASTER, PROVIDER, Form
 from taglio.data.dataset import Split
-from taglio.errors import BadArtifact, CannotQuantize, TaglioError
+from taglio.errors import CannotQuantize, TaglioError
 from taglio.memory import make_room, size_text
 from taglio.model.graph import Graph, select
 from taglio.model.load import Model
@@ -31,7 +29,6 @@ from taglio.runtimes.processor import instructions, sums_saturate
 
 # What the tools in quantize/library.py take beside weights of 300 MB, with this process, in sizes of the model.
 _TOOLS = 5.5
-_WRITTEN, _KIND = "written.json", "forms of a model"
 _SATURATES = (
     "this processor has no VNNI: sums of u8×s8 products may saturate at 16 bits; rows that end in -rr have 7-bit "
     "weights, whose sums fit"
@@ -56,9 +53,8 @@ class Source:
 @dataclass(slots=True)
 class Written:
     """Files, or reasons for their absence, by the form's key. `notes` say what a form left out. If ONNX Runtime's
-    OpenVINO provider needs a different file, its key ends in PROVIDER. `key` identifies what they were written from."""
+    OpenVINO provider needs a different file, its key ends in PROVIDER."""
 
-    key: str = ""
     files: dict[str, str] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
@@ -68,30 +64,20 @@ def write(
     source: Source,
     forms: tuple[Form, ...],
     folder: Path,
-    identity: str = "",
     progress: Progress | None = None,
     *,
     limit_bytes: float | None = None,
 ) -> Written:
-    """Write every form below `folder`, except those for which `limit_bytes` are too few; existing files are kept if
-    they are these forms of this model and `identity` (data, machine, versions)."""
+    """Write every form below `folder`, except those for which `limit_bytes` are too few."""
     needed = _TOOLS * weights.size_bytes(source.model.proto)
     too_large = dict[str, str]()
     if limit_bytes is not None and needed > limit_bytes:
         why = f"ONNX Runtime's tools need an estimated {size_text(needed)} to write it: raise the memory limit"
         too_large = {form.key: why for form in forms if _by_tools(form)}
         forms = tuple(form for form in forms if form.key not in too_large)
-    key = hashlib.sha256(f"{identity} {forms} {folder.resolve()}".encode()).hexdigest()
-    try:
-        kept = artifact.load(folder / _WRITTEN, _KIND, Written, model_sha256=source.model.sha256)
-        if kept.key == key and all(Path(path).exists() for path in kept.files.values()):
-            return kept
-    except BadArtifact:  # none, or of another model
-        pass
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     builder = source.builder()
-    done = Written(key, refusals=too_large)
+    done = Written(refusals=too_large)
 
     def keep(name: str, proto: onnx.ModelProto) -> None:
         path = folder / f"{name}.onnx"
@@ -112,7 +98,6 @@ def write(
         if notes := "; ".join(filter(None, (note, _SATURATES if saturating else ""))):
             done.notes[form.key] = notes
     make_room(limit_bytes)
-    artifact.save(folder / _WRITTEN, _KIND, source.model.sha256, done)
     return done
 
 

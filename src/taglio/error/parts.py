@@ -94,33 +94,6 @@ def labelled(
     return Parts(tuple(outputs), tuple(parts), kept, masked)
 
 
-def to_arrays(parts: Parts) -> dict[str, np.ndarray]:
-    """`parts` as arrays for a .npz file, from which `from_arrays` makes them again."""
-    arrays = {
-        f"labels_{output}_{'x'.join(map(str, shape))}": each
-        for output, by_shape in parts.labels.items()
-        for shape, each in by_shape.items()
-    }
-    labels = [-1 if each.label is None else each.label for each in parts.parts]
-    numbers = np.array([[each.output for each in parts.parts], labels], np.int64)
-    masks = np.array([parts.masks.get(index, np.nan) for index in range(len(parts.parts))])
-    return arrays | {"parts": numbers, "part_names": np.array(parts.names, str), "masks": masks}
-
-
-def from_arrays(outputs: Sequence[str], arrays: Mapping[str, np.ndarray]) -> Parts:
-    """The parts of `outputs` from `to_arrays`, among other arrays."""
-    labels: dict[int, dict[tuple[int, ...], np.ndarray]] = {}
-    for name, each in arrays.items():
-        if name.startswith("labels_"):
-            _, output, shape = name.split("_")
-            labels.setdefault(int(output), {})[tuple(int(size) for size in shape.split("x") if size)] = each
-    of, number = arrays["parts"].tolist()
-    names = arrays["part_names"].tolist()
-    found = [Part(o, name, None if n < 0 else n) for o, n, name in zip(of, number, names, strict=True)]
-    masks = {index: float(mask) for index, mask in enumerate(arrays["masks"]) if not np.isnan(mask)}
-    return Parts(tuple(outputs), tuple(found), labels, masks)
-
-
 def reduced(labels: np.ndarray) -> np.ndarray:
     """`labels`, reduced to length 1 along every axis on which they do not change."""
     for axis, size in enumerate(labels.shape):

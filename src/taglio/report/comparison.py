@@ -40,7 +40,7 @@ def render(result: Comparison) -> tuple[str, list[str]]:
     return written.render(f"{result.model} compared – taglio", result.model, top, sections)
 
 
-def show(result: Comparison, page: Path | None) -> None:
+def show(result: Comparison, page: Path) -> None:
     """Print the conditions, the rows and layers of every back end, and the fastest rows."""
     console.say(f"{result.model} ({result.kind})")
     console.show([_conditions(result)])
@@ -48,19 +48,16 @@ def show(result: Comparison, page: Path | None) -> None:
         console.show([Heading(backend), *_backend(result, backend, brief=True)])
     console.show([Heading(_fastest(result)), *_standings(result)])
     console.say(f"\n{_answer(result)}")
-    if result.emitted:
-        console.say(f"wrote the model of this row to {result.emitted}")
-    wrote = f"; wrote {page} and {page.with_suffix('.json')}" if page else ""
-    console.say(f"took {result.wall_s:.0f} s{wrote}")
+    console.say(f"took {result.wall_s:.0f} s; wrote {page} and {page.with_suffix('.json')}")
 
 
 def _answer(result: Comparison) -> str:
     limit = f"an error of {percent(result.max_error)}"
-    return (
-        f"The fastest row within {limit} is {result.recommended}."
-        if result.recommended
-        else f"No row is within {limit}."
-    )
+    row = next((row for row in result.rows if row.wanted.id == result.recommended), None)
+    if row is None:
+        return f"No row is within {limit}."
+    file = row.checked.file if row.checked else ""
+    return f"The fastest row within {limit} is {result.recommended}" + (f", the model {file}." if file else ".")
 
 
 def _conditions(result: Comparison) -> Items:
@@ -75,8 +72,8 @@ def _conditions(result: Comparison) -> Items:
         f"timeout per row {result.silence_s:.0f} s; {memory}",
         f"{result.data}: {samples}",
     ]
-    if result.kept:
-        lines.append(f"{plural(result.kept, 'row')} from an earlier, interrupted run")
+    if result.stopped:
+        lines.append("stopped before the last row")
     if result.drift is not None:
         lines.append(
             f"ONNX Runtime's float model, timed beside every back end, took {ms(result.drift.fastest_s)} to "

@@ -7,7 +7,7 @@ from tests.compare.backends.conftest import compare, need, rows, shown, sound
 
 def test_recommended(few: tuple[Path, Path], tmp_path: Path) -> None:
     need("onnxsim")
-    result = compare(tmp_path, *few, "onnxsim", "--max-error", "1%", "--emit", "onnxsim/recommended", "--layers")
+    result = compare(tmp_path, *few, "onnxsim", "--max-error", "1%", "--layers")
     found = rows(result, "onnxsim")
     sound(found)
     recommended = found["recommended"]
@@ -17,7 +17,7 @@ def test_recommended(few: tuple[Path, Path], tmp_path: Path) -> None:
     assert 0 < checked["error_to_float"] < 0.02
     assert checked["int8_operators"] == {"DynamicQuantizeMatMul": 1}  # all that its dynamic scheme takes
     assert checked["size_bytes"] < found["float32"]["checked"]["size_bytes"]
-    assert Path(result["emitted"]).exists()
+    assert Path(checked["file"]).exists()
     assert "see onnxruntime" in result["absent"]["onnxsim"]
 
 

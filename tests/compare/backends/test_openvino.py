@@ -21,7 +21,7 @@ def test_native(few: tuple[Path, Path], tmp_path: Path) -> None:
     forms = [f"qdq-{types}-{sym}-{channel}" for types in TYPES for sym in ("sym", "asym") for channel in ("pc", "pt")]
     told(found, (*forms, "bfloat16", "dynamic-u8s8-pt", "qdq-s8s8-sym-pc + bf16"), {})
     layers = {layer["name"]: layer for layer in result["layers"]}
-    timed = [layer for layer in layers.values() if layer["float_s"] and layer["int8_s"] and layer["error"]]
+    timed = [layer for layer in layers.values() if layer["float_s"] and layer["int8_s"] and layer["flops"]]
     assert len(timed) >= 5  # compiled parts found again by their operators' names
 
 
@@ -32,7 +32,6 @@ def test_provider(few: tuple[Path, Path], tmp_path: Path) -> None:
     sound(found)
     assert found["qdq-u8s8-asym-pc"]["status"] == "measured", shown(found["qdq-u8s8-asym-pc"])
     assert "partition" in found["float32"]["checked"]["notes"][0]
-    told(found, (), {"bfloat16": "float32's values"})
     for key in ("dynamic-u8s8-pt", "mixed-sym-top-10", "mixed-sym-top-20", "mixed-asym-faster"):
         assert found[key]["status"] == "measured", shown(found[key])
         assert 0 < found[key]["checked"]["error_to_float"] < 0.1 or saturating(found[key])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from taglio.compare.request import Request
 from taglio.compare.row import Status, Wanted
-from taglio.error.parts import Parts, from_arrays
+from taglio.error.parts import Parts, whole
 
 Array = NDArray[Any]
 Run = Callable[[Sequence[Array]], Sequence[Array]]
@@ -85,22 +85,14 @@ def load_data(request: Request) -> Data:
         samples("calibration", inputs),
         samples("held_out", inputs),
         samples("reference", outputs),
-        from_arrays(request.outputs, arrays),
+        request.parts or whole(request.outputs),
         arrays.get("labels"),
     )
 
 
-def write_reference(request: Request, run: Run) -> dict[str, str]:
-    """Write a model's outputs on the held-out inputs; returns the answer to the task "reference"."""
-    with np.load(request.arrays) as arrays:
-        columns = [arrays[f"held_out_{index}"] for index in range(len(request.inputs))]
-    results = [run([column[index] for column in columns]) for index in range(len(columns[0]))]
-    path = Path(request.folder) / "reference.npz"
-    stacked = {
-        f"reference_{index}": np.stack([outputs[index] for outputs in results]) for index in range(len(results[0]))
-    }
-    np.savez(path, **stacked)  # type: ignore[arg-type]
-    return {"path": str(path)}
+def reference(request: Request, run: Run) -> list[list[Array]]:
+    """A model's outputs on each held-out sample: the answer to the task "reference"."""
+    return [[np.asarray(output) for output in run(sample)] for sample in load_data(request).held_out]
 
 
 def median_s(run: Callable[[], object]) -> float:

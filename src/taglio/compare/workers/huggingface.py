@@ -14,10 +14,9 @@ import torch
 from torch import nn
 
 from taglio.compare.request import Request
-from taglio.compare.workers.contract import Refused, write_reference
+from taglio.compare.workers.contract import Array, Refused, reference
 from taglio.compare.workers.torch_model import runner
 
-PACKAGES = ("transformers", "torch")
 _TEXT = ("input_ids", "attention_mask", "token_type_ids")
 # Batch and length of the example input; both stay dynamic in the export.
 _BATCH, _TOKENS, _FRAMES = 2, 9, 16000
@@ -46,18 +45,18 @@ class Flat(nn.Module):
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Output tensors in the order of the model's output."""
-        found = self.model(**dict(zip(self.names, values, strict=True)), return_dict=True)
-        tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+        outputs = self.model(**dict(zip(self.names, values, strict=True)), return_dict=True)
+        tensors = {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
         self.outputs = tuple(tensors)
         return tuple(tensors.values())
 
 
-def convert(request: Request) -> dict[str, str]:
+def convert(request: Request) -> dict[str, str] | list[list[Array]]:
     """Convert the folder's model to ONNX with dynamic batch and lengths, or write its outputs on held-out inputs."""
     folder = Path(request.model)
     model = _loaded(folder)
     if request.task == "reference":
-        return write_reference(request, runner(Flat(model, request.inputs)))
+        return reference(request, runner(Flat(model, request.inputs)))
     examples, dims = _examples(model, folder)
     flat = Flat(model, tuple(examples)).eval()
     with torch.inference_mode():
@@ -95,9 +94,9 @@ def _examples(model: Any, folder: Path) -> tuple[dict[str, torch.Tensor], dict[s
     config, main = model.config, model.main_input_name
     takes = inspect.signature(model.forward).parameters
     if main == "input_ids":
-        told = _read(folder / "tokenizer_config.json").get("model_input_names")
+        declared = _read(folder / "tokenizer_config.json").get("model_input_names")
         default = _TEXT if getattr(config, "type_vocab_size", 0) > 1 else _TEXT[:2]
-        names = [name for name in _TEXT if name in takes and name in (told or default)]
+        names = [name for name in _TEXT if name in takes and name in (declared or default)]
         ids = torch.arange(_BATCH * _TOKENS).reshape(_BATCH, _TOKENS) % int(config.vocab_size)
         values = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
         return {name: values[name] for name in names}, {name: {0: "batch", 1: "sequence"} for name in names}
@@ -112,8 +111,8 @@ def _examples(model: Any, folder: Path) -> tuple[dict[str, torch.Tensor], dict[s
 
 
 def _size(folder: Path) -> tuple[int, int]:
-    found = _read(folder / "preprocessor_config.json")
-    size = found.get("crop_size") or found.get("size") or 224
+    processor = _read(folder / "preprocessor_config.json")
+    size = processor.get("crop_size") or processor.get("size") or 224
     if not isinstance(size, dict):
         return int(size), int(size)
     edge: Any = size.get("shortest_edge", 224)
@@ -121,5 +120,5 @@ def _size(folder: Path) -> tuple[int, int]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return found
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return content

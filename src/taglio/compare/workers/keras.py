@@ -16,19 +16,18 @@ from tensorflow.python.profiler import model_analyzer, option_builder
 
 from taglio.compare.request import KINDS, Request
 from taglio.compare.row import Layer, Wanted
-from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, median_s, one, write_reference
+from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, median_s, one, reference
 from taglio.compare.workers.keras_file import load_keras
 
-PACKAGES = ("keras", "tensorflow")
 OPSET = 17
 _RUNS = 10
 _NEEDS = "Keras rows start from a Keras model, and this is {}: give the .keras or .h5 file"
 
 
-def convert(request: Request) -> dict[str, str]:
+def convert(request: Request) -> dict[str, str] | list[list[Array]]:
     """Convert a Keras, SavedModel or TFLite model to ONNX, or write its outputs on the held-out inputs."""
     if request.task == "reference":
-        return write_reference(request, _runner(request))
+        return reference(request, _runner(request))
     path = Path(request.folder) / "model.onnx"
     if request.kind == "tflite":
         tf2onnx.convert.from_tflite(request.model, opset=OPSET, output_path=str(path))
@@ -40,11 +39,11 @@ def convert(request: Request) -> dict[str, str]:
         tf2onnx.convert.from_function(function, taken, opset=OPSET, output_path=str(path))
     else:
         model = load_keras(request.model)
-        own = [each.shape for each in model.inputs]
+        own = [tensor.shape for tensor in model.inputs]
         shapes = request.shapes if len(request.shapes) == len(own) else own
         signature = [
-            tf.TensorSpec(shape, each.dtype, name=f"input_{i}" if i else "input")
-            for i, (each, shape) in enumerate(zip(model.inputs, shapes, strict=True))
+            tf.TensorSpec(shape, tensor.dtype, name=f"input_{i}" if i else "input")
+            for i, (tensor, shape) in enumerate(zip(model.inputs, shapes, strict=True))
         ]
         # Operators are named after their layers, which Keras renumbers in a new graph; the trailing slash keeps
         # TensorFlow from numbering the scope.
@@ -84,12 +83,12 @@ def _runner(request: Request) -> Run:
 
         def run_saved(sample: Sequence[Array]) -> list[Array]:
             values = {name: tf.constant(array) for name, array in zip(request.inputs, sample, strict=True)}
-            found = call(**{name: values[name] for name in specs})
-            return [np.asarray(found[name]) for name in sorted(found)]
+            outputs = call(**{name: values[name] for name in specs})
+            return [np.asarray(outputs[name]) for name in sorted(outputs)]
 
         return run_saved
     model = load_keras(request.model)
-    return lambda sample: [np.asarray(each) for each in tf.nest.flatten(model(one(sample), training=False))]
+    return lambda sample: [np.asarray(output) for output in tf.nest.flatten(model(one(sample), training=False))]
 
 
 class Keras:
@@ -115,7 +114,7 @@ class Keras:
         call = calls[wanted.engine]
 
         def run(sample: Sequence[Array]) -> list[Array]:
-            return [np.asarray(each) for each in tf.nest.flatten(call(one(sample)))]
+            return [np.asarray(output) for output in tf.nest.flatten(call(one(sample)))]
 
         return Opened(run, size, dict(Counter(type(layer).__name__ for layer in model.layers)))
 
@@ -126,7 +125,7 @@ class Keras:
         for layer in self._model.layers:
             if type(layer).__name__ == "InputLayer":
                 continue
-            elements = prod(int(each or 1) for each in tf.nest.flatten(layer.output)[0].shape)
+            elements = prod(int(size or 1) for size in tf.nest.flatten(layer.output)[0].shape)
             yield Layer(
                 backend="keras",
                 name=layer.name,
@@ -159,8 +158,8 @@ class Keras:
         """Median seconds of a layer as a separate model, on normally distributed inputs of its shapes."""
         rng = np.random.default_rng(self._request.seed)
         inputs = [
-            tf.constant(rng.standard_normal([int(size or 1) for size in each.shape]).astype(np.float32))
-            for each in tf.nest.flatten(layer.input)
+            tf.constant(rng.standard_normal([int(size or 1) for size in tensor.shape]).astype(np.float32))
+            for tensor in tf.nest.flatten(layer.input)
         ]
         function = tf.function(lambda *values: layer(one(values)))
         return median_s(lambda: function(*inputs))
@@ -171,12 +170,12 @@ class Keras:
         The layer is traced alone: in the whole model's graph Keras renumbers scopes, so names do not identify layers.
         """
         inputs = tf.nest.flatten(layer.input)
-        signature = [tf.TensorSpec([int(size or 1) for size in each.shape], each.dtype) for each in inputs]
+        signature = [tf.TensorSpec([int(size or 1) for size in tensor.shape], tensor.dtype) for tensor in inputs]
         function = tf.function(lambda *values: layer(one(values)))
         options = option_builder.ProfileOptionBuilder(option_builder.ProfileOptionBuilder.float_operation())
         graph = function.get_concrete_function(*signature).graph
-        found = model_analyzer.profile(graph, options=options.with_empty_output().build())
-        return int(found.total_float_ops) if found is not None else 0
+        profile = model_analyzer.profile(graph, options=options.with_empty_output().build())
+        return int(profile.total_float_ops) if profile is not None else 0
 
 
 def _function(model: Any) -> Any:

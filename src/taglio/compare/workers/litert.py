@@ -18,7 +18,6 @@ from taglio.compare.workers.tflite_forms import Forms, graph
 from taglio.compare.workers.tflite_graph import Operator, TfliteGraph, random_inputs
 from taglio.errors import plural
 
-PACKAGES = ("ai-edge-litert", "tensorflow", "ai-edge-quantizer")
 _RESOLVERS = {
     "XNNPACK": OpResolverType.AUTO,
     "built-in kernels": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
@@ -38,9 +37,9 @@ class LiteRt:
     def open(self, wanted: Wanted) -> Opened:
         """The row's file, opened in an interpreter."""
         path = self._forms.path(wanted, self._chosen)
-        operators = [each for each in graph(path).operators() if each.kind not in _CONVERSIONS]
-        counts = Counter(each.kind for each in operators)
-        int8 = Counter(each.kind for each in operators if _in_int8(each))
+        operators = [operator for operator in graph(path).operators() if operator.kind not in _CONVERSIONS]
+        counts = Counter(operator.kind for operator in operators)
+        int8 = Counter(operator.kind for operator in operators if _in_int8(operator))
         notes = []
         if wanted.engine.startswith("CompiledModel"):
             run = self._compiled(path)
@@ -61,27 +60,31 @@ class LiteRt:
         plain = graph(self._forms.float_path)
         operators = plain.operators()
         static, by_name = self._static()
-        largest = {each.name for each in sorted(operators, key=lambda each: -each.flops)[:MOST_ALONE] if each.flops}
+        largest = {
+            operator.name
+            for operator in sorted(operators, key=lambda operator: -operator.flops)[:MOST_ALONE]
+            if operator.flops
+        }
         reference = self._outputs(self._forms.float_path)
-        for each in operators:
-            twin = by_name.get(each.name)
+        for operator in operators:
+            twin = by_name.get(operator.name)
             error, note = None, ""
             if twin is None:
                 note = "ai-edge-quantizer leaves it in float"
-            elif each.name in largest:
+            elif operator.name in largest:
                 path = Path(self._request.folder) / "alone.tflite"
-                path.write_bytes(self._forms.selected("static", [each.name]))
+                path.write_bytes(self._forms.selected("static", [operator.name]))
                 error = distance(reference, self._outputs(path))
             else:
                 note = NOT_ALONE
             yield Layer(
                 backend="litert",
-                name=each.name,
-                kind=each.kind,
-                flops=each.flops,
-                float_bytes=each.output_bytes,
+                name=operator.name,
+                kind=operator.kind,
+                flops=operator.flops,
+                float_bytes=operator.output_bytes,
                 int8_bytes=twin.output_bytes if twin else None,
-                float_s=self._seconds(plain, each),
+                float_s=self._seconds(plain, operator),
                 int8_s=self._seconds(static, twin) if twin else None,
                 error=error,
                 note=note,
@@ -91,21 +94,24 @@ class LiteRt:
         operators = graph(self._forms.float_path).operators()
         name, _, count = rule.partition(":")
         if name == "top-flops":
-            largest = sorted(operators, key=lambda each: -each.flops)[: int(count)]
-            return [each.name for each in largest if each.flops]
+            largest = sorted(operators, key=lambda operator: -operator.flops)[: int(count)]
+            return [operator.name for operator in largest if operator.flops]
         if self._fast is None:
             plain, (static, twins) = graph(self._forms.float_path), self._static()
             self._fast = [
-                each.name
-                for each in operators
-                if each.name in twins and self._seconds(plain, each) > self._seconds(static, twins[each.name])
+                operator.name
+                for operator in operators
+                if operator.name in twins
+                and self._seconds(plain, operator) > self._seconds(static, twins[operator.name])
             ]
         return self._fast
 
     def _static(self) -> tuple[TfliteGraph, dict[str, Operator]]:
         """The model with every supported operator in int8, and these by the float operator's name."""
         static = TfliteGraph(self._forms.selected("static", None))
-        return static, {each.name.removesuffix("_quantized"): each for each in static.operators() if _in_int8(each)}
+        return static, {
+            operator.name.removesuffix("_quantized"): operator for operator in static.operators() if _in_int8(operator)
+        }
 
     def _seconds(self, source: TfliteGraph, operator: Operator) -> float:
         """Median seconds of an operator alone, with XNNPACK."""
@@ -118,7 +124,7 @@ class LiteRt:
 
     def _outputs(self, path: Path) -> list[tuple[Array, ...]]:
         run = self._runner(self._interpreter(path, "XNNPACK", self._request.threads))
-        return [tuple(np.array(each) for each in run(sample)) for sample in self._data.held_out[:4]]
+        return [tuple(np.array(output) for output in run(sample)) for sample in self._data.held_out[:4]]
 
     def _interpreter(self, path: Path, engine: str, threads: int) -> Any:
         interpreter = Interpreter(

@@ -5,25 +5,22 @@ import random
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from taglio.compare.request import Request
-from taglio.compare.row import Checked, Latency, Wanted
+from taglio.compare.row import Checked, Latency, Status, Wanted
 from taglio.compare.workers.binding import Binding, bind
 from taglio.compare.workers.contract import Array, Backend, Data, Opened, Refused
-from taglio.compare.workers.marker import Marker
 from taglio.error.parts import Parts, whole
 from taglio.error.tally import Tally
 from taglio.errors import one_line, with_kind
 from taglio.memory import used_bytes
 from taglio.profile.refills import refills
 
-Tell = Callable[..., None]
+Tell = Callable[..., None]  # sends an event: see compare/request.py
 Wait = Callable[[bool], None]
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 60
 # Most rows open at once, which are lost if a comparison is stopped.
@@ -43,18 +40,18 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
     open_rows = _OpenRows(request, data, tell, wait)
     fresh = 0
     for wanted in sorted(request.rows, key=lambda row: not row.baseline):
-        open_rows.mark(wanted.id)
+        tell("at", wanted.id)
         try:
             opened = backend.open(wanted)
             checked = open_rows.check(wanted, opened)
         except Refused as refusal:
-            tell("refused", row=wanted.id, status=refusal.status, reason=str(refusal))
+            tell("refused", wanted.id, refusal.status, str(refusal))
             continue
         except Exception as error:  # a back end may raise any error, which fails only this row
             traceback.print_exc()
-            tell("refused", row=wanted.id, **describe(error))
+            tell("refused", wanted.id, *describe(error))
             continue
-        tell("checked", row=wanted.id, **asdict(checked))
+        tell("checked", wanted.id, checked)
         open_rows.group[wanted.id] = opened
         fresh += 1
         if (used_bytes() > request.memory_bytes and len(open_rows.group) > 1) or len(open_rows.group) >= MOST_OPEN:
@@ -64,12 +61,12 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
         open_rows.time()
 
 
-def describe(error: BaseException) -> dict[str, str]:
+def describe(error: BaseException) -> tuple[Status, str]:
     """Status and reason of an error."""
     text = one_line(error, 400)
     if isinstance(error, MemoryError) or any(word in text.lower() for word in _MEMORY_WORDS):
-        return {"status": "out of memory", "reason": text or "the back end could not allocate"}
-    return {"status": "failed", "reason": with_kind(error, 400)}
+        return "out of memory", text or "the back end could not allocate"
+    return "failed", with_kind(error, 400)
 
 
 class _OpenRows:
@@ -77,18 +74,12 @@ class _OpenRows:
 
     def __init__(self, request: Request, data: Data, tell: Tell, wait: Wait) -> None:
         self._request, self._data, self._tell, self._wait = request, data, tell, wait
-        self._marker = Marker(Path(request.folder) / "marker")
-        self._order = {wanted.id: index for index, wanted in enumerate(request.rows)}
         self._binding: Binding | None = None
         self._float_outputs: list[tuple[Array, ...]] = []
         self._warning = ""
         self._baseline = ""
         self._again = False  # the baseline was already timed with an earlier group
         self.group: dict[str, Opened] = {}
-
-    def mark(self, row: str) -> None:
-        """Record that a row is about to open or to run."""
-        self._marker.set(self._order[row])
 
     def check(self, wanted: Wanted, opened: Opened) -> Checked:
         """Run a row on the held-out samples, and compare its outputs with the float row's and the original's."""
@@ -135,13 +126,13 @@ class _OpenRows:
             shuffle.shuffle(names := list(seconds))
             total_s = 0.0
             for name in names:
-                self.mark(name)
+                self._tell("at", name)
                 begun = time.perf_counter()
                 try:
                     seconds[name].append(timed(partial(self.group[name].run, sample)))
                     total_s += time.perf_counter() - begun
                 except Exception as error:
-                    self._tell("refused", row=name, **describe(error))
+                    self._tell("refused", name, *describe(error))
                     del seconds[name]
             if not done:
                 affordable = int(request.budget_s * len(seconds) / max(1, len(request.rows)) / max(total_s, 1e-9))
@@ -155,7 +146,7 @@ class _OpenRows:
             centre = median(samples)
             spread = median(abs(sample_s - centre) for sample_s in samples)
             latency = Latency(centre, spread, float(np.percentile(samples, 95)), len(samples), middle)
-            self._tell("timed", row=name, **asdict(latency))
+            self._tell("timed", name, latency)
         self.group = {name: opened for name, opened in self.group.items() if name == self._baseline}
         self._again = True
         gc.collect()
@@ -169,7 +160,7 @@ def distance(
     meter = Tally(parts or whole([str(index) for index in range(len(reference[0]))]))
     for expected, output in zip(reference, outputs, strict=True):
         meter.add(expected, output)
-    return meter.value()
+    return float(meter.value())
 
 
 def _accuracy(outputs: Sequence[Sequence[Array]], data: Data) -> float | None:

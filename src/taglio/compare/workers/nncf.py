@@ -16,8 +16,6 @@ from taglio.compare.workers.loop import distance
 from taglio.compare.workers.openvino import OpenVino
 from taglio.runtimes.openvino_fusions import read_fused
 
-PACKAGES = ("nncf", "openvino")
-
 
 class Nncf(OpenVino):
     """The files that NNCF makes of one model, each made once."""

@@ -9,7 +9,6 @@ from taglio.compare.request import Request
 from taglio.compare.workers.contract import Refused
 from taglio.errors import with_kind
 
-PACKAGES = ("onnx2tf",)
 # onnx2tf downloads this file to check its own work; providing one avoids network access.
 _SAMPLE = Path("calibration_image_sample_data_20x128x128x3_float32.npy")
 

@@ -11,8 +11,6 @@ from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.places import refusal
 
-PACKAGES = ("onnxruntime",)
-
 
 def make(request: Request, data: Data) -> "OnnxRuntime":
     """The back end."""

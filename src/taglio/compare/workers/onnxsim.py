@@ -11,7 +11,6 @@ from taglio.compare.row import Wanted
 from taglio.compare.workers.contract import Data, Opened
 from taglio.compare.workers.sessions import Sessions
 
-PACKAGES = ("onnxsim", "onnxruntime")
 _PROVIDERS = ["CPUExecutionProvider"]
 
 

@@ -6,18 +6,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import openvino as ov
 
-from taglio.compare.request import Known, Request, known_blocks
-from taglio.compare.row import NOT_ALONE, Layer, Wanted
+from taglio.compare.request import Request
+from taglio.compare.row import Layer, Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused, file_bytes
-from taglio.compare.workers.loop import distance
 from taglio.runtimes.openvino_fusions import read_fused
 from taglio.runtimes.openvino_parts import parts_of
 from taglio.runtimes.openvino_words import complaint
 
-PACKAGES = ("openvino",)
 _HINTS = {"bfloat16": "bf16", "float16": "f16"}
 _INT8 = frozenset({"i8", "u8"})
 # Parts of a compiled graph that hold or move values.
@@ -63,38 +60,18 @@ class OpenVino:
         return Opened(run, file_bytes(Path(wanted.file)), dict(counts), dict(int8), tuple(notes), wanted.file)
 
     def layers(self) -> Iterator[Layer]:
-        """The blocks of the ONNX form, float and int8: the compiled parts that carry their operators' names."""
+        """The times of the ONNX form's blocks, float and int8: of the compiled parts that carry their operators' names.
+        Their errors are those of the same files in ONNX Runtime."""
         float_file = next((row.file for row in self._request.rows if row.baseline), self._request.onnx)
         int8_file = next((row.file for row in self._request.rows if row.id == f"openvino/{_LAYER_FORM}"), "")
         if not int8_file:
             raise Refused(f"the form {_LAYER_FORM}, whose parts would be timed, could not be written")
-        blocks = known_blocks(self._request)
-        in_float, in_int8 = self._seconds(Path(float_file), blocks), self._seconds(Path(int8_file), blocks)
-        reference = self._outputs(Path(float_file))
-        for block in blocks:
-            error = distance(reference, self._outputs(Path(block.alone))) if block.alone else None
-            float_s, int8_s = in_float.get(block.name), in_int8.get(block.name)
-            note = block.refusal or ("" if block.alone else NOT_ALONE)
-            if float_s is None:
-                note = "compiled into a neighbour"
-            elif int8_s is None and not note:
-                note = "in int8 compiled into a neighbour"
-            yield Layer(
-                backend="openvino",
-                name=block.name,
-                kind=block.kind,
-                flops=block.flops,
-                float_bytes=block.float_bytes,
-                int8_bytes=block.int8_bytes,
-                float_s=float_s,
-                int8_s=int8_s if block.int8_bytes is not None else None,
-                error=error,
-                note=note,
-            )
-        between = (in_float.get(_CONVERSIONS), in_int8.get(_CONVERSIONS))
-        yield Layer(
-            "openvino", _CONVERSIONS, "Reorder, Quantize", None, None, None, *between, None, "parts without block names"
-        )
+        in_float, in_int8 = self._seconds(Path(float_file)), self._seconds(Path(int8_file))
+        for name in dict.fromkeys((*self._request.owners.values(), _CONVERSIONS)):
+            float_s, int8_s = in_float.get(name), in_int8.get(name)
+            note = "in int8 compiled into a neighbour" if int8_s is None else ""
+            note = "compiled into a neighbour" if float_s is None else note
+            yield Layer("openvino", name, "", None, None, None, float_s, int8_s, None, note)
 
     def _compile(self, path: Path, hint: str, *, counters: bool = False) -> Any:
         options = {
@@ -106,20 +83,10 @@ class OpenVino:
         }
         return self._core.compile_model(read_fused(self._core, str(path)), "CPU", options)
 
-    def _outputs(self, path: Path) -> list[tuple[Array, ...]]:
-        compiled = self._compile(path, "f32")
-        request = compiled.create_infer_request()
-        outputs = []
-        for sample in self._data.held_out[:4]:
-            results = request.infer(list(sample))
-            outputs.append(tuple(np.array(results[port]) for port in compiled.outputs))
-        return outputs
-
-    def _seconds(self, path: Path, blocks: Sequence[Known]) -> dict[str, float]:
+    def _seconds(self, path: Path) -> dict[str, float]:
         """Median seconds of each block's compiled parts; parts without an operator's name count as conversion."""
         compiled = self._compile(path, "f32", counters=True)
-        owner = {operator: block.name for block in blocks for operator in block.operators}
-        owner |= {tensor: block.name for block in blocks for tensor in block.outputs}
+        owner = self._request.owners
         originals = {part.name: part.originals for part in parts_of(compiled)}
         request = compiled.create_infer_request()
         runs: list[dict[str, float]] = []

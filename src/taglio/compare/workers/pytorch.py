@@ -17,20 +17,19 @@ from torch import nn
 from taglio.compare.request import Request
 from taglio.compare.row import MOST_ALONE, NOT_ALONE, Layer, Wanted
 from taglio.compare.workers import torch_model
-from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, write_reference
+from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, reference
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.torch_forms import Int8Watch, alone, quantize
 from taglio.compare.workers.torch_model import flat, tensors
 from taglio.errors import plural
 
-PACKAGES = ("torch",)
 _RUNS = 10
 
 
-def convert(request: Request) -> dict[str, str]:
+def convert(request: Request) -> dict[str, str] | list[list[Array]]:
     """Convert a PyTorch model to ONNX, or write its outputs on the held-out inputs."""
     if request.task == "reference":
-        return write_reference(request, torch_model.runner(torch_model.original(request.model)))
+        return reference(request, torch_model.runner(torch_model.original(request.model)))
     path = Path(request.folder) / "model.onnx"
     if request.model.endswith(".pt2"):  # an exported program declares its inputs
         program = torch.export.load(request.model)
@@ -106,7 +105,7 @@ class PyTorch:
         float_s, shapes = self._times(self._model, leaves)
         int8_s, _ = self._times(quantized, leaves)
         flops = {name: _flops(leaves[name], shape) for name, shape in shapes.items()}
-        largest = sorted((name for name in float_s if name in int8_s), key=lambda each: -flops[each])[:MOST_ALONE]
+        largest = sorted((name for name in float_s if name in int8_s), key=lambda name: -flops[name])[:MOST_ALONE]
         reference = self._outputs(self._model)
         for name in float_s:
             error, note = None, ""
@@ -134,7 +133,7 @@ class PyTorch:
 
     def _outputs(self, model: nn.Module) -> list[list[Array]]:
         run = _runner(model, "x86")
-        return [[np.array(each) for each in run(sample)] for sample in self._held_out]
+        return [[np.array(output) for output in run(sample)] for sample in self._held_out]
 
     def _float(self, wanted: Wanted, device: str, compiled: bool) -> Opened:
         kind = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(wanted.method)
@@ -145,8 +144,8 @@ class PyTorch:
 
         def run(sample: Sequence[Array]) -> list[Array]:
             with torch.inference_mode(), torch.autocast(device, kind, enabled=kind is not None):
-                outputs = flat(model(*(each.to(device) for each in tensors(sample))))
-            return [each.float().cpu().numpy() for each in outputs]
+                outputs = flat(model(*(tensor.to(device) for tensor in tensors(sample))))
+            return [output.float().cpu().numpy() for output in outputs]
 
         operators = {}
         if not compiled and device == "cpu":
@@ -159,7 +158,7 @@ class PyTorch:
     def _exported(self, module: Any, size: int, compiled: bool) -> Opened:
         nodes = [node for node in module.graph.nodes if node.op == "call_function"]
         operators = [node for node in nodes if "quantize" not in str(node.target)]
-        fed = [node for node in operators if any("dequantize" in str(each) for each in node.all_input_nodes)]
+        fed = [node for node in operators if any("dequantize" in str(source) for source in node.all_input_nodes)]
         if not fed:
             raise Refused("no operator became int8: X86InductorQuantizer supports none of the model's with this method")
         counts = {"aten": len(operators)}
@@ -213,7 +212,7 @@ def _runner(module: Any, engine: str) -> Run:
     def run(sample: Sequence[Array]) -> list[Array]:
         torch.backends.quantized.engine = engine
         with torch.no_grad():
-            return [each.numpy() for each in flat(module(*tensors(sample)))]
+            return [output.numpy() for output in flat(module(*tensors(sample)))]
 
     return run
 

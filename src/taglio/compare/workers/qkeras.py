@@ -21,7 +21,6 @@ from taglio.compare.row import Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused, one
 from taglio.errors import one_line
 
-PACKAGES = ("qkeras", "tf-keras", "tensorflow")
 _NEEDS = "QKeras replaces the layers of a Keras model, and this is {}: give the .keras or .h5 file"
 _QUANTIZED = {"Conv2D": QConv2D, "Dense": QDense, "DepthwiseConv2D": QDepthwiseConv2D}
 LEARNING_RATE = 1e-5
@@ -66,7 +65,7 @@ class QKeras:
         function = tf.function(lambda x: model(x, training=False))
 
         def call(sample: Sequence[Array]) -> list[Array]:
-            return [np.asarray(each) for each in tf.nest.flatten(function(one(sample)))]
+            return [np.asarray(output) for output in tf.nest.flatten(function(one(sample)))]
 
         if quantized:
             notes = (*notes, "QKeras computes on floats rounded to its grid: no int8 kernel runs")
@@ -129,16 +128,16 @@ class QKeras:
                 loss = tf.reduce_mean((model(values, training=False) - target) ** 2)
             variables = model.trainable_variables
             pairs = zip(tape.gradient(loss, variables), variables, strict=True)
-            optimizer.apply_gradients([(gradient, each) for gradient, each in pairs if gradient is not None])
+            optimizer.apply_gradients([(gradient, variable) for gradient, variable in pairs if gradient is not None])
             return loss
 
         for epoch in range(EPOCHS + 1):
-            outputs = [model(one(each), training=False) for each in samples]
+            outputs = [model(one(sample), training=False) for sample in samples]
             loss = sum(float(tf.reduce_mean((y - t) ** 2)) for y, t in zip(outputs, targets, strict=True))
             if loss < best:
                 best, kept, after = loss, model.get_weights(), epoch
-            for each, target in zip(samples, targets, strict=True):
-                step(one(each), target)
+            for sample, target in zip(samples, targets, strict=True):
+                step(one(sample), target)
         model.set_weights(kept)
         return after
 

@@ -80,10 +80,10 @@ def _eager(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Te
     if method == "dynamic":
         made: nn.Module = ao.quantize_dynamic(model, dict.fromkeys(_DYNAMIC, qconfig))
         return made
-    known = set(quantization_mappings.get_default_static_quant_module_mappings())
+    supported = set(quantization_mappings.get_default_static_quant_module_mappings())
     vars(model)["qconfig"] = None
     for module in model.modules():
-        if type(module) in known:
+        if type(module) in supported:
             module.qconfig = qconfig
     model = ao.add_quant_dequant(model)
     if method == "qat":
@@ -149,7 +149,7 @@ def train(model: nn.Module, plain: nn.Module, calibration: Sequence[Tensors], *,
     the weights with the smallest loss, including those before training."""
     if switch:
         model.train()
-    parameters = [each for each in model.parameters() if each.requires_grad]
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise Refused("quantisation-aware training has no weights to train")
     _observe(model, calibration)
@@ -166,12 +166,12 @@ def train(model: nn.Module, plain: nn.Module, calibration: Sequence[Tensors], *,
 
     for _ in range(EPOCHS + 1):
         with torch.no_grad():
-            total = sum(float(loss(*each)) for each in zip(samples, targets, strict=True))
+            total = sum(float(loss(*pair)) for pair in zip(samples, targets, strict=True))
         if total < best:
             best, kept = total, copy.deepcopy(model.state_dict())
-        for each in zip(samples, targets, strict=True):
+        for pair in zip(samples, targets, strict=True):
             optimizer.zero_grad()
-            loss(*each).backward()
+            loss(*pair).backward()
             optimizer.step()
     model.load_state_dict(kept)
 
@@ -189,7 +189,7 @@ class Int8Watch(TorchDispatchMode):
         if not any(part in name for part in _CONVERSIONS):
             short = name.partition("::")[2]
             self.operators[short] += 1
-            quantized = any(each.is_quantized for each in flat(args))
+            quantized = any(tensor.is_quantized for tensor in flat(args))
             if quantized or "quantized" in name:
                 self.int8[short] += 1
         return func(*args, **(kwargs or {}))

@@ -63,7 +63,7 @@ def runner(model: Callable[..., Any]) -> Run:
 
     def run(sample: Sequence[Array]) -> list[Array]:
         with torch.inference_mode():
-            return [np.asarray(each) for each in flat(model(*tensors(sample)))]
+            return [np.asarray(output) for output in flat(model(*tensors(sample)))]
 
     return run
 
@@ -75,7 +75,7 @@ def tensors(sample: Sequence[Array]) -> tuple[torch.Tensor, ...]:
 
 def flat(value: Any) -> list[torch.Tensor]:
     """The tensors in whatever a module takes or returns, in order."""
-    return [each for each in tree_leaves(value) if isinstance(each, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def static(module: fx.GraphModule, examples: Sequence[torch.Tensor]) -> fx.GraphModule:
@@ -105,8 +105,8 @@ class _Recorder(fx.Interpreter):
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Record a torch.nn module as it is; run others and record the functions inside."""
         module = self.fetch_attr(target)
-        known = type(module).__module__.startswith("torch.nn")
-        if not known or not any(id(each) in self.nodes for each in args):
+        is_torch_layer = type(module).__module__.startswith("torch.nn")
+        if not is_torch_layer or not any(id(argument) in self.nodes for argument in args):
             with _Watch(self):
                 return module(*args, **kwargs)
         name = str(target).replace(".", "_").replace("/", "_").replace(":", "_")
@@ -129,22 +129,22 @@ class _Recorder(fx.Interpreter):
             self.nodes[id(value)] = node
             self._alive.append(value)
         elif isinstance(value, tuple | list):
-            for index, each in enumerate(value):
-                if isinstance(each, torch.Tensor):
-                    self.track(each, self.written.call_function(operator.getitem, (node, index)))
+            for index, item in enumerate(value):
+                if isinstance(item, torch.Tensor):
+                    self.track(item, self.written.call_function(operator.getitem, (node, index)))
 
     def mapped(self, value: Any) -> Any:
         """Arguments with tensors replaced by nodes; unknown tensors become constants of the new module."""
         if isinstance(value, torch.Tensor):
             return self.nodes.get(id(value)) or self._constant(value)
         if isinstance(value, dict):
-            return {key: self.mapped(each) for key, each in value.items()}
+            return {key: self.mapped(item) for key, item in value.items()}
         if isinstance(value, slice):
-            return slice(*(_number(each) for each in (value.start, value.stop, value.step)))
+            return slice(*(_number(item) for item in (value.start, value.stop, value.step)))
         if isinstance(value, torch.Size):
-            return tuple(int(each) for each in value)
+            return tuple(int(item) for item in value)
         if isinstance(value, tuple | list):
-            return type(value)(self.mapped(each) for each in value)
+            return type(value)(self.mapped(item) for item in value)
         return value
 
     def _constant(self, value: torch.Tensor) -> fx.Node:
@@ -156,7 +156,7 @@ class _Recorder(fx.Interpreter):
         return self._constants[id(value)]
 
     def finish(self, outputs: Sequence[torch.Tensor]) -> fx.GraphModule:
-        self.written.output(tuple(self.mapped(each) for each in outputs))
+        self.written.output(tuple(self.mapped(output) for output in outputs))
         module = fx.GraphModule(self.root, self.written)
         module.graph.eliminate_dead_code()
         module.recompile()
@@ -174,8 +174,8 @@ class _Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         value = func(*args, **kwargs)
         recorder = self._recorder
-        if any(id(each) in recorder.nodes for each in flat((args, kwargs))) and flat(value):
-            if all(id(each) in recorder.nodes for each in flat(value)):  # an alias of a known tensor
+        if any(id(tensor) in recorder.nodes for tensor in flat((args, kwargs))) and flat(value):
+            if all(id(tensor) in recorder.nodes for tensor in flat(value)):  # an alias of a known tensor
                 return value
             given, named = recorder.mapped(args), recorder.mapped(kwargs)
             method = isinstance(func, types.MethodDescriptorType) or getattr(func, "__objclass__", None) is not None
