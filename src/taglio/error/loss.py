@@ -286,18 +286,18 @@ def parse_metric(text: str) -> Metric:
 
 
 def user_function(name: str) -> Callable[[Mapping[str, np.ndarray], Any], Any]:
-    """The function `module:function`; modules in the current folder are found too. Raises BadOption."""
+    """The function `module:function`; modules in the current folder are imported too. Raises BadOption."""
     module, _, attribute = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        function = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may raise anything while it is imported
         raise BadOption(f"`metric` {name}: cannot be imported ({with_kind(error)})") from None
-    if not callable(found):
-        raise BadOption(f"`metric` {name}: has the type {type(found).__name__}: give a function")
-    return found  # type: ignore[no-any-return]
+    if not callable(function):
+        raise BadOption(f"`metric` {name}: has the type {type(function).__name__}: give a function")
+    return function  # type: ignore[no-any-return]
 
 
 def source_of(name: str) -> str:

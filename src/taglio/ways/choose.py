@@ -142,10 +142,10 @@ class Tries:
         return TriedWay(choice.model, runtime, choice.way, capacity, rate, p95_s, self.memory[choice])
 
 
-def _sized(one: Choice, other: Choice) -> bool:
+def _sized(choice: Choice, larger: Choice) -> bool:
     """Whether two choices differ in nothing but how many items they join, the first in no more than the second."""
-    size = other.way.joined
-    return one.way.joined <= size and Choice(one.model, _joining(one.way, size)) == other
+    size = larger.way.joined
+    return choice.way.joined <= size and Choice(choice.model, _joining(choice.way, size)) == larger
 
 
 def _joining(way: Way, items: int) -> Way:
@@ -175,23 +175,25 @@ def choose(tries: Tries) -> list[Choice]:
         return tries.measure(choices)
 
     floats = [model for model in tries.models.values() if model.is_float]
-    others = [model for model in tries.models.values() if not model.is_float]
-    known: dict[Choice, float] = {}
+    plans = [model for model in tries.models.values() if not model.is_float]
+    value_of: dict[Choice, float] = {}
     if floats:
         # Half of the time at most, so that the models that may be faster still get theirs.
-        end_s -= 0.5 * tries.effort.seconds if others else 0.0
-        known = climb([Choice(model.name, way) for model in floats for way in model.sides.starts()], measure, sides)
-        end_s += 0.5 * tries.effort.seconds if others else 0.0
-    starts = [Choice(model.name, way) for model in others for way in _ways_for(model, known, tries.models)]
-    if others:
-        known = climb(starts, measure, sides, known)
-    return [choice for choice in best_of(known, len(known)) if known[choice] > 0.0]
+        end_s -= 0.5 * tries.effort.seconds if plans else 0.0
+        value_of = climb([Choice(model.name, way) for model in floats for way in model.sides.starts()], measure, sides)
+        end_s += 0.5 * tries.effort.seconds if plans else 0.0
+    starts = [Choice(model.name, way) for model in plans for way in _ways_for(model, value_of, tries.models)]
+    if plans:
+        value_of = climb(starts, measure, sides, value_of)
+    return [choice for choice in best_of(value_of, len(value_of)) if value_of[choice] > 0.0]
 
 
-def _ways_for(model: Contender, known: Mapping[Choice, float], models: Mapping[str, Contender]) -> list[Way]:
+def _ways_for(model: Contender, value_of: Mapping[Choice, float], models: Mapping[str, Contender]) -> list[Way]:
     """The best ways of float in the runtime of a model, or where that has none, in any."""
     package = model.runtime.split("-")[0]
-    same = {choice: value for choice, value in known.items() if models[choice.model].runtime.split("-")[0] == package}
-    ranked = best_of(same or known, len(known))
+    same = {
+        choice: value for choice, value in value_of.items() if models[choice.model].runtime.split("-")[0] == package
+    }
+    ranked = best_of(same or value_of, len(value_of))
     ways = [choice.way for choice in ranked if choice.way.joined == 1 or model.sides.joined]
     return ways[:_BEST] or model.sides.starts()

@@ -69,38 +69,38 @@ def climb(
     starts: Iterable[Choice],
     measure: Measure,
     sides: Mapping[str, Sides],
-    known: Mapping[Choice, float] | None = None,
+    value_of: Mapping[Choice, float] | None = None,
     rounds: int = ROUNDS,
 ) -> dict[Choice, float]:
-    """The value of every choice that was measured or is `known`, on one scale; larger is better, and 0 is out.
+    """The value of every choice that was measured or is in `value_of`, on one scale; larger is better, 0 is out.
 
     `measure` returns values of some choices that were measured side by side; none, if there is no time left. The best
     so far takes part in every round: the machine's speed drifts between rounds, and its value brings the others to one
     scale.
     """
-    known = dict(known or {})
-    wanted = [choice for choice in dict.fromkeys(starts) if choice not in known]
+    value_of = dict(value_of or {})
+    wanted = [choice for choice in dict.fromkeys(starts) if choice not in value_of]
     for _ in range(rounds):
         if not wanted:
             break
-        before = best_of(known, 1)
+        before = best_of(value_of, 1)
         values = measure([*before, *wanted])
         if not values:
             break
-        scale = known[before[0]] / values[before[0]] if before and values[before[0]] > 0.0 else 1.0
-        known |= {choice: scale * values[choice] for choice in wanted}
-        if before and known[best_of(known, 1)[0]] < (1.0 + GAIN) * known[before[0]]:
+        scale = value_of[before[0]] / values[before[0]] if before and values[before[0]] > 0.0 else 1.0
+        value_of |= {choice: scale * values[choice] for choice in wanted}
+        if before and value_of[best_of(value_of, 1)[0]] < (1.0 + GAIN) * value_of[before[0]]:
             break
         beside = [
             Choice(choice.model, way)
-            for choice in best_of(known, WIDTH)
-            if known[choice] > 0.0
+            for choice in best_of(value_of, WIDTH)
+            if value_of[choice] > 0.0
             for way in sides[choice.model].beside(choice.way)
         ]
-        wanted = [choice for choice in dict.fromkeys(beside) if choice not in known]
-    return known
+        wanted = [choice for choice in dict.fromkeys(beside) if choice not in value_of]
+    return value_of
 
 
-def best_of(known: Mapping[Choice, float], most: int) -> list[Choice]:
+def best_of(value_of: Mapping[Choice, float], most: int) -> list[Choice]:
     """The choices with the largest values, best first."""
-    return sorted(known, key=lambda choice: (-known[choice], choice))[:most]
+    return sorted(value_of, key=lambda choice: (-value_of[choice], choice))[:most]

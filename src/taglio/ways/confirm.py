@@ -50,9 +50,9 @@ class Opening:
         """Items per second of a model."""
         return median(burst.per_s for burst in self.bursts[model][way.joined])
 
-    def ratio(self, one: tuple[int, Way], other: tuple[int, Way]) -> float:
+    def ratio(self, numerator: tuple[int, Way], denominator: tuple[int, Way]) -> float:
         """How many times the capacity of the second model the first one has, by rounds that ran side by side."""
-        first, second = (self.bursts[model][way.joined] for model, way in (one, other))
+        first, second = (self.bursts[model][way.joined] for model, way in (numerator, denominator))
         return exp(median(log(a.per_s / b.per_s) for a, b in zip(first, second, strict=True)))
 
     def service(self, model: int) -> Service:
@@ -102,30 +102,30 @@ def rate_of(openings: Sequence[Opening], model: int, way: Way, limit_s: float) -
 def kept_rate(bench: Bench, folder: Path, replayed: Figure, limit_s: float, seconds: float) -> Kept:
     """The replayed rate as a real load confirms it, within so many seconds: requests that come at random at that rate,
     or at a lower one, until 19 of 20 are answered within 0.9 of the limit."""
-    rate, until, held = replayed, time.perf_counter() + seconds, list[float]()
+    rate, until, latencies_s = replayed, time.perf_counter() + seconds, list[float]()
     while True:
         per_s = _MORE * rate.value
         count = max(_REQUESTS, int(_LOAD_S * per_s))
         if count / per_s > until - time.perf_counter():
-            if held:  # less often, which is all that a slow model has time for
-                return Kept(rate, max(held))
+            if latencies_s:  # less often, which is all that a slow model has time for
+                return Kept(rate, max(latencies_s))
             return Kept(rate, None, f"the rate under a real load: {count:,} requests take {count / per_s:.0f} s")
         p95_s = float(np.percentile(bench.open_loop(folder, per_s, count), PERCENTILE))
-        held.append(p95_s)
+        latencies_s.append(p95_s)
         if p95_s > KEPT * limit_s:
-            held.clear()
+            latencies_s.clear()
             rate = Figure(_LOWER * rate.value, _LOWER * rate.low, _LOWER * rate.high)
-        elif len(held) == _HOLDS:
-            return Kept(rate, max(held))
+        elif len(latencies_s) == _HOLDS:
+            return Kept(rate, max(latencies_s))
 
 
 def under_loads(bench: Bench, folder: Path, capacity_per_s: float, seconds: float) -> tuple[tuple[Load, ...], str]:
     """Latencies at shares of a capacity that was measured just before, and what did not fit into the time."""
-    until, found = time.perf_counter() + seconds, list[Load]()
+    until, loads = time.perf_counter() + seconds, list[Load]()
     for index, share in enumerate(LOADS):
         left_s = (until - time.perf_counter()) / (len(LOADS) - index)
         per_s = share * capacity_per_s
         if per_s * left_s < 100:
-            return tuple(found), f"latency under load: {per_s:.3g} requests/s are too few in {left_s:.0f} s"
-        found.append(loaded(bench, folder, per_s, share, left_s))
-    return tuple(found), ""
+            return tuple(loads), f"latency under load: {per_s:.3g} requests/s are too few in {left_s:.0f} s"
+        loads.append(loaded(bench, folder, per_s, share, left_s))
+    return tuple(loads), ""

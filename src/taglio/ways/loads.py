@@ -101,7 +101,8 @@ class Loads:
             for sample in listed
         ]
         shapes = [str({name: value.shape for name, value in feed.items()}) for feed in feeds]
-        return [feed for _, feed in sorted(enumerate(feeds), key=lambda each: -shapes.count(shapes[each[0]]))]
+        by_frequency = sorted(range(len(feeds)), key=lambda index: -shapes.count(shapes[index]))
+        return [feeds[index] for index in by_frequency]
 
     def _batch(self, index: int, joined: int) -> list[dict[str, Any]]:
         """`joined` inputs of one shape, from the one at `index` on."""
