@@ -106,4 +106,4 @@ def first_fit(block: Block, forms: Iterable[Precision]) -> Precision | None:
 def precisions(scheme: Scheme) -> tuple[Precision, ...]:
     """The precisions that a plan under `scheme` chooses from."""
     static = (FLOAT32, Precision("int8", scheme, "whole"), Precision("int8-anchor", scheme, "anchor"))
-    return static + tuple(UNCALIBRATED[each] for each in scheme.uncalibrated)
+    return static + tuple(UNCALIBRATED[form] for form in scheme.uncalibrated)
