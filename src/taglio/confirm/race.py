@@ -13,10 +13,10 @@ from taglio.confirm.speedup import DOUBT, Speedup, log_ratio, speedup
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a race may take. It ends at a half-width of `half_width`, but not before `openings`, or after `seconds`
-    (`slow_seconds` where a run takes longer than `slow_run_s`). Candidates are chosen by `choosing` openings. An
-    opening times from `least_pairs` to `most_pairs`; where it takes so long that `openings` do not fit, there are
-    `fewest`. `doubt` is that of the lower end at which a plan replaces float."""
+    """How long a race may take. It ends after at least `openings` once the half-width is at most `half_width`, or after
+    `seconds` (`slow_seconds` where a run takes longer than `slow_run_s`). Candidates are chosen by `choosing` openings.
+    An opening times from `least_pairs` to `most_pairs`. Where openings take so long that `openings` do not fit, a race
+    has at least `fewest`. `doubt` is that of the lower end at which a plan replaces float."""
 
     openings: int = 8
     choosing: int = 3
@@ -68,8 +68,8 @@ class Race(Child):
 
 
 def compared(race: Race, base: Path, folders: Sequence[Path], patience: Patience | None = None) -> list[Speedup]:
-    """The speed-up of each of `folders` over `base`, over a few openings of all. Its figures select, so they are not
-    reported as results, and slow models get no more time than others."""
+    """The speed-up of each of `folders` over `base`, over a few openings of all. These figures select, so they are not
+    reported. Slow models get no more time than fast ones."""
     patience = patience or USUAL
     budget_s = patience.seconds / (2 * patience.openings)
     openings = [race.open([base, *folders], budget_s, patience.pairs) for _ in range(patience.choosing)]

@@ -20,14 +20,14 @@ from taglio.student import t_quantile
 # Blocks measured alone count less: they say little about large subsets.
 _ALONE_WEIGHT = 0.5
 _FOLDS = 6
-# An output whose error never reached this share of the largest gets no model: it cannot break a limit. Of many that
-# did, those that most often had the largest get one: plans are measured on all outputs.
+# An output whose error never reached this share of the largest gets no model: it cannot break a limit. If more outputs
+# than `_MOST` reached it, those that most often had the largest error get one: plans are measured on all outputs.
 _NEAR, _MOST = 0.5, 8
 _TINY = 1e-9
 # A subset whose error is this factor above or below the limit counts half.
 _NEAR_BY = 3.0
 _FEWEST_NEAR = 8
-# An unknown factor: this much above the prediction.
+# The log ratio of error to prediction that is assumed where it is unknown.
 _UNKNOWN = log(2.0)
 # Probability that the stated share of subsets is covered.
 _ASSURED = 0.9
@@ -185,7 +185,7 @@ def _output(name: str, columns: Design, terms: Terms) -> OutputModel:
     return OutputModel(
         name,
         tuple(BlockNoise(block, form, float(value)) for (block, form), value in zip(columns.own, own, strict=True)),
-        tuple(EdgeNoise(flow, to, float(value)) for (flow, to), value in zip(columns.edge, edge, strict=True)),
+        tuple(EdgeNoise(flow, reader, float(value)) for (flow, reader), value in zip(columns.edge, edge, strict=True)),
         terms.level,
         terms.exponent,
     )
@@ -225,7 +225,7 @@ def _upper(misses: Sequence[float | None], picked: int, confidence: float, unkno
 
 def _among_inputs(spreads: Sequence[float], studied: int, held_out: int) -> float:
     """By how much, as a log ratio, the error on all `held_out` inputs may exceed that on the `studied` ones, from the
-    relative standard errors of subsets (`spreads`): none if these are all inputs, unknown from one."""
+    relative standard errors of subsets (`spreads`): 0 if all inputs were studied, `_UNKNOWN` if only one was."""
     if studied >= held_out or not spreads:
         return 0.0
     spread = float(np.median(spreads))

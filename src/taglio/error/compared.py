@@ -33,11 +33,11 @@ def resized(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return padded
 
 
-def union(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+def union(reference: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     """Both with the same number of axes (flat if they differ), and the smallest shape that holds both."""
-    if one.ndim != other.ndim:
-        one, other = one.ravel(), other.ravel()
-    return one, other, tuple(max(a, b) for a, b in zip(one.shape, other.shape, strict=True))
+    if reference.ndim != changed.ndim:
+        reference, changed = reference.ravel(), changed.ravel()
+    return reference, changed, tuple(max(a, b) for a, b in zip(reference.shape, changed.shape, strict=True))
 
 
 def unequal(reference: np.ndarray, changed: np.ndarray) -> np.ndarray:

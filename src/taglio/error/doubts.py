@@ -57,11 +57,11 @@ def digests(samples: Iterable[Mapping[str, np.ndarray]]) -> tuple[bytes, ...]:
 
 
 def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes], batch: int = 1) -> list[str]:
-    """Lines about too few, repeated or shared inputs, by their digests; each is a `batch` of so many."""
+    """Lines about too few, repeated or shared inputs, by their digests. A digest is that of `batch` inputs."""
     lines = []
-    for what, inputs in (("calibration", calibration), ("held-out", held_out)):
+    for role, inputs in (("calibration", calibration), ("held-out", held_out)):
         if repeated := len(inputs) - len(set(inputs)):
-            lines.append(f"{repeated} of {len(inputs)} {what} inputs repeat others ({len(set(inputs))} distinct)")
+            lines.append(f"{repeated} of {len(inputs)} {role} inputs repeat others ({len(set(inputs))} distinct)")
     if shared := sum(digest in set(calibration) for digest in held_out):
         lines.append(
             f"{shared} of {len(held_out)} held-out inputs are also calibration inputs: errors on others may be larger"
@@ -76,8 +76,9 @@ def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes], batch: i
 
 
 def constant_inputs(samples: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
-    """A line for the inputs that are constant in equally many samples, at least half. Integer inputs, such as masks
-    beside token ids, are often constant, so they count only if no input is of floats and none varies."""
+    """Lines about inputs that are constant in at least half of the samples, one for all inputs with the same finding.
+    Integer inputs, such as masks beside token ids, are often constant, so they count only if no input is float and all
+    inputs are constant."""
     constants: dict[str, list[object]] = {}
     floats, count = set[str](), 0
     for sample in samples:
@@ -90,8 +91,8 @@ def constant_inputs(samples: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
     names_by_finding: dict[str, list[str]] = {}
     for name, values in still.items():
         if name in floats or (not floats and len(still) == len(constants)):
-            which = f" ({values[0]})" if len({str(value) for value in values}) == 1 else ""
-            names_by_finding.setdefault(f"constant{which} in {len(values)} of {count} samples", []).append(name)
+            only = f" ({values[0]})" if len({str(value) for value in values}) == 1 else ""
+            names_by_finding.setdefault(f"constant{only} in {len(values)} of {count} samples", []).append(name)
     lines = []
     for finding, names in names_by_finding.items():
         more = f" and {len(names) - _NAMED} others" if len(names) > _NAMED else ""
@@ -191,23 +192,23 @@ def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[
     worst = int(np.argmax(errors))
     if errors[worst] == 0.0 or not np.isfinite(errors[worst]):
         return ""
-    of, remedy = (f" of {held_out}", "raise the effort") if count < held_out else ("", "give more data")
+    of_all, remedy = (f" of {held_out}", "raise the effort") if count < held_out else ("", "give more data")
     if count < 2:
-        return f"studied on 1{of} held-out input{'s' if of else ''}: how the error varies is unknown; {remedy}"
+        return f"studied on 1{of_all} held-out input{'s' if of_all else ''}: how the error varies is unknown; {remedy}"
     spread = standard_error(squares[:, worst], references[:, worst])
     if spread <= _UNSURE:
         return ""
     return (
-        f"studied on {count}{of} held-out inputs: on others the error of {names[worst]} with all blocks in int8 may "
-        f"differ by {spread:.0%} (one standard error); {remedy}"
+        f"studied on {count}{of_all} held-out inputs: on others the error of {names[worst]} with all blocks in int8 "
+        f"may differ by {spread:.0%} (one standard error); {remedy}"
     )
 
 
 def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int, steps: Sequence[str] = ()) -> str:
     """A line if int8 changed no output on any of `inputs` distinct held-out inputs, or "".
 
-    Where one of `steps`, such as a Hardmax, decides the outputs, one of another input may change altogether. If none of
-    n changes, at most 1 - 0.05^(1/n) do, at 95 % confidence.
+    Where one of `steps`, such as a Hardmax, decides the outputs, the output for another input may change altogether. If
+    none of n changes, at most 1 - 0.05^(1/n) do, at 95 % confidence.
     """
     if not metric.smooth or error > 0.0 or not int8_blocks:
         return ""
@@ -220,8 +221,8 @@ def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int,
 
 
 def deciding_steps(graph: onnx.GraphProto) -> tuple[str, ...]:
-    """The operators that make a choice of float values, as "Round rounded": a small change of what they read may change
-    what they write altogether."""
+    """The operators that make a choice of float values, as "Round rounded": a small change of an input may change their
+    output altogether."""
     typed = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input)}
     return tuple(
         f"{node.op_type} {node.name}"

@@ -48,7 +48,8 @@ class Watch:
         self._peaks.append((reference[peaks], changed[peaks]))
 
     def lost(self, *, ordered: bool = True) -> str:
-        """What was lost, as words that follow "output y", or ""; not the order of values that have none (`ordered`)."""
+        """The loss of information, as words that follow "output y", or "". Unless `ordered`, neither the order of
+        values nor their changes from input to input are checked."""
         kept = [*self._drawn, *self._peaks]
         if not kept:
             return ""
@@ -93,7 +94,8 @@ def _values_lost(a: np.ndarray, b: np.ndarray, ordered: bool) -> str:
 
 
 def _keeps_order(a: np.ndarray, b: np.ndarray, telling: np.ndarray) -> bool:
-    """Whether the `telling` values of `a` have their order in `b`; or all do, for those of a mask are alike (all 1)."""
+    """Whether the `telling` values have the same order in `a` and `b`, or else all values do: the telling values of a
+    mask are all 1 and have no order."""
     return max(rank_correlation(a[telling], b[telling]), rank_correlation(a, b)) >= _ORDER
 
 

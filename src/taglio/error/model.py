@@ -163,14 +163,14 @@ class ErrorModel:
         named |= {edge.reader for edge in edges}
         named |= {block for subset in self.subsets for block in subset.assignment}
         forms = {term.precision for term in terms} | {single.precision for single in self.alone}
-        for what, wrong in (
+        for fault, names in (
             ("unknown block", named - blocks),
             ("unknown form", forms - {precision.name for precision in precisions(self.scheme)}),
             ("unknown flow", {edge.flow for edge in edges} - flows),
             ("unknown output", {model.output for model in self.outputs if not model.output.startswith(graph.outputs)}),
         ):
-            if wrong:
-                return f"{what} {min(wrong)}"
+            if names:
+                return f"{fault} {min(names)}"
         counted = self.outputs or self.largest == 0.0 or all(block.movement for block in graph.candidates())
         return "" if counted else "no output has a model"
 

@@ -33,13 +33,13 @@ from taglio.model.observe import tensor_values
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 
 _MOST = 16
-# Values from here on are not finite for a norm.
+# Values of at least this magnitude count as infinite.
 _INFINITE = 1e15
 # A mask is this many times as large as any other value, and at least this large: an exact 1 may be a probability.
 _BEYOND, _LEAST_MASK = 2.0, 10.0
-# Inputs from which scales are taken, seconds after which no more are run, and shapes to look at.
+# The most inputs from which scales are taken, seconds after which no more inputs are run, and the most shapes.
 _INPUTS, _SECONDS, _SHAPES = 4, 2.0, 8
-# Bytes of samples to look at beyond one per shape. Values summed at once.
+# Bytes of tensors to hold, beyond one sample per shape. Values summed at once.
 _HELD_BYTES, _AT_ONCE = 256_000_000, 2**20
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
@@ -245,12 +245,12 @@ class _Movement:
         marks[marks == 0] = marks.max(initial=0)  # padding, whose zeros do not change a norm
         flat, all_marks = value.ravel(), marks.ravel()
         for start in range(0, len(flat), _AT_ONCE):
-            some, own = flat[start : start + _AT_ONCE].astype(np.float64), all_marks[start : start + _AT_ONCE]
-            some[~(np.abs(some) < _INFINITE)] = 0.0
-            some, ends = some[np.argsort(own, kind="stable")], np.cumsum(np.bincount(own))
-            for label, values in enumerate(np.split(some, ends[:-1])):
+            values, own = flat[start : start + _AT_ONCE].astype(np.float64), all_marks[start : start + _AT_ONCE]
+            values[~(np.abs(values) < _INFINITE)] = 0.0
+            by_label, ends = values[np.argsort(own, kind="stable")], np.cumsum(np.bincount(own))
+            for label, of_label in enumerate(np.split(by_label, ends[:-1])):
                 if label in scales:
-                    scales[label].add(values)
+                    scales[label].add(of_label)
         labels.setdefault(self._model.outputs.index(name), {})[value.shape] = reduced(marks)
 
     def _alone(self, sample: Values) -> onnx.ModelProto:

@@ -23,7 +23,7 @@ class Parts:
 
     `labels` gives, by output index and then by the shape of the output, the label of every value. Axes along which
     labels do not change have length 1. `masks` gives, by part index, a value that masks others out, such as -999: it is
-    no part of the norm. `ranked` are the outputs whose rows computed scores put in order (ranking.py).
+    no part of the norm. `ranked` are the outputs whose rows are sorted by computed scores (ranking.py).
     """
 
     outputs: tuple[str, ...]

@@ -41,10 +41,10 @@ def groups_by_scale(values: Sequence[np.ndarray]) -> np.ndarray:
     for channels in values:
         rows = max(1, _AT_ONCE // max(1, channels.shape[1]))
         for start in range(0, len(channels), rows):
-            some = np.abs(channels[start : start + rows].astype(np.float64))
-            some[~(some < 1e15)] = 0.0
-            sizes[start : start + rows] += some.sum(axis=1)
-            squares[start : start + rows] += (some**2).sum(axis=1)
+            magnitudes = np.abs(channels[start : start + rows].astype(np.float64))
+            magnitudes[~(magnitudes < 1e15)] = 0.0
+            sizes[start : start + rows] += magnitudes.sum(axis=1)
+            squares[start : start + rows] += (magnitudes**2).sum(axis=1)
     rms = np.sqrt(squares / count)
     steady = sizes / count > _STEADY * rms
     usable = np.flatnonzero(steady & (rms > _NOTHING * rms.max()))

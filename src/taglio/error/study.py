@@ -156,9 +156,9 @@ def picked_subsets(
         row = columns.row(assignment)[None]
         return max(float(terms.predict(row)[0]) for terms in outputs)
 
-    def together(some: Sequence[int]) -> Assignment:
+    def together(indices: Sequence[int]) -> Assignment:
         assignment: dict[str, Precision] = {}
-        for index in some:
+        for index in indices:
             block, form = choices[index]
             assignment.setdefault(block.name, form)
         return effective(graph, assignment, whole)

@@ -139,20 +139,20 @@ class Tally:
         """Error per part: 0 for parts that do not count, infinite if float is zero on all samples and the changed
         output is not."""
         sums, samples = self._sums(), len(self._rows)
-        result = np.zeros(len(self._parts.parts))
+        errors = np.zeros(len(self._parts.parts))
         for index in np.flatnonzero(self.counted):
             difference, reference, _ = sums[:, index]
             if difference == 0.0:
                 continue
             if not isfinite(difference):
-                result[index] = inf
+                errors[index] = inf
             elif self._exact[index]:
-                result[index] = difference / reference
+                errors[index] = difference / reference
             elif metric.name == L2_PER_SIZE:
-                result[index] = sqrt(difference / samples) / self._sizes[index]
+                errors[index] = sqrt(difference / samples) / self._sizes[index]
             else:
-                result[index] = sqrt(difference / reference) if reference > 0.0 else inf
-        return result
+                errors[index] = sqrt(difference / reference) if reference > 0.0 else inf
+        return errors
 
     def in_l2(self, sketches: np.ndarray) -> np.ndarray:
         """Sketches [parts, size] of the differences, scaled from their norms to `l2`; 0 for parts where one of the two
@@ -306,8 +306,8 @@ class Tally:
     def end(self, groups: Sequence[int], probability: float) -> float | None:
         """The loss that other samples like these stay below with `probability`, that of the worst part
         (upper_end.py). `groups` [samples] are equal for samples that repeat each other, which count as one. None if
-        fewer than two are distinct, if samples vary too much to tell, for a metric that is not smooth, or for the worst
-        sample, of which one says nothing."""
+        fewer than two are distinct, if samples vary too much to tell, for a metric that is not smooth, or for a metric
+        of the worst sample."""
         if self._judge is not None or self._metric.worst_input or not self._rows:
             return None
         distinct, member = np.unique(np.asarray(groups), return_inverse=True)
@@ -323,8 +323,8 @@ class Tally:
         return max(ends, default=None)
 
     def _by_part(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Squared losses and their weights, [samples, parts], whose weighted mean is the squared loss of all samples;
-        and for which parts it is that, rather than the loss itself."""
+        """Squared losses and their weights, [samples, parts], and which parts' losses are roots, bool [parts]. The
+        weighted mean is the squared loss of all samples where the loss is a root, else the loss itself."""
         rows = np.array(self._rows)
         squares, references = rows[:, 0].copy(), rows[:, 1].copy()
         if self._metric.name == L2_PER_SIZE:
@@ -338,7 +338,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """Inputs with the float model's `answers` to them, from which those of other models are measured, part by part."""
+    """Inputs with the float model's `answers`, against which other models are measured, part by part."""
 
     samples: Sequence[Mapping[str, np.ndarray]]
     answers: Sequence[Outputs]

@@ -200,12 +200,12 @@ class Plan:
         blocks = {block.name: block for block in graph.blocks}
         placed = {placement.block: placement.precision for placement in self.placements}
         by_name = {precision.name: precision for precision in self.precisions}
-        for what, wrong in (
+        for fault, names in (
             ("no placement of block", set(blocks) - set(placed)),
             ("unknown block", set(placed) - set(blocks)),
         ):
-            if wrong:
-                return f"{what} {min(wrong)}"
+            if names:
+                return f"{fault} {min(names)}"
         unfit = [name for name, precision in placed.items() if not by_name[precision].fits(blocks[name])]
         return f"block {min(unfit)} cannot be {placed[min(unfit)]}" if unfit else ""
 

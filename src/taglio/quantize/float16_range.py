@@ -1,7 +1,7 @@
 """What float16 changes: the blocks whose values it cannot hold, and the answers of a model in true float16.
 
-Converts nothing (library.py). ONNX Runtime has hardly any float16 kernels for CPUs: it computes in float32, and only
-tensors that it casts are rounded. So an overflow that a processor with float16 arithmetic has, it does not show.
+Converts nothing (library.py). ONNX Runtime has hardly any float16 kernels for CPUs: it computes in float32, and rounds
+only the tensors that it casts. So it does not show an overflow that a processor with float16 arithmetic would have.
 """
 
 from collections.abc import Mapping, Sequence

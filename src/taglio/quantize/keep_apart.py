@@ -25,8 +25,8 @@ _WITH_CONSTANT = frozenset({"Add", "Sub", "Mul", "Div"})
 
 
 def keep_apart(graph: onnx.GraphProto, *, dynamic: bool) -> None:
-    """Rewrite a quantised `graph` in place; once more changes nothing. `dynamic` is whether the model has dynamic
-    sizes, without which convolutions are safe."""
+    """Rewrite a quantised `graph` in place; a second call changes nothing. `dynamic` says whether the model has dynamic
+    sizes; without them convolutions are safe."""
     nodes = list(graph.node)
     constants, outputs = {tensor.name for tensor in graph.initializer}, [output.name for output in graph.output]
     producer = writers(nodes)
@@ -48,7 +48,7 @@ def keep_apart(graph: onnx.GraphProto, *, dynamic: bool) -> None:
     reading = readers(nodes)
 
     def shared(node: onnx.NodeProto) -> bool:
-        """Whether OpenVINO may give the readers of an int8 convolution other numbers."""
+        """Whether OpenVINO may give the readers of an int8 convolution wrong numbers."""
         int8 = node.op_type in _CONVOLUTIONS and all(_dequantised(producer.get(name)) for name in node.input[:2])
         written = node.output[0]
         return dynamic and int8 and len(node.input) == 2 and len(reading.get(written, [])) + (written in outputs) > 1

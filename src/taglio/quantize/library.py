@@ -57,8 +57,8 @@ _SCALES = "_scales_mul"  # the name of the tool's product of an activation's sca
 def most(
     graph: Graph, make: Callable[[Sequence[str]], onnx.ModelProto], names: Sequence[str]
 ) -> tuple[onnx.ModelProto, list[str], str]:
-    """The result of `make` for as many of the blocks `names` as it accepts, those blocks, and a line about the others
-    ("" if there are none): if `make` refuses a block, all of its kind are left out.
+    """The model that `make` returns for as many of the blocks `names` as it accepts, those blocks, and a line about the
+    others ("" if there are none). If `make` refuses a block, all blocks of its kind are left out.
 
     Raises CannotQuantize if less than half of them remain.
     """

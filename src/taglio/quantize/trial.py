@@ -68,7 +68,7 @@ def unusable(
 
 
 def culprits(blocks: Sequence[Block], failure: Callable[[Sequence[Block]], str]) -> dict[str, str]:
-    """The blocks to remove so that the rest passes, each with what `failure` says of it; log2(n) trials per block.
+    """The blocks to remove so that the rest passes, each with the reason that `failure` gave; log2(n) trials per block.
 
     `failure` returns the reason why some blocks fail together, or "".
     """
@@ -97,8 +97,8 @@ def _trial(
     *,
     compare: bool,
 ) -> Callable[[Sequence[Block]], str]:
-    """Tries blocks together in one precision: why ONNX Runtime does not load them, or answers otherwise than with
-    unfused pairs; or ""."""
+    """A function that tries blocks together in one precision. It returns why ONNX Runtime does not load them, or how
+    its answers differ from those of unfused pairs, or ""."""
 
     def run(proto: onnx.ModelProto, options: SessionOptions) -> list[Any]:
         return run_session(open_session(proto, options), model.outputs, feed, "the first sample")

@@ -1,15 +1,15 @@
-"""Find the fastest way of running a model: measure a few, then what lies beside the best, until nothing gains. Knows
-no runtime: what is measured, and how, the caller says."""
+"""Find the fastest way of running a model: measure a few, then the neighbours of the best, until none gains. Knows no
+runtime: the caller says how a way is measured."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taglio.runtimes.way import Way
 
-# A way that gains less than this share is no better. At most so many rounds of measuring; in a round, so many of the
-# best are looked at from all sides.
+# A way that gains less than this share is no better; the most rounds of measuring; the number of best ways whose
+# neighbours are measured in a round.
 GAIN, ROUNDS, WIDTH = 0.02, 6, 2
-# Threads of all runs together, as a multiple of the cores; items joined, at most.
+# The most threads of all runs together, as a multiple of the cores; the most items joined.
 _OVER, _MOST_JOINED = 2, 64
 
 
@@ -40,12 +40,12 @@ class Sides:
         return [*dict.fromkeys(ways)]
 
     def beside(self, way: Way) -> list[Way]:
-        """The ways that differ from one in a single respect."""
+        """The ways that differ from `way` in a single respect."""
         at_once = {way.at_once - 1, way.at_once + 1, way.at_once // 2, way.at_once * 2}
         ways = [replace(way, at_once=runs) for runs in sorted(at_once) if runs >= 1]
         for threads in (way.threads // 2, way.threads * 2):
             if threads >= 1:
-                # The same cores, divided otherwise; and the same runs with other threads.
+                # The same cores among fewer or more runs; and as many runs with fewer or more threads.
                 ways.append(replace(way, threads=threads, at_once=max(1, way.used_threads // threads)))
                 ways.append(replace(way, threads=threads))
         if self.joined:

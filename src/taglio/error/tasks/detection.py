@@ -22,7 +22,7 @@ from taglio.error.tasks.outputs import Outputs, Setting, prototypes, shapes
 from taglio.errors import BadData
 
 CLASS_NAMES = "names"  # Ultralytics' metadata key
-# Between priors that are unknown, in their size.
+# The distance between unknown priors, in units of their size.
 _APART = 1e6
 # Score threshold for average precision, boxes kept per image, and the IoU of non-maximum suppression.
 _LOW_SCORE, _MOST_BOXES, _NMS_IOU = 0.001, 300, 0.65
@@ -214,7 +214,7 @@ def _levels(count: float, image: tuple[int, int]) -> tuple[int, ...]:
 
 
 def _bins(array: np.ndarray, image: tuple[int, int] | None) -> int:
-    """How many cells the distributions at the end of each row reach, if scores of classes stand before them; else 0.
+    """The number of cells that the distributions at the end of a row span, if class scores precede them; else 0.
     YOLO's rows of this size begin with a box."""
     if image is not None and _levels(len(array), image):
         for columns in _BOX_COLUMNS[1:]:
@@ -251,7 +251,7 @@ def _listed(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def names_classes(output: str) -> bool:
-    """Whether an output is called as one class for each of several boxes is."""
+    """Whether the name of an output says that it holds a class for each box."""
     return any(word in output.lower() for word in ("class", "label"))
 
 
@@ -345,14 +345,14 @@ def _matches(boxes: Boxes, truth: Boxes, iou: float) -> np.ndarray:
     return hits
 
 
-def _iou(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _iou(boxes: np.ndarray, rivals: np.ndarray) -> np.ndarray:
     """Intersection over union [n, m] of corners [n, 4] and [m, 4]."""
-    low = np.maximum(one[:, None, :2], other[None, :, :2])
-    high = np.minimum(one[:, None, 2:], other[None, :, 2:])
+    low = np.maximum(boxes[:, None, :2], rivals[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], rivals[None, :, 2:])
     inside = np.clip(high - low, 0.0, None).prod(axis=2)
-    area_one = np.clip(one[:, 2:] - one[:, :2], 0.0, None).prod(axis=1)
-    area_other = np.clip(other[:, 2:] - other[:, :2], 0.0, None).prod(axis=1)
-    return np.asarray(inside / np.maximum(area_one[:, None] + area_other[None, :] - inside, 1e-30))
+    area = np.clip(boxes[:, 2:] - boxes[:, :2], 0.0, None).prod(axis=1)
+    rival_area = np.clip(rivals[:, 2:] - rivals[:, :2], 0.0, None).prod(axis=1)
+    return np.asarray(inside / np.maximum(area[:, None] + rival_area[None, :] - inside, 1e-30))
 
 
 def _area(hits: np.ndarray, counts: np.ndarray, wanted: float) -> float:

@@ -71,22 +71,22 @@ def prototypes(outputs: Outputs, image: tuple[int, int] | None) -> int:
     return 0
 
 
-def scores_of(outputs: Outputs, what: str) -> np.ndarray:
+def scores_of(outputs: Outputs, metric: str) -> np.ndarray:
     """The first float output that can hold classes: at least two dimensions, with two values in one besides the batch.
     Raises BadData if there is none."""
     for value in outputs.values():
         array = np.asarray(value)
         if array.dtype.kind == "f" and array.ndim >= 2 and max(array.shape[1:]) > 1:
             return array
-    raise BadData(f"metric {what}: no output of {shapes(outputs)} holds scores of classes")
+    raise BadData(f"metric {metric}: no output of {shapes(outputs)} holds scores of classes")
 
 
-def vector_of(outputs: Outputs, what: str) -> np.ndarray:
+def vector_of(outputs: Outputs, metric: str) -> np.ndarray:
     """The float output with the fewest dimensions, flat; the last one if there are several, since exporters put a
     pooled embedding behind token states. Raises BadData if there is none."""
     floats = [np.asarray(value) for value in outputs.values() if np.asarray(value).dtype.kind == "f"]
     if not floats:
-        raise BadData(f"metric {what}: no output of {shapes(outputs)} is float")
+        raise BadData(f"metric {metric}: no output of {shapes(outputs)} is float")
     fewest = min(array.ndim for array in floats)
     return np.asarray([array for array in floats if array.ndim == fewest][-1], np.float64).ravel()
 

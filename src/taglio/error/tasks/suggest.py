@@ -113,8 +113,8 @@ def suggest(
         if len(output.shape) == 3 and tokens:
             classes = output.shape[2]
             if classes in vocabularies or 1 < classes <= _MOST_LABELS or "logits" in output.name.lower():
-                what = "as many classes as there are tokens" if classes in vocabularies else "classes for each token"
-                return Suggestion("tokens", f"output {output} has {what}")
+                width = "as many classes as there are tokens" if classes in vocabularies else "classes for each token"
+                return Suggestion("tokens", f"output {output} has {width}")
     return _of_vector(floats, pooled, rows)
 
 
@@ -135,7 +135,7 @@ def _of_image(
 ) -> Suggestion | None:
     """The suggestion for a network that reads an image of this height and width (0: unknown), by its heads."""
     names = {output.name for output in floats}
-    if {f"{what}_{stride}" for what in ("cls", "bbox") for stride in (8, 16, 32)} <= names:
+    if {f"{head}_{stride}" for head in ("cls", "bbox") for stride in (8, 16, 32)} <= names:
         return Suggestion("detection", "classes and boxes are outputs of the strides 8, 16 and 32")
     if heads := heads_by_stride({output.name: output.shape for output in floats}, image):
         strides = [str(stride) for stride, _, _ in heads]
