@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# A run that follows another model's finds the caches full of it: 330 µs instead of 130. Up to so many runs, within
-# so many seconds, are not counted.
+# A run after another model's run finds that model in the caches: 330 µs instead of 130. The first runs of a turn, at
+# most so many and within so many seconds, are not counted.
 _UNCOUNTED, _UNCOUNTED_S = 3, 0.04
 
 

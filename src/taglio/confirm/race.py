@@ -13,10 +13,10 @@ from taglio.confirm.speedup import DOUBT, Speedup, log_ratio, speedup
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a race may take. It ends at a half-width of `half_width`, but not before `openings`, or after `seconds`
-    (`slow_seconds` where a run takes longer than `slow_run_s`). Candidates are chosen by `choosing` openings. An
-    opening times from `least_pairs` to `most_pairs`; where it takes so long that `openings` do not fit, there are
-    `fewest`. `doubt` is that of the lower end at which a plan replaces float."""
+    """How long a race may take. It ends after at least `openings` once the half-width is at most `half_width`, or after
+    `seconds` (`slow_seconds` where a run takes longer than `slow_run_s`). Candidates are chosen by `choosing` openings.
+    An opening times from `least_pairs` to `most_pairs`. Where openings take so long that `openings` do not fit, a race
+    has at least `fewest`. `doubt` is that of the lower end at which a plan replaces float."""
 
     openings: int = 8
     choosing: int = 3
@@ -68,16 +68,17 @@ class Race(Child):
 
 
 def compared(race: Race, base: Path, folders: Sequence[Path], patience: Patience | None = None) -> list[Speedup]:
-    """The speed-up of each of `folders` over `base`, over a few openings of all. Its figures select, so they are not
-    reported as results, and slow models get no more time than others."""
+    """The speed-up of each of `folders` over `base`, over a few openings of all. These figures select, so they are not
+    reported. Slow models get no more time than fast ones."""
     patience = patience or USUAL
     budget_s = patience.seconds / (2 * patience.openings)
     openings = [race.open([base, *folders], budget_s, patience.pairs) for _ in range(patience.choosing)]
-    results = []
+    speedups = []
     for index in range(1, len(folders) + 1):
         logs = [log_ratio(seconds[0], seconds[index]) for seconds in openings]
-        results.append(speedup(logs, *(median(map(median, (s[which] for s in openings))) for which in (0, index))))
-    return results
+        base_s, folder_s = (median(median(seconds[model]) for seconds in openings) for model in (0, index))
+        speedups.append(speedup(logs, base_s, folder_s))
+    return speedups
 
 
 def confirm(
@@ -96,16 +97,16 @@ def confirm(
     while True:
         seconds = race.open([base, plan], budget_s / (2 * patience.openings), patience.pairs)
         logs.append(log_ratio(*seconds))
-        for known, values in zip(medians, seconds, strict=True):
-            known.append(median(values))
+        for of_model, runs_s in zip(medians, seconds, strict=True):
+            of_model.append(median(runs_s))
         float_s, plan_s = map(median, medians)
-        result = speedup(logs, float_s, plan_s, patience.doubt)
+        so_far = speedup(logs, float_s, plan_s, patience.doubt)
         if progress is not None:
             progress(len(logs), patience.openings)
         spent_s = time.monotonic() - start
         late = spent_s + spent_s / len(logs) > budget_s
         if len(logs) >= patience.openings:
-            if late or result.half_width <= patience.half_width:
-                return result
+            if late or so_far.half_width <= patience.half_width:
+                return so_far
         elif late and len(logs) >= patience.fewest:
-            return result
+            return so_far

@@ -62,4 +62,4 @@ def speedup(log_ratios: Sequence[float], float_s: float, plan_s: float, doubt: f
 def log_ratio(float_s: Sequence[float], plan_s: Sequence[float]) -> float:
     """The value of one opening: the median of log(float / plan) over pairs of runs that ran side by side. The ratio of
     the medians has five times the spread where the clock drifts."""
-    return median(log(one / other) for one, other in zip(float_s, plan_s, strict=True))
+    return median(log(float_run_s / plan_run_s) for float_run_s, plan_run_s in zip(float_s, plan_s, strict=True))

@@ -20,14 +20,14 @@ from taglio.student import t_quantile
 # Blocks measured alone count less: they say little about large subsets.
 _ALONE_WEIGHT = 0.5
 _FOLDS = 6
-# An output whose error never reached this share of the largest gets no model: it cannot break a limit. Of many that
-# did, those that most often had the largest get one: plans are measured on all outputs.
+# An output whose error never reached this share of the largest gets no model: it cannot break a limit. If more outputs
+# than `_MOST` reached it, those that most often had the largest error get one: plans are measured on all outputs.
 _NEAR, _MOST = 0.5, 8
 _TINY = 1e-9
 # A subset whose error is this factor above or below the limit counts half.
 _NEAR_BY = 3.0
 _FEWEST_NEAR = 8
-# An unknown factor: this much above the prediction.
+# The log ratio of error to prediction that is assumed where it is unknown.
 _UNKNOWN = log(2.0)
 # Probability that the stated share of subsets is covered.
 _ASSURED = 0.9
@@ -71,27 +71,27 @@ def fit_model(
     columns, metric = measured.columns, meter.metric
     fitted = fit_outputs(measured)
     outputs = tuple(_output(meter.names[index], columns, terms) for index, terms in fitted.terms.items())
-    truth = finite(np.array([float(each.loss.max()) for each in measured.subset_readings]))
+    truth = finite(np.array([float(reading.loss.max()) for reading in measured.subset_readings]))
     predicted, upper_log, upper_add = fitted.unseen, 0.0, 0.0
     steps: tuple[tuple[float, float], ...] = ()
     everything = [*measured.single_readings, *measured.subset_readings]
     if metric.smooth:
-        told = _telling(truth, measured.near)
+        telling = _telling(truth, measured.near)
         ratios = [
-            log(e / p) if tells and e > _TINY and p > _TINY else None
-            for e, p, tells in zip(truth, predicted, told, strict=True)
+            log(error / guess) if tells and error > _TINY and guess > _TINY else None
+            for error, guess, tells in zip(truth, predicted, telling, strict=True)
         ]
-        spreads = [each.spread for each, tells in zip(measured.subset_readings, told, strict=True) if tells]
+        spreads = [reading.spread for reading, tells in zip(measured.subset_readings, telling, strict=True) if tells]
         upper_log = hypot(
             _upper(ratios, measured.picked, confidence, _UNKNOWN),
             _among_inputs(spreads, meter.samples, len(held_out.samples)),
         )
     else:
-        noises = [float(finite(each.l2).max()) for each in everything]
-        losses = [float(finite(each.loss).max()) for each in everything]
+        noises = [float(finite(reading.l2).max()) for reading in everything]
+        losses = [float(finite(reading.loss).max()) for reading in everything]
         steps = monotone(noises, losses)
         predicted = np.interp(predicted, *np.transpose(steps))
-        upper_add = _upper([float(each) for each in truth - predicted], measured.picked, confidence, 1.0)
+        upper_add = _upper([float(miss) for miss in truth - predicted], measured.picked, confidence, 1.0)
     alone = {
         key: float(finite(reading.loss if metric.smooth else reading.l2).max()) / share
         for key, reading, share in measured.alone()
@@ -119,13 +119,13 @@ def fit_model(
 def fit_outputs(measured: Measured, *, unseen: bool = True) -> Fitted:
     """Fit every output whose L2 came near the largest; with `unseen`, also cross-validate."""
     subsets = len(measured.subsets)
-    everything = np.array([each.l2 for each in (*measured.single_readings, *measured.subset_readings)])
+    everything = np.array([reading.l2 for reading in (*measured.single_readings, *measured.subset_readings)])
     if not len(everything):
         return Fitted({}, np.zeros(subsets))
     everything = finite(everything)
     largest = np.maximum(everything.max(axis=1, keepdims=True), _TINY)
     singles = len(measured.singles)
-    rows = np.array([measured.columns.row(each) for each in (*measured.singles, *measured.subsets)])
+    rows = np.array([measured.columns.row(assignment) for assignment in (*measured.singles, *measured.subsets)])
     weights = np.concatenate([np.full(singles, _ALONE_WEIGHT), _closeness(measured, everything[singles:].max(axis=1))])
     fold = np.concatenate([np.full(singles, -1), np.arange(subsets) % _FOLDS])
     terms: dict[int, Terms] = {}
@@ -134,8 +134,8 @@ def fit_outputs(measured: Measured, *, unseen: bool = True) -> Fitted:
         start = _start(measured, int(output))
         errors = everything[:, output]
         terms[int(output)] = whole = fit_terms(rows, errors, start, weights)
-        for each in range(_FOLDS if unseen else 0):
-            seen, out = fold != each, fold == each
+        for held_out in range(_FOLDS if unseen else 0):
+            seen, out = fold != held_out, fold == held_out
             if out.any():
                 guess = fit_terms(rows[seen], errors[seen], start, weights[seen], whole).predict(rows[out])
                 guesses[out[singles:]] = np.maximum(guesses[out[singles:]], guess)
@@ -185,7 +185,7 @@ def _output(name: str, columns: Design, terms: Terms) -> OutputModel:
     return OutputModel(
         name,
         tuple(BlockNoise(block, form, float(value)) for (block, form), value in zip(columns.own, own, strict=True)),
-        tuple(EdgeNoise(flow, to, float(value)) for (flow, to), value in zip(columns.edge, edge, strict=True)),
+        tuple(EdgeNoise(flow, reader, float(value)) for (flow, reader), value in zip(columns.edge, edge, strict=True)),
         terms.level,
         terms.exponent,
     )
@@ -216,7 +216,7 @@ def _upper(misses: Sequence[float | None], picked: int, confidence: float, unkno
     """The larger of the upper ends for random subsets and for those picked as a planner would."""
     drawn = len(misses) - picked
     ends = [
-        upper_miss([each for each in part if each is not None], confidence, unknown)
+        upper_miss([miss for miss in part if miss is not None], confidence, unknown)
         for part in (misses[:drawn], misses[drawn:])
         if part
     ]
@@ -225,7 +225,7 @@ def _upper(misses: Sequence[float | None], picked: int, confidence: float, unkno
 
 def _among_inputs(spreads: Sequence[float], studied: int, held_out: int) -> float:
     """By how much, as a log ratio, the error on all `held_out` inputs may exceed that on the `studied` ones, from the
-    relative standard errors of subsets (`spreads`): none if these are all inputs, unknown from one."""
+    relative standard errors of subsets (`spreads`): 0 if all inputs were studied, `_UNKNOWN` if only one was."""
     if studied >= held_out or not spreads:
         return 0.0
     spread = float(np.median(spreads))

@@ -18,7 +18,7 @@ def as_array(value: Any) -> np.ndarray:
     if isinstance(value, dict):
         value = [value[key] for key in sorted(value)]
     if isinstance(value, list | tuple):
-        members = [as_array(each).ravel() for each in value]
+        members = [as_array(member).ravel() for member in value]
         return np.concatenate(members) if members else np.zeros(0, np.float32)
     return np.zeros(0, np.float32) if value is None else np.asarray(value)
 
@@ -27,26 +27,26 @@ def resized(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """`value` cut or padded with zeros to `shape`, which has the same number of axes."""
     if value.shape == shape:
         return value
-    result = np.zeros(shape, value.dtype)
+    padded = np.zeros(shape, value.dtype)
     common = tuple(slice(min(a, b)) for a, b in zip(value.shape, shape, strict=True))
-    result[common] = value[common]
-    return result
+    padded[common] = value[common]
+    return padded
 
 
-def union(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+def union(reference: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
     """Both with the same number of axes (flat if they differ), and the smallest shape that holds both."""
-    if one.ndim != other.ndim:
-        one, other = one.ravel(), other.ravel()
-    return one, other, tuple(max(a, b) for a, b in zip(one.shape, other.shape, strict=True))
+    if reference.ndim != changed.ndim:
+        reference, changed = reference.ravel(), changed.ravel()
+    return reference, changed, tuple(max(a, b) for a, b in zip(reference.shape, changed.shape, strict=True))
 
 
 def unequal(reference: np.ndarray, changed: np.ndarray) -> np.ndarray:
     """Flat array of 1.0 where two values differ or one is missing, else 0.0."""
     reference, changed, shape = union(reference, changed)
-    result = np.ones(shape, np.float32)
+    differs = np.ones(shape, np.float32)
     common = tuple(slice(min(a, b)) for a, b in zip(reference.shape, changed.shape, strict=True))
-    result[common] = np.asarray(reference[common] != changed[common], np.float32)
-    return result.ravel()
+    differs[common] = np.asarray(reference[common] != changed[common], np.float32)
+    return differs.ravel()
 
 
 def comparable(reference: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

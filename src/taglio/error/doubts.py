@@ -45,24 +45,24 @@ _DECIDING = frozenset({
 
 def digests(samples: Iterable[Mapping[str, np.ndarray]]) -> tuple[bytes, ...]:
     """A digest per sample; equal digests mean equal inputs."""
-    result = []
+    sample_digests = []
     for sample in samples:
         digest = hashlib.blake2b(digest_size=16)
         for name in sorted(sample):
             value = np.ascontiguousarray(sample[name])
             digest.update(f"{name} {value.dtype.str} {value.shape}".encode())
             digest.update(repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes())
-        result.append(digest.digest())
-    return tuple(result)
+        sample_digests.append(digest.digest())
+    return tuple(sample_digests)
 
 
 def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes], batch: int = 1) -> list[str]:
-    """Lines about too few, repeated or shared inputs, by their digests; each is a `batch` of so many."""
+    """Lines about too few, repeated or shared inputs, by their digests. A digest is that of `batch` inputs."""
     lines = []
-    for what, inputs in (("calibration", calibration), ("held-out", held_out)):
+    for role, inputs in (("calibration", calibration), ("held-out", held_out)):
         if repeated := len(inputs) - len(set(inputs)):
-            lines.append(f"{repeated} of {len(inputs)} {what} inputs repeat others ({len(set(inputs))} distinct)")
-    if shared := sum(each in set(calibration) for each in held_out):
+            lines.append(f"{repeated} of {len(inputs)} {role} inputs repeat others ({len(set(inputs))} distinct)")
+    if shared := sum(digest in set(calibration) for digest in held_out):
         lines.append(
             f"{shared} of {len(held_out)} held-out inputs are also calibration inputs: errors on others may be larger"
         )
@@ -76,27 +76,28 @@ def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes], batch: i
 
 
 def constant_inputs(samples: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
-    """A line for the inputs that are constant in equally many samples, at least half. Integer inputs, such as masks
-    beside token ids, are often constant, so they count only if no input is of floats and none varies."""
-    found: dict[str, list[object]] = {}
+    """Lines about inputs that are constant in at least half of the samples, one for all inputs with the same finding.
+    Integer inputs, such as masks beside token ids, are often constant, so they count only if no input is float and all
+    inputs are constant."""
+    constants: dict[str, list[object]] = {}
     floats, count = set[str](), 0
     for sample in samples:
         count += 1
         for name, value in sample.items():
             floats |= {name} if value.dtype.kind == "f" else set()
             constant = value.size > 1 and (value == value.flat[0]).all()
-            found.setdefault(name, []).extend([value.flat[0]] if constant else [])
-    still = {name: values for name, values in found.items() if len(values) >= max(1, count / 2)}
-    alike: dict[str, list[str]] = {}
+            constants.setdefault(name, []).extend([value.flat[0]] if constant else [])
+    still = {name: values for name, values in constants.items() if len(values) >= max(1, count / 2)}
+    names_by_finding: dict[str, list[str]] = {}
     for name, values in still.items():
-        if name in floats or (not floats and len(still) == len(found)):
-            which = f" ({values[0]})" if len({str(each) for each in values}) == 1 else ""
-            alike.setdefault(f"constant{which} in {len(values)} of {count} samples", []).append(name)
+        if name in floats or (not floats and len(still) == len(constants)):
+            only = f" ({values[0]})" if len({str(value) for value in values}) == 1 else ""
+            names_by_finding.setdefault(f"constant{only} in {len(values)} of {count} samples", []).append(name)
     lines = []
-    for how, names in alike.items():
+    for finding, names in names_by_finding.items():
         more = f" and {len(names) - _NAMED} others" if len(names) > _NAMED else ""
-        those = f"inputs {', '.join(names[:_NAMED])}{more} are" if len(names) > 1 else f"input {names[0]} is"
-        lines.append(f"{those} {how}: check the data and their preprocessing")
+        subject = f"inputs {', '.join(names[:_NAMED])}{more} are" if len(names) > 1 else f"input {names[0]} is"
+        lines.append(f"{subject} {finding}: check the data and their preprocessing")
     return lines
 
 
@@ -139,14 +140,17 @@ def sizes_measured(inputs: Sequence[InputSpec], samples: Iterable[Mapping[str, n
     for sample in samples:
         for spec in inputs:
             for index, (dim, size) in enumerate(zip(spec.shape or (), sample[spec.name].shape, strict=False)):
-                named = isinstance(dim, str) and any(each.isalnum() for each in dim)  # some exporters write "?"
+                # Some exporters write "?".
+                named = isinstance(dim, str) and any(character.isalnum() for character in dim)
                 if not isinstance(dim, int) and (dim != batch if named else index > 0):
                     sizes.setdefault(str(dim) if named else f"{spec.name}[{index}]", set()).add(size)
-    each = [f"{dim} {min(seen)}" + (f" to {max(seen)}" if len(seen) > 1 else "") for dim, seen in sizes.items()]
-    told = (
-        f"errors were measured at {', '.join(each)} only; at other sizes of these dynamic dimensions they may be larger"
+    if not sizes:
+        return ""
+    spans = [f"{dim} {min(seen)}" + (f" to {max(seen)}" if len(seen) > 1 else "") for dim, seen in sizes.items()]
+    return (
+        f"errors were measured at {', '.join(spans)} only; at other sizes of these dynamic dimensions they may be "
+        "larger"
     )
-    return told if each else ""
 
 
 def not_float(everything: Tally) -> str:
@@ -165,13 +169,13 @@ def not_float(everything: Tally) -> str:
 
 def no_numbers(references: Sequence[Sequence[np.ndarray]], names: Sequence[str]) -> str:
     """A line if outputs of the float model have NaN, or "". Infinite values count as masks."""
-    found = []
+    missing = []
     for index, name in enumerate(names):
-        values = (as_array(each[index]) for each in references)
-        count = sum(bool(np.isnan(each).any()) for each in values if each.dtype.kind == "f")
+        values = (as_array(outputs[index]) for outputs in references)
+        count = sum(bool(np.isnan(value).any()) for value in values if value.dtype.kind == "f")
         if count:
-            found.append(f"{name} for {count} of {plural(len(references), 'input')}")
-    return f"the float model's output has NaN, which must stay NaN: {', '.join(found)}" if found else ""
+            missing.append(f"{name} for {count} of {plural(len(references), 'input')}")
+    return f"the float model's output has NaN, which must stay NaN: {', '.join(missing)}" if missing else ""
 
 
 def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[str], held_out: int) -> str:
@@ -188,23 +192,23 @@ def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[
     worst = int(np.argmax(errors))
     if errors[worst] == 0.0 or not np.isfinite(errors[worst]):
         return ""
-    of, remedy = (f" of {held_out}", "raise the effort") if count < held_out else ("", "give more data")
+    of_all, remedy = (f" of {held_out}", "raise the effort") if count < held_out else ("", "give more data")
     if count < 2:
-        return f"studied on 1{of} held-out input{'s' if of else ''}: how the error varies is unknown; {remedy}"
+        return f"studied on 1{of_all} held-out input{'s' if of_all else ''}: how the error varies is unknown; {remedy}"
     spread = standard_error(squares[:, worst], references[:, worst])
     if spread <= _UNSURE:
         return ""
     return (
-        f"studied on {count}{of} held-out inputs: on others the error of {names[worst]} with all blocks in int8 may "
-        f"differ by {spread:.0%} (one standard error); {remedy}"
+        f"studied on {count}{of_all} held-out inputs: on others the error of {names[worst]} with all blocks in int8 "
+        f"may differ by {spread:.0%} (one standard error); {remedy}"
     )
 
 
 def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int, steps: Sequence[str] = ()) -> str:
     """A line if int8 changed no output on any of `inputs` distinct held-out inputs, or "".
 
-    Where one of `steps`, such as a Hardmax, decides the outputs, one of another input may change altogether. If none of
-    n changes, at most 1 - 0.05^(1/n) do, at 95 % confidence.
+    Where one of `steps`, such as a Hardmax, decides the outputs, the output for another input may change altogether. If
+    none of n changes, at most 1 - 0.05^(1/n) do, at 95 % confidence.
     """
     if not metric.smooth or error > 0.0 or not int8_blocks:
         return ""
@@ -217,8 +221,8 @@ def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int,
 
 
 def deciding_steps(graph: onnx.GraphProto) -> tuple[str, ...]:
-    """The operators that make a choice of float values, as "Round rounded": a small change of what they read may change
-    what they write altogether."""
+    """The operators that make a choice of float values, as "Round rounded": a small change of an input may change their
+    output altogether."""
     typed = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input)}
     return tuple(
         f"{node.op_type} {node.name}"
@@ -286,15 +290,15 @@ def constant_outputs(references: Sequence[Sequence[np.ndarray]], names: Sequence
     """A line if an output is the same, or empty, for every input, or "". `references` [samples][outputs]."""
     if len(references) < 2:
         return ""
-    first = [as_array(each) for each in references[0]]
+    first = [as_array(output) for output in references[0]]
     dead = [
         name
         for index, name in enumerate(names)
-        if all(np.array_equal(as_array(each[index]), first[index]) for each in islice(references, 1, None))
+        if all(np.array_equal(as_array(outputs[index]), first[index]) for outputs in islice(references, 1, None))
     ]
     if not dead:
         return ""
-    empty = not sum(each.size for each, name in zip(first, names, strict=True) if name in dead)
+    empty = not sum(output.size for output, name in zip(first, names, strict=True) if name in dead)
     return (
         f"output {', '.join(dead)} is {'empty' if empty else 'the same'} for all {len(references)} inputs: its "
         "error is meaningless; check the data and their preprocessing"

@@ -48,17 +48,18 @@ class Watch:
         self._peaks.append((reference[peaks], changed[peaks]))
 
     def lost(self, *, ordered: bool = True) -> str:
-        """What was lost, as words that follow "output y", or ""; not the order of values that have none (`ordered`)."""
+        """The loss of information, as words that follow "output y", or "". Unless `ordered`, neither the order of
+        values nor their changes from input to input are checked."""
         kept = [*self._drawn, *self._peaks]
         if not kept:
             return ""
-        a, b = (np.concatenate(each)[:: 1 + sum(map(len, each)) // _JUDGED] for each in zip(*kept, strict=True))
+        a, b = (np.concatenate(values)[:: 1 + sum(map(len, values)) // _JUDGED] for values in zip(*kept, strict=True))
         return _values_lost(a, b, ordered) or (self._change_lost() if ordered else "")
 
     def _change_lost(self) -> str:
         if len(self._drawn) < _FEWEST_INPUTS or len({len(a) for a, _ in self._drawn}) > 1:
             return ""
-        a, b = (np.stack(each).astype(np.float64) for each in zip(*self._drawn, strict=True))
+        a, b = (np.stack(values).astype(np.float64) for values in zip(*self._drawn, strict=True))
         change, changed = a - a.mean(axis=0), b - b.mean(axis=0)
         if _root(change) <= _VARIES_BY_INPUT * _root(a):
             return ""
@@ -84,8 +85,8 @@ def _values_lost(a: np.ndarray, b: np.ndarray, ordered: bool) -> str:
     value, _ = _commonest(b[telling])
     moved = np.abs(a - value) > _MOVED * np.std(a.astype(np.float64))
     share = float(np.mean((b == value)[telling] & moved[telling]))
-    alike = 1.0 if _alike(a[telling]) else _commonest(a[telling])[1]
-    if share > _ALIKE and share > alike + 0.5 * _ALIKE:
+    float_share = 1.0 if _alike(a[telling]) else _commonest(a[telling])[1]
+    if share > _ALIKE and share > float_share + 0.5 * _ALIKE:
         if share == 1.0:
             return f"is {value:.4g} everywhere"
         return f"is {value:.4g} in {share:.0%} of its values"
@@ -93,7 +94,8 @@ def _values_lost(a: np.ndarray, b: np.ndarray, ordered: bool) -> str:
 
 
 def _keeps_order(a: np.ndarray, b: np.ndarray, telling: np.ndarray) -> bool:
-    """Whether the `telling` values of `a` have their order in `b`; or all do, for those of a mask are alike (all 1)."""
+    """Whether the `telling` values have the same order in `a` and `b`, or else all values do: the telling values of a
+    mask are all 1 and have no order."""
     return max(rank_correlation(a[telling], b[telling]), rank_correlation(a, b)) >= _ORDER
 
 
@@ -120,9 +122,9 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 def _commonest(values: np.ndarray) -> tuple[float, float]:
     """The value that occurs most often, and its share."""
-    found, counts = np.unique(values, return_counts=True)
+    distinct, counts = np.unique(values, return_counts=True)
     most = int(np.argmax(counts))
-    return float(found[most]), float(counts[most]) / len(values)
+    return float(distinct[most]), float(counts[most]) / len(values)
 
 
 def _root(values: np.ndarray) -> float:

@@ -48,9 +48,12 @@ class TaskJudge:
         self.labelled = labels is not None and task.label is not None
         self._plain = Setting(task.parameters, self.labelled, None, metadata or {})
         self._settings = {i: replace(self._plain, image=image_size(sample)) for i, sample in enumerate(samples)}
-        numbers = [each for each in (samples[0] if samples else {}).values() if each.dtype.kind == "f" and each.size]
-        ends = min((each.min() for each in numbers), default=0.0), max((each.max() for each in numbers), default=0.0)
-        self._range = f" (the first input's values go from {ends[0]:.3g} to {ends[1]:.3g})" if numbers else ""
+        tensors = [
+            value for value in (samples[0] if samples else {}).values() if value.dtype.kind == "f" and value.size
+        ]
+        low = min((tensor.min() for tensor in tensors), default=0.0)
+        high = max((tensor.max() for tensor in tensors), default=0.0)
+        self._range = f" (the first input's values go from {low:.3g} to {high:.3g})" if tensors else ""
         # How many inputs a sample holds that are read one by one, if not 1.
         self._inputs = {i: inputs_in(sample) for i, sample in enumerate(samples) if task.one_by_one}
         self._truths: dict[int, Sequence[Any]] = {}
@@ -69,13 +72,13 @@ class TaskJudge:
 
         def read(outputs: Sequence[Any]) -> list[Any]:
             named = {name: as_array(value) for name, value in zip(self._names, outputs, strict=True)}
-            return [self._task.read(each, setting) for each in one_by_one(named, count)]
+            return [self._task.read(of_input, setting) for of_input in one_by_one(named, count)]
 
         try:
             if index not in self._truths:
                 self._truths[index] = read(reference)
             pairs = zip(read(changed), self._truths[index], strict=True)
-            return [self._task.match(found, truth, setting) for found, truth in pairs]
+            return [self._task.match(answer, truth, setting) for answer, truth in pairs]
         except BadData as error:
             raise BadData(f"{error} (sample {self._where.get(index, index)})") from None
 
@@ -85,7 +88,7 @@ class TaskJudge:
         if len(inputs) < self._task.fewest:
             raise BadData(f"metric {self._task.name} needs at least {self._task.fewest} samples, got {len(inputs)}")
         counted = np.ones(len(evidence)) if weights is None else weights
-        return self._task.score(inputs, np.repeat(counted, [len(each) for each in evidence]), self._plain)
+        return self._task.score(inputs, np.repeat(counted, [len(of_sample) for of_sample in evidence]), self._plain)
 
     def doubt(self) -> str:
         """The task's line about the labels, or else the float model's answers read so far, or ""."""
@@ -101,10 +104,10 @@ class TaskJudge:
         name = f"metric {self._task.name}"
         if size is not None and truths and not any(map(size, truths)):
             whose = "the labels hold" if self.labelled else "the float model finds"
-            known = ", ".join(f"{key}={given:g}" for key, given in self._task.parameters.items())
+            parameters = ", ".join(f"{key}={setting:g}" for key, setting in self._task.parameters.items())
             raise BadData(
                 f"{name}: {whose} nothing in any of {where}, so any model would agree: check the data, their "
-                f"preprocessing{self._range}, and the metric's parameters ({known})"
+                f"preprocessing{self._range}, and the metric's parameters ({parameters})"
             )
         if self.labelled and self._task.larger_is_better and value == 0.0:
             raise BadData(
@@ -123,7 +126,7 @@ class TaskJudge:
             return [read(label)]
         if label.ndim == 0 or len(label) != count:
             raise BadData(f"has the shape {list(label.shape)} for a batch of {count}: give one label per input")
-        return [read(np.asarray(each)) for each in label]
+        return [read(np.asarray(of_input)) for of_input in label]
 
 
 class UserJudge:
@@ -167,4 +170,4 @@ def fewest_samples(metric: Metric) -> int:
 
 
 def _joined(values: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate(values) if len({each.shape[1:] for each in values}) == 1 else one_array(values)
+    return np.concatenate(values) if len({value.shape[1:] for value in values}) == 1 else one_array(values)

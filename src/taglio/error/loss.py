@@ -166,7 +166,7 @@ class Metric:
 
     @property
     def argument(self) -> Argument:
-        """The argument that limits what `text` says of it."""
+        """The argument that limits the number in `text`."""
         return "max_drop" if self.labelled else "min_score" if self.larger_is_better else "max_error"
 
     def suits(self, argument: Argument, value: float) -> None:
@@ -241,7 +241,7 @@ class Metric:
             )
 
     def _instead(self, value: float) -> str:
-        """What to give in the place of `max_error` for a score."""
+        """The arguments to give instead of `max_error` for a score."""
         if self.name == SQNR:
             return f"`min_score` {value:g} for the least decibels"
         if self.own:
@@ -286,18 +286,18 @@ def parse_metric(text: str) -> Metric:
 
 
 def user_function(name: str) -> Callable[[Mapping[str, np.ndarray], Any], Any]:
-    """The function `module:function`; modules in the current folder are found too. Raises BadOption."""
+    """The function `module:function`; modules in the current folder are imported too. Raises BadOption."""
     module, _, attribute = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        function = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may raise anything while it is imported
         raise BadOption(f"`metric` {name}: cannot be imported ({with_kind(error)})") from None
-    if not callable(found):
-        raise BadOption(f"`metric` {name}: has the type {type(found).__name__}: give a function")
-    return found  # type: ignore[no-any-return]
+    if not callable(function):
+        raise BadOption(f"`metric` {name}: has the type {type(function).__name__}: give a function")
+    return function  # type: ignore[no-any-return]
 
 
 def source_of(name: str) -> str:
@@ -310,15 +310,16 @@ def call_user(name: str, outputs: Mapping[str, np.ndarray], labels: np.ndarray |
     """The result of the user's function for `outputs` [samples, ...] by name. Raises BadData if the function raises or
     returns anything but a finite number."""
     try:
-        result = user_function(name)(outputs, labels)
+        returned = user_function(name)(outputs, labels)
     except BadOption:
         raise
     except Exception as error:  # a user's function may raise anything
         raise BadData(f"`metric` {name}: raised {with_kind(error)}") from None
     try:
-        value = float(result)
+        value = float(returned)
     except (TypeError, ValueError):
-        raise BadData(f"`metric` {name}: returned {type(result).__name__} {str(result)[:60]!r}, not a number") from None
+        kind = type(returned).__name__
+        raise BadData(f"`metric` {name}: returned {kind} {str(returned)[:60]!r}, not a number") from None
     if not isfinite(value):
         raise BadData(f"`metric` {name}: returned {value}: it must be finite for every model")
     return value

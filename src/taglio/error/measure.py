@@ -66,7 +66,7 @@ class ErrorMeter:
         self.measure = anchored(measure or Measure(Metric()), lambda: self.references)
         self.evaluation_s = time.perf_counter() - start
         same = Tally(self._parts)
-        self._sketcher = Sketcher([[len(each) for each in same.add(outputs, outputs)] for outputs in self.references])
+        self._sketcher = Sketcher([[len(part) for part in same.add(outputs, outputs)] for outputs in self.references])
 
     @property
     def metric(self) -> Metric:
@@ -130,7 +130,7 @@ def anchored(measure: Measure, references: Callable[[], Iterable[Outputs]], *, e
             if judge is not None:
                 kept.append(judge.evidence(index, outputs, outputs))
 
-    def one(metric: Metric, judge: Judge | None, kept: Sequence[Any]) -> Metric:
+    def with_float_value(metric: Metric, judge: Judge | None, kept: Sequence[Any]) -> Metric:
         labelled = isinstance(judge, TaskJudge) and judge.labelled
         if every and isinstance(judge, TaskJudge):
             judge.refuse_useless(judge.value(kept))
@@ -138,16 +138,16 @@ def anchored(measure: Measure, references: Callable[[], Iterable[Outputs]], *, e
             return metric
         return replace(metric, float_value=judge.value(kept), labelled=labelled)
 
-    others = tuple(
-        (replace(bound, metric=one(bound.metric, judge, kept)), judge)
+    bounds = tuple(
+        (replace(bound, metric=with_float_value(bound.metric, judge, kept)), judge)
         for (bound, judge), kept in zip(measure.others, evidence[1:], strict=True)
     )
-    return Measure(one(measure.metric, measure.judge, evidence[0]), measure.judge, others)
+    return Measure(with_float_value(measure.metric, measure.judge, evidence[0]), measure.judge, bounds)
 
 
 def refuse_missing(name: str, values: Iterable[np.ndarray]) -> None:
     """Raises BadData if the float model's output is all NaN for an input, or never finite."""
-    floats = (each for each in map(as_array, values) if each.dtype.kind == "f" and each.size)
-    seen = [(bool(np.isnan(each).all()), bool(np.isfinite(each).any())) for each in floats]
+    floats = (array for array in map(as_array, values) if array.dtype.kind == "f" and array.size)
+    seen = [(bool(np.isnan(array).all()), bool(np.isfinite(array).any())) for array in floats]
     if any(missing for missing, _ in seen) or (seen and not any(finite for _, finite in seen)):
         raise BadData(f"output {name} of the float model is NaN or infinite on the data: check preprocessing")

@@ -67,7 +67,7 @@ class OutputModel:
         """Raises ValueError for terms that no fit can give."""
         require(abs(self.level) <= _LARGEST_LOG, "level is out of range")
         require(0.0 < self.exponent <= _STEEPEST, f"exponent must be above 0 and at most {_STEEPEST:g}")
-        terms = [each.own for each in self.blocks] + [each.noise for each in self.edges]
+        terms = [block.own for block in self.blocks] + [edge.noise for edge in self.edges]
         require(min(terms, default=0.0) >= 0.0, "squared noise must not be negative")
 
     def noise(self, graph: Graph, assignment: Assignment) -> float:
@@ -144,49 +144,52 @@ class ErrorModel:
         require(self.upper_add >= 0.0, "upper_add must not be negative")
         require(0.0 < self.confidence < 1.0, "confidence must lie between 0 and 1")
         require(self.samples >= 1 and self.evaluations >= 0, "samples or evaluations are out of range")
-        errors = [each.error for each in self.alone] + [each.error for each in self.subsets]
+        errors = [single.error for single in self.alone] + [subset.error for subset in self.subsets]
         require(min(errors, default=0.0) >= 0.0, "an error must not be negative")
-        rises = all(low <= high for one, other in pairwise(self.steps) for low, high in zip(one, other, strict=True))
-        require(rises and all(min(each) >= 0.0 for each in self.steps), "steps must rise from 0")
+        rises = all(
+            low <= high for knot, following in pairwise(self.steps) for low, high in zip(knot, following, strict=True)
+        )
+        require(rises and all(min(knot) >= 0.0 for knot in self.steps), "steps must rise from 0")
         require(self.metric.smooth or len(self.steps) > 0, "no steps")
-        names = [each.output for each in self.outputs]
+        names = [model.output for model in self.outputs]
         require(len(set(names)) == len(names), "an output has two models")
 
     def misfit(self, graph: Graph) -> str:
         """Which block, form, flow or output the scheme or the model `graph` does not have, or "" if the model fits."""
-        blocks, moved = {each.name for each in graph.blocks}, {each.name for each in graph.flows}
-        terms = [term for each in self.outputs for term in each.blocks]
-        edges = [term for each in self.outputs for term in each.edges]
-        named = {each.block for each in terms} | {each.block for each in self.alone} | {each.reader for each in edges}
-        named |= {name for each in self.subsets for name in each.assignment}
-        formed = {each.precision for each in terms} | {each.precision for each in self.alone}
-        for what, wrong in (
+        blocks, flows = {block.name for block in graph.blocks}, {flow.name for flow in graph.flows}
+        terms = [term for model in self.outputs for term in model.blocks]
+        edges = [edge for model in self.outputs for edge in model.edges]
+        named = {term.block for term in terms} | {single.block for single in self.alone}
+        named |= {edge.reader for edge in edges}
+        named |= {block for subset in self.subsets for block in subset.assignment}
+        forms = {term.precision for term in terms} | {single.precision for single in self.alone}
+        for fault, names in (
             ("unknown block", named - blocks),
-            ("unknown form", formed - {each.name for each in precisions(self.scheme)}),
-            ("unknown flow", {each.flow for each in edges} - moved),
-            ("unknown output", {each.output for each in self.outputs if not each.output.startswith(graph.outputs)}),
+            ("unknown form", forms - {precision.name for precision in precisions(self.scheme)}),
+            ("unknown flow", {edge.flow for edge in edges} - flows),
+            ("unknown output", {model.output for model in self.outputs if not model.output.startswith(graph.outputs)}),
         ):
-            if wrong:
-                return f"{what} {min(wrong)}"
+            if names:
+                return f"{fault} {min(names)}"
         counted = self.outputs or self.largest == 0.0 or all(block.movement for block in graph.candidates())
         return "" if counted else "no output has a model"
 
     def predict(self, graph: Graph, assignment: Assignment) -> float:
         """Predicted error of `assignment`; 0 if nothing is quantised."""
-        noise = max((each.from_noise(each.noise(graph, assignment)) for each in self.outputs), default=0.0)
+        noise = max((model.from_noise(model.noise(graph, assignment)) for model in self.outputs), default=0.0)
         return self.after_steps(noise)
 
     def scaled(self, factor: float) -> "ErrorModel":
         """The same model with every L2 noise multiplied by `factor`."""
-        outputs = tuple(replace(each, level=each.level + log(factor)) for each in self.outputs)
+        outputs = tuple(replace(model, level=model.level + log(factor)) for model in self.outputs)
         return replace(self, outputs=outputs)
 
     @property
     def largest(self) -> float:
         """The largest finite error that the study measured; infinite if it measured none."""
-        errors = [each.error for each in self.alone] + [each.error for each in self.subsets]
-        errors += [each.loss for each in self.parts]
-        return max((each for each in errors if each < RUINED), default=inf)
+        errors = [single.error for single in self.alone] + [subset.error for subset in self.subsets]
+        errors += [part.loss for part in self.parts]
+        return max((error for error in errors if error < RUINED), default=inf)
 
     def after_steps(self, noise: float) -> float:
         """The error for an L2 `noise` of the outputs: the noise itself, or the loss by `steps`. None is larger than the
@@ -203,9 +206,9 @@ class ErrorModel:
         """Median prediction error of unseen subsets: relative to the measured error, or a loss if the metric moves in
         steps; 0 without subsets."""
         if self.metric.smooth:
-            misses = [abs(each.predicted / each.error - 1.0) for each in self.subsets if each.error > 0.0]
+            misses = [abs(subset.predicted / subset.error - 1.0) for subset in self.subsets if subset.error > 0.0]
         else:
-            misses = [abs(each.predicted - each.error) for each in self.subsets]
+            misses = [abs(subset.predicted - subset.error) for subset in self.subsets]
         return float(np.median(misses)) if misses else 0.0
 
     def noise_target(self, bound: float) -> float:
@@ -216,7 +219,7 @@ class ErrorModel:
         if not self.steps:
             return bound / exp(self.upper_log)
         noises = np.geomspace(self.steps[0][0] or _SMALLEST, self.steps[-1][0], 400)
-        losses = np.array([self.after_steps(float(each)) for each in noises])
+        losses = np.array([self.after_steps(float(noise)) for noise in noises])
         for margin in (self.upper_add, 0.0):
             kept = noises[losses + margin <= bound]
             if len(kept):

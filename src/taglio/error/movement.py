@@ -33,13 +33,13 @@ from taglio.model.observe import tensor_values
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 
 _MOST = 16
-# Values from here on are not finite for a norm.
+# Values of at least this magnitude count as infinite.
 _INFINITE = 1e15
 # A mask is this many times as large as any other value, and at least this large: an exact 1 may be a probability.
 _BEYOND, _LEAST_MASK = 2.0, 10.0
-# Inputs from which scales are taken, seconds after which no more are run, and shapes to look at.
+# The most inputs from which scales are taken, seconds after which no more inputs are run, and the most shapes.
 _INPUTS, _SECONDS, _SHAPES = 4, 2.0, 8
-# Bytes of samples to look at beyond one per shape. Values summed at once.
+# Bytes of tensors to hold, beyond one sample per shape. Values summed at once.
 _HELD_BYTES, _AT_ONCE = 256_000_000, 2**20
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
@@ -59,37 +59,37 @@ _ByShape = dict[tuple[int, ...], np.ndarray]
 @dataclass(slots=True, eq=False)
 class _Scale:
     """For one label: the tensor that its values come from, the sum of their squares, and their number; the value with
-    the largest magnitude, how often it occurs, and the largest magnitude of the others."""
+    the largest magnitude, how often it occurs, and the largest magnitude of the other values."""
 
     source: str
     square: float = 0.0
     count: int = 0
     extreme: float = 0.0
     repeated: int = 0
-    others: float = 0.0
+    next_largest: float = 0.0
 
     def add(self, values: np.ndarray) -> None:
         """More values, flat and finite."""
         if values.size:
             extreme = float(values[np.abs(values).argmax()])
             same = values == extreme
-            others = float(np.abs(values[~same]).max(initial=0.0))
-            self.join(_Scale("", float(np.dot(values, values)), values.size, extreme, int(same.sum()), others))
+            next_largest = float(np.abs(values[~same]).max(initial=0.0))
+            self.join(_Scale("", float(np.dot(values, values)), values.size, extreme, int(same.sum()), next_largest))
 
     def join(self, other: "_Scale") -> None:
         """The values of another label."""
         self.square, self.count = self.square + other.square, self.count + other.count
         large, small = (self, other) if abs(self.extreme) >= abs(other.extreme) else (other, self)
-        alike = large.extreme == small.extreme
-        others = max(large.others, small.others if alike else abs(small.extreme))
-        self.repeated = large.repeated + (small.repeated if alike else 0)
-        self.extreme, self.others = large.extreme, others
+        equal = large.extreme == small.extreme
+        next_largest = max(large.next_largest, small.next_largest if equal else abs(small.extreme))
+        self.repeated = large.repeated + (small.repeated if equal else 0)
+        self.extreme, self.next_largest = large.extreme, next_largest
 
     @property
     def mask(self) -> float | None:
         """The value that masks others out, if there is one."""
-        beyond = abs(self.extreme) >= max(_LEAST_MASK, _BEYOND * self.others)
-        return self.extreme if self.repeated > 1 and self.others > 0.0 and beyond else None
+        beyond = abs(self.extreme) >= max(_LEAST_MASK, _BEYOND * self.next_largest)
+        return self.extreme if self.repeated > 1 and self.next_largest > 0.0 and beyond else None
 
     def log_rms(self) -> float:
         return 0.5 * log(self.square / self.count) if self.square > 0.0 else -inf
@@ -146,18 +146,18 @@ class _Movement:
                 values = _moved_inputs(node)
                 waiting += values[::-1]
                 if node.op_type not in _IDENTITIES:
-                    self._read |= dict.fromkeys(each for each in node.input if each and each not in values)
+                    self._read |= dict.fromkeys(name for name in node.input if name and name not in values)
 
     def _moves(self, node: onnx.NodeProto) -> bool:
         """Whether it moves computed values. Gathering rows from a table of weights does not count."""
         if node.op_type not in _MOVING or node.domain not in ("", "ai.onnx", "com.microsoft"):
             return False
-        if any(each.name == "reduction" and each.s not in (b"", b"none") for each in node.attribute):
+        if any(attribute.name == "reduction" and attribute.s not in (b"", b"none") for attribute in node.attribute):
             return False  # a Scatter that adds to existing values
         values = _moved_inputs(node)
         if node.op_type == "ConcatFromSequence":
-            made = self._producers.get(values[0])
-            return made is not None and made.op_type == "SequenceConstruct"
+            producer = self._producers.get(values[0])
+            return producer is not None and producer.op_type == "SequenceConstruct"
         return any(name not in self._constants for name in values)
 
     def labels(self, samples: Sequence[Values]) -> tuple[dict[int, _ByShape], dict[int, _Scale]]:
@@ -180,7 +180,7 @@ class _Movement:
             for name in self._outputs:
                 self._learn(name, sample[name], marks[name], labels, scales)
         if not complete:  # only labels that do not depend on the shape are sure to fit unseen shapes
-            labels = {output: known for output, known in labels.items() if alike(known)}
+            labels = {output: by_shape for output, by_shape in labels.items() if alike(by_shape)}
         return labels, scales
 
     def _values(self, samples: Sequence[Values]) -> list[dict[str, np.ndarray]]:
@@ -190,30 +190,30 @@ class _Movement:
             name for name in dict.fromkeys([*self._outputs, *self._sources, *self._read]) if name in self._producers
         ]
         needed = len(one_of_each(samples))
-        result: list[dict[str, np.ndarray]] = []
-        start, held = time.perf_counter(), 0
-        for sample, found in zip(samples, tensor_values(self._model, wanted, samples, "the data"), strict=False):
-            held += sum(each.nbytes for each in map(as_array, found.values()))
-            result.append({**sample, **found})
-            if len(result) >= needed and (time.perf_counter() - start > _SECONDS or held > _HELD_BYTES):
+        values: list[dict[str, np.ndarray]] = []
+        start, held_bytes = time.perf_counter(), 0
+        for sample, tensors in zip(samples, tensor_values(self._model, wanted, samples, "the data"), strict=False):
+            held_bytes += sum(tensor.nbytes for tensor in map(as_array, tensors.values()))
+            values.append({**sample, **tensors})
+            if len(values) >= needed and (time.perf_counter() - start > _SECONDS or held_bytes > _HELD_BYTES):
                 break
-        return result
+        return values
 
     def _channels(self, name: str, values: Sequence[Values]) -> tuple[int, np.ndarray] | None:
         """The axis along which `name` has channels of different scale, and the group of each channel; or None."""
-        found = [np.asarray(sample[name]) for sample in values]
-        if found[0].dtype.kind != "f" or len({each.ndim for each in found}) > 1:
+        arrays = [np.asarray(sample[name]) for sample in values]
+        if arrays[0].dtype.kind != "f" or len({array.ndim for array in arrays}) > 1:
             return None
         if self._producers[name].op_type == "TopK":  # sorted values: ranks are no channels
             return None
         scale = _Scale(name)
-        for each in found:
-            single = each.astype(np.float32)  # float16 does not hold the limit
+        for array in arrays:
+            single = array.astype(np.float32)  # float16 does not hold the limit
             scale.add(single[np.abs(single) < _INFINITE])
-        for axis in channel_axes(name, found[0].ndim, self._producers, self._constants, _MOVING):
-            length = found[0].shape[axis]
-            if length > 1 and all(each.shape[axis] == length for each in found):
-                rows = [np.moveaxis(each, axis, 0).reshape(length, -1) for each in found]
+        for axis in channel_axes(name, arrays[0].ndim, self._producers, self._constants, _MOVING):
+            length = arrays[0].shape[axis]
+            if length > 1 and all(array.shape[axis] == length for array in arrays):
+                rows = [np.moveaxis(array, axis, 0).reshape(length, -1) for array in arrays]
                 groups = groups_by_scale(rows if scale.mask is None else _unmasked(rows, scale.mask))
                 if groups.any():
                     return axis, groups
@@ -223,18 +223,18 @@ class _Movement:
         self, sample: Values, channels: Mapping[str, tuple[int, np.ndarray] | None], scales: dict[int, _Scale]
     ) -> dict[str, np.ndarray]:
         """Every source filled with its label, or its channels with their groups' labels."""
-        result: dict[str, np.ndarray] = {}
+        marks: dict[str, np.ndarray] = {}
         first = 1
         for name in self._sources:
             shape = tuple(self._constants[name].dims) if name in self._constants else np.shape(sample[name])
             axis, groups = channels.get(name) or (0, np.zeros(1, np.int64))
             along = [-1 if index == axis and len(groups) > 1 else 1 for index in range(len(shape))]
-            result[name] = np.array(np.broadcast_to(first + groups.reshape(along), shape), np.float32)
+            marks[name] = np.array(np.broadcast_to(first + groups.reshape(along), shape), np.float32)
             following = first + int(groups.max()) + 1
             for label in range(first, following):
                 scales.setdefault(label, _Scale(name))
             first = following
-        return result
+        return marks
 
     def _learn(
         self, name: str, value: np.ndarray, moved: np.ndarray, labels: dict[int, _ByShape], scales: dict[int, _Scale]
@@ -245,19 +245,19 @@ class _Movement:
         marks[marks == 0] = marks.max(initial=0)  # padding, whose zeros do not change a norm
         flat, all_marks = value.ravel(), marks.ravel()
         for start in range(0, len(flat), _AT_ONCE):
-            some, own = flat[start : start + _AT_ONCE].astype(np.float64), all_marks[start : start + _AT_ONCE]
-            some[~(np.abs(some) < _INFINITE)] = 0.0
-            some, ends = some[np.argsort(own, kind="stable")], np.cumsum(np.bincount(own))
-            for label, each in enumerate(np.split(some, ends[:-1])):
+            values, own = flat[start : start + _AT_ONCE].astype(np.float64), all_marks[start : start + _AT_ONCE]
+            values[~(np.abs(values) < _INFINITE)] = 0.0
+            by_label, ends = values[np.argsort(own, kind="stable")], np.cumsum(np.bincount(own))
+            for label, of_label in enumerate(np.split(by_label, ends[:-1])):
                 if label in scales:
-                    scales[label].add(each)
+                    scales[label].add(of_label)
         labels.setdefault(self._model.outputs.index(name), {})[value.shape] = reduced(marks)
 
     def _alone(self, sample: Values) -> onnx.ModelProto:
         """A model of the movement alone, in float32."""
         proto = self._model.proto
-        result = empty_like(proto, "movement")
-        graph = result.graph
+        movement = empty_like(proto, "movement")
+        graph = movement.graph
         types = dict.fromkeys(self._sources, onnx.TensorProto.FLOAT)
         for name in self._read:
             if name in self._constants:
@@ -280,44 +280,44 @@ class _Movement:
             for name in self._outputs
             if name not in self._sources
         )
-        return result
+        return movement
 
 
 def _merge(labels: dict[int, _ByShape], scales: dict[int, _Scale], most: int) -> None:
     """Merge labels of one output, most similar scale first, until there are at most `most` in all."""
-    known = {
-        output: {int(label) for each in arrays.values() for label in np.unique(each)}
+    unmerged = {
+        output: {int(label) for array in arrays.values() for label in np.unique(array)}
         for output, arrays in labels.items()
     }
     into = np.arange(max(scales, default=0) + 1)
-    while sum(map(len, known.values())) > most:
+    while sum(map(len, unmerged.values())) > most:
         pairs = []
-        for output, members in known.items():
+        for output, members in unmerged.items():
             for low, high in pairwise(sorted(members, key=lambda label: scales[label].log_rms())):
                 apart = scales[high].log_rms() - scales[low].log_rms() if scales[low].square > 0.0 else 0.0
                 pairs.append((apart, output, min(low, high), max(low, high)))
         _, output, kept, joined = min(pairs)
-        known[output].remove(joined)
+        unmerged[output].remove(joined)
         into[into == joined] = kept
         scales[kept].join(scales[joined])
     for output, arrays in labels.items():
-        labels[output] = {shape: into[each].astype(np.int16) for shape, each in arrays.items()}
+        labels[output] = {shape: into[array].astype(np.int16) for shape, array in arrays.items()}
 
 
 def _unmasked(rows: Sequence[np.ndarray], mask: float) -> Sequence[np.ndarray]:
     """Channels [channels, values] of several samples with 0 for a mask that some hold beside other values."""
-    places = [each == mask for each in rows]
-    share = sum(each.mean(axis=1) for each in places) / len(places)
+    masked = [channels == mask for channels in rows]
+    share = sum(places.mean(axis=1) for places in masked) / len(masked)
     mixed = bool(((share > 0.0) & (share < 1.0)).any())
-    return [np.where(place, 0.0, each) for place, each in zip(places, rows, strict=True)] if mixed else rows
+    return [np.where(places, 0.0, channels) for places, channels in zip(masked, rows, strict=True)] if mixed else rows
 
 
 def _few(samples: Sequence[Values]) -> tuple[list[int], bool]:
     """Indices of a few samples, one of each shape first; and whether they include every shape."""
     firsts = one_of_each(samples)
     chosen = firsts[:_SHAPES]
-    others = [index for index in range(len(samples)) if index not in chosen]
-    return chosen + others[: max(0, _INPUTS - len(chosen))], len(firsts) <= _SHAPES
+    rest = [index for index in range(len(samples)) if index not in chosen]
+    return chosen + rest[: max(0, _INPUTS - len(chosen))], len(firsts) <= _SHAPES
 
 
 def _moved_inputs(node: onnx.NodeProto) -> list[str]:

@@ -23,7 +23,7 @@ class Parts:
 
     `labels` gives, by output index and then by the shape of the output, the label of every value. Axes along which
     labels do not change have length 1. `masks` gives, by part index, a value that masks others out, such as -999: it is
-    no part of the norm. `ranked` are the outputs whose rows computed scores put in order (ranking.py).
+    no part of the norm. `ranked` are the outputs whose rows are sorted by computed scores (ranking.py).
     """
 
     outputs: tuple[str, ...]
@@ -61,10 +61,10 @@ class Parts:
     def _choose(self, part: Part, label: int, shape: tuple[int, ...]) -> tuple[slice, ...] | np.ndarray:
         labels = fitting(self.labels[part.output], shape)
         if labels is None:
-            first = next(each for each in self.parts if each.output == part.output)
+            first = next(other for other in self.parts if other.output == part.output)
             return np.arange(np.prod(shape, dtype=np.int64) if part is first else 0)
-        found = box(labels == label)
-        return found if found is not None else np.flatnonzero(np.broadcast_to(labels, shape) == label)
+        slices = box(labels == label)
+        return slices if slices is not None else np.flatnonzero(np.broadcast_to(labels, shape) == label)
 
 
 def whole(outputs: Sequence[str]) -> Parts:
@@ -81,16 +81,16 @@ def labelled(
     kept: dict[int, Labels] = {}
     masked: dict[int, float] = {}
     for output, name in enumerate(outputs):
-        known = sorted({int(label) for each in labels.get(output, {}).values() for label in np.unique(each)})
-        masked |= {len(parts) + place: masks[label] for place, label in enumerate(known) if label in masks}
-        if len(known) < 2:
+        own = sorted({int(label) for array in labels.get(output, {}).values() for label in np.unique(array)})
+        masked |= {len(parts) + place: masks[label] for place, label in enumerate(own) if label in masks}
+        if len(own) < 2:
             parts.append(Part(output, name))
             continue
-        kept[output] = {shape: reduced(each) for shape, each in labels[output].items()}
-        taken: list[str] = []
-        for label in known:
-            taken.append(_named(name, label, kept[output], sources[label], taken))
-            parts.append(Part(output, taken[-1], label))
+        kept[output] = {shape: reduced(array) for shape, array in labels[output].items()}
+        names: list[str] = []
+        for label in own:
+            names.append(_named(name, label, kept[output], sources[label], names))
+            parts.append(Part(output, names[-1], label))
     return Parts(tuple(outputs), tuple(parts), kept, masked)
 
 
@@ -103,20 +103,20 @@ def reduced(labels: np.ndarray) -> np.ndarray:
     return labels
 
 
-def fitting(known: Labels, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The labels of an output of this shape: those known for it, or if all known labels are equal and fit, these; else
+def fitting(labels: Labels, shape: tuple[int, ...]) -> np.ndarray | None:
+    """The labels of an output of this shape: its own in `labels`, or if all `labels` are equal and fit, these; else
     None."""
-    if shape in known:
-        return known[shape]
-    first = next(iter(known.values()))
+    if shape in labels:
+        return labels[shape]
+    first = next(iter(labels.values()))
     suits = first.ndim == len(shape) and all(a in (1, b) for a, b in zip(first.shape, shape, strict=True))
-    return first if suits and alike(known) else None
+    return first if suits and alike(labels) else None
 
 
-def alike(known: Labels) -> bool:
+def alike(labels: Labels) -> bool:
     """Whether the labels do not depend on the shape."""
-    first, *others = known.values()
-    return all(np.array_equal(first, each) for each in others)
+    first, *rest = labels.values()
+    return all(np.array_equal(first, array) for array in rest)
 
 
 def box(chosen: np.ndarray) -> tuple[slice, ...] | None:
@@ -124,32 +124,32 @@ def box(chosen: np.ndarray) -> tuple[slice, ...] | None:
     length 1 is taken whole."""
     if chosen.ndim == 0 or not chosen.any():
         return None
-    result = []
+    slices = []
     for axis, size in enumerate(chosen.shape):
         hit = np.flatnonzero(chosen.any(axis=tuple(other for other in range(chosen.ndim) if other != axis)))
-        result.append(slice(None) if size == 1 else slice(int(hit[0]), int(hit[-1]) + 1))
-    return tuple(result) if chosen[tuple(result)].all() else None
+        slices.append(slice(None) if size == 1 else slice(int(hit[0]), int(hit[-1]) + 1))
+    return tuple(slices) if chosen[tuple(slices)].all() else None
 
 
-def _named(output: str, label: int, labels: Labels, source: str, taken: Sequence[str]) -> str:
-    """A unique name: output[slice] if the part is a slice, else output (source); numbered if `taken`."""
-    found = [box(each == label) for each in labels.values()]
+def _named(output: str, label: int, labels: Labels, source: str, names: Sequence[str]) -> str:
+    """A unique name: output[slice] if the part is a slice, else output (source); numbered if it is one of `names`."""
+    boxes = [box(array == label) for array in labels.values()]
     name, end = f"{output} ({source}", ")"
-    if found[0] is not None and all(each == found[0] for each in found):
-        name, end = f"{output}[{_words(found[0], next(iter(labels.values())).shape)}", "]"
-    again = sum(part == name + end or part.startswith(f"{name}, part ") for part in taken)
-    return f"{name}, part {again + 1}{end}" if again else name + end
+    if boxes[0] is not None and all(slices == boxes[0] for slices in boxes):
+        name, end = f"{output}[{_words(boxes[0], next(iter(labels.values())).shape)}", "]"
+    same = sum(other == name + end or other.startswith(f"{name}, part ") for other in names)
+    return f"{name}, part {same + 1}{end}" if same else name + end
 
 
-def _words(found: Sequence[slice], shape: Sequence[int]) -> str:
+def _words(slices: Sequence[slice], shape: Sequence[int]) -> str:
     words = []
-    for each, size in zip(found, shape, strict=True):
-        if each == slice(None):
+    for along, size in zip(slices, shape, strict=True):
+        if along == slice(None):
             words.append(":")
-        elif each.stop - each.start == 1:
-            words.append(str(each.start))
+        elif along.stop - along.start == 1:
+            words.append(str(along.start))
         else:
-            words.append(f"{each.start or ''}:{'' if each.stop == size else each.stop}")
+            words.append(f"{along.start or ''}:{'' if along.stop == size else along.stop}")
     while len(words) > 1 and words[-1] == ":":
         words.pop()
     return ", ".join(words)

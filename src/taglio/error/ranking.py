@@ -25,19 +25,19 @@ def ranked_outputs(graph: onnx.GraphProto) -> list[str]:
 
 
 def _chosen(output: str, producers: Mapping[str, onnx.NodeProto]) -> bool:
-    kept = [node for node in _behind(output, producers, _KEEPS) if node.op_type in _CHOOSES]
-    return any(each.op_type in _RANKS for node in kept for each in _behind(node.input[1], producers))
+    choosing = [node for node in _behind(output, producers, _KEEPS) if node.op_type in _CHOOSES]
+    return any(source.op_type in _RANKS for node in choosing for source in _behind(node.input[1], producers))
 
 
 def _behind(
     name: str, producers: Mapping[str, onnx.NodeProto], through: frozenset[str] | None = None
 ) -> list[onnx.NodeProto]:
     """The nodes that `name` depends on, by way of operators in `through` (None: any)."""
-    found: dict[str, onnx.NodeProto] = {}
+    node_of: dict[str, onnx.NodeProto] = {}
     waiting = [name]
     while waiting:
         node = producers.get(waiting.pop())
-        if node is not None and node.output[0] not in found and (through is None or node.op_type in through):
-            found[node.output[0]] = node
+        if node is not None and node.output[0] not in node_of and (through is None or node.op_type in through):
+            node_of[node.output[0]] = node
             waiting += node.input
-    return [*found.values()]
+    return [*node_of.values()]

@@ -32,19 +32,19 @@ def groups_by_scale(values: Sequence[np.ndarray]) -> np.ndarray:
     small: they go to group 0. Probabilities that add up to 1 have one scale, however rare some of them are. One value
     is no scale: where every channel has one, and all inputs have the same, a group has at least two channels.
     """
-    single = all(each.shape[1] == 1 and np.array_equal(each, values[0]) for each in values)
-    count = sum(each.shape[1] for each in values)
+    single = all(channels.shape[1] == 1 and np.array_equal(channels, values[0]) for channels in values)
+    count = sum(channels.shape[1] for channels in values)
     groups = np.zeros(len(values[0]), np.int64)
     if count == 0 or all(map(_probabilities, values)):
         return groups
     squares, sizes = np.zeros(len(groups)), np.zeros(len(groups))
-    for each in values:
-        rows = max(1, _AT_ONCE // max(1, each.shape[1]))
-        for start in range(0, len(each), rows):
-            some = np.abs(each[start : start + rows].astype(np.float64))
-            some[~(some < 1e15)] = 0.0
-            sizes[start : start + rows] += some.sum(axis=1)
-            squares[start : start + rows] += (some**2).sum(axis=1)
+    for channels in values:
+        rows = max(1, _AT_ONCE // max(1, channels.shape[1]))
+        for start in range(0, len(channels), rows):
+            magnitudes = np.abs(channels[start : start + rows].astype(np.float64))
+            magnitudes[~(magnitudes < 1e15)] = 0.0
+            sizes[start : start + rows] += magnitudes.sum(axis=1)
+            squares[start : start + rows] += (magnitudes**2).sum(axis=1)
     rms = np.sqrt(squares / count)
     steady = sizes / count > _STEADY * rms
     usable = np.flatnonzero(steady & (rms > _NOTHING * rms.max()))

@@ -41,9 +41,8 @@ class Sketcher:
             sums = np.zeros(self.size)
             way = self._way(part, len(difference))
             for begin in range(0, len(difference), _AT_ONCE):
-                some = way[begin : begin + _AT_ONCE]
-                signed = np.where(some & 1, difference[begin : begin + _AT_ONCE], -difference[begin : begin + _AT_ONCE])
-                sums += np.bincount(some >> 1, weights=signed, minlength=self.size)
+                codes, values = way[begin : begin + _AT_ONCE], difference[begin : begin + _AT_ONCE]
+                sums += np.bincount(codes >> 1, weights=np.where(codes & 1, values, -values), minlength=self.size)
             sketch[part] += self._signs[sample] * np.roll(sums, self._moves[sample])
 
     def _way(self, part: int, length: int) -> np.ndarray:

@@ -76,7 +76,7 @@ def measure(
     (block, form) (None: estimated by FLOPs).
     """
     columns = design(graph, precisions)
-    forms = {each.name: each for each in precisions}
+    forms = {precision.name: precision for precision in precisions}
     main: dict[str, Precision] = {}  # int8, or the only form of a block
     for name, form in columns.own:
         main.setdefault(name, forms[form])
@@ -87,9 +87,9 @@ def measure(
     group = 1
 
     def alone(wanted: Sequence[dict[str, Precision]], what: str) -> None:
-        for each in reported(wanted, what, progress):
-            readings.append(meter.read(each))
-            singles.append(each)
+        for assignment in reported(wanted, what, progress):
+            readings.append(meter.read(assignment))
+            singles.append(assignment)
 
     if names:
         alone([{names[0]: main[names[0]]}], "each block alone")
@@ -97,9 +97,9 @@ def measure(
         runs = [names[index : index + group] for index in range(1, len(names), group)]
         alone([{name: main[name] for name in run} for run in runs], "each block alone")
     each_s = (time.perf_counter() - start) / max(1, len(singles))
-    others = [{name: forms[form]} for name, form in columns.own if forms[form] is not main[name]]
-    if each_s * len(others) < _FORMS_SHARE * budget.seconds:
-        alone(others, "each other form alone")
+    other_forms = [{name: forms[form]} for name, form in columns.own if forms[form] is not main[name]]
+    if each_s * len(other_forms) < _FORMS_SHARE * budget.seconds:
+        alone(other_forms, "each other form alone")
     wires = [flow for flow in dict.fromkeys(flow for flow, _ in columns.edge) if flow in meter.wires]
     flows_alone: dict[str, Reading] = {}
     if group == 1 and each_s * len(wires) < _FLOWS_SHARE * budget.seconds:
@@ -119,42 +119,46 @@ def measure(
 
     share = _PICKED_SHARE if near is None else _PICKED_NEAR
     drawn = random_subsets(graph, precisions, count - int(share * count), seed)
-    known = together(drawn, "random subsets")
+    measured = together(drawn, "random subsets")
     rounds = 1 if near is None else _ROUNDS
     for index in range(rounds if drawn else 0):
         wanted = (count - len(subsets)) // (rounds - index)
-        picks = picked_subsets(graph, known, wanted, seed + index, saved_s)
-        known = together(picks, "subsets as a planner picks them")
-    return replace(known, picked=len(subsets) - len(drawn))
+        picks = picked_subsets(graph, measured, wanted, seed + index, saved_s)
+        measured = together(picks, "subsets as a planner picks them")
+    return replace(measured, picked=len(subsets) - len(drawn))
 
 
 def picked_subsets(
-    graph: Graph, known: Measured, count: int, seed: int, saved_s: Mapping[tuple[str, str], float] | None = None
+    graph: Graph, measured: Measured, count: int, seed: int, saved_s: Mapping[tuple[str, str], float] | None = None
 ) -> list[dict[str, Precision]]:
-    """Unmeasured subsets that a planner would pick by what is `known` so far.
+    """Unmeasured subsets that a planner would pick by what is `measured` so far.
 
-    Each has a random limit, near `known.near` if there is one, and random savings per block and form, drawn around
+    Each has a random limit, near `measured.near` if there is one, and random savings per block and form, drawn around
     `saved_s` or FLOPs. Forms are given to blocks in order of noise per saving, least first, while the predicted error
     keeps the limit; a block keeps the first that it gets.
     """
     rng = random.Random(seed + 2)
-    before = {_key(each) for each in known.subsets}
-    forms = {each.name: each for each in known.precisions if each.form == "whole" or each.uncalibrated}
-    whole = next(each for each in forms.values() if each.form == "whole")
-    columns = known.columns
+    before = {_key(subset) for subset in measured.subsets}
+    forms = {
+        precision.name: precision
+        for precision in measured.precisions
+        if precision.form == "whole" or precision.uncalibrated
+    }
+    whole = next(form for form in forms.values() if form.form == "whole")
+    columns = measured.columns
     choices = [(graph.block(block), forms[form]) for block, form in columns.own if form in forms]
-    outputs = list(fit_outputs(known, unseen=False).terms.values())
+    outputs = list(fit_outputs(measured, unseen=False).terms.values())
     # A row at a time: all of them would take gigabytes on a network of thousands of blocks.
     alone = (columns.row({block.name: form}) for block, form in choices if outputs)
-    worst = np.array([max(float(row @ each.noise) for each in outputs) for row in alone])
+    worst = np.array([max(float(row @ terms.noise) for terms in outputs) for row in alone])
 
     def predicted(assignment: Assignment) -> float:
         row = columns.row(assignment)[None]
-        return max(float(each.predict(row)[0]) for each in outputs)
+        return max(float(terms.predict(row)[0]) for terms in outputs)
 
-    def together(some: Sequence[int]) -> Assignment:
+    def together(indices: Sequence[int]) -> Assignment:
         assignment: dict[str, Precision] = {}
-        for index in some:
+        for index in indices:
             block, form = choices[index]
             assignment.setdefault(block.name, form)
         return effective(graph, assignment, whole)
@@ -164,15 +168,15 @@ def picked_subsets(
     if saved_s is not None:
         least = max(saved_s.values(), default=0.0) * _LEAST_SAVED or 1.0
         worth = np.array([max(saved_s.get((block.name, form.name), 0.0), least) for block, form in choices])
-    result: dict[tuple[tuple[str, str], ...], dict[str, Precision]] = {}
+    picked: dict[tuple[tuple[str, str], ...], dict[str, Precision]] = {}
     for _ in range(4 * count if largest > 0.0 else 0):
-        if len(result) == count:
+        if len(picked) == count:
             break
         low, high = 0.05 * largest, 0.95 * largest
-        if known.near is not None and known.near < high:
-            low, high = known.near / _NEAR, min(high, known.near * _NEAR)
+        if measured.near is not None and measured.near < high:
+            low, high = measured.near / _NEAR, min(high, measured.near * _NEAR)
         bound = math.exp(rng.uniform(math.log(low), math.log(high)))
-        saved = [rng.lognormvariate(0.0, 1.0) * each for each in worth]
+        saved = [rng.lognormvariate(0.0, 1.0) * saving for saving in worth]
         order = np.argsort(worst / saved, kind="stable").tolist()
         fits, breaks = 0, len(order) + 1
         while breaks - fits > 1:
@@ -180,8 +184,8 @@ def picked_subsets(
             fits, breaks = (middle, breaks) if predicted(together(order[:middle])) <= bound else (fits, middle)
         chosen = together(order[:fits])
         if chosen and _key(chosen) not in before:
-            result.setdefault(_key(chosen), dict(chosen))
-    return list(result.values())
+            picked.setdefault(_key(chosen), dict(chosen))
+    return list(picked.values())
 
 
 def _key(assignment: Assignment) -> tuple[tuple[str, str], ...]:
@@ -191,11 +195,11 @@ def _key(assignment: Assignment) -> tuple[tuple[str, str], ...]:
 def random_subsets(graph: Graph, precisions: Sequence[Precision], count: int, seed: int) -> list[dict[str, Precision]]:
     """Random assignments of every size: half draw each block independently, half draw runs of neighbours."""
     rng = random.Random(seed + 1)
-    whole = next(each for each in precisions if each.form == "whole")
-    forms = [each for each in precisions if each.form != "float"]
-    result: dict[tuple[tuple[str, str], ...], dict[str, Precision]] = {}
+    whole = next(precision for precision in precisions if precision.form == "whole")
+    forms = [precision for precision in precisions if precision.form != "float"]
+    subsets: dict[tuple[tuple[str, str], ...], dict[str, Precision]] = {}
     for index in range(4 * count):  # empty and repeated ones are dropped: repeats would leak across folds
-        if len(result) == count:
+        if len(subsets) == count:
             break
         density = rng.uniform(0.03, 1.0)
         stay = 0.0 if index % 2 == 0 else 0.8
@@ -210,5 +214,5 @@ def random_subsets(graph: Graph, precisions: Sequence[Precision], count: int, se
                 assignment[block.name] = form
         drawn = effective(graph, assignment, whole)
         if drawn:
-            result.setdefault(_key(drawn), drawn)
-    return list(result.values())
+            subsets.setdefault(_key(drawn), drawn)
+    return list(subsets.values())

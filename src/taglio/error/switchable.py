@@ -166,13 +166,13 @@ def switchable_graph(
             target.node.append(node)
         for name in block.outputs:
             if name in wired:
-                for written in target.node[first:]:
-                    written.output[:] = [_fed_name(each, wires) for each in written.output]
+                for node in target.node[first:]:
+                    node.output[:] = [_fed_name(output, wires) for output in node.output]
                 target.node.append(wired[name])
                 first = len(target.node)
     target.initializer.extend(initializers[name] for name in outer if name in initializers)
     target.initializer.extend(pool.values())
-    if MICROSOFT not in {each.domain for each in out.opset_import}:  # branches may hold ONNX Runtime's own operators
+    if MICROSOFT not in {opset.domain for opset in out.opset_import}:  # branches may hold ONNX Runtime's own operators
         out.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
     return out
 
@@ -193,8 +193,8 @@ def _wire(builder: QdqBuilder, tensor: str, scheme: Scheme, flag: str) -> onnx.N
         node.input[:] = [source if name == tensor else f"wire/{name}" for name in node.input]
         node.output[:] = [f"wire/{name}" for name in node.output]
     weights = [*emitter.initializers.values()]
-    for each in weights:
-        each.name = f"wire/{each.name}"
+    for weight in weights:
+        weight.name = f"wire/{weight.name}"
     chosen = helper.make_graph(emitter.nodes, f"{tensor}/wire", [], _untyped([f"wire/{pair}"]), weights)
     copy = helper.make_node("Identity", [source], [f"wire/{tensor}/float"], name=f"wire/{tensor}/pass")
     other = helper.make_graph([copy], f"{tensor}/pass", [], _untyped([copy.output[0]]))
@@ -218,7 +218,7 @@ def _read_often(
     readers = Counter(
         name
         for block in graph.blocks
-        for name in {name for each in block.operators for name in nodes[each].input}
+        for name in {name for operator in block.operators for name in nodes[operator].input}
         if name in initializers and initializers[name].ByteSize() >= _SHARED_BYTES
     )
     return frozenset(name for name, count in readers.items() if count > 1)
@@ -252,7 +252,7 @@ def _branch(
     own = {name for node in nodes for name in node.output if name} | {tensor.name for tensor in weights}
     rename = {name: f"{prefix}/{name}" for name in own}
     if pool is not None:
-        rename |= {each.name: _pooled(pool, each) for each in weights if each.ByteSize() >= LEAST_BYTES}
+        rename |= {weight.name: _pooled(pool, weight) for weight in weights if weight.ByteSize() >= LEAST_BYTES}
     graph = onnx.GraphProto(name=prefix)
     for node in nodes:
         copy = graph.node.add()

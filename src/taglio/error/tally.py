@@ -64,8 +64,8 @@ class Tally:
         """`parts` are those of the outputs, or the outputs' names, each then one part. `metric` is relative L2 if None.
         `watched` keeps the values that `lost` needs. Samples must be added in the order that the judges expect."""
         self._parts = parts if isinstance(parts, Parts) else whole(parts)
-        known = metric or RELATIVE
-        measure = known if isinstance(known, Measure) else Measure(known, judge_of(known, self._parts.outputs))
+        metric = metric or RELATIVE
+        measure = metric if isinstance(metric, Measure) else Measure(metric, judge_of(metric, self._parts.outputs))
         self._metric, self._judge, self._others = measure.metric, measure.judge, measure.others
         count = len(self._parts.parts)
         # By sample, each [parts]: ‖ŷ − y‖², ‖y‖², y · (ŷ − y); if not float, the numbers of unequal and of all values.
@@ -73,13 +73,13 @@ class Tally:
         self._sizes = np.zeros(count)
         self._exact = np.zeros(count, bool)
         self._evidence: list[list[Any]] = [[] for _ in range(1 + len(self._others))]
-        self._known: np.ndarray | None = None
+        self._loss_per_part: np.ndarray | None = None
         self.ragged = Counter[str]()
         self._watches = [Watch() for _ in range(count)] if watched else []
 
     def add(self, reference: Outputs, changed: Outputs) -> list[np.ndarray]:
         """Add one sample; returns the differences ŷ − y per part, flat."""
-        parts, self._known = self._parts, None
+        parts, self._loss_per_part = self._parts, None
         row = np.zeros((3, len(parts.parts)))
         outputs = zip(parts.outputs, reference, changed, strict=True)
         pairs = [self._pair(index, y, z) for index, (_, y, z) in enumerate(outputs)]
@@ -100,7 +100,8 @@ class Tally:
                 if self._watches:
                     self._watches[index].add(a, b)
             differences.append(difference)
-        for kept, judge in zip(self._evidence, (self._judge, *(each for _, each in self._others)), strict=True):
+        judges = (self._judge, *(judge for _, judge in self._others))
+        for kept, judge in zip(self._evidence, judges, strict=True):
             if judge is not None:
                 kept.append(judge.evidence(len(self._rows), reference, changed))
         self._rows.append(row)
@@ -115,10 +116,10 @@ class Tally:
         self.ragged[self._parts.outputs[output]] += 1
         if y.dtype.kind != "f":
             return y, z
-        one, other, shape = union(y, z)
-        if one.ndim != y.ndim or not self._parts.fits(output, shape):
+        wide_y, wide_z, shape = union(y, z)
+        if wide_y.ndim != y.ndim or not self._parts.fits(output, shape):
             return y, resized(z, y.shape) if z.ndim == y.ndim else resized(z.ravel(), (y.size,)).reshape(y.shape)
-        return resized(one, shape), resized(other, shape)
+        return resized(wide_y, shape), resized(wide_z, shape)
 
     def _sums(self) -> np.ndarray:
         rows = np.array(self._rows).reshape(-1, 3, len(self._parts.parts))
@@ -138,20 +139,20 @@ class Tally:
         """Error per part: 0 for parts that do not count, infinite if float is zero on all samples and the changed
         output is not."""
         sums, samples = self._sums(), len(self._rows)
-        result = np.zeros(len(self._parts.parts))
+        errors = np.zeros(len(self._parts.parts))
         for index in np.flatnonzero(self.counted):
             difference, reference, _ = sums[:, index]
             if difference == 0.0:
                 continue
             if not isfinite(difference):
-                result[index] = inf
+                errors[index] = inf
             elif self._exact[index]:
-                result[index] = difference / reference
+                errors[index] = difference / reference
             elif metric.name == L2_PER_SIZE:
-                result[index] = sqrt(difference / samples) / self._sizes[index]
+                errors[index] = sqrt(difference / samples) / self._sizes[index]
             else:
-                result[index] = sqrt(difference / reference) if reference > 0.0 else inf
-        return result
+                errors[index] = sqrt(difference / reference) if reference > 0.0 else inf
+        return errors
 
     def in_l2(self, sketches: np.ndarray) -> np.ndarray:
         """Sketches [parts, size] of the differences, scaled from their norms to `l2`; 0 for parts where one of the two
@@ -178,13 +179,13 @@ class Tally:
     def losses(self) -> np.ndarray:
         """Loss per part, of all samples together or of the worst; the same for each if the metric scores all outputs.
         A user's metric may take long, so it is computed once."""
-        if self._known is None:
+        if self._loss_per_part is None:
             if self._metric.worst_input and self._rows:
                 rows = range(len(self._rows))
-                self._known = np.max(finite(np.array([self._of_row(row).losses() for row in rows])), axis=0)
+                self._loss_per_part = np.max(finite(np.array([self._of_row(row).losses() for row in rows])), axis=0)
             else:
-                self._known = self._losses(self._metric, self._judge, self._evidence[0])
-        return self._known
+                self._loss_per_part = self._losses(self._metric, self._judge, self._evidence[0])
+        return self._loss_per_part
 
     def _losses(self, metric: Metric, judge: Judge | None, evidence: Sequence[Any]) -> np.ndarray:
         if judge is not None:
@@ -192,7 +193,8 @@ class Tally:
         l2 = self._l2(metric)
         if metric.name == COSINE:
             sums = self._sums()
-            return np.where(self._exact, l2, [_angle(each, l2[index]) for index, each in enumerate(sums.T)])
+            angles = [_angle(of_part, l2_of_part) for of_part, l2_of_part in zip(sums.T, l2, strict=True)]
+            return np.where(self._exact, l2, angles)
         return l2
 
     def value(self) -> float:
@@ -206,14 +208,14 @@ class Tally:
 
     def others(self) -> tuple[OtherLoss, ...]:
         """Losses of the further metrics that have limits."""
-        result = []
+        losses = []
         for index, ((bound, judge), evidence) in enumerate(zip(self._others, self._evidence[1:], strict=True)):
             loss = float(self._losses(bound.metric, judge, evidence).max())
             if bound.metric.worst_input:
                 loss = max(self._of_row(row).others()[index].loss for row in range(len(self._rows)))
             value = bound.metric.value(loss) if judge is None else judge.value(evidence)
-            result.append(OtherLoss(bound.metric, loss, value))
-        return tuple(result)
+            losses.append(OtherLoss(bound.metric, loss, value))
+        return tuple(losses)
 
     def judged(self, limit: float) -> float:
         """The number to compare with the metric's `limit`: its loss; if a further limit is broken by some factor, at
@@ -238,8 +240,8 @@ class Tally:
     def lost(self) -> str:
         """The name of the first part that lost its information, and how; "" if none did, or nothing was `watched`."""
         for index in np.flatnonzero(self.counted):
-            if found := self._lost(int(index)):
-                return f"{self._parts.names[index]} {found}"
+            if how := self._lost(int(index)):
+                return f"{self._parts.names[index]} {how}"
         return ""
 
     def _lost(self, index: int) -> str:
@@ -266,28 +268,28 @@ class Tally:
         samples than these are left out."""
         measure = measure or Measure(self._metric, self._judge, self._others)
         pairs = zip(measure.others, self._evidence[1:], strict=True)
-        others = [(other, kept) for other, kept in pairs if fewest_samples(other[0].metric) <= len(rows)]
-        result = Tally(self._parts, replace(measure, others=tuple(other for other, _ in others)))
-        result._rows = [self._rows[row] for row in rows]
-        evidence = (self._evidence[0], *(kept for _, kept in others))
-        result._evidence = [[kept[row] for row in rows] if kept else [] for kept in evidence]
-        result._sizes, result._exact, result._watches = self._sizes, self._exact, self._watches
-        return result
+        usable = [(other, kept) for other, kept in pairs if fewest_samples(other[0].metric) <= len(rows)]
+        tally = Tally(self._parts, replace(measure, others=tuple(other for other, _ in usable)))
+        tally._rows = [self._rows[row] for row in rows]
+        evidence = (self._evidence[0], *(kept for _, kept in usable))
+        tally._evidence = [[kept[row] for row in rows] if kept else [] for kept in evidence]
+        tally._sizes, tally._exact, tally._watches = self._sizes, self._exact, self._watches
+        return tally
 
     def measure_on(self, rows: Sequence[int]) -> Measure:
         """Of the float model's tally: the measure whose losses are relative to its own values on the samples at
         `rows`."""
 
-        def one(metric: Metric, judge: Judge | None, kept: Sequence[Any]) -> Metric:
+        def on_rows(metric: Metric, judge: Judge | None, kept: Sequence[Any]) -> Metric:
             if judge is None or not (metric.labelled or metric.own):
                 return metric
             return replace(metric, float_value=judge.value([kept[row] for row in rows]))
 
-        others = tuple(
-            (replace(bound, metric=one(bound.metric, judge, kept)), judge)
+        bounds = tuple(
+            (replace(bound, metric=on_rows(bound.metric, judge, kept)), judge)
             for (bound, judge), kept in zip(self._others, self._evidence[1:], strict=True)
         )
-        return Measure(one(self._metric, self._judge, self._evidence[0]), self._judge, others)
+        return Measure(on_rows(self._metric, self._judge, self._evidence[0]), self._judge, bounds)
 
     def by_input(self) -> np.ndarray | None:
         """The largest loss over parts of every sample, shape [samples], `RUINED` if not finite; None for a metric that
@@ -298,14 +300,14 @@ class Tally:
 
     def _of_row(self, row: int) -> "Tally":
         """The tally of one sample alone."""
-        others = tuple((replace(bound, metric=_pooled(bound.metric)), judge) for bound, judge in self._others)
-        return self.only([row], Measure(_pooled(self._metric), self._judge, others))
+        bounds = tuple((replace(bound, metric=_pooled(bound.metric)), judge) for bound, judge in self._others)
+        return self.only([row], Measure(_pooled(self._metric), self._judge, bounds))
 
     def end(self, groups: Sequence[int], probability: float) -> float | None:
         """The loss that other samples like these stay below with `probability`, that of the worst part
         (upper_end.py). `groups` [samples] are equal for samples that repeat each other, which count as one. None if
-        fewer than two are distinct, if samples vary too much to tell, for a metric that is not smooth, or for the worst
-        sample, of which one says nothing."""
+        fewer than two are distinct, if samples vary too much to tell, for a metric that is not smooth, or for a metric
+        of the worst sample."""
         if self._judge is not None or self._metric.worst_input or not self._rows:
             return None
         distinct, member = np.unique(np.asarray(groups), return_inverse=True)
@@ -321,8 +323,8 @@ class Tally:
         return max(ends, default=None)
 
     def _by_part(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Squared losses and their weights, [samples, parts], whose weighted mean is the squared loss of all samples;
-        and for which parts it is that, rather than the loss itself."""
+        """Squared losses and their weights, [samples, parts], and which parts' losses are roots, bool [parts]. The
+        weighted mean is the squared loss of all samples where the loss is a root, else the loss itself."""
         rows = np.array(self._rows)
         squares, references = rows[:, 0].copy(), rows[:, 1].copy()
         if self._metric.name == L2_PER_SIZE:
@@ -336,7 +338,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """Inputs with the float model's `answers` to them, from which those of other models are measured, part by part."""
+    """Inputs with the float model's `answers`, against which other models are measured, part by part."""
 
     samples: Sequence[Mapping[str, np.ndarray]]
     answers: Sequence[Outputs]
@@ -367,7 +369,7 @@ def _angle(sums: np.ndarray, l2: float) -> float:
     """√(2 · cosine distance) from the three sums of a part; computing 1 − cos directly would lose small angles."""
     if not isfinite(l2):
         return 2.0
-    square, reference, along = (float(each) for each in sums)
+    square, reference, along = sums.tolist()
     y = sqrt(reference)
     longer = 2.0 * along + square  # ‖ŷ‖² − ‖y‖²
     z = sqrt(max(0.0, y * y + longer))

@@ -52,10 +52,10 @@ class Design:
     @cached_property
     def reading(self) -> dict[str, list[int]]:
         """Indices in `edge` of the edges that a block reads, by block."""
-        found: dict[str, list[int]] = {}
+        edges: dict[str, list[int]] = {}
         for index, (_, reader) in enumerate(self.edge):
-            found.setdefault(reader, []).append(index)
-        return found
+            edges.setdefault(reader, []).append(index)
+        return edges
 
     def row(self, assignment: Assignment) -> np.ndarray:
         """The columns that `assignment` sums, 0 or 1, shape [columns]."""
@@ -91,8 +91,8 @@ def starting_noises(
     A form that was not measured alone starts from the block's whole int8 form. A flow that was not measured alone has
     no vector; its edges start from a share of its readers' noise alone.
     """
-    whole = next(each.name for each in precisions if each.form == "whole")
-    forms = {each.name: each for each in precisions}
+    whole = next(precision.name for precision in precisions if precision.form == "whole")
+    forms = {precision.name: precision for precision in precisions}
     readers = Counter(flow for flow, _ in columns.edge)
     edge = [flows_alone.get(flow, np.zeros(())) / readers[flow] for flow, _ in columns.edge]
 
@@ -100,7 +100,7 @@ def starting_noises(
         return columns.reading.get(block, []) if forms[name].scheme is not None else []
 
     own = {
-        key: sketch - sum((edge[each] for each in reading(*key)), np.zeros_like(sketch))
+        key: sketch - sum((edge[index] for index in reading(*key)), np.zeros_like(sketch))
         for key, sketch in blocks_alone.items()
     }
     start = np.zeros(len(columns.own) + len(columns.edge))
@@ -108,7 +108,7 @@ def starting_noises(
         key = (block, name) if (block, name) in own else (block, whole)
         share = 1.0 if key == (block, name) else _ANCHOR_SHARE
         alone = float(np.dot(blocks_alone[key], blocks_alone[key]))
-        flows_read = [columns.edge[each][0] for each in reading(block, name)]
+        flows_read = [columns.edge[index][0] for index in reading(block, name)]
         if not all(flow in flows_alone for flow in flows_read):
             start[column] = share * alone * (1.0 - _EDGE_SHARE)
             continue
@@ -122,7 +122,7 @@ def starting_noises(
     for index, (_, reader) in enumerate(columns.edge):
         alone = float(np.dot(blocks_alone[reader, whole], blocks_alone[reader, whole]))
         together = columns.reading[reader]
-        total = sum(squares[each] for each in together)
+        total = sum(squares[neighbour] for neighbour in together)
         part = squares[index] / total if total > 0.0 else 1.0 / len(together)
         start[len(columns.own) + index] = max(0.0, alone - start[columns.index[reader, whole]]) * part
     return start

@@ -124,6 +124,6 @@ def standard_error(squares: np.ndarray, references: np.ndarray) -> float:
 
 
 def _equal(weights: np.ndarray) -> float:
-    """The number of equal weights that tell as much as these; 0 for none."""
+    """The number of equal weights that give a mean of the same variance; 0 without weights."""
     squares = float((weights**2).sum())
     return float(weights.sum()) ** 2 / squares if squares > 0.0 else 0.0

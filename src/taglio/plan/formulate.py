@@ -60,7 +60,7 @@ def formulate(
     times, glue = profile.block_times(), profile.glue_map()
     costs = [Linear(profile.overhead_s)]
     costs += [
-        weighted((times.get((block, form.name), 0.0), taken) for form, taken in options.items())
+        weighted((times.get((block, form.name), 0.0), binary) for form, binary in options.items())
         for block, options in forms.items()
     ]
     costs += [flow.seconds(glue[flow.flow.name]) for flow in flows]
@@ -68,7 +68,11 @@ def formulate(
         if output.output in noise_limits:
             own = {(term.block, term.precision): term.own for term in output.blocks}
             edge = {(term.flow, term.reader): term.noise for term in output.edges}
-            noises = [(own.get((b, form.name), 0.0), taken) for b, o in forms.items() for form, taken in o.items()]
+            noises = [
+                (own.get((block, form.name), 0.0), binary)
+                for block, options in forms.items()
+                for form, binary in options.items()
+            ]
             noises += [
                 (edge.get((flow.flow.name, reader), 0.0), flow.to_int8(reader))
                 for flow in flows
@@ -113,7 +117,7 @@ def _may(block: Block, precision: Precision, limits: Limits) -> bool:
 
 
 def _sum_of(forms: Mapping[Precision, Linear], condition: Callable[[Precision], bool]) -> Linear:
-    return total(taken for form, taken in forms.items() if condition(form))
+    return total(binary for form, binary in forms.items() if condition(form))
 
 
 class _FlowTypes:

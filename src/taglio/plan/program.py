@@ -102,9 +102,9 @@ class Program:
 
     def product(self, left: Linear, right: Linear) -> Linear:
         """The product of two expressions, exact where both are 0 or 1 (McCormick)."""
-        for one, other in ((left, right), (right, left)):
-            if not one.terms:
-                return weighted([(one.constant, other)])
+        for factor, other in ((left, right), (right, left)):
+            if not factor.terms:
+                return weighted([(factor.constant, other)])
         both = self.fraction()
         self.at_most(both, left)
         self.at_most(both, right)
@@ -131,7 +131,8 @@ class Program:
             if weight > alone:
                 self.at_most(expression, ZERO)
         if most > 0.0:
-            self.at_most(weighted((weight / most, one) for weight, one in parts if weight <= alone), ONE)
+            shares = ((weight / most, expression) for weight, expression in parts if weight <= alone)
+            self.at_most(weighted(shares), ONE)
 
     def _row(self, row: Linear, lower: float) -> None:
         """Require lower ≤ row ≤ 0."""

@@ -181,87 +181,98 @@ class Plan:
 
     def check(self) -> None:
         """Raise ValueError for a plan without placements, with undefined names or with values out of range."""
-        names = [each.name for each in self.precisions]
+        names = [precision.name for precision in self.precisions]
         require(len(set(names)) == len(names), "precisions must be distinct")
         require(FLOAT32 in self.precisions, "float32 is missing from precisions")
         require(len(self.placements) > 0, "no placements")
-        blocks = [each.block for each in self.placements]
+        blocks = [placement.block for placement in self.placements]
         require(len(set(blocks)) == len(blocks), "a block is placed twice")
-        for each in self.placements:
-            require(each.precision in names, f"block {each.block} has the unknown precision {each.precision}")
-            require(each.device != "" and each.level >= 0, f"block {each.block} has no device or a negative level")
+        for placement in self.placements:
+            block, precision = placement.block, placement.precision
+            require(precision in names, f"block {block} has the unknown precision {precision}")
+            require(placement.device != "" and placement.level >= 0, f"block {block} has no device or a negative level")
         require(self.predicted_latency_s.low >= 0.0 and self.gap >= 0.0, "a latency or gap must not be negative")
         require(self.limits.max_error is None or self.limits.max_error >= 0.0, "max_error must not be negative")
         require(self.measured_error is None or self.measured_error >= 0.0, "an error must not be negative")
 
     def misfit(self, graph: Graph) -> str:
         """Why the plan does not fit the blocks of `graph`; "" if it fits."""
-        blocks = {each.name: each for each in graph.blocks}
-        placed = {each.block: each.precision for each in self.placements}
-        by_name = {each.name: each for each in self.precisions}
-        for what, wrong in (
+        blocks = {block.name: block for block in graph.blocks}
+        placed = {placement.block: placement.precision for placement in self.placements}
+        by_name = {precision.name: precision for precision in self.precisions}
+        for fault, names in (
             ("no placement of block", set(blocks) - set(placed)),
             ("unknown block", set(placed) - set(blocks)),
         ):
-            if wrong:
-                return f"{what} {min(wrong)}"
+            if names:
+                return f"{fault} {min(names)}"
         unfit = [name for name, precision in placed.items() if not by_name[precision].fits(blocks[name])]
         return f"block {min(unfit)} cannot be {placed[min(unfit)]}" if unfit else ""
 
     def assignment(self) -> dict[str, Precision]:
         """Precision by block, without the blocks in float32."""
         by_name = {precision.name: precision for precision in self.precisions}
-        return {each.block: by_name[each.precision] for each in self.placements if each.precision != FLOAT32.name}
+        return {
+            placement.block: by_name[placement.precision]
+            for placement in self.placements
+            if placement.precision != FLOAT32.name
+        }
 
     def fingerprint(self) -> str:
         """SHA-256 of everything that determines the components: model, scheme and placements."""
-        rows = [f"{each.block}\t{each.device}\t{each.precision}\t{each.level}" for each in self.placements]
-        rows += [f"{each.tensor}\t{each.target}\t{each.precision}" for each in self.crossings]
+        rows = [
+            f"{placement.block}\t{placement.device}\t{placement.precision}\t{placement.level}"
+            for placement in self.placements
+        ]
+        rows += [f"{crossing.tensor}\t{crossing.target}\t{crossing.precision}" for crossing in self.crossings]
         rows += [self.runtime] if self.runtime != NAME else []
-        rows += [f"{each.device}\t{each.runtime}" for each in self.usage if each.runtime != NAME]
+        rows += [f"{use.device}\t{use.runtime}" for use in self.usage if use.runtime != NAME]
         return hashlib.sha256("\n".join([self.model_sha256, str(self.scheme), *rows]).encode()).hexdigest()
 
     def runtime_on(self, device: str) -> str:
         """The runtime of a device's components."""
-        return next((each.runtime for each in self.usage if each.device == device), self.runtime)
+        return next((use.runtime for use in self.usage if use.device == device), self.runtime)
 
     def devices(self) -> dict[str, str]:
         """Device by block."""
-        return {each.block: each.device for each in self.placements}
+        return {placement.block: placement.device for placement in self.placements}
 
     def machines(self) -> dict[str, tuple[str, ...]]:
         """The devices that run each device's components: itself, or several that take turns."""
-        return {each.device: each.machines for each in self.usage}
+        return {use.device: use.machines for use in self.usage}
 
     def without(self, gone: Collection[str]) -> "Plan | None":
         """The same components on the replicas that are left when some devices are gone, at no less than the predicted
         rate; None if a device that the plan needs has none left."""
-        left = {name: tuple(each for each in known if each not in gone) for name, known in self.machines().items()}
+        left = {
+            name: tuple(machine for machine in machines if machine not in gone)
+            for name, machines in self.machines().items()
+        }
         if not all(left.values()):
             return None
         usage = tuple(replace(use, replicas=left[use.device]) if use.replicas else use for use in self.usage)
-        rate, share = self.predicted_rate_per_s, min(len(left[each.device]) / len(each.machines) for each in self.usage)
+        rate, share = self.predicted_rate_per_s, min(len(left[use.device]) / len(use.machines) for use in self.usage)
         if rate is not None:
             rate = Interval(rate.low * share, rate.value * share, rate.high * share, rate.coverage)
         return replace(self, usage=usage, predicted_rate_per_s=rate)
 
     def levels(self) -> dict[str, int]:
         """Least level by block, without the blocks whose least level is 0."""
-        return {each.block: each.level for each in self.placements if each.level}
+        return {placement.block: placement.level for placement in self.placements if placement.level}
 
     def copies(self) -> dict[tuple[str, str], frozenset[str]]:
         """Precisions in which each tensor is sent, by (tensor, target device)."""
-        found: dict[tuple[str, str], frozenset[str]] = {}
-        for each in self.crossings:
-            if each.source != each.target:
-                key = (each.tensor, each.target)
-                found[key] = found.get(key, frozenset()) | {each.precision}
-        return found
+        copies: dict[tuple[str, str], frozenset[str]] = {}
+        for crossing in self.crossings:
+            if crossing.source != crossing.target:
+                key = (crossing.tensor, crossing.target)
+                copies[key] = copies.get(key, frozenset()) | {crossing.precision}
+        return copies
 
     def wire_only(self, graph: Graph) -> dict[tuple[str, str], Scheme]:
         """Scheme by (tensor, float block) if a float tensor is quantised only for the wire; "" is the caller."""
         places, assignment, copies = self.devices(), self.assignment(), self.copies()
-        found: dict[tuple[str, str], Scheme] = {}
+        schemes: dict[tuple[str, str], Scheme] = {}
         for tensor in graph.tensors:
             written = assignment.get(tensor.producer or "")
             if written is not None and written.int8_output:
@@ -270,8 +281,8 @@ class Plan:
             for reader in readers:
                 target = places[reader] if reader else self.start
                 if reader not in assignment and copies.get((tensor.name, target)) == frozenset({"int8"}):
-                    found[tensor.name, reader] = self.scheme
-        return found
+                    schemes[tensor.name, reader] = self.scheme
+        return schemes
 
 
 def placements(

@@ -23,7 +23,7 @@ def effective(graph: Graph, assignment: Assignment, int8: Precision) -> dict[str
     for flow in graph.flows:
         if flow.producer:
             behind.setdefault(flow.producer, []).extend(reader for _, reader in flow.readers)
-    result = {
+    forms = {
         block.name: assignment[block.name]
         for block in graph.blocks
         if block.name in assignment and assignment[block.name].form != "float" and not block.movement
@@ -31,19 +31,21 @@ def effective(graph: Graph, assignment: Assignment, int8: Precision) -> dict[str
 
     def joins(block: Block) -> bool:
         producers = (tensors[name].producer for name in block.inputs)
-        written = (producer in result and result[producer].int8_output for producer in producers)
+        written = (producer in forms and forms[producer].int8_output for producer in producers)
         if block.carries:
             return next(written, False)
-        readers = behind.get(block.name, [])  # "" for the caller, which is never in `result`
-        int8_readers = (reader in result and result[reader].scheme is not None for reader in readers)
+        readers = behind.get(block.name, [])  # "" for the caller, which is never in `forms`
+        int8_readers = (reader in forms and forms[reader].scheme is not None for reader in readers)
         return all(written) and bool(readers) and all(int8_readers)
 
-    may = [each for each in graph.blocks if each.name not in result and (each.carries or fuses_when_surrounded(each))]
-    left = len(may) + 1
-    while len(may) < left:
-        left = len(may)
-        for block in may:
+    undecided = [
+        block for block in graph.blocks if block.name not in forms and (block.carries or fuses_when_surrounded(block))
+    ]
+    left = len(undecided) + 1
+    while len(undecided) < left:
+        left = len(undecided)
+        for block in undecided:
             if joins(block):
-                result[block.name] = int8
-        may = [block for block in may if block.name not in result]
-    return {block.name: result[block.name] for block in graph.blocks if block.name in result}
+                forms[block.name] = int8
+        undecided = [block for block in undecided if block.name not in forms]
+    return {block.name: forms[block.name] for block in graph.blocks if block.name in forms}

@@ -1,7 +1,7 @@
 """What float16 changes: the blocks whose values it cannot hold, and the answers of a model in true float16.
 
-Converts nothing (library.py). ONNX Runtime has hardly any float16 kernels for CPUs: it computes in float32, and only
-tensors that it casts are rounded. So an overflow that a processor with float16 arithmetic has, it does not show.
+Converts nothing (library.py). ONNX Runtime has hardly any float16 kernels for CPUs: it computes in float32, and rounds
+only the tensors that it casts. So it does not show an overflow that a processor with float16 arithmetic would have.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ def beyond_float16(
     nodes, constants = model.nodes(), model.initializers()
     reasons = {}
     for name in blocks:
-        operators = [nodes[each] for each in graph.block(name).operators]
+        operators = [nodes[operator] for operator in graph.block(name).operators]
         tensors = dict.fromkeys(tensor for node in operators for tensor in (*node.input, *node.output) if tensor)
         for tensor in tensors:
             largest = _largest(tensor, constants, low_high)
@@ -63,18 +63,19 @@ def in_true_float16(proto: onnx.ModelProto) -> onnx.ModelProto | None:
     """
     types = element_types(proto)
     types |= {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
+    widened = onnx.ModelProto()
+    widened.CopyFrom(proto)
     if any(
-        value.type.tensor_type.elem_type == TensorProto.FLOAT16 for value in (*made.graph.input, *made.graph.output)
+        value.type.tensor_type.elem_type == TensorProto.FLOAT16
+        for value in (*widened.graph.input, *widened.graph.output)
     ):
         return None
-    del made.graph.value_info[:]
-    for tensor in made.graph.initializer:
+    del widened.graph.value_info[:]
+    for tensor in widened.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT16:
             tensor.CopyFrom(numpy_helper.from_array(weights.values(tensor).astype(np.float32), tensor.name))
     nodes: list[onnx.NodeProto] = []
-    for node in made.graph.node:
+    for node in widened.graph.node:
         if any(name not in types for name in node.output if name) or any(_holds_float16(body) for body in bodies(node)):
             return None
         half = [name for name in node.output if types.get(name) == TensorProto.FLOAT16]
@@ -89,9 +90,9 @@ def in_true_float16(proto: onnx.ModelProto) -> onnx.ModelProto | None:
             rounded = f"{name}/half"
             nodes.append(helper.make_node("Cast", [f"{name}/wide"], [rounded], name=rounded, to=TensorProto.FLOAT16))
             nodes.append(helper.make_node("Cast", [rounded], [name], name=name, to=TensorProto.FLOAT))
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    return made
+    del widened.graph.node[:]
+    widened.graph.node.extend(nodes)
+    return widened
 
 
 def _holds_float16(graph: onnx.GraphProto) -> bool:

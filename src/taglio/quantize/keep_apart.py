@@ -25,14 +25,14 @@ _WITH_CONSTANT = frozenset({"Add", "Sub", "Mul", "Div"})
 
 
 def keep_apart(graph: onnx.GraphProto, *, dynamic: bool) -> None:
-    """Rewrite a quantised `graph` in place; once more changes nothing. `dynamic` is whether the model has dynamic
-    sizes, without which convolutions are safe."""
+    """Rewrite a quantised `graph` in place; a second call changes nothing. `dynamic` says whether the model has dynamic
+    sizes; without them convolutions are safe."""
     nodes = list(graph.node)
-    constants, outputs = {tensor.name for tensor in graph.initializer}, [each.name for each in graph.output]
+    constants, outputs = {tensor.name for tensor in graph.initializer}, [output.name for output in graph.output]
     producer = writers(nodes)
 
     def fixed(name: str) -> bool:
-        return name in constants or (name in producer and all(each in constants for each in producer[name].input))
+        return name in constants or (name in producer and all(source in constants for source in producer[name].input))
 
     def folds(name: str) -> bool:
         """Whether OpenVINO may fold the operator that writes a tensor into the quantisation behind it."""
@@ -48,7 +48,7 @@ def keep_apart(graph: onnx.GraphProto, *, dynamic: bool) -> None:
     reading = readers(nodes)
 
     def shared(node: onnx.NodeProto) -> bool:
-        """Whether OpenVINO may give the readers of an int8 convolution other numbers."""
+        """Whether OpenVINO may give the readers of an int8 convolution wrong numbers."""
         int8 = node.op_type in _CONVOLUTIONS and all(_dequantised(producer.get(name)) for name in node.input[:2])
         written = node.output[0]
         return dynamic and int8 and len(node.input) == 2 and len(reading.get(written, [])) + (written in outputs) > 1
@@ -63,7 +63,10 @@ def keep_apart(graph: onnx.GraphProto, *, dynamic: bool) -> None:
             node.output[0] = f"{written}/raw"
             kept[node.name] = _unchanged(node.output[0], written, written)
     del graph.node[:]
-    graph.node.extend(each for node in nodes for each in (node, kept.get(node.name)) if each is not None)
+    for node in nodes:
+        graph.node.append(node)
+        if node.name in kept:
+            graph.node.append(kept[node.name])
 
 
 def _unchanged(source: str, written: str, name: str) -> onnx.NodeProto:

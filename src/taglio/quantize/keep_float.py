@@ -86,7 +86,8 @@ def keep_float(
         before.setdefault(user.name, []).append(_copy_ahead(user))
     for user in _behind_movement(nodes, producer, consumers, own, outputs):
         before.setdefault(user.name, []).append(_copy_ahead(user))
-    nodes[:] = [each for node in nodes for each in (*before.get(node.name, ()), node, *behind.get(node.name, ()))]
+    around = [(*before.get(node.name, ()), node, *behind.get(node.name, ())) for node in nodes]
+    nodes[:] = [node for neighbours in around for node in neighbours]
 
 
 def import_domains(proto: onnx.ModelProto) -> None:
@@ -104,7 +105,7 @@ def with_activation(proto: onnx.ModelProto) -> onnx.ModelProto | None:
     """
     copy = deepcopy(proto)
     bare = [node for node in copy.graph.node if node.op_type == "FusedConv"]
-    bare = [node for node in bare if all(each.name != "activation" for each in node.attribute)]
+    bare = [node for node in bare if all(attribute.name != "activation" for attribute in node.attribute)]
     limits = np.finfo(np.float32)
     for node in bare:
         node.attribute.append(helper.make_attribute("activation", "Clip"))

@@ -57,8 +57,8 @@ _SCALES = "_scales_mul"  # the name of the tool's product of an activation's sca
 def most(
     graph: Graph, make: Callable[[Sequence[str]], onnx.ModelProto], names: Sequence[str]
 ) -> tuple[onnx.ModelProto, list[str], str]:
-    """The result of `make` for as many of the blocks `names` as it accepts, those blocks, and a line about the others
-    ("" if there are none): if `make` refuses a block, all of its kind are left out.
+    """The model that `make` returns for as many of the blocks `names` as it accepts, those blocks, and a line about the
+    others ("" if there are none). If `make` refuses a block, all blocks of its kind are left out.
 
     Raises CannotQuantize if less than half of them remain.
     """
@@ -66,7 +66,7 @@ def most(
     left, why = list(names), ""
     while True:
         try:
-            made = make(left)
+            converted = make(left)
         except CannotQuantize as refusal:
             why = why or str(refusal)
             named = next((name for name in left if re.search(rf"blocks? {re.escape(name)}[: ]", str(refusal))), "")
@@ -75,7 +75,7 @@ def most(
                 raise
         else:
             out = len(names) - len(left)
-            return made, left, f"{out} of {plural(len(names), 'block')} left in float: {why}" if out else ""
+            return converted, left, f"{out} of {plural(len(names), 'block')} left in float: {why}" if out else ""
 
 
 def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme, ranges: Ranges) -> onnx.ModelProto:
@@ -84,13 +84,13 @@ def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme,
     `ranges` are of the calibration method of `scheme`. Raises CannotQuantize for a block without a QLinear operator, or
     that ONNX Runtime would leave in float.
     """
-    model = _held(model)
+    model = _in_memory(model)
     chosen = _without_float_movement(graph, _blocks(graph, blocks))
     if not chosen:
         return deepcopy(model.proto)
     nodes = model.nodes()
     parameters = _parameters(graph, share_ranges(model.proto, ranges.low_high), scheme)
-    asked: dict[str, Block] = {}
+    block_of: dict[str, Block] = {}
     slopes = set()
     for block in chosen:
         _refuse_qoperator(block, nodes, scheme)
@@ -104,18 +104,18 @@ def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme,
                     slopes.add(name)
                 else:
                     continue
-            asked[name] = block
-    proto = _own_weights(model.proto, asked)
+            block_of[name] = block
+    proto = _own_weights(model.proto, block_of)
     for node in proto.graph.node:
         if node.name in slopes:
             node.op_type = "LeakyRelu"
             node.attribute.append(onnx.helper.make_attribute("alpha", 0.0))
     before = _names(proto)
-    made = _quantize(proto, asked, scheme, _overrides(proto, asked, parameters, scheme))
-    _check_qoperator(made, asked, nodes, before)
-    _keep_float(made, tensor_shapes(model.proto), nodes.keys())
-    _check_loads(made, chosen, "QOperator")
-    return made
+    quantized = _quantize(proto, block_of, scheme, _overrides(proto, block_of, parameters, scheme))
+    _check_qoperator(quantized, block_of, nodes, before)
+    _keep_float(quantized, tensor_shapes(model.proto), nodes.keys())
+    _check_loads(quantized, chosen, "QOperator")
+    return quantized
 
 
 def dynamic_blocks(model: Model, graph: Graph) -> list[str]:
@@ -131,7 +131,7 @@ def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -
     only kind that ONNX Runtime computes; CannotQuantize for a block without such an operator, or with an unsupported
     one.
     """
-    model = _held(model)
+    model = _in_memory(model)
     if scheme.activation != "u8" or scheme.activation_symmetry != "asymmetric":
         raise BadOption(f"scheme {scheme}: dynamic activations are always u8 asymmetric: use u8{scheme.weight}-asym")
     chosen = _blocks(graph, blocks)
@@ -139,7 +139,7 @@ def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -
         return deepcopy(model.proto)
     nodes = model.nodes()
     initializers = model.initializers()
-    asked: dict[str, Block] = {}
+    block_of: dict[str, Block] = {}
     for block in chosen:
         node = nodes[block.operators[0]]
         reason = _never_dynamic(node, initializers)
@@ -148,7 +148,7 @@ def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -
         if reason:
             raise CannotQuantize(f"block {block.name} cannot be dynamic int8: {reason}")
         # The tool first splits every Gemm into MatMul and Add, under new names, and transposes its weights in place.
-        asked[f"{node.name}_MatMul" if node.op_type == "Gemm" else node.name] = block
+        block_of[f"{node.name}_MatMul" if node.op_type == "Gemm" else node.name] = block
     gemms = {node.name for node in model.proto.graph.node if node.op_type == "Gemm"}
     proto = _typed(_own_weights(model.proto, gemms | {block.operators[0] for block in chosen}), graph)
     with scratch() as folder, _tool("dynamic int8"):
@@ -160,14 +160,14 @@ def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -
             per_channel=scheme.per_channel,
             reduce_range=scheme.reduced_range,
             weight_type=_TYPES[scheme.weight],
-            nodes_to_quantize=list(asked),
+            nodes_to_quantize=list(block_of),
             extra_options={"WeightSymmetric": scheme.weight_symmetric},
         )
-        made = onnx.load(target)
-    _compare(asked, _integer(made) - _integer(model.proto), "dynamic int8")
-    _scales_last(made)
-    _check_loads(made, chosen, "dynamic int8")
-    return made
+        quantized = onnx.load(target)
+    _compare(block_of, _integer(quantized) - _integer(model.proto), "dynamic int8")
+    _scales_last(quantized)
+    _check_loads(quantized, chosen, "dynamic int8")
+    return quantized
 
 
 def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProto:
@@ -176,14 +176,14 @@ def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProt
     Raises CannotQuantize for a block whose operators the converter keeps in float32, an If, Loop or Scan whose body
     reads tensors from outside, or weights beyond the range of float16.
     """
-    model = _held(model)
+    model = _in_memory(model)
     chosen = _blocks(graph, blocks)
     if not chosen:
         return deepcopy(model.proto)
     nodes = model.nodes()
     initializers = model.initializers()
-    asked = {name: block for block in chosen for name in block.operators}
-    for name, block in asked.items():
+    block_of = {name: block for block in chosen for name in block.operators}
+    for name, block in block_of.items():
         if nodes[name].op_type in DEFAULT_OP_BLOCK_LIST:
             raise CannotQuantize(f"block {block.name}: the float16 converter keeps {nodes[name].op_type} in float32")
         if captured(nodes[name]):
@@ -195,32 +195,32 @@ def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProt
                 raise CannotQuantize(
                     f"block {block.name}: weight {weight} reaches {largest:.3g}, float16 ends at 65504: leave it out"
                 )
-    proto = _typed(_own_weights(model.proto, asked), graph)
+    proto = _typed(_own_weights(model.proto, block_of), graph)
     outputs = [*proto.graph.output]
     written = {name for node in proto.graph.node for name in node.output}
     # The tool would write an output that is an input or a constant a second time.
     del proto.graph.output[:]
-    proto.graph.output.extend(each for each in outputs if each.name in written)
+    proto.graph.output.extend(output for output in outputs if output.name in written)
     for node in proto.graph.node:  # the tool casts what a float32 operator reads, but not what its bodies do
         node.input.extend(captured(node))
     with _tool("float16"):
-        made = convert_float_to_float16(
+        converted = convert_float_to_float16(
             proto,
             keep_io_types=True,
-            node_block_list=[node.name for node in proto.graph.node if node.name not in asked],
+            node_block_list=[node.name for node in proto.graph.node if node.name not in block_of],
         )
-        made = tidy_casts(made, nodes)
-    for node in made.graph.node:
+        converted = tidy_casts(converted, nodes)
+    for node in converted.graph.node:
         if node.name in nodes and (names := captured(nodes[node.name])):
-            given = node.input[-len(names) :]
+            renamed = node.input[-len(names) :]
             del node.input[-len(names) :]
-            rename_inputs(node, dict(zip(names, given, strict=True)))
-    del made.graph.output[:]
-    made.graph.output.extend(outputs)
-    already = in_float16(model.proto) - set(asked)
-    _compare(asked, in_float16(made) - already, "float16")
-    _check_loads(made, chosen, "float16")
-    return made
+            rename_inputs(node, dict(zip(names, renamed, strict=True)))
+    del converted.graph.output[:]
+    converted.graph.output.extend(outputs)
+    already = in_float16(model.proto) - set(block_of)
+    _compare(block_of, in_float16(converted) - already, "float16")
+    _check_loads(converted, chosen, "float16")
+    return converted
 
 
 def _blocks(graph: Graph, names: Sequence[str]) -> list[Block]:
@@ -229,15 +229,15 @@ def _blocks(graph: Graph, names: Sequence[str]) -> list[Block]:
 
 def _without_float_movement(graph: Graph, chosen: Sequence[Block]) -> list[Block]:
     """`chosen` without the movement blocks that move float values."""
-    asked = {block.name for block in chosen}
+    kept = {block.name for block in chosen}
     tensors = graph.tensor_map()
     for block in graph.blocks:
-        if block.movement and block.inputs and tensors[block.inputs[0]].producer not in asked:
-            asked.discard(block.name)
-    return [block for block in chosen if block.name in asked]
+        if block.movement and block.inputs and tensors[block.inputs[0]].producer not in kept:
+            kept.discard(block.name)
+    return [block for block in chosen if block.name in kept]
 
 
-def _held(model: Model) -> Model:
+def _in_memory(model: Model) -> Model:
     """The model with its weights in memory, where the tools expect them. Raises CannotQuantize if too large."""
     proto = weights.in_memory(model.proto)
     if weights.refers(proto):
@@ -275,8 +275,9 @@ def _own_weights(proto: onnx.ModelProto, operators: Collection[str]) -> onnx.Mod
 
 def _typed(proto: onnx.ModelProto, graph: Graph) -> onnx.ModelProto:
     """`proto`, with the float32 tensors between blocks declared where ONNX's inference does not know their type."""
-    known = tensor_types(proto)
-    missing = [name for name, each in graph.tensor_map().items() if name not in known and each.dtype == "float32"]
+    types = tensor_types(proto)
+    tensors = graph.tensor_map()
+    missing = [name for name, tensor in tensors.items() if name not in types and tensor.dtype == "float32"]
     proto.graph.value_info.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in missing)
     return proto
 
@@ -307,34 +308,34 @@ def _refuse_qoperator(block: Block, nodes: Mapping[str, onnx.NodeProto], scheme:
 
 
 def _overrides(
-    proto: onnx.ModelProto, asked: Mapping[str, Block], parameters: Mapping[str, TensorParameters], scheme: Scheme
+    proto: onnx.ModelProto, block_of: Mapping[str, Block], parameters: Mapping[str, TensorParameters], scheme: Scheme
 ) -> dict[str, TensorParameters]:
     """Our parameters for every activation, and for constants that are added to, multiplied with or concatenated to
     one."""
     constants = {tensor.name: tensor for tensor in proto.graph.initializer}
-    result = dict(parameters)
+    overrides = dict(parameters)
     for node in proto.graph.node:
-        if node.name in asked and node.op_type in ("Add", "Mul", "Concat"):
+        if node.name in block_of and node.op_type in ("Add", "Mul", "Concat"):
             for name in node.input:
                 if name in constants:
                     values = weights.values(constants[name])
-                    result[name] = activation_parameters(float(values.min()), float(values.max()), scheme)
-    return result
+                    overrides[name] = activation_parameters(float(values.min()), float(values.max()), scheme)
+    return overrides
 
 
 def _quantize(
-    proto: onnx.ModelProto, asked: Mapping[str, Block], scheme: Scheme, parameters: Mapping[str, TensorParameters]
+    proto: onnx.ModelProto, block_of: Mapping[str, Block], scheme: Scheme, parameters: Mapping[str, TensorParameters]
 ) -> onnx.ModelProto:
     present = _names(proto)
-    given = {name: value for name, value in parameters.items() if name in present}
+    parameters = {name: value for name, value in parameters.items() if name in present}
     # The tool only needs the names here: every scale and zero point comes from the overrides.
     nothing = np.float32(0.0)
     tensors_range = TensorsData(
-        CalibrationMethod.MinMax, {name: TensorData(lowest=nothing, highest=nothing) for name in given}
+        CalibrationMethod.MinMax, {name: TensorData(lowest=nothing, highest=nothing) for name in parameters}
     )
     overrides = {
         name: [{"scale": np.array(value.scale), "zero_point": np.array(value.zero_point)}]
-        for name, value in given.items()
+        for name, value in parameters.items()
     }
     with _tool("QOperator"):
         tool = ONNXQuantizer(
@@ -346,52 +347,52 @@ def _quantize(
             _TYPES[scheme.weight],
             _TYPES[scheme.activation],
             tensors_range,
-            list(asked),
+            list(block_of),
             [],
             list(QLinearOpsRegistry),
             {"WeightSymmetric": scheme.weight_symmetric, "TensorQuantOverrides": overrides},
         )
-        made: onnx.ModelProto = tool.quantize_model()
-    return made
+        quantized: onnx.ModelProto = tool.quantize_model()
+    return quantized
 
 
 def _check_qoperator(
-    made: onnx.ModelProto, asked: Mapping[str, Block], nodes: Mapping[str, onnx.NodeProto], before: set[str]
+    quantized: onnx.ModelProto, block_of: Mapping[str, Block], nodes: Mapping[str, onnx.NodeProto], before: set[str]
 ) -> None:
     done = set()
-    for node in made.graph.node:
+    for node in quantized.graph.node:
         # A converted operator reads an int8 tensor, or a scale, that was not there before.
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear") and node.input and node.input[0] not in before:
             done.add(node.name.removesuffix("_quant"))
-    present = {node.name for node in made.graph.node}
-    done |= {name for name in asked if nodes[name].op_type in _CLIPS and not present & {name, f"{name}_quant"}}
-    _compare(asked, done, "QOperator", "its input is float there: add the block before it, or use qdq")
+    present = {node.name for node in quantized.graph.node}
+    done |= {name for name in block_of if nodes[name].op_type in _CLIPS and not present & {name, f"{name}_quant"}}
+    _compare(block_of, done, "QOperator", "its input is float there: add the block before it, or use qdq")
 
 
-def _keep_float(made: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], own: Collection[str]) -> None:
-    nodes = list(made.graph.node)
-    initializers = {tensor.name: tensor for tensor in made.graph.initializer}
-    keep_float(nodes, initializers, shapes, own, [each.name for each in made.graph.output])
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    known = {tensor.name for tensor in made.graph.initializer}
-    made.graph.initializer.extend(tensor for name, tensor in initializers.items() if name not in known)
-    import_domains(made)
+def _keep_float(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], own: Collection[str]) -> None:
+    nodes = list(proto.graph.node)
+    initializers = {tensor.name: tensor for tensor in proto.graph.initializer}
+    keep_float(nodes, initializers, shapes, own, [output.name for output in proto.graph.output])
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    proto.graph.initializer.extend(tensor for name, tensor in initializers.items() if name not in stored)
+    import_domains(proto)
 
 
-def _scales_last(made: onnx.ModelProto) -> None:
+def _scales_last(proto: onnx.ModelProto) -> None:
     """Move the product of two scales, which the tool puts before the integer operator, to just before its reader.
 
     ONNX Runtime's OpenVINO provider leaves the integer operators to the CPU and groups the others in file order: it
     would group this product with operators behind the integer operator, and refuse the cycle.
     """
-    products = {node.output[0]: node for node in made.graph.node if node.name.endswith(_SCALES)}
+    products = {node.output[0]: node for node in proto.graph.node if node.name.endswith(_SCALES)}
     nodes = []
-    for node in made.graph.node:
+    for node in proto.graph.node:
         if node.output[0] not in products:
             nodes += [*(products[name] for name in node.input if name in products), node]
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
 
 
 def _never_dynamic(node: onnx.NodeProto, initializers: Mapping[str, onnx.TensorProto]) -> str:
@@ -411,22 +412,22 @@ def _integer(proto: onnx.ModelProto) -> set[str]:
     return {node.name.removesuffix("_quant") for node in proto.graph.node if node.op_type.endswith("Integer")}
 
 
-def _compare(asked: Mapping[str, Block], done: set[str], form: str, reason: str = "") -> None:
+def _compare(block_of: Mapping[str, Block], done: set[str], form: str, reason: str = "") -> None:
     """Raises CannotQuantize if a requested operator stayed float, or another was converted."""
-    for name, block in asked.items():
+    for name, block in block_of.items():
         if name not in done:
             why = f": {reason}" if reason else ""
             raise CannotQuantize(f"block {block.name}: ONNX Runtime did not convert operator {name} to {form}{why}")
-    extra = sorted(done - set(asked))
+    extra = sorted(done - set(block_of))
     if extra:
         raise CannotQuantize(
             f"{form}: ONNX Runtime also converted {extra[0]} ({plural(len(extra), 'operator')} not requested): use qdq"
         )
 
 
-def _check_loads(made: onnx.ModelProto, chosen: Sequence[Block], form: str) -> None:
+def _check_loads(proto: onnx.ModelProto, chosen: Sequence[Block], form: str) -> None:
     try:
-        open_session(made, SessionOptions(threads=1), label=form)
+        open_session(proto, SessionOptions(threads=1), label=form)
     except BadModel as error:
         names = ", ".join(block.name for block in chosen[:3]) + (", …" if len(chosen) > 3 else "")
         raise CannotQuantize(f"blocks {names} ({len(chosen)} in all): {error}") from None

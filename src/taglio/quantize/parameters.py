@@ -109,14 +109,14 @@ def weight_limits(scheme: Scheme) -> tuple[int, int]:
 def own_parameters(proto: onnx.ModelProto, initializers: Mapping[str, onnx.TensorProto]) -> dict[str, TensorParameters]:
     """Scale and zero point, to be kept, of every activation that the source model itself quantises to, or dequantises
     from, 8 bits."""
-    result: dict[str, TensorParameters] = {}
+    parameters_of: dict[str, TensorParameters] = {}
     for node in proto.graph.node:
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or node.input[0] in initializers:
             continue
         tensor = node.input[0] if node.op_type == "QuantizeLinear" else node.output[0]
-        if tensor not in result and (parameters := _constants(node, initializers)):
-            result[tensor] = parameters
-    return result
+        if tensor not in parameters_of and (parameters := _constants(node, initializers)):
+            parameters_of[tensor] = parameters
+    return parameters_of
 
 
 def _constants(node: onnx.NodeProto, initializers: Mapping[str, onnx.TensorProto]) -> TensorParameters | None:

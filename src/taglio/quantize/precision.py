@@ -73,7 +73,7 @@ class Precision:
 
 FLOAT32 = Precision("float32", None, "float")
 BFLOAT16 = Precision("bfloat16", None, "bfloat16")
-# By their names in a scheme.
+# Name in a scheme -> form.
 UNCALIBRATED: Mapping[Uncalibrated, Precision] = {
     "w8": Precision("int8-weights", None, "weights8"),
     "dyn": Precision("int8-dynamic", None, "dynamic"),
@@ -83,8 +83,8 @@ UNCALIBRATED: Mapping[Uncalibrated, Precision] = {
 
 
 def uncalibrated_forms(saturates: bool) -> dict[Uncalibrated, Precision]:
-    """The forms without calibration, by their names in a scheme, for processors on which sums of u8×s8 products
-    saturate, or for the others. Only int8-dynamic depends on it: the kernels of the other two do not add in 16 bits."""
+    """The forms without calibration, by their names in a scheme. `saturates` says whether sums of u8×s8 products
+    saturate on the processor. It matters only to int8-dynamic: the kernels of the other two do not add in 16 bits."""
     other = "dyn" if saturates else "dyn7"
     return {name: form for name, form in UNCALIBRATED.items() if name != other}
 
@@ -106,4 +106,4 @@ def first_fit(block: Block, forms: Iterable[Precision]) -> Precision | None:
 def precisions(scheme: Scheme) -> tuple[Precision, ...]:
     """The precisions that a plan under `scheme` chooses from."""
     static = (FLOAT32, Precision("int8", scheme, "whole"), Precision("int8-anchor", scheme, "anchor"))
-    return static + tuple(UNCALIBRATED[each] for each in scheme.uncalibrated)
+    return static + tuple(UNCALIBRATED[form] for form in scheme.uncalibrated)

@@ -63,7 +63,8 @@ class QdqBuilder:
         self._nodes = model.nodes()
         self._roots = range_roots(model.proto)
         self._ranges = {
-            name: replace(each, low_high=share_ranges(model.proto, each.low_high)) for name, each in ranges.items()
+            method: replace(by_method, low_high=share_ranges(model.proto, by_method.low_high))
+            for method, by_method in ranges.items()
         }
         self._shapes = tensor_shapes(model.proto)
         # Whether a size is known only while the model runs.
@@ -87,10 +88,10 @@ class QdqBuilder:
         `wire` maps (tensor, reading block) to the scheme in which a float tensor travels to that block; "" is the
         caller. These blocks read the tensor through a pair, as it arrives.
         """
-        known = {block.name for block in self.graph.blocks}
+        names = {block.name for block in self.graph.blocks}
         for name in assignment:
-            if name not in known:
-                raise BadOption(f'no block "{name}" among {len(known)}: `taglio inspect` lists them')
+            if name not in names:
+                raise BadOption(f'no block "{name}" among {len(names)}: `taglio inspect` lists them')
         emitter = self.emitter(wire)
         for block in self.graph.blocks:
             self.emit(emitter, block, assignment.get(block.name, FLOAT32))

@@ -133,8 +133,8 @@ def _extremes(model: Model, dataset: Dataset, progress: Progress | None) -> dict
     for index, feed in enumerate(reported(dataset.samples, "calibrating", progress)):
         sample = dataset.names[index] if index < len(dataset.names) else str(index)
         values = run_session(session, wanted, feed, f"{dataset.source}: sample {sample}")
-        found = np.array([float(value) for value in values]).reshape(2, -1)
-        lowest, highest = np.minimum(lowest, found[0]), np.maximum(highest, found[1])
+        sample_lowest, sample_highest = np.array([float(value) for value in values]).reshape(2, -1)
+        lowest, highest = np.minimum(lowest, sample_lowest), np.maximum(highest, sample_highest)
     return {name: (float(low), float(high)) for name, low, high in zip(names, lowest, highest, strict=True)}
 
 
@@ -144,8 +144,9 @@ def float_tensors(model: Model) -> list[str]:
     types = {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
     names = [value.name for value in graph.input] + [name for node in graph.node for name in node.output if name]
     untyped = [name for name in names if not types.get(name, onnx.TypeProto()).WhichOneof("value")]
-    known = {name for name in names if types.get(name, onnx.TypeProto()).tensor_type.elem_type == TensorProto.FLOAT}
+    floats = {name for name in names if types.get(name, onnx.TypeProto()).tensor_type.elem_type == TensorProto.FLOAT}
     if untyped:
         session = open_session(with_outputs(model.proto, untyped), _PLAIN, label=model.name)
-        known |= {each.name for each in session.get_outputs() if each.name in untyped and each.type == "tensor(float)"}
-    return [name for name in names if name in known]
+        outputs = session.get_outputs()
+        floats |= {output.name for output in outputs if output.name in untyped and output.type == "tensor(float)"}
+    return [name for name in names if name in floats]

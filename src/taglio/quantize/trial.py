@@ -68,24 +68,24 @@ def unusable(
 
 
 def culprits(blocks: Sequence[Block], failure: Callable[[Sequence[Block]], str]) -> dict[str, str]:
-    """The blocks to remove so that the rest passes, each with what `failure` says of it; log2(n) trials per block.
+    """The blocks to remove so that the rest passes, each with the reason that `failure` gave; log2(n) trials per block.
 
     `failure` returns the reason why some blocks fail together, or "".
     """
     rest, passed = list(blocks), 0
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     while reason := failure(rest):
         high = len(rest)
         while high - passed > 1:  # the first `passed` go together, the first `high` do not
             middle = (passed + high) // 2
-            if said := failure(rest[:middle]):
-                high, reason = middle, said
+            if half_reason := failure(rest[:middle]):
+                high, reason = middle, half_reason
             else:
                 passed = middle
-        found[rest.pop(high - 1).name] = reason
+        reasons[rest.pop(high - 1).name] = reason
         if not rest:
             break
-    return found
+    return reasons
 
 
 def _trial(
@@ -97,8 +97,8 @@ def _trial(
     *,
     compare: bool,
 ) -> Callable[[Sequence[Block]], str]:
-    """Tries blocks together in one precision: why ONNX Runtime does not load them, or answers otherwise than with
-    unfused pairs; or ""."""
+    """A function that tries blocks together in one precision. It returns why ONNX Runtime does not load them, or how
+    its answers differ from those of unfused pairs, or ""."""
 
     def run(proto: onnx.ModelProto, options: SessionOptions) -> list[Any]:
         return run_session(open_session(proto, options), model.outputs, feed, "the first sample")
@@ -116,7 +116,7 @@ def _trial(
         plain = run(built, SessionOptions(options.threads, Optimization.NONE, lean=True))
         for name, value, alone, reference in zip(model.outputs, fused, plain, floats, strict=True):
             members = reference if isinstance(reference, list) else [reference]
-            if any(np.asarray(each).dtype.kind != "f" for each in members):  # follows from others
+            if any(np.asarray(member).dtype.kind != "f" for member in members):  # follows from float outputs
                 continue
             wrong, expected = difference(reference, value), difference(reference, alone)
             if not wrong <= _TIMES * expected + _SLACK:
@@ -163,19 +163,19 @@ def _by_range(graph: Graph, builder: QdqBuilder, scheme: Scheme) -> dict[str, st
 def _up_to_softmax(graph: Graph) -> set[str]:
     """The Softmax blocks, and those that select among values which one of them reads."""
     tensors = graph.tensor_map()
-    found: set[str] = set()
+    names: set[str] = set()
     for block in reversed(graph.blocks):
         users = {user for name in block.outputs for user in tensors[name].consumers}
-        if block.kind in _SOFTMAXES or (block.kind in _SELECTS and users & found):
-            found.add(block.name)
-    return found
+        if block.kind in _SOFTMAXES or (block.kind in _SELECTS and users & names):
+            names.add(block.name)
+    return names
 
 
-def _coarse_joins(graph: Graph, builder: QdqBuilder, scheme: Scheme, known: Mapping[str, str]) -> dict[str, str]:
-    """Rule 3."""
+def _coarse_joins(graph: Graph, builder: QdqBuilder, scheme: Scheme, refused: Mapping[str, str]) -> dict[str, str]:
+    """Rule 3, for blocks that are not `refused` yet."""
     reasons = {}
     for block in graph.candidates():
-        if block.kind != "Concat" or block.name in known:
+        if block.kind != "Concat" or block.name in refused:
             continue
         joined = float(builder.parameters(block.outputs[0], scheme).scale)
         for name in block.inputs:

@@ -121,5 +121,7 @@ def emit_lstm(emitter: Emitter, node: onnx.NodeProto, weights: Sequence[Quantize
     biases_and_states = [*node.input[3:], *[""] * 5][:5]
     inputs = [node.input[0], *stored, *biases_and_states, *parameters]
     lstm = helper.make_node("DynamicQuantizeLSTM", inputs, node.output, name=node.name, domain=MICROSOFT)
-    lstm.attribute.extend(each for each in node.attribute if each.name != "layout")  # 0: no kernel has another
+    lstm.attribute.extend(
+        attribute for attribute in node.attribute if attribute.name != "layout"
+    )  # 0: no kernel has another
     emitter.nodes.append(lstm)

@@ -11,7 +11,7 @@ from taglio.ways import loads
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """What callers got who asked again as soon as they were answered: items per second, and the seconds of each run."""
+    """A closed loop's items per second, and the seconds of each run."""
 
     per_s: float
     runs: tuple[float, ...]
@@ -41,10 +41,10 @@ class Bench(Child):
         can be compared with that of another folder in it."""
         self._count += 1
         request = {"do": "closed", "folders": [str(folder) for folder in folders], "seed": self._count}
-        results = self.ask({**request, "seconds": seconds, "rounds": rounds})["results"]
+        bursts = self.ask({**request, "seconds": seconds, "rounds": rounds})["results"]
         return [
-            [Burst(per_s, tuple(runs)) for per_s, runs in zip(result["per_s"], result["runs"], strict=True)]
-            for result in results
+            [Burst(per_s, tuple(runs)) for per_s, runs in zip(of_folder["per_s"], of_folder["runs"], strict=True)]
+            for of_folder in bursts
         ]
 
     def open_loop(self, folder: Path, per_s: float, count: int) -> list[float]:

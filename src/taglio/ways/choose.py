@@ -16,9 +16,9 @@ from taglio.ways.climb import Choice, Sides, best_of, climb
 from taglio.ways.replay import KEPT, PERCENTILE, Service, highest_rate, waits
 from taglio.ways.result import TriedWay
 
-# Of the ways that are best for float, so many are tried with every other model.
+# The number of float's best ways that are tried with every other model.
 _BEST = 3
-# After so many ways that cannot be opened, and none that can, the model cannot.
+# If more ways than this cannot be opened and none can, the model cannot be opened.
 _REFUSALS = 3
 
 
@@ -52,8 +52,8 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is sought: the highest capacity, or with `max_latency_s` the highest rate within it. `threads` are the most
-    that a run may have; None: all cores."""
+    """The aim of the search: the highest capacity, or with `max_latency_s` the highest rate within it. `threads` are
+    the most that a run may have; None: all cores."""
 
     max_latency_s: float | None = None
     threads: int | None = None
@@ -91,8 +91,8 @@ class Tries:
                 self._open(choice)
         able = [choice for choice in choices if choice not in self.refused]
         folders = [self.folder(choice) for choice in able]
-        results = self.bench.closed_loop(folders, self.effort.burst_of(self.run_s), self.effort.rounds)
-        self.bursts |= dict(zip(able, results, strict=True))
+        bursts = self.bench.closed_loop(folders, self.effort.burst_of(self.run_s), self.effort.rounds)
+        self.bursts |= dict(zip(able, bursts, strict=True))
         return {choice: self.value(choice) if choice in self.bursts else 0.0 for choice in choices}
 
     def _open(self, choice: Choice) -> None:
@@ -111,7 +111,7 @@ class Tries:
         if limit_s is None:
             return self.capacity(choice)
         service = self.service(choice)
-        # Runs of so many items that they break the limit are of no use, and the rate of fewer is measured apart.
+        # A run of so many items breaks the limit. Ways that join fewer items are measured as choices of their own.
         if service.median_s(choice.way.joined) > KEPT * limit_s:
             return 0.0
         return highest_rate(service, choice.way, limit_s)
@@ -129,7 +129,7 @@ class Tries:
         return service_of({other: bursts for other, bursts in self.bursts.items() if _sized(other, choice)})
 
     def tried(self) -> list[TriedWay]:
-        """All that was measured."""
+        """The ways that were measured."""
         return [self._tried(choice) for choice in self.bursts]
 
     def _tried(self, choice: Choice) -> TriedWay:
@@ -142,10 +142,10 @@ class Tries:
         return TriedWay(choice.model, runtime, choice.way, capacity, rate, p95_s, self.memory[choice])
 
 
-def _sized(one: Choice, other: Choice) -> bool:
+def _sized(choice: Choice, larger: Choice) -> bool:
     """Whether two choices differ in nothing but how many items they join, the first in no more than the second."""
-    size = other.way.joined
-    return one.way.joined <= size and Choice(one.model, _joining(one.way, size)) == other
+    size = larger.way.joined
+    return choice.way.joined <= size and Choice(choice.model, _joining(choice.way, size)) == larger
 
 
 def _joining(way: Way, items: int) -> Way:
@@ -155,7 +155,7 @@ def _joining(way: Way, items: int) -> Way:
 def service_of(bursts: Mapping[Choice, Sequence[Burst]]) -> Service:
     """The runs of choices by how many items they join."""
     return Service({
-        choice.way.joined: [run for burst in some for run in burst.runs] for choice, some in bursts.items()
+        choice.way.joined: [run for burst in own for run in burst.runs] for choice, own in bursts.items()
     })  # fmt: skip
 
 
@@ -175,23 +175,25 @@ def choose(tries: Tries) -> list[Choice]:
         return tries.measure(choices)
 
     floats = [model for model in tries.models.values() if model.is_float]
-    others = [model for model in tries.models.values() if not model.is_float]
-    known: dict[Choice, float] = {}
+    plans = [model for model in tries.models.values() if not model.is_float]
+    value_of: dict[Choice, float] = {}
     if floats:
-        # Half of the time at most, so that the models that may be faster still get theirs.
-        end_s -= 0.5 * tries.effort.seconds if others else 0.0
-        known = climb([Choice(model.name, way) for model in floats for way in model.sides.starts()], measure, sides)
-        end_s += 0.5 * tries.effort.seconds if others else 0.0
-    starts = [Choice(model.name, way) for model in others for way in _ways_for(model, known, tries.models)]
-    if others:
-        known = climb(starts, measure, sides, known)
-    return [choice for choice in best_of(known, len(known)) if known[choice] > 0.0]
+        # At most half of the time, so that enough is left for the models that may be faster.
+        end_s -= 0.5 * tries.effort.seconds if plans else 0.0
+        value_of = climb([Choice(model.name, way) for model in floats for way in model.sides.starts()], measure, sides)
+        end_s += 0.5 * tries.effort.seconds if plans else 0.0
+    starts = [Choice(model.name, way) for model in plans for way in _ways_for(model, value_of, tries.models)]
+    if plans:
+        value_of = climb(starts, measure, sides, value_of)
+    return [choice for choice in best_of(value_of, len(value_of)) if value_of[choice] > 0.0]
 
 
-def _ways_for(model: Contender, known: Mapping[Choice, float], models: Mapping[str, Contender]) -> list[Way]:
-    """The best ways of float in the runtime of a model, or where that has none, in any."""
+def _ways_for(model: Contender, value_of: Mapping[Choice, float], models: Mapping[str, Contender]) -> list[Way]:
+    """The best ways of float in the model's runtime, or in any runtime if float has none there."""
     package = model.runtime.split("-")[0]
-    same = {choice: value for choice, value in known.items() if models[choice.model].runtime.split("-")[0] == package}
-    ranked = best_of(same or known, len(known))
+    same = {
+        choice: value for choice, value in value_of.items() if models[choice.model].runtime.split("-")[0] == package
+    }
+    ranked = best_of(same or value_of, len(value_of))
     ways = [choice.way for choice in ranked if choice.way.joined == 1 or model.sides.joined]
     return ways[:_BEST] or model.sides.starts()

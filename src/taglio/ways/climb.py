@@ -1,15 +1,15 @@
-"""Find the fastest way of running a model: measure a few, then what lies beside the best, until nothing gains. Knows
-no runtime: what is measured, and how, the caller says."""
+"""Find the fastest way of running a model: measure a few, then the neighbours of the best, until none gains. Knows no
+runtime: the caller says how a way is measured."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taglio.runtimes.way import Way
 
-# A way that gains less than this share is no better. At most so many rounds of measuring; in a round, so many of the
-# best are looked at from all sides.
+# A way that gains less than this share is no better; the most rounds of measuring; the number of best ways whose
+# neighbours are measured in a round.
 GAIN, ROUNDS, WIDTH = 0.02, 6, 2
-# Threads of all runs together, as a multiple of the cores; items joined, at most.
+# The most threads of all runs together, as a multiple of the cores; the most items joined.
 _OVER, _MOST_JOINED = 2, 64
 
 
@@ -40,12 +40,12 @@ class Sides:
         return [*dict.fromkeys(ways)]
 
     def beside(self, way: Way) -> list[Way]:
-        """The ways that differ from one in a single respect."""
+        """The ways that differ from `way` in a single respect."""
         at_once = {way.at_once - 1, way.at_once + 1, way.at_once // 2, way.at_once * 2}
         ways = [replace(way, at_once=runs) for runs in sorted(at_once) if runs >= 1]
         for threads in (way.threads // 2, way.threads * 2):
             if threads >= 1:
-                # The same cores, divided otherwise; and the same runs with other threads.
+                # The same cores among fewer or more runs; and as many runs with fewer or more threads.
                 ways.append(replace(way, threads=threads, at_once=max(1, way.used_threads // threads)))
                 ways.append(replace(way, threads=threads))
         if self.joined:
@@ -69,38 +69,38 @@ def climb(
     starts: Iterable[Choice],
     measure: Measure,
     sides: Mapping[str, Sides],
-    known: Mapping[Choice, float] | None = None,
+    value_of: Mapping[Choice, float] | None = None,
     rounds: int = ROUNDS,
 ) -> dict[Choice, float]:
-    """The value of every choice that was measured or is `known`, on one scale; larger is better, and 0 is out.
+    """The value of every choice that was measured or is in `value_of`, on one scale; larger is better, 0 is out.
 
     `measure` returns values of some choices that were measured side by side; none, if there is no time left. The best
     so far takes part in every round: the machine's speed drifts between rounds, and its value brings the others to one
     scale.
     """
-    known = dict(known or {})
-    wanted = [choice for choice in dict.fromkeys(starts) if choice not in known]
+    value_of = dict(value_of or {})
+    wanted = [choice for choice in dict.fromkeys(starts) if choice not in value_of]
     for _ in range(rounds):
         if not wanted:
             break
-        before = best_of(known, 1)
+        before = best_of(value_of, 1)
         values = measure([*before, *wanted])
         if not values:
             break
-        scale = known[before[0]] / values[before[0]] if before and values[before[0]] > 0.0 else 1.0
-        known |= {choice: scale * values[choice] for choice in wanted}
-        if before and known[best_of(known, 1)[0]] < (1.0 + GAIN) * known[before[0]]:
+        scale = value_of[before[0]] / values[before[0]] if before and values[before[0]] > 0.0 else 1.0
+        value_of |= {choice: scale * values[choice] for choice in wanted}
+        if before and value_of[best_of(value_of, 1)[0]] < (1.0 + GAIN) * value_of[before[0]]:
             break
         beside = [
             Choice(choice.model, way)
-            for choice in best_of(known, WIDTH)
-            if known[choice] > 0.0
+            for choice in best_of(value_of, WIDTH)
+            if value_of[choice] > 0.0
             for way in sides[choice.model].beside(choice.way)
         ]
-        wanted = [choice for choice in dict.fromkeys(beside) if choice not in known]
-    return known
+        wanted = [choice for choice in dict.fromkeys(beside) if choice not in value_of]
+    return value_of
 
 
-def best_of(known: Mapping[Choice, float], most: int) -> list[Choice]:
+def best_of(value_of: Mapping[Choice, float], most: int) -> list[Choice]:
     """The choices with the largest values, best first."""
-    return sorted(known, key=lambda choice: (-known[choice], choice))[:most]
+    return sorted(value_of, key=lambda choice: (-value_of[choice], choice))[:most]

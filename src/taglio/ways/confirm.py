@@ -18,12 +18,12 @@ from taglio.ways.loaded import loaded
 from taglio.ways.replay import KEPT, PERCENTILE, Service, highest_rate
 from taglio.ways.result import Figure, Load
 
-# Shares of the capacity at which latencies are reported: above, those of few requests say little.
+# Shares of the capacity at which latencies are reported. At higher shares, a few requests say little about latency.
 LOADS = (0.5, 0.7, 0.8)
-# A rate that a real load does not confirm is lowered by this factor. It must hold in so many loads, one after another,
-# in which somewhat more requests come: near the capacity, a machine that pauses for a moment makes the queue grow.
+# A rate that a real load does not confirm is lowered by `_LOWER`. A rate is confirmed by `_HOLDS` loads in a row, at
+# `_MORE` times the rate: near the capacity, the queue grows when the machine pauses for a moment.
 _LOWER, _HOLDS, _MORE = 0.93, 3, 1.05
-# Requests that tell the latency of 19 of 20; but a queue that grows is seen after seconds only.
+# Requests that give the latency of 19 of 20, and the shortest load: a queue that grows shows only after seconds.
 _REQUESTS, _LOAD_S = 1000, 3.0
 
 
@@ -36,13 +36,13 @@ class Sized:
 
     @property
     def folder(self) -> Path:
-        """That of the way itself."""
+        """The folder for as many items as the way joins."""
         return self.folders[self.way.joined]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
-    """What each model did in one opening of all, by how many items it joined: bursts in the order of the rounds."""
+    """The bursts of each model in one opening of all, by the number of items joined, in the order of the rounds."""
 
     bursts: tuple[dict[int, list[Burst]], ...]
 
@@ -50,9 +50,9 @@ class Opening:
         """Items per second of a model."""
         return median(burst.per_s for burst in self.bursts[model][way.joined])
 
-    def ratio(self, one: tuple[int, Way], other: tuple[int, Way]) -> float:
-        """How many times the capacity of the second model the first one has, by rounds that ran side by side."""
-        first, second = (self.bursts[model][way.joined] for model, way in (one, other))
+    def ratio(self, numerator: tuple[int, Way], denominator: tuple[int, Way]) -> float:
+        """The capacity of the first model divided by that of the second, by rounds that ran side by side."""
+        first, second = (self.bursts[model][way.joined] for model, way in (numerator, denominator))
         return exp(median(log(a.per_s / b.per_s) for a, b in zip(first, second, strict=True)))
 
     def service(self, model: int) -> Service:
@@ -67,10 +67,10 @@ def opening(bench: Bench, models: Sequence[Sized], seconds: float, rounds: int) 
     bench.close()
     folders = [(index, items, folder) for index, model in enumerate(models) for items, folder in model.folders.items()]
     bench.open([folder for _, _, folder in folders])
-    results = bench.closed_loop([folder for _, _, folder in folders], seconds, rounds)
+    by_folder = bench.closed_loop([folder for _, _, folder in folders], seconds, rounds)
     bursts: tuple[dict[int, list[Burst]], ...] = tuple({} for _ in models)
-    for (index, items, _), measured in zip(folders, results, strict=True):
-        bursts[index][items] = measured
+    for (index, items, _), of_folder in zip(folders, by_folder, strict=True):
+        bursts[index][items] = of_folder
     return Opening(bursts)
 
 
@@ -102,30 +102,31 @@ def rate_of(openings: Sequence[Opening], model: int, way: Way, limit_s: float) -
 def kept_rate(bench: Bench, folder: Path, replayed: Figure, limit_s: float, seconds: float) -> Kept:
     """The replayed rate as a real load confirms it, within so many seconds: requests that come at random at that rate,
     or at a lower one, until 19 of 20 are answered within 0.9 of the limit."""
-    rate, until, held = replayed, time.perf_counter() + seconds, list[float]()
+    rate, until, latencies_s = replayed, time.perf_counter() + seconds, list[float]()
     while True:
         per_s = _MORE * rate.value
         count = max(_REQUESTS, int(_LOAD_S * per_s))
         if count / per_s > until - time.perf_counter():
-            if held:  # less often, which is all that a slow model has time for
-                return Kept(rate, max(held))
+            if latencies_s:  # a slow model has no time for `_HOLDS` loads
+                return Kept(rate, max(latencies_s))
             return Kept(rate, None, f"the rate under a real load: {count:,} requests take {count / per_s:.0f} s")
         p95_s = float(np.percentile(bench.open_loop(folder, per_s, count), PERCENTILE))
-        held.append(p95_s)
+        latencies_s.append(p95_s)
         if p95_s > KEPT * limit_s:
-            held.clear()
+            latencies_s.clear()
             rate = Figure(_LOWER * rate.value, _LOWER * rate.low, _LOWER * rate.high)
-        elif len(held) == _HOLDS:
-            return Kept(rate, max(held))
+        elif len(latencies_s) == _HOLDS:
+            return Kept(rate, max(latencies_s))
 
 
 def under_loads(bench: Bench, folder: Path, capacity_per_s: float, seconds: float) -> tuple[tuple[Load, ...], str]:
-    """Latencies at shares of a capacity that was measured just before, and what did not fit into the time."""
-    until, found = time.perf_counter() + seconds, list[Load]()
+    """Latencies at shares of a capacity that was measured just before, and a line on those for which no time was left,
+    or ""."""
+    until, loads = time.perf_counter() + seconds, list[Load]()
     for index, share in enumerate(LOADS):
         left_s = (until - time.perf_counter()) / (len(LOADS) - index)
         per_s = share * capacity_per_s
         if per_s * left_s < 100:
-            return tuple(found), f"latency under load: {per_s:.3g} requests/s are too few in {left_s:.0f} s"
-        found.append(loaded(bench, folder, per_s, share, left_s))
-    return tuple(found), ""
+            return tuple(loads), f"latency under load: {per_s:.3g} requests/s are too few in {left_s:.0f} s"
+        loads.append(loaded(bench, folder, per_s, share, left_s))
+    return tuple(loads), ""

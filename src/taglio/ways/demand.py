@@ -11,8 +11,8 @@ class Demand:
     per_s: float | None = None
 
     def __post_init__(self) -> None:
-        given = [value for value in (self.share, self.per_s) if value is not None]
-        if len(given) != 1 or given[0] <= 0.0:
+        numbers = [value for value in (self.share, self.per_s) if value is not None]
+        if len(numbers) != 1 or numbers[0] <= 0.0:
             raise ValueError(f"a demand is a share or a rate above 0, but is {self}")
 
     def at(self, capacity_per_s: float) -> tuple[float, float]:

@@ -9,14 +9,15 @@ from taglio.errors import MeasurementFailed
 from taglio.ways.bench import Bench
 from taglio.ways.result import Load
 
-# Requests from which a percentile is given: fifty of them are slower than it. More than the most tell nothing new.
+# The least requests for which a percentile is given: fifty of them are slower than it. More than `P99_REQUESTS` are not
+# sent.
 P95_REQUESTS, P99_REQUESTS = 1000, 5000
 
 
 def loaded(bench: Bench, folder: Path, per_s: float, share: float, seconds: float) -> Load:
     """The latency under requests that come at random, `per_s` in the mean, which is a `share` of the capacity. `bench`
-    holds `folder` open. Requests are as many as are answered within `seconds`, at most P99_REQUESTS and at least one.
-    From a share of 1 on the queue grows as long as requests come, so that latencies are those of so many requests only.
+    holds `folder` open. It sends as many requests as are answered within `seconds`, from one to P99_REQUESTS. At a
+    share of 1 or more the queue grows as long as requests come, so latencies depend on the number of requests.
 
     Raises MeasurementFailed if the model fails on a request.
     """
@@ -25,8 +26,8 @@ def loaded(bench: Bench, folder: Path, per_s: float, share: float, seconds: floa
 
 
 def load_of(latencies_s: Sequence[float], per_s: float, share: float) -> Load:
-    """The percentiles of latencies, without those of too few requests. Raises MeasurementFailed for infinite ones, of
-    requests on which the model failed."""
+    """The percentiles of latencies; None for those that need more requests. Raises MeasurementFailed for an infinite
+    latency, which is that of a request on which the model failed."""
     values, count = np.asarray(latencies_s), len(latencies_s)
     failed = count - int(np.isfinite(values).sum())
     if failed:

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# A burst has at least so many runs of each caller, and so many more before it that are not counted.
+# The least runs of each caller in a burst, and the runs before it that are not counted.
 _LEAST_RUNS, _UNCOUNTED = 2, 1
 
 
@@ -59,15 +59,15 @@ class Loads:
     def closed(self, request: dict[str, Any]) -> dict[str, Any]:
         """Callers that ask again as soon as they are answered."""
         draw, folders = random.Random(request["seed"]), list(request["folders"])
-        results: dict[str, dict[str, list[Any]]] = {folder: {"per_s": [], "runs": []} for folder in folders}
+        bursts: dict[str, dict[str, list[Any]]] = {folder: {"per_s": [], "runs": []} for folder in folders}
         for _ in range(request["rounds"]):
             draw.shuffle(folders)
             for folder in folders:
                 per_s, runs = self._burst(self._open[folder].model, request["seconds"])
-                results[folder]["per_s"].append(per_s)
-                results[folder]["runs"].append(runs)
+                bursts[folder]["per_s"].append(per_s)
+                bursts[folder]["runs"].append(runs)
             gc.collect()
-        return {"results": [results[folder] for folder in request["folders"]]}
+        return {"results": [bursts[folder] for folder in request["folders"]]}
 
     def open_loop(self, request: dict[str, Any]) -> dict[str, Any]:
         """Requests that arrive at random, whether or not those before them were answered."""
@@ -87,7 +87,7 @@ class Loads:
             wait_s = arrival_s - time.perf_counter()
             if wait_s > 0.0:
                 time.sleep(wait_s)
-            # Counted from when it should have come: a generator that is late delays nothing but itself.
+            # Latency counts from the planned arrival, so that a late generator does not hide waiting.
             callers.submit(self._feeds[index % len(self._feeds)]).add_done_callback(answered(index, arrival_s))
         for _ in range(request["count"]):
             left.acquire()
@@ -101,7 +101,8 @@ class Loads:
             for sample in listed
         ]
         shapes = [str({name: value.shape for name, value in feed.items()}) for feed in feeds]
-        return [feed for _, feed in sorted(enumerate(feeds), key=lambda each: -shapes.count(shapes[each[0]]))]
+        by_frequency = sorted(range(len(feeds)), key=lambda index: -shapes.count(shapes[index]))
+        return [feeds[index] for index in by_frequency]
 
     def _batch(self, index: int, joined: int) -> list[dict[str, Any]]:
         """`joined` inputs of one shape, from the one at `index` on."""
@@ -120,26 +121,26 @@ class Loads:
         rates, done = [0.0] * count, threading.Barrier(count)
         over = [False] * count
 
-        def call(which: int) -> None:
-            index = which
+        def call(caller: int) -> None:
+            index = caller
             for _ in range(_UNCOUNTED):
                 model.run_joined(self._batch(index, joined))
                 index += count
             ready.wait()
             begin = last = time.perf_counter()
-            while last - begin < seconds or len(counted[which]) < _LEAST_RUNS:
+            while last - begin < seconds or len(counted[caller]) < _LEAST_RUNS:
                 model.run_joined(self._batch(index, joined))
                 index += count
                 now = time.perf_counter()
-                counted[which].append(now - last)
+                counted[caller].append(now - last)
                 last = now
-            rates[which] = len(counted[which]) * joined / (last - begin)
-            over[which] = True
-            while not all(over):  # who is ready early keeps the processor as busy as before
+            rates[caller] = len(counted[caller]) * joined / (last - begin)
+            over[caller] = True
+            while not all(over):  # a caller that ends early keeps the processor as busy as before
                 model.run_joined(self._batch(index, joined))
             done.wait()
 
-        _at_once([partial(call, which) for which in range(count)])
+        _at_once([partial(call, caller) for caller in range(count)])
         return sum(rates), [run for runs in counted for run in runs]
 
 

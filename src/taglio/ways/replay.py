@@ -8,50 +8,50 @@ import numpy as np
 
 from taglio.runtimes.way import Way
 
-# Of a limit on latency, the share that the slowest of twenty requests may take; and that percentile.
+# Of 20 requests, 19 must be answered within this share of the limit on latency; that percentile.
 KEPT, PERCENTILE = 0.9, 95.0
-# Requests of a replay: the percentile is then known to about 3 %. The rate is found within _NEAR.
+# Requests of a replay, which give the percentile to about 3 %. The rate is searched to within `_NEAR`.
 _REQUESTS, _NEAR = 4000, 0.005
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Service:
-    """The seconds of runs by the number of items joined in them, measured while as many runs as the way names went on
-    at once."""
+    """The seconds of runs by the number of items joined in them, measured with as many runs at once as the way has."""
 
     runs: Mapping[int, Sequence[float]]
 
     def median_s(self, items: int) -> float:
-        """What a run of so many items takes; between the sizes that were measured, on a line."""
+        """The median seconds of a run of `items`, interpolated linearly between the sizes that were measured."""
         sizes = sorted(self.runs)
         return float(np.interp(items, sizes, [np.median(self.runs[size]) for size in sizes]))
 
 
 def waits(service: Service, way: Way, per_s: float, seed: int = 0, requests: int = _REQUESTS) -> np.ndarray:
-    """Seconds from arrival to answer, one for each of `requests` that arrive at random, `per_s` in the mean. Whoever is
-    free takes the first that waits, and up to `way.joined` in all that have come by then."""
+    """Seconds from arrival to answer, one for each of `requests` that arrive at random, `per_s` in the mean. A free run
+    takes the requests that have arrived, at most `way.joined` of them, or waits for the next one."""
     draw = np.random.default_rng(seed)
-    came = (np.cumsum(draw.exponential(1.0, requests)) / per_s).tolist()  # lists: NumPy takes ten times as long for one
+    # Lists, since NumPy takes ten times as long to read one element.
+    arrivals_s = (np.cumsum(draw.exponential(1.0, requests)) / per_s).tolist()
     sizes = sorted(service.runs)
-    luck, medians = draw.random(requests).tolist(), [service.median_s(items) for items in range(way.joined + 1)]
+    draws, medians = draw.random(requests).tolist(), [service.median_s(items) for items in range(way.joined + 1)]
     scaled = {size: (np.asarray(service.runs[size]) / np.median(service.runs[size])).tolist() for size in sizes}
     spread = [scaled[next((size for size in sizes if size >= items), sizes[-1])] for items in range(way.joined + 1)]
-    free, took, first = [0.0] * way.at_once, list[float](), 0
+    free, latencies_s, first = [0.0] * way.at_once, list[float](), 0
     while first < requests:
-        start, after = max(heapq.heappop(free), came[first]), first + 1
-        while after < requests and after - first < way.joined and came[after] <= start:
+        start, after = max(heapq.heappop(free), arrivals_s[first]), first + 1
+        while after < requests and after - first < way.joined and arrivals_s[after] <= start:
             after += 1
         items = after - first
-        end = start + medians[items] * spread[items][int(luck[first] * len(spread[items]))]
-        took += [end - at for at in came[first:after]]
+        end = start + medians[items] * spread[items][int(draws[first] * len(spread[items]))]
+        latencies_s += [end - arrival_s for arrival_s in arrivals_s[first:after]]
         heapq.heappush(free, end)
         first = after
-    return np.asarray(took)
+    return np.asarray(latencies_s)
 
 
 def highest_rate(service: Service, way: Way, limit_s: float, seed: int = 0) -> float:
     """The highest rate of requests that arrive at random at which 19 of 20 are answered within 0.9 of `limit_s`; 0 if
-    even a single one is not."""
+    no rate keeps the limit."""
     most_s = KEPT * limit_s
 
     def keeps(per_s: float) -> bool:

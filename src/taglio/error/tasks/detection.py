@@ -22,7 +22,7 @@ from taglio.error.tasks.outputs import Outputs, Setting, prototypes, shapes
 from taglio.errors import BadData
 
 CLASS_NAMES = "names"  # Ultralytics' metadata key
-# Between priors that are unknown, in their size.
+# The distance between unknown priors, in units of their size.
 _APART = 1e6
 # Score threshold for average precision, boxes kept per image, and the IoU of non-maximum suppression.
 _LOW_SCORE, _MOST_BOXES, _NMS_IOU = 0.001, 300, 0.65
@@ -72,9 +72,9 @@ def box_label(label: np.ndarray) -> Boxes:
     return Boxes(rows[:, :4].astype(np.float64), np.ones(len(rows)), rows[:, 4].astype(np.int64))
 
 
-def matched(found: Boxes, truth: Boxes, setting: Setting) -> tuple[Boxes, np.ndarray, Boxes]:
-    """The boxes found, which of them match a true box (bool), and the true boxes."""
-    return found, _matches(found, truth, setting.parameters["iou"]), truth
+def matched(boxes: Boxes, truth: Boxes, setting: Setting) -> tuple[Boxes, np.ndarray, Boxes]:
+    """The changed model's boxes, which of them match a true box (bool), and the true boxes."""
+    return boxes, _matches(boxes, truth, setting.parameters["iou"]), truth
 
 
 def box_agreement(evidence: Sequence[tuple[Boxes, np.ndarray, Boxes]], weights: np.ndarray, setting: Setting) -> float:
@@ -91,16 +91,16 @@ def _average_precision(evidence: Sequence[tuple[Boxes, np.ndarray, Boxes]], weig
     """Mean over classes of the area under the precision-recall curve (all points, as COCO's at one IoU)."""
     wanted: dict[int, float] = {}
     for (_, _, truth), weight in zip(evidence, weights, strict=True):
-        for each in truth.classes:
-            wanted[int(each)] = wanted.get(int(each), 0.0) + weight
-    scores = np.concatenate([found.scores for found, _, _ in evidence])
-    classes = np.concatenate([found.classes for found, _, _ in evidence])
-    hits = np.concatenate([each for _, each, _ in evidence])
-    counts = np.repeat(weights, [len(each) for _, each, _ in evidence])
+        for kind in truth.classes.tolist():
+            wanted[kind] = wanted.get(kind, 0.0) + weight
+    scores = np.concatenate([boxes.scores for boxes, _, _ in evidence])
+    classes = np.concatenate([boxes.classes for boxes, _, _ in evidence])
+    hits = np.concatenate([of_image for _, of_image, _ in evidence])
+    counts = np.repeat(weights, [len(of_image) for _, of_image, _ in evidence])
     order = np.argsort(-scores, kind="stable")
     classes, hits, counts = classes[order], hits[order], counts[order]
     areas = [
-        _area(hits[classes == each], counts[classes == each], count) for each, count in wanted.items() if count > 0.0
+        _area(hits[classes == kind], counts[classes == kind], count) for kind, count in wanted.items() if count > 0.0
     ]
     if not areas:
         raise BadData("metric detection: the labels hold no box")
@@ -121,13 +121,13 @@ def decode(outputs: Outputs, image: tuple[int, int] | None, score: float, count:
 def _candidates(outputs: Outputs, image: tuple[int, int] | None) -> tuple[np.ndarray, np.ndarray]:
     """Corners [n, 4] and scores [n, classes] of all boxes that the head proposes."""
     arrays = {name: np.asarray(v, np.float64) for name, v in outputs.items() if np.asarray(v).dtype.kind == "f"}
-    if found := _by_stride(arrays, image):
-        return found
-    if image is not None and (heads := heads_by_stride({name: each.shape for name, each in arrays.items()}, image)):
+    if candidates := _by_stride(arrays, image):
+        return candidates
+    if image is not None and (heads := heads_by_stride({name: array.shape for name, array in arrays.items()}, image)):
         corners = [_from_distances(_rows(arrays[boxes]), stride, image) for stride, _, boxes in heads]
         return np.concatenate(corners), np.concatenate([_rows(arrays[scores]) for _, scores, _ in heads])
-    if found := _listed(outputs):
-        return found
+    if candidates := _listed(outputs):
+        return candidates
     flat = {name: array[0] for name, array in arrays.items() if array.ndim == 3 and array.shape[0] == 1}
     pairs = [
         (boxes, scores)
@@ -160,7 +160,9 @@ def _by_stride(arrays: Mapping[str, np.ndarray], image: tuple[int, int] | None) 
         return None
     corners, scores = [], []
     for stride in _STRIDES:
-        own = {name.rsplit("_", 1)[0]: a for name, a in arrays.items() if name.rsplit("_", 1)[-1] == str(stride)}
+        own = {
+            name.rsplit("_", 1)[0]: array for name, array in arrays.items() if name.rsplit("_", 1)[-1] == str(stride)
+        }
         if not {"cls", "bbox"} <= set(own):
             return None
         rows = own["bbox"].reshape(-1, 4)
@@ -182,16 +184,18 @@ def _rows(value: np.ndarray) -> np.ndarray:
 def heads_by_stride(shapes: Mapping[str, tuple[int, ...]], image: tuple[int, int]) -> list[tuple[int, str, str]]:
     """The strides that have a float output with scores and one with boxes, each with as many rows as it has cells, and
     the names of both; none if there are fewer than two strides. Exporters write boxes behind scores."""
-    found: list[tuple[int, str, str]] = []
+    heads: list[tuple[int, str, str]] = []
     rows = {name: shape[-2] for name, shape in shapes.items() if len(shape) in (2, 3) and shape[:-2] in ((), (1,))}
     for stride in _ANY_STRIDES:
         cells = _cells(image, stride)
-        own = [name for name, count in rows.items() if count in [each * cells for each in range(1, _PER_CELL + 1)]]
+        own = [
+            name for name, count in rows.items() if count in [per_cell * cells for per_cell in range(1, _PER_CELL + 1)]
+        ]
         boxes = [name for name in own if shapes[name][-1] in _BOX_COLUMNS]
         if boxes and len(own) > 1:
-            found.append((stride, next(name for name in own if name != boxes[-1]), boxes[-1]))
+            heads.append((stride, next(name for name in own if name != boxes[-1]), boxes[-1]))
             rows = {name: count for name, count in rows.items() if name not in own}
-    return found if len(found) > 1 else []
+    return heads if len(heads) > 1 else []
 
 
 def on_grid(count: int, image: tuple[int, int] | None) -> bool:
@@ -206,11 +210,11 @@ def _cells(image: tuple[int, int], stride: int) -> int:
 def _levels(count: float, image: tuple[int, int]) -> tuple[int, ...]:
     """The usual strides that together have `count` cells, if any have."""
     usual = (_STRIDES, (*_STRIDES, 64))
-    return next((strides for strides in usual if sum(_cells(image, each) for each in strides) == count), ())
+    return next((strides for strides in usual if sum(_cells(image, stride) for stride in strides) == count), ())
 
 
 def _bins(array: np.ndarray, image: tuple[int, int] | None) -> int:
-    """How many cells the distributions at the end of each row reach, if scores of classes stand before them; else 0.
+    """The number of cells that the distributions at the end of a row span, if class scores precede them; else 0.
     YOLO's rows of this size begin with a box."""
     if image is not None and _levels(len(array), image):
         for columns in _BOX_COLUMNS[1:]:
@@ -227,7 +231,7 @@ def _from_distributions(rows: np.ndarray, bins: int, image: tuple[int, int] | No
     strides = _levels(len(rows), image)
     ends = np.cumsum([_cells(image, stride) for stride in strides])[:-1]
     sides = np.split(rows[:, -4 * bins :], ends)
-    corners = [_from_distances(each, stride, image) for each, stride in zip(sides, strides, strict=True)]
+    corners = [_from_distances(of_stride, stride, image) for of_stride, stride in zip(sides, strides, strict=True)]
     return np.concatenate(corners), rows[:, : -4 * bins]
 
 
@@ -237,17 +241,17 @@ def _listed(outputs: Outputs) -> tuple[np.ndarray, np.ndarray] | None:
     for boxes in arrays.values():
         if boxes.ndim != 3 or boxes.shape[0] != 1 or boxes.shape[2] not in (4, 5):
             continue
-        own = {name: each[0] for name, each in arrays.items() if each.shape == boxes.shape[:2]}
-        classes = next((each for name, each in own.items() if names_classes(name)), None)
+        own = {name: array[0] for name, array in arrays.items() if array.shape == boxes.shape[:2]}
+        classes = next((array for name, array in own.items() if names_classes(name)), None)
         last = boxes[0, :, 4] if boxes.shape[2] == 5 else None
-        scores = next((each for name, each in own.items() if "score" in name.lower()), last)
+        scores = next((array for name, array in own.items() if "score" in name.lower()), last)
         if classes is not None and scores is not None:
             return boxes[0, :, :4].astype(np.float64), _one_hot(scores, classes)
     return None
 
 
 def names_classes(output: str) -> bool:
-    """Whether an output is called as one class for each of several boxes is."""
+    """Whether the name of an output says that it holds a class for each box."""
     return any(word in output.lower() for word in ("class", "label"))
 
 
@@ -272,9 +276,9 @@ def _corners(rows: np.ndarray) -> np.ndarray:
 def _one_hot(scores: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Scores [n, classes] of boxes that have one class each."""
     kinds = np.clip(np.rint(classes), 0, _MOST_CLASSES).astype(np.int64)
-    result = np.zeros((len(scores), int(kinds.max(initial=0)) + 1))
-    result[np.arange(len(scores)), kinds] = scores
-    return result
+    one_hot = np.zeros((len(scores), int(kinds.max(initial=0)) + 1))
+    one_hot[np.arange(len(scores)), kinds] = scores
+    return one_hot
 
 
 def _from_cells(rows: np.ndarray, image: tuple[int, int] | None) -> np.ndarray:
@@ -325,15 +329,15 @@ def _suppressed(boxes: Boxes) -> Boxes:
     return Boxes(boxes.corners[kept], boxes.scores[kept], boxes.classes[kept])
 
 
-def _matches(found: Boxes, truth: Boxes, iou: float) -> np.ndarray:
-    """Whether each found box matches a true box, bool [found]: best score first, each takes the unmatched true box of
+def _matches(boxes: Boxes, truth: Boxes, iou: float) -> np.ndarray:
+    """Whether each of `boxes` matches a true box, bool [boxes]: best score first, each takes the unmatched true box of
     its class with the largest overlap."""
-    hits = np.zeros(len(found.scores), bool)
+    hits = np.zeros(len(boxes.scores), bool)
     if not len(truth.scores):
         return hits
-    overlap = _iou(found.corners, truth.corners)
-    overlap[found.classes[:, None] != truth.classes[None, :]] = -1.0
-    for index in np.argsort(-found.scores, kind="stable"):
+    overlap = _iou(boxes.corners, truth.corners)
+    overlap[boxes.classes[:, None] != truth.classes[None, :]] = -1.0
+    for index in np.argsort(-boxes.scores, kind="stable"):
         best = int(overlap[index].argmax())
         if overlap[index, best] >= iou:
             hits[index] = True
@@ -341,14 +345,14 @@ def _matches(found: Boxes, truth: Boxes, iou: float) -> np.ndarray:
     return hits
 
 
-def _iou(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _iou(boxes: np.ndarray, rivals: np.ndarray) -> np.ndarray:
     """Intersection over union [n, m] of corners [n, 4] and [m, 4]."""
-    low = np.maximum(one[:, None, :2], other[None, :, :2])
-    high = np.minimum(one[:, None, 2:], other[None, :, 2:])
+    low = np.maximum(boxes[:, None, :2], rivals[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], rivals[None, :, 2:])
     inside = np.clip(high - low, 0.0, None).prod(axis=2)
-    area_one = np.clip(one[:, 2:] - one[:, :2], 0.0, None).prod(axis=1)
-    area_other = np.clip(other[:, 2:] - other[:, :2], 0.0, None).prod(axis=1)
-    return np.asarray(inside / np.maximum(area_one[:, None] + area_other[None, :] - inside, 1e-30))
+    area = np.clip(boxes[:, 2:] - boxes[:, :2], 0.0, None).prod(axis=1)
+    rival_area = np.clip(rivals[:, 2:] - rivals[:, :2], 0.0, None).prod(axis=1)
+    return np.asarray(inside / np.maximum(area[:, None] + rival_area[None, :] - inside, 1e-30))
 
 
 def _area(hits: np.ndarray, counts: np.ndarray, wanted: float) -> float:

@@ -42,16 +42,16 @@ def one_by_one(outputs: Outputs, count: int) -> Sequence[Outputs]:
     [steps, batch, classes]; outputs without it are the same for each. Raises BadData if none has it."""
     if count == 1:
         return [outputs]
-    found: list[dict[str, np.ndarray]] = [{} for _ in range(count)]
+    inputs: list[dict[str, np.ndarray]] = [{} for _ in range(count)]
     divided = False
     for name, array in ((name, np.asarray(value)) for name, value in outputs.items()):
         axis = array.shape.index(count) if count in array.shape[: 2 if array.ndim == 3 else 1] else None
         divided |= axis is not None
-        for index, each in enumerate(found):
-            each[name] = array if axis is None else array.take([index], axis)
+        for index, own in enumerate(inputs):
+            own[name] = array if axis is None else array.take([index], axis)
     if not divided:
         raise BadData(f"no output of {shapes(outputs)} has a batch of {count}, as the inputs do: give one input each")
-    return found
+    return inputs
 
 
 def height_and_width(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -64,29 +64,29 @@ def prototypes(outputs: Outputs, image: tuple[int, int] | None) -> int:
     """The number of mask prototypes, as YOLO writes them for instances: channels of a map smaller than the image beside
     rows of a box, a class and a coefficient for each; 0 if there are none."""
     arrays = [np.asarray(value) for value in outputs.values()]
-    longest = max((min(each.shape[1:]) for each in arrays if each.ndim == 3), default=0)
-    for each in arrays:
-        if each.ndim == 4 and each.shape[2:] != image and each.shape[1] + 5 <= longest:
-            return int(each.shape[1])
+    longest = max((min(array.shape[1:]) for array in arrays if array.ndim == 3), default=0)
+    for array in arrays:
+        if array.ndim == 4 and array.shape[2:] != image and array.shape[1] + 5 <= longest:
+            return int(array.shape[1])
     return 0
 
 
-def scores_of(outputs: Outputs, what: str) -> np.ndarray:
+def scores_of(outputs: Outputs, metric: str) -> np.ndarray:
     """The first float output that can hold classes: at least two dimensions, with two values in one besides the batch.
     Raises BadData if there is none."""
     for value in outputs.values():
         array = np.asarray(value)
         if array.dtype.kind == "f" and array.ndim >= 2 and max(array.shape[1:]) > 1:
             return array
-    raise BadData(f"metric {what}: no output of {shapes(outputs)} holds scores of classes")
+    raise BadData(f"metric {metric}: no output of {shapes(outputs)} holds scores of classes")
 
 
-def vector_of(outputs: Outputs, what: str) -> np.ndarray:
+def vector_of(outputs: Outputs, metric: str) -> np.ndarray:
     """The float output with the fewest dimensions, flat; the last one if there are several, since exporters put a
     pooled embedding behind token states. Raises BadData if there is none."""
     floats = [np.asarray(value) for value in outputs.values() if np.asarray(value).dtype.kind == "f"]
     if not floats:
-        raise BadData(f"metric {what}: no output of {shapes(outputs)} is float")
+        raise BadData(f"metric {metric}: no output of {shapes(outputs)} is float")
     fewest = min(array.ndim for array in floats)
     return np.asarray([array for array in floats if array.ndim == fewest][-1], np.float64).ravel()
 

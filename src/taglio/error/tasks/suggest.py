@@ -52,23 +52,23 @@ def suggest_for(model: Model, graph: Graph, states: Collection[str] = ()) -> Sug
     """The suggestion for a model; `graph` has the shapes observed when it ran. Inputs and outputs named in
     `states` are left aside. None if nothing indicates a task."""
     declared = {value.name: spec_of(value).sizes(0) for value in model.proto.graph.output}
-    known = graph.tensor_map()
+    tensors = graph.tensor_map()
 
     def tensor(name: str) -> Tensor:
-        shape = known[name].shape
-        return Tensor(name, declared[name] if shape is None else shape, known[name].dtype)
+        shape = tensors[name].shape
+        return Tensor(name, declared[name] if shape is None else shape, tensors[name].dtype)
 
-    rows = {name: each.dims[0] for name, each in model.initializers().items() if len(each.dims) == 2}
+    rows = {name: weight.dims[0] for name, weight in model.initializers().items() if len(weight.dims) == 2}
     nodes = model.proto.graph.node
     writer = writers(nodes)
-    made = {name: ahead(writer.get(name), writer, _MOVERS) for name in model.outputs}
+    sources = {name: ahead(writer.get(name), writer, _MOVERS) for name in model.outputs}
     return suggest(
-        [Tensor(each.name, each.sizes(0), each.dtype) for each in model.inputs if each.name not in states],
-        [tensor(name) for name in model.outputs if name in known and name not in states],
-        {each.key: each.value for each in model.proto.metadata_props},
+        [Tensor(spec.name, spec.sizes(0), spec.dtype) for spec in model.inputs if spec.name not in states],
+        [tensor(name) for name in model.outputs if name in tensors and name not in states],
+        {entry.key: entry.value for entry in model.proto.metadata_props},
         vocabularies=[rows[node.input[0]] for node in nodes if node.op_type == "Gather" and node.input[0] in rows],
         pooled=[name for name in model.outputs if _embeds(writer.get(name), writer)],
-        joined=[name for name, node in made.items() if node and node.op_type == "Concat" and len(node.input) > 1],
+        joined=[name for name, node in sources.items() if node and node.op_type == "Concat" and len(node.input) > 1],
     )
 
 
@@ -98,77 +98,77 @@ def suggest(
     `vocabularies` are the numbers of rows of embedding tables, `pooled` the outputs written by pooling or by a
     normalisation to unit length, `joined` those written by a Concat: of boxes and scores, say, not one map per class.
     """
-    if found := _ULTRALYTICS.get(metadata.get("task", "") if CLASS_NAMES in metadata else ""):
-        return Suggestion(found, f'the metadata names the task "{metadata["task"]}"')
-    floats = [each for each in outputs if each.is_float]
-    if any(_reads_text(each, metadata.get(CHARACTERS, "")) for each in floats):
+    if metric := _ULTRALYTICS.get(metadata.get("task", "") if CLASS_NAMES in metadata else ""):
+        return Suggestion(metric, f'the metadata names the task "{metadata["task"]}"')
+    floats = [output for output in outputs if output.is_float]
+    if any(_reads_text(output, metadata.get(CHARACTERS, "")) for output in floats):
         return Suggestion("ctc", f"the metadata names {len(metadata[CHARACTERS].splitlines())} characters")
-    rows = {each.shape[0] for each in inputs if each.shape}
+    rows = {tensor.shape[0] for tensor in inputs if tensor.shape}
     # Of two or four integers, such as the size of the original image, none is a token.
-    tokens = any(not each.is_float and len(each.shape) == 2 and each.shape[1] not in (2, 4) for each in inputs)
-    image = next((height_and_width(each.shape) for each in inputs if _is_image(each)), None)
+    tokens = any(not tensor.is_float and len(tensor.shape) == 2 and tensor.shape[1] not in (2, 4) for tensor in inputs)
+    image = next((height_and_width(tensor.shape) for tensor in inputs if _is_image(tensor)), None)
     if image is not None and not tokens:
         return _of_image(image, floats, outputs, joined) or _of_vector(floats, pooled, rows)
-    for each in floats:
-        if len(each.shape) == 3 and tokens:
-            classes = each.shape[2]
-            if classes in vocabularies or 1 < classes <= _MOST_LABELS or "logits" in each.name.lower():
-                what = "as many classes as there are tokens" if classes in vocabularies else "classes for each token"
-                return Suggestion("tokens", f"output {each} has {what}")
+    for output in floats:
+        if len(output.shape) == 3 and tokens:
+            classes = output.shape[2]
+            if classes in vocabularies or 1 < classes <= _MOST_LABELS or "logits" in output.name.lower():
+                width = "as many classes as there are tokens" if classes in vocabularies else "classes for each token"
+                return Suggestion("tokens", f"output {output} has {width}")
     return _of_vector(floats, pooled, rows)
 
 
-def _reads_text(each: Tensor, characters: str) -> bool:
+def _reads_text(output: Tensor, characters: str) -> bool:
     """Whether an output has the classes of these characters for each of several steps. Classifiers name their classes
     under the same key."""
-    more = each.shape[-1] - len(characters.split("\n")) if each.shape else -1  # a blank, and perhaps a space
-    return bool(characters) and len(each.shape) == 3 and (more in (0, 1, 2) or each.shape[-1] == 0)
+    more = output.shape[-1] - len(characters.split("\n")) if output.shape else -1  # a blank, and perhaps a space
+    return bool(characters) and len(output.shape) == 3 and (more in (0, 1, 2) or output.shape[-1] == 0)
 
 
-def _is_image(each: Tensor) -> bool:
+def _is_image(tensor: Tensor) -> bool:
     """Whether an input has the channels of an image."""
-    return len(each.shape) == 4 and not {1, 3, 4}.isdisjoint((each.shape[1], each.shape[3]))
+    return len(tensor.shape) == 4 and not {1, 3, 4}.isdisjoint((tensor.shape[1], tensor.shape[3]))
 
 
 def _of_image(
     image: tuple[int, int], floats: Sequence[Tensor], outputs: Sequence[Tensor], joined: Collection[str]
 ) -> Suggestion | None:
     """The suggestion for a network that reads an image of this height and width (0: unknown), by its heads."""
-    names = {each.name for each in floats}
-    if {f"{what}_{stride}" for what in ("cls", "bbox") for stride in (8, 16, 32)} <= names:
+    names = {output.name for output in floats}
+    if {f"{head}_{stride}" for head in ("cls", "bbox") for stride in (8, 16, 32)} <= names:
         return Suggestion("detection", "classes and boxes are outputs of the strides 8, 16 and 32")
-    if heads := heads_by_stride({each.name: each.shape for each in floats}, image):
+    if heads := heads_by_stride({output.name: output.shape for output in floats}, image):
         strides = [str(stride) for stride, _, _ in heads]
-        told = f"{', '.join(strides[:-1])} and {strides[-1]}"
-        return Suggestion("detection", f"scores and boxes are outputs of the strides {told}")
-    flat = [each for each in floats if len(each.shape) == 3]
+        return Suggestion(
+            "detection", f"scores and boxes are outputs of the strides {', '.join(strides[:-1])} and {strides[-1]}"
+        )
+    flat = [output for output in floats if len(output.shape) == 3]
     for boxes in flat:
-        beside = [each for each in flat if each is not boxes and each.shape[1] == boxes.shape[1]]
+        beside = [output for output in flat if output is not boxes and output.shape[1] == boxes.shape[1]]
         if boxes.shape[2] == 4 and beside:
-            told = f"{boxes} beside {beside[0]}"
-            return Suggestion("detection", f"{told} are boxes and scores")
-        classes = [each for each in outputs if each.shape == boxes.shape[:2] and names_classes(each.name)]
+            return Suggestion("detection", f"{boxes} beside {beside[0]} are boxes and scores")
+        classes = [output for output in outputs if output.shape == boxes.shape[:2] and names_classes(output.name)]
         if boxes.shape[2] in (4, 5) and classes:
             return Suggestion("detection", f"{boxes} beside {classes[0]} are boxes and their classes")
-    for each in flat:
-        _, first, second = each.shape
+    for output in flat:
+        _, first, second = output.shape
         if first >= 5 and second >= 5 and (on_grid(first, image) or on_grid(second, image)):
-            return Suggestion("detection", f"output {each} has a row for each cell of the image")
+            return Suggestion("detection", f"output {output} has a row for each cell of the image")
         if second == 6 and first > second:
-            return Suggestion("detection", f"output {each} may be boxes, each with a score and a class")
-    for each in outputs:
-        rank = len(each.shape)
-        maps = each.is_float and each.name not in joined
-        if (rank == 4 and maps and image in (each.shape[2:], each.shape[1:3])) or (
-            rank in (3, 4) and not each.is_float and each.shape[-2:] == image
+            return Suggestion("detection", f"output {output} may be boxes, each with a score and a class")
+    for output in outputs:
+        rank = len(output.shape)
+        maps = output.is_float and output.name not in joined
+        if (rank == 4 and maps and image in (output.shape[2:], output.shape[1:3])) or (
+            rank in (3, 4) and not output.is_float and output.shape[-2:] == image
         ):
-            known = "is" if all(image) else "may be"
-            return Suggestion("segmentation", f"output {each} {known} as large as the image")
+            verb = "is" if all(image) else "may be"
+            return Suggestion("segmentation", f"output {output} {verb} as large as the image")
     height, width = image
     line = 2 * height <= width if width else height > 0  # lines of text have one height and any width
-    for each in flat:
-        if line and min(each.shape[:2]) <= 1 and each.shape[2] > 1:
-            return Suggestion("ctc", f"output {each} {'has' if width else 'may have'} classes for steps along a line")
+    for output in flat:
+        if line and min(output.shape[:2]) <= 1 and output.shape[2] > 1:
+            return Suggestion("ctc", f"output {output} {'has' if width else 'may have'} classes for steps along a line")
     return None
 
 
@@ -177,10 +177,10 @@ def _of_vector(floats: Sequence[Tensor], pooled: Sequence[str], rows: Collection
     if not floats:
         return None
     first = floats[0]
-    for each in floats:
-        vector = len(each.shape) == 2 and (each.shape[1] == 0 or each.shape[1] >= _SMALLEST_EMBEDDING)
-        if vector and (each.name in pooled or any(word in each.name.lower() for word in _EMBEDDINGS)):
-            return Suggestion("similarity", f"output {each} is one vector for each input")
+    for output in floats:
+        vector = len(output.shape) == 2 and (output.shape[1] == 0 or output.shape[1] >= _SMALLEST_EMBEDDING)
+        if vector and (output.name in pooled or any(word in output.name.lower() for word in _EMBEDDINGS)):
+            return Suggestion("similarity", f"output {output} is one vector for each input")
     if len(first.shape) == 2 and first.shape[1] > 1 and first.shape[0] in {0, 1, *rows}:
         return Suggestion("top1", f"output {first} may be scores of classes")
     if first.shape and set(first.shape) == {1}:

@@ -155,9 +155,9 @@ def parse_task(text: str) -> Task:
     for setting in settings.split(",") if settings.strip() else []:
         key, _, number = (part.strip() for part in setting.partition("="))
         if key not in chosen:
-            known = ", ".join(f"{key}={value:g}" for key, value in task.parameters.items())
-            has = f"its parameters are {known}" if known else "it has no parameters"
-            raise BadOption(f'metric {task.name}: "{setting.strip()}" is not a parameter: {has}')
+            parameters = ", ".join(f"{key}={value:g}" for key, value in task.parameters.items())
+            choice = f"its parameters are {parameters}" if parameters else "it has no parameters"
+            raise BadOption(f'metric {task.name}: "{setting.strip()}" is not a parameter: {choice}')
         try:
             chosen[key] = float(number)
         except ValueError:
@@ -178,5 +178,5 @@ def task_text(task: Task) -> str:
 def names_task(text: str) -> bool:
     """Whether `text` names a task rather than a function in a module of the same name."""
     name, _, rest = text.partition(":")
-    known = TASKS.get(name.strip())
-    return known is not None and (not rest.strip() or "=" in rest or rest.strip() in known.parameters)
+    task = TASKS.get(name.strip())
+    return task is not None and (not rest.strip() or "=" in rest or rest.strip() in task.parameters)

@@ -22,13 +22,13 @@ def best_path(scores: np.ndarray, blank: int) -> list[int]:
     """Classes read from `scores` [steps, classes]."""
     classes = scores.argmax(axis=1)
     kept = np.concatenate([[True], classes[1:] != classes[:-1]]) & (classes != blank)
-    return [int(each) for each in classes[kept]]
+    return [int(kind) for kind in classes[kept]]
 
 
-def edit_distance(one: Sequence[object], other: Sequence[object]) -> int:
-    """Insertions, deletions and substitutions from one to the other (Levenshtein)."""
+def edit_distance(text: Sequence[object], other: Sequence[object]) -> int:
+    """Insertions, deletions and substitutions from one text to the other (Levenshtein)."""
     previous = list(range(len(other) + 1))
-    for row, left in enumerate(one, 1):
+    for row, left in enumerate(text, 1):
         current = [row]
         for column, right in enumerate(other, 1):
             current.append(min(previous[column] + 1, current[-1] + 1, previous[column - 1] + (left != right)))
@@ -47,7 +47,7 @@ def read_text(outputs: Outputs, setting: Setting) -> Sequence[object]:
     if not setting.labelled:
         return path
     alphabet = _alphabet(setting.metadata.get(CHARACTERS, ""), blank, steps.shape[1])
-    return "".join(alphabet[each] for each in path)
+    return "".join(alphabet[kind] for kind in path)
 
 
 def text_label(label: np.ndarray) -> str:
@@ -57,9 +57,9 @@ def text_label(label: np.ndarray) -> str:
     return str(label.item())
 
 
-def edits(found: Sequence[object], truth: Sequence[object], _: Setting) -> np.ndarray:
+def edits(text: Sequence[object], truth: Sequence[object], _: Setting) -> np.ndarray:
     """The number of edits, and the number of characters in the truth."""
-    return np.array([edit_distance(found, truth), len(truth)], np.float64)
+    return np.array([edit_distance(text, truth), len(truth)], np.float64)
 
 
 def character_accuracy(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:

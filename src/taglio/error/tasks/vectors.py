@@ -44,14 +44,14 @@ def read_tokens(outputs: Outputs, _: Setting) -> np.ndarray:
     return np.asarray(scores.argmax(axis=class_axis(scores)), np.int64).ravel()
 
 
-def right(found: np.ndarray, truth: np.ndarray, setting: Setting) -> np.ndarray:
+def right(classes: np.ndarray, truth: np.ndarray, setting: Setting) -> np.ndarray:
     """The number of correct positions, and of all that count."""
-    if truth.size != found.size:
+    if truth.size != classes.size:
         if setting.labelled:
-            raise BadData(f"metric tokens: {plural(truth.size, 'label')} for {plural(found.size, 'position')}")
+            raise BadData(f"metric tokens: {plural(truth.size, 'label')} for {plural(classes.size, 'position')}")
         return np.array([0.0, truth.size])
     counted = truth != IGNORED
-    return np.array([(found == truth)[counted].sum(), counted.sum()], np.float64)
+    return np.array([(classes == truth)[counted].sum(), counted.sum()], np.float64)
 
 
 def share(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:
@@ -62,7 +62,7 @@ def share(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> fl
 
 def one_class(truths: Sequence[np.ndarray], setting: Setting) -> str:
     """A line if the labels, or else the float model's answers, are all one class, or ""."""
-    kinds = {int(kind) for each in truths for kind in np.unique(each)} - {IGNORED}
+    kinds = {int(kind) for classes in truths for kind in np.unique(classes)} - {IGNORED}
     if len(kinds) != 1 or len(truths) < _FEWEST:
         return ""
     whose = "all labels are" if setting.labelled else "the float model always answers"
@@ -100,8 +100,9 @@ def read_map(outputs: Outputs, setting: Setting) -> np.ndarray:
     """The class of each pixel, flat; for a single channel, whether it is above one half. Raises BadData for prototypes
     of masks, whose channels are no classes."""
     if count := prototypes(outputs, setting.image):
-        told = f"the {count} mask prototypes in {shapes(outputs)} are not classes"
-        raise BadData(f"metric segmentation: {told}: use detection")
+        raise BadData(
+            f"metric segmentation: the {count} mask prototypes in {shapes(outputs)} are not classes: use detection"
+        )
     for value in outputs.values():
         array = np.asarray(value)
         if array.dtype.kind == "f" and array.ndim == 4:
@@ -118,10 +119,10 @@ def read_map(outputs: Outputs, setting: Setting) -> np.ndarray:
 def _channels_last(shape: tuple[int, ...], image: tuple[int, int] | None) -> bool:
     """Whether the image's proportions are those of [N, H, W, C] and not of [N, C, H, W]."""
 
-    def alike(height: int, width: int) -> bool:
+    def fits(height: int, width: int) -> bool:
         return image is not None and abs(height * image[1] / (width * image[0]) - 1.0) < _ODD_SIZES
 
-    return alike(shape[1], shape[2]) and not alike(shape[2], shape[3])
+    return fits(shape[1], shape[2]) and not fits(shape[2], shape[3])
 
 
 def map_label(label: np.ndarray) -> np.ndarray:
@@ -130,25 +131,25 @@ def map_label(label: np.ndarray) -> np.ndarray:
     return np.where((classes < 0) | (classes == _VOID), IGNORED, classes)
 
 
-def overlaps(found: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
-    """Pixel counts by class [3, classes]: correct, found, and true."""
-    if truth.size != found.size:
-        raise BadData(f"metric segmentation: {plural(truth.size, 'labelled pixel')} for {found.size} of the output")
+def overlaps(pixels: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
+    """Pixel counts by class [3, classes]: correct, predicted, and true."""
+    if truth.size != pixels.size:
+        raise BadData(f"metric segmentation: {plural(truth.size, 'labelled pixel')} for {pixels.size} of the output")
     counted = truth != IGNORED
-    found, truth = found[counted], truth[counted]
-    classes = int(max(found.max(initial=0), truth.max(initial=0))) + 1
-    both = np.bincount(truth[found == truth], minlength=classes)
-    return np.stack([both, np.bincount(found, minlength=classes), np.bincount(truth, minlength=classes)])
+    pixels, truth = pixels[counted], truth[counted]
+    classes = int(max(pixels.max(initial=0), truth.max(initial=0))) + 1
+    both = np.bincount(truth[pixels == truth], minlength=classes)
+    return np.stack([both, np.bincount(pixels, minlength=classes), np.bincount(truth, minlength=classes)])
 
 
 def mean_iou(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:
     """Mean, over the classes in the truth, of intersection over union of the pixels of all samples."""
-    sums = np.zeros((3, max(each.shape[1] for each in evidence)))
-    for each, weight in zip(evidence, weights, strict=True):
-        sums[:, : each.shape[1]] += weight * each
-    both, found, truth = sums
+    sums = np.zeros((3, max(counts.shape[1] for counts in evidence)))
+    for counts, weight in zip(evidence, weights, strict=True):
+        sums[:, : counts.shape[1]] += weight * counts
+    both, predicted, truth = sums
     inside = truth > 0
-    return float(np.mean(both[inside] / (found + truth - both)[inside])) if inside.any() else 1.0
+    return float(np.mean(both[inside] / (predicted + truth - both)[inside])) if inside.any() else 1.0
 
 
 def read_vector(outputs: Outputs, _: Setting) -> np.ndarray:
@@ -157,9 +158,9 @@ def read_vector(outputs: Outputs, _: Setting) -> np.ndarray:
     return np.asarray(row / max(float(np.linalg.norm(row)), 1e-30))
 
 
-def pair(found: Any, truth: Any, _: Setting) -> tuple[Any, Any]:
-    """The pair (truth, found), unchanged."""
-    return truth, found
+def pair(answer: Any, truth: Any, _: Setting) -> tuple[Any, Any]:
+    """The pair (truth, answer), unchanged."""
+    return truth, answer
 
 
 def similarity_rank_correlation(
@@ -182,8 +183,8 @@ def neighbour_recall(
         return 0.0
     count, k = len(before), int(setting.parameters["k"])
     kept = 0
-    for one, other in zip(before, after, strict=True):
-        kept += len(set(np.argsort(-one)[:k].tolist()) & set(np.argsort(-other)[:k].tolist()))
+    for row_before, row_after in zip(before, after, strict=True):
+        kept += len(set(np.argsort(-row_before)[:k].tolist()) & set(np.argsort(-row_after)[:k].tolist()))
     return kept / (k * count)
 
 
@@ -202,12 +203,12 @@ def number_label(label: np.ndarray) -> np.ndarray:
     return label.astype(np.float64).ravel()
 
 
-def residuals(found: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
+def residuals(numbers: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
     """The number of values, their mean, Σ(y − mean)² within the sample, and Σ(y − ŷ)²."""
-    if truth.size != found.size:
-        raise BadData(f"metric r2: {plural(truth.size, 'label')} for {plural(found.size, 'number')}")
+    if truth.size != numbers.size:
+        raise BadData(f"metric r2: {plural(truth.size, 'label')} for {plural(numbers.size, 'number')}")
     mean = truth.mean() if truth.size else 0.0
-    return np.array([truth.size, mean, ((truth - mean) ** 2).sum(), ((truth - found) ** 2).sum()])
+    return np.array([truth.size, mean, ((truth - mean) ** 2).sum(), ((truth - numbers) ** 2).sum()])
 
 
 def r_squared(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:
@@ -219,15 +220,16 @@ def r_squared(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -
 
 
 def _similarities(evidence: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    result = []
+    matrices = []
     for rows in zip(*evidence, strict=True):
         if len({row.size for row in rows}) > 1:
             raise BadData("metric similarity: outputs differ in length between samples: use a pooled output")
         matrix = np.stack(rows)
         similar = np.asarray(matrix @ matrix.T)
         np.fill_diagonal(similar, _FLAT)
-        result.append(similar)
-    return result[0], result[1]
+        matrices.append(similar)
+    before, after = matrices
+    return before, after
 
 
 def _alike(similar: np.ndarray) -> bool:
