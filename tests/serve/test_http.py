@@ -47,14 +47,6 @@ def connection(server: Server) -> Iterator[tuple[socket.socket, BinaryIO]]:
         yield made, answers
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST /v2/models/product/infer HTTP/1.1\r\nHost: x\r\n"])
-def test_half_a_head_ends_the_connection(serving: Callable[..., Server], tmp_path: Path, sent: bytes) -> None:
-    running = serving(f"product={workspace(tmp_path, product_model())}", "--drain-s", "1")
-    with socket.create_connection(running.address, timeout=10) as made:
-        made.sendall(sent)
-        assert made.recv(100) == b""
-
-
 @pytest.mark.whole
 def test_half_a_request_does_not_hold_the_end_up(tmp_path: Path) -> None:
     running = start(f"product={workspace(tmp_path, product_model())}", "--drain-s", "1")
@@ -101,3 +93,13 @@ def test_a_client_that_waits_for_a_go_ahead_gets_it(connection: Connection) -> N
     assert answers.readline() + answers.readline() == b"HTTP/1.1 100 Continue\r\n\r\n"
     made.sendall(body)
     assert (product(answers) == rows * SCALE).all()
+
+
+def test_a_refusal_reaches_a_client_that_sends_on(connection: Connection) -> None:
+    made, answers = connection
+    made.sendall(b"POST /v2/models/nothing/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 600000\r\n\r\n")
+    assert answers.readline() == b"HTTP/1.1 404 Not Found\r\n"
+    made.sendall(bytes(600_000))
+    made.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    rest = answers.read()
+    assert b"no model 'nothing'" in rest and b'{"live":true}' in rest

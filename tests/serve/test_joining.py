@@ -202,7 +202,7 @@ def test_an_answer_of_other_rows_is_taken_apart_and_ends_joining(caplog: pytest.
     assert [other.result(10)["y"].tolist() for other in others] == [[[4.0, 4.0]], [[6.0, 6.0]], [[8.0, 8.0]]]
     (line,) = caplog.messages
     assert "requests run alone: output y of a batch of 3 rows had the shape [2, 2]" in line
-    assert queue.alone and queue.close(10) == 0
+    assert queue.queue.alone and queue.close(10) == 0
 
 
 def test_a_request_whose_inputs_differ_in_rows_is_never_joined() -> None:
@@ -248,7 +248,7 @@ def test_several_models_share_the_processors(
 
 
 def test_models_that_share_the_processors_run_one_request_at_a_time() -> None:
-    model = queue_of(Model(concurrent=True), Limits()).model
+    model = queue_of(Model(concurrent=True), Limits()).queue.model
     assert model.at_once(0.0) == 2 and replace(model, pairs=False).at_once(0.0) == 1
 
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +11,6 @@ import pytest
 
 from taglio.errors import BadData, BadDevice
 from taglio.runtimes.way import Way
-from taglio.serve import queue as queueing
 from taglio.serve import served as serving
 from taglio.serve.queue import Limits, ModelQueue, Ran
 from taglio.serve.refusals import (
@@ -26,6 +25,7 @@ from taglio.serve.refusals import (
 )
 from taglio.serve.served import ServedModel, Step
 from taglio.serve.tensors import TensorSpec
+from tests.serve.conftest import Asked
 
 
 class Model:
@@ -48,11 +48,18 @@ class Model:
         return [2 * feed["x"]]
 
 
-def queue_of(model: Model, limits: Limits, told: Any = None, way: Way = Way(1, joined=8)) -> ModelQueue:  # noqa: B008
+def queue_of(model: Model, limits: Limits, told: Any = None, way: Way = Way(1, joined=8)) -> Asked:  # noqa: B008
     spec = (TensorSpec("x", "FP32", (-1, 2)),)
     executor: Any = model
     served = ServedModel("m", "1", spec, (TensorSpec("y", "FP32", (-1, 2)),), executor, None, alone="", way=way)
-    return ModelQueue(served, limits, told)
+    return Asked(ModelQueue(served, limits, told))
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10.0
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.001)
+    assert holds()
 
 
 def rows(count: int, value: float = 1.0) -> dict[str, np.ndarray]:
@@ -62,8 +69,7 @@ def rows(count: int, value: float = 1.0) -> dict[str, np.ndarray]:
 @pytest.fixture
 def all_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run counts as short, however busy this machine is."""
-    for module in (queueing, serving):
-        monkeypatch.setattr(module, "_SHORT_S", 1e6)
+    monkeypatch.setattr(serving, "_SHORT_S", 1e6)
 
 
 def test_what_waits_is_joined_and_parted_again() -> None:
@@ -107,13 +113,13 @@ def test_too_many_are_refused_and_late_ones_are_not_run() -> None:
     queue = queue_of(model, Limits(queue=1, wait_s=0.0))
     running = queue.submit(rows(1))
     model.running.wait(10)
-    late = queue.submit(rows(1), deadline_s=time.perf_counter())
+    late = queue.submit(rows(1), timeout_s=0.5)
     with pytest.raises(Overloaded, match="1 request waiting"):
-        queue.submit(rows(1))
-    model.free.set()
-    running.result(10)
+        queue.submit(rows(1)).result(10)
     with pytest.raises(TooLate):
         late.result(10)
+    model.free.set()
+    running.result(10)
     assert model.batches == [1]
 
 
@@ -122,8 +128,9 @@ def test_a_cancelled_request_is_not_run() -> None:
     queue = queue_of(model, Limits(wait_s=0.0))
     running = queue.submit(rows(1))
     model.running.wait(10)
-    assert queue.submit(rows(1)).cancel()
-    assert len(queue) == 0  # its place is free at once
+    waiting = queue.submit(rows(1))
+    assert len(queue.queue) == 1 and waiting.cancel()
+    wait_until(lambda: len(queue.queue) == 0)  # its place is free before the run ends
     model.free.set()
     running.result(10)
     assert queue.close(10) == 0 and model.batches == [1]
@@ -142,21 +149,6 @@ def test_a_request_that_cannot_run_costs_no_other_answer() -> None:
 
 
 @pytest.mark.usefixtures("all_short")
-def test_an_idle_model_whose_runs_are_short_runs_in_the_callers_thread() -> None:
-    model = Model()
-    model.free.set()
-    queue = queue_of(model, Limits())
-    for _ in range(3):
-        queue.submit(rows(1)).result(10)
-    with pytest.raises(InferenceFailed, match="negative"):
-        queue.submit(rows(1, -1.0)).result(0)
-    assert model.threads[0] != threading.get_ident() and set(model.threads[1:]) == {threading.get_ident()}
-    waiting = queue_of(model, Limits(wait_s=0.1))
-    waiting.submit(rows(1)).result(10)
-    assert not waiting.submit(rows(1)).done()  # it waits for others
-
-
-@pytest.mark.usefixtures("all_short")
 def test_two_short_runs_go_on_at_once_where_the_runtime_can() -> None:
     model, ran = Model(concurrent=True), list[Ran]()
     queue = queue_of(model, Limits(batch=1), ran.append)
@@ -164,15 +156,10 @@ def test_two_short_runs_go_on_at_once_where_the_runtime_can() -> None:
     queue.submit(rows(1)).result(10)
     model.free.clear()
     model.running.clear()
-    others = [threading.Thread(target=queue.submit, args=(rows(1),)) for _ in range(3)]
-    for each in others:
-        each.start()
-    model.running.wait(10)
-    until = time.monotonic() + 10.0
-    while len(queue) != 1 and time.monotonic() < until:
-        time.sleep(0.001)
-    assert len(queue) == 1
+    others = [queue.submit(rows(1)) for _ in range(3)]
+    assert len(queue.queue) == 1
     model.free.set()
+    assert [other.result(10)["y"].shape for other in others] == [(1, 2)] * 3
     assert queue.close(10.0) == 0
     assert [each.alone for each in ran[:3]] == [True, False, False]
 
@@ -185,7 +172,7 @@ def test_closing_answers_what_was_taken_and_takes_no_more() -> None:
     assert queue.close(10) == 0
     assert [len(future.result(0)["y"]) for future in futures] == [1, 1, 1]
     with pytest.raises(Draining):
-        queue.submit(rows(1))
+        queue.submit(rows(1)).result(10)
 
 
 def test_closing_says_how_many_were_not_answered_in_time() -> None:
@@ -196,22 +183,6 @@ def test_closing_says_how_many_were_not_answered_in_time() -> None:
     model.running.wait(10)
     assert queue.close(0.05) == 3  # one of them runs
     model.free.set()
-
-
-@pytest.mark.usefixtures("all_short")
-def test_closing_waits_for_what_runs_in_a_callers_thread() -> None:
-    model = Model()
-    queue = queue_of(model, Limits(wait_s=0.0))
-    model.free.set()
-    queue.submit(rows(1)).result(10)
-    model.free.clear()
-    model.running.clear()
-    caller = threading.Thread(target=queue.submit, args=(rows(1),))
-    caller.start()
-    model.running.wait(10)
-    threading.Timer(0.1, model.free.set).start()
-    assert queue.close(10) == 0
-    caller.join()
 
 
 def test_of_a_sequence_one_step_runs_at_a_time_while_others_run_beside_it() -> None:
@@ -225,7 +196,7 @@ def test_of_a_sequence_one_step_runs_at_a_time_while_others_run_beside_it() -> N
         return dict(feed)
 
     model: Any = SimpleNamespace(name="m", version="1", at_once=lambda _: 3, on_cluster=True, alone="a test", run=run)
-    queue = ModelQueue(model, Limits())
+    queue = Asked(ModelQueue(model, Limits()))
     answers = [queue.submit(rows(1, value), None, Step(name)) for name, value in (("a", 1), ("a", 2), ("b", 3))]
     for _ in range(2):
         assert begun.acquire(timeout=10)
@@ -263,7 +234,7 @@ def test_a_lost_device_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         raise BadDevice("no device is left")
 
     model: Any = SimpleNamespace(name="m", version="1", at_once=lambda _: 1, on_cluster=True, alone="a test", run=run)
-    queue = ModelQueue(model, Limits())
+    queue = Asked(ModelQueue(model, Limits()))
     for value in range(5):
         with pytest.raises(Unavailable):
             queue.submit(rows(1, value)).result(10)

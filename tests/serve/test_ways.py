@@ -1,7 +1,6 @@
 """A model is served in the way that its workspace names, as far as the processors allow."""
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from taglio.runtimes import onnxruntime, openvino
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.way import Way
 from taglio.serve import served
-from taglio.serve.queue import Limits, ModelQueue, Ran
+from taglio.serve.queue import Limits, Ran
 from taglio.serve.served import open_model, way_here
 from tests.serve.conftest import SCALE, Server, product, workspace
 from tests.serve.test_queue import Model, queue_of, rows
@@ -115,7 +114,6 @@ def test_runs_of_several_threads_have_a_session_each(tmp_path: Path, monkeypatch
 
 
 def test_as_many_runs_go_on_at_once_as_the_way_says() -> None:
-    """Of any length, and none in the thread that receives requests, which would keep the second from beginning."""
     model, ran = Model(), list[Ran]()
     queue = queue_of(model, Limits(), ran.append, Way(1, 2))
     model.free.set()
@@ -123,8 +121,7 @@ def test_as_many_runs_go_on_at_once_as_the_way_says() -> None:
     model.free.clear()
     answers = [queue.submit(rows(1)) for _ in range(3)]
     assert not any(answer.done() for answer in answers)
-    running(queue, 2)
-    assert len(queue) == 1
+    assert len(queue.queue) == 1
     model.free.set()
     assert [answer.result(10)["y"].tolist() for answer in answers] == [[[2.0, 2.0]]] * 3
     assert queue.close(10) == 0 and threading.get_ident() not in model.threads
@@ -143,14 +140,6 @@ def test_a_run_joins_as_many_rows_as_the_way_unless_told_otherwise() -> None:
         assert queue.close(10) == 0 and model.batches == batches
 
 
-def running(queue: ModelQueue, count: int) -> None:
-    """Wait until so many runs have begun and not ended."""
-    until = time.monotonic() + 10.0
-    while queue._busy < count and time.monotonic() < until:
-        time.sleep(0.001)
-    assert queue._busy == count
-
-
 @pytest.mark.parametrize(
     ("way", "alone", "line"),
     [
@@ -161,9 +150,9 @@ def running(queue: ModelQueue, count: int) -> None:
     ],
 )
 def test_the_first_line_says_the_way(way: Way, alone: str, line: str) -> None:
-    model = queue_of(Model(), Limits(), None, way).model
+    model = queue_of(Model(), Limits(), None, way).queue.model
     assert announced(replace(model, alone=alone), way) == f"m version 1{line}"
-    pair = replace(queue_of(Model(concurrent=True), Limits(), None, Way(1)).model, alone="rows mix")
+    pair = replace(queue_of(Model(concurrent=True), Limits(), None, Way(1)).queue.model, alone="rows mix")
     assert announced(pair, Way(1)) == (
         "m version 1, 1 run at a time, 1 thread, short runs two at once; requests run alone: rows mix"
     )

@@ -287,7 +287,7 @@ COMMANDS = (
         "serve:serve",
         "serve built models by the Open Inference Protocol v2 (REST and gRPC)",
         "models --cluster --host --http-port --grpc-port --token-file --tls --queue --batch --batch-wait-ms "
-        "--max-request-mb --drain-s --traces",
+        "--max-request-mb --drain-s",
         {
             "models": option(
                 "workspace directory, NAME=OUT, or a directory of them (NAME/ or NAME/VERSION/)",
@@ -295,9 +295,7 @@ COMMANDS = (
                 metavar="OUT",
             ),
             "--host": option("address to listen on; all but loopback need a token or TLS", default="127.0.0.1"),
-            "--http-port": option(
-                "port of REST, metrics and status page (default 8000; 0: any)", type=any_port, default=8000
-            ),
+            "--http-port": option("port of REST and metrics (default 8000; 0: any)", type=any_port, default=8000),
             "--grpc-port": option("port of gRPC (default 8001; 0: any)", type=any_port, default=8001),
             "--token-file": option(
                 "file with the token that clients must send (default: $TAGLIO_SERVE_TOKEN, else none)", type=Path
@@ -330,9 +328,6 @@ COMMANDS = (
                 "grace period for running requests at SIGTERM, in seconds (default 30)",
                 type=positive_float,
                 default=30.0,
-            ),
-            "--traces": option(
-                "send OpenTelemetry traces to this OTLP collector (default: none)", default="", metavar="URL"
             ),
         },
         several="--scenario",

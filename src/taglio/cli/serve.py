@@ -34,9 +34,7 @@ def serve(options: argparse.Namespace) -> int:
         if not path.is_file():
             raise BadOption(f"--tls {path}: no such file")
     limits = Limits(options.queue, options.batch, options.batch_wait_ms)
-    settings = Settings(
-        int(options.max_request_mb * 1e6), _token(options.token_file), options.drain_s, limits, options.traces
-    )
+    settings = Settings(int(options.max_request_mb * 1e6), _token(options.token_file), options.drain_s, limits)
     listen = Listen(options.host, options.http_port, options.grpc_port, certificate, key)
     cluster = cluster_file.load(options.cluster, options.scenario) if options.cluster is not None else None
     log.to_stderr()
@@ -58,7 +56,7 @@ def serve(options: argparse.Namespace) -> int:
             else:
                 for model, way in zip(models, ways, strict=True):
                     sys.stdout.write(announced(model, way) + "\n")
-                sys.stdout.write(f"REST and status page on {started.http}, gRPC on {started.grpc}; Ctrl-C ends\n")
+                sys.stdout.write(f"REST on {started.http}, gRPC on {started.grpc}; Ctrl-C ends\n")
             sys.stdout.flush()
 
         left = answer(models, settings, listen, announce)

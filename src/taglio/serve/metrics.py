@@ -1,6 +1,5 @@
-"""Counters of a server: Prometheus metrics, the protocol's statistics, and recent latencies for the status page."""
+"""Counters of a server: Prometheus metrics, and the protocol's statistics."""
 
-import time
 from collections import deque
 from collections.abc import Callable
 from statistics import median
@@ -33,7 +32,6 @@ class Metrics:
         self._predicted = Gauge("taglio_predicted_seconds", "Latency predicted by the plan", **own)
         self._measured = Gauge("taglio_measured_seconds", f"Median of the last {_RECENT} runs of one request", **own)
         self._recent: dict[tuple[str, str], deque[float]] = {}
-        self.started_s = time.time()
 
     def add(self, model: ServedModel) -> Callable[[Ran], None]:
         """Start counting for `model`; call the returned function after every batch."""
@@ -68,13 +66,9 @@ class Metrics:
         for queue in queues:
             key = (queue.model.name, queue.model.version)
             self._queue.labels(*key).set(len(queue))
-            if recent := self.recent_s(queue.model):
+            if recent := self._recent[key]:
                 self._measured.labels(*key).set(median(recent))
         return generate_latest(self._registry)
-
-    def recent_s(self, model: ServedModel) -> list[float]:
-        """Seconds in the runtime of the latest requests that shared their run with no other."""
-        return list(self._recent[model.name, model.version])
 
     def statistics(self, model: ServedModel) -> dict[str, Any]:
         """The protocol's statistics extension in Triton's format: counts and nanoseconds."""

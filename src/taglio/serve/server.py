@@ -4,14 +4,12 @@ import asyncio
 import contextlib
 import errno
 import gc
-import importlib
 import ipaddress
 import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import grpc
@@ -20,7 +18,6 @@ import uvicorn
 from taglio.errors import BadOption
 from taglio.memory import keep_memory, trim
 from taglio.serve.grpc import server as grpc_server
-from taglio.serve.http import Http
 from taglio.serve.rest import application
 from taglio.serve.served import ServedModel
 from taglio.serve.service import Service, Settings
@@ -65,38 +62,30 @@ def serve(models: Sequence[ServedModel], settings: Settings, listen: Listen, sta
     _check(listen, settings)
     gc.freeze()  # what is there to stay is not looked through again
     keep_memory()  # new pages for each copy of 600 kB would take longer than all else
-    with asyncio.Runner(loop_factory=_loop) as runner:
-        return runner.run(_serve(Service(models, settings), listen, started))
-
-
-def _loop() -> asyncio.AbstractEventLoop:
-    """uvloop's, which takes a quarter less processor time per request; asyncio's where there is none."""
-    try:
-        found: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
-    except ImportError:
-        return asyncio.new_event_loop()
-    return found
-
-
-async def _serve(service: Service, listen: Listen, started: Callable[[Started], None]) -> int:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    patience_s = service.settings.patience_s
-    host = f"[{listen.host}]" if ":" in listen.host else listen.host
     config = uvicorn.Config(
-        application(service),
-        http=partial(Http, patience_s),  # type: ignore[arg-type]  # is called as a class would be
+        application(service := Service(models, settings)),
+        http="httptools",
         log_config=None,
         access_log=False,
         ws="none",
         lifespan="off",
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=int(patience_s) + 1,
+        timeout_graceful_shutdown=int(settings.patience_s) + 1,
         ssl_certfile=listen.certificate,
         ssl_keyfile=listen.key,
         server_header=False,
+        proxy_headers=False,
     )
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        return runner.run(_serve(service, config, listen, started))
+
+
+async def _serve(service: Service, config: uvicorn.Config, listen: Listen, started: Callable[[Started], None]) -> int:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    patience_s = service.settings.patience_s
+    host = f"[{listen.host}]" if ":" in listen.host else listen.host
     with _socket(listen.host, listen.http_port) as bound:
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # ends connections whose client stops reading
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(patience_s * 1e3))
@@ -114,7 +103,7 @@ async def _serve(service: Service, listen: Listen, started: Callable[[Started], 
         await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         trimming.cancel()
-        left = await asyncio.to_thread(service.close)
+        left = await service.close()
         await rpc.stop(grace=1.0)
         http.should_exit = True
         await running

@@ -105,13 +105,8 @@ def from_bytes(spec: TensorSpec, shape: tuple[int, ...], raw: bytes | memoryview
     return np.frombuffer(raw, dtype).reshape(shape)
 
 
-def to_bytes(array: np.ndarray) -> bytes:
-    """A copy of `to_buffer`: a runtime keeps its own memory for good, so what waits to be sent must not lie there."""
-    return bytes(to_buffer(array))
-
-
 def to_buffer(array: np.ndarray) -> bytes | memoryview:
-    """Elements of `array`, little-endian and row-major; strings are each preceded by their length."""
+    """Elements of `array`, little-endian and row-major, not copied; strings are each preceded by their length."""
     if array.dtype.kind in "OUS":
         encoded = [each if isinstance(each, bytes) else str(each).encode() for each in array.ravel()]
         return b"".join(_LENGTH.pack(len(each)) + each for each in encoded)
