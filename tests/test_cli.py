@@ -335,7 +335,6 @@ def test_a_signal_stops_a_command_as_ctrl_c_does(number: signal.Signals, tiny: C
         ("optimize", "--shape", "x=9999999999999999999999x3"),
         ("run", "--runs", "9" * 20),
         ("serve", "--max-request-mb", "1e308"),
-        ("serve", "--batch-wait-ms", "1e308"),
         ("serve", "--drain-s", "1e300"),
         ("serve", "--queue", "9" * 30),
         ("compare", "--row-limit", "1e300"),

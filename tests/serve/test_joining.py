@@ -139,7 +139,7 @@ def test_every_answer_is_that_of_the_request_alone(tmp_path: Path, seconds: floa
     places = [f"{name}={workspace(tmp_path / name, proto)}" for name, proto in models.items()]
     counts = dict.fromkeys((*models, "refused"), 0)
     wrong: list[str] = []
-    server = start(*places, "--batch-wait-ms", "1")
+    server = start(*places)
     until = time.monotonic() + seconds
 
     def client(seed: int) -> None:

@@ -74,7 +74,7 @@ def all_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_waits_is_joined_and_parted_again() -> None:
     model, ran = Model(), list[Ran]()
-    queue = queue_of(model, Limits(wait_s=0.0), ran.append)
+    queue = queue_of(model, Limits(), ran.append)
     first = queue.submit(rows(1))
     model.running.wait(10)
     others = [queue.submit(rows(2, 1.0 + index)) for index in range(3)]
@@ -89,7 +89,7 @@ def test_what_waits_is_joined_and_parted_again() -> None:
 
 def test_a_batch_has_no_more_rows_than_allowed_and_one_shape() -> None:
     model = Model()
-    queue = queue_of(model, Limits(batch=4, wait_s=0.0))
+    queue = queue_of(model, Limits(batch=4))
     futures = [queue.submit(rows(1))]
     model.running.wait(10)
     futures += [queue.submit(rows(3)), queue.submit(rows(3)), queue.submit({"x": np.ones((1, 5), np.float32)})]
@@ -98,19 +98,9 @@ def test_a_batch_has_no_more_rows_than_allowed_and_one_shape() -> None:
     assert model.batches == [1, 3, 3, 1]
 
 
-def test_the_first_of_a_batch_waits_a_little_for_others() -> None:
-    model = Model()
-    model.free.set()
-    queue = queue_of(model, Limits(wait_s=5.0, batch=2))
-    first = queue.submit(rows(1))
-    second = queue.submit(rows(1))
-    first.result(10), second.result(10)
-    assert model.batches == [2]
-
-
 def test_too_many_are_refused_and_late_ones_are_not_run() -> None:
     model = Model()
-    queue = queue_of(model, Limits(queue=1, wait_s=0.0))
+    queue = queue_of(model, Limits(queue=1))
     running = queue.submit(rows(1))
     model.running.wait(10)
     late = queue.submit(rows(1), timeout_s=0.5)
@@ -125,7 +115,7 @@ def test_too_many_are_refused_and_late_ones_are_not_run() -> None:
 
 def test_a_cancelled_request_is_not_run() -> None:
     model = Model()
-    queue = queue_of(model, Limits(wait_s=0.0))
+    queue = queue_of(model, Limits())
     running = queue.submit(rows(1))
     model.running.wait(10)
     waiting = queue.submit(rows(1))
@@ -138,7 +128,7 @@ def test_a_cancelled_request_is_not_run() -> None:
 
 def test_a_request_that_cannot_run_costs_no_other_answer() -> None:
     model = Model()
-    queue = queue_of(model, Limits(wait_s=0.0))
+    queue = queue_of(model, Limits())
     futures = [queue.submit(rows(1))]
     model.running.wait(10)
     futures += [queue.submit(rows(1, -1.0)), queue.submit(rows(1))]
@@ -166,7 +156,7 @@ def test_two_short_runs_go_on_at_once_where_the_runtime_can() -> None:
 
 def test_closing_answers_what_was_taken_and_takes_no_more() -> None:
     model = Model()
-    queue = queue_of(model, Limits(wait_s=0.0, batch=1))
+    queue = queue_of(model, Limits(batch=1))
     futures = [queue.submit(rows(1)) for _ in range(3)]
     threading.Timer(0.1, model.free.set).start()
     assert queue.close(10) == 0
@@ -177,7 +167,7 @@ def test_closing_answers_what_was_taken_and_takes_no_more() -> None:
 
 def test_closing_says_how_many_were_not_answered_in_time() -> None:
     model = Model()
-    queue = queue_of(model, Limits(wait_s=0.0, batch=1))
+    queue = queue_of(model, Limits(batch=1))
     for _ in range(3):
         queue.submit(rows(1))
     model.running.wait(10)

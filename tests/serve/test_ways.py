@@ -53,19 +53,12 @@ def test_a_way_for_latency_says_nothing_of_requests_that_wait(way: Way, expected
     assert most_rows(way) == expected
 
 
-def test_fewer_runs_at_once_than_planned_are_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_models_share_the_runs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served, "available_cores", lambda: 4)
     folder = workspace(tmp_path, product(), way=Way(1, 3, 2))
     assert open_model(folder, "m", "1").way == Way(1, 3, 2)
-    assert caplog.messages == []
     model = open_model(folder, "m", "1", models=2)
     assert (model.way, model.at_once(0.0), model.at_once(1.0)) == (Way(1, 2, 2), 2, 2)
-    assert caplog.messages == [
-        "m version 1: 2 runs at once with 1 thread each instead of 3 with 1, on 4 processors for 2 models: serve "
-        "fewer models, give a run fewer threads, or allow more processors"
-    ]
 
 
 def test_a_way_of_one_run_at_a_time_changes_nothing(tmp_path: Path) -> None:

@@ -19,5 +19,5 @@ def compare(options: argparse.Namespace) -> Shown:
             "file to start again"
         )
         return Shown(result, lambda: comparison.show(result, None), remark, INTERRUPTED)
-    lacks = offer(lambda: comparison.write(options.out, result))
-    return Shown(result, lambda: comparison.show(result, options.out / comparison.FILE), lacks)
+    remark = offer(lambda: comparison.write(options.out, result))
+    return Shown(result, lambda: comparison.show(result, options.out / comparison.FILE), remark)

@@ -39,20 +39,20 @@ positive, natural = whole(1), whole(0)
 port, any_port = whole(1, 65535), whole(0, 65535)  # 0: any free one
 
 
-def number(*, zero: bool = False, per: float = 1.0) -> Callable[[str], float]:
-    """A parser of finite numbers above 0, or of at least 0 with `zero`; returns the number divided by `per`."""
+def number(*, per: float = 1.0) -> Callable[[str], float]:
+    """A parser of finite numbers above 0; returns the number divided by `per`."""
 
     def parse(text: str) -> float:
         value = _number(text)
-        if not 0.0 <= value < float("inf") or (value == 0.0 and not zero):
-            raise argparse.ArgumentTypeError(f"{text} must be a number {'of at least' if zero else 'above'} 0")
+        if not 0.0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"{text} must be a number above 0")
         return value / per
 
     return parse
 
 
 positive_float = number()
-milliseconds, waiting_time = number(per=1e3), number(zero=True, per=1e3)  # both return seconds
+milliseconds = number(per=1e3)  # returns seconds
 
 
 def _number(text: str) -> float:

@@ -19,7 +19,6 @@ from taglio.cli.options import (
     port,
     positive,
     positive_float,
-    waiting_time,
     whole,
 )
 from taglio.cli.output import execute
@@ -286,8 +285,7 @@ COMMANDS = (
         "serve",
         "serve:serve",
         "serve built models by the Open Inference Protocol v2 (REST and gRPC)",
-        "models --cluster --host --http-port --grpc-port --token-file --tls --queue --batch --batch-wait-ms "
-        "--max-request-mb --drain-s",
+        "models --cluster --host --http-port --grpc-port --token-file --tls --queue --batch --max-request-mb --drain-s",
         {
             "models": option(
                 "workspace directory, NAME=OUT, or a directory of them (NAME/ or NAME/VERSION/)",
@@ -317,11 +315,6 @@ COMMANDS = (
                 "largest batch, in rows, for models with a dynamic batch dimension (default: as many items as the plan "
                 "joins; 8 for a plan for latency)",
                 type=positive,
-            ),
-            "--batch-wait-ms": option(
-                "how long a request waits for others to join its batch, in ms (default 0)",
-                type=waiting_time,
-                default=0.0,
             ),
             "--max-request-mb": option("limit on request size, in MB (default 64)", type=positive_float, default=64.0),
             "--drain-s": option(

@@ -25,12 +25,10 @@ Answer = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`queue`: most waiting requests. `batch`: most rows in a batch; None: those of the model's way. `wait_s`: how long
-    the first request of a batch waits for others."""
+    """`queue`: most waiting requests. `batch`: most rows in a batch; None: those of the model's way."""
 
     queue: int = 64
     batch: int | None = None
-    wait_s: float = 0.0
 
     def rows(self, model: ServedModel) -> int:
         """The most rows in a batch of `model`."""
@@ -137,7 +135,6 @@ class ModelQueue:
     async def close(self, patience_s: float) -> int:
         """Accept no more requests, and wait for the accepted ones. Returns how many were not answered in time."""
         self._closed = True
-        self._begin()
         if not self._unanswered:
             return 0
         _, late = await asyncio.wait(self._unanswered, timeout=patience_s)
@@ -156,25 +153,21 @@ class ModelQueue:
             self._begun.put((run, asyncio.get_running_loop()))
 
     def _next(self) -> list[_Request]:
-        """The next batch; empty if no request may run now, or the first may wait for others."""
+        """The next batch; empty if no request may run now."""
         running = {run.batch[0].sequence for run in self._runs} - {None}
         waiting = [request for request in self._waiting if not request.answer.done()]
         first = next((request for request in waiting if request.sequence not in running), None)
         if first is None:
             return []
         batch, rows, most = [first], first.rows, self._limits.rows(self.model)
-        if self.alone or not first.joinable or rows >= most:
+        if self.alone or not first.joinable:
             return batch
         waiting.remove(first)
         for request in waiting:
             if not first.joins(request) or rows + request.rows > most:
-                return batch
+                break
             batch.append(request)
             rows += request.rows
-        left_s = first.came_s + self._limits.wait_s - time.perf_counter()
-        if rows < most and left_s > 0.0 and not self._closed:
-            asyncio.get_running_loop().call_later(left_s, self._begin)
-            return []
         return batch
 
     def _work(self) -> None:

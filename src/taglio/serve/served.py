@@ -175,8 +175,6 @@ def open_model(
     # The way was chosen for a whole model: components of several devices run one after another.
     planned = setup.way if len(manifest.pieces) == 1 else replace(setup.way, at_once=1, joined=1)
     way = way_here(planned, threads, models, cores := available_cores())
-    if reduced := _reduction(planned, way, models, cores):
-        _LOG.warning("%s version %s: %s", name, version, reduced)
     options = replace(
         setup.options(), threads=way.threads, at_once=way.at_once, spinning=way.spinning, kernel_cache=kernel_cache
     )
@@ -204,18 +202,6 @@ def way_here(planned: Way, threads: int | None, models: int, cores: int) -> Way:
     at_once = max(1, min(planned.at_once, share // of_run))
     spinning = planned.spinning and models == 1
     return replace(planned, threads=of_run, at_once=at_once, joined=most_rows(planned), spinning=spinning)
-
-
-def _reduction(planned: Way, way: Way, models: int, cores: int) -> str:
-    """Where fewer runs go on at once than planned, one line that says so; "" if all do."""
-    if way.at_once == planned.at_once:
-        return ""
-    runs = f"{plural(way.at_once, 'run')} at once with {plural(way.threads, 'thread')} each"
-    shared = f" for {models} models" if models > 1 else ""
-    return (
-        f"{runs} instead of {planned.at_once} with {planned.threads}, on {plural(cores, 'processor')}{shared}: serve "
-        "fewer models, give a run fewer threads, or allow more processors"
-    )
 
 
 def _ready(folder: Path, model: ServedModel) -> ServedModel:

@@ -22,8 +22,7 @@ from taglio.serve.rest import application
 from taglio.serve.served import ServedModel
 from taglio.serve.service import Service, Settings
 
-# After this many bytes of requests and answers have been freed, memory is returned to the system.
-_TRIM_EVERY_S, _TRIM_BYTES = 5.0, 32_000_000
+_TRIM_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ async def _serve(service: Service, config: uvicorn.Config, listen: Listen, start
             await asyncio.sleep(0.005)
         scheme = "https" if listen.certificate else "http"
         started(Started(f"{scheme}://{host}:{bound.getsockname()[1]}", f"{host}:{port}"))
-        trimming = asyncio.ensure_future(_trim(service))
+        trimming = asyncio.ensure_future(_trim())
         waiting = asyncio.ensure_future(stop.wait())
         await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
@@ -110,14 +109,12 @@ async def _serve(service: Service, config: uvicorn.Config, listen: Listen, start
         return left
 
 
-async def _trim(service: Service) -> None:
-    """After a burst of large requests, return their memory to the system, which the C library would keep."""
+async def _trim() -> None:
+    """Return freed memory to the system, which the C library would keep after a burst of large requests."""
     while True:
         await asyncio.sleep(_TRIM_EVERY_S)
-        if service.most_held_bytes - service.held_bytes > _TRIM_BYTES:
-            service.most_held_bytes = service.held_bytes
-            gc.collect()  # connections that broke refer to themselves, with what they had read
-            await asyncio.to_thread(trim)
+        gc.collect()  # connections that broke refer to themselves, with what they had read
+        await asyncio.to_thread(trim)
 
 
 def _check(listen: Listen, settings: Settings) -> None:

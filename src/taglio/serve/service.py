@@ -37,12 +37,11 @@ class Settings:
 
 
 class Service:
-    """All models that are served. `held_bytes` are those of requests in memory, of which `most_held_bytes` is the
-    maximum."""
+    """All models that are served. `held_bytes` are those of requests in memory."""
 
     def __init__(self, models: Sequence[ServedModel], settings: Settings) -> None:
         self.settings = settings
-        self.held_bytes = self.most_held_bytes = 0
+        self.held_bytes = 0
         self.metrics = Metrics()
         self.queues = [ModelQueue(model, settings.limits, self.metrics.add(model)) for model in models]
         self._by_name: dict[str, dict[str, ModelQueue]] = {}
@@ -64,7 +63,6 @@ class Service:
         if self.held_bytes + size_bytes > most:
             raise Overloaded(f"requests hold {self.held_bytes:,} of {most:,} bytes: try again later")
         self.held_bytes += size_bytes
-        self.most_held_bytes = max(self.most_held_bytes, self.held_bytes)
         try:
             yield
         finally:
