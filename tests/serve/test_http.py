@@ -1,15 +1,18 @@
 """Large bodies arrive whole, however they are cut on the way."""
 
+import asyncio
 import json
 import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
+from starlette.requests import ClientDisconnect, Request
 
+from taglio.serve.rest import _unless_left
 from tests.serve.conftest import SCALE, Server, start, stop, workspace
 from tests.serve.conftest import product as product_model
 
@@ -103,3 +106,26 @@ def test_a_refusal_reaches_a_client_that_sends_on(connection: Connection) -> Non
     made.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     rest = answers.read()
     assert b"no model 'nothing'" in rest and b'{"live":true}' in rest
+
+
+def test_a_client_that_leaves_takes_its_request_back() -> None:
+    cancelled = []
+
+    async def answering() -> Any:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    async def receive() -> dict[str, str]:
+        await asyncio.sleep(0.01)
+        return {"type": "http.disconnect"}
+
+    async def asked() -> None:
+        with pytest.raises(ClientDisconnect):
+            await _unless_left(Request({"type": "http"}, receive), answering())
+        await asyncio.sleep(0)
+
+    asyncio.run(asked())
+    assert cancelled == [True]

@@ -5,7 +5,6 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -245,11 +244,6 @@ def test_several_models_share_the_processors(
 ) -> None:
     way = way_here(Way(plan, spinning=True), asked_for, models, cores)
     assert way == Way(threads, joined=8, spinning=models == 1)
-
-
-def test_models_that_share_the_processors_run_one_request_at_a_time() -> None:
-    model = queue_of(Model(concurrent=True), Limits()).queue.model
-    assert model.at_once(0.0) == 2 and replace(model, pairs=False).at_once(0.0) == 1
 
 
 def test_port_is_what_everyone_types_first() -> None:

@@ -12,9 +12,8 @@ def test_the_latency_beside_the_prediction_is_of_one_request_alone() -> None:
     model: Any = SimpleNamespace(name="m", version="1", predicted_s=0.01)
     metrics = Metrics()
     told = metrics.add(model)
-    told(Ran((0.0,), 1.0, 1.5, alone=True))
-    told(Ran((0.0,), 1.0, 1.9, alone=False))
-    told(Ran((0.0, 0.5), 2.0, 9.0, alone=True))
+    told(Ran((0.0,), 1.0, 1.5))
+    told(Ran((0.0, 0.5), 2.0, 9.0))
     text = metrics.text([MagicMock(model=model)])
     assert b'taglio_measured_seconds{model="m",version="1"} 0.5\n' in text
-    assert metrics.statistics(model)["execution_count"] == 3
+    assert metrics.statistics(model)["execution_count"] == 2

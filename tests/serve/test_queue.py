@@ -11,7 +11,6 @@ import pytest
 
 from taglio.errors import BadData, BadDevice
 from taglio.runtimes.way import Way
-from taglio.serve import served as serving
 from taglio.serve.queue import Limits, ModelQueue, Ran
 from taglio.serve.refusals import (
     Draining,
@@ -31,8 +30,7 @@ from tests.serve.conftest import Asked
 class Model:
     """Doubles its input; waits while it is held, and refuses what holds a negative number."""
 
-    def __init__(self, *, concurrent: bool = False) -> None:
-        self.concurrent = concurrent
+    def __init__(self) -> None:
         self.free = threading.Event()
         self.running = threading.Event()
         self.batches: list[int] = []
@@ -64,12 +62,6 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 def rows(count: int, value: float = 1.0) -> dict[str, np.ndarray]:
     return {"x": np.full((count, 2), value, np.float32)}
-
-
-@pytest.fixture
-def all_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every run counts as short, however busy this machine is."""
-    monkeypatch.setattr(serving, "_SHORT_S", 1e6)
 
 
 def test_what_waits_is_joined_and_parted_again() -> None:
@@ -138,22 +130,6 @@ def test_a_request_that_cannot_run_costs_no_other_answer() -> None:
         futures[1].result(10)
 
 
-@pytest.mark.usefixtures("all_short")
-def test_two_short_runs_go_on_at_once_where_the_runtime_can() -> None:
-    model, ran = Model(concurrent=True), list[Ran]()
-    queue = queue_of(model, Limits(batch=1), ran.append)
-    model.free.set()
-    queue.submit(rows(1)).result(10)
-    model.free.clear()
-    model.running.clear()
-    others = [queue.submit(rows(1)) for _ in range(3)]
-    assert len(queue.queue) == 1
-    model.free.set()
-    assert [other.result(10)["y"].shape for other in others] == [(1, 2)] * 3
-    assert queue.close(10.0) == 0
-    assert [each.alone for each in ran[:3]] == [True, False, False]
-
-
 def test_closing_answers_what_was_taken_and_takes_no_more() -> None:
     model = Model()
     queue = queue_of(model, Limits(batch=1))
@@ -185,7 +161,7 @@ def test_of_a_sequence_one_step_runs_at_a_time_while_others_run_beside_it() -> N
         free.wait(10)
         return dict(feed)
 
-    model: Any = SimpleNamespace(name="m", version="1", at_once=lambda _: 3, on_cluster=True, alone="a test", run=run)
+    model: Any = SimpleNamespace(name="m", version="1", at_once=3, on_cluster=True, alone="a test", run=run)
     queue = Asked(ModelQueue(model, Limits()))
     answers = [queue.submit(rows(1, value), None, Step(name)) for name, value in (("a", 1), ("a", 2), ("b", 3))]
     for _ in range(2):
@@ -208,8 +184,6 @@ def test_of_a_sequence_one_step_runs_at_a_time_while_others_run_beside_it() -> N
 )
 def test_only_inputs_are_the_fault_of_a_request(error: Exception, refusal: type[Refusal], words: str) -> None:
     class Failing:
-        concurrent = False
-
         def run(self, _: object) -> None:
             raise error
 
@@ -223,7 +197,7 @@ def test_a_lost_device_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     def run(*_: object) -> None:
         raise BadDevice("no device is left")
 
-    model: Any = SimpleNamespace(name="m", version="1", at_once=lambda _: 1, on_cluster=True, alone="a test", run=run)
+    model: Any = SimpleNamespace(name="m", version="1", at_once=1, on_cluster=True, alone="a test", run=run)
     queue = Asked(ModelQueue(model, Limits()))
     for value in range(5):
         with pytest.raises(Unavailable):

@@ -58,14 +58,14 @@ def test_models_share_the_runs_at_once(tmp_path: Path, monkeypatch: pytest.Monke
     folder = workspace(tmp_path, product(), way=Way(1, 3, 2))
     assert open_model(folder, "m", "1").way == Way(1, 3, 2)
     model = open_model(folder, "m", "1", models=2)
-    assert (model.way, model.at_once(0.0), model.at_once(1.0)) == (Way(1, 2, 2), 2, 2)
+    assert (model.way, model.at_once) == (Way(1, 2, 2), 2)
 
 
 def test_a_way_of_one_run_at_a_time_changes_nothing(tmp_path: Path) -> None:
     model = open_model(workspace(tmp_path, product()), "m", "1")
-    assert (model.at_once(0.0), model.at_once(1.0), Limits().rows(model)) == (2, 1, 8)
+    assert (model.at_once, Limits().rows(model)) == (1, 8)
     rated = open_model(workspace(tmp_path / "rated", product(), way=Way(1, 1, 4)), "m", "1")
-    assert (rated.at_once(0.0), Limits().rows(rated), Limits(batch=2).rows(rated)) == (1, 4, 2)
+    assert (rated.at_once, Limits().rows(rated), Limits(batch=2).rows(rated)) == (1, 4, 2)
 
 
 @pytest.mark.parametrize("runtime", [onnxruntime.NAME, openvino.NAME])
@@ -118,7 +118,7 @@ def test_as_many_runs_go_on_at_once_as_the_way_says() -> None:
     model.free.set()
     assert [answer.result(10)["y"].tolist() for answer in answers] == [[[2.0, 2.0]]] * 3
     assert queue.close(10) == 0 and threading.get_ident() not in model.threads
-    assert [batch.alone for batch in ran[:3]] == [True, False, False]
+    assert [len(batch.came_s) for batch in ran] == [1, 1, 1, 1]
 
 
 def test_a_run_joins_as_many_rows_as_the_way_unless_told_otherwise() -> None:
@@ -145,10 +145,6 @@ def test_a_run_joins_as_many_rows_as_the_way_unless_told_otherwise() -> None:
 def test_the_first_line_says_the_way(way: Way, alone: str, line: str) -> None:
     model = queue_of(Model(), Limits(), None, way).queue.model
     assert announced(replace(model, alone=alone), way) == f"m version 1{line}"
-    pair = replace(queue_of(Model(concurrent=True), Limits(), None, Way(1)).queue.model, alone="rows mix")
-    assert announced(pair, Way(1)) == (
-        "m version 1, 1 run at a time, 1 thread, short runs two at once; requests run alone: rows mix"
-    )
 
 
 def test_the_way_is_announced(serving: Callable[..., Server], tmp_path: Path) -> None:

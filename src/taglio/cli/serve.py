@@ -68,10 +68,9 @@ def serve(options: argparse.Namespace) -> int:
 def announced(model: "ServedModel", way: Way) -> str:
     """A line that says how `model` is run: in `way`, unless the devices of a cluster answer."""
     runs = "" if model.on_cluster else f", {way}"
-    pairs = ", short runs two at once" if not model.on_cluster and model.at_once(0.0) > way.at_once else ""
     alone = f"requests run alone: {model.alone}" if model.alone else "requests run alone"
     joined = "requests are batched" if way.joined > 1 else alone
-    return f"{model.name} version {model.version}{runs}{pairs}; {joined}"
+    return f"{model.name} version {model.version}{runs}; {joined}"
 
 
 def _token(path: Path | None) -> str:

@@ -46,7 +46,7 @@ class Metrics:
                 wait.observe(ran.began_s - came_s)
             compute.observe(took_s := ran.ended_s - ran.began_s)
             batch.observe(len(ran.came_s))
-            if len(ran.came_s) == 1 and ran.alone:  # as the plan's prediction is
+            if len(ran.came_s) == 1:  # as the plan's prediction is
                 recent.append(took_s)
 
         return count

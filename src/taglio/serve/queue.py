@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import inf
 from queue import SimpleQueue
 
 import numpy as np
@@ -37,13 +36,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One batch: arrival of each of its requests, start and end of the run (all `time.perf_counter`), and whether no
-    other run shared the processor."""
+    """One batch: arrival of each of its requests, start and end of the run (all `time.perf_counter`)."""
 
     came_s: tuple[float, ...]
     began_s: float
     ended_s: float
-    alone: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -73,14 +70,6 @@ class _Request:
         )
 
 
-@dataclass(slots=True, eq=False)
-class _Run:
-    """Requests that run together. `alone`: no other run has shared the processor so far."""
-
-    batch: list[_Request]
-    alone: bool = True
-
-
 class ModelQueue:
     """A model, its queue, and a thread per batch that may run at once; the runtime computes with its own threads."""
 
@@ -91,13 +80,13 @@ class ModelQueue:
         self._limits = limits
         self._after_batch = after_batch
         self._waiting: list[_Request] = []
-        self._runs: list[_Run] = []
+        self._runs: list[list[_Request]] = []
         self._unanswered: set[asyncio.Future[Answer]] = set()
-        self._took_s = inf  # the latest run
+        self._has_run = False
         self._logged = ""
         self._closed = False
-        self._begun: SimpleQueue[tuple[_Run, asyncio.AbstractEventLoop]] = SimpleQueue()
-        for _ in range(model.at_once(0.0)):
+        self._begun: SimpleQueue[tuple[list[_Request], asyncio.AbstractEventLoop]] = SimpleQueue()
+        for _ in range(model.at_once):
             threading.Thread(target=self._work, name=f"{model.name} {model.version}", daemon=True).start()
 
     def __len__(self) -> int:
@@ -107,7 +96,12 @@ class ModelQueue:
     @property
     def ready(self) -> bool:
         """Whether a run of the model has passed, and the queue is open."""
-        return not self._closed and (self.model.warm or self._took_s < inf)
+        return not self._closed and (self.model.warm or self._has_run)
+
+    @property
+    def idle(self) -> bool:
+        """Whether a request would run at once."""
+        return not self._waiting and len(self._runs) < self.model.at_once
 
     async def answer(
         self, feed: Mapping[str, np.ndarray], timeout_s: float | None = None, step: Step | None = None
@@ -142,19 +136,15 @@ class ModelQueue:
 
     def _begin(self) -> None:
         """Begin as many runs as the model allows now."""
-        while len(self._runs) < self.model.at_once(self._took_s) and (batch := self._next()):
+        while len(self._runs) < self.model.at_once and (batch := self._next()):
             for request in batch:
                 self._waiting.remove(request)
-            run = _Run(batch)
-            self._runs.append(run)
-            if len(self._runs) > 1:
-                for each in self._runs:
-                    each.alone = False
-            self._begun.put((run, asyncio.get_running_loop()))
+            self._runs.append(batch)
+            self._begun.put((batch, asyncio.get_running_loop()))
 
     def _next(self) -> list[_Request]:
         """The next batch; empty if no request may run now."""
-        running = {run.batch[0].sequence for run in self._runs} - {None}
+        running = {batch[0].sequence for batch in self._runs} - {None}
         waiting = [request for request in self._waiting if not request.answer.done()]
         first = next((request for request in waiting if request.sequence not in running), None)
         if first is None:
@@ -173,19 +163,18 @@ class ModelQueue:
     def _work(self) -> None:
         """Run batches, in a thread."""
         while True:
-            run, loop = self._begun.get()
+            batch, loop = self._begun.get()
             began = time.perf_counter()
-            answers = self._answers(run.batch)
+            answers = self._answers(batch)
             with suppress(RuntimeError):  # the server ended before this run
-                loop.call_soon_threadsafe(self._end, run, answers, began, time.perf_counter())
-            del run, answers  # they hold tensors
+                loop.call_soon_threadsafe(self._end, batch, answers, began, time.perf_counter())
+            del batch, answers  # they hold tensors
 
-    def _end(self, run: _Run, answers: list[Answer | Refusal], began: float, ended: float) -> None:
-        self._runs.remove(run)
-        if not all(isinstance(answer, Refusal) for answer in answers):
-            self._took_s = ended - began
+    def _end(self, batch: list[_Request], answers: list[Answer | Refusal], began: float, ended: float) -> None:
+        self._runs.remove(batch)
+        self._has_run |= not all(isinstance(answer, Refusal) for answer in answers)
         self._begin()
-        for request, answer in zip(run.batch, answers, strict=True):
+        for request, answer in zip(batch, answers, strict=True):
             if request.answer.done():  # its client has left
                 continue
             if isinstance(answer, Refusal):
@@ -193,8 +182,7 @@ class ModelQueue:
             else:
                 request.answer.set_result(answer)
         if self._after_batch:
-            came_s = tuple(request.came_s for request in run.batch)
-            self._after_batch(Ran(came_s, began, ended, run.alone or self.model.on_cluster))
+            self._after_batch(Ran(tuple(request.came_s for request in batch), began, ended))
 
     def _answers(self, batch: list[_Request]) -> list[Answer | Refusal]:
         """What each request gets. The requests of a batch that fails run one by one, so that bad inputs fail only their

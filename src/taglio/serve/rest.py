@@ -100,8 +100,10 @@ async def _infer(service: Service, request: Request) -> Response:
         header, rest = _header(request.headers, await _body(request, most, service.settings.patience_s))
         feed = _feed(queue.model, header, rest, most)
         wanted, binary = _wanted(header)
+        idle = queue.idle  # what runs cannot be taken back
         answering = service.infer(queue, feed, list(wanted), _timeout_s(header), step_of(_parameters(header)))
-        return _response(queue.model, header, await _unless_left(request, answering), wanted, binary)
+        answer = await (answering if idle else _unless_left(request, answering))
+        return _response(queue.model, header, answer, wanted, binary)
 
 
 async def _unless_left(request: Request, answering: Coroutine[Any, Any, Answer]) -> Answer:

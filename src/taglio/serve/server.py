@@ -158,14 +158,10 @@ def _socket(host: str, port: int) -> socket.socket:
 
 
 def _add_port(rpc: "grpc.aio.Server", address: str, listen: Listen) -> int:
-    try:
-        if listen.certificate and listen.key:
-            pair = (listen.key.read_bytes(), listen.certificate.read_bytes())
-            return int(rpc.add_secure_port(address, grpc.ssl_server_credentials([pair])))
-        return int(rpc.add_insecure_port(address))
-    except RuntimeError:
-        in_use = OSError(errno.EADDRINUSE, "Address already in use")
-        raise _refused(listen.host, listen.grpc_port, in_use) from None
+    if listen.certificate and listen.key:
+        pair = (listen.key.read_bytes(), listen.certificate.read_bytes())
+        return int(rpc.add_secure_port(address, grpc.ssl_server_credentials([pair])))
+    return int(rpc.add_insecure_port(address))
 
 
 def _refused(host: str, port: int, error: OSError) -> BadOption:
