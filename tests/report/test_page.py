@@ -470,7 +470,7 @@ def test_optimize_keeps_its_result_where_the_page_fails(
 
     table = artifact.load(copy / "outcome.json", "outcome", Outcome)
     monkeypatch.setattr("taglio.flow.stages.optimize", lambda *_, **__: (SimpleNamespace(table=table), None, None))
-    monkeypatch.setattr("taglio.report.material.of_result", fail)
+    monkeypatch.setattr("taglio.report.page.gather", fail)
     command = ["optimize", str(digits_model()), "--data", str(digits_data()), "--max-error", "0.01", "-o", str(copy)]
     assert main([*command, "--json"]) == 0
     out, err = capsys.readouterr()
@@ -486,7 +486,8 @@ def test_report_prints_the_tables(copy: Path, capsys: pytest.CaptureFixture[str]
         "Profile", "Plan", "Run", "Result",
     ]  # fmt: skip
     assert "/classify/Gemm" in out
-    assert f"missing: error.json is not in this folder. To make it: taglio error {copy}" in out
+    assert "missing: error.json is not in this folder: optimize omits it if no plan could be faster than float." in out
+    assert f"To make it: taglio error {copy}" in out
     assert "pareto" not in out  # nobody asked for a cluster
     assert f"wrote {copy / 'report.html'}" in out
 

@@ -32,14 +32,13 @@ def optimize(options: argparse.Namespace) -> Shown:
 
         return clusters.optimize(options)
     asked = arguments(options, ("scenario",))
-    result, manifest, delivered = stages.optimize(options.out, options.model, options.data, **asked)
+    result, _, delivered = stages.optimize(options.out, options.model, options.data, **asked)
     assert result.table is not None, "optimize always sets it"
-    remark = offer(lambda: page.write(options.out, material.of_result(options.out, result, manifest)))
+    remark = offer(lambda: page.write(options.out))
     value = {**terminal.outcome_object(options.out, result.table), "deploy": delivered}
 
     def tables() -> None:
-        gathered = material.of_result(options.out, result, manifest)
-        terminal.outcome(options.out, gathered, verbose=options.verbose)
+        terminal.outcome(options.out, material.gather(options.out), verbose=options.verbose)
         terminal.delivered(options.out, delivered)
 
     return Shown(value, tables, remark, code=INTERRUPTED if result.table.interrupted else 0)

@@ -69,13 +69,13 @@ def server(service: Service) -> "grpc.aio.Server":
 _SHOWN: dict[str, Callable[[Service, Any], Mapping[str, Any]]] = {
     "ServerLive": lambda _, __: {"live": True},
     "ServerReady": lambda service, _: {"ready": service.ready()},
-    "ModelReady": lambda service, asked: {"ready": service.ready(asked.name, asked.version)},
+    "ModelReady": lambda service, query: {"ready": service.ready(query.name, query.version)},
     "ServerMetadata": lambda _, __: {"name": NAME, "version": version_of("taglio"), "extensions": EXTENSIONS},
-    "ModelMetadata": lambda service, asked: service.metadata(asked.name, asked.version),
-    "ModelConfig": lambda service, asked: {"config": service.config(asked.name, asked.version)},
-    "ModelStatistics": lambda service, asked: service.statistics(asked.name, asked.version),
-    "RepositoryIndex": lambda service, asked: {
-        "models": [each for each in service.index() if not asked.ready or each["state"] == "READY"]
+    "ModelMetadata": lambda service, query: service.metadata(query.name, query.version),
+    "ModelConfig": lambda service, query: {"config": service.config(query.name, query.version)},
+    "ModelStatistics": lambda service, query: service.statistics(query.name, query.version),
+    "RepositoryIndex": lambda service, query: {
+        "models": [model for model in service.index() if not query.ready or model["state"] == "READY"]
     },
 }
 
@@ -85,10 +85,10 @@ def _guarded(service: Service, name: str) -> Callable[[bytes, Any], Awaitable[by
 
     async def answer(serialised: bytes, context: "grpc.aio.ServicerContext[Any, Any]") -> bytes:
         request: Any = message(f"{name}Request")()
-        told = {key: str(value) for key, value in context.invocation_metadata() or ()}
+        metadata = {key: str(value) for key, value in context.invocation_metadata() or ()}
         try:
             if not open_to_all:
-                service.admit(told.get("authorization", ""))
+                service.admit(metadata.get("authorization", ""))
             with service.holding(len(serialised)):
                 request.ParseFromString(serialised)
                 if name == "ModelInfer":
@@ -131,18 +131,18 @@ def _feed(model: ServedModel, request: Any, limit_bytes: int) -> dict[str, np.nd
     if raw and len(raw) != len(request.inputs):
         raise BadRequest(f"{len(raw)} raw_input_contents for {plural(len(request.inputs), 'input')}")
     feed: dict[str, np.ndarray] = {}
-    for index, each in enumerate(request.inputs):
-        spec = given_for(model.inputs, each.name, feed)
-        shape = check_shape(spec, each.datatype, list(each.shape), limit_bytes)
+    for index, tensor in enumerate(request.inputs):
+        spec = given_for(model.inputs, tensor.name, feed)
+        shape = check_shape(spec, tensor.datatype, list(tensor.shape), limit_bytes)
         if raw:
-            feed[each.name] = from_bytes(spec, shape, raw[index])
+            feed[tensor.name] = from_bytes(spec, shape, raw[index])
             continue
         if spec.datatype not in _CONTENTS:
-            raise BadRequest(f"input {each.name}: {spec.datatype} must be sent in raw_input_contents")
-        values = list(getattr(each.contents, _CONTENTS[spec.datatype]))
+            raise BadRequest(f"input {tensor.name}: {spec.datatype} must be sent in raw_input_contents")
+        values = list(getattr(tensor.contents, _CONTENTS[spec.datatype]))
         if spec.datatype == BYTES:
             values = [value.decode(errors="replace") for value in values]
-        feed[each.name] = from_json(spec, shape, values)
+        feed[tensor.name] = from_json(spec, shape, values)
     return feed
 
 

@@ -161,16 +161,16 @@ def _header(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], me
 
 def _feed(model: ServedModel, header: Mapping[str, Any], rest: memoryview, limit_bytes: int) -> dict[str, np.ndarray]:
     given = header.get("inputs")
-    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+    if not isinstance(given, list) or not all(isinstance(tensor, dict) for tensor in given):
         raise BadRequest("the request must have a list of inputs")
     feed: dict[str, np.ndarray] = {}
     at = 0
-    for each in given:
-        spec = given_for(model.inputs, each.get("name"), feed)
-        shape = check_shape(spec, each.get("datatype"), each.get("shape"), limit_bytes)
-        size = _parameters(each).get("binary_data_size")
+    for tensor in given:
+        spec = given_for(model.inputs, tensor.get("name"), feed)
+        shape = check_shape(spec, tensor.get("datatype"), tensor.get("shape"), limit_bytes)
+        size = _parameters(tensor).get("binary_data_size")
         if size is None:
-            feed[spec.name] = from_json(spec, shape, each.get("data"))
+            feed[spec.name] = from_json(spec, shape, tensor.get("data"))
             continue
         if type(size) is not int or not 0 <= size <= len(rest) - at:
             raise BadRequest(f"input {spec.name}: binary_data_size is {size!r}, but {len(rest) - at:,} bytes are left")
@@ -184,15 +184,16 @@ def _feed(model: ServedModel, header: Mapping[str, Any], rest: memoryview, limit
 def _wanted(header: Mapping[str, Any]) -> tuple[dict[str, bool], bool]:
     """Whether each requested output is to be binary, by name; and the default if no output is named."""
     everything = _parameters(header).get("binary_data_output") is True
-    asked = header.get("outputs") or []
-    named = isinstance(asked, list) and all(isinstance(each, dict) for each in asked)
-    if not named or not all(isinstance(each.get("name"), str) for each in asked):
+    outputs = header.get("outputs") or []
+    named = isinstance(outputs, list) and all(isinstance(output, dict) for output in outputs)
+    if not named or not all(isinstance(output.get("name"), str) for output in outputs):
         raise BadRequest("outputs must be a list of objects with a name")
-    return {each["name"]: _parameters(each).get("binary_data", everything) is True for each in asked}, everything
+    binary = {output["name"]: _parameters(output).get("binary_data", everything) is True for output in outputs}
+    return binary, everything
 
 
-def _parameters(each: Mapping[str, Any]) -> Mapping[str, Any]:
-    parameters = each.get("parameters")
+def _parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    parameters = entry.get("parameters")
     return offered(parameters) if isinstance(parameters, dict) else {}
 
 
@@ -225,8 +226,8 @@ def _response(
     body: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "outputs": outputs}
     if isinstance(header.get("id"), str):
         body["id"] = header["id"]
-    told = msgspec.json.encode(body)
+    head = msgspec.json.encode(body)
     if not blobs:
-        return Response(told, media_type="application/json")
-    length = {HEADER_LENGTH: str(len(told))}
-    return Response(b"".join((told, *blobs)), headers=length, media_type="application/octet-stream")
+        return Response(head, media_type="application/json")
+    length = {HEADER_LENGTH: str(len(head))}
+    return Response(b"".join((head, *blobs)), headers=length, media_type="application/octet-stream")

@@ -127,28 +127,30 @@ def opened(
 
     Raises BadOption for a directory without a built model and for a name and version given twice.
     """
-    found: list[tuple[str, str, Path]] = []
+    workspaces: list[tuple[str, str, Path]] = []
     for text in places:
         name, _, rest = text.rpartition("=")
         if not rest:
             raise BadOption(f"{text!r} names no directory: give OUT or NAME=OUT")
-        found += [(name or _name(folder), version, folder) for name, version, folder in _workspaces(Path(rest), name)]
+        workspaces += [
+            (name or _name(folder), version, folder) for name, version, folder in _workspaces(Path(rest), name)
+        ]
     seen: set[tuple[str, str]] = set()
-    for name, version, folder in found:
+    for name, version, folder in workspaces:
         if (name, version) in seen:
             raise BadOption(f"{folder}: a second model {name} version {version}: give NAME={folder}")
         seen.add((name, version))
     if cluster is None:
-        models = len(found)
+        models = len(workspaces)
         yield [
             open_model(folder, name, version, threads, models=models, kernel_cache=kernel_cache)
-            for name, version, folder in found
+            for name, version, folder in workspaces
         ]
         return
-    with sessions([folder for _, _, folder in found], cluster) as running:
+    with sessions([folder for _, _, folder in workspaces], cluster) as running:
         yield [
             _ready(folder, ServedModel(name, version, (), (), session, session.predicted_s))
-            for (name, version, folder), session in zip(found, running, strict=True)
+            for (name, version, folder), session in zip(workspaces, running, strict=True)
         ]
 
 
@@ -230,17 +232,17 @@ def _workspaces(folder: Path, name: str) -> list[tuple[str, str, Path]]:
     """Name, version and folder of each workspace at or below `folder`; an empty name stands for the model's own."""
     if _built(folder):
         return [(name, "1", folder)]
-    found: list[tuple[str, str, Path]] = []
+    workspaces: list[tuple[str, str, Path]] = []
     children = sorted(child for child in folder.iterdir() if child.is_dir()) if folder.is_dir() else []
     for child in children:
         if _built(child):
-            found.append((child.name, "1", child))
+            workspaces.append((child.name, "1", child))
             continue
-        versions = [each for each in child.iterdir() if each.name.isdigit() and _built(each)]
-        found += [(child.name, each.name, each) for each in sorted(versions, key=lambda each: int(each.name))]
-    if not found:
+        versions = [inner for inner in child.iterdir() if inner.name.isdigit() and _built(inner)]
+        workspaces += [(child.name, inner.name, inner) for inner in sorted(versions, key=lambda inner: int(inner.name))]
+    if not workspaces:
         raise BadOption(f"{folder}: holds no built model: give a workspace of taglio optimize, or a directory of them")
-    return found
+    return workspaces
 
 
 def _built(folder: Path) -> bool:

@@ -173,11 +173,11 @@ def offered(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     return parameters
 
 
-def _check_names(what: str, given: Sequence[str], known: Sequence[str], *, complete: bool) -> None:
-    unknown = [name for name in given if name not in known]
-    missing = [name for name in known if name not in given] if complete else []
+def _check_names(what: str, given: Sequence[str], names: Sequence[str], *, complete: bool) -> None:
+    unknown = [name for name in given if name not in names]
+    missing = [name for name in names if name not in given] if complete else []
     if unknown or missing:
         wrong = f"no {what} {unknown[0][:80]!r}" if unknown else f"{what} {missing[0]!r} is missing"
-        raise BadRequest(f"{wrong}: the model's {what}s are {', '.join(known)}")
+        raise BadRequest(f"{wrong}: the model's {what}s are {', '.join(names)}")
     if len(set(given)) != len(given):
         raise BadRequest(f"an {what} is given twice")
