@@ -61,6 +61,7 @@ def test_a_command_explains_itself(name: str) -> None:
 @pytest.mark.parametrize("name", BY_WORDS)
 def test_every_option_explains_itself(name: str) -> None:
     assert [each.dest for each in BY_WORDS[name]._actions if len(each.help or "") <= 8] == []
+    assert [each.dest for each in BY_WORDS[name]._actions if len((each.help or "").split()) > 25] == []
     formatted = BY_WORDS[name].format_help()  # a stray % in a help text fails here
     assert "%(" not in formatted
 

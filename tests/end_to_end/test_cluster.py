@@ -108,6 +108,8 @@ def test_a_front_is_drawn(out: Path, cluster: Path) -> None:
     options = ("--cluster", cluster, *QUICK, "--points", 4)
     front = taglio("pareto", out, *options, "--axes", "latency,energy", "--json").json()
     assert front["points"] and all(point["plan"]["placements"] for point in front["points"])
+    assert '<div class="chart"' in (out / "pareto.html").read_text()
+    taglio("report", out)
     assert "Plans by latency and energy" in (out / "report.html").read_text()
     refused(taglio("pareto", out, *options, "--axes", "error,energy"), "latency,energy")
 

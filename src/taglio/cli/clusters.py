@@ -17,7 +17,6 @@ from taglio.cluster.engine.probe import probe as probe_links
 from taglio.cluster.engine.run import run_on_cluster
 from taglio.errors import BadOption
 from taglio.flow import placing
-from taglio.flow.workspace import REPORT
 from taglio.report import page, placement, terminal
 from taglio.report.console import say, show
 from taglio.report.written import offer
@@ -47,14 +46,14 @@ def pareto(options: argparse.Namespace) -> Shown:
     """Run `taglio pareto`."""
     asked = arguments(options, ("with_model",))
     others = [_other(text, options) for text in options.with_model]
-    _, front = placing.pareto(options.folder, options.cluster, others=others, **asked)
-    remark = offer(lambda: page.write(options.folder))
+    name, front = placing.pareto(options.folder, options.cluster, others=others, **asked)
+    path = options.folder / "pareto.html"
 
     def tables() -> None:
         show(placement.points(front))
-        say(f"wrote {options.folder / REPORT}")
+        say(f"wrote {path}")
 
-    return Shown(front, tables, remark)
+    return Shown(front, tables, offer(lambda: placement.write(path, name, front)))
 
 
 def _other(text: str, options: argparse.Namespace) -> placing.Wanted:

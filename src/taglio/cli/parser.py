@@ -90,9 +90,8 @@ COMMANDS = (
                 "appended: 7-bit weights, whose sums do not saturate)"
             ),
             "--repair": option(
-                "lower the error of int8 at the same speed: ranges (per tensor, by their effect on the outputs), "
-                "rounding (round weights so that products change least), bias (correct what int8 adds to the mean of "
-                "each channel)",
+                "lower the error of int8 at the same speed: ranges (of tensors), rounding (of weights), bias (the mean "
+                "of each channel)",
                 type=names,
                 default=[],
                 metavar="NAME[,NAME]",
@@ -122,8 +121,8 @@ COMMANDS = (
         {
             "--cpus": option("cores to use, on Linux (default: all that this process may use)", type=positive),
             "--time-limit": option(
-                "finish within S seconds: stages get less effort, and when the time is up, the best plan so far is "
-                "delivered (a limit below 30 s may be exceeded)",
+                "finish within S seconds with less effort; at the end, the best plan so far is delivered (below 30 s "
+                "may be exceeded)",
                 type=positive_float,
                 dest="time_limit_s",
                 metavar="S",
@@ -246,9 +245,8 @@ COMMANDS = (
     Command(
         "emulate",
         "emulate:emulate",
-        "run a command on a cluster emulated on this Linux machine (as root): each device is a network namespace with "
-        "a CPU quota (cpus in the cluster file) and a running taglio device; links have the file's bandwidth and "
-        "latency",
+        "run a command on a cluster emulated on this Linux machine (as root): devices have the file's CPU quotas, "
+        "links its bandwidth and latency",
         "cluster --scenario --bare --on --set",
         {
             "cluster": option("cluster file (TOML)", nargs="?", metavar="CLUSTER"),
@@ -259,7 +257,7 @@ COMMANDS = (
             ),
             "--set": option(
                 'change the running emulation: "link A->B bandwidth x0.1", "link A->B cut", "device A x10" (slower), '
-                '"without A"; separate several with ";"; "" restores the cluster file',
+                '"without A"; several with ";"; "" restores the cluster file',
                 dest="change",
                 metavar="CHANGE",
             ),
@@ -305,8 +303,8 @@ COMMANDS = (
                 "threads of a run (default: the plan's; several models share the processors)", type=positive
             ),
             "--kernel-cache": option(
-                "number of compiled kernels that OpenVINO keeps per model; fewer save memory, but an input size that "
-                "comes again may be compiled again (default: OpenVINO's own limit)",
+                "compiled kernels that OpenVINO keeps per model; fewer save memory, but sizes that come again may be "
+                "compiled again (default: OpenVINO's own limit)",
                 type=whole(0),
                 metavar="KERNELS",
             ),
