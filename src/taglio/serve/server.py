@@ -61,8 +61,9 @@ def serve(models: Sequence[ServedModel], settings: Settings, listen: Listen, sta
     _check(listen, settings)
     gc.freeze()  # what is there to stay is not looked through again
     keep_memory()  # new pages for each copy of 600 kB would take longer than all else
+    service = Service(models, settings)
     config = uvicorn.Config(
-        application(service := Service(models, settings)),
+        application(service),
         http="httptools",
         log_config=None,
         access_log=False,
