@@ -1,4 +1,4 @@
-"""Errors by input of five networks with some blocks in int8 (qdq, u8s8, no repair), measured on 96 inputs each.
+"""Errors by input of five networks with some blocks in int8 (qdq, u8s8), measured on 96 inputs each.
 
 The first numbers are the relative L2 of the worst part in %, by input; the second ones ‖y‖² over its mean. Inputs are
 digits, rendered pages and lines of text, files, and random tokens.

@@ -51,7 +51,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Graph, Qdq
     model = loaded(mixed(), tmp_path_factory.mktemp("mixed"))
     seen = feeds(model, 3)
     graph = graphs.build(model)
-    builder = QdqBuilder(model, graph, {SCHEME.calibrated: calibrate(model, seen, "minmax")})
+    builder = QdqBuilder(model, graph, {SCHEME.calibration: calibrate(model, seen, "minmax")})
     return model, graph, builder, dict(seen.samples[0])
 
 
@@ -170,7 +170,7 @@ def with_lstm(kind: Recurrent, folder: Path) -> tuple[Model, Graph, QdqBuilder, 
     if kind.lengths:
         feed["lengths"] = np.array([7, 4], np.int32)
     graph = graphs.build(model)
-    return model, graph, QdqBuilder(model, graph, {SCHEME.calibrated: calibrate(model, seen, "minmax")}), feed
+    return model, graph, QdqBuilder(model, graph, {SCHEME.calibration: calibrate(model, seen, "minmax")}), feed
 
 
 def distance(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
@@ -236,7 +236,7 @@ def test_a_scheme_names_its_forms() -> None:
     scheme = parse_scheme("qdq-u8s8-asym-pc-w4-dyn-w8")
     assert scheme.uncalibrated == ("w8", "dyn", "w4")
     assert parse_scheme(str(scheme)) == scheme
-    assert scheme.calibrated == Scheme().calibrated
+    assert scheme.calibration == Scheme().calibration
 
 
 def test_a_scheme_names_weights_of_seven_bits_in_every_form() -> None:

@@ -82,19 +82,12 @@ COMMANDS = (
         "quantize",
         "models:quantize",
         "quantise chosen blocks, without a plan",
-        f"{_MODEL} {_DATA} --calibration --method --scheme --repair --blocks --also --out",
+        f"{_MODEL} {_DATA} --calibration --method --scheme --blocks --also --out",
         {
             "--method": option("quantisation method (default static)", choices=_METHODS, default="static"),
             "--scheme": option(
                 "int8 scheme (default qdq-u8s8-asym-pc, for dynamic qdq-u8s8-asym-pt; on x86 without VNNI -rr is "
                 "appended: 7-bit weights, whose sums do not saturate)"
-            ),
-            "--repair": option(
-                "lower the error of int8 at the same speed: ranges (of tensors), rounding (of weights), bias (the mean "
-                "of each channel)",
-                type=names,
-                default=[],
-                metavar="NAME[,NAME]",
             ),
             "--blocks": option(_BLOCKS.format("blocks to quantise"), default="all"),
             "--also": option(

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -96,6 +97,7 @@ def write(
     artifact.write_bytes(folder / VERIFY, Path(verify.__file__).read_bytes())
     if samples:
         write_samples(folder / SAMPLES_FOLDER, samples)
+        write_loads(folder / SAMPLES_FOLDER, samples)
     return described
 
 
@@ -170,7 +172,7 @@ def _write_one(folder: Path, exported: Exported, inputs: Sequence[str], outputs:
 
 
 def write_samples(folder: Path, samples: Sequence[Answered]) -> None:
-    """Write inputs and outputs as .npy files that NumPy opens without pickle, and as JSON for perf_analyzer."""
+    """Write inputs and outputs as .npy files that NumPy opens without pickle."""
     listed = []
     for number, sample in enumerate(samples):
         listed.append(
@@ -183,11 +185,15 @@ def write_samples(folder: Path, samples: Sequence[Answered]) -> None:
             }
         )
     artifact.write_bytes(folder / SAMPLES, json.dumps(listed, indent=2).encode())
+
+
+def write_loads(folder: Path, samples: Sequence[Answered]) -> None:
+    """Write inputs and outputs as JSON for perf_analyzer."""
     loads = {
         "data": [_contents(sample.inputs) for sample in samples],
         "validation_data": [_contents(sample.outputs) for sample in samples],
     }
-    artifact.write_bytes(folder / PERF_ANALYZER, json.dumps(loads).encode())
+    artifact.write_bytes(folder / PERF_ANALYZER, msgspec.json.encode(loads))
 
 
 def read_samples(folder: Path) -> tuple[Sample, ...]:

@@ -171,8 +171,8 @@ def on_calibration(work: Work, built: Built, limits: Limits) -> str:
     make_room(work.memory_bytes)
     deployed = built.session(work.setup.threads)
     for sample, reference in zip(work.data.calibration.samples, wanted, strict=False):
-        found = deployed.run(sample)
-        tally.add(reference, [found[name] for name in work.model.outputs])
+        outputs = deployed.run(sample)
+        tally.add(reference, [outputs[name] for name in work.model.outputs])
     if (loss := tally.value()) <= most:
         return ""
     return (
@@ -266,8 +266,8 @@ def of_answers(
         lines.append(f"the limit holds on these inputs; on similar inputs {metric.title} may reach {worst}")
     everything = answered.get("int8")
     if everything is not None:
-        for lost in dict.fromkeys(each.lost for each in everything.parts if each.lost):
-            first, *others = [each.name for each in everything.parts if each.lost == lost]
+        for lost in dict.fromkeys(part.lost for part in everything.parts if part.lost):
+            first, *others = [part.name for part in everything.parts if part.lost == lost]
             also = f"; the same holds for {', '.join(others)}" if others else ""
             lines.append(f"all-int8 is rejected: {first} {lost}{also}")
     return (*lines, *_unused(labels, chosen, limits))
@@ -290,7 +290,7 @@ def of_unseen(
 ) -> tuple[str, ...]:
     """Notes on the unseen inputs: what they cost in speed, and what they say about new ones; or that there are none."""
     assert limits.max_error is not None, "a plan is accepted under a limit"
-    lines = [each.line(limits.metric, limits.max_error) for each in rejected]
+    lines = [rejection.line(limits.metric, limits.max_error) for rejection in rejected]
     unseen = unseen_of(work, answer, candidates)
     if answer.error == 0.0:
         return tuple(lines)
@@ -303,8 +303,8 @@ def of_unseen(
 
 def _unused(labels: np.ndarray | None, chosen: Answers, limits: Limits) -> list[str]:
     """A note if there are labels that nothing was compared with."""
-    metrics = (limits.metric, *(each.metric for each in limits.also))
-    if labels is None or chosen.accuracy is not None or any(each.labelled or each.own for each in metrics):
+    metrics = (limits.metric, *(bound.metric for bound in limits.also))
+    if labels is None or chosen.accuracy is not None or any(metric.labelled or metric.own for metric in metrics):
         return []
     wanted = "a class from 0 to classes - 1 for each input, and one output of scores [1, classes]"
     return [f"the labels were not used: top-1 accuracy needs {wanted}; a task as the metric takes other labels"]

@@ -27,12 +27,12 @@ def shifted(expected: Interval, base: float) -> Interval:
     return Interval(low, value, high, expected.coverage)
 
 
-def unsure(each: Tried, limits: Limits) -> bool:
+def unsure(tried: Tried, limits: Limits) -> bool:
     """Whether the error of a plan as built for its place is still to be measured: it may hold there, and is not in ONNX
     Runtime, where built models equal the switchable graph."""
-    known = each.built or each.runtime == NAME or not each.assignment
+    is_known = tried.built or tried.runtime == NAME or not tried.assignment
     assert limits.max_error is not None, "a plan that may hold has a limit"
-    return not known and limits.metric.smooth and 0.0 < each.error < _FAR * limits.max_error
+    return not is_known and limits.metric.smooth and 0.0 < tried.error < _FAR * limits.max_error
 
 
 @dataclass(slots=True)
@@ -45,10 +45,10 @@ class AsBuilt:
     ratios: dict[object, float] = field(default_factory=dict)
     usual: float = 1.0
 
-    def note(self, each: Tried, error: float) -> None:
+    def note(self, tried: Tried, error: float) -> None:
         """Note the error that a plan of the search has here. One that is not finite teaches nothing."""
         if 0.0 < error < inf:
-            self.ratios[key_of(each.assignment)] = error / together(each.error, self.base)
+            self.ratios[key_of(tried.assignment)] = error / together(tried.error, self.base)
 
     def follow(self, leader: Tried) -> None:
         """Expect of plans that were not measured what was found of this one, or of most if it was not measured."""
@@ -67,22 +67,22 @@ class AsBuilt:
 
     def judged(self, graph: Graph, tried: Sequence[Tried]) -> list[Tried]:
         """Plans of the search, of which those hold that are expected to hold here; as they are if none is."""
-        limits, again = self.limits, []
+        limits, judged = self.limits, []
         assert limits.max_error is not None, "errors here are expected for a limit"
-        for each in tried:
-            holds = self._ratio(each) * together(each.error, self.base) <= limits.max_error
-            again.append(replace(each, holds=holds and (not each.name or keeps_pins(graph, limits, each.plan))))
-        return again if any(each.holds for each in again) else list(tried)
+        for plan in tried:
+            holds = self._ratio(plan) * together(plan.error, self.base) <= limits.max_error
+            judged.append(replace(plan, holds=holds and (not plan.name or keeps_pins(graph, limits, plan.plan))))
+        return judged if any(plan.holds for plan in judged) else list(tried)
 
-    def deployed(self, each: Tried) -> Tried:
+    def deployed(self, tried: Tried) -> Tried:
         """A plan of the search as expected here, under the full limits."""
-        ratio = self._ratio(each)
-        error = ratio * together(each.error, self.base)
-        predicted = shifted(each.plan.predicted_error, self.base).times(ratio)
-        plan = replace(each.plan, limits=self.limits, measured_error=error, predicted_error=predicted)
-        built = key_of(each.assignment) in self.ratios
-        return replace(each, error=error, plan=plan, built=built)
+        ratio = self._ratio(tried)
+        error = ratio * together(tried.error, self.base)
+        predicted = shifted(tried.plan.predicted_error, self.base).times(ratio)
+        plan = replace(tried.plan, limits=self.limits, measured_error=error, predicted_error=predicted)
+        built = key_of(tried.assignment) in self.ratios
+        return replace(tried, error=error, plan=plan, built=built)
 
-    def _ratio(self, each: Tried) -> float:
-        assignment = each.assignment
+    def _ratio(self, tried: Tried) -> float:
+        assignment = tried.assignment
         return self.ratios.get(key_of(assignment), self.usual) if assignment else 1.0

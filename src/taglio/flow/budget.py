@@ -5,7 +5,7 @@ from typing import Any
 
 # Fields that the effort scales, and the least effort of those that decide whether a plan is right.
 _SECONDS = (
-    "race_s", "schemes_s", "profile_s", "opening_s", "study_s", "alone_s", "verify_s", "plans_s", "refine_s",
+    "race_s", "profile_s", "opening_s", "study_s", "alone_s", "verify_s", "plans_s", "refine_s",
 )  # fmt: skip
 _LEAST = {"race_s": 0.15, "opening_s": 0.6, "alone_s": 0.15, "verify_s": 0.3, "plans_s": 0.3, "refine_s": 0.6}
 
@@ -16,7 +16,7 @@ class Budget:
 
     Seconds are those of running models; opening them comes on top, so counts of sessions have bounds of their own.
 
-    * `race_s`: float, all int8 and the other forms in one place; `schemes_s`: other schemes there.
+    * `race_s`: float, all int8 and the other forms in one place.
     * `profile_s`: the runs of the profile; `opening_s`: opening its sessions, where these take long.
     * `alone_s`: errors of blocks alone, at most; `study_s`: the whole study of errors, where that is longer.
     * `verify_s`: the error of one plan, on at most `verify_inputs` inputs; `plans_s`: the errors of all plans.
@@ -26,7 +26,6 @@ class Budget:
     """
 
     race_s: float = 1.0
-    schemes_s: float = 1.0
     profile_s: float = 1.2
     opening_s: float = 4.0
     alone_s: float = 9.0

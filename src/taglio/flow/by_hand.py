@@ -47,7 +47,7 @@ def pinned_devices(graph: Graph, pins: Sequence[str], keep_off: Sequence[str] = 
 
 def matches(graph: Graph, argument: str, texts: Sequence[str]) -> list[tuple[str, list[str]]]:
     """The blocks that match each DEVICE=PATTERN, with the device. Raises BadOption for a pattern without a match."""
-    found = []
+    devices = []
     for text in texts:
         device, _, pattern = text.partition("=")
         if not device or not pattern:
@@ -55,5 +55,5 @@ def matches(graph: Graph, argument: str, texts: Sequence[str]) -> list[tuple[str
         hits = [block.name for block in graph.blocks if fnmatchcase(block.name, pattern)]
         if not hits:
             raise BadOption(f'`{argument}` "{text}": the pattern matches none of {plural(len(graph.blocks), "block")}')
-        found.append((device, hits))
-    return found
+        devices.append((device, hits))
+    return devices

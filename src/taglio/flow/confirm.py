@@ -24,6 +24,8 @@ from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME, Optimization
 from taglio.scratch import scratch
 
+# The end of the remark that float stays because the race did not show a gain.
+UNPROVEN = "which does not replace it"
 # What simplifying must gain to be told; a few openings may show less where there is nothing.
 _SIMPLIFIED = 1.1
 # An opening runs the model on as many inputs as take this long.
@@ -58,7 +60,7 @@ def confirmed(
             race = deliveries.confirm(plan, patience)
             if race.replaces_float or float_plan is None or float_plan.fingerprint() == plan.fingerprint():
                 return Confirmed(plan, race, _too_noisy(race))
-            remark = f"the fastest plan within the limit is {race} as fast as float32, which does not replace it"
+            remark = f"the fastest plan within the limit is {race} as fast as float32, {UNPROVEN}"
             remarks = (remark, *_too_noisy(race))
             if _is_source(work, float_plan):
                 return Confirmed(float_plan, None, (*remarks, *deliveries.simplified(float_plan, patience)))

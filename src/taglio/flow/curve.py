@@ -43,7 +43,7 @@ def curve(
     if model is None or limits.max_error is None or not limits.metric.smooth or not graph.choices():
         return ()
     float_s = predict(profile, graph, {}).total_s
-    found = []
+    levels = []
     for factor in _FACTORS:
         bound = factor * limits.max_error
         if not 0.0 < bound <= _MOST:
@@ -52,13 +52,13 @@ def curve(
         plan = make_plan(graph, profile, model, wider, time_limit_s=min(_TIME_LIMIT_S, solve_s(effort)))
         seconds = plan.predicted_latency_s.value
         if plan.status != "infeasible" and seconds > 0.0:
-            found.append(Level(bound, ahead * float_s / seconds, len(plan.assignment())))
-    return tuple(found)
+            levels.append(Level(bound, ahead * float_s / seconds, len(plan.assignment())))
+    return tuple(levels)
 
 
 def costly(model: ErrorModel | None) -> tuple[Alone, ...]:
     """The blocks with the largest error alone in int8, worst first; none if errors were not studied."""
     if model is None:
         return ()
-    whole = [each for each in model.alone if each.precision == "int8"]
-    return tuple(sorted(whole, key=lambda each: -each.error)[:_BLOCKS])
+    blocks = [block for block in model.alone if block.precision == "int8"]
+    return tuple(sorted(blocks, key=lambda block: -block.error)[:_BLOCKS])

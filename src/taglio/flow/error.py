@@ -131,11 +131,11 @@ def refuse_constant_outputs(work: Work) -> None:
     stored = work.model.initializers()
     computed = [index for index, name in enumerate(work.outputs) if name not in stored]
     values = [[as_array(answer[index]) for index in computed] for answer in answers]
-    if not values or not computed or any(each.dtype.kind != "f" for each in values[0]):
+    if not values or not computed or any(output.dtype.kind != "f" for output in values[0]):
         return
-    zero = not any(each.any() for sample in values for each in sample)
+    zero = not any(output.any() for sample in values for output in sample)
     names = [work.outputs[index] for index in computed]
-    same = [name for index, name in enumerate(names) if constant_outputs([[each[index]] for each in values], [name])]
+    same = [name for index, name in enumerate(names) if constant_outputs([[value[index]] for value in values], [name])]
     if zero or (count > 1 and same == names):
         raise BadData(
             f"{work.data.held_out.source}: {'all outputs are' if len(names) > 1 else f'output {names[0]} is'} "
@@ -155,7 +155,7 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int
         seconds.append(time.perf_counter() - start)
     once = max(1e-6, min(seconds))
     alone = len(switchable.switches) + len(switchable.wires)
-    shortest = max(1, min((as_array(each).size for each in meter.references[0]), default=1))
+    shortest = max(1, min((as_array(output).size for output in meter.references[0]), default=1))
     metric = work.metric
     wanted = max(_LEAST_INPUTS, min(_MOST_INPUTS, _NUMBERS // shortest if metric.smooth else _MOST_INPUTS))
     few = min(_FEW_INPUTS, int(_FEW_SHARE * budget.alone_s / (once * budget.minimum_subsets)))
@@ -176,7 +176,7 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> 
         *work.remarks,
         values_fed(used, chain(*both), {spec.name: pixel_scaling(graph, spec.name) for spec in used}),
         *few_inputs(*work.digests, batch),
-        *constant_inputs({name: each[name] for name in each if name in read} for each in chain(*both)),
+        *constant_inputs({name: sample[name] for name in sample if name in read} for sample in chain(*both)),
         sizes_measured(work.inputs, work.data.held_out.samples),
         not_float(everything),
         no_numbers(meter.references, outputs),
@@ -184,8 +184,10 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally) -> 
         coarse_metric(meter.metric, batch * len(work.data.held_out.samples)),
         meter.measure.judge.doubt() if isinstance(meter.measure.judge, TaskJudge) else "",
         exchanged_rows(meter.metric, [outputs[index] for index in sorted(work.parts.ranked)]),
-        unlike_calibration(work.ranges(replace(scheme, repairs=())).low_high, _held_out_ranges(work), work.graph),
-        constant_outputs([[each[i] for i in computed] for each in meter.references], [outputs[i] for i in computed]),
+        unlike_calibration(work.ranges(scheme).low_high, _held_out_ranges(work), work.graph),
+        constant_outputs(
+            [[answer[i] for i in computed] for answer in meter.references], [outputs[i] for i in computed]
+        ),
     ]
     return tuple(line for line in lines if line)
 

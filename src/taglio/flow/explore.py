@@ -170,10 +170,10 @@ class _There:
         runs = {_as_run(name): (plan.assignment, race.timed[name]) for name, plan in race.plans.items()}
         runs |= {FLOAT_RUN: ({}, race.timed[FLOAT_RUN])}
         self.profile = refine(work.model, work.graph, self.profile, runs, " 1", near=leader.assignment)
-        again = self.place.judged(work.graph, tried)
-        again += self._solved(self.place.within(), work.budget.solved_again)
-        self._correct(again)
-        return self.predicted(again)
+        judged = self.place.judged(work.graph, tried)
+        judged += self._solved(self.place.within(), work.budget.solved_again)
+        self._correct(judged)
+        return self.predicted(judged)
 
     def race(self, chosen: Mapping[str, Tried], *, kernels: bool = True) -> Race:
         """Race the `chosen` plans beside float, and measure the errors of those that may hold as they are built.
@@ -259,7 +259,7 @@ def meters(
     work = work.settled(profile.scheme)
     switchable = work.switchable(profile.scheme)
     limit = inf if limits.max_error is None else limits.max_error
-    fewest = max(map(fewest_samples, [parse_metric(work.setup.metric), *(each.metric for each in limits.also)]))
+    fewest = max(map(fewest_samples, [parse_metric(work.setup.metric), *(bound.metric for bound in limits.also)]))
     verify_s = work.budget.verify_s
     count = work.affordable(verify_s, max(work.budget.verify_inputs, inputs), fewest)
     first = work.meter(switchable, count, limits.also, limit)

@@ -93,7 +93,7 @@ def _losses(work: Work, wanted: Sequence[UserLimit], limits: Limits) -> Limits:
     steers the plan, must be limited."""
     metric = work.metric
     metrics = [work.limited(limit.metric) if limit.metric else metric for limit in wanted]
-    names, argument = [each.name for each in metrics], wanted[0].argument
+    names, argument = [metric.name for metric in metrics], wanted[0].argument
     if len(set(names)) < len(names):
         raise BadOption(f"`{argument}` limits a metric twice: {', '.join(names)}: give one limit each")
     if metric.name not in names:
@@ -141,7 +141,7 @@ def infeasible(limits: Limits, reached: float, lost: str = "", remark: str = "")
         )
     if limits.also:
         bounds = [Bound(metric, limits.max_error), *limits.also]
-        told = ", ".join(f"{each.metric.title} {each.metric.limit(each.max_error)}" for each in bounds)
+        told = ", ".join(f"{bound.metric.title} {bound.metric.limit(bound.max_error)}" for bound in bounds)
         return Infeasible(
             f"no plan {pins}keeps {told}: the best exceeds a limit by a factor of {bounds[0].share(reached):.2f}: "
             f"raise the limits, `{metric.argument}` first, or force fewer blocks to int8{why}"

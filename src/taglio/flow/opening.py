@@ -180,10 +180,10 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
         read.append(_read(setup, inputs, *values, labels, SAMPLES * memory_bytes, stepped))
         return [*_contradicting(inputs, read[0]), *covering(read[0].held_out.samples)[:_COMPARED]]
 
-    made: Converted | None = None
+    converted: Converted | None = None
     if setup.model and foreign(Path(setup.model)):
-        made = as_onnx(Path(setup.model), setup.shapes, setup.threads, examples_of(setup.data or data))
-    source = made.path if made else Path(setup.model) if setup.model else _proto(source)
+        converted = as_onnx(Path(setup.model), setup.shapes, setup.threads, examples_of(setup.data or data))
+    source = converted.path if converted else Path(setup.model) if setup.model else _proto(source)
     stepped = Stepped(source, setup.shapes, setup.state) if setup.state else None
     network = load_network(source, setup.shapes, samples, requantize=setup.requantize)
     setup = replace(setup, run_s=setup.run_s or network.run_s)
@@ -194,8 +194,8 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
     feed = held_out.samples[typical(held_out.samples)[0]]
     setup, lowered = _running(setup, network, feed, held_out.source)
     network = replace(network, remarks=(*network.remarks, *lowered))
-    if made is not None:
-        remark = _like_the_original(setup, made, network, held_out)
+    if converted is not None:
+        remark = _like_the_original(setup, converted, network, held_out)
         split_data = replace(split_data, held_out=replace(held_out, remarks=(remark, *held_out.remarks)))
     states = () if stepped is None else stepped.pairs
     graph = build(network, observe(network, feed, held_out.source), states)
@@ -211,7 +211,7 @@ def _running(setup: Setup, network: Network, feed: Sample, source: str) -> tuple
     The model ran `feed` with basic rewrites, so a failure with more is that of its rewrites or kernels, not of the
     data. Raises BadModel if no level runs.
     """
-    levels = [each.value for each in Optimization]
+    levels = [level.value for level in Optimization]
     failure = ""
     for level in reversed(levels[: levels.index(setup.optimization) + 1]):
         lowered = replace(setup, optimization=level)
@@ -256,18 +256,18 @@ def _shortened(data: Split, setup: Setup) -> Split:
     return Split(first, second, data.seed)
 
 
-def _like_the_original(setup: Setup, made: Converted, network: Network, held_out: Dataset) -> str:
+def _like_the_original(setup: Setup, converted: Converted, network: Network, held_out: Dataset) -> str:
     """One line about a conversion, after comparing it with the original on inputs of one shape. Raises BadModel."""
     samples = chosen(held_out.samples, typical(held_out.samples))
     model = Path(setup.model)
-    found = distance(model, made, network.outputs, samples, held_out.sha256, setup.threads)
-    return converted_line(model.name, made, found)
+    difference = distance(model, converted, network.outputs, samples, held_out.sha256, setup.threads)
+    return converted_line(model.name, converted, difference)
 
 
-def converted_line(name: str, made: Converted, distance: float) -> str:
+def converted_line(name: str, converted: Converted, distance: float) -> str:
     """What was converted, and the relative L2 `distance` of its answers from the original's."""
     same = "equal the original's" if distance == 0.0 else f"differ from the original's by {distance:.1e} (relative L2)"
-    return f"{name} ({KINDS[made.kind]}) was converted to ONNX by {made.tool}; its answers {same}"
+    return f"{name} ({KINDS[converted.kind]}) was converted to ONNX by {converted.tool}; its answers {same}"
 
 
 def _path(value: Any) -> str:

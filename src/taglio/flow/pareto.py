@@ -81,7 +81,7 @@ def _bounds(
     """Limits on the other aim, each with the workloads under it; adds the end points' plans to `found`."""
     if axis == "error":
         return [
-            (factor * _error(works[0]), [with_error(each, factor * _error(each)) for each in works])
+            (factor * _error(works[0]), [with_error(work, factor * _error(work)) for work in works])
             for factor in (2.0 ** (step - points + 2) for step in range(points))
         ]
     best = plan(works, parse_objective("energy" if axis == "energy" else "throughput"))
@@ -96,12 +96,12 @@ def _bounds(
     def under(limit: float) -> list[Workload]:
         if axis == "energy":
             least = zip(works, map(_joules, best.plans), strict=True)
-            return [each.with_limits(max_energy_joules=own * limit / values[0]) for each, own in least]
+            return [work.with_limits(max_energy_joules=own * limit / values[0]) for work, own in least]
         if len(works) == 1:
             return [works[0].with_limits(min_rate_per_s=limit)]
         rates = [limit * float(share) for share in request_shares(works)]
         return [
-            replace(each, rate_per_s=max(each.rate_per_s or 0.0, rate)) for each, rate in zip(works, rates, strict=True)
+            replace(work, rate_per_s=max(work.rate_per_s or 0.0, rate)) for work, rate in zip(works, rates, strict=True)
         ]
 
     return [(limit, under(limit)) for limit in limits]
@@ -127,7 +127,7 @@ def _joules(plan: Plan) -> float:
 
 def _point(axis: Axis, works: Sequence[Workload], answer: Answer, limit: float) -> FrontPoint:
     shares = request_shares(works)
-    latency_s = sum(s * each.predicted_latency_s.value for s, each in zip(shares, answer.plans, strict=True))
+    latency_s = sum(s * plan.predicted_latency_s.value for s, plan in zip(shares, answer.plans, strict=True))
     first, *others = answer.plans
     return FrontPoint(float(latency_s), _value(axis, works, answer), limit, answer.gap, first, tuple(others))
 
@@ -135,7 +135,7 @@ def _point(axis: Axis, works: Sequence[Workload], answer: Answer, limit: float) 
 def _value(axis: Axis, works: Sequence[Workload], answer: Answer) -> float:
     plans = answer.plans
     if axis == "error":
-        used = [each.predicted_error.value / _error(work) for each, work in zip(plans, works, strict=True)]
+        used = [plan.predicted_error.value / _error(work) for plan, work in zip(plans, works, strict=True)]
         return _error(works[0]) * max(used)
     if axis == "energy":
         return float(request_shares(works) @ np.array([*map(_joules, plans)]))
@@ -147,7 +147,7 @@ def _undominated(axis: Axis, points: Sequence[FrontPoint]) -> tuple[FrontPoint, 
     """The points that no other beats in both aims, sorted by latency."""
     sign = -1.0 if axis == "throughput" else 1.0
     kept: list[FrontPoint] = []
-    for point in sorted(points, key=lambda each: (each.latency_s, sign * each.other)):
+    for point in sorted(points, key=lambda point: (point.latency_s, sign * point.other)):
         if not kept or sign * point.other < sign * kept[-1].other - 1e-12 * abs(point.other):
             kept.append(point)
     return tuple(kept)

@@ -58,7 +58,7 @@ class Candidate:
         """The planner's view of the model. Raises BadArtifact for a device without a profile, Infeasible if a runtime
         alone uses the whole error limit."""
         graph, limits = self.work.graph.placeable(self.limits.max_steps), self.limits
-        profiles = {device: in_components(each, graph) for device, each in self.device_profiles(cluster).items()}
+        profiles = {device: in_components(profile, graph) for device, profile in self.device_profiles(cluster).items()}
         bases = self.bases(profiles)
         work = Workload(self.name, graph, profiles, self.error, limits, self.rate_per_s, bases=bases)
         return with_error(work, limits.max_error, slack)
@@ -66,7 +66,7 @@ class Candidate:
     def bases(self, profiles: Mapping[str, Profile]) -> dict[str, float]:
         """The float model's error on the devices whose runtime does not compute in float32. Raises Infeasible if it
         uses the whole limit, BadOption if it cannot be measured here."""
-        there = [device for device, each in profiles.items() if each.conditions.runtime == BF16]
+        there = [device for device, profile in profiles.items() if profile.conditions.runtime == BF16]
         if not there:
             return {}
         base, metric, bound = self.base(there[0]), self.limits.metric, self.limits.max_error
@@ -85,7 +85,7 @@ class Candidate:
                 f'device "{device}" computes in {BF16}, whose {metric.title} cannot be separated from that of int8: '
                 f"{_IN_FLOAT32}"
             )
-        float_s = next(each.wall.median_s for each in self.measured.runs if each.name == FLOAT_RUN)
+        float_s = next(run.wall.median_s for run in self.measured.runs if run.name == FLOAT_RUN)
         reason = refusal(BF16)
         if not reason:
             found, failed = self.work.kept.once(
@@ -199,7 +199,7 @@ def by_device(graph: Graph, argument: str, texts: Sequence[str]) -> tuple[tuple[
 def source(cluster: Cluster, device: Device) -> tuple[str, float]:
     """The profile file with a device's times, and the factor on them."""
     factor = 1.0
-    names = {each.name: each for each in cluster.devices}
+    names = {device.name: device for device in cluster.devices}
     while device.scale_of is not None:
         factor *= device.scale_factor
         if device.scale_of not in names:
@@ -237,17 +237,17 @@ def place(
         cluster = cluster_file.load(Path(cluster))
     if isinstance(objective, str):
         objective = parse_objective(objective)
-    if objective.weighs_energy or any(each.limits.max_energy_joules is not None for each in candidates):
+    if objective.weighs_energy or any(candidate.limits.max_energy_joules is not None for candidate in candidates):
         cluster.refuse_without_watts()
     for each in candidates:  # measuring errors is slow: first refuse what needs no measurement
         for _, device in (*each.limits.device_pins, *each.limits.device_exclusions):
             cluster.device(device)
         each.bases(each.device_profiles(cluster))
-    meters = [_Meter(replace(each, work=each.work.telling(progress))) for each in candidates]
+    meters = [_Meter(replace(candidate, work=candidate.work.telling(progress))) for candidate in candidates]
     refusals, made, deadline = list[Infeasible](), list[Answer](), time.perf_counter() + time_limit_s
 
     def make(slacks: Sequence[float]) -> Answer | None:
-        works = [each.workload(cluster, slack) for each, slack in zip(candidates, slacks, strict=True)]
+        works = [candidate.workload(cluster, slack) for candidate, slack in zip(candidates, slacks, strict=True)]
         try:
             made.append(solve(works, cluster, objective, running=running, gap=gap, time_limit_s=time_limit_s / 2))
         except Infeasible as error:
@@ -262,7 +262,7 @@ def place(
     def errors(answer: Answer) -> list[float]:
         return [meter.error(plan) for meter, plan in zip(meters, answer.plans, strict=True)]
 
-    bounds = [inf if each.limits.max_error is None else each.limits.max_error for each in candidates]
+    bounds = [inf if candidate.limits.max_error is None else candidate.limits.max_error for candidate in candidates]
     if min(bounds) == inf:
         answer = make([1.0] * len(candidates))
         if answer is None:
@@ -276,27 +276,30 @@ def place(
         tried = search_by(make, errors, bounds, rounds=_ROUNDS, slacks=slacks, progress=progress)
         if not tried:
             raise refusals[0]
-        held = [
-            each for each, found in tried if all(error <= bound for error, bound in zip(found, bounds, strict=True))
+        holding = [
+            tried_answer
+            for tried_answer, errors_by_model in tried
+            if all(error <= bound for error, bound in zip(errors_by_model, bounds, strict=True))
         ]
-        if not held:
+        if not holding:
             raise Infeasible(_none_holds(candidates, tried))
-        answer = min(held, key=lambda each: each.value)
+        answer = min(holding, key=lambda tried_answer: tried_answer.value)
     plans = tuple(
         replace(plan, measured_error=meter.error(plan)) for meter, plan in zip(meters, answer.plans, strict=True)
     )
     if not sums_saturate(instructions()):
         plans = tuple(
-            replace(plan, notes=(*plan.notes, *saturating_devices(plan, each.device_profiles(cluster))))
-            for plan, each in zip(plans, candidates, strict=True)
+            replace(plan, notes=(*plan.notes, *saturating_devices(plan, candidate.device_profiles(cluster))))
+            for plan, candidate in zip(plans, candidates, strict=True)
         )
     return replace(answer, plans=plans)
 
 
 def saturating_devices(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[str, ...]:
     """A note if int8 sums may saturate on devices of a plan whose errors were measured where they do not."""
-    form = {each.name: each for each in plan.precisions}
-    computing = {each.device for each in plan.placements if form[each.precision].form not in ("float", "bfloat16")}
+    form = {precision.name: precision for precision in plan.precisions}
+    in_int8 = [block for block in plan.placements if form[block.precision].form not in ("float", "bfloat16")]
+    computing = {placement.device for placement in in_int8}
     devices = sorted(name for name in computing if profiles[name].conditions.machine.lacks_vnni)
     if not devices or not plan.scheme.may_saturate:
         return ()
@@ -310,13 +313,15 @@ def _none_holds(candidates: Sequence[Candidate], tried: Sequence[tuple[Answer, S
     """Why no plan tried is good enough: how close the best comes, and whose limit it breaks most."""
 
     def worst(errors: Sequence[float]) -> tuple[float, str]:
-        bounds = [(each.limits.max_error, each.name) for each in candidates]
+        bounds = [(candidate.limits.max_error, candidate.name) for candidate in candidates]
         shares = [(error / bound, name) for error, (bound, name) in zip(errors, bounds, strict=True) if bound]
         return max(shares, default=(inf, ""))
 
     share, name = min(worst(errors) for _, errors in tried)
     whose = f" of {name}" if len(candidates) > 1 and name else ""
-    argument = next((each.limits.metric.argument for each in candidates if each.name == name), "max_error")
+    argument = next(
+        (candidate.limits.metric.argument for candidate in candidates if candidate.name == name), "max_error"
+    )
     more = "lower" if argument == "min_score" else "raise"
     return f"no plan tried keeps the error limit{whose}; the best has {share:.2f} x the limit: {more} `{argument}`"
 
@@ -335,13 +340,13 @@ def pareto(
     not_negative("gap", gap)
     for argument, value in (("points", points), ("time_limit_s", time_limit_s)):
         positive(argument, value)
-    if axis == "energy" or any(each.limits.max_energy_joules is not None for each in candidates):
+    if axis == "energy" or any(candidate.limits.max_energy_joules is not None for candidate in candidates):
         cluster.refuse_without_watts()
 
     def plan(works: Sequence[Workload], objective: Objective) -> Answer:
         return solve(works, cluster, objective, gap=gap, time_limit_s=time_limit_s)
 
-    works = [replace(each.workload(cluster), name=each.work.name) for each in candidates]
+    works = [replace(candidate.workload(cluster), name=candidate.work.name) for candidate in candidates]
     return front(works, axis, plan, points=points, progress=progress)
 
 
@@ -363,7 +368,7 @@ class _Meter:
         self._known: dict[str, float] = {}
 
     def error(self, plan: Plan) -> float:
-        in_bf16 = [each.device for each in plan.usage if each.runtime == BF16]
+        in_bf16 = [use.device for use in plan.usage if use.runtime == BF16]
         return together(self._in_float32(plan), self._base(in_bf16[0]) if in_bf16 else 0.0)
 
     def _in_float32(self, plan: Plan) -> float:

@@ -90,14 +90,14 @@ def studied(planned: Collection[str]) -> str:
 
 def usable(places: Sequence[Measurement]) -> dict[str, float]:
     """The float model's own error in each place where a model may be deployed."""
-    return {each.variant.runtime: each.error or 0.0 for each in places if not each.refused}
+    return {place.variant.runtime: place.error or 0.0 for place in places if not place.refused}
 
 
 def one_of_each_runtime(places: Sequence[Measurement], limit: float) -> list[Measurement]:
     """For each package, the usable place that is expected to have the fastest plan, by its float model. Places on a GPU
     cannot be profiled, and are not among them."""
     best: dict[str, Measurement] = {}
-    for place in sorted(places, key=lambda each: with_int8(each.seconds or 0.0, each.error or 0.0, limit)):
+    for place in sorted(places, key=lambda row: with_int8(row.seconds or 0.0, row.error or 0.0, limit)):
         if not place.refused and place.variant.runtime not in cuda.PLACES:
             best.setdefault(package(place.variant.runtime), place)
     return list(best.values())
@@ -147,11 +147,11 @@ def _mix_of_precisions(
     work: Work, few: Reference, places: Sequence[Measurement], max_loss: float, metric: Metric
 ) -> Choice | str:
     """The blocks that compute in bfloat16, the reason why there are none, or "" where none were looked for."""
-    by_name = {each.variant.runtime: each for each in places}
+    by_name = {place.variant.runtime: place for place in places}
     bf16, openvino = by_name.get(BF16), by_name.get(OPENVINO)
     if bf16 is None or bf16.seconds is None or openvino is None or openvino.seconds is None or openvino.refused:
         return ""
-    fastest_s = min((each.seconds for each in places if each.seconds is not None and not each.refused), default=inf)
+    fastest_s = min((place.seconds for place in places if place.seconds is not None and not place.refused), default=inf)
     if (bf16.error or 0.0) <= _MUCH * max_loss or bf16.seconds > REACH * fastest_s:
         return ""
     try:

@@ -84,7 +84,7 @@ def _opened_all(
     stack: ExitStack, cluster: Cluster, folder: Path, others: Sequence[Wanted], limits: dict[str, Any]
 ) -> tuple[list[Path], list[Candidate]]:
     """The model in `folder` and the others, with their folders, which stay locked while `stack` is open."""
-    folders = [stack.enter_context(changing(each)) for each in (folder, *(other.folder for other in others))]
+    folders = [stack.enter_context(changing(path)) for path in (folder, *(other.folder for other in others))]
     candidates = [reopened(folders[0], cluster, **limits)]
     shared = {name: limits[name] for name in _SHARED if name in limits}
     for where, other in zip(folders[1:], others, strict=True):
@@ -133,7 +133,7 @@ def place(
         held, alternatives = answer.assembled.workloads, list[Alternative]()
 
         def works(cluster: Cluster) -> list[Workload]:
-            now = (each.workload(cluster) for each in candidates)
+            now = (candidate.workload(cluster) for candidate in candidates)
             return [replace(each, noise_limits=known.noise_limits) for each, known in zip(now, held, strict=True)]
 
         base = quickly(held, cluster) if explain or changes else answer
@@ -142,7 +142,7 @@ def place(
             second = runner_up(held, cluster, aim, quickly, answer.plans)
             alternatives += [second] if second is not None else []
         alternatives += [what_if(text, works, cluster, aim, quickly, base) for text in changes]
-    return Placed(answer, tuple(each.work.name for each in candidates), aim, tuple(alternatives))
+    return Placed(answer, tuple(candidate.work.name for candidate in candidates), aim, tuple(alternatives))
 
 
 def pareto(
@@ -177,7 +177,7 @@ def pareto(
 def _reread(folder: Path, graph: Graph, name: str) -> Plan:
     """A plan of the same model, read from a file."""
     path = Path(name) if Path(name).exists() else folder / name
-    known = artifact.load(path, PLAN, Plan, model_sha256=graph.model_sha256)
-    if {each.block for each in known.placements} != {block.name for block in graph.blocks}:
+    plan = artifact.load(path, PLAN, Plan, model_sha256=graph.model_sha256)
+    if {placement.block for placement in plan.placements} != {block.name for block in graph.blocks}:
         raise BadOption(f"{path}: its blocks are not those of the model: plan again without `running`")
-    return known
+    return plan

@@ -315,7 +315,7 @@ def _none_but_plain(last: Verdict) -> bool:
     if last.rejected:
         return last.winner in (None, FLOAT_RUN)
     plain = last.winner is None or last.finalists[last.winner].name in PLAIN
-    others = [each.holds for each in last.finalists.values() if each.name not in PLAIN]
+    others = [finalist.holds for finalist in last.finalists.values() if finalist.name not in PLAIN]
     return plain and bool(others) and not any(others)
 
 
@@ -324,8 +324,8 @@ def _chosen(work: Work, winner: Tried, tried: Sequence[Tried]) -> Plan:
     chosen = replace(winner.plan, measured_error=winner.error, shapes=work.measured_shapes)
     if not winner.name:
         return chosen
-    there = [each for each in tried if not each.name and each.runtime == chosen.runtime]
+    there = [plan for plan in tried if not plan.name and plan.runtime == chosen.runtime]
     # On a busy machine the savings at boundaries may add up to the whole time: that predicts nothing.
-    solved = best([each for each in there if each.predicted_s > 0.0], 1)
+    solved = best([plan for plan in there if plan.predicted_s > 0.0], 1)
     ahead = solved[0].predicted_s if solved else chosen.predicted_latency_s.value
     return replace(chosen, gap=max(0.0, chosen.predicted_latency_s.value / ahead - 1.0))

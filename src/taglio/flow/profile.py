@@ -53,14 +53,14 @@ def profile(
 def profiles(work: Work, planned: Sequence[str], scheme: Scheme, mixes: int = MIXES) -> dict[str, Profile]:
     """The profile in each place that is planned in. OpenVINO may fail on a mix though it runs float and all-int8: then
     the other places are planned in, or ONNX Runtime, where every block was tried."""
-    found: dict[str, Profile] = {}
+    profiles_by_place: dict[str, Profile] = {}
     for place in planned:
         try:
-            found[place] = profile_as(work.in_place(place), scheme, mixes)
+            profiles_by_place[place] = profile_as(work.in_place(place), scheme, mixes)
         except (BadModel, MeasurementFailed):
             if place == NAME or work.setup.runtime != AUTO:
                 raise
-    return found or {NAME: profile_as(work.in_place(NAME), scheme, mixes)}
+    return profiles_by_place or {NAME: profile_as(work.in_place(NAME), scheme, mixes)}
 
 
 def profile_as(work: Work, scheme: Scheme, mixes: int = MIXES) -> Profile:

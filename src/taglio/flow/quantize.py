@@ -20,7 +20,7 @@ from taglio.quantize.library import dynamic, dynamic_blocks, float16, most, qope
 from taglio.quantize.precision import UNCALIBRATED, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
-from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme, parse_scheme, with_repairs
+from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme, parse_scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.runtimes.processor import instructions, sums_saturate
 
@@ -36,23 +36,19 @@ def quantize(
     scheme: str = "",
     blocks: str = "all",
     also: Sequence[str] = (),
-    repair: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> tuple[onnx.ModelProto, Quantized]:
     """The model with the chosen blocks quantised, and its error measured on held-out inputs.
 
     `method` is "static", "dynamic", "float16", "int8-weights" or "int4-weights"; `scheme` "" takes the method's default
     for this processor; `blocks` is "all", "top-flops:K", "top-bytes:K" or name patterns. `also` gives other blocks
-    another scheme, as SCHEME=PATTERN; later ones win. `repair` names repairs, which lower the error of int8 at the same
-    speed: "ranges", "rounding", "bias". Raises BadOption.
+    another scheme, as SCHEME=PATTERN; later ones win. Raises BadOption.
     """
     work = work.telling(progress)
     if method not in METHODS:
         raise BadOption(f"`method` is {method}: use {' or '.join(METHODS)}")
     saturates = sums_saturate(instructions())
-    form = with_repairs(parse_scheme(scheme) if scheme else default_scheme(method, saturates), repair)
-    if form.repairs and (method != "static" or form.format != "qdq"):
-        raise BadOption(f"`repair` {', '.join(form.repairs)}: repairs need the static method and a qdq scheme")
+    form = parse_scheme(scheme) if scheme else default_scheme(method, saturates)
     if method == "static" and form.format == "qdq":
         work = work.settled(form)
     names: Sequence[str] = select(work.graph, blocks)
@@ -74,8 +70,9 @@ def quantize(
         proto = QdqBuilder(work.model, work.graph, {}).build(dict.fromkeys(names, _UNCALIBRATED[method]))
     elif method == "static" and form.format == "qdq":
         assignment = _assignment(work, names, form, also)
-        names, used = tuple(assignment), list(dict.fromkeys(each.scheme for each in assignment.values() if each.scheme))
-        ranges: dict[str, Ranges] = {each.calibrated: work.ranges(each) for each in used}
+        schemes = [precision.scheme for precision in assignment.values() if precision.scheme]
+        names, used = tuple(assignment), [*dict.fromkeys(schemes)]
+        ranges: dict[str, Ranges] = {scheme.calibration: work.ranges(scheme) for scheme in used}
         proto = QdqBuilder(work.model, work.graph, ranges).build(assignment)
     elif also:
         raise BadOption("`also` mixes schemes in the qdq format only: use the static method and a qdq scheme")
@@ -87,7 +84,7 @@ def quantize(
         else:
             proto = make(names)
     result = _judged(work, method, names, proto)
-    doubts = (note, *(saturating_sums(each, saturates) for each in used))
+    doubts = (note, *(saturating_sums(scheme, saturates) for scheme in used))
     return proto, replace(result, schemes=tuple(map(str, used)), notes=(*result.notes, *filter(None, doubts)))
 
 
@@ -153,7 +150,7 @@ def _judged(work: Work, method: str, names: Sequence[str], proto: onnx.ModelProt
         candidates=len(work.graph.candidates()),
         size_bytes=weights.size_bytes(proto),
         float_size_bytes=weights.size_bytes(work.model.proto),
-        error=max(each.loss for each in parts),
+        error=max(part.loss for part in parts),
         notes=tuple(filter(None, (*work.remarks, arithmetic))),
         parts=parts,
     )

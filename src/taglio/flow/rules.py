@@ -20,7 +20,7 @@ def by_rules(
     """Distinct assignments that need no solver: float, all int8, only blocks with weights in int8; the blocks that have
     a form without calibration, in it. If `excluding`, also these without the most damaging blocks, as few as the limit
     requires; and the blocks with the most FLOPs, as many as it allows."""
-    whole = next(each for each in measured.precisions if each.form == "whole")
+    whole = next(precision for precision in measured.precisions if precision.form == "whole")
     everything = pure_assignments(graph, measured.precisions)["int8"]
     pinned = {name: precision for name, precision in everything.items() if name not in limits.float_blocks}
     # Weightless blocks gain little in int8, and the tables are least sure of the cost of their boundaries.
@@ -33,10 +33,10 @@ def by_rules(
     result["int8"] = effective(graph, pinned, whole)
 
     def holding(order: Sequence[str], start: Assignment) -> dict[str, Precision]:
-        return exclude(order, limits, start, lambda each: meter.error(effective(graph, each, whole)))
+        return exclude(order, limits, start, lambda assignment: meter.error(effective(graph, assignment, whole)))
 
     choices: dict[str, Mapping[str, Precision]] = {"int8": pinned, "weights": weighted}
-    for form in (each for each in measured.precisions if each.uncalibrated and not limits.int8_blocks):
+    for form in (precision for precision in measured.precisions if precision.uncalibrated and not limits.int8_blocks):
         fitting = [block.name for block in graph.choices() if form.fits(block)]
         choices[form.name] = dict.fromkeys([name for name in fitting if name not in limits.float_blocks], form)
     if excluding:
@@ -56,7 +56,9 @@ def by_rules(
 def damage_first(error: ErrorModel, everything: Assignment) -> list[str]:
     """The blocks of `everything` that were measured alone, most harmful first."""
     alone = {
-        each.block: each.error for each in error.alone if everything.get(each.block, FLOAT32).name == each.precision
+        alone.block: alone.error
+        for alone in error.alone
+        if everything.get(alone.block, FLOAT32).name == alone.precision
     }
     return sorted(alone, key=lambda name: -alone[name])
 

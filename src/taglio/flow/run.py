@@ -44,7 +44,7 @@ def run(
     runs = work.affordable(_PATIENCE_S, _RUNS, _FEWEST) if runs is None else runs
     _refuse(plan, built, "runs", runs)
     options, home = _as_profiled(work, profile), profile.conditions.runtime
-    floats = next(each for each in profile.runs if each.name == FLOAT_RUN).wall.median_s
+    floats = next(run for run in profile.runs if run.name == FLOAT_RUN).wall.median_s
     # For a place without a profile only the plan's own time is known, not the machine's speed at that time.
     profiled, predicted_in = (floats, home) if plan.usage or plan.runtime == home else (None, plan.runtime)
     expected = _expected_s(work, profile, plan)

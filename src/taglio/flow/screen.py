@@ -1,12 +1,12 @@
 """What is decided before anything is profiled: the places to plan in, the scheme and the forms. Plans nothing.
 
 The float model is raced in every place. In one place of each runtime it is then raced beside the forms of its blocks,
-each on all blocks that have it; their errors are measured in the same sessions. A place is planned in only if its
-kernels show that a mix of forms may be faster than float anywhere. Other schemes of int8 are raced in the best place.
+each on all blocks that have it, and int8 under each scheme; their errors are measured in the same sessions. A place is
+planned in only if its kernels show that a mix of forms may be faster than float anywhere.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -39,8 +39,9 @@ from taglio.runtimes.processor import instructions, sums_saturate
 INT8, FLOAT_AGAIN = "int8", "float32 again"
 # What a race consists of at least: a model of which there is no time for so much is planned without one.
 _RACED = (FLOAT_RUN, FLOAT_AGAIN, INT8)
-# Schemes that are raced beside the default one. ONNX Runtime has no fast kernels of s8 activations on x86.
-_OTHERS = (Scheme(activation_symmetry="symmetric"), Scheme(activation="s8", activation_symmetry="symmetric"))
+# Raced beside the default scheme. In OpenVINO, products of matrices then take two thirds of the time, and errors are
+# larger. ONNX Runtime has no fast kernels of s8 activations on x86.
+_SIGNED = Scheme(activation="s8", activation_symmetry="symmetric")
 # At most so many places are planned in, fewer if so many runs take longer than _PLANNED_S. With one place alone, two
 # threads of the quick start ended at 1.13 × instead of 1.54: float was as fast in both, and the short race chose.
 _PLANNED, _PLANNED_S = 2, 2.0
@@ -150,9 +151,10 @@ def screen(
         return replace(screened, scheme=profile.scheme, planned=(), why=whys[0])
     schemes: tuple[Measurement, ...] = ()
     if wanted is None:
-        scheme, schemes = screening.schemes(best)
+        scheme = _pick(best.schemes) or scheme
+        schemes = tuple(replace(row, kept=known == scheme) for known, row in best.schemes.items())
+        work.kept.forget("builder", but=scheme)  # each holds a copy of the weights
         if scheme != screening.scheme:
-            work.kept.forget("builder", but=scheme)  # each holds a copy of the weights
             work = work.settled(scheme)
         forms, kept = _kept(forms, planned, screening.uncalibrated)
         scheme = replace(scheme, uncalibrated=kept)
@@ -171,7 +173,8 @@ def refuse_unportable(work: Work, scheme: Scheme | None) -> None:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Result:
     """The race in one `place`, where the float model took `float_s`: its `rows`, the latency to expect of a plan there
-    (`score_s`), and the least that the kernels allow of any mix (`least_s`)."""
+    (`score_s`), and the least that the kernels allow of any mix (`least_s`). `schemes` are the results of int8 by
+    scheme."""
 
     place: str
     base: float
@@ -179,6 +182,7 @@ class _Result:
     score_s: float
     least_s: float
     rows: tuple[Measurement, ...]
+    schemes: Mapping[Scheme, Measurement]
     timed: Mapping[str, tuple[Assignment, Timed]]
     profiles: Mapping[str, Attribution]
     opening_s: float
@@ -207,6 +211,7 @@ class _Screening:
 
     def __init__(self, work: Work, wanted: Scheme | None, max_loss: float, metric: Metric, *, is_narrow: bool) -> None:
         self.scheme = scheme = wanted or (DEFAULT_SCHEME.narrow if is_narrow else DEFAULT_SCHEME)
+        self._is_wanted = wanted is not None
         self._metric, self._max_loss = (metric, max_loss) if metric.smooth else (metric.basis, _STEPS_ERROR)
         try:
             self.work = work.settled(scheme) if work.graph.candidates() else work
@@ -230,34 +235,46 @@ class _Screening:
         place, base = float_there.variant.runtime, float_there.error or 0.0
         work = self.work.in_place(place)
         forms = self._forms()
-        build = work.builder(self.scheme).build
-        models = {name: partial(build, assignment) for name, assignment in forms.items()}
-        all_models = {FLOAT_RUN: partial(build, {}), FLOAT_AGAIN: partial(build, {}), **models}
+        models = {name: partial(work.builder(self.scheme).build, assignment) for name, assignment in forms.items()}
+        others = {str(scheme): scheme for scheme in self._other_schemes(place, forms)}
+        models |= {name: partial(self._all_int8, work, scheme) for name, scheme in others.items()}
+        models = dict.fromkeys((FLOAT_RUN, FLOAT_AGAIN), partial(work.builder(self.scheme).build, {})) | models
         judging, start = self.judging(), time.perf_counter()
-        raced = race(work, all_models, work.budget.race_s, judging=judging)
+        raced = race(work, models, work.budget.race_s, judging=judging)
         # Kernels are timed in half as many rounds as whole models.
-        opening_s = max(1e-3, (time.perf_counter() - start - 1.5 * work.budget.race_s) / len(all_models))
+        opening_s = max(1e-3, (time.perf_counter() - start - 1.5 * work.budget.race_s) / len(models))
         float_s = _seconds(raced[FLOAT_RUN])
         left = left_for_int8(self._max_loss, base)
         coupled = self._coupled(forms)
-        rows = []
-        for name, assignment in forms.items():
-            variant = Variant(place, name, str(self.scheme) if name == INT8 else "", len(assignment))
+
+        def row(name: str, variant: Variant) -> Measurement:
             result = raced[name]
             if result.timed is None or result.error is None or name in coupled:
-                rows.append(Measurement(variant, refused=coupled.get(name, result.refused)))
-                continue
+                return Measurement(variant, refused=coupled.get(name, result.refused))
             seconds = result.timed.wall.median_s
             score_s = expected_s(float_s, seconds, result.error, left)
-            rows.append(Measurement(variant, seconds, float_s, result.error, score_s))
-        rows = [_judged(row, rows, self.work.budget.gain) for row in rows]
+            return Measurement(variant, seconds, float_s, result.error, score_s)
+
+        rows = [
+            row(name, Variant(place, name, str(self.scheme) if name == INT8 else "", len(assignment)))
+            for name, assignment in forms.items()
+        ]
+        runs = {INT8: self.scheme, **others} if INT8 in forms else {}
+        schemes = {
+            scheme: row(name, Variant(place, INT8, str(scheme), len(forms[INT8]))) for name, scheme in runs.items()
+        }
+        rows = [_judged(form, rows, self.work.budget.gain) for form in rows]
         best_s = min([float_s, *self._scores(rows, float_s)])
         profiles = self._profiles(raced)
-        known_forms = [profiles[row.variant.form] for row in rows if not row.refused and row.variant.form in profiles]
+        known_forms = [
+            profiles[form.variant.form] for form in rows if not form.refused and form.variant.form in profiles
+        ]
+        known_forms += [profiles[name] for name in others if name in profiles]
         least_s = 0.0
         if FLOAT_RUN in profiles and FLOAT_AGAIN in profiles:
             least_s = float_s * least_share(profiles[FLOAT_RUN], profiles[FLOAT_AGAIN], known_forms)
-        least_s = min([least_s, *(row.seconds for row in rows if row.seconds is not None)])
+        everything = [*rows, *schemes.values()]
+        least_s = min([least_s, *(measured.seconds for measured in everything if measured.seconds is not None)])
         timed = {
             name: (assignment, result.timed)
             for name, assignment in {FLOAT_RUN: {}, **forms}.items()
@@ -272,6 +289,7 @@ class _Screening:
             score_s=drift * best_s,
             least_s=drift * least_s,
             rows=tuple(rows),
+            schemes=schemes,
             timed=timed,
             profiles=profiles,
             opening_s=opening_s,
@@ -309,23 +327,6 @@ class _Screening:
         forms = tuple(short for short, form in self.uncalibrated.items() if form.name in result.timed)
         scheme = replace(self.scheme, uncalibrated=forms)
         return of_pure_forms(work.model, work.graph, scheme, work.setup.options(), result.timed, work.timed)
-
-    def schemes(self, result: _Result) -> tuple[Scheme, tuple[Measurement, ...]]:
-        """The best scheme of int8 in a place, and all that were raced there."""
-        if result.int8 is None or result.int8.seconds is None:
-            return self.scheme, ()
-        work, first = self.work.in_place(result.place), replace(result.int8, kept=False)
-        by_scheme = {self.scheme: first}
-        has_signed_kernels = result.place != NAME or "asimd" in instructions()
-        others = [other for other in _OTHERS if other.activation == "u8" or has_signed_kernels]
-        if others and self.is_affordable(1 + len(others)):
-            # The first one is timed again: beside a time from another race, noise would choose the scheme.
-            again = [self.scheme, *(_as_narrow(other, self.scheme) for other in others)]
-            raced = self._schemes_beside_float(work, again, result)
-            by_scheme |= {scheme: row for scheme, row in raced.items() if scheme != self.scheme or not row.refused}
-        best = _pick(by_scheme.values())
-        scheme = next(scheme for scheme, row in by_scheme.items() if row is best)
-        return scheme, tuple(replace(row, kept=row is best) for row in by_scheme.values())
 
     def _forms(self) -> dict[str, Assignment]:
         """The assignments to race: all candidates in int8, and all blocks that have another form in it."""
@@ -369,44 +370,26 @@ class _Screening:
             row.variant.form: row.score_s for row in rows if row.score_s is not None and (row.kept or _is_int8(row))
         }
         dynamic, int8_s = UNCALIBRATED["dyn"], scores.get(INT8)
-        found = [*scores.values()]
+        latencies_s = [*scores.values()]
         if int8_s is not None and dynamic.name in scores:
             fitting = [block for block in self.work.graph.blocks if dynamic.fits(block)]
             recurrent = sum(block.flops for block in fitting if block.recurrent)
             share = recurrent / max(1, sum(block.flops for block in fitting))
-            found.append(int8_s - share * (float_s - scores[dynamic.name]))
-        return found
+            latencies_s.append(int8_s - share * (float_s - scores[dynamic.name]))
+        return latencies_s
 
-    def _schemes_beside_float(
-        self, work: Work, schemes: Sequence[Scheme], result: _Result
-    ) -> dict[Scheme, Measurement]:
-        """All candidate blocks in int8 under each scheme, beside float."""
-        rows = dict[Scheme, Measurement]()
-        left = left_for_int8(self._max_loss, result.base)
+    def _other_schemes(self, place: str, forms: Mapping[str, Assignment]) -> list[Scheme]:
+        """The schemes that are raced beside the default one and the `forms`; none if one is wanted."""
+        has_kernels = place != NAME or "asimd" in instructions()
+        if self._is_wanted or INT8 not in forms or not has_kernels:
+            return []
+        is_affordable = self.is_affordable(len(_RACED) + len(forms))
+        return [_SIGNED.narrow if self.scheme.reduced_range else _SIGNED] if is_affordable else []
 
-        def build(scheme: Scheme) -> onnx.ModelProto:
-            calibrated = replace(scheme, uncalibrated=())
-            return work.builder(calibrated).build(pure_assignments(work.graph, precisions(calibrated))[INT8])
-
-        models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: lambda: work.model.proto}
-        models |= {str(scheme): partial(build, scheme) for scheme in schemes}
-        try:
-            raced = race(
-                work, models, work.budget.schemes_s, places=dict.fromkeys(models, result.place), judging=self.judging()
-            )
-        except TaglioError as error:  # a model that cannot even be built
-            return {scheme: Measurement(_int8(result, scheme), refused=reason(error)) for scheme in schemes}
-        float_s = _seconds(raced[FLOAT_RUN])
-        for scheme in schemes:
-            found = raced[str(scheme)]
-            if found.timed is None or found.error is None:
-                rows[scheme] = Measurement(_int8(result, scheme), refused=found.refused)
-                continue
-            # As a share of float's time: the machine's speed may have changed since the first race.
-            seconds = result.float_s * found.timed.wall.median_s / float_s
-            score_s = expected_s(result.float_s, seconds, found.error, left)
-            rows[scheme] = Measurement(_int8(result, scheme), seconds, result.float_s, found.error, score_s)
-        return rows
+    def _all_int8(self, work: Work, scheme: Scheme) -> onnx.ModelProto:
+        """All candidate blocks in int8 under a scheme."""
+        assignment = pure_assignments(work.graph, precisions(scheme))[INT8]
+        return work.builder(scheme).build(assignment)
 
 
 def _judged(row: Measurement, rows: Sequence[Measurement], gain: float) -> Measurement:
@@ -435,25 +418,15 @@ def _kept(
     return judged, tuple(short for short, form in forms.items() if form.name in names)
 
 
-def _pick(rows: Iterable[Measurement]) -> Measurement:
-    """The row with the best score; among scores within noise of it, the one with the smallest error."""
-    scored = [(row, row.score_s, row.error or 0.0) for row in rows if row.score_s is not None]
-    least_s = min(score_s for _, score_s, _ in scored)
-    return min((each for each in scored if each[1] <= _NOISE * least_s), key=lambda each: each[2])[0]
-
-
-def _int8(result: _Result, scheme: Scheme) -> Variant:
-    blocks = 0 if result.int8 is None else result.int8.variant.blocks
-    return Variant(result.place, INT8, str(scheme), blocks)
+def _pick(schemes: Mapping[Scheme, Measurement]) -> Scheme | None:
+    """The scheme with the best score; among scores within noise of it, the one with the smallest error."""
+    scores = {scheme: row.score_s for scheme, row in schemes.items() if row.score_s is not None}
+    near = [scheme for scheme, score_s in scores.items() if score_s <= _NOISE * min(scores.values())]
+    return min(near, key=lambda scheme: schemes[scheme].error or 0.0, default=None)
 
 
 def _is_int8(row: Measurement) -> bool:
     return row.variant.form == INT8
-
-
-def _as_narrow(scheme: Scheme, other: Scheme) -> Scheme:
-    """`scheme` with as many bits as `other`."""
-    return scheme.narrow if other.reduced_range else scheme
 
 
 def _seconds(raced: Raced) -> float:

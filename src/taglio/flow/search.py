@@ -93,8 +93,8 @@ def search(
         plan = make_plan(graph, profile, error, limits, slack=slacks[0], time_limit_s=limit_s)
         return None if plan.status == "infeasible" else plan
 
-    found = search_by(make, lambda plan: [measure(plan.assignment())], [bound], rounds=rounds, progress=progress)
-    return [_tried(plan, errors[0], bound) for plan, errors in found]
+    solved = search_by(make, lambda plan: [measure(plan.assignment())], [bound], rounds=rounds, progress=progress)
+    return [_tried(plan, errors[0], bound) for plan, errors in solved]
 
 
 def solve_s(effort: float) -> float:
@@ -171,10 +171,10 @@ def search_by(
     seen: dict[str, Sequence[float]] = {}
     now = [_Slack(value) for value in (slacks or [1.0] * len(bounds))]
     for _ in reported(range(rounds), "search", progress):
-        made = make([each.value for each in now])
+        made = make([slack.value for slack in now])
         if made is None:
-            for each in now:
-                each.loosen()
+            for slack in now:
+                slack.loosen()
             continue
         key = made.fingerprint()
         known = key in seen
@@ -185,7 +185,7 @@ def search_by(
         if all(held) and not known:
             break
         goes_on = [
-            each.follow(error, bound, known=known) for each, error, bound in zip(now, seen[key], bounds, strict=True)
+            slack.follow(error, bound, known=known) for slack, error, bound in zip(now, seen[key], bounds, strict=True)
         ]
         if not any(goes_on):
             break
@@ -230,12 +230,12 @@ def corrected(error: ErrorModel, graph: Graph, tried: Sequence[Tried], bound: fl
     A study uses few inputs, and plans are measured on more: if a network's error varies between inputs, all predictions
     are off by one factor. Metrics that change in steps are not scaled.
     """
-    near = {tuple(each.assignment): each for each in tried if bound / _NEAR < each.error < bound * _NEAR}
-    guesses = {key: error.predict(graph, each.assignment) for key, each in near.items()}
+    near = {tuple(plan.assignment): plan for plan in tried if bound / _NEAR < plan.error < bound * _NEAR}
+    guesses = {key: error.predict(graph, plan.assignment) for key, plan in near.items()}
     ratios = [near[key].error / guess for key, guess in guesses.items() if guess > 0.0]
     return error.scaled(median(ratios)) if error.metric.smooth and len(ratios) >= _FEWEST else error
 
 
 def best(tried: Sequence[Tried], count: int) -> list[Tried]:
     """The `count` fastest by prediction among the plans that keep the bound."""
-    return sorted((each for each in tried if each.holds), key=lambda each: each.predicted_s)[:count]
+    return sorted((plan for plan in tried if plan.holds), key=lambda plan: plan.predicted_s)[:count]

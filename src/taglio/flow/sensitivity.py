@@ -39,7 +39,7 @@ class Sensitivity:
 def sensitivity(graph: Graph, profile: Profile, error: ErrorModel) -> tuple[Sensitivity, ...]:
     """Every candidate block that computes, most damaging first."""
     times = profile.block_times()
-    alone = {each.block: each.error for each in error.alone if each.precision == "int8"}
+    alone = {block.block: block.error for block in error.alone if block.precision == "int8"}
     shares = _noise_shares(error)
     rows = [
         Sensitivity(
@@ -85,7 +85,7 @@ def _reason(row: Sensitivity, total_s: float, blocks: int) -> str:
 def _noise_shares(error: ErrorModel) -> Mapping[str, float]:
     """Each block's share of the noise, in the output with the largest error when everything is in int8."""
     sums = {
-        output.output: {each.block: each.own for each in output.blocks if each.precision == "int8"}
+        output.output: {block.block: block.own for block in output.blocks if block.precision == "int8"}
         for output in error.outputs
     }
     if not sums:

@@ -183,7 +183,6 @@ def quantize(
     scheme: str = "",
     blocks: str = "all",
     also: Sequence[str] = (),
-    repair: Sequence[str] = (),
     progress: Progress | None = None,
     **given: Any,
 ) -> Quantized:
@@ -192,8 +191,6 @@ def quantize(
     if out.resolve() == model.resolve():
         raise BadOption(f"`out` {out} is the model itself: write to another file")
     work = Model(model, data, threads=1, **given)
-    proto, result = quantize_model(
-        work, method, scheme=scheme, blocks=blocks, also=also, repair=repair, progress=progress
-    )
+    proto, result = quantize_model(work, method, scheme=scheme, blocks=blocks, also=also, progress=progress)
     artifact.write_model(out, proto)
     return replace(result, path=str(out))

@@ -54,16 +54,16 @@ class Stepped:
         )
         states = self.first
         rows = set(kept := evenly(len(dataset.samples), limit))
-        found = Samples([spec.name for spec in inputs], room_bytes)
+        samples = Samples([spec.name for spec in inputs], room_bytes)
         for row, step in enumerate(dataset.samples):
             feed = {**step, **states}
             if row in rows:
-                found.append(feed)
+                samples.append(feed)
             states = after(feed, row)
         labels = None if dataset.labels is None else dataset.labels[kept]
         names = [dataset.names[row] for row in kept]
         dropped = dataset.dropped + len(dataset.samples) - len(kept)
-        return assemble(dataset.source, found, names, labels, dropped, dataset.remarks)
+        return assemble(dataset.source, samples, names, labels, dropped, dataset.remarks)
 
     def _proto(self) -> tuple[Path, onnx.ModelProto]:
         path = self._source if isinstance(self._source, Path) else IN_MEMORY

@@ -30,7 +30,6 @@ from taglio.error.tally import Measure, Reference
 from taglio.errors import BadOption, plural
 from taglio.flow.as_written import ENOUGH_S, INPUTS, Agreement, agreement_of
 from taglio.flow.budget import Budget
-from taglio.flow.repair import MEANS, repaired
 from taglio.memory import OUTPUTS, Shelf, make_room
 from taglio.model.graph import Graph
 from taglio.model.inputs import free_dimensions, input_specs
@@ -42,7 +41,7 @@ from taglio.progress import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
-from taglio.quantize.scheme import Scheme
+from taglio.quantize.scheme import Calibration, Scheme
 from taglio.quantize.trial import unusable
 from taglio.runtimes.onnxruntime import (
     CUDA,
@@ -65,8 +64,6 @@ _TIMED_S = 8.0
 # A few inputs are as many as float runs in _FEW_S seconds, at most _MOST_FEW at effort 1 and _LEAST_FEW at any effort,
 # and two unless they take _TWO_S.
 _FEW_S, _MOST_FEW, _LEAST_FEW, _TWO_S = 0.5, 32, 8, 8.0
-# Biases are averaged over samples that take _MEANS_S, at least _LEAST_MEANS.
-_MEANS_S, _LEAST_MEANS = 2.5, 4
 # What a limit bounds.
 POOL, WORST_INPUT = LIMIT_ON = ("pool", "worst-input")
 T = TypeVar("T")
@@ -118,7 +115,7 @@ class Setup:
 
     def check(self) -> None:
         """Raise ValueError for settings that no stage accepts."""
-        levels = [each.value for each in Optimization]
+        levels = [level.value for level in Optimization]
         require(self.optimization in levels, f"unknown `optimization` {self.optimization}: use {' or '.join(levels)}")
         on = " or ".join(LIMIT_ON)
         require(self.limit_on in LIMIT_ON, f"unknown `limit_on` {self.limit_on}: use {on}")
@@ -137,7 +134,9 @@ class Setup:
             f"`portable` excludes bfloat16, which `runtime` {self.runtime} computes in: leave one of the two out",
         )
         require(self.memory_bytes is None or self.memory_bytes > 0, "`memory_limit` must be above 0")
-        require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "`shapes`: sizes must not be negative")
+        require(
+            all(min(shape, default=1) >= 0 for shape in self.shapes.values()), "`shapes`: sizes must not be negative"
+        )
 
     @property
     def threads_of_source(self) -> int:
@@ -408,7 +407,7 @@ class Work:
         those held out for the search) against their labels. Raises BadData for labels that a task cannot use."""
         held_out = data or self.data.held_out
         labels = None if held_out.labels is None else held_out.labels[:count]
-        metadata = {each.key: each.value for each in self.model.proto.metadata_props}
+        metadata = {entry.key: entry.value for entry in self.model.proto.metadata_props}
         judges = [
             judge_of(each, self.model.outputs, held_out.samples[:count], labels, metadata, held_out.names)
             for each in (metric, *(bound.metric for bound in also))
@@ -428,7 +427,7 @@ class Work:
         """The builder of quantised models under `scheme`, for the place of the set-up."""
         ranges = self.ranges(scheme)
         builder: QdqBuilder = self.kept.once(
-            ("builder", scheme), lambda: QdqBuilder(self.model, self.graph, {scheme.calibrated: ranges})
+            ("builder", scheme), lambda: QdqBuilder(self.model, self.graph, {scheme.calibration: ranges})
         )
         return builder.fusing() if self._fuses else builder
 
@@ -455,8 +454,8 @@ class Work:
 
     def settled(self, scheme: Scheme) -> "Work":
         """A copy in which every block that failed its int8 trial under `scheme` stays float (quantize/trial.py).
-        Neither repairs, which change no kernels, nor forms without calibration change this."""
-        scheme = replace(scheme, repairs=(), uncalibrated=())
+        Forms without calibration do not change this."""
+        scheme = replace(scheme, uncalibrated=())
         reasons = self.kept.once(("floats", scheme), lambda: self.unusable(scheme))
         return self.but(graph=self.graph.without_int8(reasons))
 
@@ -467,19 +466,14 @@ class Work:
         make_room(self.memory_bytes)
         return unusable(self.model, self.graph, ranges, scheme, feed, options, thorough=thorough, builder=builder)
 
-    def ranges(self, scheme: Scheme, *, effort: float = 1.0) -> Ranges:
-        """The calibration of `scheme`, with its repairs; `effort` scales the time that these take."""
-        return self.kept.once(("ranges", scheme.calibrated), lambda: self._calibrated(scheme, effort))
+    def ranges(self, scheme: Scheme) -> Ranges:
+        """The calibration of `scheme`."""
+        return self.kept.once(("ranges", scheme.calibration), lambda: self._calibrated(scheme.calibration))
 
-    def _calibrated(self, scheme: Scheme, effort: float) -> Ranges:
-        data = self.data.calibration
+    def _calibrated(self, method: Calibration) -> Ranges:
         make_room(self.memory_bytes)
-        more: dict[str, Any] = {"room_bytes": self.outputs_bytes, "progress": self.progress}
-        if not scheme.repairs:
-            return calibrate(self.model, data, scheme.calibration, **more)
-        before = self.ranges(replace(scheme, repairs=scheme.repairs[:-1]), effort=effort)
-        more |= {"effort": effort, "means": self.affordable(effort * _MEANS_S, MEANS, _LEAST_MEANS)}
-        return repaired(self.model, self.graph, before, scheme, data, self.parts, **more)
+        data = self.data.calibration
+        return calibrate(self.model, data, method, self.progress, room_bytes=self.outputs_bytes)
 
 
 def affordable(run_s: float, seconds: float, most: int, fewest: int = 1) -> int:

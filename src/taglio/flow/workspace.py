@@ -58,7 +58,7 @@ class Floats:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Results about a model that later stages reuse: calibrations by `Scheme.calibrated`, and by scheme the blocks that
+    """Results about a model that later stages reuse: calibrations by `Scheme.calibration`, by scheme the blocks that
     cannot be int8, with the reasons; for calibration data `data_sha256`."""
 
     data_sha256: str

@@ -5,13 +5,16 @@ worst so far did.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
 from pathlib import Path
 
 import onnx
 
 from taglio import weights
+from taglio.cores import available_cores
 from taglio.errors import BadOption, TaglioError, one_line
 from taglio.memory import make_room, size_text, used_bytes
 from taglio.model import captures
@@ -20,8 +23,9 @@ from taglio.runtimes.footprint import session_bytes
 from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
 from taglio.runtimes.session import Session, opener
 
-# Share of the memory limit up to which sessions are opened: what they need is an estimate.
-_SHARE = 0.9
+# Share of the memory limit up to which sessions are opened: what they need is an estimate. Up to _AT_ONCE of it they
+# are opened at the same time, on all cores: what each of them took cannot be told then.
+_SHARE, _AT_ONCE = 0.9, 0.25
 # A model of thousands of operators takes far longer to build and open than to run, in any runtime: about this many
 # seconds per operator. A stage may open sessions for _OPENING_S at any effort.
 _OPERATOR_S, _OPENING_S = 2e-3, 20.0
@@ -70,26 +74,37 @@ class Models:
             del proto
         return cls(paths, options, needs, limit_bytes, refused, must_fit)
 
-    def open(self, names: Sequence[str], start: Callable[[str], Session]) -> dict[str, Session]:
-        """Sessions of the models `names`, which `start` opens and warms up, as many as keep this process under the
-        limit. At least one, unless all are refused."""
+    def open(
+        self, names: Sequence[str], create: Callable[[str], Session], start: Callable[[str, Session], Session]
+    ) -> dict[str, Session]:
+        """Sessions of the models `names`, which `create` opens and `start` warms up, as many as keep this process under
+        the limit. At least one, unless all are refused."""
         make_room(self.limit_bytes)
         sessions: dict[str, Session] = {}
         beyond = 0.0
-        for name in names:
-            if sessions and self._short_bytes(name, beyond) > 0.0:
-                make_room(self.limit_bytes)  # of files that a session has mapped
-                if self._short_bytes(name, beyond) > 0.0:
-                    continue
-            before = used_bytes()
-            try:
-                self.require_room(name)
-                sessions[name] = start(name)
-            except TaglioError as error:
-                self.refuse(name, error)
-            else:
-                beyond = max(beyond, used_bytes() - before - self.needs[name])
+        with ThreadPoolExecutor(available_cores()) as cores:
+            created = {name: cores.submit(create, name) for name in self._small(names)}
+            for name in names:
+                if name not in created and sessions and self._short_bytes(name, beyond) > 0.0:
+                    make_room(self.limit_bytes)  # of files that a session has mapped
+                    if self._short_bytes(name, beyond) > 0.0:
+                        continue
+                before = used_bytes()
+                try:
+                    self.require_room(name)
+                    session = created.pop(name).result() if name in created else create(name)
+                    sessions[name] = start(name, session)
+                except TaglioError as error:
+                    self.refuse(name, error)
+                else:
+                    beyond = max(beyond, used_bytes() - before - self.needs[name])
         return sessions
+
+    def _small(self, names: Sequence[str]) -> list[str]:
+        """The first of `names`, as many as leave most of the limit free together."""
+        room = _AT_ONCE * (self.limit_bytes or inf) - used_bytes()
+        sums = accumulate(self.needs[name] for name in names)
+        return [name for name, needs in zip(names, sums, strict=True) if needs <= room]
 
     def require_room(self, name: str) -> None:
         """Raise BadOption for a model that must fit and does not."""

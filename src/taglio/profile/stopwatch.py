@@ -238,22 +238,28 @@ class _Timing:
         models = self.models
         warmup = self.effort.warmup if models.limit_bytes is not None else models.refused is not None
 
-        def start(name: str) -> Session:
-            session = self.run.open(self._session(name))
+        def start(name: str, created: Session) -> Session:
+            self._tell(name, created)
+            session = self.run.open(created)
             for _ in range(warmup):
                 run_once(name, session, self.run.feeds[0])
             return session
 
-        return models.open(names, start)
+        return models.open(names, self._created, start)
 
-    def _session(self, name: str) -> Session:
-        session: Session
+    def _created(self, name: str) -> Session:
         if self.kernels and self.ready.runtime != NAME:
-            session = self.clocks[name] = openvino_clock.Counting(self.models.paths[name], self.ready)
-        else:
-            session = self.models.session(name)
+            counting = self.clocks[name] = openvino_clock.Counting(self.models.paths[name], self.ready)
+            return counting
+        return self.models.session(name)
+
+    def _tell(self, name: str, session: Session) -> None:
         if self.opened is not None:
             self.opened(name, session)
+
+    def _session(self, name: str) -> Session:
+        session = self._created(name)
+        self._tell(name, session)
         return session
 
     def once_each(self, round_s: float) -> dict[str, Timed]:

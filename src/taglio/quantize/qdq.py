@@ -53,7 +53,7 @@ class QdqBuilder:
     """Builds quantised models of one float model; quantised weights are reused between builds."""
 
     def __init__(self, model: Model, graph: Graph, ranges: Mapping[str, Ranges]) -> None:
-        """`ranges` has an entry, by `Scheme.calibrated`, for every scheme that will be built."""
+        """`ranges` has an entry, by `Scheme.calibration`, for every scheme that will be built."""
         self.model, self.graph = model, graph
         self._initializers = model.initializers()
         self._arrays: dict[str, np.ndarray] = {}
@@ -128,8 +128,6 @@ class QdqBuilder:
                 continue
             if position == 0 or not (fused or self._free(block, position, scheme)):
                 self._read_int8_inputs(emitter, source, node, scheme, block.name)
-            elif node.op_type == "Add":
-                self._correct_sum(emitter, node, self._shift(block.operators[0], scheme))
             emitter.nodes.append(node)
             if position == last or not (fused or self._free(block, position + 1, scheme)):
                 emitter.written |= dict.fromkeys(filter(None, source.output), scheme)
@@ -197,7 +195,7 @@ class QdqBuilder:
             root = self._roots.get(tensor, tensor)
             if root in self._own:
                 return self._own[root]
-            ranges = self._ranges[scheme.calibrated]
+            ranges = self._ranges[scheme.calibration]
             if root not in ranges.low_high:
                 reason = ranges.without.get(root, "was not calibrated: calibrate again")
                 raise CannotQuantize(f"tensor {root} has no calibrated range: it {reason}")
@@ -281,22 +279,6 @@ class QdqBuilder:
                 node.input[index] = part(emitter, source, first, scheme)
             elif constant.data_type == TensorProto.FLOAT and source.op_type in ("Add", "Mul", "Concat"):
                 node.input[index] = self._constant(emitter, tensor, scheme)
-        if source.op_type != "MatMul" and not _bias_name(source) and self._shift(source.name, scheme) is not None:
-            assert first is not None, "the activation came first"
-            node.input[:] = [*node.input[:2], self._bias(emitter, source, first, scheme)]
-
-    def _shift(self, operator: str, scheme: Scheme) -> np.ndarray | None:
-        """The correction added to the bias of `operator` in int8, float64 [output channels]; None without one."""
-        shift = self._ranges[scheme.calibrated].shifts.get(operator)
-        return np.array(shift) if shift is not None else None
-
-    def _correct_sum(self, emitter: Emitter, node: onnx.NodeProto, shift: np.ndarray | None) -> None:
-        """Add `shift` to the constant that the Add behind a MatMul adds."""
-        index = next((index for index, name in enumerate(node.input) if name in self._initializers), None)
-        if shift is None or index is None:
-            return
-        corrected = (self._array(node.input[index]) + shift).astype(np.float32)
-        node.input[index] = emitter.constant(f"{node.input[index]}/corrected-{node.name}", corrected)
 
     def _constant(self, emitter: Emitter, tensor: str, scheme: Scheme) -> str:
         values = self._array(tensor)
@@ -310,28 +292,23 @@ class QdqBuilder:
         return self._dequantize(emitter, node.input[1], str(scheme), weight)
 
     def _bias(self, emitter: Emitter, node: onnx.NodeProto, activation: str, scheme: Scheme) -> str:
-        """The bias of a Conv, ConvTranspose or Gemm that reads `activation` and has a bias or a shift."""
-        tensor = _bias_name(node) or f"{node.name}/bias"
-        values = self._bias_values(node, scheme)
+        """The bias of a Conv, ConvTranspose or Gemm that reads `activation` and has one."""
+        tensor = _bias_name(node)
         if node.op_type == "ConvTranspose":  # its kernel is float, so the bias may be float
-            if self._shift(node.name, scheme) is None:
-                return tensor
-            return emitter.constant(f"{tensor}/corrected-{node.name}", values.astype(np.float32))
+            return tensor
         scale_in = float(self.parameters(activation, scheme).scale)
         weight = self.quantized_weight(node, activation, scheme)
         scale = (weight.scale.astype(np.float64) * scale_in).astype(np.float32)
         info = np.iinfo(np.int32)
-        bias = np.clip(np.rint(values / scale), info.min, info.max).astype(np.int32)
+        bias = np.clip(np.rint(self._bias_values(node) / scale), info.min, info.max).astype(np.int32)
         # Two readers of one bias may have inputs of different scale, so the name includes the node's.
         stored = QuantizedWeight(bias, scale, np.zeros(scale.shape, np.int32), bias.ndim - 1 if scale.ndim else None)
         return self._dequantize(emitter, tensor, f"{scheme}-{node.name}", stored)
 
-    def _bias_values(self, node: onnx.NodeProto, scheme: Scheme) -> np.ndarray:
-        """The bias plus its correction, float64; a scalar 0 if there is neither."""
+    def _bias_values(self, node: onnx.NodeProto) -> np.ndarray:
+        """The bias, float64; a scalar 0 if there is none."""
         name = _bias_name(node)
-        values = self._array(name).astype(np.float64) if name else np.zeros(())
-        shift = self._shift(node.name, scheme)
-        return values if shift is None else values + shift
+        return self._array(name).astype(np.float64) if name else np.zeros(())
 
     def quantized_weight(self, node: onnx.NodeProto, activation: str, scheme: Scheme) -> QuantizedWeight:
         """The weight of a Conv, ConvTranspose, Gemm or MatMul that reads `activation`."""
@@ -341,7 +318,7 @@ class QdqBuilder:
         if node.op_type in ("Conv", "Gemm"):
             # An int32 bias has scale scale_in × scale_weight; if it would overflow, the weight scale is enlarged.
             scale_in = float(self.parameters(activation, scheme).scale)
-            need = np.abs(self._bias_values(node, scheme)) / (scale_in * _INT32_BIAS_LIMIT)
+            need = np.abs(self._bias_values(node)) / (scale_in * _INT32_BIAS_LIMIT)
             floor = need if axis is not None and need.ndim == 1 else float(need.max(initial=0.0))
         key = (tensor, axis, scheme.weight, scheme.weight_symmetric, scheme.reduced_range)
         weight = self._weights.get(key)
@@ -349,10 +326,6 @@ class QdqBuilder:
             weight = self._weights[key] = self._kept(quantize_weight(self._array(tensor), scheme, axis))
         if np.any(weight.scale < floor):
             return quantize_weight(self._array(tensor), scheme, axis, floor)
-        rounded = self._ranges[scheme.calibrated].rounded.get(node.name)
-        if rounded is not None:
-            values = np.frombuffer(rounded, weight.values.dtype).reshape(weight.values.shape)
-            return replace(weight, values=values)
         return weight
 
     def _dequantize(self, emitter: Emitter, tensor: str, suffix: str, stored: QuantizedWeight) -> str:

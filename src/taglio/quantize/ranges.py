@@ -36,17 +36,13 @@ _PLAIN = SessionOptions(threads=0, optimization=Optimization.NONE, lean=True)
 class Ranges:
     """Lowest and highest value by tensor name, according to the calibration method.
 
-    `without` gives the reason by tensor that has no range. By operator, `rounded` are its int8 weights, a byte each, if
-    they are not the nearest integers (repair/rounding.py), and `shifts` is the correction of its bias, per output
-    channel (repair/bias.py).
+    `without` gives the reason by tensor that has no range.
     """
 
     method: Calibration
     data_sha256: str
     low_high: dict[str, tuple[float, float]]
     without: dict[str, str] = field(default_factory=dict)
-    shifts: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    rounded: dict[str, bytes] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raises ValueError for a range whose low end exceeds its high end."""

@@ -1,7 +1,6 @@
 """How int8 is done: one `Scheme` value, which calibration, error, profile, build and run share."""
 
 import re
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,11 +10,8 @@ Format = Literal["qdq", "qoperator"]
 ActivationType = Literal["u8", "s8"]
 Symmetry = Literal["asymmetric", "symmetric", "restricted"]
 Calibration = Literal["minmax", "entropy", "percentile"]
-Repair = Literal["ranges", "rounding", "bias"]
 Uncalibrated = Literal["w8", "dyn", "dyn7", "w4"]
 
-# In the order in which they are applied: each starts from the results of those before it (quantize/repair).
-REPAIRS: tuple[Repair, ...] = ("ranges", "rounding", "bias")
 UNCALIBRATED: tuple[Uncalibrated, ...] = ("w8", "dyn", "dyn7", "w4")
 
 
@@ -41,7 +37,6 @@ class Scheme:
     per_channel: bool = True
     reduced_range: bool = False
     calibration: Calibration = "minmax"
-    repairs: tuple[Repair, ...] = ()
     uncalibrated: tuple[Uncalibrated, ...] = ()
 
     def __post_init__(self) -> None:
@@ -56,7 +51,6 @@ class Scheme:
         parts += ["pc" if self.per_channel else "pt"]
         parts += ["rr"] if self.reduced_range else []
         parts += [] if self.calibration == "minmax" else [self.calibration]
-        parts += self.repairs
         parts += self.uncalibrated
         return "-".join(parts)
 
@@ -72,37 +66,14 @@ class Scheme:
         return replace(self, reduced_range=self.reduced_range or self.weight == "s8", uncalibrated=forms)
 
     @property
-    def calibrated(self) -> str:
-        """The key of its calibration: the whole scheme if it has repairs, which depend on it; else the method."""
-        return str(replace(self, uncalibrated=())) if self.repairs else self.calibration
-
-    @property
     def activation_key(self) -> tuple[ActivationType, Symmetry, str]:
         """What two neighbouring blocks must have in common to share one int8 tensor."""
-        return (self.activation, self.activation_symmetry, self.calibrated)
+        return (self.activation, self.activation_symmetry, self.calibration)
 
 
 _SHORT: dict[Symmetry, str] = {"asymmetric": "asym", "symmetric": "sym", "restricted": "restr"}
 
-# What --scheme auto measures: schemes for which ONNX Runtime has fast x86 and Arm kernels. Weights per tensor are a few
-# per cent faster than per channel, and less accurate.
-AUTO_SCHEMES: tuple[Scheme, ...] = (
-    Scheme(activation_symmetry="asymmetric"),
-    Scheme(activation_symmetry="asymmetric", per_channel=False),
-    Scheme(activation_symmetry="restricted"),
-    Scheme(activation_symmetry="restricted", per_channel=False),
-    Scheme(activation_symmetry="symmetric"),
-    Scheme(activation="s8", activation_symmetry="symmetric"),
-)
-DEFAULT_SCHEME = AUTO_SCHEMES[0]
-
-
-def with_repairs(scheme: Scheme, names: Collection[str]) -> Scheme:
-    """`scheme` with these repairs added. Raises BadOption for an unknown repair."""
-    for name in names:
-        if name not in REPAIRS:
-            raise BadOption(f'repair "{name}" is not one of {", ".join(REPAIRS)}')
-    return replace(scheme, repairs=tuple(each for each in REPAIRS if each in names or each in scheme.repairs))
+DEFAULT_SCHEME = Scheme()
 
 
 def parse_scheme(text: str) -> Scheme:
@@ -125,11 +96,10 @@ def parse_scheme(text: str) -> Scheme:
                 fields["reduced_range"] = True
             case "minmax" | "entropy" | "percentile":
                 fields["calibration"] = token
-            case _ if token not in (*REPAIRS, *UNCALIBRATED):
+            case _ if token not in UNCALIBRATED:
                 raise BadOption(
                     f'scheme "{text}": "{token}" is not one of qdq, qoperator, u8s8, u8u8, s8s8, asym, sym, restr, '
-                    f"wsym, wasym, pc, pt, rr, minmax, entropy, percentile, {', '.join((*REPAIRS, *UNCALIBRATED))}"
+                    f"wsym, wasym, pc, pt, rr, minmax, entropy, percentile, {', '.join(UNCALIBRATED)}"
                 )
-    for name, known in (("repairs", REPAIRS), ("uncalibrated", UNCALIBRATED)):
-        fields[name] = tuple(each for each in known if each in tokens)
+    fields["uncalibrated"] = tuple(name for name in UNCALIBRATED if name in tokens)
     return Scheme(**fields)  # type: ignore[arg-type]

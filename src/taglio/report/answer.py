@@ -3,6 +3,7 @@
 from math import inf, isfinite
 
 from taglio.error.loss import RELATIVE_L2, Metric
+from taglio.flow.confirm import UNPROVEN
 from taglio.flow.curve import Level
 from taglio.flow.outcome import Outcome, Variant
 from taglio.flow.stopping import STOPPED
@@ -27,7 +28,9 @@ def sentence(outcome: Outcome, folder: str) -> str:
     if float_stays(outcome) and STOPPED in outcome.notes:
         return f"float32 so far: the search was stopped before a faster form was found: {where}"
     if float_stays(outcome):
-        return f"float32 stays: no form that keeps {_limits(outcome)} is faster: {where}"
+        is_unproven = any(note.endswith(UNPROVEN) for note in outcome.notes)
+        verdict = "was shown to be faster" if is_unproven else "is faster"
+        return f"float32 stays: no form that keeps {_limits(outcome)} {verdict}: {where}"
     if outcome.speedup is not None:
         return f"{outcome.speedup} as fast as float32, {_errors(outcome)}: {where}"
     return (

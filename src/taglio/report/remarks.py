@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taglio.error.loss import RELATIVE_L2
+from taglio.flow.confirm import UNPROVEN
 from taglio.flow.outcome import Outcome
 from taglio.report.answer import float_stays, gains, larger_limit
 
@@ -41,7 +42,7 @@ KINDS = (
     Kind("were measured on a processor without VNNI"),
     Kind("as fast as the model as it was given"),
     Kind("too noisy to tell whether the plan is faster"),
-    Kind("which does not replace it", "deploy float32, or allow more if you can"),
+    Kind(UNPROVEN, "deploy float32, or allow more if you can"),
     Kind("the speed-up is not confirmed"),
     Kind("no mix of forms can be faster"),
     Kind("no mix of forms is faster"),

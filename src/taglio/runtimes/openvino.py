@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ NAME = "openvino"
 BF16 = "openvino-bf16"
 # Some float parts compute in bfloat16, the others in float32.
 MIXED = "openvino-mixed"
+_ONE_CORE = Lock()
 
 
 class OpenVinoSession:
@@ -168,8 +170,14 @@ def capabilities() -> list[str]:
     return [str(each) for each in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")]
 
 
-@cache
 def _core() -> Any:
+    """The openvino.Core of this process, whichever thread asks first."""
+    with _ONE_CORE:
+        return _made_core()
+
+
+@cache
+def _made_core() -> Any:
     """The only openvino.Core of this process. On processors with AMX each brings a stack for signal handlers. If two
     end in the order in which they began, the last restores the first one's, which is gone: the next signal, such as
     Ctrl-C, then crashes the process.

@@ -83,7 +83,7 @@ class Profiler(Resident):
         """Profile the model that was sent; if it was profiled before, refine that at a plan's precisions."""
         limit_bytes, model = job.limit_bytes(), self._model(job)
         graph, options = job.graph, job.options
-        builder = QdqBuilder(model, graph, {job.scheme.calibrated: job.ranges})
+        builder = QdqBuilder(model, graph, {job.scheme.calibration: job.ranges})
         parts = None
         if not job.holds_whole():
             parts = Parts.opened(model, graph, ranges(graph, job.memory_bytes or inf), job.feeds, options.threads)
