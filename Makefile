@@ -105,7 +105,7 @@ clean: ## remove .venv, caches and built packages; results in out/ stay
 core: ; @$(call install,core,.[openvino])
 
 # Variables, because $(call) would split its arguments at the commas. `full` is also taken for `dev`, so it holds all of it.
-EXTRAS := dev,cluster,serve,openvino,text,datasets,tracing
+EXTRAS := dev,cluster,serve,openvino,text,datasets
 DEV := .[$(EXTRAS)]
 FULL := .[$(EXTRAS),docs,release]
 dev: ; @$(call install,dev,$(DEV))

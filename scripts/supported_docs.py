@@ -31,7 +31,7 @@ Back ends of `taglio compare`, each in an environment that `taglio backends add 
 | name | packages | Python | disk |
 | --- | --- | --- | --- |
 """
-EXTRAS = ("cluster", "serve", "tracing", "openvino", "text", "datasets")
+EXTRAS = ("cluster", "serve", "openvino", "text", "datasets")
 
 
 def render() -> str:

@@ -1,6 +1,5 @@
 """Weights in files: read back as they were, written once, found by a runtime, gone with their store."""
 
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -110,20 +109,3 @@ def test_a_full_disk_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Path, "open", full)
     with pytest.raises(BadModel, match=r"No space left on device; .* set TMPDIR to a disk with enough space"):
         store.keep(SQUARE)
-
-
-def test_one_file_is_written_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "_CHUNK", 4096)
-    store, values = Store(), RNG.integers(-128, 127, (1000, 1000), np.int8)
-    proto = product(store.tensor(SQUARE, "w"))
-    proto.graph.initializer.extend((store.tensor(values, "large"), numpy_helper.from_array(np.ones(3), "short")))
-    inner = helper.make_node("Constant", [], ["c"], value=store.tensor(SQUARE.T, "of an attribute"))
-    proto.graph.node.append(inner)
-    proto.metadata_props.add(key="k", value="v")
-    tracemalloc.start()
-    weights.write_whole(tmp_path / "whole.onnx", proto)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < values.nbytes / 4
-    assert onnx.load(tmp_path / "whole.onnx") == weights.in_memory(proto)
-    onnx.checker.check_model(tmp_path / "whole.onnx")

@@ -151,7 +151,7 @@ def write_model(path: Path, proto: onnx.ModelProto) -> tuple[str, ...]:
     data = path.with_name(f"{path.name}{DATA}")
     if not weights.refers(proto) or weights.size_bytes(proto) < weights.ONE_FILE_BYTES:
         with replacing(path) as model:
-            weights.write_whole(model, proto)
+            model.write_bytes(weights.in_memory(proto).SerializeToString())
         data.unlink(missing_ok=True)
         return (weights.sha256(path),)
     with replacing(data) as stored, replacing(path) as model:

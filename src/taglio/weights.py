@@ -23,14 +23,12 @@ from taglio.errors import BadModel
 from taglio.scratch import lasting
 
 IN_FILES_BYTES = 256 * 1024**2
-# Smaller models are written as one file, with their weights.
-ONE_FILE_BYTES = 1024**3
+# Smaller models are written as one file, with their weights, which takes memory for two copies of it.
+ONE_FILE_BYTES = 256 * 1024**2
 # The largest protobuf message.
 MESSAGE_BYTES = 2 * 1024**3
 # Smaller tensors stay in the model: runtimes read sizes and scales before they open any file.
 LEAST_BYTES = 4096
-# Field numbers in onnx.proto: ModelProto.graph, GraphProto.initializer, TensorProto.raw_data.
-_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 # Offsets of mapped memory are multiples of a page.
 _ALIGNED = 4096
 _CHUNK = 16 * 1024**2
@@ -281,49 +279,6 @@ def link(file: Path, target: Path) -> None:
     except OSError:
         with _disk(target.parent, file.stat().st_size):
             shutil.copyfile(file, target)
-
-
-def write_whole(path: Path, proto: onnx.ModelProto) -> None:
-    """Write a model as one file with all its weights, which are copied piece by piece from the files that hold them."""
-    if not refers(proto):
-        path.write_bytes(proto.SerializeToString())
-        return
-    shell = deepcopy(proto)
-    del shell.graph.initializer[:]
-    for tensor in filter(in_file, tensors(shell)):  # in attributes and subgraphs: seldom large
-        hold(tensor)
-    heads = [_head(each) if in_file(each) else each.SerializeToString() for each in proto.graph.initializer]
-    lengths = [place(each)[2] if in_file(each) else 0 for each in proto.graph.initializer]
-    graph = shell.graph.SerializeToString()
-    shell.ClearField("graph")
-    fields = [_field(_INITIALIZER, len(head) + length) + head for head, length in zip(heads, lengths, strict=True)]
-    with path.open("wb") as file:
-        file.write(shell.SerializeToString())
-        file.write(_field(_GRAPH, len(graph) + sum(map(len, fields)) + sum(lengths)))
-        file.write(graph)
-        for field, tensor in zip(fields, proto.graph.initializer, strict=True):
-            file.write(field)
-            if in_file(tensor):
-                file.writelines(chunks(tensor))
-
-
-def _head(tensor: TensorProto) -> bytes:
-    """A tensor in a file as protobuf writes it, up to its bytes."""
-    head = deepcopy(tensor)
-    head.ClearField("external_data")
-    head.ClearField("data_location")
-    return head.SerializeToString() + _field(_RAW_DATA, place(tensor)[2])
-
-
-def _field(number: int, length: int) -> bytes:
-    """What protobuf writes before a message or bytes: the field's number with wire type 2, and the length."""
-    return _varint(number << 3 | 2) + _varint(length)
-
-
-def _varint(value: int) -> bytes:
-    """Groups of seven bits, the lowest first; all but the last have the eighth bit set."""
-    rest = value >> 7
-    return bytes([value & 0x7F | 0x80]) + _varint(rest) if rest else bytes([value])
 
 
 def save(path: Path, proto: onnx.ModelProto, data: Path, name: str) -> None:

@@ -103,7 +103,7 @@ def test_it_is_optimised_and_quantised_in_one_go_too(given: tuple[Path, Path], t
         onnx.checker.check_model(tmp_path / f"{method}.onnx")
 
 
-def test_a_built_model_of_less_than_a_gigabyte_is_one_file(
+def test_a_small_built_model_is_one_file(
     given: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weights, "IN_FILES_BYTES", 1)

@@ -112,7 +112,7 @@ def test_all_int8_and_larger_limits_never_have_a_confirmed_speed(
     faster = replace(outcome, speedup=CONFIRMED)
     (row,) = [line for line in printed(faster, material, capsys) if line.startswith("all int8")]
     assert "about 1.8 ×, not confirmed" in row and "2.30 % (beyond the limit)" in row
-    text, _ = page.render(replace(material, outcome=faster))
+    text = page.render(replace(material, outcome=faster))
     header = Seen()
     header.feed(text)
     words = header.sections["header"].replace("\u00a0", " ")
@@ -154,7 +154,7 @@ def test_latencies_are_those_of_the_race_where_there_was_one(outcome: Outcome, m
         assert isinstance(table, Table)
         column = [*table.head].index("latency")
         assert [str(row[column]).removesuffix("\u00a0ms") for row in table.rows] == latencies
-    text, _ = page.render(replace(material, outcome=raced))
+    text = page.render(replace(material, outcome=raced))
     assert "5.00\u00a0ms" in text and "per inference; float 8.00\u00a0ms" in text
 
 

@@ -29,8 +29,7 @@ RESULT = Comparison(
 
 
 def test_the_page_has_every_row_layer_and_reason() -> None:
-    page, lacks = comparison.render(RESULT)
-    assert not lacks
+    page = comparison.render(RESULT)
     for text in ("qdq-a", "4.00", "2.50×", "3 QLinearConv", "SIGSEGV &lt;here&gt;", "conv&lt;1&gt;", "stays float",
                  "no graph", "tf2onnx 1.17", "avx512_vnni", "is onnxruntime/qdq-a."):  # fmt: skip
         assert text in page, text
@@ -42,8 +41,7 @@ def test_the_page_has_every_row_layer_and_reason() -> None:
 
 
 def test_a_comparison_in_which_nothing_ran_is_still_a_page() -> None:
-    page, lacks = comparison.render(replace(RESULT, rows=(CRASHED,), layers=(), recommended=""))
-    assert not lacks
+    page = comparison.render(replace(RESULT, rows=(CRASHED,), layers=(), recommended=""))
     assert "No row was measured." in page
 
 

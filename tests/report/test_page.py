@@ -53,7 +53,7 @@ def complete(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(complete: Path) -> Seen:
     """The page of the complete workspace."""
-    return seen(page.write(complete).path)
+    return seen(page.write(complete))
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_further_bounds_and_values_on_labels_have_their_rows(
 
 
 def test_the_page_of_a_whole_optimisation(complete: Path, model: Model) -> None:
-    path = page.write(complete).path
+    path = page.write(complete)
     found = seen(path)
     assert path == complete / "report.html"
     assert (
@@ -282,7 +282,7 @@ def test_names_are_shown_as_text(model: Model, tmp_path: Path) -> None:
     fill(tmp_path, replace(model, proto=proto))
     outcome = artifact.load(tmp_path / "outcome.json", "outcome", Outcome)
     artifact.save(tmp_path / "outcome.json", "outcome", model.sha256, replace(outcome, model=HOSTILE))
-    found = seen(page.write(tmp_path).path)
+    found = seen(page.write(tmp_path))
     scripts = [attributes.get("type") for tag, attributes in found.elements if tag == "script"]
     assert scripts.count(None) == 3  # Plot, what it stands on, and ours
     assert set(scripts) == {None, "application/json"}
@@ -307,7 +307,7 @@ def test_names_are_shown_as_text(model: Model, tmp_path: Path) -> None:
 def test_what_is_missing_says_which_stage_makes_it(copy: Path, missing: str, section: str, command: str) -> None:
     for name in missing.split():
         (copy / name).unlink()
-    found = seen(page.write(copy).path)
+    found = seen(page.write(copy))
     assert command.format(copy) in found.sections[section]
     assert not found.wrong
     assert list(found.sections)[-len(SECTIONS) :] == SECTIONS
@@ -318,7 +318,7 @@ def test_a_profile_is_enough(copy: Path) -> None:
     for path in [*copy.glob("*.json"), *copy.glob("*.onnx"), *copy.glob("components/*")]:
         if path not in made:
             path.unlink()
-    found = seen(page.write(copy).path)
+    found = seen(page.write(copy))
     assert "All int8 is about 1.8 × as fast as float, not confirmed" in found.sections["header"]
     assert "4 whole-model runs" in found.sections["latency"]
     assert "/classify/Gemm" in found.sections["blocks"]
@@ -326,9 +326,7 @@ def test_a_profile_is_enough(copy: Path) -> None:
 
 def test_a_plan_that_was_not_timed_is_called_predicted(copy: Path) -> None:
     (copy / "outcome.json").unlink()
-    assert (
-        "Predicted to be about 1.7 × as fast as float, not confirmed" in seen(page.write(copy).path).sections["header"]
-    )
+    assert "Predicted to be about 1.7 × as fast as float, not confirmed" in seen(page.write(copy)).sections["header"]
 
 
 def test_a_change_of_the_machines_speed_is_said_on_the_page_the_terminal_and_in_the_json(
@@ -345,7 +343,7 @@ def test_a_change_of_the_machines_speed_is_said_on_the_page_the_terminal_and_in_
         "the machine was 100\u00a0% slower than during profiling, judged by the float model: "
         "predicted ÷ measured is 0.500 for the plan, 1.000 corrected for that"
     )
-    assert line in seen(page.write(copy).path).sections["header"]
+    assert line in seen(page.write(copy)).sections["header"]
     terminal.outcome(copy, gather(copy), verbose=True)
     assert line.split(":", maxsplit=1)[0].split()[:6] == capsys.readouterr().out.split("Note: ")[1].split()[:6]
     made = terminal.outcome_object(copy, drifted)
@@ -406,10 +404,10 @@ def test_drift_is_judged_where_the_profile_was_taken(copy: Path) -> None:
 def test_all_int8_timed_elsewhere_than_the_plan_is_told_with_its_place(copy: Path, model: Model) -> None:
     outcome = artifact.load(copy / "outcome.json", "outcome", Outcome)
     told = f"All int8 ({outcome.int8.int8_blocks} blocks)"
-    assert f"{told}: " in seen(page.write(copy).path).sections["header"]
+    assert f"{told}: " in seen(page.write(copy)).sections["header"]
     int8, plan = (replace(each, runtime=name) for each, name in ((outcome.int8, "onnxruntime"), (outcome.plan, "here")))
     artifact.save(copy / "outcome.json", "outcome", model.sha256, replace(outcome, int8=int8, plan=plan))
-    assert f"{told} in onnxruntime: " in seen(page.write(copy).path).sections["header"]
+    assert f"{told} in onnxruntime: " in seen(page.write(copy)).sections["header"]
 
 
 def test_artifacts_of_another_model_and_changed_components_are_refused(copy: Path) -> None:
@@ -423,11 +421,11 @@ def test_artifacts_of_another_model_and_changed_components_are_refused(copy: Pat
 
 
 def test_what_was_run_before_the_present_plan_is_not_shown(copy: Path, model: Model) -> None:
-    assert "belongs to another plan" not in page.write(copy).path.read_text()
+    assert "belongs to another plan" not in page.write(copy).read_text()
     graph = build(model)
     newer = made_up_plan(model, graph, {graph.candidates()[5].name: FORMS[1]})
     artifact.save(copy / "plan.json", "plan", model.sha256, newer)
-    text = page.write(copy).path.read_text()
+    text = page.write(copy).read_text()
     assert "run.json belongs to another plan than plan.json" in text
     assert "about 2.0 × as fast as float" not in text
 
@@ -452,27 +450,12 @@ def slower(profile: Profile, factor: float) -> Profile:
 @pytest.mark.parametrize("factor", [0.0, 8.0, 1e9, float("inf"), float("nan")])
 def test_odd_times_are_drawn(copy: Path, factor: float) -> None:
     profile = slower(artifact.load(copy / "profile.json", "profile", Profile), factor)
-    text, lacks = page.render(replace(gather(copy), profile=profile))
-    assert not lacks
-    assert "could not be drawn" not in text
+    text = page.render(replace(gather(copy), profile=profile))
     found = Seen()
     found.feed(text)
     assert len(found.charts) == 5
     for chart in found.charts:  # JSON has no NaN: what is not finite became null, and is counted
         assert all(mark["text"] for mark in chart["marks"])
-
-
-def test_a_part_that_fails_costs_only_itself(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise ValueError("math domain\nerror")
-
-    monkeypatch.setattr("taglio.report.blocks.sensitivities", fail)
-    written = page.write(copy)
-    found = seen(written.path)
-    assert written.remark == f'{written.path} lacks "Block by block" (ValueError: math domain error)'
-    assert "This part could not be drawn (ValueError: math domain error)." in found.sections["blocks"]
-    assert "/classify/Gemm" in found.sections["blocks"]
-    assert list(found.sections)[-len(SECTIONS) :] == SECTIONS
 
 
 def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
@@ -487,7 +470,7 @@ def test_optimize_keeps_its_result_where_the_page_fails(
 
     table = artifact.load(copy / "outcome.json", "outcome", Outcome)
     monkeypatch.setattr("taglio.flow.stages.optimize", lambda *_, **__: (SimpleNamespace(table=table), None, None))
-    monkeypatch.setattr("taglio.report.material.of_result", fail)
+    monkeypatch.setattr("taglio.report.page.gather", fail)
     command = ["optimize", str(digits_model()), "--data", str(digits_data()), "--max-error", "0.01", "-o", str(copy)]
     assert main([*command, "--json"]) == 0
     out, err = capsys.readouterr()
@@ -503,7 +486,8 @@ def test_report_prints_the_tables(copy: Path, capsys: pytest.CaptureFixture[str]
         "Profile", "Plan", "Run", "Result",
     ]  # fmt: skip
     assert "/classify/Gemm" in out
-    assert f"missing: error.json is not in this folder. To make it: taglio error {copy}" in out
+    assert "missing: error.json is not in this folder: optimize omits it if no plan could be faster than float." in out
+    assert f"To make it: taglio error {copy}" in out
     assert "pareto" not in out  # nobody asked for a cluster
     assert f"wrote {copy / 'report.html'}" in out
 
@@ -540,10 +524,9 @@ def test_every_section_renders_for_odd_outcomes(copy: Path, changes: dict[str, A
         points = tuple(replace(point, **changed) for point in outcome.points)
         outer = {name: value for name, value in changes.items() if name in ("points", "max_error")}
         known = replace(known, outcome=replace(outcome, **{"points": points, **outer}))
-    text, lacks = page.render(known)
+    text = page.render(known)
     found = Seen()
     found.feed(text)
-    assert not lacks
     assert not found.wrong
     assert list(found.sections)[-len(SECTIONS) :] == SECTIONS
 
@@ -553,7 +536,7 @@ def test_parts_and_doubts_of_the_outcome_are_shown(copy: Path) -> None:
     assert known.outcome is not None
     parts = (PartLoss("boxes", 0.004), PartLoss("scores <b>", 0.8, "is constant"))
     plan = replace(known.outcome.plan, parts=parts, error_upper=0.02, worst_input=0.03)
-    text, _ = page.render(replace(known, outcome=replace(known.outcome, plan=plan, doubt="busy", notes=("few & far",))))
+    text = page.render(replace(known, outcome=replace(known.outcome, plan=plan, doubt="busy", notes=("few & far",))))
     found = Seen()
     found.feed(text)
     for words in (
@@ -575,7 +558,7 @@ def test_errors_by_input_are_drawn_beside_the_limit(copy: Path) -> None:
     errors = (*[0.004] * 16, 0.02, *[0.006] * 7)
     plan = replace(known.outcome.plan, error_upper=0.0095, worst_input=0.02)
     outcome = replace(known.outcome, plan=plan, input_errors=errors, unseen=Unseen(8, 0.009, 0.02, 0.25, 1))
-    text, _ = page.render(replace(known, outcome=outcome))
+    text = page.render(replace(known, outcome=outcome))
     found = Seen()
     found.feed(text)
     for words in (
@@ -609,7 +592,7 @@ def test_the_upper_end_and_the_worst_input_are_in_the_unit_of_the_metric(copy: P
     assert known.outcome is not None
     plan = replace(known.outcome.plan, error_upper=0.05, worst_input=0.06)
     outcome = replace(known.outcome, metric=Metric("ctc", larger_is_better=True), plan=plan)
-    text, _ = page.render(replace(known, outcome=outcome))
+    text = page.render(replace(known, outcome=outcome))
     assert "95.00%\u00a0agree" in text and "94.00%\u00a0agree" in text
 
 
@@ -617,7 +600,7 @@ def test_a_browser_draws_every_chart(complete: Path, tmp_path: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no browser is installed")
-    path = page.write(complete).path
+    path = page.write(complete)
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", f"--user-data-dir={tmp_path}"]
     command = [browser, *flags, "--dump-dom", path.as_uri()]
     dom = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120).stdout

@@ -1,11 +1,15 @@
 """A workspace with a small model of dynamic batch, and a server process over it."""
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +29,9 @@ from taglio.runtimes.way import Way
 
 for package in ("grpc", "starlette", "uvicorn", "prometheus_client"):
     pytest.importorskip(package, reason="taglio[serve] is not installed")
+
+from taglio.serve.queue import Answer, ModelQueue  # noqa: E402 - needs the packages above
+from taglio.serve.served import Step  # noqa: E402
 
 SCALE = np.arange(1.0, 5.0, dtype=np.float32)
 
@@ -98,6 +105,36 @@ def stop(server: Server) -> tuple[int, str]:
     server.process.send_signal(signal.SIGTERM)
     _, error = server.process.communicate(timeout=60)
     return server.process.returncode, error
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """An event loop in a thread of its own, for all tests."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return loop
+
+
+def begin(what: Coroutine[Any, Any, Any]) -> "Future[Any]":
+    """`what` in an event loop, begun before this returns."""
+    future = asyncio.run_coroutine_threadsafe(what, _loop())
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), _loop()).result(10)
+    return future
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A queue, asked from the test's thread."""
+
+    queue: ModelQueue
+
+    def submit(
+        self, feed: Mapping[str, np.ndarray], timeout_s: float | None = None, step: Step | None = None
+    ) -> "Future[Answer]":
+        return begin(self.queue.answer(feed, timeout_s, step))
+
+    def close(self, patience_s: float) -> int:
+        return int(begin(self.queue.close(patience_s)).result(60))
 
 
 @pytest.fixture

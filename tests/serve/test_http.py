@@ -1,15 +1,18 @@
 """Large bodies arrive whole, however they are cut on the way."""
 
+import asyncio
 import json
 import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
+from starlette.requests import ClientDisconnect, Request
 
+from taglio.serve.rest import _unless_left
 from tests.serve.conftest import SCALE, Server, start, stop, workspace
 from tests.serve.conftest import product as product_model
 
@@ -45,14 +48,6 @@ def connection(server: Server) -> Iterator[tuple[socket.socket, BinaryIO]]:
     with socket.create_connection(server.address, timeout=10) as made, made.makefile("rb") as answers:
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield made, answers
-
-
-@pytest.mark.parametrize("sent", [b"", b"POST /v2/models/product/infer HTTP/1.1\r\nHost: x\r\n"])
-def test_half_a_head_ends_the_connection(serving: Callable[..., Server], tmp_path: Path, sent: bytes) -> None:
-    running = serving(f"product={workspace(tmp_path, product_model())}", "--drain-s", "1")
-    with socket.create_connection(running.address, timeout=10) as made:
-        made.sendall(sent)
-        assert made.recv(100) == b""
 
 
 @pytest.mark.whole
@@ -101,3 +96,36 @@ def test_a_client_that_waits_for_a_go_ahead_gets_it(connection: Connection) -> N
     assert answers.readline() + answers.readline() == b"HTTP/1.1 100 Continue\r\n\r\n"
     made.sendall(body)
     assert (product(answers) == rows * SCALE).all()
+
+
+def test_a_refusal_reaches_a_client_that_sends_on(connection: Connection) -> None:
+    made, answers = connection
+    made.sendall(b"POST /v2/models/nothing/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 600000\r\n\r\n")
+    assert answers.readline() == b"HTTP/1.1 404 Not Found\r\n"
+    made.sendall(bytes(600_000))
+    made.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    rest = answers.read()
+    assert b"no model 'nothing'" in rest and b'{"live":true}' in rest
+
+
+def test_a_client_that_leaves_takes_its_request_back() -> None:
+    cancelled = []
+
+    async def answering() -> Any:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    async def receive() -> dict[str, str]:
+        await asyncio.sleep(0.01)
+        return {"type": "http.disconnect"}
+
+    async def asked() -> None:
+        with pytest.raises(ClientDisconnect):
+            await _unless_left(Request({"type": "http"}, receive), answering())
+        await asyncio.sleep(0)
+
+    asyncio.run(asked())
+    assert cancelled == [True]

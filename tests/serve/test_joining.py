@@ -5,7 +5,6 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -139,7 +138,7 @@ def test_every_answer_is_that_of_the_request_alone(tmp_path: Path, seconds: floa
     places = [f"{name}={workspace(tmp_path / name, proto)}" for name, proto in models.items()]
     counts = dict.fromkeys((*models, "refused"), 0)
     wrong: list[str] = []
-    server = start(*places, "--batch-wait-ms", "1")
+    server = start(*places)
     until = time.monotonic() + seconds
 
     def client(seed: int) -> None:
@@ -202,7 +201,7 @@ def test_an_answer_of_other_rows_is_taken_apart_and_ends_joining(caplog: pytest.
     assert [other.result(10)["y"].tolist() for other in others] == [[[4.0, 4.0]], [[6.0, 6.0]], [[8.0, 8.0]]]
     (line,) = caplog.messages
     assert "requests run alone: output y of a batch of 3 rows had the shape [2, 2]" in line
-    assert queue.alone and queue.close(10) == 0
+    assert queue.queue.alone and queue.close(10) == 0
 
 
 def test_a_request_whose_inputs_differ_in_rows_is_never_joined() -> None:
@@ -245,11 +244,6 @@ def test_several_models_share_the_processors(
 ) -> None:
     way = way_here(Way(plan, spinning=True), asked_for, models, cores)
     assert way == Way(threads, joined=8, spinning=models == 1)
-
-
-def test_models_that_share_the_processors_run_one_request_at_a_time() -> None:
-    model = queue_of(Model(concurrent=True), Limits()).model
-    assert model.at_once(0.0) == 2 and replace(model, pairs=False).at_once(0.0) == 1
 
 
 def test_port_is_what_everyone_types_first() -> None:

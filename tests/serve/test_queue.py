@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +11,6 @@ import pytest
 
 from taglio.errors import BadData, BadDevice
 from taglio.runtimes.way import Way
-from taglio.serve import queue as queueing
-from taglio.serve import served as serving
 from taglio.serve.queue import Limits, ModelQueue, Ran
 from taglio.serve.refusals import (
     Draining,
@@ -26,13 +24,13 @@ from taglio.serve.refusals import (
 )
 from taglio.serve.served import ServedModel, Step
 from taglio.serve.tensors import TensorSpec
+from tests.serve.conftest import Asked
 
 
 class Model:
     """Doubles its input; waits while it is held, and refuses what holds a negative number."""
 
-    def __init__(self, *, concurrent: bool = False) -> None:
-        self.concurrent = concurrent
+    def __init__(self) -> None:
         self.free = threading.Event()
         self.running = threading.Event()
         self.batches: list[int] = []
@@ -48,27 +46,27 @@ class Model:
         return [2 * feed["x"]]
 
 
-def queue_of(model: Model, limits: Limits, told: Any = None, way: Way = Way(1, joined=8)) -> ModelQueue:  # noqa: B008
+def queue_of(model: Model, limits: Limits, told: Any = None, way: Way = Way(1, joined=8)) -> Asked:  # noqa: B008
     spec = (TensorSpec("x", "FP32", (-1, 2)),)
     executor: Any = model
     served = ServedModel("m", "1", spec, (TensorSpec("y", "FP32", (-1, 2)),), executor, None, alone="", way=way)
-    return ModelQueue(served, limits, told)
+    return Asked(ModelQueue(served, limits, told))
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10.0
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.001)
+    assert holds()
 
 
 def rows(count: int, value: float = 1.0) -> dict[str, np.ndarray]:
     return {"x": np.full((count, 2), value, np.float32)}
 
 
-@pytest.fixture
-def all_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every run counts as short, however busy this machine is."""
-    for module in (queueing, serving):
-        monkeypatch.setattr(module, "_SHORT_S", 1e6)
-
-
 def test_what_waits_is_joined_and_parted_again() -> None:
     model, ran = Model(), list[Ran]()
-    queue = queue_of(model, Limits(wait_s=0.0), ran.append)
+    queue = queue_of(model, Limits(), ran.append)
     first = queue.submit(rows(1))
     model.running.wait(10)
     others = [queue.submit(rows(2, 1.0 + index)) for index in range(3)]
@@ -83,7 +81,7 @@ def test_what_waits_is_joined_and_parted_again() -> None:
 
 def test_a_batch_has_no_more_rows_than_allowed_and_one_shape() -> None:
     model = Model()
-    queue = queue_of(model, Limits(batch=4, wait_s=0.0))
+    queue = queue_of(model, Limits(batch=4))
     futures = [queue.submit(rows(1))]
     model.running.wait(10)
     futures += [queue.submit(rows(3)), queue.submit(rows(3)), queue.submit({"x": np.ones((1, 5), np.float32)})]
@@ -92,38 +90,29 @@ def test_a_batch_has_no_more_rows_than_allowed_and_one_shape() -> None:
     assert model.batches == [1, 3, 3, 1]
 
 
-def test_the_first_of_a_batch_waits_a_little_for_others() -> None:
-    model = Model()
-    model.free.set()
-    queue = queue_of(model, Limits(wait_s=5.0, batch=2))
-    first = queue.submit(rows(1))
-    second = queue.submit(rows(1))
-    first.result(10), second.result(10)
-    assert model.batches == [2]
-
-
 def test_too_many_are_refused_and_late_ones_are_not_run() -> None:
     model = Model()
-    queue = queue_of(model, Limits(queue=1, wait_s=0.0))
+    queue = queue_of(model, Limits(queue=1))
     running = queue.submit(rows(1))
     model.running.wait(10)
-    late = queue.submit(rows(1), deadline_s=time.perf_counter())
+    late = queue.submit(rows(1), timeout_s=0.5)
     with pytest.raises(Overloaded, match="1 request waiting"):
-        queue.submit(rows(1))
-    model.free.set()
-    running.result(10)
+        queue.submit(rows(1)).result(10)
     with pytest.raises(TooLate):
         late.result(10)
+    model.free.set()
+    running.result(10)
     assert model.batches == [1]
 
 
 def test_a_cancelled_request_is_not_run() -> None:
     model = Model()
-    queue = queue_of(model, Limits(wait_s=0.0))
+    queue = queue_of(model, Limits())
     running = queue.submit(rows(1))
     model.running.wait(10)
-    assert queue.submit(rows(1)).cancel()
-    assert len(queue) == 0  # its place is free at once
+    waiting = queue.submit(rows(1))
+    assert len(queue.queue) == 1 and waiting.cancel()
+    wait_until(lambda: len(queue.queue) == 0)  # its place is free before the run ends
     model.free.set()
     running.result(10)
     assert queue.close(10) == 0 and model.batches == [1]
@@ -131,7 +120,7 @@ def test_a_cancelled_request_is_not_run() -> None:
 
 def test_a_request_that_cannot_run_costs_no_other_answer() -> None:
     model = Model()
-    queue = queue_of(model, Limits(wait_s=0.0))
+    queue = queue_of(model, Limits())
     futures = [queue.submit(rows(1))]
     model.running.wait(10)
     futures += [queue.submit(rows(1, -1.0)), queue.submit(rows(1))]
@@ -141,77 +130,25 @@ def test_a_request_that_cannot_run_costs_no_other_answer() -> None:
         futures[1].result(10)
 
 
-@pytest.mark.usefixtures("all_short")
-def test_an_idle_model_whose_runs_are_short_runs_in_the_callers_thread() -> None:
-    model = Model()
-    model.free.set()
-    queue = queue_of(model, Limits())
-    for _ in range(3):
-        queue.submit(rows(1)).result(10)
-    with pytest.raises(InferenceFailed, match="negative"):
-        queue.submit(rows(1, -1.0)).result(0)
-    assert model.threads[0] != threading.get_ident() and set(model.threads[1:]) == {threading.get_ident()}
-    waiting = queue_of(model, Limits(wait_s=0.1))
-    waiting.submit(rows(1)).result(10)
-    assert not waiting.submit(rows(1)).done()  # it waits for others
-
-
-@pytest.mark.usefixtures("all_short")
-def test_two_short_runs_go_on_at_once_where_the_runtime_can() -> None:
-    model, ran = Model(concurrent=True), list[Ran]()
-    queue = queue_of(model, Limits(batch=1), ran.append)
-    model.free.set()
-    queue.submit(rows(1)).result(10)
-    model.free.clear()
-    model.running.clear()
-    others = [threading.Thread(target=queue.submit, args=(rows(1),)) for _ in range(3)]
-    for each in others:
-        each.start()
-    model.running.wait(10)
-    until = time.monotonic() + 10.0
-    while len(queue) != 1 and time.monotonic() < until:
-        time.sleep(0.001)
-    assert len(queue) == 1
-    model.free.set()
-    assert queue.close(10.0) == 0
-    assert [each.alone for each in ran[:3]] == [True, False, False]
-
-
 def test_closing_answers_what_was_taken_and_takes_no_more() -> None:
     model = Model()
-    queue = queue_of(model, Limits(wait_s=0.0, batch=1))
+    queue = queue_of(model, Limits(batch=1))
     futures = [queue.submit(rows(1)) for _ in range(3)]
     threading.Timer(0.1, model.free.set).start()
     assert queue.close(10) == 0
     assert [len(future.result(0)["y"]) for future in futures] == [1, 1, 1]
     with pytest.raises(Draining):
-        queue.submit(rows(1))
+        queue.submit(rows(1)).result(10)
 
 
 def test_closing_says_how_many_were_not_answered_in_time() -> None:
     model = Model()
-    queue = queue_of(model, Limits(wait_s=0.0, batch=1))
+    queue = queue_of(model, Limits(batch=1))
     for _ in range(3):
         queue.submit(rows(1))
     model.running.wait(10)
     assert queue.close(0.05) == 3  # one of them runs
     model.free.set()
-
-
-@pytest.mark.usefixtures("all_short")
-def test_closing_waits_for_what_runs_in_a_callers_thread() -> None:
-    model = Model()
-    queue = queue_of(model, Limits(wait_s=0.0))
-    model.free.set()
-    queue.submit(rows(1)).result(10)
-    model.free.clear()
-    model.running.clear()
-    caller = threading.Thread(target=queue.submit, args=(rows(1),))
-    caller.start()
-    model.running.wait(10)
-    threading.Timer(0.1, model.free.set).start()
-    assert queue.close(10) == 0
-    caller.join()
 
 
 def test_of_a_sequence_one_step_runs_at_a_time_while_others_run_beside_it() -> None:
@@ -224,8 +161,8 @@ def test_of_a_sequence_one_step_runs_at_a_time_while_others_run_beside_it() -> N
         free.wait(10)
         return dict(feed)
 
-    model: Any = SimpleNamespace(name="m", version="1", at_once=lambda _: 3, on_cluster=True, alone="a test", run=run)
-    queue = ModelQueue(model, Limits())
+    model: Any = SimpleNamespace(name="m", version="1", at_once=3, on_cluster=True, alone="a test", run=run)
+    queue = Asked(ModelQueue(model, Limits()))
     answers = [queue.submit(rows(1, value), None, Step(name)) for name, value in (("a", 1), ("a", 2), ("b", 3))]
     for _ in range(2):
         assert begun.acquire(timeout=10)
@@ -247,8 +184,6 @@ def test_of_a_sequence_one_step_runs_at_a_time_while_others_run_beside_it() -> N
 )
 def test_only_inputs_are_the_fault_of_a_request(error: Exception, refusal: type[Refusal], words: str) -> None:
     class Failing:
-        concurrent = False
-
         def run(self, _: object) -> None:
             raise error
 
@@ -262,8 +197,8 @@ def test_a_lost_device_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     def run(*_: object) -> None:
         raise BadDevice("no device is left")
 
-    model: Any = SimpleNamespace(name="m", version="1", at_once=lambda _: 1, on_cluster=True, alone="a test", run=run)
-    queue = ModelQueue(model, Limits())
+    model: Any = SimpleNamespace(name="m", version="1", at_once=1, on_cluster=True, alone="a test", run=run)
+    queue = Asked(ModelQueue(model, Limits()))
     for value in range(5):
         with pytest.raises(Unavailable):
             queue.submit(rows(1, value)).result(10)

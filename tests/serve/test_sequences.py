@@ -18,7 +18,7 @@ from taglio.serve.queue import Limits, ModelQueue
 from taglio.serve.refusals import BadRequest
 from taglio.serve.served import Step, open_model
 from taglio.serve.service import step_of
-from tests.serve.conftest import Server, product, workspace
+from tests.serve.conftest import Asked, Server, product, workspace
 
 KEPT = State("total", "before", "float32", (1, 2))
 
@@ -47,7 +47,7 @@ def row(value: float) -> dict[str, np.ndarray]:
 
 
 def test_steps_that_wait_together_run_in_their_order(folder: Path) -> None:
-    queue = ModelQueue(open_model(folder, "counter", "1"), Limits())
+    queue = Asked(ModelQueue(open_model(folder, "counter", "1"), Limits()))
     steps = [Step("a", start=True), Step(2, start=True), Step("a"), Step(2), Step("a", end=True), Step("a")]
     found = [queue.submit(row(value), None, step) for value, step in zip((1, 10, 2, 20, 3, 4), steps, strict=True)]
     wait(found)

@@ -1,7 +1,5 @@
 """A server process, asked by the ecosystem's clients and by hand."""
 
-import asyncio
-import base64
 import ctypes
 import http.client
 import json
@@ -16,18 +14,14 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock
 
 import grpc
 import numpy as np
 import pytest
 
-from taglio.serve import server as serving
-from taglio.serve.grpc import _received
 from taglio.serve.refusals import Overloaded
-from taglio.serve.service import Held, Service, Settings
+from taglio.serve.service import Service, Settings
 from tests.end_to_end.command import refused, taglio
 from tests.serve.conftest import SCALE, Server, product, start, stop, workspace
 from tests.serve.test_served import halves
@@ -252,99 +246,20 @@ def test_a_client_that_does_not_read_is_disconnected_and_costs_nobody_else(
     assert infer(running, request())[0] == 200
 
 
-def test_requests_and_unread_answers_are_bounded_together() -> None:
+def test_requests_are_bounded_together() -> None:
     service = Service([], Settings(request_bytes=10))
-    first, second = Held(service, 80), Held(service, 80)
-    with pytest.raises(Overloaded, match="hold 160 of 160 bytes"):
-        Held(service, 1)
-    first.hold(20)  # its answer is smaller
-    third = Held(service, 60)
-    assert (service.held_bytes, service.most_held_bytes) == (160, 160)
-    for each in (first, second, third):
-        each.hold(0)
+    with service.holding(80), service.holding(80), pytest.raises(Overloaded, match="hold 160 of 160 bytes"):
+        service.holding(1).__enter__()
     assert service.held_bytes == 0
 
 
-def test_a_message_over_grpc_counts_until_its_call_ends() -> None:
-    service, ends = Service([], Settings(request_bytes=10)), list[Callable[[Any], None]]()
-    context = SimpleNamespace(read=AsyncMock(return_value=b"\x3a\x03abc"), add_done_callback=ends.append)
-    _, tensors, held = asyncio.run(_received(service, "ModelInfer", context))
-    assert [bytes(each) for each in tensors] == [b"abc"] and service.held_bytes == 5
-    held.hold(158)  # its answer
-    with pytest.raises(Overloaded, match="hold 158 of 160 bytes"):
-        asyncio.run(_received(service, "ModelInfer", context))
-    ends[0](context)
-    assert service.held_bytes == 0
-
-
-def frame(kind: int, stream: int, payload: bytes, flags: int = 0) -> bytes:
-    """A frame of HTTP/2 (RFC 9113, 4.1)."""
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
-def half_messages(calls: int) -> bytes:
-    """What a client sends that begins so many calls by gRPC, each with half of a message of 200 bytes."""
-    told = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": "/inference.GRPCInferenceService/ModelInfer",
-        ":authority": "x",
-        "content-type": "application/grpc",
-        "te": "trailers",
-    }
-    plain = b"".join(b"\0%c%b%c%b" % (len(key), key.encode(), len(each), each.encode()) for key, each in told.items())
-    half = b"\0" + struct.pack(">I", 200) + bytes(100)
-    began = [frame(1, stream, plain, flags=4) + frame(0, stream, half) for stream in range(1, 2 * calls, 2)]
-    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, b"") + b"".join(began)
-
-
-def test_messages_of_unknown_size_are_received_a_few_at_a_time(serving: Callable[..., Server], tmp_path: Path) -> None:
-    """Clients that send half a message, as many as the server receives at once, hold others up for half a second, not
-    until its patience ends."""
-    running = serving(f"product={workspace(tmp_path / 'w', product())}", "--drain-s", "5")
-    host, _, port = running.grpc.rpartition(":")
-    with socket.create_connection((host, int(port)), 30) as slow, grpc.insecure_channel(running.grpc) as channel:
-        live: Any = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
-        assert live(b"", timeout=30)
-        slow.sendall(half_messages(16))
-        with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):  # as soon as the server receives them
-            any(live(b"", timeout=0.2) is None for _ in range(1000))
-        assert live(b"", timeout=30)
-        said = slow.recv(65536, socket.MSG_DONTWAIT)
-        assert said and b"did not come" not in said  # its patience has not ended
-        while b"did not come within 5 s" not in said:
-            more = slow.recv(65536)
-            assert more
-            said += more
-        assert live(b"", timeout=30)
-
-
-def test_memory_goes_back_to_the_system_after_a_burst_and_not_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    trimmed, service = list[int](), Service([], Settings())
-    monkeypatch.setattr(serving, "_TRIM_EVERY_S", 0.01)
-    monkeypatch.setattr(serving, "trim", lambda: trimmed.append(service.held_bytes))
-
-    async def burst() -> None:
-        trimming = asyncio.ensure_future(serving._trim(service))
-        held = Held(service, 60_000_000)
-        await asyncio.sleep(0.1)
-        held.hold(0)
-        await asyncio.sleep(0.2)
-        trimming.cancel()
-
-    asyncio.run(burst())
-    assert trimmed == [0]
-
-
-@pytest.mark.parametrize("path", ["/", "/v2", "/v2/models/product/stats", "/v2/models/stats", "/metrics", "/status"])
+@pytest.mark.parametrize("path", ["/v2", "/v2/models/product/stats", "/v2/models/stats", "/metrics"])
 def test_what_a_person_or_a_scraper_reads(server: Server, path: str) -> None:
     infer(server, request())
     code, body = ask(server, path)
     assert code == 200
     if path == "/metrics":
         assert b'taglio_requests_total{model="product",version="1"}' in body
-    if path == "/status":
-        assert body["models"][0]["requests"] > 0 and body["models"][0]["measured_s"] > 0
 
 
 @pytest.mark.parametrize(
@@ -380,14 +295,6 @@ def test_a_token_is_asked_for_by_both_protocols(serving: Callable[..., Server], 
     assert ask(running, "/v2")[0] == 401
     assert ask(running, "/v2", headers={"Authorization": "Bearer wrong"})[0] == 401
     assert ask(running, "/v2", headers={"Authorization": "Bearer secret"})[0] == 200
-    with pytest.raises(urllib.error.HTTPError) as refused_page:  # what makes a browser ask for a password
-        urllib.request.urlopen(running.http, timeout=30)
-    refused_page.value.close()
-    assert refused_page.value.headers["WWW-Authenticate"].startswith("Basic realm=")
-    for given, expected in (("me:secret", 200), ("me:wrong", 401), ("secret", 401)):
-        basic = base64.b64encode(given.encode()).decode()
-        assert ask(running, "/", headers={"Authorization": f"Basic {basic}"})[0] == expected
-    assert ask(running, "/", headers={"Authorization": "Other secret"})[0] == 401
     grpc_client = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
     client = grpc_client.InferenceServerClient(running.grpc)
     assert client.is_server_ready()
@@ -451,7 +358,6 @@ def test_what_cannot_be_served_is_refused_in_one_line(tmp_path: Path, server: Se
         ([str(folder), "--http-port", "65536"], "must be at most 65535"),
         ([str(folder), "--http-port", "8123", "--grpc-port", "8123"], "cannot share port 8123"),
         ([str(folder), "--host", "nowhere.invalid", "--token-file", str(token)], "give an address of this machine"),
-        ([str(folder), "--batch-wait-ms", "nan"], "must be a number of at least 0"),
         (["product="], "names no directory"),
         ([str(folder), "--host", "0.0.0.0"], "give a token"),
         ([str(folder), "--tls", str(tmp_path / "c"), str(tmp_path / "k")], "no such file"),

@@ -1,9 +1,7 @@
 """A workspace as it is opened for serving."""
 
-import asyncio
 from pathlib import Path
 from threading import Event
-from time import sleep
 from unittest.mock import patch
 
 import numpy as np
@@ -15,7 +13,7 @@ from taglio.components.build import Constant
 from taglio.serve.refusals import Draining, InferenceFailed, TooLate
 from taglio.serve.served import open_model
 from taglio.serve.service import Service, Settings
-from tests.serve.conftest import workspace
+from tests.serve.conftest import Asked, begin, workspace
 
 
 def halves() -> onnx.ModelProto:
@@ -42,14 +40,14 @@ def test_a_model_that_refuses_its_warm_up_is_ready_once_it_has_answered(
     (line,) = caplog.messages
     assert line.startswith("m version 1 is not ready until it has answered a request: its warm-up run")
     service = Service([model], Settings())
-    queue = service.queue("m")
+    queue = Asked(service.queue("m"))
     with pytest.raises(InferenceFailed):
         queue.submit({"x": np.ones((1, 5), np.float32)}).result(10)
     assert not service.ready() and not service.ready("m")
     assert service.index()[0]["state"] == "UNAVAILABLE"
     queue.submit({"x": np.ones((1, 6), np.float32)}).result(10)
     assert service.ready() and service.ready("m")
-    service.close()
+    begin(service.close()).result(10)
     assert not service.ready() and not service.ready("m")
 
 
@@ -77,36 +75,35 @@ def test_a_request_that_is_late_is_told_so_before_the_model_is_free(tmp_path: Pa
     service, free, feed = Service([model], Settings()), Event(), {"x": np.ones((1, 6), np.float32)}
     queue = service.queue("m")
 
-    async def asked() -> None:
-        with pytest.raises(TooLate):
-            await service.infer(queue, feed, [], 0.05)
-        assert len(queue) == 0
-
     def run(*_: object) -> list[dict[str, np.ndarray]]:
         assert free.wait(10)
         return [feed]
 
     with patch.object(queue, "_run", run):
-        running = queue.submit(feed)
-        while len(queue):
-            sleep(0.001)
-        asyncio.run(asked())
+        running = Asked(queue).submit(feed)
+        with pytest.raises(TooLate):
+            begin(service.infer(queue, feed, [], 0.05)).result(10)
+        assert len(queue) == 0
         free.set()
         running.result(10)
-    service.close()
+    begin(service.close()).result(10)
 
 
 def test_all_models_stop_taking_requests_before_the_first_is_waited_for(tmp_path: Path) -> None:
     """The second took requests for as long as the first had to answer its own."""
     models = [open_model(workspace(tmp_path / name, halves(), shapes={"x": (1, 6)}), name, "1") for name in "ab"]
-    service = Service(models, Settings())
-    slow, other = service.queues
+    service, free, feed = Service(models, Settings()), Event(), {"x": np.ones((1, 6), np.float32)}
+    slow, other = map(Asked, service.queues)
 
-    def closing(_: float) -> int:
+    def run(*_: object) -> list[dict[str, np.ndarray]]:
+        assert free.wait(10)
+        return [feed]
+
+    with patch.object(slow.queue, "_run", run):
+        slow.submit(feed)
+        closing = begin(service.close())
         with pytest.raises(Draining):
-            other.submit({"x": np.ones((1, 6), np.float32)})
-        return 0
-
-    with patch.object(slow, "close", closing):
-        assert service.close() == 0
-    slow.close(1.0)
+            other.submit(feed).result(10)
+        assert not closing.done()
+        free.set()
+        assert closing.result(10) == 0

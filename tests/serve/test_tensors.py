@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from taglio.serve.refusals import BadRequest
-from taglio.serve.tensors import DATATYPES, NUMPY, TensorSpec, check_shape, from_bytes, from_json, to_bytes, to_json
+from taglio.serve.tensors import DATATYPES, NUMPY, TensorSpec, check_shape, from_bytes, from_json, to_buffer, to_json
 
 FLOATS = TensorSpec("x", "FP32", (-1, 2))
 WORDS = TensorSpec("w", "BYTES", (-1,))
@@ -14,13 +14,13 @@ WORDS = TensorSpec("w", "BYTES", (-1,))
 def test_every_number_comes_back_from_bytes_and_from_json(name: str) -> None:
     array = np.array([[0, 1], [1, 0]]).astype(name)
     spec = TensorSpec("x", DATATYPES[name], (2, 2))
-    for found in (from_bytes(spec, (2, 2), to_bytes(array)), from_json(spec, (2, 2), to_json("x", array))):
+    for found in (from_bytes(spec, (2, 2), to_buffer(array)), from_json(spec, (2, 2), to_json("x", array))):
         assert found.dtype == array.dtype and (found == array).all()
 
 
 def test_strings_come_back_from_bytes_and_from_json() -> None:
     array = np.array(["", "più", "a" * 300], object)
-    assert from_bytes(WORDS, (3,), to_bytes(array)).tolist() == array.tolist()
+    assert from_bytes(WORDS, (3,), to_buffer(array)).tolist() == array.tolist()
     assert from_json(WORDS, (3,), to_json("w", array)).tolist() == array.tolist()
 
 

@@ -1,7 +1,6 @@
 """A model is served in the way that its workspace names, as far as the processors allow."""
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from taglio.runtimes import onnxruntime, openvino
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.way import Way
 from taglio.serve import served
-from taglio.serve.queue import Limits, ModelQueue, Ran
+from taglio.serve.queue import Limits, Ran
 from taglio.serve.served import open_model, way_here
 from tests.serve.conftest import SCALE, Server, product, workspace
 from tests.serve.test_queue import Model, queue_of, rows
@@ -54,26 +53,19 @@ def test_a_way_for_latency_says_nothing_of_requests_that_wait(way: Way, expected
     assert most_rows(way) == expected
 
 
-def test_fewer_runs_at_once_than_planned_are_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_models_share_the_runs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served, "available_cores", lambda: 4)
     folder = workspace(tmp_path, product(), way=Way(1, 3, 2))
     assert open_model(folder, "m", "1").way == Way(1, 3, 2)
-    assert caplog.messages == []
     model = open_model(folder, "m", "1", models=2)
-    assert (model.way, model.at_once(0.0), model.at_once(1.0)) == (Way(1, 2, 2), 2, 2)
-    assert caplog.messages == [
-        "m version 1: 2 runs at once with 1 thread each instead of 3 with 1, on 4 processors for 2 models: serve "
-        "fewer models, give a run fewer threads, or allow more processors"
-    ]
+    assert (model.way, model.at_once) == (Way(1, 2, 2), 2)
 
 
 def test_a_way_of_one_run_at_a_time_changes_nothing(tmp_path: Path) -> None:
     model = open_model(workspace(tmp_path, product()), "m", "1")
-    assert (model.at_once(0.0), model.at_once(1.0), Limits().rows(model)) == (2, 1, 8)
+    assert (model.at_once, Limits().rows(model)) == (1, 8)
     rated = open_model(workspace(tmp_path / "rated", product(), way=Way(1, 1, 4)), "m", "1")
-    assert (rated.at_once(0.0), Limits().rows(rated), Limits(batch=2).rows(rated)) == (1, 4, 2)
+    assert (rated.at_once, Limits().rows(rated), Limits(batch=2).rows(rated)) == (1, 4, 2)
 
 
 @pytest.mark.parametrize("runtime", [onnxruntime.NAME, openvino.NAME])
@@ -115,7 +107,6 @@ def test_runs_of_several_threads_have_a_session_each(tmp_path: Path, monkeypatch
 
 
 def test_as_many_runs_go_on_at_once_as_the_way_says() -> None:
-    """Of any length, and none in the thread that receives requests, which would keep the second from beginning."""
     model, ran = Model(), list[Ran]()
     queue = queue_of(model, Limits(), ran.append, Way(1, 2))
     model.free.set()
@@ -123,12 +114,11 @@ def test_as_many_runs_go_on_at_once_as_the_way_says() -> None:
     model.free.clear()
     answers = [queue.submit(rows(1)) for _ in range(3)]
     assert not any(answer.done() for answer in answers)
-    running(queue, 2)
-    assert len(queue) == 1
+    assert len(queue.queue) == 1
     model.free.set()
     assert [answer.result(10)["y"].tolist() for answer in answers] == [[[2.0, 2.0]]] * 3
     assert queue.close(10) == 0 and threading.get_ident() not in model.threads
-    assert [batch.alone for batch in ran[:3]] == [True, False, False]
+    assert [len(batch.came_s) for batch in ran] == [1, 1, 1, 1]
 
 
 def test_a_run_joins_as_many_rows_as_the_way_unless_told_otherwise() -> None:
@@ -143,14 +133,6 @@ def test_a_run_joins_as_many_rows_as_the_way_unless_told_otherwise() -> None:
         assert queue.close(10) == 0 and model.batches == batches
 
 
-def running(queue: ModelQueue, count: int) -> None:
-    """Wait until so many runs have begun and not ended."""
-    until = time.monotonic() + 10.0
-    while queue._busy < count and time.monotonic() < until:
-        time.sleep(0.001)
-    assert queue._busy == count
-
-
 @pytest.mark.parametrize(
     ("way", "alone", "line"),
     [
@@ -161,12 +143,8 @@ def running(queue: ModelQueue, count: int) -> None:
     ],
 )
 def test_the_first_line_says_the_way(way: Way, alone: str, line: str) -> None:
-    model = queue_of(Model(), Limits(), None, way).model
+    model = queue_of(Model(), Limits(), None, way).queue.model
     assert announced(replace(model, alone=alone), way) == f"m version 1{line}"
-    pair = replace(queue_of(Model(concurrent=True), Limits(), None, Way(1)).model, alone="rows mix")
-    assert announced(pair, Way(1)) == (
-        "m version 1, 1 run at a time, 1 thread, short runs two at once; requests run alone: rows mix"
-    )
 
 
 def test_the_way_is_announced(serving: Callable[..., Server], tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ def plan(options: argparse.Namespace) -> Shown:
         "loads": answer.loads(),
         "alternatives": placed.alternatives,
     }
-    lacks = offer(lambda: page.write(options.folder))
-    return Shown(value, lambda: terminal.plans(answer, placed.names, placed.objective, placed.alternatives), lacks)
+    remark = offer(lambda: page.write(options.folder))
+    return Shown(value, lambda: terminal.plans(answer, placed.names, placed.objective, placed.alternatives), remark)
 
 
 def pareto(options: argparse.Namespace) -> Shown:
@@ -111,8 +111,8 @@ def optimize(options: argparse.Namespace) -> Shown:
     """Run `taglio optimize MODEL --cluster FILE`."""
     given = (options.out, options.model, options.data, options.cluster)
     outcome = optimize_on_cluster(*given, **arguments(options, ("samples",)))
-    lacks = offer(lambda: page.write(options.out))
-    return Shown(outcome, lambda: show(cluster_tables.outcome(outcome)), lacks)
+    remark = offer(lambda: page.write(options.out))
+    return Shown(outcome, lambda: show(cluster_tables.outcome(outcome)), remark)
 
 
 def run(options: argparse.Namespace) -> Shown:

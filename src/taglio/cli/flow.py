@@ -32,17 +32,16 @@ def optimize(options: argparse.Namespace) -> Shown:
 
         return clusters.optimize(options)
     asked = arguments(options, ("scenario",))
-    result, manifest, delivered = stages.optimize(options.out, options.model, options.data, **asked)
+    result, _, delivered = stages.optimize(options.out, options.model, options.data, **asked)
     assert result.table is not None, "optimize always sets it"
-    lacks = offer(lambda: page.write(options.out, material.of_result(options.out, result, manifest)))
+    remark = offer(lambda: page.write(options.out))
     value = {**terminal.outcome_object(options.out, result.table), "deploy": delivered}
 
     def tables() -> None:
-        gathered = material.of_result(options.out, result, manifest)
-        terminal.outcome(options.out, gathered, verbose=options.verbose)
+        terminal.outcome(options.out, material.gather(options.out), verbose=options.verbose)
         terminal.delivered(options.out, delivered)
 
-    return Shown(value, tables, lacks, code=INTERRUPTED if result.table.interrupted else 0)
+    return Shown(value, tables, remark, code=INTERRUPTED if result.table.interrupted else 0)
 
 
 def profile(options: argparse.Namespace) -> Shown:
@@ -130,10 +129,10 @@ def check(options: argparse.Namespace) -> Shown:
 def report(options: argparse.Namespace) -> Shown:
     """Run `taglio report`."""
     found = material.gather(options.folder)
-    made = page.write(options.folder, found)
+    path = page.write(options.folder, found)
 
     def tables() -> None:
         terminal.report(options.folder, found)
-        say(f"wrote {made.path}")
+        say(f"wrote {path}")
 
-    return Shown({"report": str(made.path)}, tables, made.remark)
+    return Shown({"report": str(path)}, tables)

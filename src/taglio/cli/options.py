@@ -39,20 +39,20 @@ positive, natural = whole(1), whole(0)
 port, any_port = whole(1, 65535), whole(0, 65535)  # 0: any free one
 
 
-def number(*, zero: bool = False, per: float = 1.0) -> Callable[[str], float]:
-    """A parser of finite numbers above 0, or of at least 0 with `zero`; returns the number divided by `per`."""
+def number(*, per: float = 1.0) -> Callable[[str], float]:
+    """A parser of finite numbers above 0; returns the number divided by `per`."""
 
     def parse(text: str) -> float:
         value = _number(text)
-        if not 0.0 <= value < float("inf") or (value == 0.0 and not zero):
-            raise argparse.ArgumentTypeError(f"{text} must be a number {'of at least' if zero else 'above'} 0")
+        if not 0.0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"{text} must be a number above 0")
         return value / per
 
     return parse
 
 
 positive_float = number()
-milliseconds, waiting_time = number(per=1e3), number(zero=True, per=1e3)  # both return seconds
+milliseconds = number(per=1e3)  # returns seconds
 
 
 def _number(text: str) -> float:
@@ -198,23 +198,22 @@ OPTIONS: dict[str, Facts] = {
         metavar="OUTPUT=INPUT",
     ),
     "--data": option(
-        "inputs: a directory of images or wav files (optionally a subdirectory per class) or of .npz; an .npz or "
-        ".npy file; texts, one per line (.txt) or in a column (.csv); a dataset saved by Hugging Face datasets",
+        "inputs: a directory of images, wav files or .npz; an .npz or .npy; texts (.txt, .csv); a saved Hugging Face "
+        "dataset",
         type=Path,
         required=True,
     ),
     "--preprocess": option(
-        "for images: rgb|bgr|gray, mean=M, scale=S, nchw|nhwc, stretch|letterbox|crop|crop=SHORT_SIDE, size=HxW, "
-        "bilinear|bicubic|lanczos|nearest; value = (pixel - mean) x scale; for sounds: rate=HZ, normalize "
-        "(default: as preprocessor_config.json beside MODEL says)",
+        "images: rgb|bgr|gray, mean=M, scale=S, nchw|nhwc, stretch|letterbox|crop|crop=SHORT_SIDE, size=HxW, "
+        "bilinear|bicubic|lanczos|nearest; value = (pixel - mean) x scale; sounds: rate=HZ, normalize (default: as "
+        "preprocessor_config.json says)",
         default="",
         metavar="SPEC",
     ),
     "--seed": option("random seed", type=natural, default=0),
     "--labels": option(
-        "one label per sample, if --data has none: .txt (one per line), .json (a list, or an object by file name,"
-        " of texts, numbers, or boxes as x1, y1, x2, y2, class), .csv (label, or file name and label), .npy or "
-        ".npz (default: the .txt beside DATA with the same name)",
+        "one label per sample, if --data has none: .txt, .json, .csv, .npy or .npz (default: the .txt beside DATA with "
+        "the same name)",
         type=Path,
         metavar="FILE",
     ),
@@ -224,15 +223,14 @@ OPTIONS: dict[str, Facts] = {
         metavar="DATA",
     ),
     "--max-error": option(
-        "limit on an error (smaller is better): relative L2 of any output, such as 0.01 or 1%%, cosine distance, "
-        "perplexity or a function; METRIC= limits another metric than --metric (repeatable). At least one limit is "
-        "required; the first one steers the plan unless --metric is given",
+        "limit on an error (smaller is better), such as 1%%; METRIC= limits another metric (repeatable). One limit is "
+        "required; the first steers the plan",
         action=_Bounds,
         metavar="[METRIC=]LIMIT",
     ),
     "--min-score": option(
-        "lowest score allowed (larger is better): of a task (top1, ctc, ...), such as 99%%, of sqnr in dB, or of a "
-        "function (repeatable with METRIC=)",
+        "lowest score allowed (larger is better): of a task (top1, ctc, ...), such as 99%%, of sqnr or of a function "
+        "(repeatable with METRIC=)",
         action=_Bounds,
         metavar="[METRIC=]SCORE",
     ),
@@ -243,16 +241,13 @@ OPTIONS: dict[str, Facts] = {
         metavar="[METRIC=]DROP",
     ),
     "--metric": option(
-        "error metric: relative-l2 (default), l2-per-size, sqnr (dB), cosine; a task (top1, tokens, detection, "
-        "segmentation, ctc, similarity, recall, perplexity, r2), scored against labels if there are any, else "
-        "against the float model's answers, with parameters such as detection:iou=0.5,score=0.25, ctc:blank=0 or "
-        "recall:k=10; or module:function (also from the current directory; called with the outputs by name and "
-        "the labels; returns a number, larger is better unless the function has an attribute smaller_is_better)",
+        "error metric: relative-l2 (default), l2-per-size, sqnr, cosine; a task (top1, tokens, detection, "
+        "segmentation, ctc, similarity, recall, perplexity, r2); or module:function (also from the current directory)",
         metavar="NAME",
     ),
     "--limit-on": option(
         "scope of --max-error: pool, the error over all held-out inputs (default), or worst-input, the error of every "
-        "single input; not for metrics without a value per input, such as similarity or mAP",
+        "single input",
         choices=("pool", "worst-input"),
         default="pool",
     ),
@@ -301,9 +296,8 @@ OPTIONS: dict[str, Facts] = {
     "--cluster": option("cluster file (TOML): devices to plan for or to run on", type=Path),
     "--scenario": option("named scenario of the cluster file"),
     "--objective": option(
-        "what to optimise: latency (default), or for optimize rate: the most runs a second; with --cluster also "
-        "throughput, energy, sum (total compute seconds), weights such as latency=1,energy=0.5, or an order such as "
-        "throughput,energy",
+        "what to optimise: latency (default) or rate (runs a second); with --cluster throughput, energy, sum (of "
+        "compute seconds), weights (latency=1,energy=0.5) or an order (throughput,energy)",
         default="latency",
         metavar="AIM",
     ),
@@ -312,8 +306,8 @@ OPTIONS: dict[str, Facts] = {
         "place another model on the same devices (repeatable)", **_LIST, metavar="OUT,rate=5,max-error=1%"
     ),
     "--max-latency": option(
-        "limit on latency, such as 50ms: with --cluster on what is predicted; with --objective rate, 19 of 20 requests "
-        "that come at random are answered within 0.9 of it",
+        "limit on latency, such as 50ms: with --cluster on what is predicted, with --objective rate on 19 of 20 "
+        "requests at random",
         type=duration,
         dest="max_latency_s",
         metavar="TIME",
@@ -363,8 +357,8 @@ OPTIONS: dict[str, Facts] = {
     "--runs": option("number of timed runs (default 100, fewer of a slow model)", type=positive),
     "--steps": option("for a model with --state: time N steps of one session instead", type=positive, metavar="N"),
     "--load": option(
-        "put deploy/ under load instead (at most 60 s): measure its capacity, then its latency while requests come at "
-        "random, at a share of the capacity such as 80%% or at a rate such as 200/s",
+        "put deploy/ under load instead (at most 60 s): measure its capacity, then latency at a share of it (80%%) or "
+        "at a rate (200/s)",
         type=demand,
         metavar="LOAD",
     ),

@@ -19,7 +19,6 @@ from taglio.cli.options import (
     port,
     positive,
     positive_float,
-    waiting_time,
     whole,
 )
 from taglio.cli.output import execute
@@ -115,8 +114,8 @@ COMMANDS = (
         {
             "--cpus": option("cores to use, on Linux (default: all that this process may use)", type=positive),
             "--time-limit": option(
-                "finish within S seconds: stages get less effort, and when the time is up, the best plan so far is "
-                "delivered (a limit below 30 s may be exceeded)",
+                "finish within S seconds with less effort; at the end, the best plan so far is delivered (below 30 s "
+                "may be exceeded)",
                 type=positive_float,
                 dest="time_limit_s",
                 metavar="S",
@@ -239,9 +238,8 @@ COMMANDS = (
     Command(
         "emulate",
         "emulate:emulate",
-        "run a command on a cluster emulated on this Linux machine (as root): each device is a network namespace with "
-        "a CPU quota (cpus in the cluster file) and a running taglio device; links have the file's bandwidth and "
-        "latency",
+        "run a command on a cluster emulated on this Linux machine (as root): devices have the file's CPU quotas, "
+        "links its bandwidth and latency",
         "cluster --scenario --bare --on --set",
         {
             "cluster": option("cluster file (TOML)", nargs="?", metavar="CLUSTER"),
@@ -252,7 +250,7 @@ COMMANDS = (
             ),
             "--set": option(
                 'change the running emulation: "link A->B bandwidth x0.1", "link A->B cut", "device A x10" (slower), '
-                '"without A"; separate several with ";"; "" restores the cluster file',
+                '"without A"; several with ";"; "" restores the cluster file',
                 dest="change",
                 metavar="CHANGE",
             ),
@@ -278,8 +276,7 @@ COMMANDS = (
         "serve",
         "serve:serve",
         "serve built models by the Open Inference Protocol v2 (REST and gRPC)",
-        "models --cluster --host --http-port --grpc-port --token-file --tls --queue --batch --batch-wait-ms "
-        "--max-request-mb --drain-s --traces",
+        "models --cluster --host --http-port --grpc-port --token-file --tls --queue --batch --max-request-mb --drain-s",
         {
             "models": option(
                 "workspace directory, NAME=OUT, or a directory of them (NAME/ or NAME/VERSION/)",
@@ -287,9 +284,7 @@ COMMANDS = (
                 metavar="OUT",
             ),
             "--host": option("address to listen on; all but loopback need a token or TLS", default="127.0.0.1"),
-            "--http-port": option(
-                "port of REST, metrics and status page (default 8000; 0: any)", type=any_port, default=8000
-            ),
+            "--http-port": option("port of REST and metrics (default 8000; 0: any)", type=any_port, default=8000),
             "--grpc-port": option("port of gRPC (default 8001; 0: any)", type=any_port, default=8001),
             "--token-file": option(
                 "file with the token that clients must send (default: $TAGLIO_SERVE_TOKEN, else none)", type=Path
@@ -301,8 +296,8 @@ COMMANDS = (
                 "threads of a run (default: the plan's; several models share the processors)", type=positive
             ),
             "--kernel-cache": option(
-                "number of compiled kernels that OpenVINO keeps per model; fewer save memory, but an input size that "
-                "comes again may be compiled again (default: OpenVINO's own limit)",
+                "compiled kernels that OpenVINO keeps per model; fewer save memory, but sizes that come again may be "
+                "compiled again (default: OpenVINO's own limit)",
                 type=whole(0),
                 metavar="KERNELS",
             ),
@@ -312,19 +307,11 @@ COMMANDS = (
                 "joins; 8 for a plan for latency)",
                 type=positive,
             ),
-            "--batch-wait-ms": option(
-                "how long a request waits for others to join its batch, in ms (default 0)",
-                type=waiting_time,
-                default=0.0,
-            ),
             "--max-request-mb": option("limit on request size, in MB (default 64)", type=positive_float, default=64.0),
             "--drain-s": option(
                 "grace period for running requests at SIGTERM, in seconds (default 30)",
                 type=positive_float,
                 default=30.0,
-            ),
-            "--traces": option(
-                "send OpenTelemetry traces to this OTLP collector (default: none)", default="", metavar="URL"
             ),
         },
         several="--scenario",

@@ -33,10 +33,8 @@ def serve(options: argparse.Namespace) -> int:
     for path in filter(None, (certificate, key)):
         if not path.is_file():
             raise BadOption(f"--tls {path}: no such file")
-    limits = Limits(options.queue, options.batch, options.batch_wait_ms)
-    settings = Settings(
-        int(options.max_request_mb * 1e6), _token(options.token_file), options.drain_s, limits, options.traces
-    )
+    limits = Limits(options.queue, options.batch)
+    settings = Settings(int(options.max_request_mb * 1e6), _token(options.token_file), options.drain_s, limits)
     listen = Listen(options.host, options.http_port, options.grpc_port, certificate, key)
     cluster = cluster_file.load(options.cluster, options.scenario) if options.cluster is not None else None
     log.to_stderr()
@@ -58,7 +56,7 @@ def serve(options: argparse.Namespace) -> int:
             else:
                 for model, way in zip(models, ways, strict=True):
                     sys.stdout.write(announced(model, way) + "\n")
-                sys.stdout.write(f"REST and status page on {started.http}, gRPC on {started.grpc}; Ctrl-C ends\n")
+                sys.stdout.write(f"REST on {started.http}, gRPC on {started.grpc}; Ctrl-C ends\n")
             sys.stdout.flush()
 
         left = answer(models, settings, listen, announce)
@@ -70,10 +68,9 @@ def serve(options: argparse.Namespace) -> int:
 def announced(model: "ServedModel", way: Way) -> str:
     """A line that says how `model` is run: in `way`, unless the devices of a cluster answer."""
     runs = "" if model.on_cluster else f", {way}"
-    pairs = ", short runs two at once" if not model.on_cluster and model.at_once(0.0) > way.at_once else ""
     alone = f"requests run alone: {model.alone}" if model.alone else "requests run alone"
     joined = "requests are batched" if way.joined > 1 else alone
-    return f"{model.name} version {model.version}{runs}{pairs}; {joined}"
+    return f"{model.name} version {model.version}{runs}; {joined}"
 
 
 def _token(path: Path | None) -> str:

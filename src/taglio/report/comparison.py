@@ -1,7 +1,6 @@
 """A comparison as one self-contained HTML page, and on the terminal. Measures nothing."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from taglio.compare.ranking import seconds, standings
@@ -12,7 +11,7 @@ from taglio.memory import size_text
 from taglio.report import console, written
 from taglio.report.parts import Axis, Bar, Bars, Chart, Columns, Heading, Items, Legend, Mark, Part, Table, Text
 from taglio.report.units import MISSING, ms, percent, size, times
-from taglio.report.written import Section, Written
+from taglio.report.written import Section
 
 _SYMBOLS = ("circle", "square", "diamond")
 _COLORS = 7  # for back ends in the style sheet
@@ -22,21 +21,20 @@ _LAYERS, _NAMES = 15, 4  # on the terminal: layers, and rows named in a note
 FILE = f"{COMPARISON}.html"
 
 
-def write(folder: Path, result: Comparison) -> Written:
-    """Write the page into `folder`. Raises BadArtifact if it cannot be written."""
-    text, lacks = render(result)
-    return written.write(folder / FILE, text, lacks)
+def write(folder: Path, result: Comparison) -> Path:
+    """Write the page into `folder`; returns its path. Raises BadArtifact if it cannot be written."""
+    return written.write(folder / FILE, render(result))
 
 
-def render(result: Comparison) -> tuple[str, list[str]]:
-    """The page as text, and a list of what it lacks."""
+def render(result: Comparison) -> str:
+    """The page as text."""
     sections = [
-        Section("plots", "Error against latency and size", [lambda: _plots(result)]),
-        Section("standings", _fastest(result), [lambda: _standings(result)]),
-        *(Section(backend, backend, [partial(_backend, result, backend)]) for backend in result.backends),
+        Section("plots", "Error against latency and size", _plots(result)),
+        Section("standings", _fastest(result), _standings(result)),
+        *(Section(backend, backend, _backend(result, backend)) for backend in result.backends),
     ]
     heading, advice = Heading("Every back end, measured", 1), Text(_answer(result), "lede")
-    top: list[written.Draw] = [lambda: [heading, advice, _conditions(result)]]
+    top: list[Part] = [heading, advice, _conditions(result)]
     return written.render(f"{result.model} compared – taglio", result.model, top, sections)
 
 

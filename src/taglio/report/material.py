@@ -1,7 +1,7 @@
 """Gather what a workspace holds for the page, and for missing parts the command that makes them. Draws nothing."""
 
 import shlex
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +14,6 @@ from taglio.error.model import ErrorModel
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome
 from taglio.flow.pareto import Front
-from taglio.flow.result import Result
 from taglio.flow.work import Setup
 from taglio.flow.workspace import OUTCOME, fits
 from taglio.model.graph import Graph
@@ -94,6 +93,9 @@ def gather(folder: Path) -> Material:
     current = plan.fingerprint() if plan is not None else ""
     outcome = reader.artifact(OUTCOME, Outcome, "optimize MODEL --data DATA --max-error E -o", current)
     error = reader.artifact(workspace.ERROR, ErrorModel, "error")
+    if error is None and outcome is not None:
+        reason = "error.json is not in this folder: optimize omits it if no plan could be faster than float."
+        reader.absent[workspace.ERROR] = _absent(folder, reason, "error")
     for kind, value in ((workspace.PROFILE, profile), (workspace.ERROR, error), (workspace.PLAN, plan)):
         if value is not None:
             fits(folder / f"{kind}.json", value, graph, kind)
@@ -103,23 +105,10 @@ def gather(folder: Path) -> Material:
     front = reader.artifact("pareto", Front, "pareto --cluster FILE --max-error E")
     reader.absent.pop("pareto", None)  # no stage of the flow
     tools = msgspec.json.decode(profile_path.read_bytes(), type=_Versions).tools
-    made = Material(name, profile, graph, setup, error, plan, outcome, manifest, run, front, reader.absent, tools)
-    return replace(made, built_in=_built_in(folder))
-
-
-def of_result(folder: Path, result: Result, manifest: Manifest) -> Material:
-    """The material of a result whose artifacts were just written to `folder`."""
-    absent = {workspace.RUN: _absent(folder, f"{workspace.RUN}.json is not in this folder.", "run")}
-    if result.error is None:
-        reason = "Errors of blocks were not studied, because no plan could be faster than float."
-        absent[workspace.ERROR] = _absent(folder, reason, "error")
-    name = result.table.model if result.table is not None else folder.name
-    made = Material(name, result.profile, result.graph, result.setup, result.error, result.plan, result.table, manifest)
-    return replace(made, absent=absent, tools=artifact.tools(), built_in=_built_in(folder))
-
-
-def _built_in(folder: Path) -> str:
-    return workspace.DEPLOY if (folder / workspace.DEPLOY).is_dir() else workspace.COMPONENTS
+    built_in = workspace.DEPLOY if (folder / workspace.DEPLOY).is_dir() else workspace.COMPONENTS
+    return Material(
+        name, profile, graph, setup, error, plan, outcome, manifest, run, front, reader.absent, tools, built_in
+    )
 
 
 class _Reader:

@@ -1,6 +1,5 @@
 """A workspace as one self-contained HTML page. Draws; measures nothing."""
 
-from functools import partial
 from pathlib import Path
 
 from taglio.flow import workspace
@@ -17,7 +16,7 @@ from taglio.report import (
     written,
 )
 from taglio.report.material import Material, gather
-from taglio.report.written import Section, Written
+from taglio.report.written import Section
 from taglio.transaction import held
 
 _SUMMARY = (
@@ -43,21 +42,22 @@ _SECTIONS = (
 )
 
 
-def write(folder: Path, material: Material | None = None) -> Written:
-    """Write the page, from `material` if the caller has read it.
+def write(folder: Path, material: Material | None = None) -> Path:
+    """Write the page, from `material` if the caller has read it; returns its path.
 
     The page shows what the workspace holds and names the commands that make the rest. Raises BadArtifact if the profile
     is missing or damaged, or the page cannot be written.
     """
     with held(folder):
-        text, lacks = render(material or gather(folder))
-        return written.write(folder / workspace.REPORT, text, lacks)
+        return written.write(folder / workspace.REPORT, render(material or gather(folder)))
 
 
-def render(material: Material) -> tuple[str, list[str]]:
-    """The page as text, and a list of what it lacks."""
-    top = [partial(draw, material) for draw in _SUMMARY]
+def render(material: Material) -> str:
+    """The page as text."""
+    top = [part for draw in _SUMMARY for part in draw(material)]
     rated = material.outcome is not None and material.outcome.rate is not None
     listed = [_WAYS, *_SECTIONS] if rated else _SECTIONS
-    sections = [Section(id_, title, [partial(draw, material) for draw in draws]) for id_, title, draws in listed]
+    sections = [
+        Section(id_, title, [part for draw in draws for part in draw(material)]) for id_, title, draws in listed
+    ]
     return written.render(f"{material.model} – taglio", material.model, top, sections)

@@ -11,7 +11,7 @@ from taglio.report import written
 from taglio.report.material import Material
 from taglio.report.parts import Axis, Bar, Bars, Chart, Facts, Heading, Items, Mark, Part, Table, Text
 from taglio.report.units import MISSING, allowed, ms, shown, size
-from taglio.report.written import Section, Written
+from taglio.report.written import Section
 
 _TITLES = {"energy": "energy, J", "throughput": "requests/s"}
 
@@ -130,11 +130,11 @@ def pareto(material: Material) -> list[Part]:
     return [Heading(f"Plans by latency and {front.axis}"), *points(front)] if front is not None else []
 
 
-def write(path: Path, model: str, front: Front) -> Written:
-    """Write a front as a page of its own. Raises BadArtifact if it cannot be written."""
+def write(path: Path, model: str, front: Front) -> Path:
+    """Write a front as a page of its own; returns its path. Raises BadArtifact if it cannot be written."""
     title = f"{model}: latency and {front.axis}"
-    section = Section("front", "Plans", [lambda: points(front)])
-    return written.write(path, *written.render(f"{title} – taglio", model, [lambda: [Heading(title, 1)]], [section]))
+    section = Section("front", "Plans", points(front))
+    return written.write(path, written.render(f"{title} – taglio", model, [Heading(title, 1)], [section]))
 
 
 def points(front: Front) -> list[Part]:

@@ -1,6 +1,6 @@
-"""Write pages from templates. A failing page never loses the result: what cannot be drawn is left out and named."""
+"""Write pages from templates: self-contained files, drawn from parts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,63 +11,41 @@ from markupsafe import Markup
 
 from taglio import artifact
 from taglio.errors import with_kind
-from taglio.report.parts import Chart, Part, Text
+from taglio.report.parts import Chart, Part
 
 # Tells the browser to load nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-Draw = Callable[[], Iterable[Part]]
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A page on disk, and one line naming what it lacks ("" for nothing)."""
-
-    path: Path
-    remark: str = ""
-
-
-def write(path: Path, text: str, lacks: Sequence[str]) -> Written:
-    """Write a page's text. Raises BadArtifact if it cannot be written."""
-    artifact.write_bytes(path, text.encode(errors="replace"))
-    return Written(path, f"{path} lacks {'; '.join(dict.fromkeys(lacks))}" if lacks else "")
-
-
-def offer(make: Callable[[], Written]) -> str:
-    """Write a page for a result that is valid without it; returns one line on what is missing, "" for nothing."""
-    try:
-        return make().remark
-    except Exception as error:  # the result is valid without the page
-        return f"the page was not written: {with_kind(error, 160)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, and what draws the parts below it."""
+    """A heading, and the parts below it."""
 
     id: str
     title: str
-    draws: Sequence[Draw]
+    parts: Sequence[Part]
 
 
-def render(title: str, brand: str, summary: Sequence[Draw], sections: Sequence[Section]) -> tuple[str, list[str]]:
-    """A page as text, one self-contained file, and a list of what it lacks: each part is drawn separately, and one that
-    fails is replaced by a sentence."""
-    lacks: list[str] = []
-    top = _drawn("Summary", summary, lacks)
-    below = [(each, _drawn(each.title, each.draws, lacks)) for each in sections]
-    page = _template("page.html.j2").render(title=title, brand=brand, summary=top, sections=below, policy=_POLICY)
-    return page, lacks
+def write(path: Path, text: str) -> Path:
+    """Write a page's text; returns `path`. Raises BadArtifact if it cannot be written."""
+    artifact.write_bytes(path, text.encode(errors="replace"))
+    return path
 
 
-def _drawn(section: str, draws: Iterable[Draw], lacks: list[str]) -> list[Markup]:
-    parts: list[Markup] = []
-    for draw in draws:
-        try:
-            parts += [_show(part) for part in draw()]
-        except Exception as error:  # any error: the other parts do not need this one
-            lacks.append(f'"{section}" ({with_kind(error, 160)})')
-            parts.append(_show(Text(f"This part could not be drawn ({with_kind(error, 160)}).", "absent")))
-    return parts
+def offer(make: Callable[[], object]) -> str:
+    """Write a page for a result that is valid without it; returns one line if that fails, "" otherwise."""
+    try:
+        make()
+    except Exception as error:  # the result is valid without the page
+        return f"the page was not written: {with_kind(error, 160)}"
+    return ""
+
+
+def render(title: str, brand: str, summary: Sequence[Part], sections: Sequence[Section]) -> str:
+    """A page as text, one self-contained file."""
+    top = list(map(_show, summary))
+    below = [(section, list(map(_show, section.parts))) for section in sections]
+    return _template("page.html.j2").render(title=title, brand=brand, summary=top, sections=below, policy=_POLICY)
 
 
 def _show(part: Part) -> Markup:

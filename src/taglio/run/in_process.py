@@ -84,8 +84,7 @@ class Executor:
 
     def __init__(self, folder: Path, manifest: Manifest, options: SessionOptions, runtime: str | None = None) -> None:
         """Open each component in the runtime named by the manifest, or all in `runtime`, for `options.at_once` runs at
-        once; `concurrent` says whether several threads may run it at once whatever the options say. Raises BadOption if
-        this machine does not have the runtime."""
+        once. Raises BadOption if this machine does not have the runtime."""
         self.manifest = manifest
         self._names = frozenset(manifest.inputs)
         self._without_states = manifest.without_states()[1]
@@ -100,7 +99,6 @@ class Executor:
         first = self._pieces[0]
         self._whole = first if (first.inputs, first.outputs) == ([*manifest.inputs], [*manifest.outputs]) else None
         self.runtime = runtime or manifest.pieces[0].runtime
-        self.concurrent = all((runtime or piece.runtime) == NAME for piece in manifest.pieces)
 
     def beside(self, float_model: Path, options: SessionOptions) -> Session:
         """The float model, opened as the first component is."""

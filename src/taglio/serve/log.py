@@ -1,6 +1,5 @@
 """Log what a server's operator should know: a JSON object per line on standard error. Clients get no part of it."""
 
-import asyncio
 import json
 import logging
 import sys
@@ -21,19 +20,16 @@ class _Lines(logging.Formatter):
         return json.dumps(line)
 
 
-class _Gone(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to log a record: not uvicorn's trace of a client that left before it took its answer, but had sent
-        the next request, nor of one whose request was not whole when the server ended."""
-        error = record.exc_info[1] if record.exc_info else None
-        left = isinstance(error, RuntimeError) and "is closed" in str(error)
-        return not left and not isinstance(error, asyncio.CancelledError)
+def _is_kept(record: logging.LogRecord) -> bool:
+    """Whether to log a record: not uvicorn's trace of a client that left before it read its answer."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not (isinstance(error, RuntimeError) and "is closed" in str(error))
 
 
 def to_stderr() -> None:
     """Log warnings and errors of this process from now on, of the listeners and the cluster, too."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines())
-    handler.addFilter(_Gone())
+    handler.addFilter(_is_kept)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # below are the faults of clients

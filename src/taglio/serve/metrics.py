@@ -1,6 +1,5 @@
-"""Counters of a server: Prometheus metrics, the protocol's statistics, and recent latencies for the status page."""
+"""Counters of a server: Prometheus metrics, and the protocol's statistics."""
 
-import time
 from collections import deque
 from collections.abc import Callable
 from statistics import median
@@ -33,13 +32,12 @@ class Metrics:
         self._predicted = Gauge("taglio_predicted_seconds", "Latency predicted by the plan", **own)
         self._measured = Gauge("taglio_measured_seconds", f"Median of the last {_RECENT} runs of one request", **own)
         self._recent: dict[tuple[str, str], deque[float]] = {}
-        self.started_s = time.time()
 
     def add(self, model: ServedModel) -> Callable[[Ran], None]:
         """Start counting for `model`; call the returned function after every batch."""
         key = (model.name, model.version)
         recent = self._recent[key] = deque(maxlen=_RECENT)
-        wait, compute, batch = (each.labels(*key) for each in (self._wait, self._compute, self._batch))
+        wait, compute, batch = (metric.labels(*key) for metric in (self._wait, self._compute, self._batch))
         if model.predicted_s is not None:
             self._predicted.labels(*key).set(model.predicted_s)
 
@@ -48,7 +46,7 @@ class Metrics:
                 wait.observe(ran.began_s - came_s)
             compute.observe(took_s := ran.ended_s - ran.began_s)
             batch.observe(len(ran.came_s))
-            if len(ran.came_s) == 1 and ran.alone:  # as the plan's prediction is
+            if len(ran.came_s) == 1:  # as the plan's prediction is
                 recent.append(took_s)
 
         return count
@@ -60,40 +58,37 @@ class Metrics:
 
     def refused(self, name: str, version: str, reason: str) -> None:
         """Count a request without an answer; the model may not exist."""
-        known = (name, version) in self._recent
-        self._errors.labels(*((name, version) if known else ("", "")), reason).inc()  # never a client's text as a label
+        is_served = (name, version) in self._recent
+        # A client's text is never a label.
+        self._errors.labels(*((name, version) if is_served else ("", "")), reason).inc()
 
     def text(self, queues: list[ModelQueue]) -> bytes:
         """All metrics in Prometheus' text format."""
         for queue in queues:
             key = (queue.model.name, queue.model.version)
             self._queue.labels(*key).set(len(queue))
-            if recent := self.recent_s(queue.model):
+            if recent := self._recent[key]:
                 self._measured.labels(*key).set(median(recent))
         return generate_latest(self._registry)
-
-    def recent_s(self, model: ServedModel) -> list[float]:
-        """Seconds in the runtime of the latest requests that shared their run with no other."""
-        return list(self._recent[model.name, model.version])
 
     def statistics(self, model: ServedModel) -> dict[str, Any]:
         """The protocol's statistics extension in Triton's format: counts and nanoseconds."""
         labels = {"model": model.name, "version": model.version}
-        found: dict[str, float] = {}
+        sums: dict[str, float] = {}
         for metric in self._registry.collect():
             for sample in metric.samples:
                 if labels.items() <= sample.labels.items():
-                    found[sample.name] = found.get(sample.name, 0.0) + sample.value
+                    sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
 
         def spent(count: str, *seconds: str) -> dict[str, int]:
-            return {"count": int(found.get(count, 0)), "ns": int(1e9 * sum(found.get(each, 0.0) for each in seconds))}
+            return {"count": int(sums.get(count, 0)), "ns": int(1e9 * sum(sums.get(name, 0.0) for name in seconds))}
 
         wait, compute, requests = "taglio_wait_seconds_sum", "taglio_compute_seconds_sum", "taglio_batch_requests_sum"
         return {
             "name": model.name,
             "version": model.version,
-            "inference_count": int(found.get(requests, 0)),
-            "execution_count": int(found.get("taglio_batch_requests_count", 0)),
+            "inference_count": int(sums.get(requests, 0)),
+            "execution_count": int(sums.get("taglio_batch_requests_count", 0)),
             "inference_stats": {
                 "success": spent(requests, wait, compute),
                 "fail": spent("taglio_errors_total"),

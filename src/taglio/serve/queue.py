@@ -1,16 +1,16 @@
 """A bounded queue of requests per model, which runs as many batches at once as the model allows.
 
-Independent of protocols.
+Everything here happens in one event loop, except the runs, which have threads. Independent of protocols.
 """
 
+import asyncio
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
-from math import inf
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -19,19 +19,15 @@ from taglio.serve.refusals import Draining, Overloaded, Refusal, TooLate, Unavai
 from taglio.serve.served import ServedModel, Step
 
 _LOG = logging.getLogger(__name__)
-# To hand a run to another thread takes a share of this.
-_SHORT_S = 0.001
 Answer = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`queue`: most waiting requests. `batch`: most rows in a batch; None: those of the model's way. `wait_s`: how long
-    the first request of a batch waits for others."""
+    """`queue`: most waiting requests. `batch`: most rows in a batch; None: those of the model's way."""
 
     queue: int = 64
     batch: int | None = None
-    wait_s: float = 0.0
 
     def rows(self, model: ServedModel) -> int:
         """The most rows in a batch of `model`."""
@@ -40,21 +36,18 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One batch: arrival of each of its requests, start and end of the run (all `time.perf_counter`), and whether no
-    other run shared the processor."""
+    """One batch: arrival of each of its requests, start and end of the run (all `time.perf_counter`)."""
 
     came_s: tuple[float, ...]
     began_s: float
     ended_s: float
-    alone: bool
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _Request:
     feed: Mapping[str, np.ndarray]
-    deadline_s: float | None
-    step: Step | None = None
-    future: "Future[Answer]" = field(default_factory=Future)
+    step: Step | None
+    answer: "asyncio.Future[Answer]"
     came_s: float = field(default_factory=time.perf_counter)
 
     @property
@@ -70,7 +63,7 @@ class _Waiting:
         """Whether it may share a batch: steps of sequences and inputs of different rows run alone."""
         return self.step is None and len({len(value) for value in self.feed.values()}) == 1
 
-    def joins(self, other: "_Waiting") -> bool:
+    def joins(self, other: "_Request") -> bool:
         """Whether a request that may can share a batch with another: equal shapes except the first dimension."""
         return other.joinable and all(
             value.shape[1:] == other.feed[name].shape[1:] for name, value in self.feed.items()
@@ -86,20 +79,15 @@ class ModelQueue:
         self.alone = model.alone
         self._limits = limits
         self._after_batch = after_batch
-        self._waiting: deque[_Waiting] = deque()
-        self._running: set[int | str | None] = set()  # sequences, of which one step runs at a time
-        self._busy = self._begun = 0  # runs in progress, and so far
-        self._taken = 0  # requests in these runs
-        self._took_s = inf  # of the latest run
+        self._waiting: list[_Request] = []
+        self._runs: list[list[_Request]] = []
+        self._unanswered: set[asyncio.Future[Answer]] = set()
+        self._has_run = False
         self._logged = ""
-        self._changed = threading.Condition()
         self._closed = False
-        self._threads = [
-            threading.Thread(target=self._work, name=f"{model.name} {model.version}", daemon=True)
-            for _ in range(model.at_once(0.0))
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._begun: SimpleQueue[tuple[list[_Request], asyncio.AbstractEventLoop]] = SimpleQueue()
+        for _ in range(model.at_once):
+            threading.Thread(target=self._work, name=f"{model.name} {model.version}", daemon=True).start()
 
     def __len__(self) -> int:
         """Number of waiting requests."""
@@ -108,136 +96,109 @@ class ModelQueue:
     @property
     def ready(self) -> bool:
         """Whether a run of the model has passed, and the queue is open."""
-        return not self._closed and (self.model.warm or self._took_s < inf)
+        return not self._closed and (self.model.warm or self._has_run)
 
-    def submit(
-        self, feed: Mapping[str, np.ndarray], deadline_s: float | None = None, step: Step | None = None
-    ) -> "Future[Answer]":
-        """A future answer; cancelling it removes the request unless it is running. `deadline_s` is a
-        `time.perf_counter` value. Steps of a sequence run in order of arrival. An idle model whose runs are short
-        and one at a time runs in the caller's thread. Raises Overloaded and Draining."""
-        request = _Waiting(feed, deadline_s, step)
-        with self._changed:
-            if self._closed:
-                raise Draining("the server is shutting down: send the request to another server")
-            if len(self._waiting) >= self._limits.queue:
-                raise Overloaded(
-                    f"{self.model.name} has {plural(len(self._waiting), 'request')} waiting: try again later"
-                )
-            self._waiting.append(request)
-            request.future.add_done_callback(self._left)
-            here = self._took_s < _SHORT_S and step is None and not self._busy and len(self._waiting) == 1
-            # In the caller's thread, which also receives requests, no second run would begin beside the first.
-            if not here or self._limits.wait_s > 0.0 or self.model.way.at_once > 1:
-                self._changed.notify()
-                return request.future
-            if not self._take(request):
-                return request.future
-            self._began()
-        self._answer([request])
-        return request.future
+    @property
+    def idle(self) -> bool:
+        """Whether a request would run at once."""
+        return not self._waiting and len(self._runs) < self.model.at_once
 
-    def refuse(self) -> None:
-        """Accept no more requests."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+    async def answer(
+        self, feed: Mapping[str, np.ndarray], timeout_s: float | None = None, step: Step | None = None
+    ) -> Answer:
+        """The model's outputs. Steps of a sequence run in order of arrival. Cancelling removes the request unless it is
+        running. Raises Overloaded, Draining, TooLate after `timeout_s`, and the refusal of a run that failed."""
+        if self._closed:
+            raise Draining("the server is shutting down: send the request to another server")
+        if len(self._waiting) >= self._limits.queue:
+            raise Overloaded(f"{self.model.name} has {plural(len(self._waiting), 'request')} waiting: try again later")
+        request = _Request(feed, step, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        self._unanswered.add(request.answer)
+        try:
+            async with asyncio.timeout(timeout_s):
+                self._begin()
+                return await request.answer
+        except TimeoutError:
+            raise TooLate("its deadline passed before it was answered") from None
+        finally:
+            self._unanswered.discard(request.answer)
+            if request in self._waiting:
+                self._waiting.remove(request)
 
-    def close(self, patience_s: float) -> int:
+    async def close(self, patience_s: float) -> int:
         """Accept no more requests, and wait for the accepted ones. Returns how many were not answered in time."""
-        self.refuse()
-        until = time.monotonic() + patience_s
-        for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
-        with self._changed:  # a caller's thread may run one
-            self._changed.wait_for(lambda: not self._taken, max(0.0, until - time.monotonic()))
-            return len(self._waiting) + self._taken
+        self._closed = True
+        if not self._unanswered:
+            return 0
+        _, late = await asyncio.wait(self._unanswered, timeout=patience_s)
+        return len(late)
+
+    def _begin(self) -> None:
+        """Begin as many runs as the model allows now."""
+        while len(self._runs) < self.model.at_once and (batch := self._next()):
+            for request in batch:
+                self._waiting.remove(request)
+            self._runs.append(batch)
+            self._begun.put((batch, asyncio.get_running_loop()))
+
+    def _next(self) -> list[_Request]:
+        """The next batch; empty if no request may run now."""
+        running = {batch[0].sequence for batch in self._runs} - {None}
+        waiting = [request for request in self._waiting if not request.answer.done()]
+        first = next((request for request in waiting if request.sequence not in running), None)
+        if first is None:
+            return []
+        batch, rows, most = [first], first.rows, self._limits.rows(self.model)
+        if self.alone or not first.joinable:
+            return batch
+        waiting.remove(first)
+        for request in waiting:
+            if not first.joins(request) or rows + request.rows > most:
+                break
+            batch.append(request)
+            rows += request.rows
+        return batch
 
     def _work(self) -> None:
-        while batch := self._next():
-            self._answer(batch)
+        """Run batches, in a thread."""
+        while True:
+            batch, loop = self._begun.get()
+            began = time.perf_counter()
+            answers = self._answers(batch)
+            with suppress(RuntimeError):  # the server ended before this run
+                loop.call_soon_threadsafe(self._end, batch, answers, began, time.perf_counter())
+            del batch, answers  # they hold tensors
 
-    def _answer(self, batch: list[_Waiting]) -> None:
-        begun, alone, began = self._begun, self._busy == 1, time.perf_counter()
-        try:
-            answers = self._run([each.feed for each in batch], batch[0].step)
-        except Exception as error:  # the runtimes' exceptions share no useful base class
-            self._failed(batch, error)
-            return
-        finally:
-            self._free(batch)
-        ended = time.perf_counter()
-        self._took_s = ended - began
-        for each, answer in zip(batch, answers, strict=True):
-            each.future.set_result(answer)
+    def _end(self, batch: list[_Request], answers: list[Answer | Refusal], began: float, ended: float) -> None:
+        self._runs.remove(batch)
+        self._has_run |= not all(isinstance(answer, Refusal) for answer in answers)
+        self._begin()
+        for request, answer in zip(batch, answers, strict=True):
+            if request.answer.done():  # its client has left
+                continue
+            if isinstance(answer, Refusal):
+                request.answer.set_exception(answer)
+            else:
+                request.answer.set_result(answer)
         if self._after_batch:
-            alone = self.model.on_cluster or (alone and begun == self._begun)
-            self._after_batch(Ran(tuple(each.came_s for each in batch), began, ended, alone))
+            self._after_batch(Ran(tuple(request.came_s for request in batch), began, ended))
 
-    def _began(self) -> None:
-        self._busy += 1
-        self._begun += 1
+    def _answers(self, batch: list[_Request]) -> list[Answer | Refusal]:
+        """What each request gets. The requests of a batch that fails run one by one, so that bad inputs fail only their
+        own request."""
+        try:
+            return list(self._run([request.feed for request in batch], batch[0].step))
+        except Exception as error:  # the runtimes' exceptions share no useful base class
+            if len(batch) > 1:
+                return [self._answers([request])[0] for request in batch]
+            if isinstance(error, Refusal):  # the sequence ended while the request waited
+                return [error]
+            refusal = failed(error, on_cluster=self.model.on_cluster)
+            self._log(refusal, with_kind(error, 2000))
+            return [refusal]
 
-    def _free(self, batch: list[_Waiting]) -> None:
-        with self._changed:
-            self._busy -= 1
-            self._taken -= len(batch)
-            self._running.discard(batch[0].sequence)
-            if self._waiting or self._closed:
-                self._changed.notify_all()
-
-    def _next(self) -> list[_Waiting]:
-        """The next batch; empty once the queue is closed and empty."""
-        with self._changed:
-            while True:
-                free = self._waiting if self._busy < self.model.at_once(self._took_s) else ()
-                first = next((each for each in free if each.sequence not in self._running), None)
-                if first is None and self._closed and not self._waiting:
-                    return []
-                if first is None:
-                    self._changed.wait()
-                elif self._take(first):
-                    break
-            batch = [first]
-            self._began()
-            if first.step is not None:
-                self._running.add(first.sequence)
-            if self.alone or not first.joinable:
-                return batch
-            until = time.perf_counter() + self._limits.wait_s
-            rows, most = first.rows, self._limits.rows(self.model)
-            while rows < most:
-                if not self._waiting:
-                    left = until - time.perf_counter()
-                    if left <= 0.0 or self._closed or not self._changed.wait(left):
-                        break
-                    continue
-                if not first.joins(self._waiting[0]) or rows + self._waiting[0].rows > most:
-                    break
-                if self._take(more := self._waiting[0]):
-                    batch.append(more)
-                    rows += more.rows
-            return batch
-
-    def _take(self, request: _Waiting) -> bool:
-        """Take a request from the queue; False if it was cancelled or its deadline has passed."""
-        self._waiting.remove(request)
-        if not request.future.set_running_or_notify_cancel():
-            return False
-        if request.deadline_s is not None and time.perf_counter() > request.deadline_s:
-            request.future.set_exception(TooLate("its deadline passed before it ran"))
-            return False
-        self._taken += 1
-        return True
-
-    def _left(self, future: "Future[Answer]") -> None:
-        """Give the place of a cancelled request to another. It is not referred to from here: a cycle would keep it."""
-        if future.cancelled():
-            with self._changed:
-                for request in [each for each in self._waiting if each.future is future]:
-                    self._waiting.remove(request)
-
-    def _run(self, feeds: list[Mapping[str, np.ndarray]], step: Step | None = None) -> list[Answer]:
+    def _run(self, feeds: list[Mapping[str, np.ndarray]], step: Step | None) -> list[Answer]:
         if len(feeds) == 1:
             return [self.model.run(feeds[0], step)]
         together = self.model.run({name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]})
@@ -255,18 +216,3 @@ class ModelQueue:
         if not (isinstance(wrong, Unavailable) and reason == self._logged):
             _LOG.warning("%s version %s: %s", self.model.name, self.model.version, reason)
         self._logged = reason
-
-    def _failed(self, batch: list[_Waiting], error: Exception) -> None:
-        """Run the requests of a failed batch one by one, so that bad inputs fail only their own request."""
-        if len(batch) == 1:
-            # A Refusal: the sequence ended while the request waited.
-            wrong = error if isinstance(error, Refusal) else failed(error, on_cluster=self.model.on_cluster)
-            if wrong is not error:
-                self._log(wrong, with_kind(error, 2000))
-            batch[0].future.set_exception(wrong)
-            return
-        for each in batch:
-            try:
-                each.future.set_result(self._run([each.feed])[0])
-            except Exception as own:  # as in _work
-                self._failed([each], own)

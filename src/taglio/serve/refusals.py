@@ -35,6 +35,12 @@ class TooLarge(BadRequest):
     status = 413
 
 
+class Unauthenticated(Refusal):
+    """The client has not sent the server's token."""
+
+    status, code, reason = 401, "UNAUTHENTICATED", "token"
+
+
 class UnknownModel(Refusal):
     """No model with that name and version is served."""
 

@@ -29,8 +29,6 @@ from taglio.serve.refusals import BadRequest
 from taglio.serve.tensors import TensorSpec, spec_of
 
 _LOG = logging.getLogger(__name__)
-# Two longer runs at once gain less, keep each other waiting, and take twice the memory.
-_SHORT_S = 0.005
 _WAY = Way(threads=1, joined=ROWS)
 
 
@@ -47,9 +45,8 @@ class Step:
 class ServedModel:
     """A live model under a name and version. `warm`: its warm-up run has passed. `alone` says why requests are not
     joined along the first dimension; "" if they are. A request must have the same number of rows in all `batched`
-    inputs. `way` says how it runs here, and how many rows are joined at most; `pairs`: two short runs may go on at once
-    where the way has one. `states` are those of sequences in progress, by id; on a cluster, where its devices keep
-    them, the steps so far."""
+    inputs. `way` says how it runs here, and how many rows are joined at most. `states` are those of sequences in
+    progress, by id; on a cluster, where its devices keep them, the steps so far."""
 
     name: str
     version: str
@@ -60,7 +57,6 @@ class ServedModel:
     warm: bool = False
     alone: str = "no run of it has passed yet"
     way: Way = _WAY
-    pairs: bool = True
     batched: tuple[str, ...] = ()
     states: dict[int | str, Any] = field(default_factory=dict)
 
@@ -91,14 +87,11 @@ class ServedModel:
         """Whether the devices of a cluster answer, not this process."""
         return isinstance(self.executor, Session)
 
-    def at_once(self, run_s: float) -> int:
-        """How many requests or batches may run at once where the latest took `run_s`: several on a cluster, where each
-        device has its own part; here those of the way. Where that is one, two short ones, if the runtime can: one alone
-        leaves the processor idle before and after it, and where its threads wait for each other."""
-        if isinstance(self.executor, Session):
-            return self.executor.lanes
-        paired = self.pairs and self.executor.concurrent and run_s < _SHORT_S
-        return max(self.way.at_once, 2 if paired else 1)
+    @property
+    def at_once(self) -> int:
+        """How many requests or batches run at once: several on a cluster, where each device has its own part; here
+        those of the way."""
+        return self.executor.lanes if isinstance(self.executor, Session) else self.way.at_once
 
     def run(self, feed: Mapping[str, np.ndarray], step: Step | None = None) -> dict[str, np.ndarray]:
         """All outputs by name; for a `step` without states, which are kept for the next step. Raises BadRequest for a
@@ -134,28 +127,30 @@ def opened(
 
     Raises BadOption for a directory without a built model and for a name and version given twice.
     """
-    found: list[tuple[str, str, Path]] = []
+    workspaces: list[tuple[str, str, Path]] = []
     for text in places:
         name, _, rest = text.rpartition("=")
         if not rest:
             raise BadOption(f"{text!r} names no directory: give OUT or NAME=OUT")
-        found += [(name or _name(folder), version, folder) for name, version, folder in _workspaces(Path(rest), name)]
+        workspaces += [
+            (name or _name(folder), version, folder) for name, version, folder in _workspaces(Path(rest), name)
+        ]
     seen: set[tuple[str, str]] = set()
-    for name, version, folder in found:
+    for name, version, folder in workspaces:
         if (name, version) in seen:
             raise BadOption(f"{folder}: a second model {name} version {version}: give NAME={folder}")
         seen.add((name, version))
     if cluster is None:
-        models = len(found)
+        models = len(workspaces)
         yield [
             open_model(folder, name, version, threads, models=models, kernel_cache=kernel_cache)
-            for name, version, folder in found
+            for name, version, folder in workspaces
         ]
         return
-    with sessions([folder for _, _, folder in found], cluster) as running:
+    with sessions([folder for _, _, folder in workspaces], cluster) as running:
         yield [
             _ready(folder, ServedModel(name, version, (), (), session, session.predicted_s))
-            for (name, version, folder), session in zip(found, running, strict=True)
+            for (name, version, folder), session in zip(workspaces, running, strict=True)
         ]
 
 
@@ -174,9 +169,7 @@ def open_model(
     manifest = read(folder / COMPONENTS)
     # The way was chosen for a whole model: components of several devices run one after another.
     planned = setup.way if len(manifest.pieces) == 1 else replace(setup.way, at_once=1, joined=1)
-    way = way_here(planned, threads, models, cores := available_cores())
-    if reduced := _reduction(planned, way, models, cores):
-        _LOG.warning("%s version %s: %s", name, version, reduced)
+    way = way_here(planned, threads, models, available_cores())
     options = replace(
         setup.options(), threads=way.threads, at_once=way.at_once, spinning=way.spinning, kernel_cache=kernel_cache
     )
@@ -188,10 +181,7 @@ def open_model(
         outcome = None
     predicted = outcome is not None and way.threads == outcome.conditions.threads and planned.at_once == 1
     predicted_s = outcome.plan.predicted_latency_s if outcome and predicted else None
-    # Not where two runs at once of each model would need more threads than there are processors.
-    crowded = threads is None and models > 1 and 2 * models * way.threads > cores
-    pairs = planned.at_once == planned.joined == 1 and not crowded
-    return _ready(folder, ServedModel(name, version, (), (), executor, predicted_s, way=way, pairs=pairs))
+    return _ready(folder, ServedModel(name, version, (), (), executor, predicted_s, way=way))
 
 
 def way_here(planned: Way, threads: int | None, models: int, cores: int) -> Way:
@@ -204,18 +194,6 @@ def way_here(planned: Way, threads: int | None, models: int, cores: int) -> Way:
     at_once = max(1, min(planned.at_once, share // of_run))
     spinning = planned.spinning and models == 1
     return replace(planned, threads=of_run, at_once=at_once, joined=most_rows(planned), spinning=spinning)
-
-
-def _reduction(planned: Way, way: Way, models: int, cores: int) -> str:
-    """Where fewer runs go on at once than planned, one line that says so; "" if all do."""
-    if way.at_once == planned.at_once:
-        return ""
-    runs = f"{plural(way.at_once, 'run')} at once with {plural(way.threads, 'thread')} each"
-    shared = f" for {models} models" if models > 1 else ""
-    return (
-        f"{runs} instead of {planned.at_once} with {planned.threads}, on {plural(cores, 'processor')}{shared}: serve "
-        "fewer models, give a run fewer threads, or allow more processors"
-    )
 
 
 def _ready(folder: Path, model: ServedModel) -> ServedModel:
@@ -254,17 +232,17 @@ def _workspaces(folder: Path, name: str) -> list[tuple[str, str, Path]]:
     """Name, version and folder of each workspace at or below `folder`; an empty name stands for the model's own."""
     if _built(folder):
         return [(name, "1", folder)]
-    found: list[tuple[str, str, Path]] = []
+    workspaces: list[tuple[str, str, Path]] = []
     children = sorted(child for child in folder.iterdir() if child.is_dir()) if folder.is_dir() else []
     for child in children:
         if _built(child):
-            found.append((child.name, "1", child))
+            workspaces.append((child.name, "1", child))
             continue
-        versions = [each for each in child.iterdir() if each.name.isdigit() and _built(each)]
-        found += [(child.name, each.name, each) for each in sorted(versions, key=lambda each: int(each.name))]
-    if not found:
+        versions = [inner for inner in child.iterdir() if inner.name.isdigit() and _built(inner)]
+        workspaces += [(child.name, inner.name, inner) for inner in sorted(versions, key=lambda inner: int(inner.name))]
+    if not workspaces:
         raise BadOption(f"{folder}: holds no built model: give a workspace of taglio optimize, or a directory of them")
-    return found
+    return workspaces
 
 
 def _built(folder: Path) -> bool:

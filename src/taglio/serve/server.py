@@ -4,14 +4,12 @@ import asyncio
 import contextlib
 import errno
 import gc
-import importlib
 import ipaddress
 import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import grpc
@@ -20,13 +18,11 @@ import uvicorn
 from taglio.errors import BadOption
 from taglio.memory import keep_memory, trim
 from taglio.serve.grpc import server as grpc_server
-from taglio.serve.http import Http
 from taglio.serve.rest import application
 from taglio.serve.served import ServedModel
 from taglio.serve.service import Service, Settings
 
-# After this many bytes of requests and answers have been freed, memory is returned to the system.
-_TRIM_EVERY_S, _TRIM_BYTES = 5.0, 32_000_000
+_TRIM_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,38 +61,31 @@ def serve(models: Sequence[ServedModel], settings: Settings, listen: Listen, sta
     _check(listen, settings)
     gc.freeze()  # what is there to stay is not looked through again
     keep_memory()  # new pages for each copy of 600 kB would take longer than all else
-    with asyncio.Runner(loop_factory=_loop) as runner:
-        return runner.run(_serve(Service(models, settings), listen, started))
-
-
-def _loop() -> asyncio.AbstractEventLoop:
-    """uvloop's, which takes a quarter less processor time per request; asyncio's where there is none."""
-    try:
-        found: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
-    except ImportError:
-        return asyncio.new_event_loop()
-    return found
-
-
-async def _serve(service: Service, listen: Listen, started: Callable[[Started], None]) -> int:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    patience_s = service.settings.patience_s
-    host = f"[{listen.host}]" if ":" in listen.host else listen.host
+    service = Service(models, settings)
     config = uvicorn.Config(
         application(service),
-        http=partial(Http, patience_s),  # type: ignore[arg-type]  # is called as a class would be
+        http="httptools",
         log_config=None,
         access_log=False,
         ws="none",
         lifespan="off",
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=int(patience_s) + 1,
+        timeout_graceful_shutdown=int(settings.patience_s) + 1,
         ssl_certfile=listen.certificate,
         ssl_keyfile=listen.key,
         server_header=False,
+        proxy_headers=False,
     )
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        return runner.run(_serve(service, config, listen, started))
+
+
+async def _serve(service: Service, config: uvicorn.Config, listen: Listen, started: Callable[[Started], None]) -> int:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    patience_s = service.settings.patience_s
+    host = f"[{listen.host}]" if ":" in listen.host else listen.host
     with _socket(listen.host, listen.http_port) as bound:
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # ends connections whose client stops reading
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(patience_s * 1e3))
@@ -109,26 +98,24 @@ async def _serve(service: Service, listen: Listen, started: Callable[[Started], 
             await asyncio.sleep(0.005)
         scheme = "https" if listen.certificate else "http"
         started(Started(f"{scheme}://{host}:{bound.getsockname()[1]}", f"{host}:{port}"))
-        trimming = asyncio.ensure_future(_trim(service))
+        trimming = asyncio.ensure_future(_trim())
         waiting = asyncio.ensure_future(stop.wait())
         await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         trimming.cancel()
-        left = await asyncio.to_thread(service.close)
+        left = await service.close()
         await rpc.stop(grace=1.0)
         http.should_exit = True
         await running
         return left
 
 
-async def _trim(service: Service) -> None:
-    """After a burst of large requests, return their memory to the system, which the C library would keep."""
+async def _trim() -> None:
+    """Return freed memory to the system, which the C library would keep after a burst of large requests."""
     while True:
         await asyncio.sleep(_TRIM_EVERY_S)
-        if service.most_held_bytes - service.held_bytes > _TRIM_BYTES:
-            service.most_held_bytes = service.held_bytes
-            gc.collect()  # connections that broke refer to themselves, with what they had read
-            await asyncio.to_thread(trim)
+        gc.collect()  # connections that broke refer to themselves, with what they had read
+        await asyncio.to_thread(trim)
 
 
 def _check(listen: Listen, settings: Settings) -> None:
@@ -172,14 +159,10 @@ def _socket(host: str, port: int) -> socket.socket:
 
 
 def _add_port(rpc: "grpc.aio.Server", address: str, listen: Listen) -> int:
-    try:
-        if listen.certificate and listen.key:
-            pair = (listen.key.read_bytes(), listen.certificate.read_bytes())
-            return int(rpc.add_secure_port(address, grpc.ssl_server_credentials([pair])))
-        return int(rpc.add_insecure_port(address))
-    except RuntimeError:
-        in_use = OSError(errno.EADDRINUSE, "Address already in use")
-        raise _refused(listen.host, listen.grpc_port, in_use) from None
+    if listen.certificate and listen.key:
+        pair = (listen.key.read_bytes(), listen.certificate.read_bytes())
+        return int(rpc.add_secure_port(address, grpc.ssl_server_credentials([pair])))
+    return int(rpc.add_insecure_port(address))
 
 
 def _refused(host: str, port: int, error: OSError) -> BadOption:

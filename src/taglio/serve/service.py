@@ -1,10 +1,10 @@
 """Shared by REST and gRPC: models by name, checking and queueing of requests, readiness. Reads no socket."""
 
 import asyncio
+import hmac
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,21 +12,15 @@ import numpy as np
 
 from taglio.serve.metrics import Metrics
 from taglio.serve.queue import Answer, Limits, ModelQueue
-from taglio.serve.refusals import BadRequest, Overloaded, TooLate, UnknownModel
+from taglio.serve.refusals import BadRequest, Overloaded, Unauthenticated, UnknownModel
 from taglio.serve.served import ServedModel, Step
 from taglio.serve.tensors import BYTES
-from taglio.serve.tracing import Tracing
 
-# Returns when a client has closed its connection.
-Gone = Callable[[], Coroutine[Any, Any, None]]
 NAME = "taglio"
 PLATFORM = "onnx_onnxv1"
-# A client that leaves within this time is noticed when the answer is sent: to watch for it costs more than it saves.
-_SOON_S = 0.02
-# All requests may hold this many times the largest. Over gRPC, which says how large a message is only once it has come,
-# as many are received at a time.
+# All requests may hold this many times the largest.
 _HELD = 16
-EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "sequence", "statistics")
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "sequence", "statistics")
 # Parameters of tensors by which other servers' extensions change what an answer is.
 _NOT_OFFERED = ("classification", "shared_memory_region")
 
@@ -34,30 +28,45 @@ _NOT_OFFERED = ("classification", "shared_memory_region")
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`request_bytes`: the largest request. `token`: required from clients, "" for none. `patience_s`: how long
-    accepted requests may take at shutdown, and how long a client may be silent within a request. `traces`: the address
-    of an OpenTelemetry collector, "" for none."""
+    accepted requests may take at shutdown, and how long a client may be silent within a request."""
 
     request_bytes: int = 64 * 10**6
     token: str = ""
     patience_s: float = 30.0
     limits: Limits = field(default_factory=Limits)
-    traces: str = ""
 
 
 class Service:
-    """All models that are served. `held_bytes` are those of requests and answers in memory, of which `most_held_bytes`
-    is the maximum; `receiving` is held while a message of unknown size is received."""
+    """All models that are served. `held_bytes` are those of requests in memory."""
 
     def __init__(self, models: Sequence[ServedModel], settings: Settings) -> None:
         self.settings = settings
-        self.held_bytes = self.most_held_bytes = 0
-        self.receiving = asyncio.Semaphore(_HELD)
+        self.held_bytes = 0
         self.metrics = Metrics()
-        self._tracing = Tracing(settings.traces) if settings.traces else None
         self.queues = [ModelQueue(model, settings.limits, self.metrics.add(model)) for model in models]
         self._by_name: dict[str, dict[str, ModelQueue]] = {}
         for queue in self.queues:
             self._by_name.setdefault(queue.model.name, {})[queue.model.version] = queue
+
+    def admit(self, authorization: str) -> None:
+        """Compare a client's token in constant time. Raises Unauthenticated for a wrong one."""
+        scheme, _, token = authorization.partition(" ")
+        given = token if scheme.lower() == "bearer" else ""
+        if self.settings.token and not hmac.compare_digest(given.encode(), self.settings.token.encode()):
+            raise Unauthenticated("give the server's token as Authorization: Bearer TOKEN")
+
+    @contextmanager
+    def holding(self, size_bytes: int) -> Iterator[None]:
+        """Count a request's bytes while it is answered. Raises Overloaded where all requests together would hold too
+        much."""
+        most = _HELD * self.settings.request_bytes
+        if self.held_bytes + size_bytes > most:
+            raise Overloaded(f"requests hold {self.held_bytes:,} of {most:,} bytes: try again later")
+        self.held_bytes += size_bytes
+        try:
+            yield
+        finally:
+            self.held_bytes -= size_bytes
 
     def queue(self, name: str, version: str = "") -> ModelQueue:
         """The queue of the model `name`; without a version of the newest. Raises UnknownModel."""
@@ -124,79 +133,24 @@ class Service:
         queue: ModelQueue,
         feed: Mapping[str, np.ndarray],
         wanted: Sequence[str],
-        timeout_s: float | None,
-        traceparent: str = "",
-        *,
+        timeout_s: float | None = None,
         step: Step | None = None,
-        gone: Gone | None = None,
-    ) -> dict[str, np.ndarray]:
+    ) -> Answer:
         """The outputs named `wanted` (empty: all), for a `step` if the request belongs to a sequence. Raises BadRequest
-        for missing or unknown inputs or outputs, and the queue's errors. Cancelling removes the request from the queue,
-        as does a client that is `gone`, for which ConnectionResetError is raised. `traceparent` is the caller's span in
-        W3C trace context format."""
-        model = queue.model
-        with self._tracing.request(model.name, model.version, traceparent) if self._tracing else nullcontext():
-            began = time.perf_counter()
-            inputs, outputs = model.needed(step)
-            _check_names("input", list(feed), inputs, complete=True)
-            _check_names("output", wanted, outputs, complete=False)
-            model.check_rows(feed)
-            future = queue.submit(feed, began + timeout_s if timeout_s is not None else None, step)
-            found = future.result() if future.done() else await _waited(future, gone, timeout_s)
-            # Counted when the answer is on its way.
-            asyncio.get_running_loop().call_soon(self.metrics.answered, model, time.perf_counter() - began)
-            return {name: found[name] for name in wanted or outputs}
+        for missing or unknown inputs or outputs, and the queue's errors. Cancelling removes the request from the
+        queue."""
+        began = time.perf_counter()
+        inputs, outputs = queue.model.needed(step)
+        _check_names("input", list(feed), inputs, complete=True)
+        _check_names("output", wanted, outputs, complete=False)
+        queue.model.check_rows(feed)
+        answer = await queue.answer(feed, timeout_s, step)
+        self.metrics.answered(queue.model, time.perf_counter() - began)
+        return {name: answer[name] for name in wanted or outputs}
 
-    def close(self) -> int:
+    async def close(self) -> int:
         """Accept no more requests and answer the accepted ones; returns how many were not answered in time."""
-        for queue in self.queues:
-            queue.refuse()
-        until = time.monotonic() + self.settings.patience_s
-        left = sum(queue.close(max(0.0, until - time.monotonic())) for queue in self.queues)
-        if self._tracing:
-            self._tracing.close()
-        return left
-
-
-async def _waited(future: "Future[Answer]", gone: Gone | None, timeout_s: float | None) -> Answer:
-    """The answer. Raises ConnectionResetError if the client is `gone` first, TooLate if it does not run in time."""
-    answer, loop = asyncio.wrap_future(future), asyncio.get_running_loop()
-    late = loop.call_later(timeout_s, future.cancel) if timeout_s is not None else None
-    try:
-        await asyncio.wait((answer,), timeout=_SOON_S if gone else None)
-        if gone and not answer.done():
-            leaving = asyncio.ensure_future(gone())
-            await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
-            leaving.cancel()
-            if not answer.done():
-                raise ConnectionResetError("the client has left")
-        if answer.cancelled():
-            raise TooLate("its deadline passed before it ran")
-        return answer.result()
-    finally:
-        answer.cancel()
-        if late is not None:
-            late.cancel()
-
-
-class Held:
-    """The bytes in memory for one request: first those of the request, then those of its answer."""
-
-    def __init__(self, service: Service, size_bytes: int) -> None:
-        """Raises Overloaded where all requests together would hold too much."""
-        self._service, self._bytes = service, 0
-        most = _HELD * service.settings.request_bytes
-        if service.held_bytes + size_bytes > most:
-            raise Overloaded(
-                f"requests and unread answers hold {service.held_bytes:,} of {most:,} bytes: try again later"
-            )
-        self.hold(size_bytes)
-
-    def hold(self, size_bytes: int) -> None:
-        """Hold so many bytes instead."""
-        self._service.held_bytes += size_bytes - self._bytes
-        self._bytes = size_bytes
-        self._service.most_held_bytes = max(self._service.most_held_bytes, self._service.held_bytes)
+        return sum(await asyncio.gather(*(queue.close(self.settings.patience_s) for queue in self.queues)))
 
 
 def step_of(parameters: Mapping[str, Any]) -> Step | None:
@@ -219,11 +173,11 @@ def offered(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     return parameters
 
 
-def _check_names(what: str, given: Sequence[str], known: Sequence[str], *, complete: bool) -> None:
-    unknown = [name for name in given if name not in known]
-    missing = [name for name in known if name not in given] if complete else []
+def _check_names(what: str, given: Sequence[str], names: Sequence[str], *, complete: bool) -> None:
+    unknown = [name for name in given if name not in names]
+    missing = [name for name in names if name not in given] if complete else []
     if unknown or missing:
         wrong = f"no {what} {unknown[0][:80]!r}" if unknown else f"{what} {missing[0]!r} is missing"
-        raise BadRequest(f"{wrong}: the model's {what}s are {', '.join(known)}")
+        raise BadRequest(f"{wrong}: the model's {what}s are {', '.join(names)}")
     if len(set(given)) != len(given):
         raise BadRequest(f"an {what} is given twice")

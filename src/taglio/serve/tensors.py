@@ -43,11 +43,11 @@ def spec_of(declared: InputSpec) -> TensorSpec:
     return TensorSpec(declared.name, datatype, declared.sizes(-1))
 
 
-def given_for(specs: Sequence[TensorSpec], name: object, known: Container[str]) -> TensorSpec:
-    """The input that a client calls `name`. Raises BadRequest if there is none, or if it is in `known` already."""
-    spec = next((each for each in specs if each.name == name), None)
-    if spec is None or spec.name in known:
-        wrong = "is given twice" if spec else f"is none of {', '.join(each.name for each in specs)}"
+def given_for(specs: Sequence[TensorSpec], name: object, taken: Container[str]) -> TensorSpec:
+    """The input that a client calls `name`. Raises BadRequest if there is none, or if it is in `taken` already."""
+    spec = next((spec for spec in specs if spec.name == name), None)
+    if spec is None or spec.name in taken:
+        wrong = "is given twice" if spec else f"is none of {', '.join(spec.name for spec in specs)}"
         raise BadRequest(f"input {str(name)[:80]!r} {wrong}")
     return spec
 
@@ -81,7 +81,7 @@ def from_json(spec: TensorSpec, shape: tuple[int, ...], data: object) -> np.ndar
         raise BadRequest(f"input {spec.name} has {plural(len(flat), 'value')} for shape {list(shape)}")
     dtype = NUMPY[spec.datatype]
     kinds: tuple[type, ...] = {"b": (bool,), "f": (int, float), "O": (str,)}.get(dtype.kind, (int,))
-    if wrong := [each for each in flat if type(each) not in kinds]:
+    if wrong := [value for value in flat if type(value) not in kinds]:
         raise BadRequest(f"input {spec.name}: {str(wrong[0])[:40]!r} is not a value of {spec.datatype}")
     try:
         if dtype.kind == "O":
@@ -105,16 +105,11 @@ def from_bytes(spec: TensorSpec, shape: tuple[int, ...], raw: bytes | memoryview
     return np.frombuffer(raw, dtype).reshape(shape)
 
 
-def to_bytes(array: np.ndarray) -> bytes:
-    """A copy of `to_buffer`: a runtime keeps its own memory for good, so what waits to be sent must not lie there."""
-    return bytes(to_buffer(array))
-
-
 def to_buffer(array: np.ndarray) -> bytes | memoryview:
-    """Elements of `array`, little-endian and row-major; strings are each preceded by their length."""
+    """Elements of `array`, little-endian and row-major, not copied; strings are each preceded by their length."""
     if array.dtype.kind in "OUS":
-        encoded = [each if isinstance(each, bytes) else str(each).encode() for each in array.ravel()]
-        return b"".join(_LENGTH.pack(len(each)) + each for each in encoded)
+        encoded = [text if isinstance(text, bytes) else str(text).encode() for text in array.ravel()]
+        return b"".join(_LENGTH.pack(len(text)) + text for text in encoded)
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
 
 
@@ -123,7 +118,7 @@ def to_json(name: str, array: np.ndarray) -> list[Any]:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise BadRequest(f"output {name} holds NaN or infinite values, which JSON cannot: ask for binary data")
     flat: list[Any] = array.ravel().tolist()
-    return [each.decode(errors="replace") if isinstance(each, bytes) else each for each in flat]
+    return [value.decode(errors="replace") if isinstance(value, bytes) else value for value in flat]
 
 
 def datatype_of(array: np.ndarray) -> str:
@@ -138,18 +133,18 @@ def _objects(values: Sequence[object], shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _elements(spec: TensorSpec, raw: bytes | memoryview, count: int) -> list[str]:
-    found: list[str] = []
+    texts: list[str] = []
     at = 0
-    while at + _LENGTH.size <= len(raw) and len(found) < count:
+    while at + _LENGTH.size <= len(raw) and len(texts) < count:
         start = at + _LENGTH.size
         end = start + _LENGTH.unpack_from(raw, at)[0]
         if end > len(raw):
             break
         try:
-            found.append(bytes(raw[start:end]).decode())
+            texts.append(bytes(raw[start:end]).decode())
         except UnicodeDecodeError:
-            raise BadRequest(f"input {spec.name}: element {len(found)} is not UTF-8 text") from None
+            raise BadRequest(f"input {spec.name}: element {len(texts)} is not UTF-8 text") from None
         at = end
-    if at != len(raw) or len(found) != count:
+    if at != len(raw) or len(texts) != count:
         raise BadRequest(f"input {spec.name}: {len(raw):,} bytes do not hold {count} elements with their lengths")
-    return found
+    return texts
