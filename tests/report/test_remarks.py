@@ -13,8 +13,9 @@ from taglio.error import doubts
 from taglio.error.loss import RELATIVE, Metric
 from taglio.error.tasks.task import parse_task
 from taglio.flow.curve import Level
+from taglio.flow.front import Point
 from taglio.flow.joined_rows import RowErrors
-from taglio.flow.outcome import InPlace, Outcome
+from taglio.flow.outcome import Outcome
 from taglio.model.load import Model, load
 from taglio.profile import busy
 from taglio.quantize.scheme import DEFAULT_SCHEME
@@ -129,6 +130,10 @@ def test_the_blank_of_a_reader_is_a_remark() -> None:
 
 def test_a_runtime_that_is_not_installed_is_offered_once(outcome: Outcome) -> None:
     reason = "needs OpenVINO: pip install 'taglio[openvino]'"
-    places = [InPlace(name, "openvino", None, None, False, False, reason) for name in ("float32", "plan 1")]
-    absent = replace(outcome, places=(*places, InPlace("int8", "openvino-bf16", None, None, False, False, "slower")))
+
+    def out(name: str, runtime: str, why: str) -> Point:
+        return Point(name, runtime, {}, None, None, None, judged=False, holds=False, reason=why)
+
+    places = [out(name, "openvino", reason) for name in ("float32", "plan 1")]
+    absent = replace(outcome, points=(*places, out("int8", "openvino-bf16", "slower")))
     assert remarks.ranked(absent) == (f"openvino: {reason}",)

@@ -157,6 +157,6 @@ def _to_install(outcome: Outcome) -> list[str]:
     """The runtimes that were not tried because they are not installed, with the command that installs them."""
     absent: dict[str, list[str]] = {}
     for place in outcome.places:
-        if place.latency_s is None and "pip install" in place.reason:
+        if place.latency is None and "pip install" in place.reason:
             absent.setdefault(place.reason, []).append(place.runtime)
     return [f"{', '.join(dict.fromkeys(runtimes))}: {reason}" for reason, runtimes in absent.items()]
