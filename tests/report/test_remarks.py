@@ -111,8 +111,8 @@ def test_the_most_important_remarks_come_first_and_five_are_printed(
 def test_a_larger_limit_is_offered_with_the_option_that_asks_for_it(outcome: Outcome) -> None:
     gaining = replace(outcome, curve=(Level(0.03, 2.5, 5),))
     assert remarks.ranked(gaining) == (
-        "a larger limit is predicted to give about 2.5 × at 3.00\u00a0%, not confirmed; ask for it with --max-error 3% "
-        "if that is allowed",
+        "a larger limit is predicted to give about 2.5 × at 3.00\u00a0%, not confirmed; if that is allowed, "
+        "take it with taglio build OUT --max-error 3%",
     )
     assert remarks.ranked(replace(outcome, curve=(Level(0.03, 1.0, 5),))) == ()
 

@@ -2,16 +2,20 @@
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 
 from taglio.cli.output import INTERRUPTED, Shown
 from taglio.cli.parser import LIMITS, arguments, build_parser
 from taglio.cli.words import as_flags
+from taglio.components.build import Manifest
 from taglio.embedded import digits_data, digits_model
 from taglio.errors import BadOption
 from taglio.flow import export as exporting
 from taglio.flow import stages
 from taglio.flow.check import check as check_promises
+from taglio.flow.deliver import Delivered
 from taglio.flow.load import load as measure_load
+from taglio.flow.result import Result
 from taglio.report import built, load, material, page, placement, terminal
 from taglio.report.console import say, show
 from taglio.report.units import limit
@@ -32,15 +36,19 @@ def optimize(options: argparse.Namespace) -> Shown:
 
         return clusters.optimize(options)
     asked = arguments(options, ("scenario",))
-    result, manifest, delivered = stages.optimize(options.out, options.model, options.data, **asked)
-    assert result.table is not None, "optimize always sets it"
-    lacks = offer(lambda: page.write(options.out, material.of_result(options.out, result, manifest)))
-    value = {**terminal.outcome_object(options.out, result.table), "deploy": delivered}
+    return _answered(options.out, *stages.optimize(options.out, options.model, options.data, **asked), options.verbose)
+
+
+def _answered(folder: Path, result: Result, manifest: Manifest, delivered: Delivered, verbose: bool) -> Shown:
+    """The answer of an optimisation that was written to `folder`, and its page."""
+    assert result.table is not None, "an optimisation always sets it"
+    lacks = offer(lambda: page.write(folder, material.of_result(folder, result, manifest)))
+    value = {**terminal.outcome_object(folder, result.table), "deploy": delivered}
 
     def tables() -> None:
-        gathered = material.of_result(options.out, result, manifest)
-        terminal.outcome(options.out, gathered, verbose=options.verbose)
-        terminal.delivered(options.out, delivered)
+        gathered = material.of_result(folder, result, manifest)
+        terminal.outcome(folder, gathered, verbose=verbose)
+        terminal.delivered(folder, delivered)
 
     return Shown(value, tables, lacks, code=INTERRUPTED if result.table.interrupted else 0)
 
@@ -82,6 +90,10 @@ def plan(options: argparse.Namespace) -> Shown:
 
 def build(options: argparse.Namespace) -> Shown:
     """Run `taglio build`."""
+    limits = {name: getattr(options, name) for name in LIMITS if getattr(options, name) is not None}
+    if limits:
+        given = {"samples": options.samples, "progress": options.progress, **limits}
+        return _answered(options.folder, *stages.build_for_limit(options.folder, **given), options.verbose)
     manifest, proof, delivered = stages.build(options.folder, samples=options.samples, progress=options.progress)
     value = {"manifest": manifest, "proof": proof, "deploy": delivered}
 

@@ -164,7 +164,7 @@ def front(outcome: Outcome, folder: str) -> list[Part]:
     if not rows:
         return []
     head = ["limit", "runs in", speed_up_title(outcome), outcome.metric.title, "int8 blocks"]
-    caption = f"Other limits, each built and confirmed by taglio build {folder} with the limit:"
+    caption = f"Other limits; taglio build {folder} LIMIT builds and confirms the plan for one:"
     return [Table(head, rows, caption, words=frozenset({1}))]
 
 
@@ -185,7 +185,7 @@ def limit_option(metric: Metric, loss: float) -> str:
     decimals = 1 if metric.name == SQNR else max(0, 1 - floor(log10(scale * sized))) if sized > 0.0 else 0
     step = 10.0**decimals
     rounded = (floor if argument == "min_score" else ceil)(round(scale * value * step, 6)) / step
-    return f"{flag} {rounded:.{decimals}f}{'%' if in_percent else ''}"
+    return f"{flag} {rounded:g}{'%' if in_percent else ''}"
 
 
 def runtime_title(runtime: str) -> str:

@@ -144,7 +144,8 @@ def _larger_limit(outcome: Outcome) -> list[str]:
         return []
     if outcome.metric.name != RELATIVE_L2:
         return [f"{line}; raise the limit if that is allowed"]
-    return [f"{line}; ask for it with --max-error {levels[0].max_error * 100:.3g}% if that is allowed"]
+    limit = f"{levels[0].max_error * 100:.3g}%"
+    return [f"{line}; if that is allowed, take it with taglio build OUT --max-error {limit}"]
 
 
 def _no_int8(outcome: Outcome) -> list[str]:
