@@ -30,6 +30,14 @@ def test_a_point_that_another_beats_or_that_gains_only_noise_is_left_out() -> No
     assert listed(point(0.002, 9.0), point(0.004, 8.9), point(0.005, 7.0)) == [(0.002, 9.0), (0.005, 7.0)]
 
 
+def test_of_points_that_no_limit_tells_apart_the_fastest_is_listed() -> None:
+    assert listed(point(0.02, 5.0), point(0.021, 4.0), point(0.022, 3.0), point(0.04, 2.0)) == [
+        (0.022, 3.0),
+        (0.04, 2.0),
+    ]
+    assert listed(point(0.007, 8.0)) == []  # the plan has 0.008
+
+
 def test_at_most_five_points_are_listed_those_first_that_are_near_the_limit() -> None:
     tighter = [point(0.001 * number, 9.6 - 0.6 * number) for number in range(1, 5)]
     looser = [point(0.01 + 0.01 * number, 6.0 - number) for number in range(1, 6)]

@@ -160,7 +160,8 @@ class _Tables:
                 known[self._name(point.name, point.runtime)] = _Candidate(
                     self._tried(point), latency, point.latency is not None
                 )
-        number = sum(point.name.startswith("plan ") for point in self._before.points)
+        names = [point.name for point in self._before.points if point.name.startswith("plan ")]
+        number = max((int(name.removeprefix("plan ")) for name in names), default=0)
         place = self._profile.conditions.runtime
         for plan in self._planned([candidate.plan for candidate in known.values()]):
             latency = self._guess(place, plan.predicted_s)

@@ -9,6 +9,8 @@ from taglio.profile.wall_time import WallTime
 _MOST, _TIGHTER = 5, 2
 # A point that is faster than its neighbour of a smaller error by less than this factor may be so by noise.
 _FASTER = 1.03
+# Limits tell two points apart whose errors differ by at least this factor.
+_APART = 1.2
 # An output with a larger loss is useless; a user's function has a unit of its own.
 _USELESS = 0.5
 
@@ -54,11 +56,16 @@ def front(
     tighter, looser = list[Point](), list[Point]()
     tighter_s, looser_s = float_s / _FASTER, min(float_s, plan_s) / _FASTER
     for point, error, seconds in sorted(known, key=lambda row: row[1:]):
-        if error < plan_error and _FASTER * plan_s <= seconds <= tighter_s:
-            tighter.append(point)
+        if _APART * error < plan_error and _FASTER * plan_s <= seconds <= tighter_s:
+            tighter = [*_apart(tighter, error), point]
             tighter_s = seconds / _FASTER
         elif error > max_error and (any_unit or error <= _USELESS) and seconds <= looser_s:
-            looser.append(point)
+            looser = [*_apart(looser, error), point]
             looser_s = seconds / _FASTER
     tighter = tighter[-_TIGHTER:]
     return (*tighter, *looser[: _MOST - len(tighter)])
+
+
+def _apart(points: Sequence[Point], error: float) -> list[Point]:
+    """Those of `points` that a limit tells from a faster one with this error."""
+    return [point for point in points if _APART * (point.error or 0.0) <= error]
