@@ -83,7 +83,7 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
         outcome,
         points=(*outcome.points, *(point for point in before.points if (point.name, point.runtime) not in known)),
         stage_seconds=dict(clock.laps),
-        notes=(*ended.remarks, *notes.of_plan(work, decision, built, limits)),
+        notes=(*ended.remarks, *notes.of_plan(work, decision, built, limits), *before.search_notes),
         search_notes=before.search_notes,
         schemes=before.schemes,
         forms=before.forms,

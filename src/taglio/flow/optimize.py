@@ -1,13 +1,15 @@
 """The whole flow on one machine: profile, error, plan, build, time. Writes nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Any
 
 from taglio.arguments import positive
 from taglio.cores import limited_to
 from taglio.error.doubts import saturating_sums
+from taglio.error.model import ErrorModel
 from taglio.error.runtime_part import left_for_int8
 from taglio.errors import BadOption
 from taglio.flow import notes
@@ -58,6 +60,7 @@ def optimize(
     objective: str = LATENCY,
     max_latency_s: float | None = None,
     cpus: int | None = None,
+    reuse: ErrorModel | None = None,
     progress: Progress | None = None,
     **settings: Any,
 ) -> Result:
@@ -73,8 +76,9 @@ def optimize(
     finish within so many seconds (what each stage needs at least may exceed them). `objective` "rate" seeks the most
     items per second instead of the shortest run, over threads, runs at once and items joined in a run; with
     `max_latency_s` the highest rate of requests at which 19 of 20 are answered within 0.9 of it. Without `threads`, a
-    run has one, half of the cores or all, whichever is fastest; `cpus` limits the cores, on Linux. `progress` is called
-    with what is done, how much of it is done, and the total.
+    run has one, half of the cores or all, whichever is fastest; `cpus` limits the cores, on Linux. `reuse` is the error
+    model of an earlier result: its errors are not measured again if model, data, scheme and versions are the same.
+    `progress` is called with what is done, how much of it is done, and the total.
 
     The plan keeps the limit on all held-out inputs and is the fastest finalist, timed beside float and all-int8; if no
     int8 plan is both, the result is the float model. Raises Infeasible if blocks that are forced into int8 break the
@@ -104,7 +108,8 @@ def optimize(
         clock.lap("load")
         interrupted = False
         try:
-            search = _searched(work, wanted, limits, confidence, clock, so_far, watched)
+            study = partial(error_model, confidence=confidence, reuse=reuse)
+            search = _searched(work, wanted, limits, study, clock, so_far, watched)
         except (TimeIsUp, KeyboardInterrupt) as stop:
             interrupted = isinstance(stop, KeyboardInterrupt)
             if stop.args or so_far.screened is None or so_far.profile is None:  # SIGTERM, or nothing to deliver
@@ -123,6 +128,7 @@ def optimize(
         clock.lap("confirm")
         built = assemble(settled, decision.plan)
         clock.lap("build")
+        search_notes = (*search.doubts, *notes.of_search(screened, work, wants_scheme=wanted is not None))
         plan_notes = (
             *ended.remarks,
             *filter(None, [fixed_shapes_line(work, ended.speedup), search.why_float]),
@@ -131,12 +137,13 @@ def optimize(
         outcome = replace(
             outcome_of(ended, built, screened.places, screened.floats),
             stage_seconds=dict(clock.laps),
-            notes=plan_notes,
-            search_notes=(*search.doubts, *notes.of_search(screened, work, wants_scheme=wanted is not None)),
+            notes=(*plan_notes, *search_notes),
+            search_notes=search_notes,
             schemes=screened.schemes,
             forms=screened.forms,
             curve=search.curve,
             interrupted=interrupted,
+            reused_errors=reuse.evaluations if reuse is not None and search.error is reuse else 0,
         )
         settled.kept.forget("switchable")
         settled.kept.forget("answers")
@@ -146,13 +153,15 @@ def optimize(
 @dataclass(frozen=True, slots=True, eq=False)
 class _Search:
     """What the search leaves: `work` with every block that cannot be int8 in float, the decision before the race, and
-    for the report what was tried. `why_float` says why no plan was made, or is ""."""
+    for the report what was tried. `error` is the study of errors, before plans corrected it. `why_float` says
+    why no plan was made, or is ""."""
 
     work: Work
     screened: Screened
     decision: Decision
     doubts: tuple[str, ...]
     curve: tuple[Level, ...] = ()
+    error: ErrorModel | None = None
     why_float: str = ""
 
 
@@ -189,7 +198,7 @@ def _searched(
     work: Work,
     wanted: Scheme | None,
     limits: Limits,
-    confidence: float,
+    study: Callable[..., ErrorModel],
     clock: Clock,
     so_far: _SoFar,
     watched: Watched,
@@ -214,9 +223,7 @@ def _searched(
     if not is_forced and (why := _no_gain(settled, screened, measured, limits)):
         return _float_stays(screened, home, limits, why, clock)
     inner = left_for_int8(limits.max_error, bases.get(best, 0.0))
-    error = error_model(
-        settled.in_place(studied(measured)), home, near=inner, confidence=confidence, effort=clock.effort("error")
-    )
+    error = study(settled.in_place(studied(measured)), home, near=inner, effort=clock.effort("error"))
     clock.lap("error")
     settled = settled.at(clock.effort("plan"))
     decision = decide(settled, measured, error, limits, floats=screened.floats, bases=bases)
@@ -231,7 +238,7 @@ def _searched(
     )
     clock.lap("plan")
     doubts = tuple(note for note in error.notes if note != saturating_sums(chosen, saturates=True))  # of the plan
-    return _Search(settled, screened, decision, doubts, levels)
+    return _Search(settled, screened, decision, doubts, levels, error)
 
 
 def _no_gain(work: Work, screened: Screened, measured: Mapping[str, Profile], limits: Limits) -> str:

@@ -58,13 +58,13 @@ class Variant:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of one optimisation. Errors are losses of `metric` (error/loss.py); `doubt` says by how much times may
-    be off because the machine was busy. `notes` say what else makes the figures of the plan less sure, `search_notes`
-    those of any plan for this model and data. Errors were predicted from `search_samples` held-out inputs, those on
-    which the search measured. `points` are all plans that were tried, from which `taglio build` takes one for another
-    limit. `curve` is what larger limits are predicted to give, `costly` the blocks with the largest error alone in
-    int8. `drift` is how many times slower the float model was than in the profile.
-    `input_errors` are the plan's errors on every held-out input, of which the last `unseen.inputs` took no part in the
-    search; () for a metric that has none by input.
+    be off because the machine was busy, `notes` what else makes the figures less sure; those in `search_notes` hold for
+    any plan for this model and data. Errors were predicted from `search_samples` held-out inputs, those on which the
+    search measured; `reused_errors` of them were measured in an earlier run. `points` are all plans that were tried,
+    from which `taglio build` takes one for another limit. `curve` is what larger limits are predicted to give, `costly`
+    the blocks with the largest error alone in int8. `drift` is how many times slower the float model was than in the
+    profile. `input_errors` are the plan's errors on every held-out input, of which the last `unseen.inputs` took no
+    part in the search; () for a metric that has none by input.
     `interrupted`: the user stopped the search, and this is the best that it had.
     `speedup` is that of the plan as delivered over the source model, by the race of taglio.confirm; None if the source
     model itself is delivered, or nothing could be raced. `rate` is the way that was chosen for a rate, None if the plan
@@ -104,6 +104,7 @@ class Outcome:
     interrupted: bool = False
     input_errors: tuple[float, ...] = ()
     rate: Rate | None = None
+    reused_errors: int = 0
 
     @property
     def places(self) -> tuple[Point, ...]:
@@ -148,19 +149,19 @@ class Outcome:
         return "\n".join([*table, *confirmed, *rated, *(f"Note: {remark}" for remark in self.unsure())])
 
     def unsure(self) -> tuple[str, ...]:
-        """What makes the figures less sure: `doubt`, a change of the machine's speed, and all notes."""
+        """What makes the figures less sure: `doubt`, a change of the machine's speed, and `notes`."""
         return (*([self.doubt] if self.doubt else []), *self.noted())
 
     def noted(self) -> tuple[str, ...]:
-        """All notes, after a line on how far the machine's speed changed since the profile, if it did."""
+        """`notes`, after a line on how far the machine's speed changed since the profile, if it did."""
         if abs(self.drift - 1.0) <= STEADY:
-            return (*self.notes, *self.search_notes)
+            return self.notes
         change = f"{abs(self.drift - 1.0) * 100:.0f}\u00a0% {'slower' if self.drift > 1.0 else 'faster'}"
         line = f"the machine was {change} than during profiling, judged by the float model"
         ratio = self.ratio(self.plan)
         if ratio is not None:
             line += f": predicted ÷ measured is {ratio:.3f} for the plan, {ratio * self.drift:.3f} corrected for that"
-        return (line, *self.notes, *self.search_notes)
+        return (line, *self.notes)
 
     def ratio(self, variant: Variant) -> float | None:
         """Predicted over measured latency, not corrected for drift; None where the profile does not predict it."""

@@ -47,9 +47,10 @@ def optimize(
     folder: Path, model: Path, data: Path, *, samples: bool = True, **given: Any
 ) -> tuple[Result, Manifest, Delivered]:
     """The whole flow into a workspace; `given` are arguments of taglio.optimize, `samples` that of Result.save. An
-    older run is replaced at the end. Raises Busy if another command is using `folder`."""
+    older run is replaced at the end; its measured errors are reused. Raises Busy if another command is using
+    `folder`."""
     with changing(folder, create=True) as draft:
-        result = optimize_model(model, data, **given)
+        result = optimize_model(model, data, reuse=workspace.last_error(draft), **given)
         return result, *write(draft, result, with_samples=samples)
 
 

@@ -188,6 +188,8 @@ def _everything(material: Material, result: Outcome) -> None:
     show(summary.verdict(material))
     for note in remarks.facts(result):
         say(f"Note: {note}")
+    if result.reused_errors:
+        say(f"{plural(result.reused_errors, 'error')} of blocks measured in the run before were used again")
     say(f"took {sum(result.stage_seconds.values()):.0f} s, peak memory {size(result.peak_memory_bytes)}")
 
 
