@@ -7,7 +7,7 @@ was timed. Errors are measured again: on the inputs of the search for a new plan
 candidates, fastest first, until one is accepted as `optimize` accepts it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -30,7 +30,7 @@ from taglio.flow.front import Point
 from taglio.flow.limits import UserLimit
 from taglio.flow.outcome import Outcome
 from taglio.flow.outcome_of import outcome_of
-from taglio.flow.plan import decision_of
+from taglio.flow.plan import Decision, decision_of
 from taglio.flow.result import Result, result_of
 from taglio.flow.search import Tried, keeps_pins, search, solve_s
 from taglio.flow.work import Work
@@ -62,41 +62,23 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
     clock.lap("load")
     tables = _Tables(work, profile, error, limits, before)
     candidates = tables.candidates()
-    raced = Raced({name: known.plan for name, known in candidates.items()}, tables.times(candidates))
+    plans = {name: candidate.plan for name, candidate in candidates.items()}
+    guessed = {name for name, candidate in candidates.items() if not candidate.is_timed}
     work = work.in_place(tables.first)
-    last, tried = judge(work, raced, limits), [known.plan for known in candidates.values()]
-    decision = decision_of(work, last, 0.0, tried, profile, error, before.search_samples)
+    last = judge(work, Raced(plans, tables.times(candidates)), limits)
+    decision = decision_of(work, last, 0.0, [*plans.values()], profile, error, before.search_samples)
     clock.lap("plan")
-    guessed = {name for name, known in candidates.items() if not known.is_timed}
-    timed = {name: plan for name, plan in last.finalists.items() if name not in guessed}
-    also = [fastest_of(timed, last.times)] if any(plan.holds for plan in timed.values()) else []
-    is_rival = decision.winner in guessed and also and also[0] != FLOAT_RUN
-    ended = by_race(work, decision, limits, clock.patience(), also if is_rival else ())
+    ended = by_race(work, decision, limits, clock.patience(), _timed_rival(decision, guessed))
     ended = _with_measured_times(ended, guessed)
     clock.lap("confirm")
     built = assemble(work, ended.decision.plan)
     clock.lap("build")
-    decision, place = ended.decision, profile.conditions.runtime
-    outcome = outcome_of(ended, built)
-    known = {(point.name, point.runtime) for point in outcome.points}
+    decision, base = ended.decision, tables.bases.get(profile.conditions.runtime, 0.0)
     outcome = replace(
-        outcome,
-        points=(*outcome.points, *(point for point in before.points if (point.name, point.runtime) not in known)),
+        _with_search(outcome_of(ended, built), before),
         stage_seconds=dict(clock.laps),
         notes=(*ended.remarks, *notes.of_plan(work, decision, built, limits), *before.search_notes),
-        search_notes=before.search_notes,
-        schemes=before.schemes,
-        forms=before.forms,
-        curve=curve(
-            work.graph,
-            profile,
-            error,
-            limits,
-            base=tables.bases.get(place, 0.0),
-            ahead=decision.ahead(),
-            effort=_SOLVING,
-        ),
-        doubt=outcome.doubt or before.doubt,
+        curve=curve(work.graph, profile, error, limits, base=base, ahead=decision.ahead(), effort=_SOLVING),
     )
     return result_of(work, scheme, profile, error, decision.plan, built, outcome)
 
@@ -127,7 +109,7 @@ def _relimited(limits: Limits, wanted: Sequence[UserLimit]) -> Limits:
         most = metrics[name].bound(limit.argument, limit.value)
         if name == limits.metric.name:
             limits = replace(limits, max_error=most)
-        also = tuple(Bound(each.metric, most) if each.metric.name == name else each for each in limits.also)
+        also = tuple(Bound(bound.metric, most) if bound.metric.name == name else bound for bound in limits.also)
         limits = replace(limits, also=also)
     return limits
 
@@ -153,22 +135,21 @@ class _Tables:
 
     def candidates(self) -> dict[str, _Candidate]:
         """The plans by the names of finalists: those that were tried, and new ones."""
-        known = dict[str, _Candidate]()
+        candidates = dict[str, _Candidate]()
         for point in self._before.points:
             latency = point.latency or self._guess(point.runtime, point.predicted_s)
             if latency is not None:
-                known[self._name(point.name, point.runtime)] = _Candidate(
-                    self._tried(point), latency, point.latency is not None
-                )
+                name = self._name(point.name, point.runtime)
+                candidates[name] = _Candidate(self._tried(point), latency, point.latency is not None)
         names = [point.name for point in self._before.points if point.name.startswith("plan ")]
         number = max((int(name.removeprefix("plan ")) for name in names), default=0)
         place = self._profile.conditions.runtime
-        for plan in self._planned([candidate.plan for candidate in known.values()]):
+        for plan in self._planned([candidate.plan for candidate in candidates.values()]):
             latency = self._guess(place, plan.predicted_s)
             if latency is not None:
                 number += 1
-                known[self._name(f"plan {number}", place)] = _Candidate(plan, latency, is_timed=False)
-        return known
+                candidates[self._name(f"plan {number}", place)] = _Candidate(plan, latency, is_timed=False)
+        return candidates
 
     def times(self, candidates: Mapping[str, _Candidate]) -> dict[str, WallTime]:
         """The times of `candidates`, and of the float model that they are compared with."""
@@ -198,7 +179,7 @@ class _Tables:
         assignment = {block: forms[form] for block, form in point.forms.items()}
         plan = describe(graph, self._profile, self._error, limits, assignment, status="measured")
         error = inf if point.error is None else point.error
-        expected = Interval(0.0, error, error, 0.0)
+        expected = Interval(0.0, point.error or 0.0, point.error or 0.0, 0.0)
         if self._error is not None:
             expected = shifted(plan.predicted_error, self.bases.get(point.runtime, 0.0))
         seconds = plan.predicted_latency_s
@@ -216,15 +197,15 @@ class _Tables:
         holds = holds and set(limits.int8_blocks) <= point.forms.keys() and keeps_pins(graph, limits, plan)
         return Tried(plan, error, holds, point.name if point.name in PLAIN else "", loss=point.error)
 
-    def _planned(self, known: Sequence[Tried]) -> list[Tried]:
-        """Plans that the tables predict to be faster than those `known` in the same place, with measured errors."""
+    def _planned(self, others: Sequence[Tried]) -> list[Tried]:
+        """Plans that the tables predict to be faster than the `others` in the same place, with measured errors."""
         work, profile, error, limits = self._work, self._profile, self._error, self._limits
         place = profile.conditions.runtime
         base = self.bases.get(place, 0.0)
         if error is None or limits.max_error is None or base >= limits.max_error or not work.graph.choices():
             return []
         within = replace(limits, max_error=left_for_int8(limits.max_error, base))
-        best_s = min((plan.predicted_s for plan in known if plan.holds and plan.runtime == place), default=inf)
+        best_s = min((plan.predicted_s for plan in others if plan.holds and plan.runtime == place), default=inf)
         solved = make_plan(work.graph, profile, error, within, time_limit_s=solve_s(_SOLVING))
         if solved.status == "infeasible" or solved.predicted_latency_s.value > (1.0 - work.budget.gain) * best_s:
             return []
@@ -240,7 +221,7 @@ class _Tables:
             progress=work.progress,
         )
         new = [self._deployed(plan, base) for plan in tried if plan.holds]
-        return [plan for plan in new if not any(same_assignment(plan, other) for other in known)]
+        return [plan for plan in new if not any(same_assignment(plan, other) for other in others)]
 
     def _deployed(self, plan: Tried, base: float) -> Tried:
         """A plan of the search as expected in its place, where the float model has the error `base`."""
@@ -250,7 +231,29 @@ class _Tables:
         return replace(plan, plan=changed, error=error)
 
 
-def _with_measured_times(ended: Ended, guessed: set[str]) -> Ended:
+def _timed_rival(decision: Decision, guessed: Collection[str]) -> list[str]:
+    """The fastest plan that was timed, if the winner was not: a race must show which of the two is faster."""
+    timed = {name: plan for name, plan in decision.finalists.items() if name not in guessed and name != FLOAT_RUN}
+    if decision.winner not in guessed or not any(plan.holds for plan in timed.values()):
+        return []
+    return [fastest_of(timed, decision.times)]
+
+
+def _with_search(outcome: Outcome, before: Outcome) -> Outcome:
+    """An outcome with what the search found that `before` is from: the places that are out, notes, schemes, forms."""
+    names = {(point.name, point.runtime) for point in outcome.points}
+    others = tuple(point for point in before.points if (point.name, point.runtime) not in names)
+    return replace(
+        outcome,
+        points=outcome.points + others,
+        search_notes=before.search_notes,
+        schemes=before.schemes,
+        forms=before.forms,
+        doubt=outcome.doubt or before.doubt,
+    )
+
+
+def _with_measured_times(ended: Ended, guessed: Collection[str]) -> Ended:
     """The same without times that were `guessed`; that of the winner follows from the race."""
     decision, winner = ended.decision, ended.decision.winner
     times = {name: wall for name, wall in decision.times.items() if name not in guessed or name == winner}

@@ -52,10 +52,10 @@ def front(
     error than `plan_error`, or faster with an error beyond `max_error`; none that another beats in both, and none that
     is as slow as the float model. With `any_unit` errors are not compared with that of a useless output."""
     timed = [(point, point.error, point.measured_s) for point in points if not point.reason]
-    known = [(point, error, seconds) for point, error, seconds in timed if error is not None and seconds is not None]
+    rows = [(point, error, seconds) for point, error, seconds in timed if error is not None and seconds is not None]
     tighter, looser = list[Point](), list[Point]()
     tighter_s, looser_s = float_s / _FASTER, min(float_s, plan_s) / _FASTER
-    for point, error, seconds in sorted(known, key=lambda row: row[1:]):
+    for point, error, seconds in sorted(rows, key=lambda row: row[1:]):
         if _APART * error < plan_error and _FASTER * plan_s <= seconds <= tighter_s:
             tighter = [*_apart(tighter, error), point]
             tighter_s = seconds / _FASTER

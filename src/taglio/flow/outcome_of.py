@@ -98,10 +98,10 @@ def _point(
 ) -> Point:
     searched = plan.loss if plan.plan.limits.also and plan.loss is not None else plan.error
     error = searched if answered is None else answered.error
-    known = error if isfinite(error) else None
-    reason = plan.refused or ("an output would lose its information" if known is None else "")
+    finite = error if isfinite(error) else None
+    reason = plan.refused or ("an output would lose its information" if finite is None else "")
     forms = {block: form.name for block, form in plan.assignment.items()}
-    return Point(name, plan.runtime, forms, predicted_s, latency, known, answered is not None, plan.holds, reason)
+    return Point(name, plan.runtime, forms, predicted_s, latency, finite, answered is not None, plan.holds, reason)
 
 
 def _float(work: Work, decision: Decision) -> Variant:
@@ -113,9 +113,9 @@ def _float(work: Work, decision: Decision) -> Variant:
     name, runtime = (
         (SOURCE_RUN, NAME) if SOURCE_RUN in times else (FLOAT_RUN, decision.finalists[decision.int8].runtime)
     )
-    wall, known = times[name], answered[name]
-    variant = Variant(FLOAT_RUN, wall, wall.median_s, known.error, 0.0, size_bytes, 0, known.accuracy)
-    return replace(variant, others=known.others, runtime=runtime)
+    wall, answers = times[name], answered[name]
+    variant = Variant(FLOAT_RUN, wall, wall.median_s, answers.error, 0.0, size_bytes, 0, answers.accuracy)
+    return replace(variant, others=answers.others, runtime=runtime)
 
 
 def _variant(decision: Decision, label: str, name: str, size_bytes: int) -> Variant:
