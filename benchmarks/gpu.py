@@ -36,7 +36,7 @@ def optimized(model: Path, data: Path, preprocess: str, limit: float, effort: fl
         "plan": {"runtime": result.plan.runtime, "int8": len(result.plan.assignment())},
         "plan_s": table.plan.latency.median_s,
         "error": table.plan.error,
-        "places": [asdict(row) for row in table.places],
+        "places": [{**asdict(row), "latency_s": row.measured_s} for row in table.places],
         "notes": [note for note in table.notes if note.startswith(cuda.NAME)],
         "doubt": table.doubt,
     }

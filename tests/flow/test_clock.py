@@ -8,27 +8,27 @@ import taglio
 from taglio.confirm import race
 from taglio.embedded import digits_data, digits_model
 from taglio.errors import BadOption
-from taglio.flow.optimize import _FIXED, _LEAST, _TYPICAL_S, _Clock
+from taglio.flow.clock import FIXED, LEAST, TYPICAL_S, Clock
 
 
 def test_without_a_limit_every_stage_has_the_effort_that_was_asked_for() -> None:
-    clock = _Clock(0.3, inf)
+    clock = Clock(0.3, inf)
     clock.laps["screen"] = 1000.0
-    assert {clock.effort(stage) for stage in _TYPICAL_S} == {0.3}
+    assert {clock.effort(stage) for stage in TYPICAL_S} == {0.3}
 
 
 def test_the_time_that_is_left_is_for_all_later_stages() -> None:
-    whole_s = sum(_TYPICAL_S.values())
-    clock = _Clock(1.0, (_FIXED + 0.5 * (1.0 - _FIXED)) * whole_s)
+    whole_s = sum(TYPICAL_S.values())
+    clock = Clock(1.0, (FIXED + 0.5 * (1.0 - FIXED)) * whole_s)
     assert clock.effort("screen") == pytest.approx(0.5)
-    last_s = (_FIXED + 0.25 * (1.0 - _FIXED)) * (_TYPICAL_S["plan"] + _TYPICAL_S["confirm"])
-    clock = _Clock(1.0, whole_s + last_s)
+    last_s = (FIXED + 0.25 * (1.0 - FIXED)) * (TYPICAL_S["plan"] + TYPICAL_S["confirm"])
+    clock = Clock(1.0, whole_s + last_s)
     clock.laps["screen"] = whole_s
     assert clock.effort("plan") == pytest.approx(0.25)
     assert clock.effort("error") < 0.25
     clock.laps["error"] = whole_s
-    assert clock.effort("plan") == _LEAST
-    assert _Clock(0.001, 1.0).effort("plan") == 0.001  # what was asked for is less
+    assert clock.effort("plan") == LEAST
+    assert Clock(0.001, 1.0).effort("plan") == 0.001  # what was asked for is less
 
 
 @pytest.mark.parametrize("limit_s", [0.0, -1.0, inf, "soon"])
@@ -38,7 +38,7 @@ def test_a_limit_must_be_a_time(limit_s: float) -> None:
 
 
 def test_a_race_within_a_time_limit_takes_no_longer_than_what_is_left() -> None:
-    clock = _Clock(1.0, 100.0)
+    clock = Clock(1.0, 100.0)
     clock.laps["plan"] = 93.0
     assert clock.patience().seconds == min(race.USUAL.seconds, 7.0)
     clock.laps["plan"] = 99.0

@@ -1,14 +1,12 @@
 """Which plans are raced, how races of several places are put on one scale, and which plan wins."""
 
 from dataclasses import replace
-from math import inf
 
 import numpy as np
 import pytest
 
-from taglio.flow.answers import Answers
-from taglio.flow.finalists import Raced, finalists, in_places, int8_of, judge, on_one_scale, winner_of
-from taglio.flow.ledger import NOT_RACED, Floats, Measurement, Variant
+from taglio.flow.finalists import Raced, finalists, int8_of, judge, on_one_scale, winner_of
+from taglio.flow.ledger import NOT_RACED, Floats
 from taglio.flow.opening import Model
 from taglio.flow.search import Tried
 from taglio.plan.result import Interval, Limits, Placement, Plan
@@ -123,34 +121,6 @@ def test_the_float_model_by_another_name_does_not_win() -> None:
     float32 = tried("float32", ORT)
     final = {"float32": float32, "int8": replace(float32, name="int8")}
     assert winner_of(final, {"float32": wall(10.0), "int8": wall(6.0)}) == "float32"
-
-
-def test_every_place_says_what_became_of_it() -> None:
-    final = {
-        "float32": tried("float32"),
-        "int8": tried("int8", ORT, 0.04, holds=False),
-        "float32, openvino": tried("float32", NAME),
-        "plan 1, openvino": replace(tried("", NAME), refused="OpenVINO cannot load it"),
-    }
-    results = [
-        Measurement(Variant(ORT, "float32"), 1.0, 1.0, 0.0, 1.0),
-        Measurement(Variant(NAME, "float32"), 2.0, 2.0, 0.0, 2.0),
-        Measurement(Variant(BF16, "float32"), refused="no bfloat16"),
-    ]
-    clock = {"float32": wall(2.0), "int8": wall(1.0), "float32, openvino": wall(3.0)}
-    rows = in_places(final, clock, {"int8": Answers(0.05, 0.05, None)}, results)
-    assert [(row.name, row.runtime) for row in rows] == [
-        ("int8", ORT), ("float32", ORT), ("float32", NAME), ("plan 1", NAME), ("float32", BF16)
-    ]  # fmt: skip
-    assert (rows[0].error, rows[0].judged, rows[0].holds) == (0.05, True, False)
-    assert (rows[3].latency_s, rows[3].reason) == (None, "OpenVINO cannot load it")
-    assert rows[4].reason == "no bfloat16"
-
-
-def test_an_error_that_is_not_finite_is_not_shown_as_one() -> None:
-    final = {"int8": tried("int8", ORT, inf, holds=False)}
-    (row,) = in_places(final, {"int8": wall(1.0)}, {}, [])
-    assert (row.error, row.reason) == (None, "an output would lose its information")
 
 
 def test_a_plan_that_was_judged_and_is_out_is_no_candidate_again() -> None:

@@ -9,7 +9,8 @@ from taglio.embedded import digits_data
 from taglio.error.loss import RELATIVE
 from taglio.error.model import Alone, ErrorModel, OutputModel, Subset
 from taglio.flow import workspace
-from taglio.flow.outcome import Outcome, Point, Variant
+from taglio.flow.front import Point
+from taglio.flow.outcome import Outcome, Variant
 from taglio.flow.work import Setup
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model
@@ -74,6 +75,10 @@ def made_up_plan(model: Model, graph: Graph, assignment: Assignment) -> Plan:
 
 def made_up_outcome(model: Model, graph: Graph, profile: Profile, count: int, plan: Plan) -> Outcome:
     everything = len(graph.candidates())
+
+    def forms(blocks: int) -> dict[str, str]:
+        return {block.name: "int8" for block in graph.candidates()[:blocks]}
+
     return Outcome(
         "digits",
         model.sha256,
@@ -91,10 +96,10 @@ def made_up_outcome(model: Model, graph: Graph, profile: Profile, count: int, pl
         Variant("int8", wall(5e-3), 5.2e-3, 0.023, 0.021, 470_000, everything, 0.98),
         Variant("plan", wall(4.5e-3), 4.5e-3, 0.008, 0.0075, 630_000, count, 0.99),
         (
-            Point("plan 1", 4.5e-3, 4.5e-3, 0.008, count, True),
-            Point("tried 2", 4.4e-3, None, 0.013, count + 2, False),
-            Point("int8", 5.2e-3, 5e-3, 0.023, everything, False),
-            Point("float32", 9.1e-3, 9e-3, 0.0, 0, True),
+            Point("plan 1", "onnxruntime", forms(count), 4.5e-3, wall(4.5e-3), 0.008, judged=True, holds=True),
+            Point("tried 2", "onnxruntime", forms(count + 2), 4.4e-3, None, 0.013, judged=False, holds=False),
+            Point("int8", "onnxruntime", forms(everything), 5.2e-3, wall(5e-3), 0.023, judged=True, holds=False),
+            Point("float32", "onnxruntime", {}, 9.1e-3, wall(9e-3), 0.0, judged=True, holds=True),
         ),
         {"profile": 3.4, "error": 10.5},
         300_000_000,

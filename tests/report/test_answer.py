@@ -198,3 +198,42 @@ def test_a_race_that_shows_no_gain_is_not_called_a_loss(outcome: Outcome) -> Non
     assert "no form that keeps 1 % was shown to be faster" in answer.sentence(unproven, "out/deploy").replace(
         "\u00a0", " "
     )
+
+
+def with_front(outcome: Outcome) -> Outcome:
+    """The same with a faster plan beyond the limit."""
+    fast = replace(outcome.points[0], name="plan 2", latency=wall(3e-3), error=0.023, holds=False)
+    return replace(outcome, points=(*outcome.points, fast))
+
+
+def test_plans_that_other_limits_would_bring_are_listed_with_their_option(
+    outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = printed(with_front(outcome), material, capsys)
+    (row,) = (line for line in lines if "--max-error" in line)
+    assert row.split() == [
+        "--max-error", "2.5%", "ONNX", "Runtime", "about", "3.0", "×,", "not", "confirmed", "2.30", "%", "16"
+    ]  # fmt: skip
+    assert "Other limits; taglio build out LIMIT builds and confirms the plan for one:" in lines
+    assert not any("Other limits" in line for line in printed(outcome, material, capsys))
+    (point,) = terminal.outcome_object(Path("out"), with_front(outcome))["front"]
+    assert (point["limit"], point["about_speedup"]) == ("--max-error 2.5%", pytest.approx(3.0))
+
+
+@pytest.mark.parametrize(
+    ("metric", "loss", "option"),
+    [
+        (Metric(), 0.0101, "--max-error 1.1%"),
+        (Metric(), 0.0, "--max-error 0%"),
+        (Metric(), 0.000023, "--max-error 0.0025%"),
+        (Metric("cosine"), 0.1, "--max-error 0.0056"),
+        (Metric("sqnr", larger_is_better=True), 0.01, "--min-score 39.5"),
+        (Metric("top1", larger_is_better=True), 0.0257, "--min-score 97.3%"),
+        (Metric("top1", larger_is_better=True, float_value=0.9, labelled=True), 0.0257, "--max-drop 2.7%"),
+    ],
+)
+def test_the_option_for_a_plan_allows_a_little_more_than_its_error(metric: Metric, loss: float, option: str) -> None:
+    assert answer.limit_option(metric, loss) == option
+    flag, text = option.removeprefix("--").split()
+    value = float(text.rstrip("%")) / (100.0 if text.endswith("%") else 1.0)
+    assert loss <= metric.bound(metric.argument, value) <= 1.2 * loss + 1e-9, flag

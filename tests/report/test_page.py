@@ -20,7 +20,8 @@ from taglio.error.model import Alone, ErrorModel
 from taglio.error.tally import RUINED, OtherLoss, PartLoss
 from taglio.errors import BadArtifact
 from taglio.flow.curve import Level
-from taglio.flow.outcome import InPlace, Outcome, Variant, drift_since
+from taglio.flow.front import Point
+from taglio.flow.outcome import Outcome, Variant, drift_since
 from taglio.flow.unseen import Unseen
 from taglio.model.graph import build
 from taglio.model.load import Model, load
@@ -336,7 +337,8 @@ def test_a_change_of_the_machines_speed_is_said_on_the_page_the_terminal_and_in_
     slower = [
         replace(each, latency=wall(2 * each.latency.median_s)) for each in (outcome.float32, outcome.int8, outcome.plan)
     ]
-    drifted = replace(outcome, float32=slower[0], int8=slower[1], plan=slower[2])
+    points = tuple(replace(point, latency=point.latency and point.latency.times(2.0)) for point in outcome.points)
+    drifted = replace(outcome, float32=slower[0], int8=slower[1], plan=slower[2], points=points)
     drifted = replace(drifted, drift=drift_since(gather(copy).profile, drifted))
     artifact.save(copy / "outcome.json", "outcome", model.sha256, drifted)
     line = (
@@ -394,11 +396,12 @@ def test_no_ratio_is_said_of_a_plan_that_the_profile_does_not_predict(copy: Path
 def test_drift_is_judged_where_the_profile_was_taken(copy: Path) -> None:
     outcome, profile = artifact.load(copy / "outcome.json", "outcome", Outcome), gather(copy).profile
     elsewhere = replace(outcome.float32, runtime="openvino", latency=wall(9 * outcome.float32.latency.median_s))
-    assert drift_since(profile, replace(outcome, float32=elsewhere)) == 1.0
+    assert drift_since(profile, replace(outcome, float32=elsewhere, points=())) == 1.0
     known = gather(copy).profiled("float32")
     assert known is not None
-    rows = (InPlace("float32", outcome.conditions.runtime, 1.5 * known.wall.median_s, 0.0, True, True),)
-    assert drift_since(profile, replace(outcome, float32=elsewhere, places=rows)) == pytest.approx(1.5)
+    slower = known.wall.times(1.5)
+    row = Point("float32", outcome.conditions.runtime, {}, None, slower, 0.0, judged=True, holds=True)
+    assert drift_since(profile, replace(outcome, float32=elsewhere, points=(row,))) == pytest.approx(1.5)
 
 
 def test_all_int8_timed_elsewhere_than_the_plan_is_told_with_its_place(copy: Path, model: Model) -> None:

@@ -13,8 +13,9 @@ from taglio.error import doubts
 from taglio.error.loss import RELATIVE, Metric
 from taglio.error.tasks.task import parse_task
 from taglio.flow.curve import Level
+from taglio.flow.front import Point
 from taglio.flow.joined_rows import RowErrors
-from taglio.flow.outcome import InPlace, Outcome
+from taglio.flow.outcome import Outcome
 from taglio.model.load import Model, load
 from taglio.profile import busy
 from taglio.quantize.scheme import DEFAULT_SCHEME
@@ -110,8 +111,8 @@ def test_the_most_important_remarks_come_first_and_five_are_printed(
 def test_a_larger_limit_is_offered_with_the_option_that_asks_for_it(outcome: Outcome) -> None:
     gaining = replace(outcome, curve=(Level(0.03, 2.5, 5),))
     assert remarks.ranked(gaining) == (
-        "a larger limit is predicted to give about 2.5 × at 3.00\u00a0%, not confirmed; ask for it with --max-error 3% "
-        "if that is allowed",
+        "a larger limit is predicted to give about 2.5 × at 3.00\u00a0%, not confirmed; if that is allowed, "
+        "take it with taglio build OUT --max-error 3%",
     )
     assert remarks.ranked(replace(outcome, curve=(Level(0.03, 1.0, 5),))) == ()
 
@@ -129,6 +130,10 @@ def test_the_blank_of_a_reader_is_a_remark() -> None:
 
 def test_a_runtime_that_is_not_installed_is_offered_once(outcome: Outcome) -> None:
     reason = "needs OpenVINO: pip install 'taglio[openvino]'"
-    places = [InPlace(name, "openvino", None, None, False, False, reason) for name in ("float32", "plan 1")]
-    absent = replace(outcome, places=(*places, InPlace("int8", "openvino-bf16", None, None, False, False, "slower")))
+
+    def out(name: str, runtime: str, why: str) -> Point:
+        return Point(name, runtime, {}, None, None, None, judged=False, holds=False, reason=why)
+
+    places = [out(name, "openvino", reason) for name in ("float32", "plan 1")]
+    absent = replace(outcome, points=(*places, out("int8", "openvino-bf16", "slower")))
     assert remarks.ranked(absent) == (f"openvino: {reason}",)

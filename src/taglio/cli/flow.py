@@ -2,16 +2,20 @@
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 
 from taglio.cli.output import INTERRUPTED, Shown
 from taglio.cli.parser import LIMITS, arguments, build_parser
 from taglio.cli.words import as_flags
+from taglio.components.build import Manifest
 from taglio.embedded import digits_data, digits_model
 from taglio.errors import BadOption
 from taglio.flow import export as exporting
 from taglio.flow import stages
 from taglio.flow.check import check as check_promises
+from taglio.flow.deliver import Delivered
 from taglio.flow.load import load as measure_load
+from taglio.flow.result import Result
 from taglio.report import built, load, material, page, placement, terminal
 from taglio.report.console import say, show
 from taglio.report.units import limit
@@ -32,14 +36,18 @@ def optimize(options: argparse.Namespace) -> Shown:
 
         return clusters.optimize(options)
     asked = arguments(options, ("scenario",))
-    result, _, delivered = stages.optimize(options.out, options.model, options.data, **asked)
-    assert result.table is not None, "optimize always sets it"
-    remark = offer(lambda: page.write(options.out))
-    value = {**terminal.outcome_object(options.out, result.table), "deploy": delivered}
+    return _answered(options.out, options.verbose, *stages.optimize(options.out, options.model, options.data, **asked))
+
+
+def _answered(folder: Path, verbose: bool, result: Result, _: Manifest, delivered: Delivered) -> Shown:
+    """The answer of an optimisation that was written to `folder`, and its page."""
+    assert result.table is not None, "an optimisation always sets it"
+    remark = offer(lambda: page.write(folder))
+    value = {**terminal.outcome_object(folder, result.table), "deploy": delivered}
 
     def tables() -> None:
-        terminal.outcome(options.out, material.gather(options.out), verbose=options.verbose)
-        terminal.delivered(options.out, delivered)
+        terminal.outcome(folder, material.gather(folder), verbose=verbose)
+        terminal.delivered(folder, delivered)
 
     return Shown(value, tables, remark, code=INTERRUPTED if result.table.interrupted else 0)
 
@@ -81,6 +89,10 @@ def plan(options: argparse.Namespace) -> Shown:
 
 def build(options: argparse.Namespace) -> Shown:
     """Run `taglio build`."""
+    limits = {name: getattr(options, name) for name in LIMITS if getattr(options, name) is not None}
+    if limits:
+        given = {"samples": options.samples, "progress": options.progress, **limits}
+        return _answered(options.folder, options.verbose, *stages.build_for_limit(options.folder, **given))
     manifest, proof, delivered = stages.build(options.folder, samples=options.samples, progress=options.progress)
     value = {"manifest": manifest, "proof": proof, "deploy": delivered}
 

@@ -45,7 +45,8 @@ _OPTIMIZE = f"{_MODEL} --state {_DATA} --labels --calibration {_BOUNDS} --keep-f
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command by its words: `run` is a function of a module of taglio.cli, `options` are names in OPTIONS, `own`
-    those that are for this command alone or mean something else in it. `several` need --cluster, `one` exclude it."""
+    those that are for this command alone or mean something else in it. `several` need --cluster, `one` exclude it. A
+    command that takes limits `needs_limit` unless it does something else without one."""
 
     words: str
     run: str
@@ -56,6 +57,7 @@ class Command:
     one: str = ""
     epilog: str | None = None
     json: bool = True
+    needs_limit: bool = True
 
 
 _SPELLINGS = {"--out": ("-o", "--out"), "--http-port": ("--http-port", "--port")}
@@ -158,8 +160,10 @@ COMMANDS = (
     Command(
         "build",
         "flow:build",
-        "write the plan's components, prove that they equal the whole model, and write deploy/",
-        "folder --no-samples",
+        "write the plan's components, prove that they equal the whole model, and write deploy/; with a limit: take the "
+        "fastest plan for it from what optimize measured, confirm it, and write all that optimize writes",
+        f"folder {_LIMITED} --no-samples --verbose",
+        needs_limit=False,
     ),
     Command(
         "run",
@@ -422,7 +426,8 @@ def _add_options(parser: argparse.ArgumentParser, command: Command) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command that was parsed; returns its exit code. Raises BadOption for options that need --cluster but did
     not get it, or the reverse."""
-    if _LIMITED in options.command.options and all(getattr(options, name) is None for name in LIMITS):
+    command = options.command
+    if command.needs_limit and _LIMITED in command.options and all(getattr(options, name) is None for name in LIMITS):
         task = "for a task --metric NAME with --max-drop 1% or --min-score 99%"
         raise BadOption(f"nothing is limited: give --max-error 1%, or {task}")
     alone = getattr(options, "cluster", None) is None

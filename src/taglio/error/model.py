@@ -119,7 +119,8 @@ class ErrorModel:
     tolerance limit of cross-validated log ratios, or of differences if the metric moves in steps (combine.py).
     `samples` is the number of held-out inputs measured. Outputs whose error was never near the largest have no model.
     `steps` are knots (relative L2, loss), rising in both; empty for a smooth metric. `notes` are doubts about these
-    figures. `parts` are the losses with all blocks in int8.
+    figures. `parts` are the losses with all blocks in int8. `study` is equal for studies of the same errors, "" if that
+    is unknown.
     """
 
     model_sha256: str
@@ -137,6 +138,7 @@ class ErrorModel:
     steps: tuple[tuple[float, float], ...] = ()
     notes: tuple[str, ...] = ()
     parts: tuple[PartLoss, ...] = ()
+    study: str = ""
 
     def check(self) -> None:
         """Raises ValueError for a model that no study can give."""

@@ -1,9 +1,11 @@
 """The error stage: how many inputs to measure on, the study, and doubts about the data."""
 
+import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
+from math import log
 from pathlib import Path
 
 from taglio import artifact
@@ -45,6 +47,7 @@ from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, PROVIDERS
 from taglio.runtimes.processor import instructions, sums_saturate
+from taglio.runtimes.session import package
 
 # The error of few numbers is erratic: inputs are added until this many numbers are compared.
 _NUMBERS = 2000
@@ -69,6 +72,7 @@ def error_model(
     near: float | None = None,
     confidence: float = 0.9,
     effort: float = 1.0,
+    reuse: ErrorModel | None = None,
     progress: Progress | None = None,
 ) -> ErrorModel:
     """Measure how blocks in int8 change the output of `work`, and fit a model of any subset of them.
@@ -76,7 +80,8 @@ def error_model(
     The scheme is that of `profile`, and blocks in int8 are as built for the place of `work`. The model is most accurate
     `near` the limit of plans, given as a loss (for relative L2 the error itself), unless the metric moves in steps.
     `provider` is the execution provider that measures ("cpu", "cuda" or "auto"), `confidence` the share of plans whose
-    error stays below the model's upper end; `effort` scales the time given to measuring.
+    error stays below the model's upper end; `effort` scales the time given to measuring. `reuse` is returned instead if
+    it is from an equal study, on enough inputs.
 
     >>> error = taglio.error_model(model, profile, effort=0.02)
     >>> error.predict(model.graph, {})
@@ -86,9 +91,15 @@ def error_model(
     refuse_constant_outputs(work)
     scheme = profile.scheme
     work = work.telling(progress).at(effort).settled(scheme)
+    study = _study(work, profile, provider, near, confidence)
     switchable = work.switchable(scheme, provider)
     budget = Budget(seconds=work.budget.study_s, alone_s=work.budget.alone_s)
-    meter = work.meter(switchable, affordable_inputs(work, switchable, budget))
+    count = affordable_inputs(work, switchable, budget)
+    # An earlier run on a busy machine may have studied fewer inputs, and a user's function may have changed.
+    usable = reuse is not None and reuse.samples >= min(_LEAST_INPUTS, count) and not reuse.metric.own
+    if reuse is not None and usable and (reuse.model_sha256, reuse.study) == (work.model.sha256, study):
+        return reuse
+    meter = work.meter(switchable, count)
     times = profile.block_times()
     measured = measure(
         work.graph,
@@ -109,7 +120,26 @@ def error_model(
     saturates = bool(work.graph.candidates()) and sums_saturate(instructions())
     saturation = saturating_sums(scheme, saturates, elsewhere)
     lines += (*doubts(work, scheme, meter, everything), *((saturation,) if saturation else ()))
-    return replace(result, notes=lines, parts=everything.parts())
+    return replace(result, notes=lines, parts=everything.parts(), study=study)
+
+
+def _study(work: Work, profile: Profile, provider: str, near: float | None, confidence: float) -> str:
+    """What the errors of `work` depend on beside the model, as a digest: data, settings, processor and versions. Limits
+    within about a factor of two are studied alike."""
+    setup, data, machine = work.setup, work.data, profile.conditions.machine
+    facts = (
+        data.calibration.sha256,
+        data.held_out.sha256,
+        profile.scheme,
+        work.metric,
+        (setup.shapes, setup.seed, setup.optimization, setup.requantize, setup.instead, setup.state),
+        (package(setup.runtime), provider, confidence, work.effort),
+        round(log(near, 4.0)) if near and work.metric.smooth else 0,
+        [block.name for block in work.graph.candidates()],
+        (machine.processor, machine.instructions),
+        artifact.tools(),
+    )
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def error_of_workspace(folder: Path, work: Work, profile: Profile) -> ErrorModel:

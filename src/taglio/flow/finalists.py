@@ -7,12 +7,10 @@ reported of it is measured again by confirm.py. Solves and times nothing.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
 
 from taglio.errors import BadData, BadModel, one_line, plural
 from taglio.flow.answers import Answers, answers
-from taglio.flow.ledger import Floats, Measurement
-from taglio.flow.outcome import InPlace
+from taglio.flow.ledger import Floats
 from taglio.flow.search import Tried, best, key_of
 from taglio.flow.unseen import CANDIDATES, Rejected, rejection
 from taglio.flow.work import Work
@@ -234,31 +232,6 @@ def _answer(
             raise
         else:
             final[asked[0]] = replace(final[asked[0]], holds=False, refused=one_line(error))
-
-
-def in_places(
-    final: Mapping[str, Tried],
-    times: Mapping[str, WallTime],
-    answered: Mapping[str, Answers],
-    results: Sequence[Measurement],
-) -> tuple[InPlace, ...]:
-    """The result of every finalist, and of every place that has none."""
-    rows = []
-    for name, each in final.items():
-        judged = name in answered
-        error = answered[name].error if judged else each.error if isfinite(each.error) else None
-        reason = each.refused or ("an output would lose its information" if error is None else "")
-        label = name.removesuffix(f", {each.runtime}")
-        took = times[name].median_s if name in times else None
-        rows.append(InPlace(label, each.runtime, took, error, judged, each.holds, reason))
-    rows.sort(key=lambda row: inf if row.latency_s is None else row.latency_s)
-    entered = {row.runtime for row in rows}
-    rows += [
-        InPlace(FLOAT_RUN, place.variant.runtime, place.seconds, place.error, False, False, place.refused)
-        for place in results
-        if place.variant.runtime not in entered
-    ]
-    return tuple(rows)
 
 
 def judged(each: Tried, answer: Answers, limits: Limits) -> Tried:

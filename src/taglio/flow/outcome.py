@@ -7,6 +7,7 @@ from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.error.model import Alone
 from taglio.error.tally import OtherLoss, PartLoss
 from taglio.flow.curve import Level
+from taglio.flow.front import Point, front
 from taglio.flow.ledger import Measurement
 from taglio.flow.unseen import Unseen
 from taglio.profile.measure import FLOAT_RUN
@@ -55,40 +56,15 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """A plan that was tried, with its speed and error. `measured_s` is None if it was not timed."""
-
-    name: str
-    predicted_s: float
-    measured_s: float | None
-    error: float
-    int8_blocks: int
-    holds: bool
-
-
-@dataclass(frozen=True, slots=True)
-class InPlace:
-    """A finalist in a place of this machine, or a place that is out. `error` is as deployed there if `judged`, else as
-    expected by the search; `latency_s` is None if it was not timed. `reason` says why it is out."""
-
-    name: str
-    runtime: str
-    latency_s: float | None
-    error: float | None
-    judged: bool
-    holds: bool
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of one optimisation. Errors are losses of `metric` (error/loss.py); `doubt` says by how much times may
-    be off because the machine was busy, `notes` what else makes the figures less sure. Errors were predicted from
-    `search_samples` held-out inputs, those on which the search measured. `places` lists the timings in
-    each place if taglio chose the runtime; `curve` is what larger limits are predicted to give, `costly` the blocks
-    with the largest error alone in int8. `drift` is how many times slower the float model was than in the profile.
-    `input_errors` are the plan's errors on every held-out input, of which the last `unseen.inputs` took no part in the
-    search; () for a metric that has none by input.
+    be off because the machine was busy, `notes` what else makes the figures less sure; those in `search_notes` hold for
+    any plan for this model and data. Errors were predicted from `search_samples` held-out inputs, those on which the
+    search measured; `reused_errors` of them were measured in an earlier run. `points` are all plans that were tried,
+    from which `taglio build` takes one for another limit. `curve` is what larger limits are predicted to give, `costly`
+    the blocks with the largest error alone in int8. `drift` is how many times slower the float model was than in the
+    profile. `input_errors` are the plan's errors on every held-out input, of which the last `unseen.inputs` took no
+    part in the search; () for a metric that has none by input.
     `interrupted`: the user stopped the search, and this is the best that it had.
     `speedup` is that of the plan as delivered over the source model, by the race of taglio.confirm; None if the source
     model itself is delivered, or nothing could be raced. `rate` is the way that was chosen for a rate, None if the plan
@@ -116,9 +92,9 @@ class Outcome:
     metric: Metric = RELATIVE
     doubt: str | None = None
     notes: tuple[str, ...] = ()
+    search_notes: tuple[str, ...] = ()
     also: tuple[Bound, ...] = ()
     forms: tuple[Measurement, ...] = ()
-    places: tuple[InPlace, ...] = ()
     curve: tuple[Level, ...] = ()
     costly: tuple[Alone, ...] = ()
     search_samples: int = 0
@@ -128,6 +104,20 @@ class Outcome:
     interrupted: bool = False
     input_errors: tuple[float, ...] = ()
     rate: Rate | None = None
+    reused_errors: int = 0
+
+    @property
+    def places(self) -> tuple[Point, ...]:
+        """The timings in each place of this machine, the fastest first, and what is out there."""
+        return tuple(point for point in self.points if point.latency is not None or point.reason)
+
+    @property
+    def front(self) -> tuple[Point, ...]:
+        """The points that another limit would bring; none of a plan that was chosen for a rate."""
+        if self.rate is not None:
+            return ()
+        seconds = self.float32.latency.median_s, self.plan.latency.median_s
+        return front(self.points, *seconds, self.plan.error, self.max_error, any_unit=self.metric.own)
 
     def accuracy_text(self, value: float) -> str:
         """An accuracy formatted for the user."""
@@ -193,7 +183,7 @@ def drift_since(profile: Profile, outcome: Outcome) -> float:
     """How many times slower the float model was when the outcome was timed than when it was profiled, in the place of
     the profile; 1 if it was not timed there."""
     place, base = outcome.conditions.runtime, outcome.float32
-    timed = [each.latency_s for each in outcome.places if (each.name, each.runtime) == (FLOAT_RUN, place)]
+    timed = [point.measured_s for point in outcome.points if (point.name, point.runtime) == (FLOAT_RUN, place)]
     if not timed and base.runtime == place:
         timed = [base.latency.median_s]
     before = next((run.wall.median_s for run in profile.runs if run.name == FLOAT_RUN), None)

@@ -208,7 +208,7 @@ def decide(
     last = replace(last, rejected=rejected, measured=candidates)
     place = next(iter(explored)) if last.winner is None else last.finalists[last.winner].runtime
     known = explored[place if place in explored else next(iter(explored))]
-    decision = _decision(work, last, race.others, tried, known.profile, known.error, meter.samples)
+    decision = decision_of(work, last, race.others, tried, known.profile, known.error, meter.samples)
     plan = decision.plan
     return replace(decision, plan=replace(plan, placements=placements(work.graph, plan.assignment(), devices)))
 
@@ -261,10 +261,10 @@ def _among(
     race = on_one_scale(by_place, floats, bases)
     tried = [plan for raced in by_place.values() for plan in raced.finalists.values()]
     inputs = len(work.data.held_out.samples)
-    return _decision(work, judge(work, race, limits), race.others, tried, profile, None, inputs)
+    return decision_of(work, judge(work, race, limits), race.others, tried, profile, None, inputs)
 
 
-def _decision(
+def decision_of(
     work: Work,
     last: Verdict,
     others: float,

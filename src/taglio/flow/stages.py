@@ -12,6 +12,7 @@ from taglio.error.loss import parse_metric
 from taglio.error.model import ErrorModel
 from taglio.errors import BadOption
 from taglio.flow import workspace
+from taglio.flow.another_limit import for_another_limit
 from taglio.flow.build import Built, read
 from taglio.flow.build import build as build_plan
 from taglio.flow.by_hand import place_by_hand
@@ -46,9 +47,10 @@ def optimize(
     folder: Path, model: Path, data: Path, *, samples: bool = True, **given: Any
 ) -> tuple[Result, Manifest, Delivered]:
     """The whole flow into a workspace; `given` are arguments of taglio.optimize, `samples` that of Result.save. An
-    older run is replaced at the end. Raises Busy if another command is using `folder`."""
+    older run is replaced at the end; its measured errors are reused. Raises Busy if another command is using
+    `folder`."""
     with changing(folder, create=True) as draft:
-        result = optimize_model(model, data, **given)
+        result = optimize_model(model, data, reuse=workspace.last_error(draft), **given)
         return result, *write(draft, result, with_samples=samples)
 
 
@@ -145,6 +147,23 @@ def build(folder: Path, *, samples: bool = True, progress: Progress | None = Non
         workspace.keep_delivered(draft, chosen, delivered.proof)
     assert built.proof is not None, "build proves"
     return manifest, built.proof, delivered
+
+
+def build_for_limit(
+    folder: Path,
+    *,
+    max_error: Bounds | None = None,
+    min_score: Bounds | None = None,
+    max_drop: Bounds | None = None,
+    samples: bool = True,
+    progress: Progress | None = None,
+) -> tuple[Result, Manifest, Delivered]:
+    """Replace what `optimize` delivered by the fastest plan for another limit, from what it measured; limits that are
+    not given stay. Raises Infeasible if no plan keeps them."""
+    wanted = refuse_no_limit(user_limits(max_error, min_score, max_drop))
+    with changing(folder) as draft:
+        result = for_another_limit(draft, wanted, progress)
+        return result, *write(draft, result, with_samples=samples)
 
 
 def run(

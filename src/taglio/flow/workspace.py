@@ -146,6 +146,14 @@ def reopen_profiled(folder: Path) -> tuple[Work, Profile]:
     return work, measured
 
 
+def last_error(folder: Path) -> ErrorModel | None:
+    """The error model that an earlier run left, of whatever model; None if there is none that can be read."""
+    try:
+        return artifact.load(folder / f"{ERROR}.json", ERROR, ErrorModel)
+    except BadArtifact:
+        return None
+
+
 def read_error(folder: Path, work: Work, measured: Profile) -> ErrorModel:
     """The workspace's error model. Raises BadArtifact if it is of another scheme, metric or data."""
     path = folder / f"{ERROR}.json"

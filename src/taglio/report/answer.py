@@ -1,10 +1,11 @@
 """The answer of an optimisation: one sentence, and a small table of float, all int8 and the plan. Decides nothing."""
 
-from math import inf, isfinite
+from math import ceil, floor, inf, isfinite, log10
 
-from taglio.error.loss import RELATIVE_L2, Metric
+from taglio.error.loss import RELATIVE_L2, SQNR, Metric
 from taglio.flow.confirm import UNPROVEN
 from taglio.flow.curve import Level
+from taglio.flow.front import Point
 from taglio.flow.outcome import Outcome, Variant
 from taglio.flow.stopping import STOPPED
 from taglio.report.parts import Cell, Part, Table
@@ -13,6 +14,8 @@ from taglio.report.units import MISSING, about, allowed, limit, ms, ms_decimals,
 FLOAT = "float32"
 # A predicted speed-up that is no more than this factor above the plan's counts as none.
 _GAIN = 1.01
+# A plan is asked for by a limit that is larger than its error by this factor: other inputs are in the race.
+_LENIENT = 1.05
 _TITLES = {"onnxruntime": "ONNX Runtime", "onnxruntime-cuda": "ONNX Runtime with CUDA", "openvino": "OpenVINO"}
 
 
@@ -147,6 +150,45 @@ def larger_limit(outcome: Outcome) -> str:
     faster = outcome.plan.latency.median_s >= _GAIN * outcome.int8.latency.median_s
     # Where all int8 is faster than the plan, it shows that a larger limit gains.
     return "" if outcome.int8.int8_blocks and faster else "a larger limit is predicted to gain nothing"
+
+
+def front(outcome: Outcome, folder: str) -> list[Part]:
+    """The plans that other limits would bring, with the option of `taglio build` that takes each one."""
+    rows: list[list[object]] = [
+        [
+            limit_option(outcome.metric, point.error or 0.0),
+            runtime_title(point.runtime),
+            f"{about(about_speedup(outcome, point))}, not confirmed",
+            shown(outcome.metric, point.error),
+            str(point.int8_blocks),
+        ]
+        for point in outcome.front
+    ]
+    if not rows:
+        return []
+    head = ["limit", "runs in", speed_up_title(outcome), outcome.metric.title, "int8 blocks"]
+    caption = f"Other limits; taglio build {folder} LIMIT builds and confirms the plan for one:"
+    return [Table(head, rows, caption, words=frozenset({1}))]
+
+
+def about_speedup(outcome: Outcome, point: Point) -> float:
+    """Float's time over that of a point, from the runs that selected the plan; 0 if it was not timed."""
+    return outcome.float32.latency.median_s / point.measured_s if point.measured_s else 0.0
+
+
+def limit_option(metric: Metric, loss: float) -> str:
+    """The option that allows a little more than `loss`, in two digits."""
+    argument, lenient = metric.argument, _LENIENT * loss
+    value = lenient if argument == "max_drop" else metric.value(lenient)
+    flag = f"--{argument.replace('_', '-')}"
+    if not isfinite(value):
+        return f"{flag} {value}"
+    in_percent = metric.name == RELATIVE_L2 or not (metric.smooth or metric.own)
+    scale, sized = 100.0 if in_percent else 1.0, value if metric.smooth else lenient
+    decimals = 1 if metric.name == SQNR else max(0, 1 - floor(log10(scale * sized))) if sized > 0.0 else 0
+    step = 10.0**decimals
+    rounded = (floor if argument == "min_score" else ceil)(round(scale * value * step, 6)) / step
+    return f"{flag} {rounded:g}{'%' if in_percent else ''}"
 
 
 def runtime_title(runtime: str) -> str:

@@ -8,11 +8,13 @@ from taglio.error.model import ErrorModel
 from taglio.error.tally import PartLoss
 from taglio.errors import plural
 from taglio.flow import workspace
-from taglio.flow.outcome import STEADY, Outcome, Point
+from taglio.flow.front import Point
+from taglio.flow.outcome import STEADY, Outcome
+from taglio.report import answer
 from taglio.report.material import Material
 from taglio.report.parts import Axis, Cell, Chart, Columns, Facts, Mark, Part, Table, Text, curve
 from taglio.report.predicted_time import PURE
-from taglio.report.units import MISSING, allowed, limit, ms, ms_decimals, percent, shown
+from taglio.report.units import allowed, limit, ms, ms_decimals, percent, shown
 
 # Above this ratio of errors a linear axis would crowd the plans at its foot.
 _LINEAR_UP_TO = 8.0
@@ -66,36 +68,47 @@ def trade_off(material: Material) -> list[Part]:
     if outcome is None:
         return material.lacks(workspace.OUTCOME)
     chosen, drift = _chosen(outcome), material.drift()
-    plans = [point for point in outcome.points if point.name not in PURE]
+    points = [point for point in outcome.points if point.predicted_s is not None and point.error is not None]
+    plans = [point for point in points if point.name not in PURE]
     corrected = ", corrected for drift" if abs(drift - 1.0) > STEADY else ""
     caption = (
         "Each mark: predicted latency, and error on held-out inputs; a line leads to the measured latency"
         f"{corrected}. Hollow: beyond the limit."
     )
     every = "error and latency of all plans"
-    charts = [_scatter(outcome, outcome.points, chosen, drift, _error_axis(outcome), caption, every)]
+    charts = [_scatter(outcome, points, chosen, drift, _error_axis(outcome), caption, every)]
     if len(plans) > 1:
         near = "The same without float and all int8: plans near the limit."
         axis = Axis(outcome.metric.axis[0])
         charts.append(_scatter(outcome, plans, chosen, drift, axis, near, "plans near the limit"))
-    decimals = ms_decimals(max((point.predicted_s for point in outcome.points), default=0.0))
+    decimals = ms_decimals(max((point.predicted_s or 0.0 for point in points), default=0.0))
     rows: list[list[object]] = [
         [
-            Cell(f"{point.name}, chosen", "strong") if point is chosen else point.name,
+            _named(outcome, point, chosen),
+            point.runtime,
             ms(point.predicted_s, decimals),
-            ms(point.measured_s, decimals) if point.measured_s else MISSING,
+            ms(point.measured_s, decimals),
             Cell(shown(outcome.metric, point.error), "" if point.holds else "bad"),
             point.int8_blocks,
         ]
-        for point in sorted(outcome.points, key=lambda each: each.predicted_s)
+        for point in sorted(points, key=lambda point: point.predicted_s or 0.0)
     ]
-    head = ["plan", "predicted", "measured", outcome.metric.title, "int8 blocks"]
-    held = sum(point.holds for point in outcome.points)
+    head = ["plan", "runtime", "predicted", "measured", outcome.metric.title, "int8 blocks"]
+    held = sum(point.holds for point in points)
     lede = (
-        f"{plural(len(outcome.points), 'plan')} tried, {held} within the {outcome.metric.title} "
+        f"{plural(len(points), 'plan')} tried, {held} within the {outcome.metric.title} "
         f"{allowed(outcome.metric, outcome.max_error)}. The fastest of these when timed was chosen."
     )
-    return [Text(lede), Columns([[chart] for chart in charts]), Table(head, rows, look="dense")]
+    table = Table(head, rows, look="dense", words=frozenset({1}))
+    return [Text(lede), *answer.front(outcome, "OUT"), Columns([[chart] for chart in charts]), table]
+
+
+def _named(outcome: Outcome, point: Point, chosen: Point | None) -> Cell:
+    """The name of a plan; below it the limit that would bring it."""
+    if point is chosen:
+        return Cell(f"{point.name}, chosen", "strong")
+    on_front = any(point is other for other in outcome.front)
+    return Cell(point.name, note=answer.limit_option(outcome.metric, point.error or 0.0) if on_front else "")
 
 
 def _scatter(
@@ -108,8 +121,8 @@ def _scatter(
         if point is chosen:
             look, name = "plan", "chosen plan"
         to = point.measured_s / drift * 1e3 if point.measured_s and drift else None
-        text, at = _describe(metric, point), point.predicted_s * 1e3
-        error = point.error * scale
+        text, at = _describe(metric, point), (point.predicted_s or 0.0) * 1e3
+        error = (point.error or 0.0) * scale
         faint, ring = not point.holds, point is chosen
         marks.append(Mark(at, error, look, text, name, symbol, hollow=faint, ring=ring, to=to))
     bound = (outcome.max_error * scale, allowed(metric, outcome.max_error))
@@ -118,7 +131,8 @@ def _scatter(
 
 def _error_axis(outcome: Outcome) -> Axis:
     unit, scale = outcome.metric.axis
-    values = [point.error * scale for point in outcome.points] + [outcome.max_error * scale]
+    errors = [point.error for point in outcome.points if point.error is not None]
+    values = [error * scale for error in (*errors, outcome.max_error)]
     positive = [value for value in values if value > 0.0 and isfinite(value)]
     if positive and max(positive) > _LINEAR_UP_TO * max(min(positive), outcome.max_error * scale):
         return Axis(unit, "log", zero=True)
@@ -133,10 +147,11 @@ def _chosen(outcome: Outcome) -> Point | None:
 
 
 def _describe(metric: Metric, point: Point) -> str:
-    measured = f"\nmeasured {ms(point.measured_s)}" if point.measured_s else ""
+    measured = "" if point.latency is None else f"\nmeasured {ms(point.measured_s)}"
     verdict = "within the limit" if point.holds else "beyond the limit"
     return (
-        f"{point.name}: {plural(point.int8_blocks, 'int8 block')}\npredicted {ms(point.predicted_s)}{measured}\n"
+        f"{point.name} in {point.runtime}: {plural(point.int8_blocks, 'int8 block')}\n"
+        f"predicted {ms(point.predicted_s)}{measured}\n"
         f"{metric.title} {shown(metric, point.error)}, {verdict}"
     )
 

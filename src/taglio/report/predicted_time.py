@@ -44,7 +44,11 @@ def predicted_and_measured(material: Material) -> list[Part]:
     profile, outcome, drift = material.profile, material.outcome, material.drift()
     unseen = _unseen(profile)
     timed = outcome.points if outcome is not None else ()
-    finals = [(each.name, each.predicted_s, each.measured_s / drift) for each in timed if each.measured_s]
+    finals = [
+        (point.name, point.predicted_s, point.measured_s / drift)
+        for point in timed
+        if point.measured_s and point.predicted_s is not None
+    ]
     points = [*unseen, *finals]
     axis = [second * 1e3 for _, predicted, measured in points for second in (predicted, measured)]
     width, chosen = profile.interval_ratio, outcome.plan.predicted_latency_s if outcome else None

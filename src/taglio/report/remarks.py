@@ -145,7 +145,8 @@ def _larger_limit(outcome: Outcome) -> list[str]:
         return []
     if outcome.metric.name != RELATIVE_L2:
         return [f"{line}; raise the limit if that is allowed"]
-    return [f"{line}; ask for it with --max-error {levels[0].max_error * 100:.3g}% if that is allowed"]
+    limit = f"{levels[0].max_error * 100:.3g}%"
+    return [f"{line}; if that is allowed, take it with taglio build OUT --max-error {limit}"]
 
 
 def _no_int8(outcome: Outcome) -> list[str]:
@@ -158,6 +159,6 @@ def _to_install(outcome: Outcome) -> list[str]:
     """The runtimes that were not tried because they are not installed, with the command that installs them."""
     absent: dict[str, list[str]] = {}
     for place in outcome.places:
-        if place.latency_s is None and "pip install" in place.reason:
+        if place.latency is None and "pip install" in place.reason:
             absent.setdefault(place.reason, []).append(place.runtime)
     return [f"{', '.join(dict.fromkeys(runtimes))}: {reason}" for reason, runtimes in absent.items()]

@@ -179,16 +179,15 @@ def places(material: Material, most: int | None = None) -> list[Part]:
         return material.lacks(OUTCOME)
     rows: list[list[object]] = []
     out: dict[str, list[str]] = {}
-    for each in outcome.places:
-        if each.latency_s is None:
-            out.setdefault(each.reason, []).append(
-                each.runtime if each.name == FLOAT_RUN else f"{each.name} in {each.runtime}"
-            )
-        elif outcome.int8.int8_blocks or each.name != "int8":  # else the float model once more
-            error = _judged(metric, each.error, outcome.max_error)
-            how = "measured" if each.judged else "expected" if each.error is not None else ""
-            verdict = each.reason or ("" if each.holds else "exceeds the limit")
-            rows.append([each.name, each.runtime, ms(each.latency_s), error, how, verdict])
+    for point in outcome.places:
+        if point.latency is None:
+            place = point.runtime if point.name == FLOAT_RUN else f"{point.name} in {point.runtime}"
+            out.setdefault(point.reason, []).append(place)
+        elif outcome.int8.int8_blocks or point.name != "int8":  # else the float model once more
+            error = _judged(metric, point.error, outcome.max_error)
+            how = "measured" if point.judged else "expected" if point.error is not None else ""
+            verdict = point.reason or ("" if point.holds else "exceeds the limit")
+            rows.append([point.name, point.runtime, ms(point.measured_s), error, how, verdict])
     head = ["model", "runtime", "latency", metric.title, "", ""]
     table = Table(head, rows[:most], "Places of this machine, timed side by side", words=frozenset({1, 4, 5}))
     left_out = Items([(", ".join(names), reason) for reason, names in out.items()])

@@ -1,5 +1,6 @@
 """What each command prints, and the JSON objects that differ from the artifact. Arranges; computes nothing."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from taglio.error.model import ErrorModel
 from taglio.errors import plural
 from taglio.flow import workspace
 from taglio.flow.deliver import Delivered
+from taglio.flow.front import Point
 from taglio.flow.outcome import Outcome, Quantized, Variant
 from taglio.flow.promise import Checked, Verdict
 from taglio.flow.sensitivity import Sensitivity, ranks
@@ -58,7 +60,9 @@ def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
         },
         **_speedup(outcome),
         "rate": None if outcome.rate is None else _rate(outcome.rate),
-        **_fields(outcome, "doubt", "drift", "scheme", "schemes", "forms", "places", "curve", "stage_seconds"),
+        **_fields(outcome, "doubt", "drift", "scheme", "schemes", "forms", "curve", "stage_seconds"),
+        "places": [_point(point) for point in outcome.places],
+        "front": [_on_front(outcome, point) for point in outcome.front],
         "notes": outcome.noted(),
         **_fields(outcome, "search_samples", "interrupted"),
         "unseen": None if outcome.unseen is None else msgspec.to_builtins(outcome.unseen),
@@ -117,6 +121,22 @@ def _variant(outcome: Outcome, each: Variant, metric: Metric) -> dict[str, Any]:
     }
 
 
+def _point(point: Point) -> dict[str, Any]:
+    fields = _fields(point, "name", "runtime", "error", "judged", "holds", "reason")
+    return {**fields, "latency_s": point.measured_s}
+
+
+def _on_front(outcome: Outcome, point: Point) -> dict[str, Any]:
+    """A point that another limit would bring; its speed-up is not confirmed."""
+    return {
+        **_point(point),
+        "value": None if point.error is None else outcome.metric.value(point.error),
+        "about_speedup": answer.about_speedup(outcome, point),
+        "int8_blocks": point.int8_blocks,
+        "limit": answer.limit_option(outcome.metric, point.error or 0.0),
+    }
+
+
 def _fields(value: object, *names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
 
@@ -147,7 +167,7 @@ def outcome(folder: Path, material: Material, *, verbose: bool = False) -> None:
     say(answer.sentence(result, str(folder / material.built_in)))
     if result.rate is not None:
         say(ways.line(result.rate))
-    show([*answer.tables(result), *ways.tried(material)])
+    show([*answer.tables(result), *ways.tried(material), *answer.front(result, shlex.quote(str(folder)))])
     lines = remarks.ranked(result)
     for line in lines if verbose else remarks.shortened(lines, str(folder / workspace.REPORT)):
         say(f"- {line}")
@@ -168,6 +188,8 @@ def _everything(material: Material, result: Outcome) -> None:
     show(summary.verdict(material))
     for note in remarks.facts(result):
         say(f"Note: {note}")
+    if result.reused_errors:
+        say(f"{plural(result.reused_errors, 'error')} of blocks measured in the run before were used again")
     say(f"took {sum(result.stage_seconds.values()):.0f} s, peak memory {size(result.peak_memory_bytes)}")
 
 

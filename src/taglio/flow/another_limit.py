@@ -1,0 +1,263 @@
+"""Build a finished workspace for another limit: the fastest plan that keeps it, of those that were tried and those that
+the tables allow. Times nothing but the race that confirms it.
+
+Times of plans that were tried are those of the search, all on one scale. A plan that was not timed is assumed to be off
+its prediction by the same factor as the timed ones in its place; it takes part in the race beside the fastest one that
+was timed. Errors are measured again: on the inputs of the search for a new plan, and on all held-out inputs for the
+candidates, fastest first, until one is accepted as `optimize` accepts it.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from statistics import median
+
+from taglio import artifact
+from taglio.error.loss import Bound, parse_metric
+from taglio.error.model import ErrorModel
+from taglio.error.runtime_part import left_for_int8, together
+from taglio.errors import BadArtifact, BadOption
+from taglio.flow import notes, workspace
+from taglio.flow.as_built import shifted
+from taglio.flow.build import assemble
+from taglio.flow.clock import Clock
+from taglio.flow.curve import curve
+from taglio.flow.ending import Ended, by_race
+from taglio.flow.explore import meters
+from taglio.flow.finalists import PLAIN, Raced, fastest_of, judge, same_assignment
+from taglio.flow.front import Point
+from taglio.flow.limits import UserLimit
+from taglio.flow.outcome import Outcome
+from taglio.flow.outcome_of import outcome_of
+from taglio.flow.plan import Decision, decision_of
+from taglio.flow.result import Result, result_of
+from taglio.flow.search import Tried, keeps_pins, search, solve_s
+from taglio.flow.work import Work
+from taglio.flow.workspace import ERROR, OUTCOME
+from taglio.plan.one_machine import describe, make_plan
+from taglio.plan.result import Interval, Limits
+from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.result import Profile
+from taglio.profile.wall_time import WallTime
+from taglio.progress import Progress
+
+# Plans that are solved and measured, and the share of a solve's usual time: a user waits for half a minute in all.
+_SOLVED, _SOLVING = 3, 0.3
+
+
+def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progress | None = None) -> Result:
+    """The result for the limits that are `wanted`, from the workspace `folder`; other limits of its run stay.
+
+    Raises BadArtifact for a workspace that `optimize` did not write, BadOption for a limit that it has no measurements
+    for, and Infeasible if no plan keeps the limits.
+    """
+    clock = Clock(1.0, inf)
+    before = _outcome_in(folder)
+    work, profile = workspace.reopen_profiled(folder)
+    scheme = work.setup.scheme
+    error = workspace.read_error(folder, work, profile) if (folder / f"{ERROR}.json").exists() else None
+    limits = _relimited(workspace.read_plan(folder, work, profile).limits, wanted)
+    work = work.telling(progress)
+    clock.lap("load")
+    tables = _Tables(work, profile, error, limits, before)
+    candidates = tables.candidates()
+    plans = {name: candidate.plan for name, candidate in candidates.items()}
+    guessed = {name for name, candidate in candidates.items() if not candidate.is_timed}
+    work = work.in_place(tables.first)
+    last = judge(work, Raced(plans, tables.times(candidates)), limits)
+    decision = decision_of(work, last, 0.0, [*plans.values()], profile, error, before.search_samples)
+    clock.lap("plan")
+    ended = by_race(work, decision, limits, clock.patience(), _timed_rival(decision, guessed))
+    ended = _with_measured_times(ended, guessed)
+    clock.lap("confirm")
+    built = assemble(work, ended.decision.plan)
+    clock.lap("build")
+    decision, base = ended.decision, tables.bases.get(profile.conditions.runtime, 0.0)
+    outcome = replace(
+        _with_search(outcome_of(ended, built), before),
+        stage_seconds=dict(clock.laps),
+        notes=(*ended.remarks, *notes.of_plan(work, decision, built, limits), *before.search_notes),
+        curve=curve(work.graph, profile, error, limits, base=base, ahead=decision.ahead(), effort=_SOLVING),
+    )
+    return result_of(work, scheme, profile, error, decision.plan, built, outcome)
+
+
+def _outcome_in(folder: Path) -> Outcome:
+    path = folder / f"{OUTCOME}.json"
+    if not path.exists():
+        raise BadArtifact(
+            f"{path}: is missing, and another limit needs what taglio optimize measured: run it, or taglio plan with "
+            "this limit and then taglio build without one"
+        )
+    outcome = artifact.load(path, OUTCOME, Outcome)
+    if outcome.rate is not None:
+        raise BadOption("this plan was chosen for a rate, which no race of runs confirms: run taglio optimize again")
+    return outcome
+
+
+def _relimited(limits: Limits, wanted: Sequence[UserLimit]) -> Limits:
+    """`limits` with the values that are `wanted`, as losses. Raises BadOption for a metric that was not limited."""
+    for limit in wanted:
+        name = parse_metric(limit.metric).name if limit.metric else limits.metric.name
+        metrics = {metric.name: metric for metric in (limits.metric, *(bound.metric for bound in limits.also))}
+        if name not in metrics:
+            raise BadOption(
+                f"`{limit.argument}` limits {name}, which was not measured: limit {' or '.join(metrics)}, or run "
+                "taglio optimize again"
+            )
+        most = metrics[name].bound(limit.argument, limit.value)
+        if name == limits.metric.name:
+            limits = replace(limits, max_error=most)
+        also = tuple(Bound(bound.metric, most) if bound.metric.name == name else bound for bound in limits.also)
+        limits = replace(limits, also=also)
+    return limits
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A plan and the time to expect of it. `is_timed` says whether that was measured."""
+
+    plan: Tried
+    latency: WallTime
+    is_timed: bool
+
+
+class _Tables:
+    """What a workspace knows of plans, under other `limits`. `first` is the place in which float is compared, `bases`
+    are the errors of the float model by place."""
+
+    def __init__(self, work: Work, profile: Profile, error: ErrorModel | None, limits: Limits, before: Outcome) -> None:
+        self._work, self._profile, self._error, self._limits, self._before = work, profile, error, limits, before
+        floats = [point for point in before.points if point.name == FLOAT_RUN and point.error is not None]
+        self.bases = {point.runtime: point.error or 0.0 for point in floats}
+        self.first = before.float32.runtime
+
+    def candidates(self) -> dict[str, _Candidate]:
+        """The plans by the names of finalists: those that were tried, and new ones."""
+        candidates = dict[str, _Candidate]()
+        for point in self._before.points:
+            latency = point.latency or self._guess(point.runtime, point.predicted_s)
+            if latency is not None:
+                name = self._name(point.name, point.runtime)
+                candidates[name] = _Candidate(self._tried(point), latency, point.latency is not None)
+        names = [point.name for point in self._before.points if point.name.startswith("plan ")]
+        number = max((int(name.removeprefix("plan ")) for name in names), default=0)
+        place = self._profile.conditions.runtime
+        for plan in self._planned([candidate.plan for candidate in candidates.values()]):
+            latency = self._guess(place, plan.predicted_s)
+            if latency is not None:
+                number += 1
+                candidates[self._name(f"plan {number}", place)] = _Candidate(plan, latency, is_timed=False)
+        return candidates
+
+    def times(self, candidates: Mapping[str, _Candidate]) -> dict[str, WallTime]:
+        """The times of `candidates`, and of the float model that they are compared with."""
+        return {FLOAT_RUN: self._before.float32.latency} | {
+            name: candidate.latency for name, candidate in candidates.items()
+        }
+
+    def _name(self, name: str, runtime: str) -> str:
+        return name if runtime == self.first else f"{name}, {runtime}"
+
+    def _guess(self, runtime: str, predicted_s: float | None) -> WallTime | None:
+        """The time to expect from a prediction; None where no prediction was compared with a measurement."""
+        ratios = [
+            point.measured_s / point.predicted_s
+            for point in self._before.points
+            if point.runtime == runtime and point.measured_s and point.predicted_s
+        ]
+        if not ratios or not predicted_s:
+            return None
+        seconds = median(ratios) * predicted_s
+        return WallTime(seconds, 0.0, seconds, seconds, 1, seconds)
+
+    def _tried(self, point: Point) -> Tried:
+        """A plan that was tried, under the limits."""
+        limits, graph = self._limits, self._work.graph
+        forms = {precision.name: precision for precision in self._profile.precisions}
+        assignment = {block: forms[form] for block, form in point.forms.items()}
+        plan = describe(graph, self._profile, self._error, limits, assignment, status="measured")
+        error = inf if point.error is None else point.error
+        expected = Interval(0.0, point.error or 0.0, point.error or 0.0, 0.0)
+        if self._error is not None:
+            expected = shifted(plan.predicted_error, self.bases.get(point.runtime, 0.0))
+        seconds = plan.predicted_latency_s
+        if point.runtime != self._profile.conditions.runtime:
+            value = point.predicted_s or point.measured_s or 0.0
+            seconds = Interval(value, value, value, 0.0)
+        plan = replace(
+            plan,
+            runtime=point.runtime,
+            predicted_latency_s=seconds,
+            predicted_error=expected,
+            measured_error=point.error,
+        )
+        holds = limits.max_error is None or error <= limits.max_error
+        holds = holds and set(limits.int8_blocks) <= point.forms.keys() and keeps_pins(graph, limits, plan)
+        return Tried(plan, error, holds, point.name if point.name in PLAIN else "", loss=point.error)
+
+    def _planned(self, others: Sequence[Tried]) -> list[Tried]:
+        """Plans that the tables predict to be faster than the `others` in the same place, with measured errors."""
+        work, profile, error, limits = self._work, self._profile, self._error, self._limits
+        place = profile.conditions.runtime
+        base = self.bases.get(place, 0.0)
+        if error is None or limits.max_error is None or base >= limits.max_error or not work.graph.choices():
+            return []
+        within = replace(limits, max_error=left_for_int8(limits.max_error, base))
+        best_s = min((plan.predicted_s for plan in others if plan.holds and plan.runtime == place), default=inf)
+        solved = make_plan(work.graph, profile, error, within, time_limit_s=solve_s(_SOLVING))
+        if solved.status == "infeasible" or solved.predicted_latency_s.value > (1.0 - work.budget.gain) * best_s:
+            return []
+        meter, _ = meters(work, profile, limits, error.samples)
+        tried = search(
+            work.graph,
+            profile,
+            error,
+            within,
+            meter.error,
+            rounds=_SOLVED,
+            effort=_SOLVING,
+            progress=work.progress,
+        )
+        new = [self._deployed(plan, base) for plan in tried if plan.holds]
+        return [plan for plan in new if not any(same_assignment(plan, other) for other in others)]
+
+    def _deployed(self, plan: Tried, base: float) -> Tried:
+        """A plan of the search as expected in its place, where the float model has the error `base`."""
+        error = together(plan.error, base)
+        expected = shifted(plan.plan.predicted_error, base)
+        changed = replace(plan.plan, limits=self._limits, measured_error=error, predicted_error=expected)
+        return replace(plan, plan=changed, error=error)
+
+
+def _timed_rival(decision: Decision, guessed: Collection[str]) -> list[str]:
+    """The fastest plan that was timed, if the winner was not: a race must show which of the two is faster."""
+    timed = {name: plan for name, plan in decision.finalists.items() if name not in guessed and name != FLOAT_RUN}
+    if decision.winner not in guessed or not any(plan.holds for plan in timed.values()):
+        return []
+    return [fastest_of(timed, decision.times)]
+
+
+def _with_search(outcome: Outcome, before: Outcome) -> Outcome:
+    """An outcome with what the search found that `before` is from: the places that are out, notes, schemes, forms."""
+    names = {(point.name, point.runtime) for point in outcome.points}
+    others = tuple(point for point in before.points if (point.name, point.runtime) not in names)
+    return replace(
+        outcome,
+        points=outcome.points + others,
+        search_notes=before.search_notes,
+        schemes=before.schemes,
+        forms=before.forms,
+        doubt=outcome.doubt or before.doubt,
+    )
+
+
+def _with_measured_times(ended: Ended, guessed: Collection[str]) -> Ended:
+    """The same without times that were `guessed`; that of the winner follows from the race."""
+    decision, winner = ended.decision, ended.decision.winner
+    times = {name: wall for name, wall in decision.times.items() if name not in guessed or name == winner}
+    if winner in guessed and ended.speedup is not None:
+        seconds = times[FLOAT_RUN].median_s / ended.speedup.ratio
+        times[winner] = times[winner].times(seconds / times[winner].median_s)
+    return replace(ended, decision=replace(decision, times=times))

@@ -1,0 +1,66 @@
+"""The clock of an optimisation: seconds by stage, and the effort of the next within a time limit. Runs no stage."""
+
+import time
+from dataclasses import replace
+from math import inf
+
+from taglio.confirm import race
+from taglio.confirm.race import Patience
+from taglio.flow.rate import RatePatience
+from taglio.ways.choose import Bursts
+
+# What stages take at effort 1, roughly, by which a time limit is divided; the share of it that no effort changes
+# (opening sessions, calibration); and the least effort.
+TYPICAL_S = {"screen": 14.0, "profile": 8.0, "error": 3.0, "plan": 8.0, "confirm": 12.0}
+FIXED, LEAST = 0.6, 0.03
+# The least share of its usual time that a race has at a low effort.
+_LEAST_RACE = 0.5
+# A race within a time limit takes at least this.
+_LEAST_RACE_S = 5.0
+# Of a time limit, the share that is kept for timing the best so far, the race and the delivery, in seconds between two
+# bounds; and what the delivery takes.
+_RESERVED, _LEAST_RESERVED_S, _MOST_RESERVED_S, _DELIVERY_S = 0.35, 10.0, 40.0, 4.0
+# The search over ways has at least this share of its usual time.
+_LEAST_WAYS = 0.1
+
+
+class Clock:
+    """Seconds by stage, and the effort of the next within a time limit."""
+
+    def __init__(self, effort: float, limit_s: float) -> None:
+        self.laps: dict[str, float] = {}
+        self._effort, self._limit_s = effort, limit_s
+        self._begun = self._last = time.perf_counter()
+
+    def effort(self, stage: str) -> float:
+        """The effort at which this stage and those after it typically take what is left of the time."""
+        stages = [*TYPICAL_S]
+        typical_s = sum(TYPICAL_S[name] for name in stages[stages.index(stage) :])
+        left_s = self._limit_s - sum(self.laps.values())
+        return min(self._effort, max(LEAST, (left_s / typical_s - FIXED) / (1.0 - FIXED)))
+
+    def search_ends_s(self) -> float:
+        """When the search must end so that the race and the delivery fit into the time limit, by
+        time.perf_counter()."""
+        reserve_s = min(_MOST_RESERVED_S, max(_LEAST_RESERVED_S, _RESERVED * self._limit_s))
+        return self._begun + self._limit_s - reserve_s
+
+    def patience(self, most_s: float = inf) -> Patience:
+        """How long the race may take within the time limit, at most `most_s`. A low effort shortens it less than the
+        search: its result is what is told."""
+        usual, share = race.USUAL, max(_LEAST_RACE, min(1.0, self._effort))
+        usual = replace(usual, seconds=share * usual.seconds, slow_seconds=share * usual.slow_seconds)
+        left_s = min(most_s, max(_LEAST_RACE_S, self._limit_s - sum(self.laps.values()) - _DELIVERY_S))
+        return replace(usual, seconds=min(usual.seconds, left_s), slow_seconds=min(usual.slow_seconds, left_s))
+
+    def rate_patience(self, usual: Patience) -> RatePatience:
+        """How long the search over ways and their confirmation may take, where a race may take as long as `usual`."""
+        share = usual.seconds / race.USUAL.seconds * min(1.0, max(_LEAST_WAYS, self._effort))
+        effort, whole = Bursts(), RatePatience()
+        return replace(whole, effort=replace(effort, seconds=share * effort.seconds), seconds=share * whole.seconds)
+
+    def lap(self, stage: str) -> None:
+        """Count the seconds since the last lap as those of a stage."""
+        now = time.perf_counter()
+        self.laps[stage] = self.laps.get(stage, 0.0) + now - self._last
+        self._last = now

@@ -1,0 +1,71 @@
+"""The plans that were tried, and the front of speed and error among those that were timed. Values only."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taglio.profile.wall_time import WallTime
+
+# The front has at most so many points, and at most so many with a smaller error than the plan.
+_MOST, _TIGHTER = 5, 2
+# A point that is faster than its neighbour of a smaller error by less than this factor may be so by noise.
+_FASTER = 1.03
+# Limits tell two points apart whose errors differ by at least this factor.
+_APART = 1.2
+# An output with a larger loss is useless; a user's function has a unit of its own.
+_USELESS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A plan that was tried in a place of this machine, or the float model of a place that is out.
+
+    `forms` are those of the blocks that are not float32. `predicted_s` is None where no table predicts the place,
+    `latency` where it was not timed. `error` is that of the deployed file on all held-out inputs if it was `judged`,
+    else the one to expect by the search; None if it is unknown, or an output loses its information. `holds` says
+    whether it keeps all limits as far as is known, `reason` why it is out."""
+
+    name: str
+    runtime: str
+    forms: dict[str, str]
+    predicted_s: float | None
+    latency: WallTime | None
+    error: float | None
+    judged: bool
+    holds: bool
+    reason: str = ""
+
+    @property
+    def measured_s(self) -> float | None:
+        """Median seconds of a run; None if it was not timed."""
+        return None if self.latency is None else self.latency.median_s
+
+    @property
+    def int8_blocks(self) -> int:
+        """How many blocks are in another form than float32."""
+        return len(self.forms)
+
+
+def front(
+    points: Sequence[Point], float_s: float, plan_s: float, plan_error: float, max_error: float, *, any_unit: bool
+) -> tuple[Point, ...]:
+    """The timed points that another limit on the error would bring, by their error: slower than the plan with a smaller
+    error than `plan_error`, or faster with an error beyond `max_error`; none that another beats in both, and none that
+    is as slow as the float model. With `any_unit` errors are not compared with that of a useless output."""
+    timed = [(point, point.error, point.measured_s) for point in points if not point.reason]
+    rows = [(point, error, seconds) for point, error, seconds in timed if error is not None and seconds is not None]
+    tighter, looser = list[Point](), list[Point]()
+    tighter_s, looser_s = float_s / _FASTER, min(float_s, plan_s) / _FASTER
+    for point, error, seconds in sorted(rows, key=lambda row: row[1:]):
+        if _APART * error < plan_error and _FASTER * plan_s <= seconds <= tighter_s:
+            tighter = [*_apart(tighter, error), point]
+            tighter_s = seconds / _FASTER
+        elif error > max_error and (any_unit or error <= _USELESS) and seconds <= looser_s:
+            looser = [*_apart(looser, error), point]
+            looser_s = seconds / _FASTER
+    tighter = tighter[-_TIGHTER:]
+    return (*tighter, *looser[: _MOST - len(tighter)])
+
+
+def _apart(points: Sequence[Point], error: float) -> list[Point]:
+    """Those of `points` that a limit tells from a faster one with this error."""
+    return [point for point in points if _APART * (point.error or 0.0) <= error]

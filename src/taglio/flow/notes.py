@@ -1,0 +1,94 @@
+"""The notes of an optimisation, one line each: on its plan, and on the model, the data and the search. Decides nothing.
+
+report/remarks.py orders them by a phrase of each.
+"""
+
+from collections import Counter
+
+from taglio.deploy.processor_needs import unsafe_processors
+from taglio.error.doubts import deciding_steps, nothing_changed
+from taglio.flow.answers import of_answers, of_unseen, on_calibration
+from taglio.flow.build import Built
+from taglio.flow.deliver import needs_of_plan
+from taglio.flow.gpu import on_gpus
+from taglio.flow.joined_rows import row_errors
+from taglio.flow.plan import Decision
+from taglio.flow.screen import Screened
+from taglio.flow.work import Work
+from taglio.model.quantized import already_quantized
+from taglio.plan.result import Limits, Plan
+from taglio.profile.sessions import sessions_within
+from taglio.quantize.precision import UNCALIBRATED
+from taglio.runtimes.openvino import MIXED
+
+# A model of which only so many sessions may be opened in a stage is large; another is slow.
+_FEW = 10
+
+
+def of_plan(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[str, ...]:
+    """Notes on the plan that was decided on, as it was built."""
+    answered, labels = decision.answers[decision.winner], work.data.held_out.labels
+    instructions = decision.profile.conditions.machine.instructions
+    return (
+        *of_answers(decision.answers, decision.winner, limits, labels),
+        *of_unseen(work, answered, decision.rejected, decision.candidates, limits),
+        *_of_inputs(work, decision, built, limits),
+        *_of_forms(decision.plan),
+        *_of_rows(work, decision.plan),
+        *_of_bfloat16(work, built),
+        *unsafe_processors(needs_of_plan(decision.plan), instructions),
+    )
+
+
+def of_search(screened: Screened, work: Work, *, wants_scheme: bool) -> tuple[str, ...]:
+    """Notes on the model, opened as `work`, and on what was compared before any plan was made."""
+    return (
+        *filter(None, [screened.note]),
+        *on_gpus(screened.work, [*screened.usable]),
+        *(() if wants_scheme else _left_out(work, screened)),
+        *already_quantized(screened.work.model.proto, work.setup.requantize),
+    )
+
+
+def _left_out(work: Work, screened: Screened) -> tuple[str, ...]:
+    """What was not compared because the model is slow or large."""
+    able = any(form.fits(block) for form in UNCALIBRATED.values() for block in work.graph.blocks)
+    if screened.forms or not screened.planned:
+        return ()
+    left = ["schemes"] if work.graph.candidates() else []
+    left += ["forms without calibration"] if able else []
+    large = f"{len(work.model.proto.graph.node):,} operators take long to open"
+    why = f"a run takes {work.setup.run_s:.2g} s" if sessions_within(0.0, work.model.proto) > _FEW else large
+    line = f"{why}: {' and '.join(left)} were not compared"
+    return (f"{line}; a higher effort compares them",) if left else ()
+
+
+def _of_inputs(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[str, ...]:
+    """What the held-out inputs do not show, or the calibration inputs show otherwise."""
+    int8_blocks, error = len(decision.plan.assignment()), decision.answers[decision.winner].error
+    inputs, steps = len(set(work.digests[1])), deciding_steps(work.model.proto.graph)
+    step = nothing_changed(limits.metric, error, int8_blocks, inputs, steps)
+    again = on_calibration(work, built, limits) if error > 0.0 else ""
+    return tuple(note for note in (step, again) if note)
+
+
+def _of_forms(plan: Plan) -> tuple[str, ...]:
+    """How many blocks of a plan are in each form without calibration, if any is."""
+    used = Counter(form.name for form in plan.assignment().values() if form.uncalibrated)
+    counts = [f"{count} of the plan's blocks in {name}" for name, count in used.items()]
+    return (f"{', '.join(counts)}: float in and out, no calibrated range",) if counts else ()
+
+
+def _of_rows(work: Work, plan: Plan) -> tuple[str, ...]:
+    """What int8-dynamic does to rows that share a batch, if the plan has blocks in it and the batch stays dynamic."""
+    if not any(form.form == "dynamic" for form in plan.assignment().values()):
+        return ()
+    errors = row_errors(work, work.builder(plan.scheme).build(plan.assignment()))
+    return () if errors is None else (str(errors),)
+
+
+def _of_bfloat16(work: Work, built: Built) -> tuple[str, ...]:
+    """How many blocks compute in bfloat16, for a model that mixes it with float32."""
+    low = set(built.bfloat16)
+    count = sum(bool(low & set(block.outputs)) for block in work.graph.blocks)
+    return (f"{MIXED} computes {count} of {len(work.graph.blocks)} blocks in bfloat16 if in float",) if count else ()

@@ -1,0 +1,35 @@
+"""A run into the workspace of an earlier one reuses its measured errors where nothing that they depend on changed."""
+
+from pathlib import Path
+
+import numpy as np
+
+from taglio import artifact
+from taglio.error.model import ErrorModel
+from taglio.flow.outcome import Outcome
+from tests.end_to_end.command import Case, quick
+
+# Blocks that are forced into int8 are studied, however slow they are; with this effort on all inputs.
+STUDIED = ("--force-int8", "*", "--effort", 0.3)
+
+
+def reused(case: Case, out: Path, *options: object) -> int:
+    assert quick(case, out, *STUDIED, *options).code == 0
+    return artifact.load(out / "outcome.json", "outcome", Outcome).reused_errors
+
+
+def test_a_second_run_reuses_the_errors_and_says_so(tiny: Case, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert reused(tiny, out, "--max-error", "90%") == 0
+    error = artifact.load(out / "error.json", "error", ErrorModel)
+    ran = quick(tiny, out, *STUDIED, "--max-error", "80%", "--verbose")
+    assert f"{error.evaluations} errors of blocks measured in the run before were used again" in ran.out
+    again = artifact.load(out / "error.json", "error", ErrorModel)
+    assert (again.alone, again.subsets) == (error.alone, error.subsets)
+
+
+def test_errors_on_other_data_are_measured_again(tiny: Case, tmp_path: Path) -> None:
+    out, data = tmp_path / "out", tmp_path / "other.npy"
+    np.save(data, np.load(tiny.data) * 0.5)
+    assert reused(tiny, out, "--max-error", "90%") == 0
+    assert reused(Case(tiny.model, data), out, "--max-error", "90%") == 0
