@@ -8,13 +8,10 @@ device then needs memory for all components; if memory is limited, plans without
 devices of a group take turns as the period needs.
 
 Without replicas, a stream is planned first for one device of each group, and from that plan for all devices.
-
-If there are few placements, all are excluded but the best (exhaustive.py). Otherwise, or if time is too short
-for that, a search improves plans and raises bounds.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 
@@ -22,17 +19,14 @@ import numpy as np
 
 from taglio.cluster.devices import Cluster, Device, Link
 from taglio.cluster.planning.assemble import Assembled, assemble, busy_times, labels_of, request_shares, resources
-from taglio.cluster.planning.bounds import Caps
 from taglio.cluster.planning.check import check, check_turns
 from taglio.cluster.planning.costs import evaluate
 from taglio.cluster.planning.critical_path import shorten
 from taglio.cluster.planning.describe import beyond_blocks, describe, latencies, loads, period_s
-from taglio.cluster.planning.exhaustive import Found, enumerate_placements, few_placements
 from taglio.cluster.planning.merge import merged
 from taglio.cluster.planning.problem import ENERGY, LATENCY, Problem, Totals, switching
 from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.shortfall import memory_shortfall
-from taglio.cluster.planning.simulate import simulate
 from taglio.cluster.planning.solve import Placed, Undecided, solve
 from taglio.cluster.planning.throughput import fastest_stream
 from taglio.cluster.planning.workload import Case, Limit, Objective, Workload, limits_of
@@ -52,8 +46,6 @@ _SPARING_SHARE = 0.1
 _FEWER_SHARE = 0.3
 # Share of the time for a critical path that is spent on the plan with the least sum, where the search starts.
 _STARTING_SHARE = 0.15
-# Share of the time for enumerating few placements; the rest is for a search if not all were excluded.
-_ENUMERATING_SHARE = 0.75
 # Usage of a limit that still counts as kept, and a period that still counts as the same, because of rounding.
 _FULL, _SAME = 1.0 + 1e-6, 1.0 + 1e-9
 
@@ -214,16 +206,7 @@ class _Asked:
                 forms = len(assembled.problem.forms)
                 kept = np.array(start)[:, None] % forms == np.arange(forms)
                 assembled = assembled.with_problem(allowed=assembled.problem.allowed & kept[:, None])
-        found, begun = None, time.perf_counter()
-        if few_placements(assembled):
-            found = self._enumerated(assembled, start)
-            if found.bound == inf:
-                return None
-        answer = None
-        if found is not None and found.totals is not None and (found.gap <= self.gap or not objective.then):
-            answer = Answer((), _free(assembled), found.totals, found.value, found.bound)
-        if answer is None or answer.gap > self.gap:
-            answer = self._best_of(answer, lambda: self._searched(assembled, uppers, start, begun))
+        answer = self._searched(assembled, uppers, start)
         if answer is None:
             return None
         # The start device's fixed cost per request is part of the latency; no choice changes it.
@@ -233,50 +216,9 @@ class _Asked:
         plans = describe(answer.assembled, answer.totals, status=status, gap=answer.gap, objective=str(objective))
         return replace(answer, plans=plans)
 
-    def _enumerated(self, assembled: Assembled, start: list[int] | None) -> Found:
-        """The best of few placements by every objective in turn; the value and bound are those of the last."""
-        free, limits = _free(assembled), [each for each in assembled.problem.resources if each.kind == LATENCY]
-        caps, known = Caps(tuple(each.upper for each in limits)), []
-        if start is not None:
-            known.append(evaluate(free.problem, start))
-        share_s = _ENUMERATING_SHARE * self.time_limit_s
-        found = enumerate_placements(free, self.objective, caps, known, gap=self.gap, time_limit_s=share_s)
-        before = self.objective
-        if before.kind == "throughput" and found.totals is not None:  # of the plans as fast, one of fewer seconds
-            held, held_caps = _holding(free, before, found.totals, caps, 1e-3 * self.gap)
-            held, less = _weighing(held, Objective("sum")), Objective("sum")
-            fewer = enumerate_placements(
-                held, less, held_caps, [found.totals], gap=self.gap, time_limit_s=_SPARING_SHARE * self.time_limit_s
-            ).totals
-            assert fewer is not None, "the placement itself keeps what it reached"
-            found = replace(found, totals=fewer, value=period_s(free, fewer))
-        for later in self.objective.then:
-            if found.totals is None or found.gap > self.gap:
-                break
-            free, caps = _holding(free, before, found.totals, caps, _GIVE)
-            free, before = _weighing(free, later), later
-            found = enumerate_placements(free, later, caps, [found.totals], gap=self.gap, time_limit_s=share_s)
-        return found
-
-    def _best_of(self, answer: Answer | None, search: Callable[[], Answer | None]) -> Answer | None:
-        """The better of an answer, if there is one, and of what a search finds, with the higher bound. Raises
-        Undecided."""
-        try:
-            other = search()
-        except Undecided:
-            if answer is None:
-                raise
-            return answer
-        if answer is None or other is None:
-            return answer or other
-        best = min(answer, other, key=lambda one: one.value)
-        return replace(best, bound=min(best.value, max(answer.bound, other.bound)))
-
-    def _searched(
-        self, assembled: Assembled, uppers: Mapping[str, float], start: list[int] | None, begun: float
-    ) -> Answer | None:
-        """The best answer that a search finds by every objective in turn; None if there is none. Raises Undecided."""
-        objective = self.objective
+    def _searched(self, assembled: Assembled, uppers: Mapping[str, float], start: list[int] | None) -> Answer | None:
+        """The best answer by every objective in turn; None if there is none. Raises Undecided."""
+        objective, begun = self.objective, time.perf_counter()
         if start is None and objective.kind == "throughput":
             start = self._of_fewer(assembled, uppers)
         left_s = max((1.0 - _FEWER_SHARE) * self.time_limit_s, self.time_limit_s - (time.perf_counter() - begun))
@@ -391,26 +333,6 @@ def _weighing(assembled: Assembled, objective: Objective) -> Assembled:
         for each in assembled.problem.resources
     )
     return assembled.with_problem(resources=tuple(held))
-
-
-def _holding(
-    assembled: Assembled, objective: Objective, totals: Totals, caps: Caps, give: float
-) -> tuple[Assembled, Caps]:
-    """The problem and the caps with which placements lose no more than the share `give` of what one reached by an
-    objective."""
-    room, of_models = 1.0 + give, pipelines(assembled, totals)
-    if objective.kind == "throughput":
-        return assembled, replace(caps, period_s=period_s(assembled, totals) * room)
-    if objective.simulated:
-        ends_s = (simulate(each).end_s * room for each in of_models)
-        return assembled, replace(caps, path_s=tuple(map(min, caps.path_s, ends_s)))
-    kind = ENERGY if objective.kind == "energy" else LATENCY
-    amounts = totals.resources + beyond_blocks(assembled, of_models)
-    held = (
-        replace(each, upper=min(each.upper, float(used) * room)) if each.kind == kind else each
-        for each, used in zip(assembled.problem.resources, amounts, strict=True)
-    )
-    return assembled.with_problem(resources=tuple(held)), caps
 
 
 def _totals(problem: Problem, placed: Placed) -> Totals | None:
