@@ -350,11 +350,6 @@ class Costs:
         np.add.at(result, ends.owner[served.wired], tables.wire[ends.edge[served.wired]])
         return result
 
-    def least(self, priced: Priced, labels: np.ndarray, value: np.ndarray) -> float:
-        """The priced cost of some values under `labels`, ignoring strict edges."""
-        ends = self.ends(labels, value)
-        return float(self.by_value(priced, ends, self.cheapest(priced, ends)).sum())
-
     def account(self, priced: Priced, labels: np.ndarray) -> Account:
         """The cheapest copies at these prices, and the cost of the labelling with them in every row."""
         ends = self.ends(labels)
@@ -462,14 +457,6 @@ class Costs:
         np.maximum.at(last, (ends.owner, ends.to), np.where(reader == CALLER, nodes - 1, reader))
         float_bytes, int8_bytes = values.float_bytes[ends.value, None], values.int8_bytes[ends.value, None]
         return (held & 1) * float_bytes + (held >> 1) * int8_bytes, first, last
-
-    def live(self, ends: Ends, served: Served, device: int, node: int) -> np.ndarray:
-        """Share of a device's memory that each listed value fills while a node runs."""
-        size, first, last = self._live(ends, served)
-        memory = self.problem.memory
-        assert memory is not None
-        shares = size * ((first <= node)[:, None] & (last >= node)) / memory.capacity[device]
-        return np.asarray(shares @ memory.used()[:, device])
 
     def _live_by_device(self, ends: Ends, served: Served) -> np.ndarray:
         """Bytes of live activations (device, node) of a labelling whose values are all listed."""
