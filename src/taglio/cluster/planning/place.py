@@ -19,7 +19,7 @@ import numpy as np
 
 from taglio.cluster.devices import Cluster, Device, Link
 from taglio.cluster.planning.assemble import Assembled, assemble, busy_times, labels_of, request_shares, resources
-from taglio.cluster.planning.check import check, check_turns
+from taglio.cluster.planning.check import check
 from taglio.cluster.planning.costs import evaluate
 from taglio.cluster.planning.critical_path import shorten
 from taglio.cluster.planning.describe import beyond_blocks, describe, latencies, loads, period_s
@@ -127,7 +127,7 @@ def place(
         return apart.answer(why=why)
 
     def with_replicas(*, why: bool) -> Answer:
-        return _fewest(replace(apart, cluster=shared).answer(why=why), workloads, cluster, streamed=streamed)
+        return _fewest(replace(apart, cluster=shared).answer(why=why), workloads, streamed=streamed)
 
     one, two = (with_replicas, without) if streamed else (without, with_replicas)
     try:
@@ -188,7 +188,7 @@ class _Asked:
         else:
             raise Infeasible(_TOO_CLOSE)
         for work, plan in zip(self.workloads, found.plans, strict=True):
-            check(work.graph, work.profiles, work.error, self.cluster, plan, max_noise=work.noise_limits)
+            check(work.graph, work.error, self.cluster, plan, max_noise=work.noise_limits)
         return found
 
     def under(self, uppers: Mapping[str, float]) -> Answer | None:
@@ -448,9 +448,9 @@ def _same(workloads: Sequence[Workload], cluster: Cluster, one: str, other: str)
     )
 
 
-def _fewest(answer: Answer, workloads: Sequence[Workload], cluster: Cluster, *, streamed: bool) -> Answer:
+def _fewest(answer: Answer, workloads: Sequence[Workload], *, streamed: bool) -> Answer:
     """The answer with the fewest replicas that keep its period, or the required rates if it is not `streamed`,
-    described and checked again. `cluster` has all devices."""
+    described again."""
     assembled, totals = answer.assembled, answer.totals
     rates = None if streamed else [each.needed_per_s for each in workloads]
 
@@ -466,8 +466,6 @@ def _fewest(answer: Answer, workloads: Sequence[Workload], cluster: Cluster, *, 
         shared = next((each for each in fewer if busiest(each) <= most), shared)
     assembled, first = replace(assembled, cluster=shared), answer.plans[0]
     plans = describe(assembled, totals, status=first.status, gap=first.gap, objective=first.objective)
-    for workload, plan in zip(workloads, plans, strict=True):
-        check_turns(workload.graph, workload.profiles, workload.error, cluster, plan)
     return replace(answer, plans=plans, assembled=assembled)
 
 
