@@ -1,135 +1,205 @@
-"""A priced problem as a sum over pairs of nodes, solved by elimination: one evaluation of the Lagrangian.
+"""A priced problem as factors over the labels still alive, solved by elimination: one evaluation of the Lagrangian.
 
-A value with several readers is split into one part per reader. Each part pays a share of what all readers pay together:
-copies, and quantising where the value is written. So the least sum is a lower bound on the cost of any plan at any
-prices and for any shares. Does not choose prices.
+Its least sum is a lower bound at any prices; if no value had to be split, it is the least priced cost itself. In graphs
+too wide to eliminate, the longest skips pay their least cost, whatever the labels at their ends.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 from taglio.cluster.planning.costs import BIG, KINDS, Account, Costs, Priced, ramp, ways
 from taglio.cluster.planning.cutting_planes import Plane
-from taglio.cluster.planning.elimination import schedule
-from taglio.cluster.planning.problem import CALLER, SOURCE, Kind
+from taglio.cluster.planning.elimination import LARGEST_TABLE, TooWide, schedule
+from taglio.cluster.planning.problem import Kind
 
-# Larger tables are not built: only CP-SAT gives a bound then.
+# Larger tables are not built if a looser bound or another method is available.
 WIDEST = 3e6
-# Weight of a reader that is never elsewhere than the writer, beside that of one which always is.
-_STAYING = 0.02
-# Sizes of axes: few for small tables, where the number of distinct shapes costs time; many for large tables.
+# A value with up to five readers is kept in one table of at most this many entries; up to three readers always are.
+_ONE_TABLE, _MOST_READERS = 1e6, 5
+# Axis sizes: few choices for small tables, where the number of distinct shapes costs time; many for large tables.
 _SIZES = np.array([1, 3, 6, 8, 9, 10, 12, 14, 16, 18, 20, 24, 30, 36, 42, 48, 64, 96, 128, 256, 512, 1024])
 
 
-def pair_costs(costs: Costs, priced: Priced, share: np.ndarray) -> np.ndarray:
-    """The least cost of every edge, which pays a share of its value's common costs: by edge, kind written, device of
-    the producer, device of the reader, and whether that reads int8."""
-    value, devices = costs.edge_value, costs.devices
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """Values split into parts: by part its value, its edges (part, slot; −1 in unused slots), their number, and their
+    share of the value's edges."""
 
-    def shared(cost: np.ndarray) -> np.ndarray:
-        """What an edge pays of a cost that all readers pay once; savings count fully in every part."""
-        return np.where(cost > 0.0, cost * share.reshape(-1, *(1,) * (cost.ndim - 1)), cost)
+    value: np.ndarray
+    edges: np.ndarray
+    count: np.ndarray
+    share: np.ndarray
 
-    # Axes of what follows: edge, producer's device, reader's device, int8.
-    int8 = np.array([0, 1])
-    by_float, by_int8 = ways(
-        shared(priced.send_float[value])[..., None],
-        shared(priced.send_int8[value])[..., None],
-        shared(priced.quantize[value, 0])[:, None, :, None],
-        priced.dequantize[value][:, None, :, None],
-        int8,
-        1 - int8,
-    )
-    wired = BIG * np.ones(len(value))
-    if costs.problem.wire_only:
-        wired = priced.wire
-    home = np.eye(devices, dtype=bool)[..., None]
-    # A float value without an int8 copy made on the producer's device, and with one.
-    bare = np.where(home, BIG * int8, by_float)
-    made = np.where(home, 0.0, np.minimum(by_float, by_int8 + (wired[:, None] * (1 - int8))[:, None, None]))
-    noise = (priced.edge[:, None] * int8)[:, None, None]
-    # Quantising saves time only if the reader can use an int8 copy.
-    used = (int8 == 1) | (~home & costs.problem.wire_only)
-    result = np.empty((len(value), KINDS, devices, devices, 2))
-    for kind in (Kind.FLOAT, Kind.ANCHOR):
-        paid = shared(priced.quantize[value, int(kind)])[:, :, None, None]
-        paid = np.where(paid > 0.0, paid, paid * used)
-        result[:, kind] = np.minimum(bare, made + paid) + noise
-    result[:, Kind.INT8] = by_int8
-    return result
+    def take(self, kept: np.ndarray) -> "Parts":
+        """Some of the parts."""
+        return Parts(self.value[kept], self.edges[kept], self.count[kept], self.share[kept])
 
 
-def shares_of(costs: Costs, answers: Sequence[Account], weights: np.ndarray) -> np.ndarray:
-    """Shares of edges: more for readers that are elsewhere than the writer in more of the weighted answers."""
-    away = np.full(len(costs.readers), _STAYING)
-    for account, weight in zip(answers, weights.tolist(), strict=True):
-        ends = costs.ends(account.labels)
-        away += weight * (ends.to != ends.place[ends.owner])
-    return np.asarray(away / np.bincount(costs.edge_value, away, len(costs.fan_out))[costs.edge_value])
+def split(costs: Costs, arity: int, chosen: np.ndarray) -> Parts:
+    """Split the `chosen` values into parts of at most `arity` edges, as even as possible: six edges become 3 + 3."""
+    start, fan_out = costs.problem.values.start, costs.fan_out
+    pieces = -(-fan_out[chosen] // arity)
+    value, nth = np.repeat(chosen, pieces), ramp(pieces)
+    size = -(-fan_out[value] // np.repeat(pieces, pieces))
+    first = start[value] + nth * size
+    count = np.minimum(size, start[value + 1] - first)
+    slots = np.arange(arity)
+    edges = np.where(slots < count[:, None], first[:, None] + slots, -1)
+    return Parts(value, edges, count, count / np.maximum(1, fan_out[value])).take(np.flatnonzero(count > 0))
+
+
+class States(NamedTuple):
+    """The meaning of each cell: its part, the kind that the part's producer writes, its device, and by slot
+    (arity, cells) the readers' devices and whether they read int8."""
+
+    part: np.ndarray
+    kind: np.ndarray
+    source: np.ndarray
+    target: np.ndarray
+    int8: np.ndarray
+
+
+class CellCosts:
+    """Costs of the cells of `parts`, all with the same number of edges.
+
+    Readers on one device are served together: their cost depends on their device, the producer's and kind, and which of
+    them read int8, and many cells share such a group.
+    """
+
+    def __init__(self, costs: Costs, parts: Parts, states: States) -> None:
+        self.costs, self.value, self.share = costs, parts.value, parts.share
+        self._group(parts.edges.T, states)
+        # The producer's int8 copy is paid once a part: by part, kind and device, and whether a reader may take it.
+        used = states.int8.any(axis=0) & (states.kind != Kind.INT8)
+        if costs.problem.wire_only:
+            used |= (states.target != states.source).any(axis=0)
+        self.made = np.stack([states.part, np.minimum(states.kind, 1), states.source, used, states.kind != Kind.INT8])
+
+    def _group(self, edges: np.ndarray, states: States) -> None:
+        """Number the groups of readers that occur: `groups` (arity, cells) holds a group's number at its first slot,
+        and the last number, that of the empty group, at other slots."""
+        devices, (arity, count) = self.costs.devices, states.target.shape
+        patterns, none = 3**arity, len(self.costs.readers)
+        keys, first = np.zeros((arity, count), dtype=np.intp), np.ones((arity, count), dtype=bool)
+        place = ((states.part * 2 + (states.kind == Kind.INT8)) * devices + states.source) * devices
+        for slot in range(arity):
+            for other in range(arity):
+                together = states.target[slot] == states.target[other]
+                keys[slot] += 3**other * np.where(together, 1 + states.int8[other], 0)
+                if other < slot:
+                    first[slot] &= ~together
+            keys[slot] += (place + states.target[slot]) * patterns
+        met = np.zeros(len(self.value) * 2 * devices * devices * patterns, dtype=bool)
+        met[keys[first]] = True
+        found = np.flatnonzero(met)
+        self.groups = np.where(first, (np.cumsum(met) - 1)[keys], len(found))
+        where, pattern = np.divmod(found, patterns)
+        member = pattern // 3 ** np.arange(arity)[:, None] % 3
+        where, self.target = np.divmod(where, devices)
+        where, self.source = np.divmod(where, devices)
+        self.part, whole = np.divmod(where, 2)
+        self.whole = whole == 1
+        self.ints, self.floats = (member == 2).sum(axis=0), (member == 1).sum(axis=0)
+        self.wired = np.where((member == 1) & ~self.whole, edges[:, self.part], none)
+        self.noisy = np.where((member == 2) & ~self.whole, edges[:, self.part], none)
+
+    def at(self, priced: Priced) -> np.ndarray:
+        """Costs by cell at these prices."""
+        value, share, source, target = self.value[self.part], self.share[self.part], self.source, self.target
+        home, whole = source == target, self.whole
+        sent = [each[value, source, target] * share for each in (priced.send_float, priced.send_int8)]
+        again = priced.quantize[value, 0, target]
+        again = np.where(again > 0.0, again * share, again)
+        restored = priced.dequantize[value, target]
+        by_float, by_int8 = ways(sent[0], sent[1], again, restored, self.ints, self.floats)
+        if self.costs.problem.wire_only:
+            wired = np.append(priced.wire, 0.0).take(self.wired).sum(axis=0)
+        else:
+            wired = BIG * (self.floats * ~whole)
+        noise = np.append(priced.edge, 0.0).take(self.noisy).sum(axis=0)
+        # Without an int8 copy made on the producer's device, and with one, where each other device takes its cheapest
+        # option. Where it was written, a float value serves all but int8 readers, and these once it is quantised.
+        bare = np.where(whole, by_int8, np.where(home, BIG * (self.ints > 0), by_float))
+        made = np.where(whole, by_int8, np.where(home, 0.0, np.minimum(by_float, by_int8 + wired)))
+        # Both are summed over the groups at once, as the two parts of complex numbers.
+        options = np.append(bare + noise + 1j * (made + noise), 0.0)
+        total = options.take(self.groups[0], mode="clip")
+        for groups in self.groups[1:]:
+            total += options.take(groups, mode="clip")
+        part, kind, place, used, written_float = self.made
+        paid = priced.quantize[self.value[part], kind, place] * written_float
+        # Time saved by quantising counts fully in every part, but not if no reader can use an int8 copy.
+        paid = np.where(paid > 0.0, paid * self.share[part], paid * used)
+        return np.asarray(np.minimum(total.real, total.imag + paid))
 
 
 class Relaxation:
-    """The pairs of a problem restricted to labels that are `alive`, a mask (nodes, labels). The edges of a value have
-    equal shares unless `share` (edge) says otherwise."""
+    """The factors of a problem restricted to labels that are `alive`, a mask (nodes, labels); fixed nodes are in no
+    factor."""
 
-    def __init__(self, costs: Costs, alive: np.ndarray, share: np.ndarray | None = None) -> None:
-        """Raises TooWide if a table would have too many entries."""
-        self.costs, values, devices = costs, costs.problem.values, costs.devices
-        self.share = 1.0 / costs.fan_out[costs.edge_value] if share is None else share
+    def __init__(
+        self,
+        costs: Costs,
+        alive: np.ndarray,
+        *,
+        arity: int = 3,
+        limit: float = LARGEST_TABLE,
+        without: np.ndarray | None = None,
+    ) -> None:
+        """Raises TooWide if a table would have more than `limit` entries. With an arity of 1, edges may be left out
+        (`without`, a mask)."""
+        self.costs, values = costs, costs.problem.values
+        counts = alive.sum(axis=1)
+        self.free, self.fixed = np.flatnonzero(counts > 1), alive.argmax(axis=1)
+        index = np.full(costs.nodes + 1, -1, dtype=np.intp)
+        index[self.free] = np.arange(len(self.free))
+        # Values between fixed nodes only are settled; the others are split into parts.
+        open_ = index[values.producer] >= 0
+        np.logical_or.at(open_, costs.edge_value, index[values.readers] >= 0)
+        self.settled = np.flatnonzero(~open_)
+        self.parts = split(costs, arity, np.flatnonzero(open_))
+        self.left_out, self.skipped = None, 0
+        if without is not None:
+            out = without[self.parts.edges[:, 0]]
+            self.left_out, self.skipped = _everywhere(costs, self.parts.take(out)), int(out.sum())
+            self.parts = self.parts.take(~out)
         # Sizes are rounded up by repeating the last label: that changes no minimum and gives fewer distinct shapes.
-        own = alive.sum(axis=1)
+        own = counts[self.free]
         sizes = _SIZES[np.searchsorted(_SIZES, own)]
-        ordered = np.argsort(~alive, axis=1, kind="stable")
+        ordered = np.argsort(~alive[self.free], axis=1, kind="stable")
         place = np.minimum(np.arange(sizes.max(initial=1)), own[:, None] - 1)
         self.labels = np.take_along_axis(ordered, place, axis=1)
-        producer, reader = values.producer[costs.edge_value], values.readers
-        scopes = [
-            tuple(node for node in pair if node >= 0) for pair in zip(producer.tolist(), reader.tolist(), strict=True)
-        ]
-        inner = [edge for edge, scope in enumerate(scopes) if scope]
-        factors = [(node,) for node in range(costs.nodes)]
-        self.elimination = plan = schedule(sizes.tolist(), [*factors, *(scopes[edge] for edge in inner)], WIDEST)
-        node, cell = np.repeat(np.arange(costs.nodes), sizes), ramp(sizes)
-        self.own_positions, self.own_cells = plan.starts[node] + cell, (node, self.labels[node, cell])
-        # By label: the states of a producer and of a reader, as numbers within an edge's costs.
-        writes = costs.label_writes * devices + costs.label_device
-        reads = costs.label_device * 2 + (costs.label_reads == Kind.INT8)
-        home = values.home[costs.edge_value]
-        positions, cells, forbidden = [], [], [np.zeros(0, dtype=np.intp)]
-        for number, edge in enumerate(inner, costs.nodes):
-            first, second = producer[edge], reader[edge]
-            written = home[edge : edge + 1] if first == SOURCE else writes[self._of(first, sizes)]
-            read = 2 * home[edge : edge + 1] if second == CALLER else reads[self._of(second, sizes)]
-            table = (edge * KINDS * devices + written[:, None]) * 2 * devices + read
-            wrong = np.zeros(table.shape, dtype=bool)
-            if values.strict[edge]:
-                kinds = np.zeros(1) if first == SOURCE else costs.label_writes[self._of(first, sizes)]
-                wrong = kinds[:, None] != costs.label_reads[self._of(second, sizes)]
-            if plan.scopes[number][0] != first:  # the axes are in the order of elimination
-                table, wrong = table.T, wrong.T
-            positions.append(plan.starts[number] + np.arange(table.size))
-            cells.append(table.ravel())
-            forbidden.append(positions[-1][wrong.ravel()])
-        nothing = [np.zeros(0, dtype=np.intp)]
-        self.positions, self.cells = np.concatenate([*positions, *nothing]), np.concatenate([*cells, *nothing])
-        self.forbidden = np.concatenate(forbidden)
-        # Edges from the caller to the caller.
-        self.outer = [(edge, home[edge]) for edge, scope in enumerate(scopes) if not scope]
-
-    def _of(self, node: int, sizes: np.ndarray) -> np.ndarray:
-        return np.asarray(self.labels[node, : sizes[node]])
+        # Producer and readers of every part: −1 for ends that are not nodes and for unused slots.
+        readers = np.where(self.parts.edges >= 0, values.readers[self.parts.edges], -1)
+        self.ends = np.column_stack([values.producer[self.parts.value], readers])
+        scopes = [tuple(dict.fromkeys(node for node in row if node >= 0)) for row in index[self.ends].tolist()]
+        factors: list[tuple[int, ...]] = [(node,) for node in range(len(sizes))]
+        self.elimination = schedule(sizes.tolist(), [*factors, *(scope for scope in scopes if scope)], limit)
+        self._lay_out(index)
 
     def run(self, priced: Priced) -> tuple[float, np.ndarray]:
         """A lower bound on the priced cost of every labelling, and the labels that attain it."""
-        factors, pairs = self.elimination.factors, pair_costs(self.costs, priced, self.share)
+        factors = self.elimination.factors
         factors[self.own_positions] = priced.unary[self.own_cells]
-        factors[self.positions] = pairs.ravel()[self.cells]
+        base = priced.constant + self.broken
+        if self.left_out is not None:
+            base += float(self.left_out.at(priced).reshape(-1, self.skipped).min(axis=0).sum())
+        for tables, positions in zip(self.tables, self.positions, strict=True):
+            costs = tables.at(priced)
+            factors[positions] = costs[: len(positions)]
+            base += costs[len(positions) :].sum()
         factors[self.forbidden] = BIG
         total, chosen = self.elimination.run()
-        base = priced.constant + sum(float(pairs[edge, Kind.FLOAT, home, home, 0]) for edge, home in self.outer)
-        self.base, self.total = base, total
-        return total + base, self.labels[np.arange(self.costs.nodes), chosen]
+        labels = self.fixed.copy()
+        labels[self.free] = self.labels[np.arange(len(self.free)), chosen]
+        still = np.setdiff1d(np.arange(self.costs.nodes), self.free)
+        base += priced.unary[still, self.fixed[still]].sum() + self.costs.least(priced, labels, self.settled)
+        self.base, self.total = float(base), total
+        return total + self.base, labels
 
     def answer(self, prices: np.ndarray) -> tuple[Plane, Account]:
         """The bound at these prices and its slope; and the labels that attain it, with their cheapest copies."""
@@ -143,7 +213,115 @@ class Relaxation:
         """After `run`: a lower bound on the priced cost under each label (nodes, labels); infinite for labels that a
         node lacks."""
         result = np.full((self.costs.nodes, self.costs.labels), np.inf)
-        least = self.elimination.marginals(self.total) + self.base
-        rows, columns = np.nonzero(np.isfinite(least))
-        result[rows, self.labels[rows, columns]] = least[rows, columns]
+        result[np.arange(self.costs.nodes), self.fixed] = self.total + self.base
+        found = self.elimination.marginals(self.total) + self.base
+        rows, columns = np.nonzero(np.isfinite(found))
+        result[self.free[rows], self.labels[rows, columns]] = found[rows, columns]
         return result
+
+    def _lay_out(self, index: np.ndarray) -> None:
+        """Build tables of every cell of the factors, and find the cells' positions among them."""
+        plan, axes = self.elimination, index[self.ends]
+        wide = np.array(plan.sizes, dtype=np.intp)
+        node, place = np.repeat(np.arange(len(wide)), wide), ramp(wide)
+        self.own_positions, self.own_cells = plan.starts[node] + place, (self.free[node], self.labels[node, place])
+        # Parts are laid out together if their factors have one shape, and their ends are on the same axes of it.
+        alike: dict[tuple[int, tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]] = {}
+        factor = len(wide)
+        for part, (row, count) in enumerate(zip(axes.tolist(), self.parts.count.tolist(), strict=True)):
+            scope: tuple[int, ...] = ()
+            if any(each >= 0 for each in row):
+                scope, factor = plan.scopes[factor], factor + 1
+            at = tuple(scope.index(each) if each >= 0 else -1 for each in row[: 1 + count])
+            alike.setdefault((count, tuple(plan.sizes[each] for each in scope), at), []).append((part, factor - 1))
+        self.tables: list[CellCosts] = []
+        self.positions: list[np.ndarray] = []
+        self.broken = 0.0  # by strict readers between fixed ends
+        forbidden = [np.zeros(0, dtype=np.intp)]
+        for arity in np.unique(self.parts.count).tolist():
+            states, positions, parts = [], [np.zeros(0, dtype=np.intp)], [np.zeros(0, dtype=np.intp)]
+            # Parts between fixed ends come last: they are in no factor, but in the constant.
+            for count, shape, at in sorted(alike, key=lambda key: -len(key[1])):
+                if count == arity:
+                    chosen, factors = np.array(alike[count, shape, at]).T
+                    found, wrong = self._cells(chosen, shape, at, axes)
+                    states.append(found._replace(part=found.part + sum(map(len, parts))))
+                    parts.append(chosen)
+                    if shape:
+                        positions.append((plan.starts[factors][:, None] + np.arange(prod(shape))).ravel())
+                        forbidden.append(positions[-1][wrong])
+                    else:
+                        self.broken += BIG * float(wrong.sum())
+            taken = self.parts.take(np.concatenate(parts))
+            taken = Parts(taken.value, taken.edges[:, :arity], taken.count, taken.share)
+            cells = States(*(np.concatenate(each, axis=-1) for each in zip(*states, strict=True)))
+            self.tables.append(CellCosts(self.costs, taken, cells))
+            self.positions.append(np.concatenate(positions))
+        self.forbidden = np.concatenate(forbidden)
+
+    def _cells(
+        self, chosen: np.ndarray, shape: tuple[int, ...], at: tuple[int, ...], axes: np.ndarray
+    ) -> tuple[States, np.ndarray]:
+        """What the cells of parts with factors of one shape stand for, whose ends are on the axes `at` (−1: fixed); and
+        which of them strict readers forbid."""
+        costs, values, count = self.costs, self.costs.problem.values, len(chosen)
+        places, kinds = [], []
+        for slot, axis in enumerate(at):
+            node = self.ends[chosen, slot][:, None]
+            labels = self.fixed[node] if axis < 0 else self.labels[axes[chosen, slot], : shape[axis]]
+            home = values.home[self.parts.value[chosen]][:, None]
+            layout = (count, *(size if each == axis else 1 for each, size in enumerate(shape)))
+            kind = (costs.label_reads if slot else costs.label_writes)[labels]
+            places.append(np.where(node < 0, home, costs.label_device[labels]).reshape(layout))
+            kinds.append(np.where(node < 0, int(Kind.FLOAT), kind).reshape(layout))
+        whole = (count, *shape)
+        wrong = np.zeros(whole, dtype=bool)
+        for slot in range(1, len(at)):
+            strict = values.strict[self.parts.edges[chosen, slot - 1]].reshape(count, *(1,) * len(shape))
+            wrong |= strict & (kinds[0] != kinds[slot])
+
+        def flat(tables: Sequence[np.ndarray]) -> np.ndarray:
+            return np.stack([np.broadcast_to(each, whole).ravel() for each in tables])
+
+        part = np.arange(count).reshape(count, *(1,) * len(shape))
+        part, kind, source = flat([part, kinds[0], places[0]])
+        return States(part, kind, source, flat(places[1:]), flat(kinds[1:]) == Kind.INT8), wrong.ravel()
+
+
+def _everywhere(costs: Costs, parts: Parts) -> CellCosts:
+    """The costs of parts with one edge, wherever its ends are."""
+    shape = KINDS, costs.devices, costs.devices, 2, len(parts.value)
+    kind, source, target, int8, part = np.indices(shape).reshape(5, -1)
+    return CellCosts(costs, parts, States(part, kind, source, target[None], int8[None] == 1))
+
+
+def pairs(costs: Costs, alive: np.ndarray) -> Relaxation:
+    """The relaxation that splits every value into parts of one edge, without as many of the longest skips as makes
+    tables too wide."""
+    values = costs.problem.values
+    length = np.where(values.readers >= 0, values.readers, 0) - values.producer[costs.edge_value]
+    inner = (values.producer[costs.edge_value] >= 0) & (values.readers >= 0) & ~values.strict
+    skips = np.flatnonzero(inner)[np.argsort(-length[inner], kind="stable")]
+    count = 0
+    while True:
+        without = np.isin(np.arange(len(inner)), skips[:count])
+        try:
+            return Relaxation(costs, alive, arity=1, limit=WIDEST, without=without if count else None)
+        except TooWide:
+            if count >= len(skips):
+                raise
+            count = max(2, 3 * count // 2)
+
+
+def tightest(costs: Costs, alive: np.ndarray) -> Relaxation:
+    """The relaxation that splits the fewest values while tables have at most WIDEST entries; tables of pairs may have
+    more. Raises TooWide if even those are too large for elimination."""
+    most, devices, fan_out = 3, costs.devices, int(costs.fan_out.max(initial=0))
+    while most < min(_MOST_READERS, fan_out) and KINDS * devices * (2 * devices) ** (most + 1) <= _ONE_TABLE:
+        most += 1
+    for arity in sorted({most, 3}, reverse=True):
+        try:
+            return Relaxation(costs, alive, arity=arity, limit=WIDEST)
+        except TooWide:
+            pass
+    return pairs(costs, alive)

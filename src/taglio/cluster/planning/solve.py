@@ -1,8 +1,8 @@
 """Solve a `Problem`: find labels and copies, and a proven lower bound on the cost of any.
 
 1. The limits are priced (cutting_planes.py), and the priced problem is solved by elimination (relaxation.py): the best
-   prices give the highest lower bound. The readers of a value that the answers place elsewhere take over its costs,
-   which raises the bound again.
+   prices give the highest lower bound. First every value is split into parts of one edge; then larger tables hold the
+   labels that plans near the bound can use.
 2. A dive: the answer nearest to a plan is improved by local search (descent.py), one more block is fixed to a device,
    and the prices are improved again. Where no better plan is left, the last block may be on every other device instead.
 3. If the plan is still far above the bound, CP-SAT (cp_sat.py) looks for better ones among the labels that these can
@@ -21,17 +21,16 @@ from taglio.cluster.planning.costs import BIG, Account, Costs
 from taglio.cluster.planning.cp_sat import Program
 from taglio.cluster.planning.cutting_planes import Plane, Prices, maximise
 from taglio.cluster.planning.descent import improvements
-from taglio.cluster.planning.elimination import TooWide
 from taglio.cluster.planning.problem import Kind, Problem
-from taglio.cluster.planning.relaxation import Relaxation, shares_of
+from taglio.cluster.planning.relaxation import Relaxation, pairs, tightest
 from taglio.plan.result import GAP
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
 # Prices are improved until the possible gain is below this share of the gap; during a dive, of the bound, and by at
 # most so many calls.
 _FINE, _ROUGH, _CALLS = 0.15, 1e-4, 15
-# Times that the readers' shares are changed; blocks fixed by a dive.
-_SHARINGS, _DEPTH = 3, 40
+# Relative distances above the first bound within which labels are kept for the tightest tables; blocks fixed by a dive.
+_SLACKS, _DEPTH = (0.06, np.inf), 40
 # Relative distance above the bound within which local search uses labels.
 _WITHIN = 0.015
 # A plan within this many gaps of the bound is good enough: CP-SAT would take seconds for less than predictions are off.
@@ -104,11 +103,7 @@ class _Search:
         for labels in starts:
             if self.alive[np.arange(len(labels)), labels].all():
                 self._keep(self.costs.account(self.costs.plain, labels))
-        try:
-            share = self._bounded()
-            self._dive(share)
-        except TooWide:
-            self._improve(starts)
+        self._by_prices()
         if not self._over(_NEAR):
             self._prove()
         infeasible = self.bound > self.most
@@ -173,42 +168,54 @@ class _Search:
         self.prices = prices.multipliers
         return prices, answers
 
-    def _bounded(self) -> np.ndarray:
-        """Raise the bound, and drop the labels that no better plan uses; the readers' shares."""
-        relaxation = Relaxation(self.costs, self.alive)
-        best, reach = relaxation.share, 0.25
-        for _ in range(1 + _SHARINGS):
-            prices, answers = self._price(relaxation, tolerance=_FINE * self.gap, calls=80, reach=reach)
-            if prices.bound > self.bound:
-                self.bound, best = prices.bound, relaxation.share
-                relaxation.run(self.costs.price(self.prices))
-                kept = self.alive & (relaxation.marginals() <= self.objective + 1e-9 * abs(self.objective))
-                self.alive = kept if kept.any(axis=1).all() else self.alive
-            if self._over():
-                break
-            shared = shares_of(self.costs, answers, prices.shares)
-            relaxation.share, reach = shared if reach == 0.25 else 0.5 * (relaxation.share + shared), 0.03
-        return best
-
-    def _dive(self, share: np.ndarray) -> None:
-        """Fix blocks to devices one by one, and improve the answers on the way."""
-        alive, other = self.alive, None
-        for _ in range(_DEPTH):
+    def _by_prices(self) -> None:
+        """Find bound and plans: first over all labels with every value split, then with the tightest tables over the
+        labels that plans near the bound can use."""
+        rough = pairs(self.costs, self.alive)
+        found, answers = self._price(rough, tolerance=_FINE * self.gap, calls=80, reach=0.25)
+        self.bound = found.bound
+        rough.run(self.costs.price(self.prices))
+        marginals, low = rough.marginals(), found.bound
+        self._descend(answers, self.alive & (marginals <= self._near(low, marginals)))
+        everything = self.alive
+        for slack in _SLACKS:
+            threshold = min(low + slack * abs(low), self.objective + 1e-9 * abs(self.objective))
             if self._over():
                 return
-            relaxation = Relaxation(self.costs, alive, share)
-            prices, answers = self._price(relaxation, tolerance=_ROUGH, calls=_CALLS, reach=0.03)
+            self.alive = everything & (marginals <= threshold)
+            if not self.alive.any(axis=1).all():  # no plan is as cheap as the threshold, which is therefore a bound
+                self.bound, self.alive = max(self.bound, threshold), everything
+                continue
+            self._dive(threshold)
+            if self.objective <= threshold:
+                return
+
+    def _near(self, bound: float, marginals: np.ndarray) -> np.ndarray:
+        """By node, up to which bound local search uses labels: near the bound, and the best in any case."""
+        return np.asarray(np.maximum(bound + _WITHIN * abs(bound), marginals.min(axis=1))[:, None])
+
+    def _dive(self, threshold: float) -> None:
+        """Raise the bound, up to the threshold below which no plan uses other labels; fix blocks to devices one by one,
+        and improve the answers on the way."""
+        alive, other = self.alive, None
+        for depth in range(_DEPTH):
+            if self._over():
+                return
+            relaxation = tightest(self.costs, alive)
+            tolerance, calls = (_ROUGH, _CALLS) if depth else (_FINE * self.gap, 80)
+            found, answers = self._price(relaxation, tolerance=tolerance, calls=calls, reach=0.03)
+            if not depth:
+                self.bound = max(self.bound, min(found.bound, threshold))
             relaxation.run(self.costs.price(self.prices))
             marginals = relaxation.marginals()
             kept = alive & (marginals < self._cutoff())
-            if prices.bound >= self._cutoff() or not kept.any(axis=1).all():
+            if found.bound >= self._cutoff() or not kept.any(axis=1).all():
                 if other is None:
                     return
                 alive, other = other, None
                 continue
-            near = np.maximum(prices.bound + _WITHIN * abs(prices.bound), marginals.min(axis=1))
-            self._descend(answers, alive & (marginals <= near[:, None]))
-            node, device = _disputed(self.costs, kept, answers, prices.shares)
+            self._descend(answers, alive & (marginals <= self._near(found.bound, marginals)))
+            node, device = _disputed(self.costs, kept, answers, found.shares)
             if node < 0:
                 return
             here = self.costs.label_device == device
@@ -228,16 +235,6 @@ class _Search:
         good = self.bound / (1.0 - self.gap) if self.bound > 0.0 else self.bound
         for account in improvements(costs, priced, self.prices + 0.02 * scale, labels, offered, good):
             self._keep(account)
-
-    def _improve(self, starts: Sequence[np.ndarray]) -> None:
-        """Improve plans without prices."""
-        for labels in starts:
-            scale = self.costs.account(self.costs.plain, labels).objective
-            penalty = np.full(len(self.costs.rows), 0.02 * abs(scale))
-            for account in improvements(self.costs, self.costs.plain, penalty, labels, self.alive, -np.inf):
-                self._keep(account)
-                if self._over():
-                    return
 
     def _prove(self) -> None:
         """Search by CP-SAT among the labels left."""

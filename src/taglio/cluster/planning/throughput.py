@@ -24,10 +24,9 @@ from taglio.cluster.planning.cp_sat import Program
 from taglio.cluster.planning.cutting_planes import Plane, maximise
 from taglio.cluster.planning.descent import descents
 from taglio.cluster.planning.describe import period_s
-from taglio.cluster.planning.elimination import TooWide
 from taglio.cluster.planning.merge import merged
 from taglio.cluster.planning.problem import Resource, Totals
-from taglio.cluster.planning.relaxation import Relaxation
+from taglio.cluster.planning.relaxation import Relaxation, pairs
 from taglio.cluster.planning.solve import Undecided, solve
 
 # Shares of the time: for the first plan, and for improving answers; of what is left, for the first search by CP-SAT.
@@ -50,7 +49,7 @@ def fastest_stream(
 @dataclass(frozen=True, slots=True, eq=False)
 class _Core:
     """The problem restricted to periods up to an aim: its costs, their period rows, the labels left (nodes, labels),
-    and the bound as a share of the aim; also prices and tables, unless the graph is too wide for them."""
+    the bound as a share of the aim, and prices and tables, unless a node has no label left."""
 
     costs: Costs
     periods: np.ndarray
@@ -168,10 +167,7 @@ class _Search:
         alive = costs.possible()
         if not alive.any(axis=1).all():
             return _Core(costs, periods, alive, inf)
-        try:
-            relaxation = Relaxation(costs, alive)
-        except TooWide:
-            return _Core(costs, periods, alive, 0.0)
+        relaxation = pairs(costs, alive)
 
         def value(prices: np.ndarray, least: float) -> tuple[float, float]:
             """The bound in shares of the aim, and the period (0 or 1) that is best at these prices."""
