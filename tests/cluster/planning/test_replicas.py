@@ -9,7 +9,8 @@ from hypothesis import given
 from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import assemble, labels_of
-from taglio.cluster.planning.place import Answer, _Asked, alike, place
+from taglio.cluster.planning.place import Answer, _Asked, place
+from taglio.cluster.planning.replicas import alike
 from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.simulate import Pipeline
 from taglio.cluster.planning.workload import Workload, parse_objective

@@ -15,6 +15,7 @@ from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Memory, 
 from taglio.cluster.planning.relaxation import Relaxation, pairs
 from taglio.cluster.planning.solve import solve
 from taglio.cluster.planning.workload import Objective, Workload
+from taglio.errors import BadOption
 from taglio.plan.result import Limits
 from tests.cluster.planning.reference import brute_force
 from tests.cluster.planning.small_problems import fan, made, problems
@@ -398,3 +399,16 @@ def test_local_search_leaves_no_label_that_its_neighbours_forbid() -> None:
     improved = evaluate(problem, labels.tolist())
     assert not improved.broken
     assert improved.objective == pytest.approx(solve(problem, gap=1e-3).objective)
+
+
+def test_without_or_tools_a_plan_is_kept_and_a_missing_one_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise BadOption("need OR-Tools")
+
+    monkeypatch.setattr("taglio.cluster.planning.cp_sat.library", missing)
+    problem = made(np.random.default_rng(3), limits=True)
+    best = brute_force(problem)
+    assert best is not None and solve(problem, gap=0.0).labels
+    monkeypatch.setattr("taglio.cluster.planning.solve._Search._take", lambda *_: None)
+    with pytest.raises(BadOption, match="OR-Tools"):
+        solve(problem)

@@ -54,7 +54,7 @@ class Solution:
 
 def library() -> Any:
     """OR-Tools' CP-SAT. Raises BadOption if it is not installed."""
-    missing = "plans for several devices need OR-Tools, which is not installed here: pip install 'taglio[cluster]'"
+    missing = "plans for throughput, or under tight limits, need OR-Tools: pip install 'taglio[cluster]'"
     return optional("ortools.sat.python.cp_model", missing)
 
 

@@ -17,7 +17,7 @@ from math import inf, isfinite
 
 import numpy as np
 
-from taglio.cluster.devices import Cluster, Device, Link
+from taglio.cluster.devices import Cluster
 from taglio.cluster.planning.assemble import Assembled, assemble, busy_times, labels_of, request_shares, resources
 from taglio.cluster.planning.check import check
 from taglio.cluster.planning.costs import evaluate
@@ -25,6 +25,7 @@ from taglio.cluster.planning.critical_path import shorten
 from taglio.cluster.planning.describe import beyond_blocks, describe, latencies, loads, period_s
 from taglio.cluster.planning.merge import merged
 from taglio.cluster.planning.problem import ENERGY, LATENCY, Problem, Totals, switching
+from taglio.cluster.planning.replicas import alike, taking_turns
 from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.shortfall import memory_shortfall
 from taglio.cluster.planning.solve import Placed, Undecided, solve
@@ -117,7 +118,7 @@ def place(
         return asked.answer(why=True)
     shared = cluster
     for first, *others in groups:
-        shared = _taking_turns(shared, first, (first, *others))
+        shared = taking_turns(shared, first, (first, *others))
         for name in others:
             shared = shared.without(name)
     limited = any(isfinite(cluster.device(name).memory_bytes) for group in groups for name in group)
@@ -403,51 +404,6 @@ def _why(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: float) -
     return Infeasible(message, (each.field for each in limits))
 
 
-def alike(workloads: Sequence[Workload], cluster: Cluster) -> tuple[tuple[str, ...], ...]:
-    """Groups of identical devices (times, limits and links), in file order, without the start device and devices that
-    share a processor."""
-    shared = {name for each in cluster.devices if each.processor for name in (each.name, each.processor)}
-    groups: list[list[str]] = []
-    for device in cluster.devices:
-        if device.name == cluster.start or device.name in shared:
-            continue
-        group = next((each for each in groups if _same(workloads, cluster, each[0], device.name)), None)
-        if group is None:
-            groups.append([device.name])
-        else:
-            group.append(device.name)
-    return tuple(tuple(each) for each in groups if len(each) > 1)
-
-
-def _same(workloads: Sequence[Workload], cluster: Cluster, one: str, other: str) -> bool:
-    def device(name: str) -> Device:
-        return replace(cluster.device(name), name="", profile=None, scale_of=None, scale_factor=1.0, like="")
-
-    def links(name: str) -> dict[tuple[bool, str], Link]:
-        return {
-            (each.source == name, each.target if each.source == name else each.source): replace(
-                each, source="", target=""
-            )
-            for each in cluster.links
-            if name in (each.source, each.target) and not {each.source, each.target} <= {one, other}
-        }
-
-    def limits(name: str, work: Workload) -> list[list[str]]:
-        pairs = (work.limits.device_pins, work.limits.device_exclusions)
-        return [sorted(block for block, where in each if where == name) for each in pairs]
-
-    return (
-        device(one) == device(other)
-        and links(one) == links(other)
-        and all(
-            work.profiles[one] == work.profiles[other]
-            and limits(one, work) == limits(other, work)
-            and not limits(one, work)[0]
-            for work in workloads
-        )
-    )
-
-
 def _fewest(answer: Answer, workloads: Sequence[Workload], *, streamed: bool) -> Answer:
     """The answer with the fewest replicas that keep its period, or the required rates if it is not `streamed`,
     described again."""
@@ -462,13 +418,8 @@ def _fewest(answer: Answer, workloads: Sequence[Workload], *, streamed: bool) ->
     most = _SAME * (busiest(shared) if streamed else 1.0)
     for device in assembled.cluster.devices:
         counts = range(len(device.replicas)) if device.name in used else (0,)
-        fewer = (_taking_turns(shared, device.name, device.replicas[: count + 1]) for count in counts)
+        fewer = (taking_turns(shared, device.name, device.replicas[: count + 1]) for count in counts)
         shared = next((each for each in fewer if busiest(each) <= most), shared)
     assembled, first = replace(assembled, cluster=shared), answer.plans[0]
     plans = describe(assembled, totals, status=first.status, gap=first.gap, objective=first.objective)
     return replace(answer, plans=plans, assembled=assembled)
-
-
-def _taking_turns(cluster: Cluster, name: str, replicas: tuple[str, ...]) -> Cluster:
-    """`cluster` with `replicas` in the place of a device."""
-    return cluster.with_device(name, replicas=replicas if len(replicas) > 1 else ())

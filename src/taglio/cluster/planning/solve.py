@@ -23,6 +23,7 @@ from taglio.cluster.planning.cutting_planes import Plane, Prices, maximise
 from taglio.cluster.planning.descent import improvements
 from taglio.cluster.planning.problem import Kind, Problem
 from taglio.cluster.planning.relaxation import Relaxation, pairs, tightest
+from taglio.errors import BadOption
 from taglio.plan.result import GAP
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
@@ -242,7 +243,13 @@ class _Search:
             return
         constant, most = self.problem.constant, min(self.objective, self.most)
         summed = np.arange(1 + len(self.costs.rows)) == 0
-        program = Program(self.costs, self.alive, summed, None, max(self.bound, -self.most) - constant, most - constant)
+        low = max(self.bound, -self.most) - constant
+        try:
+            program = Program(self.costs, self.alive, summed, None, low, most - constant)
+        except BadOption:  # OR-Tools is not installed
+            if len(self.labels):
+                return
+            raise
         if len(self.labels):
             program.hint(self.labels.tolist(), self.copies)
         left_s = self.latest_s - time.perf_counter()
