@@ -16,17 +16,15 @@ _ANSWERS, _STRAYING = 16, 0.6
 _DEARER = 4
 
 
-def descents(
-    costs: Costs, relaxation: Relaxation, prices: np.ndarray, offered: np.ndarray, scale: float, good_enough: float
-) -> Iterator[Account]:
-    """Improved labellings, from answers at the best prices and then at prices around them; they may break limits.
-    `scale` is the size of the objective."""
+def descents(costs: Costs, relaxation: Relaxation, prices: np.ndarray, offered: np.ndarray) -> Iterator[Account]:
+    """Labellings moved towards the limits, which they may still break, from answers at the best prices and then at
+    prices around them."""
     random = np.random.default_rng(0)
     for number in range(_ANSWERS):
         straying = random.lognormal(0.0, _STRAYING, len(prices)) if number else 1.0
-        priced = costs.price((prices + (0.01 * scale if number else 0.0)) * straying)
+        priced = costs.price((prices + (0.01 if number else 0.0)) * straying)
         _, labels = relaxation.run(priced)
-        yield from improvements(costs, priced, prices + 0.02 * scale, labels, offered, good_enough)
+        yield from improvements(costs, priced, prices + 0.02, labels, offered, np.inf)
 
 
 def improvements(

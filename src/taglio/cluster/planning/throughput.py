@@ -199,7 +199,7 @@ class _Search:
         """Improve answers at prices around the core's towards its aim."""
         if core.prices is None or core.relaxation is None or core.bound > 1.0:
             return
-        for account in descents(core.costs, core.relaxation, core.prices, core.alive, 1.0, np.inf):
+        for account in descents(core.costs, core.relaxation, core.prices, core.alive):
             over = account.rows > core.costs.uppers + 1e-9
             if not over[~core.periods].any():
                 self._offer(evaluate(self.assembled.problem, account.labels.tolist(), account.copies))
