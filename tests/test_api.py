@@ -159,7 +159,7 @@ def test_a_stage_at_a_time_gives_what_the_whole_flow_gives(samples: np.ndarray) 
     )  # fmt: skip
     (placed,) = answer.plans
     found = answer.assembled.workloads[0]
-    check(found.graph, found.profiles, found.error, two_devices(), placed, max_noise=found.noise_limits)
+    check(found.graph, found.error, two_devices(), placed, max_noise=found.noise_limits)
     assert {each.device for each in placed.placements} <= {"near", "far"} and placed.start == "near"
     assert {each.device for each in plan.placements} == {LOCAL}
     with pytest.raises(BadOption, match="another plan"):

@@ -8,7 +8,6 @@ from hypothesis import given
 
 from taglio.cluster.devices import Cluster, Device, Link
 from taglio.cluster.planning.assemble import assemble, busy_times
-from taglio.cluster.planning.check import check
 from taglio.cluster.planning.costs import evaluate
 from taglio.cluster.planning.describe import describe
 from taglio.cluster.planning.place import place
@@ -16,6 +15,7 @@ from taglio.cluster.planning.simulate import Pipeline, Task, simulate
 from taglio.cluster.planning.workload import Objective, parse_objective
 from taglio.errors import Infeasible
 from taglio.plan.result import Limits
+from tests.cluster.planning.checker import check
 from tests.cluster.planning.test_place import every, placed, seconds, workload
 from tests.cluster.planning.test_schedule import drawn
 from tests.examples import examples

@@ -9,14 +9,15 @@ from hypothesis import given
 from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import assemble, labels_of
-from taglio.cluster.planning.check import check_turns
-from taglio.cluster.planning.place import Answer, _Asked, alike, place
+from taglio.cluster.planning.place import Answer, _Asked, place
+from taglio.cluster.planning.replicas import alike
 from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.simulate import Pipeline
 from taglio.cluster.planning.workload import Workload, parse_objective
 from taglio.errors import Infeasible
 from taglio.plan.check import PlanIsWrong
 from taglio.plan.result import Limits, Plan
+from tests.cluster.planning.checker import check_turns
 from tests.cluster.planning.streams import stream
 from tests.cluster.planning.test_assemble import PAIR, chain
 from tests.examples import examples

@@ -405,7 +405,7 @@ class Costs:
         resources, noises, weight = np.split(total[1:], np.cumsum([len(problem.resources), len(problem.noises)]))
         peak = weight
         if problem.memory is not None and problem.memory.peak:
-            peak = weight + self._live_by_device(ends, served)[0].max(axis=1)
+            peak = weight + self._live_by_device(ends, served).max(axis=1)
         broken = self._broken_labels(labels_, ends, served)
         amounts = np.concatenate([total[: -self.devices], peak])
         broken += [each.name for each in self.rows if over(float(amounts[each.column]), each.unit * each.upper)]
@@ -420,7 +420,7 @@ class Costs:
         memory, ends = self.problem.memory, self.ends(labels)
         if memory is None or not memory.peak:
             return []
-        live = self._live_by_device(ends, self.given(ends, copies))[0]
+        live = self._live_by_device(ends, self.given(ends, copies))
         weights, room = self.sums.unary[np.arange(self.nodes), labels].sum(axis=0)[-self.devices :], memory.capacity
         over_ = [d for d in range(self.devices) if over(float(weights[d] + live[d].max()), float(room[d]))]
         return [(d, int(live[d].argmax()), float(1.0 - weights[d] / room[d])) for d in over_]
@@ -463,44 +463,15 @@ class Costs:
         float_bytes, int8_bytes = values.float_bytes[ends.value, None], values.int8_bytes[ends.value, None]
         return (held & 1) * float_bytes + (held >> 1) * int8_bytes, first, last
 
-    def live(self, ends: Ends, served: Served, device: int, node: int) -> np.ndarray:
-        """Share of a device's memory that each listed value fills while a node runs."""
-        size, first, last = self._live(ends, served)
-        memory = self.problem.memory
-        assert memory is not None
-        shares = size * ((first <= node)[:, None] & (last >= node)) / memory.capacity[device]
-        return np.asarray(shares @ memory.used()[:, device])
-
     def _live_by_device(self, ends: Ends, served: Served) -> np.ndarray:
-        """Bytes of live activations (labelling, device, node); all values are listed once for each labelling."""
+        """Bytes of live activations (device, node) of a labelling whose values are all listed."""
         (size, first, last), nodes = self._live(ends, served), max(1, self.nodes)
-        many = max(1, len(self.problem.values))
-        change = np.zeros((max(1, len(ends.value) // many), self.devices, nodes + 1))
-        labelling = np.arange(len(ends.value)) // many
+        change = np.zeros((self.devices, nodes + 1))
         for device in range(self.devices):
-            mine = change[:, device]
-            np.add.at(mine, (labelling, first), size[:, device])
-            np.subtract.at(mine, (labelling, last[:, device] + 1), size[:, device])
+            np.add.at(change[device], first, size[:, device])
+            np.subtract.at(change[device], last[:, device] + 1, size[:, device])
         assert self.problem.memory is not None
-        return np.asarray(self.problem.memory.used().T @ change.cumsum(axis=2)[..., :nodes])
-
-    def fits(self, labels: np.ndarray, copies: np.ndarray) -> np.ndarray:
-        """Whether each of many labellings (labelling, node) with its copies (labelling, value, device) keeps all
-        memories, live activations included, and all implications."""
-        problem, memory, rows = self.problem, self.problem.memory, np.arange(len(labels))
-        kept = np.ones(len(labels), dtype=bool)
-        for each in problem.implications:
-            around = [mask[labels[:, node]] for node, mask in each.neighbours]
-            kept &= ~np.logical_and.reduce([each.labels[labels[:, each.node]], *around])
-        if memory is None or not memory.peak or not len(labels) or not len(problem.values):
-            return kept
-        many = len(problem.values)
-        value = np.tile(np.arange(many), len(labels))
-        ends = self.ends_of(value, lambda number, node: labels[rows[number // many], node])
-        live = self._live_by_device(ends, self.given(ends, copies.reshape(-1, self.devices)))
-        weights = self.sums.unary[np.arange(self.nodes), labels].sum(axis=1)[:, -self.devices :]
-        room = memory.capacity + TOLERANCE * np.maximum(1e-3, memory.capacity)
-        return np.asarray(kept & (weights + live.max(axis=2) <= room).all(axis=1))
+        return np.asarray(self.problem.memory.used().T @ change.cumsum(axis=1)[:, :nodes])
 
 
 class Changes(NamedTuple):

@@ -1,4 +1,4 @@
-"""The shortest period as a program for OR-Tools CP-SAT. Adds no labels and no limits of its own.
+"""The shortest period or the least sum as a program for OR-Tools CP-SAT. Adds no labels and no limits.
 
 x is the label of each node; other literals are derived from it: whether a node is on a device, reads int8, writes float
 there. An option (a, d, copies) of a value says which copy goes from device a to d: exactly one if d has readers and the
@@ -8,9 +8,9 @@ value is written elsewhere. The effect of a copy at its readers is that of `serv
     a float reader dequantises       the reader ∧ an int8 copy
     the writer's place quantises     written in float there ∧ (a reader in int8 there ∨ an int8 copy goes out)
 
-Costs are integers. The terms of the period are rounded down, so that the bound holds for the real costs; the units of
-limits are so small that rounding breaks none. Live activations are limited only after a solution breaks their limit;
-the program is then solved again.
+Costs are integers. The terms of what is minimised are rounded down, so that the bound holds for the real costs; the
+units of limits are so small that rounding breaks none. Live activations are limited only after a solution breaks their
+limit; the program is then solved again.
 
 Components: a device has at least as many components of a model as lie on any path through it, separated by blocks
 elsewhere: e(n) ≥ e(p) + on(n, d) − on(p, d) for node n behind node p. The start device has one more if it quantises
@@ -31,8 +31,8 @@ from taglio.cluster.planning.problem import CALLER, SOURCE, Copies, Kind
 from taglio.cores import available_cores
 from taglio.optional import optional
 
-# Units in a whole limit, and in the longest period.
-_LIMIT_UNITS, _PERIOD_UNITS = 10**9, 10**7
+# Units in a whole limit, and in the most that is allowed of what is minimised.
+_LIMIT_UNITS, _LEAST_UNITS = 10**9, 10**7
 # If a component's overhead is a smaller share of the longest period, each device and model counts one component at
 # most.
 _COUNTED = 1e-3
@@ -43,9 +43,9 @@ _FLOATS = (Kind.FLOAT, Kind.ANCHOR)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stream:
-    """The labels and copies (value, device) found (None: none), and a bound on any placement's period: infinite if none
-    has a period up to the longest one allowed."""
+class Solution:
+    """Labels and copies (value, device), None if no placement was found, and a bound on what any placement costs:
+    infinite if none costs as little as is allowed."""
 
     labels: np.ndarray | None
     copies: np.ndarray | None
@@ -54,21 +54,27 @@ class Stream:
 
 def library() -> Any:
     """OR-Tools' CP-SAT. Raises BadOption if it is not installed."""
-    missing = "plans for throughput need OR-Tools, which is not installed here: pip install 'taglio[cluster]'"
+    missing = "plans for throughput, or under tight limits, need OR-Tools: pip install 'taglio[cluster]'"
     return optional("ortools.sat.python.cp_model", missing)
 
 
-class PeriodProgram:
-    """Minimises the largest of the rows `periods` (a mask) of `costs`, which lies between `low` and `high`. Each
-    component takes `overhead_s` (model, device) beyond its blocks; nodes take labels that are `alive` (nodes,
-    labels)."""
+class Program:
+    """Minimises the largest of the sums `least`, a mask over the objective and the rows of `costs`; it lies between
+    `low` and `high`. Each component takes `overhead_s` (model, device) beyond its blocks, where that is given. Nodes
+    take labels that are `alive` (nodes, labels)."""
 
     def __init__(
-        self, costs: Costs, alive: np.ndarray, periods: np.ndarray, overhead_s: np.ndarray, low: float, high: float
+        self,
+        costs: Costs,
+        alive: np.ndarray,
+        least: np.ndarray,
+        overhead_s: np.ndarray | None,
+        low: float,
+        high: float,
     ) -> None:
         self.cp, self.costs, self.tables = library(), costs, costs.limited
         self.model = self.cp.CpModel()
-        self.unit = high / _PERIOD_UNITS
+        self.unit = max(abs(low), abs(high), 1e-12) / _LEAST_UNITS
         self.true, self.false = self.model.new_constant(1), self.model.new_constant(0)
         # Literals with a cost, and what each adds to every row.
         self.literals: list[Any] = []
@@ -91,17 +97,17 @@ class PeriodProgram:
         for each in costs.problem.implications:
             ends = [(each.node, each.labels), *each.neighbours]
             self.model.add_bool_or([~self._some(node, mask) for node, mask in ends])
-        self.period = self.model.new_int_var(int(np.floor(low / self.unit)), _PERIOD_UNITS, "period")
-        self._rows(periods, overhead_s)
-        self.model.minimize(self.period)
+        self.least = self.model.new_int_var(int(np.floor(low / self.unit)), int(np.ceil(high / self.unit)), "least")
+        self._sums(least, overhead_s)
+        self.model.minimize(self.least)
 
     def _new(self) -> Any:
         return self.model.new_bool_var("")
 
     def _pay(self, literal: Any, amounts: np.ndarray) -> None:
-        if literal is not self.false and amounts[1:].any():
+        if literal is not self.false and amounts.any():
             self.literals.append(literal)
-            self.amounts.append(amounts[1:])
+            self.amounts.append(amounts)
 
     def _some(self, node: int, mask: np.ndarray) -> Any:
         """Whether a node has one of the labels of a mask."""
@@ -137,7 +143,7 @@ class PeriodProgram:
         """A literal, with its cost, that holds if any of `some` and any of `others` do; it may also hold otherwise if
         that saves nothing. The constant false if it costs nothing, unless it is `needed`."""
         some, others = ([each for each in literals if each is not self.false] for literals in (some, others))
-        if not some or not others or not (needed or amounts[1:].any()):
+        if not some or not others or not (needed or amounts.any()):
             return self.false
         if len(some) == len(others) == 1 and self.true in (some[0], others[0]):
             both = others[0] if some[0] is self.true else some[0]
@@ -223,7 +229,7 @@ class PeriodProgram:
             self.model.add_bool_or([~reader, ~each, bare])
             if not self.costs.problem.wire_only:
                 self.model.add_bool_or([~reader, ~each, ~float_written])
-        if self.costs.problem.wire_only and tables.wire[edge][1:].any():
+        if self.costs.problem.wire_only and tables.wire[edge].any():
             restored = self._both([reader], options, np.zeros(1), needed=True)
             self._both([restored], [float_written], tables.wire[edge])
 
@@ -234,20 +240,22 @@ class PeriodProgram:
             self.bare[key] = self._new()
         return self.bare[key]
 
-    def _rows(self, periods: np.ndarray, overhead_s: np.ndarray) -> None:
-        table = np.array(self.amounts).reshape(len(self.literals), len(self.costs.rows))
-        for index, row in enumerate(self.costs.rows):
-            used = np.flatnonzero(table[:, index])
+    def _sums(self, least: np.ndarray, overhead_s: np.ndarray | None) -> None:
+        table = np.array(self.amounts).reshape(len(self.literals), len(least))
+        for column in range(len(least)):
+            used = np.flatnonzero(table[:, column])
             literals = [self.literals[each] for each in used]
-            if periods[index]:
-                amounts = np.floor(table[used, index] * (row.unit / self.unit)).astype(np.int64)
+            row = self.costs.rows[column - 1] if column else None
+            if least[column]:
+                amounts = np.floor(table[used, column] * ((row.unit if row else 1.0) / self.unit)).astype(np.int64)
                 total = self.cp.LinearExpr.weighted_sum(literals, amounts.tolist())
-                more = self._components(row.column - 1, overhead_s) + self._fetches(row.column - 1)
-                self.model.add(total + more <= self.period)
-            else:
+                if row and overhead_s is not None:
+                    total = total + self._components(row.column - 1, overhead_s) + self._fetches(row.column - 1)
+                self.model.add(total <= self.least)
+            elif row:
                 # Amounts are cut where they break the limit whatever is saved elsewhere.
-                most = row.upper + float(self.costs.saved[index]) + 1.0
-                amounts = np.rint(np.minimum(table[used, index], most) * _LIMIT_UNITS).astype(np.int64)
+                most = row.upper + float(self.costs.saved[column - 1]) + 1.0
+                amounts = np.rint(np.minimum(table[used, column], most) * _LIMIT_UNITS).astype(np.int64)
                 total = self.cp.LinearExpr.weighted_sum(literals, amounts.tolist())
                 # As much room as the check leaves for rounding (costs.over).
                 self.model.add(total <= int((row.upper + 5e-7) * _LIMIT_UNITS))
@@ -281,7 +289,7 @@ class PeriodProgram:
         """A lower bound on the number of components with blocks of a model on a device."""
         nodes = np.flatnonzero(self.costs.problem.model == model).tolist()
         on = {node: self._some(node, self.costs.label_device == device) for node in nodes}
-        if taken_s < _COUNTED * self.unit * _PERIOD_UNITS:
+        if taken_s < _COUNTED * self.unit * _LEAST_UNITS:
             used = self._new()
             for each in on.values():
                 self.model.add_implication(each, used)
@@ -310,8 +318,8 @@ class PeriodProgram:
         for (value, source, target, sent), column in self.options.items():
             self.model.add_hint(column, int(place[value] == source and copies[value, target] == sent))
 
-    def solve(self, *, gap: float, time_limit_s: float, first: bool = False) -> Stream:
-        """The placement with the shortest period found, or the `first` one."""
+    def solve(self, *, gap: float, time_limit_s: float, first: bool = False) -> Solution:
+        """The best placement within the time, or the `first` one."""
         solver = self.cp.CpSolver()
         solver.parameters.num_workers = max(2, min(available_cores(), 2 * len(_SEARCHES)))
         solver.parameters.subsolvers.extend(_SEARCHES)
@@ -325,14 +333,14 @@ class PeriodProgram:
             solver.parameters.max_time_in_seconds = max(0.01, deadline - time.perf_counter())
             status = solver.solve(self.model)
             if status == self.cp.INFEASIBLE:
-                return Stream(None, None, np.inf)
+                return Solution(None, None, np.inf)
             bound = float(solver.best_objective_bound) * self.unit
             if status not in (self.cp.OPTIMAL, self.cp.FEASIBLE):
-                return Stream(None, None, bound)
+                return Solution(None, None, bound)
             labels, copies = self._read(solver)
             full = self.costs.full(labels, copies)
             if not full:
-                return Stream(labels, copies, bound)
+                return Solution(labels, copies, bound)
             for device, node, _ in full:
                 self._limit_live(device, node)
 

@@ -26,7 +26,7 @@ from taglio.cluster.planning.assemble import Assembled, request_shares
 from taglio.cluster.planning.costs import TOLERANCE, Costs
 from taglio.cluster.planning.describe import beyond_blocks
 from taglio.cluster.planning.problem import LATENCY, Totals
-from taglio.cluster.planning.replay import AFTER, BEFORE, BYTES, DELAY, NEVER, Replay, Timetable, Way
+from taglio.cluster.planning.replay import BYTES, DELAY, NEVER, Replay, Timetable, Way
 from taglio.cluster.planning.schedule import Scheduler
 from taglio.cluster.planning.simulate import simulate
 from taglio.cluster.planning.workload import Objective
@@ -42,8 +42,8 @@ _NEW_ORDER, _ALL_NEW = 0.5, 0.3
 _SIMULATED = 8
 # Mean number of blocks in a run of blocks; most changes to one placement.
 _RUN, _CHANGES = 8.0, 3
-# Rounds without improvement before a pool is replaced, pools without improvement before the search ends, and placements
-# of each pool that are offered.
+# Rounds without improvement before a pool is replaced (at most: no more than there are blocks), pools without
+# improvement before the search ends, and placements of each pool that are offered.
 _PATIENCE, _FRUITLESS, _OFFERED = 60, 4, 4
 # Share of the time for the evolutionary search; the rest is for merging components.
 _EVOLVING = 0.95
@@ -298,7 +298,7 @@ def evolve(search: Search, tables: Sequence[Timetable], deadline: float, *, good
     seed = fruitless = 0
     while search.value > good_enough and fruitless < _FRUITLESS and time.perf_counter() < deadline:
         pool, before = _begun(search, tables, seed), search.value
-        pool.run(deadline, _PATIENCE, good_enough=good_enough)
+        pool.run(deadline, min(_PATIENCE, len(search.problem.nodes)), good_enough=good_enough)
         for each in pool.members[:_OFFERED]:
             search.offer(each.totals)
         seed, fruitless = seed + 1, fruitless + 1 if search.value == before else 0
@@ -382,15 +382,11 @@ def path_bounds(table: Timetable) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edge:
-    """The part of a path between a producer (None: an input) and a reader: least `seconds` by `Copies` number (0:
-    either copy) and both labels, of them `before_s` on the producer's device and `after_s` on the reader's (within
-    one device in both), with the overhead of a component that begins; and least noise by both labels and bound."""
+    """The part of a path between a producer (None: an input) and a reader: least `seconds` by both labels, with the
+    overhead of a component that begins; and least noise by both labels and bound."""
 
     producer: int | None
-    value: int
     seconds: np.ndarray
-    before_s: np.ndarray
-    after_s: np.ndarray
     noise: np.ndarray
 
 
@@ -415,7 +411,7 @@ class Paths:
         for node, edges in enumerate(self.reads):
             start = np.zeros(table.labels) if edges else table.overhead_s[table.device]
             for edge in edges:
-                came = edge.seconds[0] + edge.noise @ prices
+                came = edge.seconds + edge.noise @ prices
                 came = came[0] if edge.producer is None else (ends[edge.producer][:, None] + came).min(axis=0)
                 start = np.maximum(start, came)
             ends[node] = start + own[node]
@@ -430,27 +426,19 @@ class Paths:
         rest = np.zeros_like(own)
         for node in reversed(range(len(own))):
             for edge in self.answers[node]:
-                rest[node] = np.maximum(rest[node], edge.seconds[0, :, 0])
+                rest[node] = np.maximum(rest[node], edge.seconds[:, 0])
             for edge in self.reads[node]:
                 if edge.producer is not None:
-                    left = (edge.seconds[0] + edge.noise @ prices + own[node] + rest[node]).min(axis=1)
+                    left = (edge.seconds + edge.noise @ prices + own[node] + rest[node]).min(axis=1)
                     rest[edge.producer] = np.maximum(rest[edge.producer], left)
         return np.asarray(rest)
 
     def _edge(self, way: Way, *, answers: bool) -> Edge:
-        table = self.table
-        entered = np.zeros(1) if answers else table.overhead_s[table.device]
+        entered = np.zeros(1) if answers else self.table.overhead_s[self.table.device]
         begun = np.where(way.far | (way.producer is None), entered, 0.0)
-        parts = np.maximum(way.seconds[..., :BYTES], 0.0)
-        parts = np.concatenate([parts.min(axis=0, keepdims=True), parts])
-        path = parts.sum(axis=-1) + begun
-        path[1:] = np.where(way.seconds[..., DELAY] >= NEVER, NEVER, path[1:])
-        path[0] = path[1:].min(axis=0)
-        near = ~way.far & (way.producer is not None)
-        before_s, after_s = parts[..., BEFORE] + np.where(near, parts[..., AFTER], 0.0), parts[..., AFTER] + begun
-        # Either copy: the most that may be on a device.
-        before_s[0], after_s[0] = before_s[1:].max(axis=0), after_s[1:].max(axis=0)
-        return Edge(way.producer, way.value, path, before_s, after_s, way.noise.min(axis=0))
+        seconds = np.maximum(way.seconds[..., :BYTES], 0.0).sum(axis=-1)
+        seconds = np.where(way.seconds[..., DELAY] >= NEVER, NEVER, seconds + begun)
+        return Edge(way.producer, seconds.min(axis=0), way.noise.min(axis=0))
 
     def _spared(self) -> np.ndarray:
         """Most seconds that changes of type at a node's inputs and outputs can save (node, label)."""

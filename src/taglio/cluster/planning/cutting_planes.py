@@ -13,8 +13,6 @@ import numpy as np
 
 from taglio.plan.highs import Quiet
 
-# If the planes cannot reach a goal, stop when they promise less than this share of the missing distance.
-_HOPELESS = 0.15
 # Largest price, as a multiple of the first value.
 _FARTHEST = 100.0
 
@@ -46,13 +44,11 @@ def maximise(
     calls: int,
     reach: float = 0.25,
     stop: Callable[[float], bool] = lambda _: False,
-    goal: Callable[[], float] = lambda: -np.inf,
 ) -> Prices:
     """Raise the bound from `start` until the planes promise a relative gain below `tolerance`, `stop` returns true, or
     `calls` are made.
 
-    `reach` is the first half-width of the box, as a share of the first value. `goal()` is a sufficient bound: if the
-    planes stay below it, the search stops earlier.
+    `reach` is the first half-width of the box, as a share of the first value.
     """
     best, here = -np.inf, start
     planes = _Planes(len(start))
@@ -78,11 +74,7 @@ def maximise(
         if len(start) == 0 or stop(best):
             break
         point, ceiling = planes.highest(here, radius)
-        while tolerance * scale < ceiling - best <= _HOPELESS * (goal() - ceiling) and radius < _FARTHEST * scale:
-            # The goal is out of reach within the box, but maybe not outside it.
-            radius *= 4.0
-            point, ceiling = planes.highest(here, radius)
-        if ceiling - best <= max(tolerance * scale, _HOPELESS * (goal() - ceiling)):
+        if ceiling - best <= tolerance * scale:
             break
     return Prices(here, best, planes.shares(made, scale))
 

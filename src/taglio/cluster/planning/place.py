@@ -8,31 +8,26 @@ device then needs memory for all components; if memory is limited, plans without
 devices of a group take turns as the period needs.
 
 Without replicas, a stream is planned first for one device of each group, and from that plan for all devices.
-
-If there are few placements, all are excluded but the best (exhaustive.py). Otherwise, or if time is too short
-for that, a search improves plans and raises bounds.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 import numpy as np
 
-from taglio.cluster.devices import Cluster, Device, Link
+from taglio.cluster.devices import Cluster
 from taglio.cluster.planning.assemble import Assembled, assemble, busy_times, labels_of, request_shares, resources
-from taglio.cluster.planning.bounds import Caps
-from taglio.cluster.planning.check import check, check_turns
+from taglio.cluster.planning.check import check
 from taglio.cluster.planning.costs import evaluate
 from taglio.cluster.planning.critical_path import shorten
 from taglio.cluster.planning.describe import beyond_blocks, describe, latencies, loads, period_s
-from taglio.cluster.planning.exhaustive import Found, enumerate_placements, few_placements
 from taglio.cluster.planning.merge import merged
 from taglio.cluster.planning.problem import ENERGY, LATENCY, Problem, Totals, switching
+from taglio.cluster.planning.replicas import alike, taking_turns
 from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.shortfall import memory_shortfall
-from taglio.cluster.planning.simulate import simulate
 from taglio.cluster.planning.solve import Placed, Undecided, solve
 from taglio.cluster.planning.throughput import fastest_stream
 from taglio.cluster.planning.workload import Case, Limit, Objective, Workload, limits_of
@@ -52,8 +47,6 @@ _SPARING_SHARE = 0.1
 _FEWER_SHARE = 0.3
 # Share of the time for a critical path that is spent on the plan with the least sum, where the search starts.
 _STARTING_SHARE = 0.15
-# Share of the time for enumerating few placements; the rest is for a search if not all were excluded.
-_ENUMERATING_SHARE = 0.75
 # Usage of a limit that still counts as kept, and a period that still counts as the same, because of rounding.
 _FULL, _SAME = 1.0 + 1e-6, 1.0 + 1e-9
 
@@ -125,7 +118,7 @@ def place(
         return asked.answer(why=True)
     shared = cluster
     for first, *others in groups:
-        shared = _taking_turns(shared, first, (first, *others))
+        shared = taking_turns(shared, first, (first, *others))
         for name in others:
             shared = shared.without(name)
     limited = any(isfinite(cluster.device(name).memory_bytes) for group in groups for name in group)
@@ -135,7 +128,7 @@ def place(
         return apart.answer(why=why)
 
     def with_replicas(*, why: bool) -> Answer:
-        return _fewest(replace(apart, cluster=shared).answer(why=why), workloads, cluster, streamed=streamed)
+        return _fewest(replace(apart, cluster=shared).answer(why=why), workloads, streamed=streamed)
 
     one, two = (with_replicas, without) if streamed else (without, with_replicas)
     try:
@@ -196,7 +189,7 @@ class _Asked:
         else:
             raise Infeasible(_TOO_CLOSE)
         for work, plan in zip(self.workloads, found.plans, strict=True):
-            check(work.graph, work.profiles, work.error, self.cluster, plan, max_noise=work.noise_limits)
+            check(work.graph, work.error, self.cluster, plan, max_noise=work.noise_limits)
         return found
 
     def under(self, uppers: Mapping[str, float]) -> Answer | None:
@@ -214,16 +207,7 @@ class _Asked:
                 forms = len(assembled.problem.forms)
                 kept = np.array(start)[:, None] % forms == np.arange(forms)
                 assembled = assembled.with_problem(allowed=assembled.problem.allowed & kept[:, None])
-        found, begun = None, time.perf_counter()
-        if few_placements(assembled):
-            found = self._enumerated(assembled, start)
-            if found.bound == inf:
-                return None
-        answer = None
-        if found is not None and found.totals is not None and (found.gap <= self.gap or not objective.then):
-            answer = Answer((), _free(assembled), found.totals, found.value, found.bound)
-        if answer is None or answer.gap > self.gap:
-            answer = self._best_of(answer, lambda: self._searched(assembled, uppers, start, begun))
+        answer = self._searched(assembled, uppers, start)
         if answer is None:
             return None
         # The start device's fixed cost per request is part of the latency; no choice changes it.
@@ -233,50 +217,9 @@ class _Asked:
         plans = describe(answer.assembled, answer.totals, status=status, gap=answer.gap, objective=str(objective))
         return replace(answer, plans=plans)
 
-    def _enumerated(self, assembled: Assembled, start: list[int] | None) -> Found:
-        """The best of few placements by every objective in turn; the value and bound are those of the last."""
-        free, limits = _free(assembled), [each for each in assembled.problem.resources if each.kind == LATENCY]
-        caps, known = Caps(tuple(each.upper for each in limits)), []
-        if start is not None:
-            known.append(evaluate(free.problem, start))
-        share_s = _ENUMERATING_SHARE * self.time_limit_s
-        found = enumerate_placements(free, self.objective, caps, known, gap=self.gap, time_limit_s=share_s)
-        before = self.objective
-        if before.kind == "throughput" and found.totals is not None:  # of the plans as fast, one of fewer seconds
-            held, held_caps = _holding(free, before, found.totals, caps, 1e-3 * self.gap)
-            held, less = _weighing(held, Objective("sum")), Objective("sum")
-            fewer = enumerate_placements(
-                held, less, held_caps, [found.totals], gap=self.gap, time_limit_s=_SPARING_SHARE * self.time_limit_s
-            ).totals
-            assert fewer is not None, "the placement itself keeps what it reached"
-            found = replace(found, totals=fewer, value=period_s(free, fewer))
-        for later in self.objective.then:
-            if found.totals is None or found.gap > self.gap:
-                break
-            free, caps = _holding(free, before, found.totals, caps, _GIVE)
-            free, before = _weighing(free, later), later
-            found = enumerate_placements(free, later, caps, [found.totals], gap=self.gap, time_limit_s=share_s)
-        return found
-
-    def _best_of(self, answer: Answer | None, search: Callable[[], Answer | None]) -> Answer | None:
-        """The better of an answer, if there is one, and of what a search finds, with the higher bound. Raises
-        Undecided."""
-        try:
-            other = search()
-        except Undecided:
-            if answer is None:
-                raise
-            return answer
-        if answer is None or other is None:
-            return answer or other
-        best = min(answer, other, key=lambda one: one.value)
-        return replace(best, bound=min(best.value, max(answer.bound, other.bound)))
-
-    def _searched(
-        self, assembled: Assembled, uppers: Mapping[str, float], start: list[int] | None, begun: float
-    ) -> Answer | None:
-        """The best answer that a search finds by every objective in turn; None if there is none. Raises Undecided."""
-        objective = self.objective
+    def _searched(self, assembled: Assembled, uppers: Mapping[str, float], start: list[int] | None) -> Answer | None:
+        """The best answer by every objective in turn; None if there is none. Raises Undecided."""
+        objective, begun = self.objective, time.perf_counter()
         if start is None and objective.kind == "throughput":
             start = self._of_fewer(assembled, uppers)
         left_s = max((1.0 - _FEWER_SHARE) * self.time_limit_s, self.time_limit_s - (time.perf_counter() - begun))
@@ -393,26 +336,6 @@ def _weighing(assembled: Assembled, objective: Objective) -> Assembled:
     return assembled.with_problem(resources=tuple(held))
 
 
-def _holding(
-    assembled: Assembled, objective: Objective, totals: Totals, caps: Caps, give: float
-) -> tuple[Assembled, Caps]:
-    """The problem and the caps with which placements lose no more than the share `give` of what one reached by an
-    objective."""
-    room, of_models = 1.0 + give, pipelines(assembled, totals)
-    if objective.kind == "throughput":
-        return assembled, replace(caps, period_s=period_s(assembled, totals) * room)
-    if objective.simulated:
-        ends_s = (simulate(each).end_s * room for each in of_models)
-        return assembled, replace(caps, path_s=tuple(map(min, caps.path_s, ends_s)))
-    kind = ENERGY if objective.kind == "energy" else LATENCY
-    amounts = totals.resources + beyond_blocks(assembled, of_models)
-    held = (
-        replace(each, upper=min(each.upper, float(used) * room)) if each.kind == kind else each
-        for each, used in zip(assembled.problem.resources, amounts, strict=True)
-    )
-    return assembled.with_problem(resources=tuple(held)), caps
-
-
 def _totals(problem: Problem, placed: Placed) -> Totals | None:
     return evaluate(problem, placed.labels, placed.copies) if placed.labels else None
 
@@ -481,54 +404,9 @@ def _why(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: float) -
     return Infeasible(message, (each.field for each in limits))
 
 
-def alike(workloads: Sequence[Workload], cluster: Cluster) -> tuple[tuple[str, ...], ...]:
-    """Groups of identical devices (times, limits and links), in file order, without the start device and devices that
-    share a processor."""
-    shared = {name for each in cluster.devices if each.processor for name in (each.name, each.processor)}
-    groups: list[list[str]] = []
-    for device in cluster.devices:
-        if device.name == cluster.start or device.name in shared:
-            continue
-        group = next((each for each in groups if _same(workloads, cluster, each[0], device.name)), None)
-        if group is None:
-            groups.append([device.name])
-        else:
-            group.append(device.name)
-    return tuple(tuple(each) for each in groups if len(each) > 1)
-
-
-def _same(workloads: Sequence[Workload], cluster: Cluster, one: str, other: str) -> bool:
-    def device(name: str) -> Device:
-        return replace(cluster.device(name), name="", profile=None, scale_of=None, scale_factor=1.0, like="")
-
-    def links(name: str) -> dict[tuple[bool, str], Link]:
-        return {
-            (each.source == name, each.target if each.source == name else each.source): replace(
-                each, source="", target=""
-            )
-            for each in cluster.links
-            if name in (each.source, each.target) and not {each.source, each.target} <= {one, other}
-        }
-
-    def limits(name: str, work: Workload) -> list[list[str]]:
-        pairs = (work.limits.device_pins, work.limits.device_exclusions)
-        return [sorted(block for block, where in each if where == name) for each in pairs]
-
-    return (
-        device(one) == device(other)
-        and links(one) == links(other)
-        and all(
-            work.profiles[one] == work.profiles[other]
-            and limits(one, work) == limits(other, work)
-            and not limits(one, work)[0]
-            for work in workloads
-        )
-    )
-
-
-def _fewest(answer: Answer, workloads: Sequence[Workload], cluster: Cluster, *, streamed: bool) -> Answer:
+def _fewest(answer: Answer, workloads: Sequence[Workload], *, streamed: bool) -> Answer:
     """The answer with the fewest replicas that keep its period, or the required rates if it is not `streamed`,
-    described and checked again. `cluster` has all devices."""
+    described again."""
     assembled, totals = answer.assembled, answer.totals
     rates = None if streamed else [each.needed_per_s for each in workloads]
 
@@ -540,15 +418,8 @@ def _fewest(answer: Answer, workloads: Sequence[Workload], cluster: Cluster, *, 
     most = _SAME * (busiest(shared) if streamed else 1.0)
     for device in assembled.cluster.devices:
         counts = range(len(device.replicas)) if device.name in used else (0,)
-        fewer = (_taking_turns(shared, device.name, device.replicas[: count + 1]) for count in counts)
+        fewer = (taking_turns(shared, device.name, device.replicas[: count + 1]) for count in counts)
         shared = next((each for each in fewer if busiest(each) <= most), shared)
     assembled, first = replace(assembled, cluster=shared), answer.plans[0]
     plans = describe(assembled, totals, status=first.status, gap=first.gap, objective=first.objective)
-    for workload, plan in zip(workloads, plans, strict=True):
-        check_turns(workload.graph, workload.profiles, workload.error, cluster, plan)
     return replace(answer, plans=plans, assembled=assembled)
-
-
-def _taking_turns(cluster: Cluster, name: str, replicas: tuple[str, ...]) -> Cluster:
-    """`cluster` with `replicas` in the place of a device."""
-    return cluster.with_device(name, replicas=replicas if len(replicas) > 1 else ())

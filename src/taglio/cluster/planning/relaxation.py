@@ -1,11 +1,11 @@
 """A priced problem as factors over the labels still alive, solved by elimination: one evaluation of the Lagrangian.
 
 Its least sum is a lower bound at any prices; if no value had to be split, it is the least priced cost itself. In graphs
-too wide for that, some edges are cut (`EdgeRelaxation`).
+too wide to eliminate, the longest skips pay their least cost, whatever the labels at their ends.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
@@ -151,7 +151,7 @@ class Relaxation:
         without: np.ndarray | None = None,
     ) -> None:
         """Raises TooWide if a table would have more than `limit` entries. With an arity of 1, edges may be left out
-        (`without`, a mask): the caller bounds their cost."""
+        (`without`, a mask)."""
         self.costs, values = costs, costs.problem.values
         counts = alive.sum(axis=1)
         self.free, self.fixed = np.flatnonzero(counts > 1), alive.argmax(axis=1)
@@ -162,8 +162,11 @@ class Relaxation:
         np.logical_or.at(open_, costs.edge_value, index[values.readers] >= 0)
         self.settled = np.flatnonzero(~open_)
         self.parts = split(costs, arity, np.flatnonzero(open_))
+        self.left_out, self.skipped = None, 0
         if without is not None:
-            self.parts = self.parts.take(~without[self.parts.edges[:, 0]])
+            out = without[self.parts.edges[:, 0]]
+            self.left_out, self.skipped = _everywhere(costs, self.parts.take(out)), int(out.sum())
+            self.parts = self.parts.take(~out)
         # Sizes are rounded up by repeating the last label: that changes no minimum and gives fewer distinct shapes.
         own = counts[self.free]
         sizes = _SIZES[np.searchsorted(_SIZES, own)]
@@ -178,20 +181,13 @@ class Relaxation:
         self.elimination = schedule(sizes.tolist(), [*factors, *(scope for scope in scopes if scope)], limit)
         self._lay_out(index)
 
-    @property
-    def exact(self) -> bool:
-        """Whether the bound is the least priced cost: no value is split, and no int8 copy without readers is made
-        because making it saves time."""
-        sparing = self.costs.devices > 1 and bool((self.costs.problem.values.quantize_s < 0.0).any())
-        return bool((self.parts.share == 1.0).all()) and not sparing
-
-    def run(self, priced: Priced, alive: np.ndarray | None = None) -> tuple[float, np.ndarray]:
-        """A lower bound on the priced cost of every labelling, and the labels that attain it (exactly, if `exact`);
-        `alive` (nodes, labels) restricts the labels further."""
-        own = priced.unary if alive is None else np.where(alive, priced.unary, BIG)
+    def run(self, priced: Priced) -> tuple[float, np.ndarray]:
+        """A lower bound on the priced cost of every labelling, and the labels that attain it."""
         factors = self.elimination.factors
-        factors[self.own_positions] = own[self.own_cells]
+        factors[self.own_positions] = priced.unary[self.own_cells]
         base = priced.constant + self.broken
+        if self.left_out is not None:
+            base += float(self.left_out.at(priced).reshape(-1, self.skipped).min(axis=0).sum())
         for tables, positions in zip(self.tables, self.positions, strict=True):
             costs = tables.at(priced)
             factors[positions] = costs[: len(positions)]
@@ -205,10 +201,10 @@ class Relaxation:
         self.base, self.total = float(base), total
         return total + self.base, labels
 
-    def answer(self, prices: np.ndarray, alive: np.ndarray | None = None) -> tuple[Plane, Account]:
+    def answer(self, prices: np.ndarray) -> tuple[Plane, Account]:
         """The bound at these prices and its slope; and the labels that attain it, with their cheapest copies."""
         priced = self.costs.price(prices)
-        value, labels = self.run(priced, alive)
+        value, labels = self.run(priced)
         account = self.costs.account(priced, labels)
         slope = account.rows - self.costs.uppers
         return Plane(value, value - float(prices @ slope), slope), account
@@ -292,6 +288,31 @@ class Relaxation:
         return States(part, kind, source, flat(places[1:]), flat(kinds[1:]) == Kind.INT8), wrong.ravel()
 
 
+def _everywhere(costs: Costs, parts: Parts) -> CellCosts:
+    """The costs of parts with one edge, wherever its ends are."""
+    shape = KINDS, costs.devices, costs.devices, 2, len(parts.value)
+    kind, source, target, int8, part = np.indices(shape).reshape(5, -1)
+    return CellCosts(costs, parts, States(part, kind, source, target[None], int8[None] == 1))
+
+
+def pairs(costs: Costs, alive: np.ndarray) -> Relaxation:
+    """The relaxation that splits every value into parts of one edge, without as many of the longest skips as makes
+    tables too wide."""
+    values = costs.problem.values
+    length = np.where(values.readers >= 0, values.readers, 0) - values.producer[costs.edge_value]
+    inner = (values.producer[costs.edge_value] >= 0) & (values.readers >= 0) & ~values.strict
+    skips = np.flatnonzero(inner)[np.argsort(-length[inner], kind="stable")]
+    count = 0
+    while True:
+        without = np.isin(np.arange(len(inner)), skips[:count])
+        try:
+            return Relaxation(costs, alive, arity=1, limit=WIDEST, without=without if count else None)
+        except TooWide:
+            if count >= len(skips):
+                raise
+            count = max(2, 3 * count // 2)
+
+
 def tightest(costs: Costs, alive: np.ndarray) -> Relaxation:
     """The relaxation that splits the fewest values while tables have at most WIDEST entries; tables of pairs may have
     more. Raises TooWide if even those are too large for elimination."""
@@ -303,108 +324,4 @@ def tightest(costs: Costs, alive: np.ndarray) -> Relaxation:
             return Relaxation(costs, alive, arity=arity, limit=WIDEST)
         except TooWide:
             pass
-    return Relaxation(costs, alive, arity=1, limit=np.inf)
-
-
-# Tables of more entries are built only if no edge can be cut.
-_NARROW = 3e5
-
-
-class EdgeRelaxation:
-    """A lower bound for graphs too wide to eliminate (DenseNet): some edges are cut, and the disagreement of their ends
-    is priced.
-
-    A cut edge of cost f(p, r) becomes min over s of (f(p, s) + φ(s)) at its producer and −φ(r) at its reader: never
-    more than f, for any φ (edge, reader state). The remaining graph is narrow. φ and the prices of the limits follow
-    the subgradient together (each end pulls towards the state that it chose), with step sizes after Polyak (1969).
-    """
-
-    def __init__(self, costs: Costs, alive: np.ndarray, narrow: float = _NARROW) -> None:
-        """Tables of more than `narrow` entries are built only if no edge can be cut."""
-        self.costs, self.alive = costs, alive
-        cut, self.relaxation = _cut(costs, alive, narrow)
-        values, devices = costs.problem.values, costs.devices
-        parts = split(costs, 1, np.arange(len(values)))
-        chosen = np.flatnonzero(cut[parts.edges[:, 0]])
-        self.edges = parts.edges[chosen, 0]
-        self.producer, self.reader = values.producer[parts.value[chosen]], values.readers[self.edges]
-        self.writes = costs.label_writes * devices + costs.label_device
-        self.reads = costs.label_device * 2 + (costs.label_reads == Kind.INT8)
-        kind, source, target, int8, part = np.indices((KINDS, devices, devices, 2, len(chosen))).reshape(5, -1)
-        self.tables = CellCosts(costs, parts.take(chosen), States(part, kind, source, target[None], int8[None] == 1))
-        self.prices = np.zeros((len(chosen), 2 * devices))
-        # States that no label has are left out: their sums and prices mean nothing.
-        self.possible = np.zeros_like(self.prices, dtype=bool)
-        for row, node in enumerate(self.reader.tolist()):
-            self.possible[row, self.reads[alive[node]]] = True
-        self.calls, self.bound, self.pace, self.stale = 0, -np.inf, 1.0, 0
-        self.best = np.zeros(len(costs.rows))
-        self.best_prices = self.prices
-
-    def run(self, multipliers: np.ndarray) -> tuple[Priced, float, np.ndarray]:
-        """Costs at these prices, the bound there, and the labels that attain it."""
-        priced = self.costs.price(multipliers)
-        value, self.labels = self.relaxation.run(self._loose(priced))
-        taken = self.table[np.arange(len(self.edges)), self.writes[self.labels[self.producer]]]
-        self.copied = taken.argmin(axis=1)
-        self.calls += 1
-        self.stale += 1
-        if value > self.bound:
-            if value > self.bound + 1e-4 * abs(value):
-                self.stale = 0
-            self.bound, self.best, self.best_prices = value, multipliers, self.prices.copy()
-        if self.stale > 12:
-            self.stale, self.pace = 0, 0.6 * self.pace
-            self.prices = self.best_prices.copy()
-        return priced, value, self.labels
-
-    def step(self, multipliers: np.ndarray, slope: np.ndarray, distance: float) -> np.ndarray:
-        """Step φ, and return the multipliers after their step."""
-        rows = np.arange(len(self.edges))
-        slopes = np.zeros_like(self.prices)
-        slopes[rows, self.copied] += 1.0
-        slopes[rows, self.reads[self.labels[self.reader]]] -= 1.0
-        # A limit broken by its full amount weighs as much as all disagreeing edges together.
-        disagree = float((slopes**2).sum())
-        weight = max(1.0, disagree) / max(1e-9, float((slope**2).sum())) * 0.05
-        norm = disagree + weight * float((slope**2).sum())
-        if norm <= 0.0:
-            return multipliers
-        length = self.pace * max(distance, 0.0) / norm
-        self.prices = self.prices + length * slopes
-        return np.asarray(np.maximum(0.0, multipliers + length * weight * slope))
-
-    def _loose(self, priced: Priced) -> Priced:
-        """The costs with every cut edge divided between its ends."""
-        states = KINDS * self.costs.devices, self.prices.shape[1]
-        table = np.moveaxis(self.tables.at(priced).reshape(*states, len(self.edges)), -1, 0)
-        self.table = table + np.where(self.possible, self.prices, np.inf)[:, None, :]
-        unary = priced.unary.copy()
-        np.add.at(unary, self.producer, self.table.min(axis=2)[:, self.writes])
-        np.add.at(unary, self.reader, -self.prices[:, self.reads])
-        return replace(priced, unary=unary)
-
-
-def _cut(costs: Costs, alive: np.ndarray, narrow: float) -> tuple[np.ndarray, Relaxation]:
-    """Edges to cut so that the rest is narrow: keep a spanning forest, then whatever fits, expensive edges first."""
-    values = costs.problem.values
-    producer = values.producer[costs.edge_value]
-    inner = (producer >= 0) & (values.readers >= 0)
-    cost = costs.plain.send_float.mean(axis=(1, 2))[costs.edge_value] + 1e9 * values.strict
-    tree, cut = np.arange(costs.nodes), np.zeros(len(inner), dtype=bool)
-    for edge in sorted(np.flatnonzero(inner).tolist(), key=lambda each: -cost[each]):
-        one, other = tree[producer[edge]], tree[values.readers[edge]]
-        cut[edge] = one == other and not values.strict[edge]
-        tree[tree == one] = other
-    best = Relaxation(costs, alive, arity=1, without=cut)
-    waiting = [edge for edge in np.argsort(-cost).tolist() if cut[edge]]
-    size = max(1, len(waiting) // 6)
-    while waiting and size >= max(1, len(cut) // 100):
-        tried = cut.copy()
-        tried[waiting[:size]] = False
-        try:
-            best = Relaxation(costs, alive, arity=1, limit=narrow, without=tried)
-            cut, waiting = tried, waiting[size:]
-        except TooWide:
-            size //= 2
-    return cut, best
+    return pairs(costs, alive)

@@ -20,23 +20,19 @@ import numpy as np
 
 from taglio.cluster.planning.assemble import Assembled, busy_times, request_shares
 from taglio.cluster.planning.costs import Costs, evaluate
-from taglio.cluster.planning.cp_sat import PeriodProgram
+from taglio.cluster.planning.cp_sat import Program
 from taglio.cluster.planning.cutting_planes import Plane, maximise
+from taglio.cluster.planning.descent import descents
 from taglio.cluster.planning.describe import period_s
-from taglio.cluster.planning.elimination import TooWide
 from taglio.cluster.planning.merge import merged
 from taglio.cluster.planning.problem import Resource, Totals
-from taglio.cluster.planning.relaxation import WIDEST, Relaxation
-from taglio.cluster.planning.solve import Undecided, improve, solve
+from taglio.cluster.planning.relaxation import Relaxation, pairs
+from taglio.cluster.planning.solve import Undecided, solve
 
 # Shares of the time: for the first plan, and for improving answers; of what is left, for the first search by CP-SAT.
 _FIRST_SHARE, _DESCENT_SHARE, _SEARCH_SHARE = 0.1, 0.15, 0.3
 # How much better the next plan should be, in gaps.
 _STEP = 0.9
-# Answers tried for an aim, and the spread of their prices around the best ones.
-_ANSWERS, _STRAYING = 16, 0.6
-# Times that a descent is repeated with doubled penalties on the limits that it broke.
-_DEARER = 4
 # Descents end once they miss an aim this near to the best plan.
 _NEAR = 1.05
 _PERIOD = "period"
@@ -53,7 +49,7 @@ def fastest_stream(
 @dataclass(frozen=True, slots=True, eq=False)
 class _Core:
     """The problem restricted to periods up to an aim: its costs, their period rows, the labels left (nodes, labels),
-    and the bound as a share of the aim; also prices and tables, unless the graph is too wide for them."""
+    the bound as a share of the aim, and prices and tables, unless a node has no label left."""
 
     costs: Costs
     periods: np.ndarray
@@ -129,7 +125,8 @@ class _Search:
         if left_s <= 0.0 or self._done() or core.bound > 1.0:
             return False
         # Plans with other labels than those left have longer periods than the aim.
-        program = PeriodProgram(core.costs, core.alive, core.periods, self.assembled.overhead_s, self.low, aim)
+        periods = np.concatenate([[False], core.periods])
+        program = Program(core.costs, core.alive, periods, self.assembled.overhead_s, self.low, aim)
         if self.totals is not None:
             program.hint(self.totals.labels, self.totals.copies)
         before = self.period
@@ -170,10 +167,7 @@ class _Search:
         alive = costs.possible()
         if not alive.any(axis=1).all():
             return _Core(costs, periods, alive, inf)
-        try:
-            relaxation = Relaxation(costs, alive, arity=1, limit=WIDEST)
-        except TooWide:
-            return _Core(costs, periods, alive, 0.0)
+        relaxation = pairs(costs, alive)
 
         def value(prices: np.ndarray, least: float) -> tuple[float, float]:
             """The bound in shares of the aim, and the period (0 or 1) that is best at these prices."""
@@ -205,17 +199,9 @@ class _Search:
         """Improve answers at prices around the core's towards its aim."""
         if core.prices is None or core.relaxation is None or core.bound > 1.0:
             return
-        costs, rng = core.costs, np.random.default_rng(0)
-        for _ in range(_ANSWERS):
-            priced = costs.price((core.prices + 0.01) * rng.lognormal(0.0, _STRAYING, len(core.prices)))
-            _, labels = core.relaxation.run(priced)
-            penalty = core.prices + 0.02
-            for _ in range(_DEARER):
-                _, labels = improve(costs, priced, penalty, labels, core.alive, inf)
-                account = costs.account(priced, labels)
-                if (account.rows[~core.periods] <= 1.0 + 1e-9).all():
-                    self._offer(evaluate(self.assembled.problem, labels.tolist(), account.copies))
-                broken = account.rows > 1.0 + 1e-9
-                if not broken.any() or time.perf_counter() > until:
-                    return
-                penalty[broken] *= 2.0
+        for account in descents(core.costs, core.relaxation, core.prices, core.alive):
+            over = account.rows > core.costs.uppers + 1e-9
+            if not over[~core.periods].any():
+                self._offer(evaluate(self.assembled.problem, account.labels.tolist(), account.copies))
+            if not over.any() or time.perf_counter() > until:
+                return

@@ -1,0 +1,57 @@
+"""Identical devices, which may run the same components and take turns at requests. Plans nothing."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from taglio.cluster.devices import Cluster, Device, Link
+from taglio.cluster.planning.workload import Workload
+
+
+def alike(workloads: Sequence[Workload], cluster: Cluster) -> tuple[tuple[str, ...], ...]:
+    """Groups of identical devices (times, limits and links), in file order, without the start device and devices that
+    share a processor."""
+    shared = {name for each in cluster.devices if each.processor for name in (each.name, each.processor)}
+    groups: list[list[str]] = []
+    for device in cluster.devices:
+        if device.name == cluster.start or device.name in shared:
+            continue
+        group = next((each for each in groups if _same(workloads, cluster, each[0], device.name)), None)
+        if group is None:
+            groups.append([device.name])
+        else:
+            group.append(device.name)
+    return tuple(tuple(each) for each in groups if len(each) > 1)
+
+
+def _same(workloads: Sequence[Workload], cluster: Cluster, one: str, other: str) -> bool:
+    def device(name: str) -> Device:
+        return replace(cluster.device(name), name="", profile=None, scale_of=None, scale_factor=1.0, like="")
+
+    def links(name: str) -> dict[tuple[bool, str], Link]:
+        return {
+            (each.source == name, each.target if each.source == name else each.source): replace(
+                each, source="", target=""
+            )
+            for each in cluster.links
+            if name in (each.source, each.target) and not {each.source, each.target} <= {one, other}
+        }
+
+    def limits(name: str, work: Workload) -> list[list[str]]:
+        pairs = (work.limits.device_pins, work.limits.device_exclusions)
+        return [sorted(block for block, where in each if where == name) for each in pairs]
+
+    return (
+        device(one) == device(other)
+        and links(one) == links(other)
+        and all(
+            work.profiles[one] == work.profiles[other]
+            and limits(one, work) == limits(other, work)
+            and not limits(one, work)[0]
+            for work in workloads
+        )
+    )
+
+
+def taking_turns(cluster: Cluster, name: str, replicas: tuple[str, ...]) -> Cluster:
+    """`cluster` with `replicas` in the place of a device."""
+    return cluster.with_device(name, replicas=replicas if len(replicas) > 1 else ())
