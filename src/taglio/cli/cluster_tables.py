@@ -14,8 +14,6 @@ from taglio.report.units import MISSING, ms
 from taglio.runtimes.session import package
 
 _MBIT = 8e-6
-# A larger change of a machine's speed is reported.
-_OTHER_SPEED = 0.1
 
 
 def status(address: str, alive: Mapping[str, bool], facts_of: Mapping[str, Facts]) -> list[Part]:
@@ -82,7 +80,7 @@ def run(result: ClusterRun) -> list[Part]:
     head = ["component", "device", "predicted", "measured", "±", "predicted / measured"]
     between = ["from", "to", "bytes", "predicted", "measured", "±", "tensors"]
     tables = [Table(head, rows, words=frozenset({1})), Table(between, hops, words=frozenset({1, 6}))]
-    return [*tables, *map(Text, [*_latency(result), *_conditions(result), *_proof(result), *result.notes])]
+    return [*tables, *map(Text, [*_latency(result), *_energy(result), *_proof(result), *result.notes])]
 
 
 def _latency(run: ClusterRun) -> list[str]:
@@ -108,19 +106,13 @@ def _latency(run: ClusterRun) -> list[str]:
     return lines
 
 
-def _conditions(run: ClusterRun) -> list[str]:
-    lines = [
-        f"{now.device} takes {now.slower:.2f} x as long for a fixed computation as when it was profiled, "
-        "which is more than noise: its predictions may be off by as much"
-        for now in run.speeds
-        if now.slower is not None and abs(now.slower - 1.0) > _OTHER_SPEED
-    ]
+def _energy(run: ClusterRun) -> list[str]:
+    lines = []
     for use in run.energy:
         joules_of = (use.modelled_joules, "computing"), (use.idle_joules, "waiting"), (use.sent_joules, "sending")
         modelled = ", ".join(f"{joules:.3g} J {what}" for joules, what in joules_of if joules is not None)
-        parts = [f"{modelled}, from the cluster file" if modelled else "unknown, no watts in the cluster file"]
-        parts += [] if use.counted_joules is None else [f"counted {use.counted_joules:.3g} J"]
-        lines.append(f"energy of {use.device}: {'; '.join(parts)}")
+        text = f"{modelled}, from the cluster file" if modelled else "unknown, no watts in the cluster file"
+        lines.append(f"energy of {use.device}: {text}")
     return lines
 
 

@@ -230,6 +230,11 @@ def one_way(cluster: Cluster) -> list[tuple[str, str]]:
     return [(names[b], names[a]) for a, b in open_ways if (b, a) not in open_ways]
 
 
+def processors(cluster: Cluster) -> float:
+    """Processors that all devices use at once: with more than the machine has, they wait for each other."""
+    return sum(min(device.cpus, device.threads) for device in cluster.devices)
+
+
 def _planned(cluster: Cluster, file: Path, scenario: str | None) -> Record:
     """The record of an emulation to create: the names of everything in it."""
     if len(cluster.devices) > _MOST_DEVICES:
