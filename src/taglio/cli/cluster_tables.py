@@ -1,10 +1,9 @@
 """What commands for running devices print. Arranges; computes nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from taglio.cluster.devices import Handling
 from taglio.cluster.engine.optimize import ClusterOutcome
-from taglio.cluster.engine.probe import LinkProbe
+from taglio.cluster.engine.probe import Probes
 from taglio.cluster.engine.resident import Facts
 from taglio.cluster.engine.result import ClusterRun
 from taglio.errors import plural
@@ -32,19 +31,19 @@ def status(address: str, alive: Mapping[str, bool], facts_of: Mapping[str, Facts
     return [Table(head, rows, words=frozenset({1, 3, 4, 5, 6})), Text(text)]
 
 
-def links(probes: Sequence[LinkProbe], handled: Mapping[str, Handling]) -> list[Part]:
+def links(probes: Probes) -> list[Part]:
     """The measured links, with the cluster file's values in brackets, and the CPU cost per message."""
     rows = []
-    for probe in probes:
+    for probe in probes.links:
         latency, speed, planned = probe.latency_s, probe.bandwidth_bytes_per_s, probe.planned
-        planned_s = "" if planned is None else f" ({planned.latency_s * 1e3:.3g})"
-        planned_speed = "" if planned is None else f" ({planned.bandwidth_bytes_per_s * _MBIT:.3g})"
-        cells = [f"{latency.value * 1e3:.3g}{planned_s}", f"{latency.low * 1e3:.3g} … {latency.high * 1e3:.3g}"]
-        cells += [f"{speed.value * _MBIT:.3g}{planned_speed}", f"{speed.low * _MBIT:.3g} … {speed.high * _MBIT:.3g}"]
-        rows.append([probe.source, probe.target, *cells, f"{probe.gap_s * 1e3:.2f}" if probe.gap_s else ""])
+        cells = [f"{latency.value * 1e3:.3g} ({planned.latency_s * 1e3:.3g})"]
+        cells.append(f"{latency.low * 1e3:.3g} … {latency.high * 1e3:.3g}")
+        cells.append(f"{speed.value * _MBIT:.3g} ({planned.bandwidth_bytes_per_s * _MBIT:.3g})")
+        cells.append(f"{speed.low * _MBIT:.3g} … {speed.high * _MBIT:.3g}")
+        rows.append([probe.source, probe.target, *cells, f"{probe.gap_s * 1e3:.2f}"])
     head = ["from", "to", "latency\nms (file)", "5 … 95 %", "bandwidth\nMbit/s (file)", "5 … 95 %", "gap\nms"]
     costs = []
-    for name, cost in handled.items():
+    for name, cost in probes.handling.items():
         ends = ((cost.send_s, cost.send_byte_s), (cost.receive_s, cost.receive_byte_s))
         texts = [
             f"{ms(message_s)}, {ms(byte_s * 1e6)} per MB" if message_s or byte_s else "" for message_s, byte_s in ends

@@ -1,6 +1,7 @@
 """What a run says of its devices, without an engine."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -206,7 +207,7 @@ def times(request: int, sent_s: float, work_s: float, hop_s: float) -> Answer:
     )
 
 
-PLAN = running("a", "camera", "server", takes_s=0.05)
+PLAN: Any = running("a", "camera", "server", takes_s=0.05)
 
 
 @pytest.mark.parametrize(
