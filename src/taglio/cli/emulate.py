@@ -26,8 +26,6 @@ def emulate(options: argparse.Namespace) -> int:
             raise BadOption("give a cluster file, or --on DEVICE -- COMMAND for the running emulation")
         return emulation.joined(here).start(options.on, options.after).wait()
     with emulation.Emulation(Path(options.cluster), options.scenario) as made:
-        for old in made.removed:
-            sys.stderr.write(f"removed the remains of a killed emulation of {old.cluster_file}\n")
         for there, back in emulation.one_way(made.cluster):
             sys.stderr.write(f"{back} can reach {there}, but not the reverse: no connection will open between them\n")
         if (processors := emulation.processors(made.cluster)) > (cores := available_cores()):
