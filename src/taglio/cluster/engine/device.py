@@ -193,11 +193,14 @@ def members(address: str, lock: Lock) -> dict[str, bool]:
 
     Runs in a separate process, because Ray reads its token and certificates only once.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "taglio.cluster.engine.members", address],
-        env={**{name: value for name, value in os.environ.items() if name != "RAY_AUTH_TOKEN"}, **lock.environment()},
-        capture_output=True, text=True, timeout=60.0, check=False,
-    )  # fmt: skip
+    variables = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_TOKEN"}
+    words = [sys.executable, "-m", "taglio.cluster.engine.members", address]
+    try:
+        done = subprocess.run(
+            words, env={**variables, **lock.environment()}, capture_output=True, text=True, timeout=60.0, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise BadDevice(f"{address} does not name its devices within a minute: see its log, and try again") from None
     if done.returncode == 0:
         alive: dict[str, bool] = json.loads(done.stdout)
         return alive
