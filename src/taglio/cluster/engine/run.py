@@ -285,20 +285,19 @@ class _Run:
         return _sent_once(answers)
 
     def slowed(self) -> Iterator[str]:
-        """Notes on devices and links of the first plan that took longer at the end of the run than at its begin; none
-        for a run that is too short for CPU quotas to average out."""
+        """Notes on components and links of the first plan that took longer at the end of the run than at its start;
+        none for a run that is too short for CPU quotas to average out."""
         answers = self._good()
         quarter = len(answers) // 4
         first, last = answers[:quarter], answers[len(answers) - quarter :]
         if not quarter or min(part[-1].answered_s - part[0].sent_s for part in (first, last)) < _SUSTAINED_S:
             return
-        before_s, after_s = _times(first), _times(last)
-        matters_s = _SHARE * fmean(answer.latency_s for answer in first)
-        for what in before_s.keys() & after_s.keys():
-            if after_s[what] > max(_SLOWED * before_s[what], before_s[what] + matters_s):
+        after, matters_s = _times(last), _SHARE * fmean(answer.latency_s for answer in first)
+        for what, before_s in _times(first).items():
+            if after[what] > max(_SLOWED * before_s, before_s + matters_s):
                 yield (
-                    f"{what} took {after_s[what] / before_s[what]:.2f} times as long in the last quarter of the run as "
-                    "in the first: if it stays so, measure it (taglio profile, taglio cluster probe) and plan again"
+                    f"{what} took {after[what] / before_s:.2f} times as long in the last quarter of the run as in the "
+                    "first: if it stays so, measure it (taglio profile, taglio cluster probe) and plan again"
                 )
 
     def components(self) -> tuple[ComponentTime, ...]:
@@ -347,7 +346,7 @@ class _Run:
 
 
 def _times(answers: Sequence[Answer]) -> dict[str, float]:
-    """Mean seconds of a component and of a link by what a note calls them."""
+    """Mean seconds of each component and of each link's messages, by what a note calls them."""
     seconds: dict[str, list[float]] = {}
     for answer in answers:
         for step in answer.steps:
