@@ -198,13 +198,11 @@ def test_as_many_requests_are_in_flight_as_keep_the_busiest_resource_busy(
     assert lanes_for(plan) == lanes  # type: ignore[arg-type]
 
 
-def times(request: int, sent_s: float, work_s: float, hop_s: float) -> Answer:
-    """An answer of a plan of one component on the server, behind a message from the camera."""
+def times(request: int, sent_s: float, work_s: float, hop_s: float, device: str = "server") -> Answer:
+    """An answer of a plan of one component on a device, behind a message from the camera."""
     start_s = sent_s + hop_s
-    step = Step("work", "server", start_s, start_s, start_s + work_s)
-    return Answer(
-        request, [], sent_s, start_s + work_s, (step,), (Hop(0, "camera", "server", sent_s, start_s),), planned=PLAN
-    )
+    step, hop = Step("work", device, start_s, start_s, start_s + work_s), Hop(0, "camera", device, sent_s, start_s)
+    return Answer(request, [], sent_s, start_s + work_s, (step,), (hop,), planned=PLAN)
 
 
 PLAN: Any = running("a", "camera", "server", takes_s=0.05)
@@ -230,3 +228,13 @@ def test_a_run_names_what_slowed_down_meanwhile(
         now_s = answer.answered_s
     notes = list(run.slowed())
     assert len(notes) == len(words) and all(note.startswith(text) for note, text in zip(notes, words, strict=True))
+
+
+def test_a_replica_that_was_lost_meanwhile_did_not_slow_down() -> None:
+    run, now_s = _Run(PLAN, None, [{}], {"a": [[]]}), 0.0  # type: ignore[arg-type]
+    for request in range(200):
+        device = "second" if request >= 100 or request % 2 else "server"
+        answer = times(request, now_s, 0.04, 0.01, device)
+        run.check(answer)
+        now_s = answer.answered_s
+    assert list(run.slowed()) == []

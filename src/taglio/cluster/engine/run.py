@@ -294,9 +294,10 @@ class _Run:
             return
         after, matters_s = _times(last), _SHARE * fmean(answer.latency_s for answer in first)
         for what, before_s in _times(first).items():
-            if after[what] > max(_SLOWED * before_s, before_s + matters_s):
+            after_s = after.get(what, 0.0)  # a replica may be lost meanwhile
+            if after_s > max(_SLOWED * before_s, before_s + matters_s):
                 yield (
-                    f"{what} took {after[what] / before_s:.2f} times as long in the last quarter of the run as in the "
+                    f"{what} took {after_s / before_s:.2f} times as long in the last quarter of the run as in the "
                     "first: if it stays so, measure it (taglio profile, taglio cluster probe) and plan again"
                 )
 
