@@ -35,7 +35,6 @@ from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster
 from taglio.cluster.emulate.emulation import Emulation, start_devices
 from taglio.cluster.engine.connect import connect
-from taglio.cluster.engine.load import FULL
 from taglio.cluster.engine.optimize import Profiles, timed_plan
 from taglio.cluster.engine.remote_profile import refine_devices
 from taglio.cluster.engine.run import run_on_cluster
@@ -49,6 +48,7 @@ from taglio.flow.work import Work
 from taglio.flow.workspace import GRAPH, PLAN, PROFILE, keep_plan, read_error, reopen_profiled
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
+from taglio.profile.busy import STAT, ticks
 from taglio.profile.result import Profile
 
 SCHEME = "qdq-u8s8-asym-pc"
@@ -80,6 +80,8 @@ FEWEST_RUNS, MOST_RUNS = 6, 5000
 # Other tenants of the machine come and go within seconds and minutes: shorter requests than this have so many rounds
 # over all plans, of which the median counts.
 SHORT_S, ROUNDS = 0.15, 3
+# On a machine that is busy for a larger share of the time, work rarely finds a free processor.
+FULL = 0.9
 # What the driver says after each command.
 DONE = "done\n"
 PAIRS = (("camera", "gateway"), ("gateway", "server"), ("camera", "server"))
@@ -326,11 +328,14 @@ def inside(words: list[str]) -> int:
                 most_s = MOST_S * (3 if stream == "stream" else 1)
                 count = min(max(int(runs), int(least_s / each_s)), max(FEWEST_RUNS, int(most_s / each_s)), MOST_RUNS)
                 count = int(runs) if stream == "once" else count
+                before = ticks(STAT.read_text())
                 result = run_on_cluster(Path(folder), cluster, count, stream=stream == "stream")
+                busy, every = (now - then for now, then in zip(ticks(STAT.read_text()), before, strict=True))
             except TaglioError as error:
                 print(json.dumps({"folder": folder, "error": f"{type(error).__name__}: {error}"}), flush=True)
                 continue
-            print(json.dumps({"folder": folder, "run": json.loads(msgspec.json.encode(result))}), flush=True)
+            run = {**json.loads(msgspec.json.encode(result)), "machine_busy": busy / max(every, 1)}
+            print(json.dumps({"folder": folder, "run": run}), flush=True)
     return 0
 
 
@@ -488,7 +493,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def full(run: dict[str, Any]) -> bool:
     """Whether the machine that emulates all devices had no time left: then they waited for each other."""
-    return (run["machine_busy"] or 0.0) > FULL
+    return bool(run["machine_busy"] > FULL)
 
 
 def table_rows(rows: list[dict[str, Any]]) -> list[list[str]]:

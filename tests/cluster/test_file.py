@@ -1,5 +1,6 @@
-"""Cluster files: what they say arrives in SI units, and what is wrong is refused with its line and the fix."""
+"""Cluster files: what they say arrives in SI units, and what is wrong is refused with its key and the fix."""
 
+import re
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -138,60 +139,73 @@ def test_files_are_read_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "line", "words"),
+    ("before", "after", "message"),
     [
-        ("threads = 1", "thread = 1", 4, 'unknown key "thread": did you mean "threads"?'),
-        ("threads = 1", "threads = 0", 4, "give at least 1"),
-        ("threads = 1", "threads = true", 4, "give at least 1"),
-        ("threads = 1", 'runtime = "openvino-mixed"', 4, 'did you mean "openvino"?'),
-        ("threads = 1", 'runtime = "openvin"', 4, 'runtime = "openvin" is not known: did you mean "openvino"?'),
-        ("memory_mb = 64", "memory_mb = -1", 5, "give a number above 0"),
-        ("memory_mb = 64", 'memory_mb = "64"', 5, "must be a number"),
-        ("memory_mb = 64", "memory_mb = inf", 5, "must be a number"),
-        ("idle_watts = 1.5", "idle_watts = -0.1", 6, "of at least 0"),
-        ("idle_watts = 1.5", "send_ms = -1", 6, "of at least 0"),
-        ("latency_ms = 5", "latency_ms = 5\ngap_ms = 6", 21, "gap_ms = 6 is more than latency_ms = 5, which"),
-        ('start = "camera"', 'start = "camrea"', 1, 'did you mean "camera"?'),
-        ('start = "camera"', "start = 3", 1, "in quotes"),
-        ('to = "gateway"', 'to = "gatway"', 31, 'no such device: did you mean "gateway"?'),
-        ("bandwidth_mbit_s = 400", "latency_ms = 1", 29, "no bandwidth_mbit_s"),
-        ("bandwidth_mbit_s = 400", "bandwidth_mbits = 400", 32, 'did you mean "bandwidth_mbit_s"?'),
-        ("both = true", 'both = "yes"', 24, "true or false"),
-        ("int8 = false", "int8 = 0", 14, "true or false"),
-        ('never = ["Resize", "model.2*"]', 'never = "Resize"', 13, "write a list"),
-        ('of = "camera"', 'of = "camara"', 15, 'did you mean "camera"?'),
-        ('of = "camera"', 'of = "server"', 19, "needs its own profile"),
-        ('of = "camera", factor = 0.5', 'of = "camera"', 15, "write scale ="),
-        ('of = "camera", factor = 0.5', 'of = "camera", factor = 0', 15, "above 0"),
-        ('profile = "profile.json"', 'profile = "p.json"\nscale = { of = "server", factor = 2.0 }', 10, "keep one"),
-        ('cut = ["camera->gateway"]', 'cut = ["camera->getaway"]', 35, 'did you mean "camera->gateway"?'),
-        ('without = ["gateway"]', 'without = ["gatewy"]', 43, 'did you mean "gateway"?'),
-        ('without = ["gateway"]', 'without = ["camera"]', 43, "start device"),
-        ("[device.gateway]", '[device."../x"]', 12, "letters, digits"),
-        ("memory_mb = 64", "memory_mb = = 64", 5, "not valid TOML"),
-        ("[scenario.alone]", "[scenaro.alone]", 42, 'did you mean "scenario"?'),
+        ("threads = 1", "thread = 1", 'device.camera: unknown key "thread": did you mean "threads"?'),
+        ("threads = 1", "threads = 0", "device.camera.threads = 0: expected a whole number >= 1"),
+        ("threads = 1", "threads = true", "device.camera.threads = True: expected a whole number, got true or false"),
+        ("threads = 1", 'runtime = "openvino-mixed"', 'did you mean "openvino"?'),
+        (
+            "threads = 1",
+            'runtime = "openvin"',
+            'device.camera.runtime = "openvin" is not known: did you mean "openvino"?',
+        ),
+        ("memory_mb = 64", "memory_mb = -1", "device.camera.memory_mb = -1: expected a number >= 1e-09"),
+        ("memory_mb = 64", 'memory_mb = "64"', "device.camera.memory_mb = '64': expected a number, got text in quotes"),
+        ("memory_mb = 64", "memory_mb = inf", "device.camera.memory_mb = inf: expected a number <= 1000000000000.0"),
+        ("idle_watts = 1.5", "idle_watts = -0.1", "device.camera.idle_watts = -0.1: expected a number >= 0.0"),
+        ("idle_watts = 1.5", "send_ms = -1", "device.camera.send_ms = -1: expected a number >= 0.0"),
+        ("latency_ms = 5", "latency_ms = 5\ngap_ms = 6", "link 1: gap_ms = 6 is more than latency_ms = 5, which"),
+        (
+            "latency_ms = 0.1",
+            "latncy_ms = 0.1",
+            'device.camera.loopback: unknown key "latncy_ms": did you mean "latency_ms"',
+        ),
+        ('start = "camera"', 'start = "camrea"', 'start = "camrea", no such device: did you mean "camera"?'),
+        ('start = "camera"', "start = 3", "start = 3: expected text in quotes"),
+        ('start = "camera"\n', "", 'has no start device, where inputs come from: write start = "camera"'),
+        ('to = "gateway"', 'to = "gatway"', 'link 2: "gatway", no such device: did you mean "gateway"?'),
+        ("bandwidth_mbit_s = 400", "latency_ms = 1", "link 2: has no bandwidth_mbit_s"),
+        ("bandwidth_mbit_s = 400", "bandwidth_mbits = 400", 'link 2: unknown key "bandwidth_mbits": did you mean'),
+        ("both = true", 'both = "yes"', "link 1.both = 'yes': expected true or false"),
+        ("int8 = false", "int8 = 0", "device.gateway.int8 = 0: expected true or false"),
+        ('never = ["Resize", "model.2*"]', 'never = "Resize"', "device.gateway.never = 'Resize': expected a list"),
+        ('of = "camera"', 'of = "camara"', 'device.gateway.scale of "camara", no such device: did you mean "camera"?'),
+        ('of = "camera"', 'of = "server"', "needs its own profile"),
+        ('of = "camera", factor = 0.5', 'of = "camera"', 'device.gateway.scale: has no "factor"'),
+        ('of = "camera", factor = 0.5', 'of = "camera", factor = 0', "scale.factor = 0: expected a number >= 1e-06"),
+        ('profile = "profile.json"', 'profile = "p.json"\nscale = { of = "server", factor = 2.0 }', "keep one"),
+        ('cut = ["camera->gateway"]', 'cut = ["camera->getaway"]', 'scenario.congested: no link "camera->getaway"'),
+        (
+            'without = ["gateway"]',
+            'without = ["gatewy"]',
+            'scenario.alone: no device "gatewy": did you mean "gateway"?',
+        ),
+        ('without = ["gateway"]', 'without = ["camera"]', 'scenario.alone: "camera" is the start device'),
+        ("[device.gateway]", '[device."../x"]', "letters, digits"),
+        ("memory_mb = 64", "memory_mb = = 64", "Invalid value (at line 5, column 13): not valid TOML"),
+        ("[scenario.alone]", "[scenaro.alone]", 'unknown key "scenaro": did you mean "scenario"?'),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_line_and_the_fix(before: str, after: str, line: int, words: str) -> None:
+def test_what_is_wrong_is_refused_with_its_key_and_the_fix(before: str, after: str, message: str) -> None:
+    assert before in FILE
     text = FILE.replace(before, after, 1)
     text = text.replace("[scenario.alone.", "[scenaro.alone.") if before == "[scenario.alone]" else text
     with pytest.raises(BadCluster) as refusal:
         parse(text, "cluster.toml")
-    message = str(refusal.value)
-    assert words in message and message.startswith(f"cluster.toml:{line}:"), message
-    assert "\n" not in message
+    words = str(refusal.value)
+    assert message in words and words.startswith("cluster.toml: ") and "\n" not in words, words
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", "has no devices"),
-        ('start = "a"\n[device.a]\n[link]\nfrom = "a"', "two brackets"),
-        ("[device.a]", 'write start = "a"'),
-        ('device = 3\nstart = "a"', "[device.NAME]"),
-        ('start = "a"\n[device]\na = 3', "must be a table"),
+        ('start = "a"\n[device.a]\n[link]\nfrom = "a"', "link: expected a list, got a table"),
+        ('device = 3\nstart = "a"', "device = 3: expected a table"),
+        ('start = "a"\n[device]\na = 3', "expected a table"),
         ('start = "a"\n[device.a]\n[[link]]\nfrom = "a"\nto = "a"\nbandwidth_mbit_s = 1', "loopback"),
-        ('start = "a"\n[device.a]\n[[link]]\nto = "a"', 'no "from"'),
+        ('start = "a"\n[device.a]\n[[link]]\nto = "a"', 'link 1: has no "from"'),
     ],
 )
 def test_half_a_file_is_refused(text: str, words: str) -> None:
@@ -288,44 +302,32 @@ bandwidth_mbit_s = 8
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("before", "after", "words"),
     [
+        ("= 8\n", '= 8\n[[link]]\nfrom = "b"\nto = "a"\nbandwidth_mbit_s = 9\n', "links 1 and 2 both go from b to a"),
+        ("[device.b]", "[device.b]\n[device.B]", 'device "b" and device "B" differ only in case'),
+        ("= 8", "= 1e-300", "link 1.bandwidth_mbit_s = 1e-300: expected a number >= 1e-09"),
+        ("= 8", "= 1e300", "link 1.bandwidth_mbit_s = 1e+300: expected a number <= 1000000000000.0"),
+        ("= 8", "= 0", "link 1.bandwidth_mbit_s = 0: expected a number >= 1e-09"),
+        ("= 8", "= nan", "link 1.bandwidth_mbit_s = nan: expected a number"),
+        ("[device.b]", '[device.b]\nscale = { of = "a", factor = 1e-7 }', "device.b.scale.factor = 1e-07: expected"),
         (
-            LINKED + '[[link]]\nfrom = "b"\nto = "a"\nbandwidth_mbit_s = 9\n',
-            r":9: link from b to a is given twice.*line 4",
-        ),
-        (
-            LINKED.replace("[device.b]", "[device.b]\n[device.B]"),
-            r':4: device "B" and device "b" differ only in case|:3:',
-        ),
-        (LINKED.replace("= 8", "= 1e-300"), r":8: .* give a number from"),
-        (LINKED.replace("= 8", "= 1e300"), r":8: .* give a number from"),
-        (LINKED.replace("= 8", "= 0"), r":8: .* above 0"),
-        (LINKED.replace("= 8", "= nan"), r":8: .* must be a number"),
-        (LINKED.replace("[device.b]", '[device.b]\nscale = { of = "a", factor = 1e-300 }'), r":4: .*"),
-        (
-            LINKED.replace("[device.b]", '[device.b]\nscale = { of = "a", factor = 1e-7 }'),
-            r":4: .* a factor from 1e-06",
-        ),
-        (
-            LINKED.replace(
-                "[device.b]",
-                '[device.b]\nscale = { of = "c", factor = 1e-4 }\n[device.c]\nscale = { of = "a", factor = 1e-4 }',
-            ),
-            r":4: .* scaled by 1e-08 in all",
+            "[device.b]",
+            '[device.b]\nscale = { of = "c", factor = 1e-4 }\n[device.c]\nscale = { of = "a", factor = 1e-4 }',
+            'the times of "b" are scaled by 1e-08 in all',
         ),
     ],
 )
-def test_what_contradicts_or_vanishes_is_refused_with_its_line(text: str, words: str) -> None:
-    with pytest.raises(BadCluster, match=words):
-        parse(text)
+def test_what_contradicts_or_vanishes_is_refused(before: str, after: str, words: str) -> None:
+    with pytest.raises(BadCluster, match=re.escape(words)):
+        parse(LINKED.replace(before, after))
 
 
 def test_a_scenario_may_change_a_link_once() -> None:
     change = '[[scenario.slow.link]]\nfrom = "a"\nto = "b"\nbandwidth_mbit_s = 1\n'
     link = parse(LINKED + change, scenario="slow").link("a", "b")
     assert link is not None and link.bandwidth_bytes_per_s == 125_000
-    with pytest.raises(BadCluster, match=":13: link from a to b is given twice, first in line 9"):
+    with pytest.raises(BadCluster, match=r"scenario\.slow: links 1 and 2 both go from a to b"):
         parse(LINKED + change + change)
 
 
@@ -334,5 +336,5 @@ def test_files_as_editors_on_windows_write_them_are_read(tmp_path: Path) -> None
     file.write_bytes(b"\xef\xbb\xbf" + LINKED.replace("\n", "\r\n").encode())
     assert load(file) == parse(LINKED)
     file.write_bytes(LINKED.replace("[device.b]", "# caf\xe9\n[device.b]").encode("latin-1"))
-    with pytest.raises(BadCluster, match=":3: is not text in UTF-8"):
+    with pytest.raises(BadCluster, match="line 3 is not text in UTF-8"):
         load(file)

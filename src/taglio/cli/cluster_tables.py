@@ -1,10 +1,9 @@
 """What commands for running devices print. Arranges; computes nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from taglio.cluster.devices import Handling
 from taglio.cluster.engine.optimize import ClusterOutcome
-from taglio.cluster.engine.probe import LinkProbe
+from taglio.cluster.engine.probe import Probes
 from taglio.cluster.engine.resident import Facts
 from taglio.cluster.engine.result import ClusterRun
 from taglio.errors import plural
@@ -14,8 +13,6 @@ from taglio.report.units import MISSING, ms
 from taglio.runtimes.session import package
 
 _MBIT = 8e-6
-# A larger change of a machine's speed is reported.
-_OTHER_SPEED = 0.1
 
 
 def status(address: str, alive: Mapping[str, bool], facts_of: Mapping[str, Facts]) -> list[Part]:
@@ -34,19 +31,19 @@ def status(address: str, alive: Mapping[str, bool], facts_of: Mapping[str, Facts
     return [Table(head, rows, words=frozenset({1, 3, 4, 5, 6})), Text(text)]
 
 
-def links(probes: Sequence[LinkProbe], handled: Mapping[str, Handling]) -> list[Part]:
+def links(probes: Probes) -> list[Part]:
     """The measured links, with the cluster file's values in brackets, and the CPU cost per message."""
     rows = []
-    for probe in probes:
+    for probe in probes.links:
         latency, speed, planned = probe.latency_s, probe.bandwidth_bytes_per_s, probe.planned
-        planned_s = "" if planned is None else f" ({planned.latency_s * 1e3:.3g})"
-        planned_speed = "" if planned is None else f" ({planned.bandwidth_bytes_per_s * _MBIT:.3g})"
-        cells = [f"{latency.value * 1e3:.3g}{planned_s}", f"{latency.low * 1e3:.3g} … {latency.high * 1e3:.3g}"]
-        cells += [f"{speed.value * _MBIT:.3g}{planned_speed}", f"{speed.low * _MBIT:.3g} … {speed.high * _MBIT:.3g}"]
-        rows.append([probe.source, probe.target, *cells, f"{probe.gap_s * 1e3:.2f}" if probe.gap_s else ""])
+        cells = [f"{latency.value * 1e3:.3g} ({planned.latency_s * 1e3:.3g})"]
+        cells.append(f"{latency.low * 1e3:.3g} … {latency.high * 1e3:.3g}")
+        cells.append(f"{speed.value * _MBIT:.3g} ({planned.bandwidth_bytes_per_s * _MBIT:.3g})")
+        cells.append(f"{speed.low * _MBIT:.3g} … {speed.high * _MBIT:.3g}")
+        rows.append([probe.source, probe.target, *cells, f"{probe.gap_s * 1e3:.2f}"])
     head = ["from", "to", "latency\nms (file)", "5 … 95 %", "bandwidth\nMbit/s (file)", "5 … 95 %", "gap\nms"]
     costs = []
-    for name, cost in handled.items():
+    for name, cost in probes.handling.items():
         ends = ((cost.send_s, cost.send_byte_s), (cost.receive_s, cost.receive_byte_s))
         texts = [
             f"{ms(message_s)}, {ms(byte_s * 1e6)} per MB" if message_s or byte_s else "" for message_s, byte_s in ends
@@ -82,7 +79,7 @@ def run(result: ClusterRun) -> list[Part]:
     head = ["component", "device", "predicted", "measured", "±", "predicted / measured"]
     between = ["from", "to", "bytes", "predicted", "measured", "±", "tensors"]
     tables = [Table(head, rows, words=frozenset({1})), Table(between, hops, words=frozenset({1, 6}))]
-    return [*tables, *map(Text, [*_latency(result), *_conditions(result), *_proof(result), *result.notes])]
+    return [*tables, *map(Text, [*_latency(result), *_energy(result), *_proof(result), *result.notes])]
 
 
 def _latency(run: ClusterRun) -> list[str]:
@@ -108,19 +105,13 @@ def _latency(run: ClusterRun) -> list[str]:
     return lines
 
 
-def _conditions(run: ClusterRun) -> list[str]:
-    lines = [
-        f"{now.device} takes {now.slower:.2f} x as long for a fixed computation as when it was profiled, "
-        "which is more than noise: its predictions may be off by as much"
-        for now in run.speeds
-        if now.slower is not None and abs(now.slower - 1.0) > _OTHER_SPEED
-    ]
+def _energy(run: ClusterRun) -> list[str]:
+    lines = []
     for use in run.energy:
         joules_of = (use.modelled_joules, "computing"), (use.idle_joules, "waiting"), (use.sent_joules, "sending")
         modelled = ", ".join(f"{joules:.3g} J {what}" for joules, what in joules_of if joules is not None)
-        parts = [f"{modelled}, from the cluster file" if modelled else "unknown, no watts in the cluster file"]
-        parts += [] if use.counted_joules is None else [f"counted {use.counted_joules:.3g} J"]
-        lines.append(f"energy of {use.device}: {'; '.join(parts)}")
+        text = f"{modelled}, from the cluster file" if modelled else "unknown, no watts in the cluster file"
+        lines.append(f"energy of {use.device}: {text}")
     return lines
 
 

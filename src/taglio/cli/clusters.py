@@ -10,10 +10,8 @@ from taglio.cli.output import Shown
 from taglio.cli.parser import LIMITS, arguments
 from taglio.cluster import file as cluster_file
 from taglio.cluster.engine.connect import connect, gather
-from taglio.cluster.engine.handling import handling
 from taglio.cluster.engine.optimize import optimize_on_cluster
-from taglio.cluster.engine.probe import measured
-from taglio.cluster.engine.probe import probe as probe_links
+from taglio.cluster.engine.probe import probe as probe_cluster
 from taglio.cluster.engine.run import run_on_cluster
 from taglio.errors import BadOption
 from taglio.flow import placing
@@ -92,19 +90,18 @@ def probe(options: argparse.Namespace) -> Shown:
     """Run `taglio cluster probe`."""
     cluster = cluster_file.load(options.file, options.scenario)
     with connect(cluster.start) as connection:
-        probes = probe_links(connection, cluster, options.progress)
-        handled = handling(connection, cluster, options.progress)
-    text = cluster_file.written(measured(cluster.with_handling(handled), probes))
+        probes = probe_cluster(connection, cluster, options.progress)
+    text = cluster_file.written(probes.measured(cluster))
     cluster_file.parse(text)
     if options.write is not None:
         artifact.write_bytes(options.write, text.encode())
 
     def tables() -> None:
-        show(cluster_tables.links(probes, handled))
+        show(cluster_tables.links(probes))
         if options.write is not None:
             say(f"wrote {options.write}")
 
-    return Shown({"links": probes, "devices": handled, "cluster": text}, tables)
+    return Shown({"links": probes.links, "devices": probes.handling, "cluster": text}, tables)
 
 
 def optimize(options: argparse.Namespace) -> Shown:

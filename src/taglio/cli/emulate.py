@@ -8,6 +8,7 @@ from pathlib import Path
 
 from taglio.cluster.devices import EMULATION
 from taglio.cluster.emulate import emulation
+from taglio.cores import available_cores
 from taglio.errors import BadOption
 from taglio.report.progress import bar
 
@@ -25,10 +26,11 @@ def emulate(options: argparse.Namespace) -> int:
             raise BadOption("give a cluster file, or --on DEVICE -- COMMAND for the running emulation")
         return emulation.joined(here).start(options.on, options.after).wait()
     with emulation.Emulation(Path(options.cluster), options.scenario) as made:
-        for old in made.removed:
-            sys.stderr.write(f"removed the remains of a killed emulation of {old.cluster_file}\n")
         for there, back in emulation.one_way(made.cluster):
             sys.stderr.write(f"{back} can reach {there}, but not the reverse: no connection will open between them\n")
+        if (processors := emulation.processors(made.cluster)) > (cores := available_cores()):
+            text = f"the devices have {processors:g} processors in all, this machine has {cores}"
+            sys.stderr.write(f"{text}: streams are slower than on separate machines\n")
         try:
             if not options.bare:
                 with bar() as progress:

@@ -20,6 +20,7 @@ import pytest
 from taglio.cluster.emulate import emulation, record
 from taglio.cluster.emulate.emulation import Emulation, Running
 from taglio.errors import BadOption
+from tests.cluster.engine.devices import until
 from tests.end_to_end.command import ENVIRONMENT
 
 pytestmark = [
@@ -186,16 +187,12 @@ def test_everything_goes_when_it_is_stopped(file: Path, number: signal.Signals) 
     assert not traces(running.pid)
 
 
-@pytest.mark.alone  # the next one is not another test's
-def test_what_a_killed_one_left_is_removed_by_the_next(file: Path) -> None:
+def test_everything_goes_when_it_is_killed(file: Path) -> None:
     with begun(file) as running:
+        assert traces(running.pid)
         running.kill()
         running.wait(30)
-    assert traces(running.pid)
-    done = taglio("emulate", str(file), "--bare", "--", "true")
-    assert done.returncode == 0
-    assert "remains of a killed emulation" in done.stderr
-    assert not traces(running.pid)
+    until(lambda: not traces(running.pid), 30.0, "everything is removed")
 
 
 def test_a_running_one_is_joined_from_outside(file: Path) -> None:

@@ -52,7 +52,6 @@ def test_requests_take_what_the_links_take(made: Emulation, digits_staged: Stage
         ran = json.loads(process.communicate(timeout=120)[0])
     assert (ran["requests"], ran["identical"]) == (10, 10)
     assert ran["latency"]["median_s"] >= 0.040  # there and back
-    assert 0.0 < ran["machine_busy"] <= 1.0
     assert {each["device"] for each in ran["loaded"]} == {"camera", "server"}
     for each in ran["crossings"]:  # clocks are read over the same links, so a share may go to the other direction
         if each["source"] != each["target"]:

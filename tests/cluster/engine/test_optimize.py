@@ -12,6 +12,7 @@ from taglio import artifact
 from taglio.cli import cluster_tables
 from taglio.cluster.devices import Cluster, Handling
 from taglio.cluster.engine import optimize, run
+from taglio.cluster.engine.probe import Probes
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.file import parse
 from taglio.cluster.planning.place import Answer
@@ -97,16 +98,16 @@ def test_messages_that_the_cluster_file_has_no_cost_of_are_measured_for_a_stream
     asked: list[Cluster] = []
     found = {"camera": Handling(1e-3, 2e-3, request_s=1e-4), "server": Handling(3e-3, 4e-3)}
 
-    def measured(_: Any, cluster: Cluster, __: Any) -> dict[str, Handling]:
+    def measured(_: Any, cluster: Cluster, __: Any) -> Probes:
         asked.append(cluster)
-        return found
+        return Probes((), found)
 
     ready: list[Planned] = []
     monkeypatch.setattr(optimize, "connect", connected)
     monkeypatch.setattr(optimize, "profile_devices", profiled)
     monkeypatch.setattr(optimize, "refine_devices", lambda _, __, ___, known, *____: known)
     monkeypatch.setattr(optimize, "answer_requests", lambda _, __, each, *___, **____: ready.append(each))
-    monkeypatch.setattr(optimize, "handling", measured)
+    monkeypatch.setattr(optimize, "probe", measured)
     for each in ("_FIRST_S", "_LAST_S", "_TIMED_S"):
         monkeypatch.setattr(optimize, each, 0.3)
     file, out = tmp_path / "cluster.toml", tmp_path / "out"

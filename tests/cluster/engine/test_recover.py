@@ -10,7 +10,6 @@ import pytest
 from taglio.cluster.devices import Cluster
 from taglio.cluster.engine import recover
 from taglio.cluster.engine.links import Pair
-from taglio.cluster.engine.pipeline import Answer
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.file import parse
@@ -20,7 +19,6 @@ from taglio.plan.result import Limits, Plan
 from tests.cluster.planning.test_check import THREE
 from tests.cluster.planning.test_replicas import STREAM, rate, several, work
 
-ANSWER = Answer(0, [], 0.0, 0.0, (), ())
 TWO = parse('start = "near"\n[device.near]\n[device.far]\n[[link]]\nfrom = "near"\nto = "far"\nbandwidth_mbit_s = 8\n')
 
 
@@ -58,22 +56,6 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Tried:
 
 def planned(cluster: Cluster, seconds: float) -> Planned:
     return Planned(Path(), cast(Any, SimpleNamespace(predicted_latency_s=SimpleNamespace(value=seconds))), cluster)
-
-
-def took_over(recovery: Recovery, other: Planned) -> None:
-    recovery._prepared = other, cast(Any, None), "a link drifted"
-    recovery.take_over(7)
-    assert recovery.running is other
-
-
-def test_a_plan_made_while_a_device_was_lost_is_not_what_it_comes_back_to() -> None:
-    whole, rest, better = planned(THREE, 1.0), planned(TWO, 3.0), planned(THREE, 0.5)
-    recovery = Recovery(cast(Any, Tried()), cast(Any, None), whole, lambda _: 1)
-    took_over(recovery, rest)
-    assert recovery._wanted is whole
-    took_over(recovery, better)  # for all devices, since a link is quicker now
-    assert recovery._wanted is better
-    assert [(each.request, each.before_s, each.after_s) for each in recovery.switches] == [(7, 1.0, 3.0), (7, 3.0, 0.5)]
 
 
 @pytest.mark.parametrize(
@@ -143,15 +125,16 @@ def test_a_lost_link_is_planned_around_and_used_again_once_it_holds(
     (cluster,) = rest
     gone = {(link.source, link.target) for link in {*THREE.links} - {*cluster.links}}
     assert gone == {("far", "cloud"), ("cloud", "far")} and cluster.devices == THREE.devices
-    recovery.watch(ANSWER)
-    assert recovery._preparing is None
+    recovery.watch()
+    assert recovery._deploying is None
     tried.cut = set()
     recovery._looked_s = 0.0
-    recovery.watch(ANSWER)
-    assert recovery._preparing is not None
-    recovery._preparing.join()
+    recovery.watch()
+    assert recovery._deploying is not None
+    recovery._deploying.join()
     assert recovery.take_over(7) is not None and recovery.running is whole
-    assert recovery.switches[0].reason == "its devices and links are back"
+    (switch,) = recovery.switches
+    assert (switch.reason, switch.request) == ("its devices and links are back", 7)
 
 
 def test_of_devices_that_take_turns_one_behind_a_lost_link_is_left_out(tried: Tried) -> None:
@@ -192,9 +175,9 @@ def test_of_devices_that_take_turns_the_rest_goes_on_with_the_same_components(
     assert recovery.running.plan.fingerprint() == plan.fingerprint()
     assert rate(recovery.running.plan) == pytest.approx(rate(plan) * 2 / 3)
     alive["far"] = True
-    recovery._prepare(lambda: recovery._wanted, "its devices and links are back")
-    assert recovery._preparing is not None
-    recovery._preparing.join()
+    recovery.watch()
+    assert recovery._deploying is not None
+    recovery._deploying.join()
     assert recovery.ready()  # the same components, but on all three again
     recovery._prepared = None
     alive["far"] = False

@@ -116,7 +116,7 @@ class Lines:
 def server(breaking: list[int]) -> Server:
     first = Lines(iter([*breaking, -1]))
     recovery = SimpleNamespace(
-        begin=first.begin, recover=first.recover, ready=lambda: False, watch=lambda _: None, running=None
+        begin=first.begin, recover=first.recover, ready=lambda: False, watch=lambda: None, running=None
     )
     return Server(cast(Any, recovery), 1.0)
 

@@ -102,8 +102,8 @@ def test_secrets_that_others_can_read_are_refused(opened: Bench, tmp_path: Path)
 
 def test_a_start_that_fails_leaves_its_log(opened: Bench) -> None:
     line = refused(opened.start("camera", "--memory-mb", 1), "did not start", "78643200", "full log", code=4)
-    assert [*opened.folder.glob("d/camera/*")] == [opened.folder / "d" / "camera" / "log"]
-    assert str(opened.folder / "d" / "camera" / "log") in line
+    log = opened.folder / "d" / "camera" / "log"
+    assert log.exists() and str(log) in line
 
 
 def test_with_certificates_plain_text_is_refused(locked: Bench, placed: Path, cluster: Path) -> None:

@@ -1,13 +1,11 @@
 """Two devices on this machine's loopback: started, looked at, measured, run on, killed, and back."""
 
 import json
-import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +64,6 @@ def test_requests_are_answered_as_one_process_answers(running: Bench, out: Path,
     assert low_s <= conditions["reference_s"] <= high_s
     for each in (*ran["components"], *ran["crossings"]):
         assert each["measured"]["median_s"] > 0.0 and each["predicted_s"] >= 0.0
-    assert {each["device"] for each in ran["speeds"]} == {"camera", "server"}
-    assert all(min(each["profiled_s"], *each["seen_s"]) > 0.0 and len(each["seen_s"]) >= 2 for each in ran["speeds"])
-    assert ran["machine_busy"] is None  # other devices' work is not this machine's outside an emulation
     again = running.command("run", out, "--cluster", cluster, "--runs", 60, "--stream", "--json").json()
     assert again["sent_bytes"] == 0  # by content hash, once
     assert (again["identical"], again["resent"]) == (60, 0) and again["lanes"] >= 2
@@ -108,11 +103,11 @@ def test_a_changed_component_is_logged_and_sent_again(running: Bench, placed: Pa
 
 def test_links_are_measured_in_the_form_of_a_cluster_file(running: Bench, cluster: Path, tmp_path: Path) -> None:
     path = tmp_path / "measured.toml"
-    hurried = {"cluster.engine.probe._BUDGET_S": 1.0, "cluster.engine.handling._LEAST_S": 0.7}
-    hurried |= {"cluster.engine.handling._SHARE_S": 0.3, "cluster.engine.handling._TURN_S": 0.1}
+    hurried = {"_SINGLE_S": 0.5, "_LEAST_S": 0.7, "_SHARE_S": 0.3, "_TURN_S": 0.1}
+    hurried = {f"cluster.engine.probe.{name}": seconds for name, seconds in hurried.items()}
     found = running.command("cluster", "probe", cluster, "--write", path, "--json", hurried=hurried).json()
     ends = {(each["source"], each["target"]) for each in found["links"]}
-    assert ends == {(a, b) for a in ("camera", "server") for b in ("camera", "server")}
+    assert ends == {("camera", "server"), ("server", "camera")}
     measured = parse(path.read_text())
     link = measured.link("camera", "server")
     assert link is not None and 1e-5 < link.latency_s < 0.1 and link.bandwidth_bytes_per_s > 1e7
@@ -231,52 +226,6 @@ def test_of_two_that_are_alike_one_goes_on_alone_until_the_other_is_back(
         assert (ran["requests"], ran["identical"]) == (1500, 1500) and ran["resent"] >= 1
         assert ran["plan_sha256"] and len(ran["interruptions"]) == 1
         assert running.start("server").json()["name"] == "server"
-
-
-def test_a_device_that_slows_down_loses_its_blocks_for_good(running: Bench, out: Path, tmp_path: Path) -> None:
-    """Blocks are on the server because the camera is said to be four times as slow; then the server is slower still."""
-    cluster = tmp_path / "cluster.toml"
-    quick = CLUSTER.replace("latency_ms = 0.5", "latency_ms = 0.01")  # otherwise the camera is no slower
-    cluster.write_text(quick.replace('profile = "profile.json"', 'scale = { of = "profile.json", factor = 4.0 }', 1))
-    found = taglio("plan", out, "--cluster", cluster, "--max-error", "5%", "--json").json()
-    assert {each["device"] for each in found["plans"][0]["placements"]} == {"server"}
-    taglio("build", out, "--json").json()
-    with running.begin("run", out, "--cluster", cluster, "--runs", 1_000_000) as process:
-        try:
-            said = _read(process)
-            until(lambda: process.poll() is not None or answering(running), 60.0, "requests under way")
-            time.sleep(4.0)  # what later answers are compared with takes the first two or three seconds
-            with _slowed(running, "server"):
-                until(lambda: "new plan from here on" in "".join(said), 120.0, "a plan without the server")
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60.0) == 130
-        finally:
-            process.kill()
-    switches = [line for line in said if "new plan from here on" in line]
-    assert "times as long as at first" in switches[0] and "sent again" not in "".join(said)
-
-
-@contextmanager
-def _slowed(running: Bench, device: str) -> Iterator[None]:
-    """The device's host stands still nearly all of the time: at short computations, most requests escape a pause."""
-    ended = threading.Event()
-    pids = running.named(device, "ray::Host")
-
-    def hold() -> None:
-        while not ended.is_set():
-            for sign, rest_s in ((signal.SIGSTOP, 0.048), (signal.SIGCONT, 0.002)):
-                for pid in pids:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, sign)
-                time.sleep(rest_s)
-
-    holding = threading.Thread(target=hold, daemon=True)
-    holding.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        holding.join()
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +25,7 @@ from taglio.errors import BadOption
 from taglio.progress import Progress, reported
 
 _MOST_DEVICES = 254
-_PATIENCE_S = 10.0
+_PATIENCE_S, _REMOVAL_S = 10.0, 30.0
 _PORT, _START_S = 6379, 180.0  # of the head, and for a device to start
 # Join the control group last, so that starting up does not use its quota.
 _JOIN = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
@@ -135,21 +134,17 @@ def joined(folder: str | None) -> Running:
 
 
 class Emulation(Running):
-    """A context manager: creates the emulation on entry and removes it with everything that runs in it on exit.
-
-    `removed` are earlier emulations whose owner was killed; they were cleaned up at the start.
-    """
+    """A context manager: creates the emulation on entry and removes it with everything that runs in it on exit. If this
+    process is killed, the one that carries the links removes it."""
 
     def __init__(self, file: Path, scenario: str | None = None) -> None:
         self.file, self.scenario = file, scenario
         self.cluster = cluster_file.load(file, scenario)
-        self.removed: tuple[Record, ...] = ()
 
     def __enter__(self) -> Self:
         """Raises CannotEmulate or OSError, with nothing left behind."""
         if (why := missing()) is not None:
             raise CannotEmulate(why)
-        self.removed = tuple(record.remove_leftovers())
         self.record = _planned(self.cluster, self.file, self.scenario)
         try:
             self._make()
@@ -164,9 +159,10 @@ class Emulation(Running):
         self.close()
 
     def _make(self) -> None:
+        record.remove(self.record)  # of a process with the same id, killed together with the one that carried its links
         self.record.folder.mkdir(parents=True)
         self.record.folder.chmod(0o700)
-        record.save(self.record)  # before creating anything, so that leftovers of a kill -9 can be found
+        record.save(self.record)
         hierarchy = quota.hierarchy()
         assert hierarchy is not None
         descriptors = []
@@ -177,8 +173,6 @@ class Emulation(Running):
         self._line = self._carrying(descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        self.record = replace(self.record, line=self._line.pid)
-        record.save(self.record)
         self.counts()
 
     def _carrying(self, descriptors: Sequence[int]) -> "subprocess.Popen[bytes]":
@@ -187,7 +181,7 @@ class Emulation(Running):
             control.bind(str(self.record.control))
             control.listen(8)
             order = msgspec.json.encode(ways(self.cluster)).decode()
-            words = [str(control.fileno()), order, *map(str, descriptors)]
+            words = [str(control.fileno()), order, str(self.record.folder), *map(str, descriptors)]
             return subprocess.Popen(
                 [sys.executable, "-m", "taglio.cluster.emulate.line", *words],
                 stdin=subprocess.PIPE,
@@ -196,10 +190,10 @@ class Emulation(Running):
 
     def close(self) -> None:
         """Kill everything that runs in it and remove it."""
-        record.remove(self.record)
         if hasattr(self, "_line"):
             self._line.stdin and self._line.stdin.close()
-            self._line.wait(_PATIENCE_S)
+            self._line.wait(_REMOVAL_S)
+        record.remove(self.record)  # if the process did not start, or has died
 
     @contextmanager
     def without_quotas(self) -> Iterator[None]:
@@ -230,6 +224,11 @@ def one_way(cluster: Cluster) -> list[tuple[str, str]]:
     return [(names[b], names[a]) for a, b in open_ways if (b, a) not in open_ways]
 
 
+def processors(cluster: Cluster) -> float:
+    """Processors that all devices use at once: with more than the machine has, they wait for each other."""
+    return sum(min(device.cpus, device.threads) for device in cluster.devices)
+
+
 def _planned(cluster: Cluster, file: Path, scenario: str | None) -> Record:
     """The record of an emulation to create: the names of everything in it."""
     if len(cluster.devices) > _MOST_DEVICES:
@@ -244,7 +243,7 @@ def _planned(cluster: Cluster, file: Path, scenario: str | None) -> Record:
     )
     text = file.read_text(encoding="utf-8")
     folder = record.FOLDER / str(pid)
-    return Record(pid, record.started(pid) or 0, folder, str(file), text, scenario, group, places)
+    return Record(pid, folder, str(file), text, scenario, group, places)
 
 
 def start_devices(made: Emulation, progress: Progress | None = None) -> None:

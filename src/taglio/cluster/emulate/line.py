@@ -20,8 +20,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
+
+from taglio.cluster.emulate import record
 
 # Size of a link's queue: deep enough that TCP reaches its own window first (the kernel's largest is 6 MB), because a
 # lost packet would be measured as the engine's time.
@@ -176,15 +179,17 @@ class Line:
 
 
 def main() -> None:
-    """Run the process. Standard input: a pipe that the owner keeps open. Arguments: the descriptor of the listening
-    control socket, the first order, and the devices' descriptors."""
+    """Run the process, and remove the emulation at its end. Standard input: a pipe that the owner keeps open.
+    Arguments: the descriptor of the listening control socket, the first order, the folder of the emulation's record,
+    and the devices' descriptors."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which needs the links until its end
     control = socket.socket(fileno=int(sys.argv[1]))
-    line = Line([int(word) for word in sys.argv[3:]], msgspec.json.decode(sys.argv[2], type=Order))
+    line = Line([int(word) for word in sys.argv[4:]], msgspec.json.decode(sys.argv[2], type=Order))
     with suppress(OSError):  # real-time priority; without permission for it, timing is only less precise
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     gc.disable()  # packets create no reference cycles
     line.run(control, sys.stdin.fileno())
+    record.remove(record.load(Path(sys.argv[3])))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,6 @@
 """Records on disk of what each emulation created on this machine, for joining and removing it. Creates none of it."""
 
-import os
 import shutil
-import signal
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +11,6 @@ from taglio import artifact
 from taglio.cluster.emulate import namespaces, quota
 
 FOLDER = Path("/run/taglio-emulate")  # cleared at boot, like everything that it describes
-_START_TIME_FIELD = 19  # of /proc/PID/stat, counted after the name
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +25,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An emulation. `owner_started` (clock ticks since boot) tells the owner from a later process with the same id."""
+    """An emulation of the process `owner`."""
 
     owner: int
-    owner_started: int
     folder: Path
     cluster_file: str
     cluster_text: str
     scenario: str | None
     group: Path
     places: tuple[Place, ...]
-    line: int = 0
 
     @property
     def control(self) -> Path:
@@ -49,14 +43,6 @@ class Record:
     def place(self, device: str) -> Place:
         """The place of a device."""
         return next(place for place in self.places if place.device == device)
-
-
-def started(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot; None if there is no such process."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[_START_TIME_FIELD])
-    except (OSError, IndexError):
-        return None
 
 
 def save(record: Record) -> None:
@@ -73,34 +59,18 @@ def load(folder: Path) -> Record:
 
 def running() -> list[Record]:
     """Emulations whose owner is alive."""
-    return [record for record in _all() if started(record.owner) == record.owner_started]
-
-
-def remove_leftovers() -> list[Record]:
-    """Remove and return the emulations whose owner was killed."""
-    gone = [record for record in _all() if started(record.owner) != record.owner_started]
-    for record in gone:
-        remove(record)
-    return gone
+    records = []
+    for folder in sorted(FOLDER.glob("*")):
+        with suppress(OSError, msgspec.MsgspecError):  # another process is creating or removing it
+            record = load(folder)
+            if Path(f"/proc/{record.owner}").exists():
+                records.append(record)
+    return records
 
 
 def remove(record: Record) -> None:
     """Kill everything that runs in an emulation and remove all that it created. Missing parts are no error."""
     quota.destroy(record.group)
-    if record.line:
-        with suppress(ProcessLookupError):
-            os.kill(record.line, signal.SIGTERM)
     for place in record.places:
         namespaces.delete(place.namespace)
     shutil.rmtree(record.folder, ignore_errors=True)
-
-
-def _all() -> list[Record]:
-    records = []
-    for folder in sorted(FOLDER.glob("*")) if FOLDER.exists() else []:
-        try:
-            records.append(load(folder))
-        except (OSError, msgspec.MsgspecError):  # another process is creating or removing it
-            if time.time() - folder.stat().st_mtime > quota.PATIENCE_S:
-                shutil.rmtree(folder, ignore_errors=True)
-    return records

@@ -59,45 +59,45 @@ def start(
     installed()
     if local.keeper(local.home() / name) is not None:
         raise BadDevice(f'device "{name}" runs on this machine already: taglio device stop --name {name}')
-    with local.prepared(name) as folder:
-        if head:
-            address = f"{host}:{port}"
-            _free(host, port)
-            make_token(lock.token)
-        assert address is not None
-        environment = {**os.environ, **lock.environment(), **_HEALTH, **SETTINGS}
-        environment.pop("RAY_AUTH_TOKEN", None)  # it would take precedence over the file
-        if not head:
-            _reachable(address, lock)
-            # A device that was killed here counts as alive for a few more seconds.
-            again = any(folder.glob("session_*"))
-            _not_taken(name, address, lock, _PATIENCE_S / 3.0 if again else 0.0, progress)
-        lock.refuse_shared()
-        device = LocalDevice(
-            name, host, address, head, threads, str(lock.token.resolve()), str(lock.tls.resolve()) if lock.tls else None
-        )
-        environment |= {DEVICE: name, THREADS: str(threads), STORE: str(folder / "components")}
-        # A head that was killed restores its state, so that programs that use the cluster continue.
-        if not (head and (folder / local.MEMORY).exists()):
-            for session in folder.glob("session_*"):  # from an earlier start
-                shutil.rmtree(session, ignore_errors=True)
-        if head:
-            environment |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / local.MEMORY)}
-        keeper = [sys.executable, "-m", "taglio.cluster.engine.keeper", str(folder)]
-        command = [*keeper, *_command(device, folder, port, memory_mb)]
-        (folder / local.LOG).unlink(missing_ok=True)
-        process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True, cwd=folder,
-        )  # fmt: skip
-        local.remember(device, process.pid)
-        try:
-            _wait(process, folder, device, progress)
-        except BaseException:
-            local.stop([device])
-            process.wait()
-            raise
-        return device
+    if head:
+        address = f"{host}:{port}"
+        _free(host, port)
+        make_token(lock.token)
+    assert address is not None
+    environment = {**os.environ, **lock.environment(), **_HEALTH, **SETTINGS}
+    environment.pop("RAY_AUTH_TOKEN", None)  # it would take precedence over the file
+    if not head:
+        _reachable(address, lock)
+        # A device that was killed here counts as alive for a few more seconds.
+        again = any((local.home() / name).glob("session_*"))
+        _not_taken(name, address, lock, _PATIENCE_S / 3.0 if again else 0.0, progress)
+    lock.refuse_shared()
+    folder = local.prepare(name)
+    device = LocalDevice(
+        name, host, address, head, threads, str(lock.token.resolve()), str(lock.tls.resolve()) if lock.tls else None
+    )
+    environment |= {DEVICE: name, THREADS: str(threads), STORE: str(folder / "components")}
+    # A head that was killed restores its state, so that programs that use the cluster continue.
+    if not (head and (folder / local.MEMORY).exists()):
+        for session in folder.glob("session_*"):  # from an earlier start
+            shutil.rmtree(session, ignore_errors=True)
+    if head:
+        environment |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / local.MEMORY)}
+    keeper = [sys.executable, "-m", "taglio.cluster.engine.keeper", str(folder)]
+    command = [*keeper, *_command(device, folder, port, memory_mb)]
+    (folder / local.LOG).unlink(missing_ok=True)
+    process = subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True, cwd=folder,
+    )  # fmt: skip
+    local.remember(device, process.pid)
+    try:
+        _wait(process, folder, device, progress)
+    except BaseException:
+        local.stop([device])
+        process.wait()
+        raise
+    return device
 
 
 def _command(device: LocalDevice, folder: Path, port: int, memory_mb: int) -> list[str]:
@@ -193,11 +193,14 @@ def members(address: str, lock: Lock) -> dict[str, bool]:
 
     Runs in a separate process, because Ray reads its token and certificates only once.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "taglio.cluster.engine.members", address],
-        env={**{name: value for name, value in os.environ.items() if name != "RAY_AUTH_TOKEN"}, **lock.environment()},
-        capture_output=True, text=True, timeout=60.0, check=False,
-    )  # fmt: skip
+    variables = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_TOKEN"}
+    words = [sys.executable, "-m", "taglio.cluster.engine.members", address]
+    try:
+        done = subprocess.run(
+            words, env={**variables, **lock.environment()}, capture_output=True, text=True, timeout=60.0, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise BadDevice(f"{address} does not name its devices within a minute: see its log, and try again") from None
     if done.returncode == 0:
         alive: dict[str, bool] = json.loads(done.stdout)
         return alive

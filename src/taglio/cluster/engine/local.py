@@ -5,8 +5,7 @@ import shutil
 import signal
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,15 +53,12 @@ def home(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(environment.get("TAGLIO_DEVICES") or f"{_BELOW}{os.getuid()}")
 
 
-@contextmanager
-def prepared(name: str) -> Iterator[Path]:
-    """The folder of the device called `name`, accessible only to its owner, for a start; one that fails leaves there
-    what was there before, and its log. Raises BadOption."""
+def prepare(name: str) -> Path:
+    """Make the folder of the device called `name`, accessible only to its owner. Raises BadOption."""
     base = home()
     folder = base / name
     if len(os.fsencode(folder)) > _LONGEST + len(_BELOW):
         raise BadOption(f"{folder}: too long for the sockets in it: shorten the name or set TAGLIO_DEVICES=/short/path")
-    new = [path for path in (folder, base) if not path.exists()]
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
     status = base.stat()
     if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
@@ -70,19 +66,7 @@ def prepared(name: str) -> Iterator[Path]:
             f"{base}: other users can write there: remove it, or set TAGLIO_DEVICES to a folder of your own"
         )
     folder.mkdir(exist_ok=True, mode=0o700)
-    before = {folder / LOG, *folder.iterdir()}
-    try:
-        yield folder
-    except BaseException:
-        for path in {*folder.iterdir()} - before:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        for path in new:
-            with suppress(OSError):  # its log is in it, or another device's folder
-                path.rmdir()
-        raise
+    return folder
 
 
 def remember(device: LocalDevice, pid: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from taglio import artifact
 from taglio.cluster.engine.connect import connect, gather
-from taglio.cluster.engine.handling import handling
+from taglio.cluster.engine.probe import probe
 from taglio.cluster.engine.remote_profile import profile_devices, refine_devices
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.result import ClusterRun
@@ -112,8 +112,10 @@ def optimize_on_cluster(
             profiles: Profiles = profile_devices(connection, settled, cluster, chosen, effort)
             # A plan for throughput needs the CPU cost per message.
             unknown = aim.weighs_rate and not cluster.messages_cost and len(cluster.devices) > 1
-            handled = handling(connection, cluster, progress) if unknown else {}
-            cluster, used = cluster.with_handling(handled), replace(used, handling=handled)
+            if unknown:
+                ours = tuple(link for link in cluster.links if cluster.start in (link.source, link.target))
+                handled = probe(connection, replace(cluster, links=ours), progress).handling
+                cluster, used = cluster.with_handling(handled), replace(used, handling=handled)
         own = profiles.get(cluster.start) or next(iter(profiles.values()))
         error = error_model(settled.in_place(NAME), own, effort=effort)
 

@@ -1,49 +1,71 @@
-"""Measure links with real tensors over the data path of requests. Plans nothing.
+"""Measure links and the CPU cost of messages in one pass: nearly empty requests through the pipeline that answers real
+ones. Plans nothing.
 
-A tensor goes to another device and a few bytes come back, timed by the sender's clock, so that no clocks are compared:
-only the way there depends on the size, and both latencies are assumed equal. Latency includes the engine's own time per
-hop, and a minimal component at its end: a device that gets a message runs a component next, and on a device that was
-idle even the smallest takes a while.
+Two devices a and b get pipelines of components that do almost nothing, on a, b and a again, with one message each way;
+the same with extra messages sent at once; and with many bytes there, or back.
 
-Several small tensors sent at once show how much later each arrives than the one before.
+Links, by requests one after another: from the sending of the message there to the end of the last component on a, by
+a's clock, so that no clocks are compared. These are two hops. Both latencies are assumed equal, and what many bytes add
+is the bandwidth. A hop includes the engine's own time, and a minimal component at its end: a device that gets a message
+runs a component next, and on a device that was idle even the smallest takes a while. Extra messages show, by b's clock,
+how much later each arrives than the one before.
+
+CPU costs, by as many requests in flight as fit, if a is the start device: the differences between the pipelines, and to
+one component on the start device, give the cost of a message and of its bytes on sender and receiver, including
+handling, threads and processes. The cost of a request besides its component is higher if the component has filled the
+processor's caches, and the component is slower if the request has: both are measured with a component that works like
+a network, beside its runs without requests.
 """
 
-import itertools
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 from onnx.parser import parse_model
 
-from taglio.cluster.devices import Cluster, Link
-from taglio.cluster.engine.connect import Connection, on, refusal
-from taglio.cluster.engine.library import ray
-from taglio.cluster.engine.parcel import Parcel
-from taglio.cluster.engine.resident import Resident
+from taglio.cluster.devices import Cluster, Handling, Link
+from taglio.cluster.engine.connect import Connection
+from taglio.cluster.engine.deploy import Deployment, open_components
+from taglio.cluster.engine.pipeline import Answer, Broken, Pipeline
+from taglio.components.build import write
+from taglio.components.cut import Component
+from taglio.errors import BadDevice
 from taglio.progress import Progress, reported
-from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.runtimes.onnxruntime import NAME
+from taglio.scratch import scratch
 
-SIZES = (1_000, 10_000, 100_000, 400_000, 1_600_000, 4_000_000)
-_RUNS, _FEWEST, _WARMUP, _FEWEST_SIZES = 15, 4, 3, 3
-_BUDGET_S = 4.0
-_PATIENCE_S = 60.0
+# Requests one after another: at least, and at most for so long.
+_FEWEST_SINGLE, _MOST_SINGLE, _SINGLE_S = 5, 40, 2.0
 _RESAMPLES = 200
-# Small tensors that are sent at once.
-_TOGETHER = 5
 # Bandwidth above this is indistinguishable from a copy within a process.
 _FASTEST_BYTES_PER_S = 1.25e11
-_FEW = 8
-_SMALLEST = f"""<ir_version: 8, opset_import: ["" : 13]>
-    smallest (uint8[{_FEW}] x) => (float[{_FEW}] y) <float scale = {{1.0}}> {{ y = DequantizeLinear (x, scale) }}"""
+# Extra messages sent at once; requests in flight where as many as possible are answered.
+_MORE = 2
+_LANES = 8
+# A message of "many bytes" occupies the link for this long, within these sizes.
+_LONG_S, _FEWEST_BYTES, _MOST_BYTES = 0.2, 100_000, 1_000_000
+_LEAST_S, _FEWEST, _FEWEST_LONG, _PATIENCE_S = 2.0, 50, 16, 60.0
+# Requests and runs without requests take turns.
+_TURNS, _TURN_S = 12, 0.3
+_SHARE_S = 0.5
+# A device that used this share of its quota was limited only by the quota.
+_SATURATED = 0.8
+_FEW, _FLOAT_BYTES = 8, 4
+# A working component's tensors, 6 MB each: with smaller ones a request seems to cost a quarter of what it does with a
+# network.
+_WIDE, _LONG = 400, 4000
+_INPUT, _OUTPUT = "x", "y"
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A fitted value with the 5th and 95th percentile of fits to resampled measurements."""
+    """A value with the 5th and 95th percentile of values from resampled measurements."""
 
     low: float
     value: float
@@ -52,145 +74,142 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class LinkProbe:
-    """One direction. `planned` is the cluster file's link (None: it has none); `seconds` are median round-trip times by
-    size in bytes. Messages arrive at least `gap_s` apart."""
+    """One direction. `planned` is the cluster file's link. Messages arrive at least `gap_s` apart."""
 
     source: str
     target: str
     latency_s: Spread
     bandwidth_bytes_per_s: Spread
     gap_s: float
-    seconds: Mapping[int, float]
-    planned: Link | None
+    planned: Link
 
     def link(self) -> Link:
         """The link as measured, with its energy from the file."""
-        joules = self.planned.joules_per_byte if self.planned is not None else 0.0
         latency_s, speed = self.latency_s.value, self.bandwidth_bytes_per_s.value
-        return Link(self.source, self.target, speed, latency_s, joules, min(self.gap_s, latency_s))
+        gap_s = min(self.gap_s, latency_s)
+        return replace(self.planned, bandwidth_bytes_per_s=speed, latency_s=latency_s, gap_s=gap_s)
 
 
-class Echo(Resident):
-    """One end of a link being measured. Made an actor by `probe`."""
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """What was measured of a cluster: its links, and by device the CPU cost of messages."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._session = open_session(parse_model(_SMALLEST), SessionOptions(1))
+    links: tuple[LinkProbe, ...]
+    handling: dict[str, Handling]
 
-    def there(self, parcel: Parcel) -> int:
-        """Receive a tensor; returns its bytes."""
-        tensor = parcel.tensors["tensor"]
-        self._run(tensor)
-        return int(tensor.nbytes)
-
-    def seconds(self, other: Any, size: int, runs: int, together: int = 1) -> list[float]:
-        """Seconds until the actor `other` (None: this process) has replied to a tensor of `size` bytes, or to
-        `together` tensors sent back to back; `runs` measurements."""
-        tensor = np.zeros(size, np.uint8)
-        times_s = []
-        for index in range(runs):
-            start = time.monotonic()
-            parcels = [Parcel(index, number, self.device, {"tensor": tensor}) for number in range(together)]
-            if other is None:
-                for parcel in parcels:
-                    self.there(parcel)
-            else:
-                ray().get([other.there.remote(parcel) for parcel in parcels])
-                self._run(tensor)
-            times_s.append(time.monotonic() - start)
-        return times_s
-
-    def _run(self, tensor: np.ndarray) -> None:
-        self._session.run(None, {"x": tensor[:_FEW]})
+    def measured(self, cluster: Cluster) -> Cluster:
+        """The cluster with the links and costs as measured."""
+        for probe in self.links:
+            cluster = cluster.with_link(probe.link())
+        return cluster.with_handling(self.handling)
 
 
-def probe(connection: Connection, cluster: Cluster, progress: Progress | None = None) -> list[LinkProbe]:
-    """Probes of every link of `cluster` and of each device's loopback; not of devices that are declared to be like
-    another. Raises BadDevice for a missing device."""
-    library = ray()
-    names = [device.name for device in cluster.devices if not device.like]
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """Use of a device by a request: processor seconds, and the processor seconds that the device has per second."""
+
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A pipeline's answers to requests one after another, and each device's use per request with many in flight."""
+
+    answers: Sequence[Answer]
+    uses: Mapping[str, _Use]
+
+    def trips_s(self, source: str, target: str) -> list[float]:
+        """Seconds from the sending of a message to `target` to the end of the last component on `source`."""
+        trips_s = []
+        for answer in self.answers:
+            sent_s = min(hop.sent_s for hop in answer.hops if (hop.source, hop.target) == (source, target))
+            trips_s.append(max(step.end_s for step in answer.steps if step.device == source) - sent_s)
+        return trips_s
+
+    def gap_s(self, source: str, target: str) -> float:
+        """Seconds between the arrivals of messages that are sent at once."""
+        gaps_s = []
+        for answer in self.answers:
+            read_s = [hop.read_s for hop in answer.hops if (hop.source, hop.target) == (source, target)]
+            gaps_s.append((max(read_s) - min(read_s)) / (len(read_s) - 1))
+        return median(gaps_s)
+
+
+def probe(connection: Connection, cluster: Cluster, progress: Progress | None = None) -> Probes:
+    """Probes of every link of `cluster`, and the CPU costs of the start device and of every device linked with it both
+    ways; not of devices that are declared to be like another. Raises BadDevice for a device that is missing or stops
+    answering."""
+    try:
+        return _measured(connection, cluster, progress)
+    except Broken as error:
+        raise BadDevice(f"while messages were measured, {error}: see taglio cluster status, and try again") from None
+
+
+def _measured(connection: Connection, cluster: Cluster, progress: Progress | None) -> Probes:
+    start = cluster.start
+    names = sorted((device.name for device in cluster.devices if not device.like), key=lambda name: name != start)
     connection.need(names)
-    pairs = [(a, b) for a, b in itertools.product(names, names) if a == b or cluster.link(a, b) is not None]
-    actor = library.remote(num_cpus=0, max_restarts=0)(Echo)
-    probes = []
-    for a, b in reported(pairs, "probing", progress):
-        ends = {name: actor.options(**on(name)).remote() for name in dict.fromkeys((a, b))}
-        try:
-            samples = _measure(ends[a], ends[b] if a != b else None)
-            gap_s = _gap_s(ends[a], ends[b]) if a != b else 0.0
-        except Exception as error:
-            raise refusal(b, error) from None
-        given = next((link for link in cluster.links if (link.source, link.target) == (a, b)), None)
-        probes.append(fitted(a, b, samples, given, gap_s))
-    return probes
+    given = {(link.source, link.target): link for link in cluster.links}
+    pairs = [(a, b) for a, b in combinations(names, 2) if {(a, b), (b, a)} & given.keys()]
+    links, costs, ours, shares = list[LinkProbe](), dict[str, Handling](), list[tuple[float, ...]](), list[float]()
+    with scratch() as folder:
+        request_s = _request_s(connection, cluster, folder / "working")
+        alone = _seen(connection, cluster, folder / "alone", _parts(start)).uses[start].seconds if pairs else 0.0
+        for a, b in reported(pairs, "probing", progress):
+            there, back = _many(given.get((a, b), given.get((b, a)))), _many(given.get((b, a), given.get((a, b))))
+            ways = {
+                "few": (_parts(a, b), _FEWEST),
+                "more": (_parts(a, b, _MORE), _FEWEST),
+                "there": (_parts(a, b, there=there), _FEWEST_LONG),
+                "back": (_parts(a, b, back=back), _FEWEST_LONG),
+            }
+            seen = {
+                way: _seen(connection, cluster, folder / f"{a}-{b}-{way}", parts, fewest)
+                for way, (parts, fewest) in ways.items()
+            }
+            trips_s = {way: by_way.trips_s(a, b) for way, by_way in seen.items()}
+            gap_s = seen["more"].gap_s(a, b)
+            for ends, way, count_bytes in (((a, b), "there", there), ((b, a), "back", back)):
+                if ends in given:
+                    links.append(fitted(given[ends], trips_s["few"], trips_s[way], count_bytes, gap_s))
+            if a == start and {(a, b), (b, a)} <= given.keys():
+                uses = {way: by_way.uses for way, by_way in seen.items()}
+                mine, costs[b] = _costs(uses, (a, b), (there, back), alone)
+                ours.append(mine)
+                shares += [by_device[start].share for by_device in uses.values()]
+    of_start = np.median(ours, axis=0) / np.median(shares) if ours else np.zeros(4)
+    costs[start] = replace(_bounded(of_start), request_s=request_s)
+    return Probes(tuple(links), costs)
 
 
-def _measure(source: Any, target: Any) -> dict[int, list[float]]:
-    """Seconds by size, for as many sizes and runs as the budget allows. All sizes share it: otherwise small ones would
-    use it up on a slow link and tell nothing about its bandwidth."""
-    samples: dict[int, list[float]] = {}
-    run_s = min(_got(source.seconds.remote(target, SIZES[0], _WARMUP)))
-    left_s = _BUDGET_S
-    for index, size in enumerate(SIZES):
-        run_s = _guess(samples, size) if samples else run_s
-        if len(samples) >= _FEWEST_SIZES and _FEWEST * run_s > left_s:
-            break
-        share_s = left_s / (len(SIZES) - index)
-        runs = max(_FEWEST, min(_RUNS, int(share_s / max(run_s, 1e-9))))
-        samples[size] = _got(source.seconds.remote(target, size, runs))
-        left_s -= sum(samples[size])
-    return samples
+def _costs(
+    uses: Mapping[str, Mapping[str, _Use]], ends: tuple[str, str], sizes: tuple[int, int], alone_s: float
+) -> tuple[tuple[float, ...], Handling]:
+    """Processor seconds of the first of the two devices: per message sent and received, per byte sent and received; and
+    the costs of the other device, stretched by its share. `sizes` are the many bytes there and back."""
+    (a, b), (there, back) = ends, sizes
+    few, more, far, near = (
+        {at: use.seconds for at, use in uses[way].items()} for way in ("few", "more", "there", "back")
+    )
+    sent, received = ((more[device] - few[device]) / _MORE for device in (a, b))
+    leaving, arriving = ((far[device] - few[device]) / there for device in (a, b))
+    returned, restored = ((near[device] - few[device]) / back for device in (b, a))
+    share = np.median([by_device[b].share for by_device in uses.values()])
+    other = _bounded(np.array([few[b] - received, received, returned, arriving]) / share)
+    return (sent, few[a] - alone_s - sent, leaving, restored), other
 
 
-def _gap_s(source: Any, target: Any) -> float:
-    """Seconds between the arrivals of small tensors that are sent at once."""
-    alone, several = (_got(source.seconds.remote(target, SIZES[0], _RUNS, together)) for together in (1, _TOGETHER))
-    return float(max(median(several) - median(alone), 0.0) / (_TOGETHER - 1))
-
-
-def _got(answer: Any) -> Any:
-    return ray().get(answer, timeout=_PATIENCE_S)
-
-
-def _guess(samples: Mapping[int, Sequence[float]], size: int) -> float:
-    """Estimated seconds for a larger tensor."""
-    if len(samples) < 2:
-        return median(samples[max(samples)])
-    latency_s, byte_s = _line({size_bytes: median(times_s) for size_bytes, times_s in samples.items()})
-    return latency_s + size * byte_s
-
-
-def fitted(
-    source: str, target: str, samples: Mapping[int, Sequence[float]], planned: Link | None, gap_s: float = 0.0
-) -> LinkProbe:
-    """Latency and bandwidth from seconds by size: a line fitted to the medians."""
-    medians = {size: median(times_s) for size, times_s in samples.items()}
+def fitted(planned: Link, few_s: Sequence[float], many_s: Sequence[float], count_bytes: int, gap_s: float) -> LinkProbe:
+    """Latency and bandwidth of a link, by seconds of trips with few bytes, and with `count_bytes` on this way."""
     draw = np.random.default_rng(0)
-    again = [
-        {size: float(np.median(draw.choice(times_s, len(times_s)))) for size, times_s in samples.items()}
-        for _ in range(_RESAMPLES)
-    ]
-    lines = [_line(medians_s) for medians_s in (medians, *again)]
-    back = 1.0 if source == target else 0.5  # within one process there is no way back over a wire
-    latencies = [back * line[0] for line in lines]
-    speeds = [_speed(line[1]) for line in lines]
-    return LinkProbe(source, target, _spread(latencies), _spread(speeds), gap_s, medians, planned)
-
-
-def _line(seconds: Mapping[int, float]) -> tuple[float, float]:
-    """Seconds at 0 bytes, and seconds per byte, neither negative: the line of least absolute relative errors, which a
-    single delayed size does not move. Such a line goes through two of the points, or through one along an axis."""
-    points = sorted(seconds.items())
-    lines = [(time_s, 0.0) for _, time_s in points] + [(0.0, time_s / size) for size, time_s in points]
-    for (size, time_s), (larger, longer_s) in itertools.combinations(points, 2):
-        slope = (longer_s - time_s) / (larger - size)
-        lines.append((time_s - slope * size, slope))
-    able = [line for line in lines if min(line) >= 0.0]
-    return min(able, key=lambda line: sum(abs((line[0] + line[1] * size) / time_s - 1.0) for size, time_s in points))
-
-
-def _speed(byte_s: float) -> float:
-    return min(1.0 / byte_s if byte_s > 0.0 else inf, _FASTEST_BYTES_PER_S)
+    medians = [(median(few_s), median(many_s))]
+    for _ in range(_RESAMPLES):
+        few, many = (np.median(draw.choice(times_s, len(times_s))) for times_s in (few_s, many_s))
+        medians.append((float(few), float(many)))
+    speeds = [min(count_bytes / max(many - few, 1e-12), _FASTEST_BYTES_PER_S) for few, many in medians]
+    latency_s = _spread([few / 2.0 for few, _ in medians])
+    return LinkProbe(planned.source, planned.target, latency_s, _spread(speeds), gap_s, planned)
 
 
 def _spread(values: Sequence[float]) -> Spread:
@@ -198,8 +217,147 @@ def _spread(values: Sequence[float]) -> Spread:
     return Spread(float(low), values[0], float(high))
 
 
-def measured(cluster: Cluster, probes: Sequence[LinkProbe]) -> Cluster:
-    """The cluster with the links as measured."""
-    for probe in probes:
-        cluster = cluster.with_link(probe.link())
-    return cluster
+def _bounded(seconds: np.ndarray) -> Handling:
+    return Handling(*(max(cost, 0.0) for cost in seconds.tolist()))
+
+
+def _many(link: Link | None) -> int:
+    """Bytes of a message that keeps the link busy for a while."""
+    assert link is not None, "the devices are linked one way at least"
+    return int(np.clip(link.bandwidth_bytes_per_s * _LONG_S, _FEWEST_BYTES, _MOST_BYTES))
+
+
+def _seen(
+    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], fewest: int = _FEWEST
+) -> _Seen:
+    """Answers to requests one after another, and uses with as many requests in flight as fit."""
+    deployment, pipeline = _opened(connection, cluster, folder, parts)
+    try:
+        hosts = deployment.hosts()
+        spare = {name: host.call(_share, _SHARE_S) for name, host in hosts.items()}
+        _stream(pipeline, fewest, 0.0)
+        single = _single(pipeline)
+        _, idle = _used(hosts, lambda: time.sleep(_SHARE_S))
+        answers: list[Answer] = []
+        took_s, had = _used(hosts, lambda: answers.extend(_stream(pipeline, fewest, _LEAST_S)))
+    finally:
+        pipeline.close()
+    # Idle work of a device is subtracted: with long transfers it would be most of the total.
+    request_s = {name: max(had[name] - idle[name], 0.0) * took_s / len(answers) for name in hosts}
+    shares = {name: had[name] if had[name] > _SATURATED * spare[name] else spare[name] for name in hosts}
+    return _Seen(single, {name: _Use(request_s[name], shares[name]) for name in hosts})
+
+
+def _request_s(connection: Connection, cluster: Cluster, folder: Path) -> float:
+    """Seconds by which requests one after another take longer than runs of their component one after another."""
+    parts = [_part("working", cluster.start, {_INPUT: _FEW}, {_OUTPUT: _FEW}, working=True)]
+    deployment, pipeline = _opened(connection, cluster, folder, parts, lanes=1)
+    host, more_s = deployment.hosts()[cluster.start], list[float]()
+    try:
+        _each_s(pipeline, _TURN_S)
+        for _ in range(_TURNS):
+            run_s = host.alone(parts[0].name, _TURN_S)
+            more_s.append(_each_s(pipeline, _TURN_S) - run_s)
+    finally:
+        pipeline.close()
+    return max(0.0, float(np.median(more_s)))
+
+
+def _each_s(pipeline: Pipeline, least_s: float) -> float:
+    """Mean seconds of a request, of those sent one after another for `least_s`."""
+    begun, took_s, count = time.monotonic(), 0.0, 0
+    while took_s < least_s:
+        pipeline.wait(pipeline.send(_feed()), _PATIENCE_S)
+        took_s, count = time.monotonic() - begun, count + 1
+    return took_s / count
+
+
+def _share(least_s: float) -> float:
+    """Share of a processor that a busy loop gets here: 0.5 under a quota of half a core."""
+    start, before = time.monotonic(), time.process_time()
+    while time.monotonic() - start < least_s:
+        pass
+    return (time.process_time() - before) / (time.monotonic() - start)
+
+
+def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[float, dict[str, float]]:
+    """Seconds that `meanwhile` took, and the processors that each host used during it."""
+    before, begun = {name: host.call(time.process_time) for name, host in hosts.items()}, time.monotonic()
+    meanwhile()
+    took_s = time.monotonic() - begun
+    return took_s, {name: (host.call(time.process_time) - before[name]) / took_s for name, host in hosts.items()}
+
+
+def _opened(
+    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], lanes: int = _LANES
+) -> tuple[Deployment, Pipeline]:
+    folder.mkdir()
+    runtimes = {device.name: device.runtime or NAME for device in cluster.devices}
+    manifest = write(folder, "0" * 64, [_INPUT], [_OUTPUT], parts, runtimes=runtimes)
+    deployment = open_components(connection, manifest, folder, cluster, lanes)
+    return deployment, Pipeline(deployment, lanes, cluster.start)
+
+
+def _single(pipeline: Pipeline) -> list[Answer]:
+    """Answers to requests one after another."""
+    begun, answers = time.monotonic(), list[Answer]()
+    while len(answers) < _FEWEST_SINGLE or (len(answers) < _MOST_SINGLE and time.monotonic() - begun < _SINGLE_S):
+        answers.append(pipeline.wait(pipeline.send(_feed()), _PATIENCE_S))
+    return answers
+
+
+def _stream(pipeline: Pipeline, fewest: int, least_s: float) -> list[Answer]:
+    """Answers to as many requests in flight as fit: at least `fewest`, for at least `least_s`."""
+    begun = time.monotonic()
+    flying, answers = deque[int](), list[Answer]()
+    while flying or not answers:
+        while pipeline.room() and (len(answers) + len(flying) < fewest or time.monotonic() - begun < least_s):
+            flying.append(pipeline.send(_feed()))
+        answers.append(pipeline.wait(flying.popleft(), _PATIENCE_S))
+    return answers
+
+
+def _feed() -> dict[str, np.ndarray]:
+    return {_INPUT: np.zeros(_FEW, np.float32)}
+
+
+def _parts(first: str, other: str | None = None, more: int = 0, *, there: int = 0, back: int = 0) -> list[Component]:
+    """Components x -> ... -> y: one on the first device, one plus `more` on the other device, each reading one more
+    message, and one on the first device; `there` and `back` are bytes sent (0: almost none). One without `other`."""
+    writes = [_OUTPUT] if other is None else ["a", *(f"a{index}" for index in range(more))]
+    sizes = dict.fromkeys(writes, max(there // _FLOAT_BYTES, _FEW))
+    parts = [_part("first", first, {_INPUT: _FEW}, sizes)]
+    if other is not None:
+        last: dict[str, int] = {}
+        for index, (sent, size) in enumerate(sizes.items()):
+            made = {f"b{index}": max(back // _FLOAT_BYTES, _FEW)}
+            parts.append(_part(f"{index}-there", other, {sent: size} | last, made))
+            last = made
+        parts.append(_part("last", first, last, {_OUTPUT: _FEW}))
+    return parts
+
+
+def _part(
+    name: str, device: str, reads: Mapping[str, int], writes: Mapping[str, int], *, working: bool = False
+) -> Component:
+    """A component that writes the sum of the first numbers of its inputs, padded with zeros to the size of each output;
+    `reads` and `writes` are sizes. A working component first fills megabytes from its input, adds them up and
+    multiplies a part of them, as the layers of a network do."""
+    integers = {"begin": [0], "end": [_FEW]} | {f"{name}_behind": [0, size - _FEW] for name, size in writes.items()}
+    nodes = [f"{name}_first = Slice ({name}, begin, end)" for name in reads]
+    summed = [f"{name}_first" for name in reads]
+    if working:
+        integers |= {"row": [1, _FEW], "rows": [_WIDE, _LONG // _FEW], "first": [0, 0], "square": [_WIDE, _WIDE]}
+        nodes += [f"flat = Reshape ({next(iter(reads))}, row)", "filled = Tile (flat, rows)", "once = Relu (filled)"]
+        nodes += ["more = Add (once, filled)", "twice = Relu (more)", "layers = Add (twice, filled)"]
+        nodes += ["matrix = Slice (layers, first, square)", "product = MatMul (matrix, matrix)"]
+        nodes += [f"{tensor}_most = ReduceMax <keepdims = 0> ({tensor})" for tensor in ("layers", "product")]
+        nodes.append("most = Add (layers_most, product_most)")
+        summed.append("most")
+    nodes.append(f"sum = Sum ({', '.join(summed)})")
+    nodes += [f"{name} = Pad (sum, {name}_behind)" for name in writes]
+    ends = (", ".join(f"float[{size}] {name}" for name, size in side.items()) for side in (reads, writes))
+    weights = (f"int64[{len(numbers)}] {key} = {{{', '.join(map(str, numbers))}}}" for key, numbers in integers.items())
+    graph = f"part ({next(ends)}) => ({next(ends)}) <{', '.join(weights)}> {{ {' '.join(nodes)} }}"
+    proto = parse_model(f'<ir_version: 8, opset_import: ["" : 13]> {graph}')
+    return Component(name, device, (), proto, tuple(reads), tuple(writes))

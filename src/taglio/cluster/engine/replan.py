@@ -1,15 +1,12 @@
-"""Quickly make a new plan and its components for remaining or changed devices. Measures no error: the upper end of the
+"""Quickly make a new plan and its components for the remaining devices. Measures no error: the upper end of the
 predicted error, corrected by what the workspace's plan measured, keeps the bound."""
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from taglio import artifact
 from taglio.cluster.devices import Cluster
-from taglio.cluster.planning.place import Running, place
+from taglio.cluster.planning.place import place
 from taglio.cluster.planning.workload import parse_objective
 from taglio.components.build import read
 from taglio.error.runtime_part import left_for_int8
@@ -19,7 +16,6 @@ from taglio.flow.place import Candidate
 from taglio.flow.placing import reopened
 from taglio.flow.workspace import COMPONENTS, PLAN, read_plan
 from taglio.plan.result import Limits, Plan
-from taglio.profile.result import scaled
 from taglio.transaction import STANDBY
 
 _TIME_LIMIT_S = 4.0
@@ -34,31 +30,14 @@ class Planned:
     cluster: Cluster
 
 
-def replan(
-    out: Path,
-    before: Plan,
-    cluster: Cluster,
-    factors: Mapping[str, float] | None = None,
-    switching_cost_s: float | None = None,
-) -> Planned:
-    """The best plan on `cluster` under the limits of `before`, built below the workspace `out`.
-
-    `factors` multiply the times of devices' profiles; with `switching_cost_s` a block moves only if that pays. Raises
-    Infeasible if the limits cannot be kept.
-    """
-    names = {device.name for device in cluster.devices}
-    limits = _without(before.limits, names)
+def replan(out: Path, before: Plan, cluster: Cluster) -> Planned:
+    """The best plan on `cluster` under the limits of `before`, built below the workspace `out`. Raises Infeasible if
+    the limits cannot be kept."""
+    limits = _without(before.limits, {device.name for device in cluster.devices})
     # A plan's bound is a loss; candidates expect it in the metric's unit.
     candidate = replace(reopened(out, cluster), limits=limits)
     workload = _as_measured(out, candidate, cluster).workload(cluster)
-    if factors:
-        profiles = {name: scaled(profile, factors.get(name, 1.0)) for name, profile in workload.profiles.items()}
-        workload = replace(workload, profiles=profiles)
-    running = None
-    if switching_cost_s is not None and set(before.devices().values()) <= names:
-        running = Running((before,), switching_cost_s)
-    answer = place([workload], cluster, parse_objective(before.objective), running=running, time_limit_s=_TIME_LIMIT_S)
-    plan = answer.plans[0]
+    (plan,) = place([workload], cluster, parse_objective(before.objective), time_limit_s=_TIME_LIMIT_S).plans
     folder = out / STANDBY / plan.fingerprint()[:16]
     if not _built(folder, plan):
         assemble(candidate.work, plan).write(folder / COMPONENTS)
@@ -77,12 +56,6 @@ def _as_measured(out: Path, candidate: Candidate, cluster: Cluster) -> Candidate
     if not candidate.error.metric.smooth or not 0.0 < expected < measured:
         return candidate
     return replace(candidate, error=candidate.error.scaled(measured / expected))
-
-
-def replan_quietly(*given: Any) -> Planned:
-    """`replan` with lower priority, in a process of its own."""
-    os.nice(10)
-    return replan(*given)
 
 
 def _built(folder: Path, plan: Plan) -> bool:

@@ -5,10 +5,11 @@ Plans nothing; recover.py handles lost devices.
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
@@ -16,9 +17,6 @@ from taglio import artifact
 from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.engine.connect import connect
 from taglio.cluster.engine.deploy import MOST_LANES, Deployment
-from taglio.cluster.engine.energy import between
-from taglio.cluster.engine.energy import read as read_counters
-from taglio.cluster.engine.load import busy_from_now, crowded
 from taglio.cluster.engine.pipeline import Answer
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
@@ -30,7 +28,6 @@ from taglio.cluster.engine.result import (
     PlanTime,
 )
 from taglio.cluster.engine.serve import Feed, Server
-from taglio.cluster.engine.speeds import DeviceSpeeds
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import parse
 from taglio.cluster.planning.simulate import link_name
@@ -55,6 +52,9 @@ _PATIENCE = 20.0
 _WARMUP = 3
 # Ten periods of Linux's quotas, and the relative deviation from which a shorter run gets a note.
 _SUSTAINED_S, _OFF = 1.0, 0.1
+# A component or link that takes so much longer in the last quarter of a run than in the first gets a note, if that is
+# this share of a request.
+_SLOWED, _SHARE = 1.5, 0.2
 
 
 def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
@@ -141,24 +141,18 @@ def answer_requests(
             for _ in server.steps(feeds[:_WARMUP], "warm-up") if steps else server.answers(first_ones):
                 pass
             first = server.pipeline.deployment
-            speeds = DeviceSpeeds(cluster)
-            speeds.check(first)
-            before = counted(first)
             # Actors end with their handles.
             run = _Run(recovery.running, replace(first, actors={}, here=None), feeds, wanted, steps=steps)
             lanes = server.pipeline.lanes
-            busy, begun = busy_from_now(), time.monotonic()
+            begun = time.monotonic()
             for answer in server.steps(feeds, "run") if steps else server.answers(islice(cycle(feeds), runs)):
                 run.check(answer)
                 if progress:
                     progress("running", len(run.answers), runs)
-            took_s, busy_share = time.monotonic() - begun, busy()
-            after = counted(server.pipeline.deployment)
-            speeds.check(server.pipeline.deployment)
+            took_s = time.monotonic() - begun
         finally:
             recovery.close()
             server.pipeline.close()
-        joules = {name: between(before.get(name), after.get(name)) for name in before}
         plans = run.plans()
         rate = ready.plan.predicted_rate_per_s
         components, crossings = run.components(), run.crossings()
@@ -167,8 +161,11 @@ def answer_requests(
             notes.append(f'inputs were sent from "{here}", not from the start device "{cluster.start}"')
         if planned_for(folder, work) not in (None, cluster):
             notes.append("the cluster file has changed since the plan was made: predictions are for the earlier one")
-        notes += _of_rate(ready, lanes) if stream else ()
-        notes += filter(None, (None if stream else too_short(runs, took_s, plans[0].ratio), crowded(busy_share)))
+        if stream:
+            notes += _of_rate(ready, lanes)
+        elif (note := too_short(runs, took_s, plans[0].ratio)) is not None:
+            notes.append(note)
+        notes += run.slowed()
         result = ClusterRun(
             requests=runs,
             streamed=stream,
@@ -181,8 +178,7 @@ def answer_requests(
             predicted_rate_per_s=rate.value if stream and rate is not None else None,
             components=components,
             crossings=crossings,
-            speeds=speeds.beside_profiles(folder),
-            energy=run.energy(components, joules, took_s),
+            energy=run.energy(components, took_s),
             predicted_joules=None if ready.plan.predicted_joules is None else ready.plan.predicted_joules.value,
             loaded=run.deployment.loaded,
             sent_bytes=run.deployment.sent_bytes,
@@ -193,7 +189,6 @@ def answer_requests(
             switches=tuple(recovery.switches),
             plan_sha256=ready.plan.fingerprint(),
             notes=tuple(notes),
-            machine_busy=busy_share,
             steps=steps,
         )
     artifact.save(folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
@@ -289,6 +284,23 @@ class _Run:
         _, answers = self.by_plan.get(self.planned.plan.fingerprint(), (None, []))
         return _sent_once(answers)
 
+    def slowed(self) -> Iterator[str]:
+        """Notes on components and links of the first plan that took longer at the end of the run than at its start;
+        none for a run that is too short for CPU quotas to average out."""
+        answers = self._good()
+        quarter = len(answers) // 4
+        first, last = answers[:quarter], answers[len(answers) - quarter :]
+        if not quarter or min(part[-1].answered_s - part[0].sent_s for part in (first, last)) < _SUSTAINED_S:
+            return
+        after, matters_s = _times(last), _SHARE * fmean(answer.latency_s for answer in first)
+        for what, before_s in _times(first).items():
+            after_s = after.get(what, 0.0)  # a replica may be lost meanwhile
+            if after_s > max(_SLOWED * before_s, before_s + matters_s):
+                yield (
+                    f"{what} took {after_s / before_s:.2f} times as long in the last quarter of the run as in the "
+                    "first: if it stays so, measure it (taglio profile, taglio cluster probe) and plan again"
+                )
+
     def components(self) -> tuple[ComponentTime, ...]:
         """Times of each component, predicted and measured."""
         expected = {piece.component: piece.predicted_s for piece in self.planned.plan.pieces}
@@ -316,26 +328,34 @@ class _Run:
             times.append(CrossingTime(*ends, message.names, message.bytes, predicted, summarize(hops_s), uncertain))
         return tuple(times)
 
-    def energy(
-        self, components: Sequence[ComponentTime], joules: Mapping[str, float | None], took_s: float
-    ) -> tuple[DeviceEnergy, ...]:
-        """Joules of a request on each device that has components: modelled, and counted by its machines."""
+    def energy(self, components: Sequence[ComponentTime], took_s: float) -> tuple[DeviceEnergy, ...]:
+        """Joules of a request on each device that has components, from the cluster file's watts."""
         cluster, requests, energies = self.planned.cluster, len(self.answers), []
         for name in dict.fromkeys(component.device for component in components):
-            device, machines = cluster.device(name), self.planned.plan.machines()[name]
+            device, machines = cluster.device(name), len(self.planned.plan.machines()[name])
             busy_s = sum(component.measured.mean_s for component in components if component.device == name)
-            waited_s = max(0.0, len(machines) * took_s / requests - busy_s)
+            waited_s = max(0.0, machines * took_s / requests - busy_s)
             sent, priced = 0.0, any(link.joules_per_byte for link in cluster.links if link.source == name)
             for message in self.deployment.wiring.messages:
                 source, target = message.ends(cluster.start)
                 if source == name and (link := cluster.link(source, target)) is not None:
                     sent += message.bytes * link.joules_per_byte
-            seen = [joules.get(machine) for machine in machines]
-            share = None if None in seen else sum(count or 0.0 for count in seen) / requests
             busy = busy_s * device.active_watts if device.active_watts else None
             idle = waited_s * device.idle_watts if device.idle_watts else None
-            energies.append(DeviceEnergy(name, busy, sent if priced else None, share, idle))
+            energies.append(DeviceEnergy(name, busy, sent if priced else None, idle))
         return tuple(energies)
+
+
+def _times(answers: Sequence[Answer]) -> dict[str, float]:
+    """Mean seconds of each component and of each link's messages, by what a note calls them."""
+    seconds: dict[str, list[float]] = {}
+    for answer in answers:
+        for step in answer.steps:
+            seconds.setdefault(f"{step.component} on {step.device}", []).append(step.end_s - step.start_s)
+        for hop in answer.hops:
+            if hop.source != hop.target:
+                seconds.setdefault(f"a message from {hop.source} to {hop.target}", []).append(hop.read_s - hop.sent_s)
+    return {what: fmean(times_s) for what, times_s in seconds.items()}
 
 
 def _sent_once(answers: Sequence[Answer]) -> list[Answer]:
@@ -353,17 +373,6 @@ def references(ready: Planned, feeds: Sequence[Feed], *, steps: bool = False) ->
         states = after if steps else None
         answers.append(values)
     return answers
-
-
-def counted(deployment: Deployment) -> dict[str, dict[str, tuple[float, float]] | None]:
-    """Energy counters of each device's machine; None without counters, or if the device does not answer."""
-    counters = {}
-    for name, host in deployment.hosts().items():
-        try:
-            counters[name] = host.call(read_counters)
-        except Exception:
-            counters[name] = None
-    return counters
 
 
 def way_s(timeline: Sequence[Span], message: Message, link: Link | None) -> float:

@@ -183,7 +183,7 @@ class Server:
             elif sum(session.kept_bytes for session in self._sessions) > _REPLAYED_BYTES:
                 max(self._sessions, key=lambda session: session.kept_bytes).forget()
         if not self._sessions:
-            self._recovery.watch(answer)
+            self._recovery.watch()
         self._send()  # requests without a lane after a recovery
         return answer
 

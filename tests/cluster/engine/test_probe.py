@@ -1,0 +1,161 @@
+"""What the probe measures with, and what it makes of times that were made up."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from taglio.cluster.devices import Cluster, Handling, Link
+from taglio.cluster.engine import probe
+from taglio.cluster.engine.parcel import Hop, Step
+from taglio.cluster.engine.pipeline import Answer, Broken
+from taglio.cluster.engine.probe import Probes, fitted
+from taglio.cluster.engine.wiring import CALLER, wire
+from taglio.cluster.file import parse, written
+from taglio.components.build import write
+from taglio.errors import BadDevice
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from tests.cluster.engine.devices import CLUSTER
+
+NOTHING: Any = None
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_one_message_comes_back_and_one_more_than_asked_for_goes_there(tmp_path: Path, more: int) -> None:
+    parts = probe._parts("camera", "server", more)
+    wiring = wire(write(tmp_path, "0" * 64, ["x"], ["y"], parts))
+    ways = [(message.source_device or "camera", message.device or "camera") for message in wiring.messages]
+    assert ways.count(("camera", "server")) == 1 + more and ways.count(("server", "camera")) == 1
+    assert [message.device for message in wiring.messages if message.source == "last"] == [CALLER]
+
+
+@pytest.mark.parametrize(("there", "back"), [(0, 0), (100_000, 0), (0, 100_000)])
+def test_many_bytes_go_there_or_back(tmp_path: Path, there: int, back: int) -> None:
+    parts = probe._parts("camera", "server", there=there, back=back)
+    wiring = wire(write(tmp_path, "0" * 64, ["x"], ["y"], parts))
+    sizes = {(message.source_device, message.device): message.bytes for message in wiring.messages}
+    assert (sizes["camera", "server"], sizes["server", "camera"]) == (there or 32, back or 32)
+    values = {"x": np.arange(8, dtype=np.float32)}
+    for part in parts:
+        session = open_session(part.proto, SessionOptions(1))
+        outputs = session.run(list(part.outputs), {name: values[name] for name in part.inputs})
+        values |= dict(zip(part.outputs, outputs, strict=True))
+    assert values["y"].tolist() == list(range(8))
+
+
+def test_a_working_component_works() -> None:
+    part = probe._part("working", "camera", {"x": 8}, {"y": 8}, working=True)
+    session = open_session(part.proto, SessionOptions(1))
+    values = [1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    (output,) = session.run(None, {"x": np.array(values, np.float32)})
+    # The layers hold 3 times the input, and every row of the matrix repeats that 50 times: its square holds
+    # 3 · 3 · 50 · 3 times the input's numbers.
+    assert output.tolist() == pytest.approx([value + 3 * 2.0 + 3 * 3 * 50 * 3 * 2.0 for value in values])
+
+
+def test_a_request_costs_what_it_takes_longer_than_the_run_of_its_component(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests_s = iter([0.5, 0.012, 0.011, 0.031])  # the first ones warm up; the machine was busy during the last
+    closed: list[bool] = []
+    pipeline = SimpleNamespace(close=lambda: closed.append(True))
+    deployment = SimpleNamespace(hosts=lambda: {"camera": SimpleNamespace(alone=lambda *_: 0.010)})
+    monkeypatch.setattr(probe, "_opened", lambda *_, **__: (deployment, pipeline))
+    monkeypatch.setattr(probe, "_each_s", lambda *_: next(requests_s))
+    monkeypatch.setattr(probe, "_TURNS", 3)
+    assert probe._request_s(NOTHING, parse(CLUSTER), NOTHING) == pytest.approx(0.002)
+    assert closed == [True]
+
+
+def answers(links: Cluster, a: str, b: str, there: list[int], back: int) -> list[Answer]:
+    """Answers to requests with messages of these bytes, by two clocks that differ by 7 s."""
+    ways = [links.link(a, b), links.link(b, a)]
+    assert ways[0] is not None and ways[1] is not None
+    read_s = [7.0 + ways[0].seconds(count) + index * ways[0].gap_s for index, count in enumerate(there)]
+    end_s = read_s[-1] - 7.0 + ways[1].seconds(back)
+    hops = (*(Hop(1 + index, a, b, 0.0, each_s) for index, each_s in enumerate(read_s)), Hop(9, b, a, 8.0, end_s))
+    step = Step("last", a, end_s, end_s, end_s)
+    return [Answer(request, [], 0.0, end_s, (step,), hops) for request in range(9)]
+
+
+def test_links_and_costs_come_back_from_times_that_were_made_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = CLUSTER.replace("both = true", "both = true\ngap_ms = 0.25")
+    cluster = parse(file + '[device.third]\n[[link]]\nfrom = "third"\nto = "server"\nbandwidth_mbit_s = 8\n')
+    real = cluster.with_link(Link("camera", "server", 12.5e6, 5e-3, gap_s=1e-3))
+    real = real.with_link(Link("server", "camera", 2.5e6, 5e-3)).with_link(Link("server", "third", 1e6, 2e-3))
+    real = real.with_link(Link("third", "server", 1e6, 2e-3))
+    # Processor seconds of a request, and how much of the device was free just then.
+    uses = {
+        "alone": {"camera": (0.001, 0.5)},
+        "camera-server-few": {"camera": (0.004, 0.5), "server": (0.003, 1.0)},
+        "camera-server-more": {"camera": (0.006, 0.5), "server": (0.005, 1.0)},
+        "camera-server-there": {"camera": (0.005, 0.9), "server": (0.006, 1.0)},
+        "camera-server-back": {"camera": (0.007, 0.9), "server": (0.004, 0.4)},
+    }
+
+    def seen(_: object, __: object, folder: Path, parts: list[Any], *___: object) -> probe._Seen:
+        a, b = parts[0].device, parts[1].device if len(parts) > 1 else ""
+        there = [1_000_000 if folder.name.endswith("there") else 0] * (3 if folder.name.endswith("more") else 1)
+        back = 1_000_000 if folder.name.endswith("back") else 0
+        used = {name: probe._Use(*use) for name, use in uses.get(folder.name, {}).items()}
+        return probe._Seen(answers(real, a, b, there, back) if b else [], used)
+
+    monkeypatch.setattr(probe, "_request_s", lambda *_: 0.0001)
+    monkeypatch.setattr(probe, "_seen", seen)
+    monkeypatch.setattr(probe, "_many", lambda _: 1_000_000)
+    connection: Any = SimpleNamespace(need=lambda _: None)
+    probes = probe.probe(connection, cluster)
+    ends = [(link.source, link.target) for link in probes.links]
+    assert ends == [("camera", "server"), ("server", "camera"), ("third", "server")]
+    for link in probes.links:
+        wanted = real.link(link.source, link.target)
+        assert wanted is not None
+        assert link.link().latency_s == pytest.approx(wanted.latency_s)
+        assert link.link().bandwidth_bytes_per_s == pytest.approx(wanted.bandwidth_bytes_per_s)
+        assert link.latency_s.low <= link.latency_s.value <= link.latency_s.high
+    assert probes.links[0].gap_s == pytest.approx(1e-3)
+    expected = {
+        "server": (0.002, 0.001, 0.001 / 1e6, 0.003 / 1e6),
+        "camera": (0.001, 0.002, 0.001 / 1e6, 0.003 / 1e6),
+    }
+    share = {"server": 1.0, "camera": 0.7}
+    assert probes.handling.keys() == expected.keys()
+    for name, seconds in expected.items():
+        cost = probes.handling[name]
+        of = (cost.send_s, cost.receive_s, cost.send_byte_s, cost.receive_byte_s)
+        assert of == pytest.approx([taken_s / share[name] for taken_s in seconds])
+    assert (probes.handling["camera"].request_s, probes.handling["server"].request_s) == (0.0001, 0.0)
+
+
+def test_a_few_trips_that_were_held_up_do_not_move_a_link() -> None:
+    link = fitted(Link("a", "b", 1.0), [0.01] * 20 + [2.0] * 5, [0.09] * 20 + [2.0] * 5, 1_000_000, 0.0).link()
+    assert (link.latency_s, link.bandwidth_bytes_per_s) == pytest.approx((0.005, 12.5e6))
+
+
+def test_a_link_that_no_bytes_slow_has_a_bandwidth_all_the_same() -> None:
+    assert fitted(Link("a", "b", 1.0), [2e-4] * 5, [1e-4] * 5, 1_000_000, 0.0).link().bandwidth_bytes_per_s > 1e9
+
+
+def test_a_device_that_stops_answering_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> float:
+        raise Broken('device "server" stopped answering')
+
+    monkeypatch.setattr(probe, "_request_s", gone)
+    connection: Any = SimpleNamespace(need=lambda _: None)
+    with pytest.raises(BadDevice, match='measured, device "server" stopped answering: see taglio cluster status'):
+        probe.probe(connection, parse(CLUSTER))
+
+
+def test_what_was_measured_is_a_cluster_file() -> None:
+    cluster = parse(CLUSTER)
+    links = tuple(fitted(link, [0.01] * 5, [0.21] * 5, 1_000_000, 1e-3) for link in cluster.links)
+    probes = Probes(links, {"server": Handling(2e-3, 3e-3, 2.0**-28, 2.0**-26)})
+    again = parse(written(probes.measured(cluster)))
+    assert [device.name for device in again.devices] == [device.name for device in cluster.devices]
+    assert again.start == cluster.start
+    assert again.device("camera") == cluster.device("camera")
+    assert (again.device("server").send_s, again.device("server").receive_s) == (2e-3, 3e-3)
+    assert again.device("server").sending_s(1e6) == pytest.approx(2e-3 + 1e6 * 2.0**-28, rel=1e-5)
+    assert again.device("server").receiving_s(1e6) == pytest.approx(3e-3 + 1e6 * 2.0**-26, rel=1e-5)
+    for probed in links:
+        assert again.link(probed.source, probed.target) == probed.link()
