@@ -50,8 +50,8 @@ def limits_cost(
 ) -> tuple[Alternative, ...]:
     """The limits that cost something against `base`, the plan under all of them, found by planning with each limit
     loosened by half. Limits with room left are tried too: a better plan may need more than that room."""
-    found = []
-    for limit in (each for each in limits_of(workloads, cluster) if each.number):
+    costly = []
+    for limit in (any_limit for any_limit in limits_of(workloads, cluster) if any_limit.number):
         try:
             other = plan_again(*limit.loosened((workloads, cluster), _LOOSER))
         except (Infeasible, BadOption):
@@ -65,8 +65,8 @@ def limits_cost(
                 f"{'handle' if streamed else 'take'} {amount(objective, other.value)} "
                 f"instead of {amount(objective, base.value)}"
             )
-            found.append(Alternative(limit.name, other.value, words, other.plans))
-    return tuple(found)
+            costly.append(Alternative(limit.name, other.value, words, other.plans))
+    return tuple(costly)
 
 
 def runner_up(
@@ -103,6 +103,6 @@ def what_if(
     except (Infeasible, BadOption) as error:
         return Alternative(text, None, f"{text}: {error}")
     now, then = amount(objective, base.value), amount(objective, answer.value)
-    same = [each.devices() for each in answer.plans] == [each.devices() for each in base.plans]
+    same = [plan.devices() for plan in answer.plans] == [plan.devices() for plan in base.plans]
     moved = "the same placement" if same else "another placement"
     return Alternative(text, answer.value, f"{text}: {then} instead of {now}, {moved}", answer.plans)

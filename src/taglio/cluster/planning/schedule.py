@@ -29,7 +29,7 @@ def levels(sources: Sequence[Sequence[int]], places: Sequence[Hashable], least: 
     the plan's levels."""
     level: list[int] = []
     for read, here, lowest in zip(sources, places, least, strict=True):
-        level.append(max(lowest, max((level[each] + (places[each] != here) for each in read), default=0)))
+        level.append(max(lowest, max((level[source] + (places[source] != here) for source in read), default=0)))
     return level
 
 
@@ -43,12 +43,12 @@ def components(graph: Graph, devices: Mapping[str, str], least: Mapping[str, int
         for block in graph.blocks
     ]
     places = [devices[block.name] for block in graph.blocks]
-    given = [(least or {}).get(block.name, 0) for block in graph.blocks]
+    least_levels = [(least or {}).get(block.name, 0) for block in graph.blocks]
     key = {
         block.name: (level, place)
-        for block, level, place in zip(graph.blocks, levels(sources, places, given), places, strict=True)
+        for block, level, place in zip(graph.blocks, levels(sources, places, least_levels), places, strict=True)
     }
-    label = {each: f"{position}-{each[1]}" for position, each in enumerate(sorted(set(key.values())))}
+    label = {component: f"{position}-{component[1]}" for position, component in enumerate(sorted(set(key.values())))}
     return {name: label[key[name]] for name in sorted(key, key=key.__getitem__)}
 
 
@@ -76,14 +76,14 @@ class Scheduler:
                 self.sources[reader].append(int(self.producer[value]))
         self.names = tuple(device.name for device in cluster.devices)
         self.alphabetical = np.argsort(np.argsort(self.names))
-        self.processors = tuple((each.name, each.processor) for each in cluster.devices if each.processor)
+        self.processors = tuple((device.name, device.processor) for device in cluster.devices if device.processor)
         self.home = self.names.index(cluster.start)
         latency_s, byte_s, _, gap_s = link_tables(cluster)
         self.gap_s, self.delay_s, self.byte_s = gap_s.tolist(), (latency_s - gap_s).tolist(), byte_s.tolist()
         self.overhead_s, self.devices = assembled.overhead_s[model], cluster.devices
         self.seconds = problem.seconds.reshape(len(problem.nodes), -1)[self.nodes.start : self.nodes.stop]
         self.reads, self.writes = (
-            np.array([int(each) for each in kinds])
+            np.array([int(kind) for kind in kinds])
             for kinds in ([form.reads for form in problem.forms], [form.writes for form in problem.forms])
         )
 
@@ -102,8 +102,8 @@ class Scheduler:
         lowest = np.asarray(least)[mine] if len(least) else np.zeros(len(own), dtype=np.intp)
         level = np.array(levels(self.sources, device.tolist(), lowest.tolist()), dtype=np.intp)
         # Components in running order: those that quantise inputs first (0), those that dequantise outputs last.
-        found, piece = np.unique(level * len(self.names) + self.alphabetical[device], return_inverse=True)
-        piece, last = piece + 1, len(found) + 1
+        component_keys, piece = np.unique(level * len(self.names) + self.alphabetical[device], return_inverse=True)
+        piece, last = piece + 1, len(component_keys) + 1
         at = np.full(last + 1, self.home)
         at[piece] = device
         seconds = self.overhead_s[at].astype(float)
@@ -125,12 +125,14 @@ class Scheduler:
         stays = np.where(self.written[v] & (whole[v] | (floats == 0)), int(Copies.INT8), int(Copies.FLOAT))
         got = np.where(own, at_home(whole[v], ints), np.where(near, stays, copies[value[v], there]))
         changes = serve(whole[v], got, ints, floats)
-        np.add.at(seconds, to, changes.restored * values.dequantize_s[value[v], there])
-        np.add.at(seconds, to, changes.again * values.quantize_s[value[v], 0, there])
-        sent_int8 = ~own & (got >= Copies.INT8) & ((ints > 0) | (changes.restored > 0))
-        sent_float = ~own & (got & int(Copies.FLOAT) > 0) & ((floats > 0) | changes.again) & ~(near & ~self.written[v])
+        np.add.at(seconds, to, changes.dequantized * values.dequantize_s[value[v], there])
+        np.add.at(seconds, to, changes.quantized_there * values.quantize_s[value[v], 0, there])
+        sent_int8 = ~own & (got >= Copies.INT8) & ((ints > 0) | (changes.dequantized > 0))
+        sent_float = (
+            ~own & (got & int(Copies.FLOAT) > 0) & ((floats > 0) | changes.quantized_there) & ~(near & ~self.written[v])
+        )
         quantised = np.zeros(len(value), dtype=bool)
-        quantised[v[changes.made]] = True
+        quantised[v[changes.quantized]] = True
         here = np.flatnonzero(quantised)
         np.add.at(seconds, source[here], values.quantize_s[value[here], np.minimum(kind[here], 1), home[here]])
         used = np.ones(last + 1, dtype=bool)
@@ -138,8 +140,8 @@ class Scheduler:
         number = np.cumsum(used) - 1
         sends: dict[tuple[int, int, bool], list[int]] = {}
         for which, narrow in ((sent_int8, True), (sent_float, False)):
-            for each in np.flatnonzero(which).tolist():
-                sends.setdefault((int(v[each]), int(there[each]), narrow), []).append(int(to[each]))
+            for group in np.flatnonzero(which).tolist():
+                sends.setdefault((int(v[group]), int(there[group]), narrow), []).append(int(to[group]))
         sending_s, transfers = np.zeros(last + 1), []
         for (index, end, narrow), pieces in sorted(sends.items()):
             start = int(home[index])
@@ -152,7 +154,9 @@ class Scheduler:
                 Transfer(
                     name=f"{values.names[value[index]]} ({'int8' if narrow else 'float32'})",
                     source=None if made_by is None else int(number[made_by]),
-                    targets=tuple(int(number[each]) for each in pieces if each != last or narrow),
+                    targets=tuple(
+                        int(number[reader_piece]) for reader_piece in pieces if reader_piece != last or narrow
+                    ),
                     link=(self.names[start], self.names[end]),
                     busy_s=self.gap_s[start][end] + size * self.byte_s[start][end],
                     delay_s=self.delay_s[start][end],
@@ -165,16 +169,18 @@ class Scheduler:
             )
         # Tensors leave in the order in which they are needed, as the engine sends them.
         count = int(used.sum())
-        transfers.sort(key=lambda each: min(each.targets, default=count))
+        transfers.sort(key=lambda transfer: min(transfer.targets, default=count))
         nodes: list[list[int]] = [[] for _ in at]
-        for node, each in zip(self.nodes, piece.tolist(), strict=True):
-            nodes[each].append(node)
+        for node, component in zip(self.nodes, piece.tolist(), strict=True):
+            nodes[component].append(node)
         tasks = []
-        for each in np.flatnonzero(used).tolist():
-            name = {0: "input", last: "output"}.get(each, str(each - 1))
-            where = self.names[at[each]]
+        for component in np.flatnonzero(used).tolist():
+            name = {0: "input", last: "output"}.get(component, str(component - 1))
+            where = self.names[at[component]]
             # A change of type may save time, but no component takes less than 0 s.
-            taken_s = max(0.0, float(seconds[each]))
-            beyond_s = float(self.overhead_s[at[each]] + taken_s - seconds[each])
-            tasks.append(Task(f"{name}-{where}", where, taken_s, float(sending_s[each]), tuple(nodes[each]), beyond_s))
+            taken_s = max(0.0, float(seconds[component]))
+            beyond_s = float(self.overhead_s[at[component]] + taken_s - seconds[component])
+            tasks.append(
+                Task(f"{name}-{where}", where, taken_s, float(sending_s[component]), tuple(nodes[component]), beyond_s)
+            )
         return Pipeline(tuple(tasks), tuple(transfers), self.processors)

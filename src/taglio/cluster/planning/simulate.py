@@ -129,10 +129,10 @@ class _Run:
                 if server.waiting and not server.occupied:
                     server.occupied = True
                     heappop(server.waiting)[2](now)
-        ends_s = tuple(each for each in self._ends_s if each is not None)
+        ends_s = tuple(end_s for end_s in self._ends_s if end_s is not None)
         if len(ends_s) < len(self._ends_s):
             raise ValueError(f"{len(self._ends_s) - len(ends_s)} components and transfers wait for each other")
-        spans = tuple(sorted(self._spans, key=lambda each: (each.start_s, each.end_s, each.on, each.what)))
+        spans = tuple(sorted(self._spans, key=lambda span: (span.start_s, span.end_s, span.on, span.what)))
         return Timeline(spans, ends_s, self._busy_s)
 
     def _at(self, time: float, event: Callable[[float], None]) -> None:

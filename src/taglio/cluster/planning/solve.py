@@ -173,10 +173,10 @@ class _Search:
         """Find bound and plans: first over all labels with every value split, then with the tightest tables over the
         labels that plans near the bound can use."""
         rough = pairs(self.costs, self.alive)
-        found, answers = self._price(rough, tolerance=_FINE * self.gap, calls=80, reach=0.25)
-        self.bound = found.bound
+        prices, answers = self._price(rough, tolerance=_FINE * self.gap, calls=80, reach=0.25)
+        self.bound = prices.bound
         rough.run(self.costs.price(self.prices))
-        marginals, low = rough.marginals(), found.bound
+        marginals, low = rough.marginals(), prices.bound
         self._descend(answers, self.alive & (marginals <= self._near(low, marginals)))
         everything = self.alive
         for slack in _SLACKS:
@@ -204,19 +204,19 @@ class _Search:
                 return
             relaxation = tightest(self.costs, alive)
             tolerance, calls = (_ROUGH, _CALLS) if depth else (_FINE * self.gap, 80)
-            found, answers = self._price(relaxation, tolerance=tolerance, calls=calls, reach=0.03)
+            prices, answers = self._price(relaxation, tolerance=tolerance, calls=calls, reach=0.03)
             if not depth:
-                self.bound = max(self.bound, min(found.bound, threshold))
+                self.bound = max(self.bound, min(prices.bound, threshold))
             relaxation.run(self.costs.price(self.prices))
             marginals = relaxation.marginals()
             kept = alive & (marginals < self._cutoff())
-            if found.bound >= self._cutoff() or not kept.any(axis=1).all():
+            if prices.bound >= self._cutoff() or not kept.any(axis=1).all():
                 if other is None:
                     return
                 alive, other = other, None
                 continue
-            self._descend(answers, alive & (marginals <= self._near(found.bound, marginals)))
-            node, device = _disputed(self.costs, kept, answers, found.shares)
+            self._descend(answers, alive & (marginals <= self._near(prices.bound, marginals)))
+            node, device = _disputed(self.costs, kept, answers, prices.shares)
             if node < 0:
                 return
             here = self.costs.label_device == device
