@@ -184,31 +184,28 @@ def resources(workloads: Sequence[Workload], cluster: Cluster, objective: Object
     watts = np.array([device.active_watts for device in cluster.devices])
     none, no_links = np.zeros(count), np.zeros((count, count))
     shares = request_shares(workloads)
-    apart = np.where(np.isinf(delay), 1.0, 0.0)
+    no_link = np.where(np.isinf(delay), 1.0, 0.0)
     delay, per_byte = np.nan_to_num(delay, posinf=0.0), np.nan_to_num(per_byte, posinf=0.0)
     # Counts copies between devices that have no link.
-    unlinked = Resource("devices without a link", none, apart, no_links, np.ones(models), upper=0.0)
-    quantities = [unlinked] if apart.any() else []
+    unlinked = Resource("devices without a link", none, no_link, no_links, np.ones(models), upper=0.0)
+    quantities = [unlinked] if no_link.any() else []
     request_s = cluster.device(cluster.start).request_s
     for index, workload in enumerate(workloads):
-        one = np.eye(models)[index]
+        mask = np.eye(models)[index]
         name = f" of {workload.name}" if models > 1 else ""
         per_s, per_joule = (float(shares[index]) * weight for weight in (objective.latency, objective.energy))
         # The start device's fixed cost per request is subtracted from a limit.
         latest_s = max(_upper(workload.limits.max_latency_s) - request_s, _LEAST_S)
         most_joules = _upper(workload.limits.max_energy_joules)
-        quantities.append(Resource(f"latency{name}", np.ones(count), delay, per_byte, one, per_s, latest_s, LATENCY))
-        quantities.append(Resource(f"energy{name}", watts, no_links, joules, one, per_joule, most_joules, ENERGY))
+        quantities.append(Resource(f"latency{name}", np.ones(count), delay, per_byte, mask, per_s, latest_s, LATENCY))
+        quantities.append(Resource(f"energy{name}", watts, no_links, joules, mask, per_joule, most_joules, ENERGY))
         for d, device in enumerate(cluster.devices):
             if isfinite(device.energy_cap_joules):
                 sent_joules = no_links.copy()
                 sent_joules[d] = joules[d]
                 cap = np.eye(count)[d] * watts
-                quantities.append(
-                    Resource(
-                        f"energy of {device.name}{name}", cap, no_links, sent_joules, one, 0.0, device.energy_cap_joules
-                    )
-                )
+                title = f"energy of {device.name}{name}"
+                quantities.append(Resource(title, cap, no_links, sent_joules, mask, 0.0, device.energy_cap_joules))
     rates = np.array([workload.needed_per_s for workload in workloads])
     return (*quantities, *(busy_times(workloads, cluster, rates, 1.0) if rates.any() else ()))
 
@@ -225,16 +222,16 @@ def busy_times(
     delay, per_byte, _, gap = _between(cluster)
     none, own, apart = np.zeros(count), np.eye(count), 1.0 - np.eye(count)
     handling = np.array([(d.send_s, d.receive_s, d.send_byte_s, d.receive_byte_s) for d in cluster.devices]).T
-    busy_resources = []
+    busy = []
     for device in (place for place in cluster.devices if not place.processor):
         places = [place for place in cluster.devices if cluster.processor(place.name) == device.name]
-        mine = np.array([float(place in places) for place in cluster.devices])
-        send_s, receive_s, send_byte_s, receive_byte_s = handling * mine
+        in_places = np.array([float(place in places) for place in cluster.devices])
+        send_s, receive_s, send_byte_s, receive_byte_s = handling * in_places
         per_copy_s, per_sent_byte_s = send_s[:, None] + receive_s, send_byte_s[:, None] + receive_byte_s
-        slower = [max(workload.profiles[place.name].sustained() for place in places) for workload in workloads]
-        weights = models * slower / cluster.turns(device.name)
+        sustained = [max(workload.profiles[place.name].sustained() for place in places) for workload in workloads]
+        weights = models * sustained / cluster.turns(device.name)
         name = f"{what} of {device.name}"
-        busy_resources.append(Resource(name, mine, per_copy_s * apart, per_sent_byte_s * apart, weights, 0.0, upper))
+        busy.append(Resource(name, in_places, per_copy_s * apart, per_sent_byte_s * apart, weights, 0.0, upper))
     for a, source in enumerate(cluster.devices):
         for b, target in enumerate(cluster.devices):
             if delay[a, b] < inf and per_byte[a, b] + gap[a, b] > 0.0:
@@ -242,10 +239,8 @@ def busy_times(
                 name = f"{what} of {source.name} -> {target.name}"
                 weights = models / cluster.turns(source.name, target.name)
                 fetch = own[b] * cluster.fetching_s(target.name) if source.name == cluster.start else None
-                busy_resources.append(
-                    Resource(name, none, only * gap, only * per_byte[a, b], weights, 0.0, upper, fetch=fetch)
-                )
-    return tuple(busy_resources)
+                busy.append(Resource(name, none, only * gap, only * per_byte[a, b], weights, 0.0, upper, fetch=fetch))
+    return tuple(busy)
 
 
 def _upper(limit: float | None) -> float:

@@ -109,26 +109,25 @@ class Checks:
         forms = {precision.name: precision for precision in plan.precisions}
         pins, off = dict(limits.device_pins), set(limits.device_exclusions)
         for block in self.graph.blocks:
-            where, how = self.place[block.name], self.form[block.name]
-            if where not in names:
-                raise PlanIsWrong(f"block {block.name} is placed on {where}, which is not in the cluster")
-            device = names[where]
+            place, form = self.place[block.name], self.form[block.name]
+            if place not in names:
+                raise PlanIsWrong(f"block {block.name} is placed on {place}, which is not in the cluster")
+            device = names[place]
             words = (block.name, *block.operators, *block.kind.split("+"))
             if any(fnmatchcase(word, pattern) for pattern in device.never for word in words):
-                raise PlanIsWrong(f"block {block.name} is placed on {where}, which may not run it")
-            if pins.get(block.name, where) != where or (block.name, where) in off:
-                raise PlanIsWrong(f"block {block.name} is placed on {where} against a pin")
-            if how not in forms or not forms[how].fits(block):
-                raise PlanIsWrong(
-                    f"block {block.name} has no {how} form: {forms[how].misfit(block) if how in forms else 'unknown'}"
-                )
-            if how != FLOAT and not device.int8:
-                raise PlanIsWrong(f"block {block.name} is {how} on {where}, which may not run int8")
-            if how != FLOAT and block.name in limits.float_blocks and not block.movement:
-                raise PlanIsWrong(f"block {block.name} is pinned to float, but the plan has it in {how}")
-            if how == FLOAT and block.name in limits.int8_blocks:
+                raise PlanIsWrong(f"block {block.name} is placed on {place}, which may not run it")
+            if pins.get(block.name, place) != place or (block.name, place) in off:
+                raise PlanIsWrong(f"block {block.name} is placed on {place} against a pin")
+            if form not in forms or not forms[form].fits(block):
+                misfit = forms[form].misfit(block) if form in forms else "unknown"
+                raise PlanIsWrong(f"block {block.name} has no {form} form: {misfit}")
+            if form != FLOAT and not device.int8:
+                raise PlanIsWrong(f"block {block.name} is {form} on {place}, which may not run int8")
+            if form != FLOAT and block.name in limits.float_blocks and not block.movement:
+                raise PlanIsWrong(f"block {block.name} is pinned to float, but the plan has it in {form}")
+            if form == FLOAT and block.name in limits.int8_blocks:
                 raise PlanIsWrong(f"block {block.name} is pinned to int8, but the plan has it in float32")
-            if block.carries and (how == INT8) != self.written_int8(block.inputs[0]):
+            if block.carries and (form == INT8) != self.written_int8(block.inputs[0]):
                 raise PlanIsWrong(f"block {block.name} moves {block.inputs[0]} but changes its type")
 
     def crossings(self) -> None:
@@ -139,20 +138,22 @@ class Checks:
                 continue
             key = (reading.tensor.name, reading.device)
             needed.add(key)
-            got = self.copies.get(key)
-            if not got:
+            copies = self.copies.get(key)
+            if not copies:
                 reader = reading.reader or "the caller"
                 raise PlanIsWrong(f"{reading.tensor.name} never reaches {reading.device}, where {reader} reads it")
-            if self.written_int8(reading.tensor.name) and got != {INT8}:
+            if self.written_int8(reading.tensor.name) and copies != {INT8}:
                 raise PlanIsWrong(
-                    f"{reading.tensor.name} is written as int8 but is sent to {reading.device} as {sorted(got)}"
+                    f"{reading.tensor.name} is written as int8 but is sent to {reading.device} as {sorted(copies)}"
                 )
         for key in self.copies.keys() - needed:
             raise PlanIsWrong(f"{key[0]} is sent to {key[1]}, where nothing reads it")
-        for sent in self.plan.crossings:
-            link = self.cluster.link(sent.source, sent.target)
+        for crossing in self.plan.crossings:
+            link = self.cluster.link(crossing.source, crossing.target)
             if link is None:
-                raise PlanIsWrong(f"{sent.tensor} is sent from {sent.source} to {sent.target}, which are not connected")
+                raise PlanIsWrong(
+                    f"{crossing.tensor} is sent from {crossing.source} to {crossing.target}, which are not connected"
+                )
 
     def limits(self) -> None:
         """Latency, energy and rate, from the components' seconds and the crossings."""
@@ -160,15 +161,15 @@ class Checks:
         spent = {device.name: 0.0 for device in self.cluster.devices}
         for piece in plan.pieces:
             spent[piece.device] += piece.predicted_s * self.cluster.device(piece.device).active_watts
-        for sent in plan.crossings:
-            link = self.cluster.link(sent.source, sent.target)
+        for crossing in plan.crossings:
+            link = self.cluster.link(crossing.source, crossing.target)
             assert link is not None
-            spent[sent.source] += sent.bytes * link.joules_per_byte
+            spent[crossing.source] += crossing.bytes * link.joules_per_byte
         joules, claimed = sum(spent.values()), plan.predicted_joules
         if not close(joules, claimed.value if claimed is not None else 0.0):
             raise PlanIsWrong(f"a request takes {joules:.6g} J by the tables, the plan claims {claimed}")
         rate = plan.predicted_rate_per_s
-        for what, value, most in (
+        for quantity, value, limit in (
             ("latency", plan.predicted_latency_s.value, limits.max_latency_s),
             ("energy", joules, limits.max_energy_joules),
             (
@@ -177,8 +178,8 @@ class Checks:
                 1.0 / limits.min_rate_per_s if limits.min_rate_per_s else None,
             ),
         ):
-            if most is not None and value > most * (1.0 + _CLOSE):
-                raise PlanIsWrong(f"the plan's {what} of {value:.6g} is over its limit {most:.6g}")
+            if limit is not None and value > limit * (1.0 + _CLOSE):
+                raise PlanIsWrong(f"the plan's {quantity} of {value:.6g} is over its limit {limit:.6g}")
         for device in self.cluster.devices:
             if spent[device.name] > device.energy_cap_joules * (1.0 + _CLOSE):
                 raise PlanIsWrong(f"a request takes {spent[device.name]:.6g} J of {device.name}, over its cap")

@@ -74,8 +74,8 @@ class Ends:
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
     """Copies by value and device as `Copies` numbers (0: none), and their consequences: whether a value is quantised on
-    its producer's device, where it is quantised again, how many readers dequantise on each device, and which edges add
-    edge or wire noise."""
+    its producer's device, which other devices quantise their float copy, how many readers dequantise on each device,
+    and which edges add edge or wire noise."""
 
     copies: np.ndarray
     quantized: np.ndarray
@@ -211,7 +211,7 @@ class Costs:
         return np.asarray(memory.weights + live)
 
     def most(self) -> np.ndarray:
-        """More than any labelling's sums, by sum (the objective first)."""
+        """An upper bound on every sum of any labelling (the objective first)."""
         tables = self.sums
         allowed = self.problem.allowed.reshape(self.nodes, -1, 1)
         total: np.ndarray = np.where(allowed, tables.unary, 0.0).max(axis=1).sum(axis=0)
@@ -277,20 +277,20 @@ class Costs:
             np.bincount(flat[which], minlength=count * self.devices).reshape(count, self.devices)
             for which in (ends.int8, ~ends.int8)
         )
-        there = ints + floats > 0
-        there[np.arange(count), ends.place] = False
-        return ints, floats, there
+        elsewhere = ints + floats > 0
+        elsewhere[np.arange(count), ends.place] = False
+        return ints, floats, elsewhere
 
     def cheapest(self, priced: Priced, ends: Ends) -> Served:
         """The cheapest copies at these prices."""
-        ints, floats, there = self.readers_on(ends)
+        ints, floats, elsewhere = self.readers_on(ends)
         count, copies = len(ends.value), np.zeros((len(ends.value), self.devices), dtype=np.intp)
         # Most values never leave the device that writes them.
-        sent = np.flatnonzero(there.any(axis=1))
-        v, at, open_ = ends.value[sent], ends.place[sent], there[sent]
+        sent = np.flatnonzero(elsewhere.any(axis=1))
+        v, place, open_ = ends.value[sent], ends.place[sent], elsewhere[sent]
         by_float, by_int8 = ways(
-            priced.send_float[v, at],
-            priced.send_int8[v, at],
+            priced.send_float[v, place],
+            priced.send_int8[v, place],
             priced.quantize[v, 0],
             priced.dequantize[v],
             ints[sent],
@@ -305,7 +305,7 @@ class Costs:
         # Saving of an int8 copy on each device; quantising is paid once, and may itself save time.
         saved = np.where(open_, by_float - by_int8, -np.inf)
         takes_int8 = saved > 0.0
-        here, needed = priced.quantize[v, np.minimum(ends.kind[sent], 1), at], ints[sent, at] > 0
+        here, needed = priced.quantize[v, np.minimum(ends.kind[sent], 1), place], ints[sent, place] > 0
         alone = np.flatnonzero(~(needed | takes_int8.any(axis=1)) & (here < saved.max(axis=1)))
         takes_int8[alone, saved[alone].argmax(axis=1)] = True
         quantized = needed | (here < np.where(takes_int8, saved, 0.0).sum(axis=1))
@@ -337,13 +337,13 @@ class Costs:
         value, place = ends.value, ends.place
         cost = np.zeros((len(value), *tables.edge.shape[1:]))
         for copy, table in ((Copies.FLOAT, tables.send_float), (Copies.INT8, tables.send_int8)):
-            at, target = np.nonzero(served.copies & int(copy))
-            np.add.at(cost, at, table[value[at], place[at], target])
-        at, target = np.nonzero(served.quantized_there)
-        np.add.at(cost, at, tables.quantize[value[at], 0, target])
-        at, target = np.nonzero(served.dequantized)
-        times = served.dequantized[at, target].reshape(-1, *(1,) * (cost.ndim - 1))
-        np.add.at(cost, at, times * tables.dequantize[value[at], target])
+            rows, target = np.nonzero(served.copies & int(copy))
+            np.add.at(cost, rows, table[value[rows], place[rows], target])
+        rows, target = np.nonzero(served.quantized_there)
+        np.add.at(cost, rows, tables.quantize[value[rows], 0, target])
+        rows, target = np.nonzero(served.dequantized)
+        times = served.dequantized[rows, target].reshape(-1, *(1,) * (cost.ndim - 1))
+        np.add.at(cost, rows, times * tables.dequantize[value[rows], target])
         here = np.flatnonzero(served.quantized)
         cost[here] += tables.quantize[value[here], np.minimum(ends.kind[here], 1), place[here]]
         np.add.at(cost, ends.owner[served.noisy], tables.edge[ends.edge[served.noisy]])
@@ -427,10 +427,10 @@ class Costs:
 
     def _broken_labels(self, labels: np.ndarray, ends: Ends, served: Served) -> list[str]:
         problem, values = self.problem, self.problem.values
-        at, form = np.divmod(labels, self.forms)
-        not_allowed = np.flatnonzero(~problem.allowed[np.arange(self.nodes), at, form])
+        place, form = np.divmod(labels, self.forms)
+        not_allowed = np.flatnonzero(~problem.allowed[np.arange(self.nodes), place, form])
         broken = [
-            f"{problem.nodes[n]} may not be {problem.forms[form[n]].name} on {problem.devices[at[n]]}"
+            f"{problem.nodes[n]} may not be {problem.forms[form[n]].name} on {problem.devices[place[n]]}"
             for n in not_allowed
         ]
         reads = np.where(self.readers == CALLER, 0, self.label_reads[labels[np.maximum(self.readers, 0)]])
@@ -442,11 +442,11 @@ class Costs:
 
     def serves(self, ends: Ends, copies: np.ndarray) -> np.ndarray:
         """Whether the copies of each listed value (value, device) are where its readers are, and readable for them."""
-        _, floats, there = self.readers_on(ends)
+        _, floats, elsewhere = self.readers_on(ends)
         whole = (ends.kind == Kind.INT8)[:, None]
-        wrong = ((copies > 0) != there) | (there & whole & (copies != 2)) | (copies == 3)
+        wrong = ((copies > 0) != elsewhere) | (elsewhere & whole & (copies != 2)) | (copies == 3)
         if not self.problem.wire_only:
-            wrong |= there & ~whole & (copies == 2) & (floats > 0)
+            wrong |= elsewhere & ~whole & (copies == 2) & (floats > 0)
         return ~np.asarray(wrong.any(axis=1))
 
     def _live(self, ends: Ends, served: Served) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -475,8 +475,8 @@ class Costs:
 
 
 class Changes(NamedTuple):
-    """What readers of one value in one place cause: whether it is quantised where it was written (once for all places),
-    whether their place quantises its float copy (once for all of them), and how many of them dequantise."""
+    """The conversions for the readers of one value in one place: whether it is quantised where it was written (once for
+    all places), whether their place quantises its float copy (once for all of them), and how many dequantise."""
 
     quantized: np.ndarray
     quantized_there: np.ndarray

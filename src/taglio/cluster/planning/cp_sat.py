@@ -8,7 +8,7 @@ value is written elsewhere. The effect of a copy at its readers is that of `serv
     a float reader dequantises       the reader ∧ an int8 copy
     the writer's place quantises     written in float there ∧ (a reader in int8 there ∨ an int8 copy goes out)
 
-Costs are integers. The terms of what is minimised are rounded down, so that the bound holds for the real costs; the
+Costs are integers. The terms of the minimised sum are rounded down, so that the bound holds for the real costs; the
 units of limits are so small that rounding breaks none. Live activations are limited only after a solution breaks their
 limit; the program is then solved again.
 
@@ -16,7 +16,7 @@ Components: a device has at least as many components of a model as lie on any pa
 elsewhere: e(n) ≥ e(p) + on(n, d) − on(p, d) for node n behind node p. The start device has one more if it quantises
 inputs for other devices, and one more if it dequantises outputs from them.
 
-Fetched messages: at least one of each device that sends the start device anything.
+Fetched messages: at least one from every device that sends to the start device.
 """
 
 import time
@@ -31,7 +31,7 @@ from taglio.cluster.planning.problem import CALLER, SOURCE, Copies, Kind
 from taglio.cores import available_cores
 from taglio.optional import optional
 
-# Units in a whole limit, and in the most that is allowed of what is minimised.
+# Integer units in a limit, and in the upper bound of the minimised sum.
 _LIMIT_UNITS, _LEAST_UNITS = 10**9, 10**7
 # If a component's overhead is a smaller share of the longest period, each device and model counts one component at
 # most.
@@ -82,7 +82,7 @@ class Program:
         self.literal_of: dict[tuple[int, bytes], Any] = {}
         self.options: dict[tuple[int, int, int, Copies], Any] = {}
         # Literals that imply an int8 copy of a float value on a device, by value.
-        self.made: dict[tuple[int, int], list[Any]] = {}
+        self.quantised: dict[tuple[int, int], list[Any]] = {}
         # Whether a model has a component of no blocks on a device: False quantises inputs, True dequantises outputs.
         self.bare: dict[tuple[int, int, bool], Any] = {}
         self.labels = [np.flatnonzero(row) for row in alive]
@@ -176,7 +176,7 @@ class Program:
             for kind in _FLOATS:
                 written = self._writes(value, d, (kind,))
                 self._both([written], uses[d], tables.quantize[value, int(kind), d])
-            self.made.setdefault((value, d), []).extend(uses[d])
+            self.quantised.setdefault((value, d), []).extend(uses[d])
         for e in edges:
             self._both([self._writes(value, None, _FLOATS)], [self._reads(e, None, int8=True)], tables.edge[e])
             if values.strict[e]:
@@ -207,15 +207,15 @@ class Program:
                     uses[a].append(options[-1])
                     if costs.producer[value] == SOURCE:
                         model.add_implication(options[-1], self._bare(value, outputs=False))
-        every = [literal for options in by_copies.values() for literal in options]
+        deliveries = [literal for options in by_copies.values() for literal in options]
         here = self._writes(value, d, tuple(Kind))
-        model.add_at_most_one(every)
+        model.add_at_most_one(deliveries)
         for reader in readers:
-            model.add_bool_or([here, *every, ~reader])
-        for option in every:
+            model.add_bool_or([here, *deliveries, ~reader])
+        for option in deliveries:
             model.add_bool_or([*readers, ~option])
         requantized = self._both(ints, by_copies[Copies.FLOAT], tables.quantize[value, 0, d], needed=True)
-        self.made.setdefault((value, d), []).append(requantized)
+        self.quantised.setdefault((value, d), []).append(requantized)
         for edge, reader in floats if by_copies[Copies.INT8] else ():
             self._restore(value, d, edge, reader, by_copies[Copies.INT8])
 
@@ -254,8 +254,8 @@ class Program:
                 self.model.add(total <= self.least)
             elif row:
                 # Amounts are cut where they break the limit whatever is saved elsewhere.
-                most = row.upper + float(self.costs.saved[column - 1]) + 1.0
-                amounts = np.rint(np.minimum(table[used, column], most) * _LIMIT_UNITS).astype(np.int64)
+                cap = row.upper + float(self.costs.saved[column - 1]) + 1.0
+                amounts = np.rint(np.minimum(table[used, column], cap) * _LIMIT_UNITS).astype(np.int64)
                 total = self.cp.LinearExpr.weighted_sum(literals, amounts.tolist())
                 # As much room as the check leaves for rounding (costs.over).
                 self.model.add(total <= int((row.upper + 5e-7) * _LIMIT_UNITS))
@@ -271,8 +271,8 @@ class Program:
         return total
 
     def _fetches(self, resource: int) -> Any:
-        """A lower bound on what fetching messages takes of a resource, rounded down: one message of each device that
-        sends the start device anything."""
+        """A lower bound on the cost of fetched messages in a resource, rounded down: one message from every device that
+        sends to the start device."""
         quantity, total = self.costs.problem.resources[resource], 0
         if quantity.fetch is None:
             return total
@@ -382,13 +382,15 @@ class Program:
             for int8 in (False, True)
         ]
         written = max(0, int(values.producer[value])) == node
-        got = [(copies, literal) for (v, _, d, copies), literal in self.options.items() if (v, d) == (value, place)]
+        received = [
+            (copies, literal) for (v, _, d, copies), literal in self.options.items() if (v, d) == (value, place)
+        ]
         live_copies = []
         for copy, kinds, size, quantised in (
             (Copies.FLOAT, _FLOATS, values.float_bytes[value], []),
-            (Copies.INT8, (Kind.INT8,), values.int8_bytes[value], self.made.get((value, place), [])),
+            (Copies.INT8, (Kind.INT8,), values.int8_bytes[value], self.quantised.get((value, place), [])),
         ):
-            sent = [literal for copies, literal in got if copies & copy]
+            sent = [literal for copies, literal in received if copies & copy]
             at_hand = [self._writes(value, place, kinds), *sent, *quantised]
             live = self._both(at_hand, [self.true] if written else later, np.zeros(1), needed=True)
             live_copies.append((live, float(size)))

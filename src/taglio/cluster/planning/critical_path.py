@@ -67,14 +67,14 @@ def shorten(
     """The best placement found from `start` (placements within the limits), its value, and a lower bound on any value,
     once the gap is proven or time is up. `objective` weighs the critical path and the joules; `least` is a lower bound
     with the sum of seconds for the critical path."""
-    begun, bound = time.perf_counter(), 0.0
+    started_s, bound = time.perf_counter(), 0.0
     search = Search(assembled, objective)
     for totals in start:
         search.offer(totals)
     if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS:
         tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
         bound = lower_bound(tables, objective.latency * search.shares, least)
-        evolve(search, tables, begun + _EVOLVING * time_limit_s, good_enough=bound / (1.0 - gap))
+        evolve(search, tables, started_s + _EVOLVING * time_limit_s, good_enough=bound / (1.0 - gap))
     assert search.best is not None, "give at least one placement"
     return search.best, search.value, min(bound, search.value)
 
@@ -100,16 +100,16 @@ class Search:
     def worth(self, totals: Totals) -> float:
         """Cost of a simulated placement as weighed by the objective: latency, joules, and changes to a running plan."""
         ends_s = [simulate(scheduler.placed(totals)).end_s for scheduler in self.schedulers]
-        rest = totals.objective - self.problem.constant - float(self.summed @ totals.resources)
-        return self.objective.latency * float(self.shares @ ends_s) + rest
+        besides_latency = totals.objective - self.problem.constant - float(self.summed @ totals.resources)
+        return self.objective.latency * float(self.shares @ ends_s) + besides_latency
 
     def of_labels(self) -> tuple[np.ndarray, np.ndarray]:
-        """What labels alone add to the value except latency, and to the limits except those on latency (node, label,
-        1 + limits); and what a placement within the limits adds to each of the latter at most."""
+        """The amounts that labels alone add to the value except latency, and to the limits except those on latency
+        (node, label, 1 + limits); and, for these limits, the most that a placement may add."""
         costs, rows = self.costs, np.flatnonzero([row.name not in self.latencies for row in self.costs.rows])
         unary = costs.sums.unary
-        rest = unary[..., 0] - unary[..., 1 : 1 + len(self.summed)] @ self.summed
-        own = np.concatenate([rest[..., None], costs.limited.unary[..., 1 + rows]], axis=2)
+        besides_latency = unary[..., 0] - unary[..., 1 : 1 + len(self.summed)] @ self.summed
+        own = np.concatenate([besides_latency[..., None], costs.limited.unary[..., 1 + rows]], axis=2)
         return own, (costs.uppers + costs.saved + TOLERANCE)[rows]
 
     def kept(self, totals: Totals) -> bool:
@@ -139,16 +139,16 @@ class Search:
         problem = self.problem
         device = np.array(totals.labels) // len(problem.forms)
         for model, place in np.unique(np.column_stack([problem.model, device]), axis=0) if totals.levels else ():
-            mine = (problem.model == model) & (device == place)
-            kept, *higher = np.unique(np.array(totals.levels)[mine])
+            on_place = (problem.model == model) & (device == place)
+            target, *higher = np.unique(np.array(totals.levels)[on_place])
             for level in higher:
                 levels = np.array(totals.levels)
-                levels[mine & (levels == level)] = kept
+                levels[on_place & (levels == level)] = target
                 tried = replace(totals, levels=tuple(levels.tolist()))
                 if (worth := self.worth(tried)) <= value and self._has_room(tried):
                     totals, value = tried, worth
                 else:
-                    kept = level
+                    target = level
         return totals, value
 
 
@@ -183,8 +183,8 @@ class Pool:
 
     def add(self, labels: np.ndarray, order: int = 0, most: int = _SIMULATED) -> None:
         """Simulate the best of these placements (placement, node), and keep those that are among the pool's best."""
-        values, handled, levels = self._replayed(labels, order)
-        ranks = values * handled
+        values, factors, levels = self._replayed(labels, order)
+        ranks = values * factors
         worst = self.members[-1].rank if len(self.members) == POOL else inf
         seen, tried = {_level(member.rank) for member in self.members}, list[int]()
         for index in np.argsort(ranks, kind="stable").tolist():
@@ -201,7 +201,7 @@ class Pool:
                     ((self.search.worth(placement), placement) for placement in (split, replace(split, levels=()))),
                     key=lambda pair: pair[0],
                 )
-                members.append(Member(value * float(handled[index]), labels[index], totals, order))
+                members.append(Member(value * float(factors[index]), labels[index], totals, order))
         best: dict[int, Member] = {}
         for member in sorted(members, key=lambda member: member.rank):
             best.setdefault(_level(member.rank), member)
@@ -259,10 +259,10 @@ class Pool:
         for row in labels:
             for _ in range(1 + int(random.integers(_CHANGES) * random.random())):
                 nodes = self._part(order)
-                what = random.random()
-                if what < 0.65:  # to another device
+                draw = random.random()
+                if draw < 0.65:  # to another device
                     to = random.integers(len(self.problem.devices)) * self.forms + row[nodes] % self.forms
-                elif what < 0.75:  # in another precision
+                elif draw < 0.75:  # in another precision
                     to = row[nodes] // self.forms * self.forms + random.integers(self.forms)
                 else:  # copied from another placement
                     to = self.members[random.integers(len(self.members))].labels[nodes]
@@ -277,12 +277,12 @@ class Pool:
 
     def _part(self, order: Sequence[Sequence[int]]) -> np.ndarray:
         random = self.random
-        what = random.random()
-        if what < 0.5:
+        draw = random.random()
+        if draw < 0.5:
             return np.asarray(np.flatnonzero(self.groups[int(random.integers(len(self.groups)))]))
         model = int(random.integers(len(order)))
         first, own = int(random.integers(len(order[model]))), order[model]
-        size = 1 + (int(random.exponential(_RUN)) if what < 0.8 else 0)
+        size = 1 + (int(random.exponential(_RUN)) if draw < 0.8 else 0)
         return self.models[model].start + np.array(own[first : first + size])
 
 
@@ -356,8 +356,8 @@ def lower_bound(tables: Sequence[Timetable], weights: np.ndarray, least: float) 
     paths = np.array([path_bounds(table) for table in tables])
     anywhere = float(weights @ paths[:, 0])
     away = float((weights * (paths[:, 1] - paths[:, 0])).min())
-    begun = float(weights @ [table.overhead_s[table.home] for table in tables])
-    return max(anywhere, min(anywhere + away, least + begun))
+    overhead_s = float(weights @ [table.overhead_s[table.home] for table in tables])
+    return max(anywhere, min(anywhere + away, least + overhead_s))
 
 
 def path_bounds(table: Timetable) -> np.ndarray:
@@ -410,9 +410,9 @@ class Paths:
         for node, edges in enumerate(self.reads):
             start = np.zeros(table.labels) if edges else table.overhead_s[table.device]
             for edge in edges:
-                came = edge.seconds + edge.noise @ prices
-                came = came[0] if edge.producer is None else (ends[edge.producer][:, None] + came).min(axis=0)
-                start = np.maximum(start, came)
+                path_s = edge.seconds + edge.noise @ prices
+                path_s = path_s[0] if edge.producer is None else (ends[edge.producer][:, None] + path_s).min(axis=0)
+                start = np.maximum(start, path_s)
             ends[node] = start + own[node]
         through = ends + self.after(prices)
         away = through[:, table.device != table.home].min(initial=NEVER)
@@ -421,22 +421,22 @@ class Paths:
     def after(self, prices: np.ndarray) -> np.ndarray:
         """Length of the longest path from the end of a node to the last answer (node, label), under the best labels of
         the other nodes."""
-        own = self.seconds + self.table.own @ prices
-        rest = np.zeros_like(own)
-        for node in reversed(range(len(own))):
+        own_s = self.seconds + self.table.own @ prices
+        onward_s = np.zeros_like(own_s)
+        for node in reversed(range(len(own_s))):
             for edge in self.answers[node]:
-                rest[node] = np.maximum(rest[node], edge.seconds[:, 0])
+                onward_s[node] = np.maximum(onward_s[node], edge.seconds[:, 0])
             for edge in self.reads[node]:
                 if edge.producer is not None:
-                    left = (edge.seconds + edge.noise @ prices + own[node] + rest[node]).min(axis=1)
-                    rest[edge.producer] = np.maximum(rest[edge.producer], left)
-        return np.asarray(rest)
+                    path_s = (edge.seconds + edge.noise @ prices + own_s[node] + onward_s[node]).min(axis=1)
+                    onward_s[edge.producer] = np.maximum(onward_s[edge.producer], path_s)
+        return np.asarray(onward_s)
 
     def _edge(self, way: Way, *, answers: bool) -> Edge:
         entered = np.zeros(1) if answers else self.table.overhead_s[self.table.device]
-        begun = np.where(way.far | (way.producer is None), entered, 0.0)
+        entry_s = np.where(way.far | (way.producer is None), entered, 0.0)
         seconds = np.maximum(way.seconds[..., :BYTES], 0.0).sum(axis=-1)
-        seconds = np.where(way.seconds[..., DELAY] >= NEVER, NEVER, seconds + begun)
+        seconds = np.where(way.seconds[..., DELAY] >= NEVER, NEVER, seconds + entry_s)
         return Edge(way.producer, seconds.min(axis=0), way.noise.min(axis=0))
 
     def _spared(self) -> np.ndarray:

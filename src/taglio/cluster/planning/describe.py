@@ -53,9 +53,9 @@ def loads(assembled: Assembled, totals: Totals, rates: Sequence[float] | None = 
     shares, load_of = request_shares(assembled.workloads) if rates is None else rates, dict[str, float]()
     for model, pipeline in enumerate(pipelines(assembled, totals)):
         busy = _busy(assembled, model, pipeline, simulate(pipeline))
-        for on, seconds in _periods(assembled, model, pipeline, busy).items():
-            load_of[on] = load_of.get(on, 0.0) + float(shares[model]) * seconds
-    return {on: share for on, share in load_of.items() if share > 0.0}
+        for name, seconds in _periods(assembled, model, pipeline, busy).items():
+            load_of[name] = load_of.get(name, 0.0) + float(shares[model]) * seconds
+    return {name: share for name, share in load_of.items() if share > 0.0}
 
 
 def period_s(assembled: Assembled, totals: Totals, rates: Sequence[float] | None = None) -> float:
@@ -64,13 +64,13 @@ def period_s(assembled: Assembled, totals: Totals, rates: Sequence[float] | None
 
 
 def beyond_blocks(assembled: Assembled, of_models: Sequence[Pipeline]) -> np.ndarray:
-    """What the components and fetched messages of every model's pipeline take beyond their blocks, by resource of the
+    """The costs of the components and fetched messages of all models beyond those of their blocks, by resource of the
     problem."""
     devices, resources = assembled.problem.devices, assembled.problem.resources
     beyond = np.zeros(len(resources))
     for model, pipeline in enumerate(of_models):
-        on = [devices.index(task.device) for task in pipeline.tasks]
-        busy = np.bincount(on, [task.beyond_s for task in pipeline.tasks], len(devices))
+        devices_of_tasks = [devices.index(task.device) for task in pipeline.tasks]
+        busy = np.bincount(devices_of_tasks, [task.beyond_s for task in pipeline.tasks], len(devices))
         beyond += [float(resource.models[model] * (resource.device @ busy)) for resource in resources]
         fetched = np.array([_fetched(pipeline, assembled.cluster.start)[device] for device in devices], float)
         fetching = [0.0 if resource.fetch is None else float(resource.fetch @ fetched) for resource in resources]
@@ -81,8 +81,8 @@ def beyond_blocks(assembled: Assembled, of_models: Sequence[Pipeline]) -> np.nda
 def _fetched(pipeline: Pipeline, start: str) -> Counter[str]:
     """The number of messages that the start device fetches from each device: one for all tensors that the same
     components read."""
-    sent = (transfer for transfer in pipeline.transfers if transfer.link[1] == start != transfer.link[0])
-    return Counter(device for _, _, _, device in {(t.source, t.targets, t.answers, t.link[0]) for t in sent})
+    fetched = (transfer for transfer in pipeline.transfers if transfer.link[1] == start != transfer.link[0])
+    return Counter(device for _, _, _, device in {(t.source, t.targets, t.answers, t.link[0]) for t in fetched})
 
 
 def _plan(
@@ -150,7 +150,7 @@ def _plan(
 
 
 def waking_s(profiles: Mapping[str, Profile], cluster: Cluster, task: Task) -> float:
-    """Seconds of a component that its device takes longer because it has waited; the start device has not."""
+    """Seconds by which a component is slower because its device was idle before; the start device was not."""
     return 0.0 if task.device == cluster.start else min(task.seconds, profiles[task.device].conditions.waking_s)
 
 
@@ -195,9 +195,9 @@ def _periods(assembled: Assembled, model: int, pipeline: Pipeline, busy: Mapping
     profiles, cluster = assembled.workloads[model].profiles, assembled.cluster
     links = {link_name(ends): ends for transfer in pipeline.transfers for ends in (transfer.link, transfer.link[::-1])}
     period_of: dict[str, float] = {}
-    for on, seconds in busy.items():
-        where = cluster.processor(on) if on in profiles else on
-        period_of[where] = period_of.get(where, 0.0) + seconds / cluster.turns(*links.get(on, (on,)))
+    for name, seconds in busy.items():
+        owner = cluster.processor(name) if name in profiles else name
+        period_of[owner] = period_of.get(owner, 0.0) + seconds / cluster.turns(*links.get(name, (name,)))
     return period_of
 
 
@@ -205,11 +205,11 @@ def _without_int8(work: Workload, plan: Plan, cluster: Cluster) -> tuple[str, ..
     """A note if no block is in int8: predicted latency and error of all-int8. Empty otherwise."""
     int8 = next(precision for precision in work.precisions if precision.int8_output)
     everything = effective(work.graph, {block.name: int8 for block in work.graph.candidates()}, int8)
-    used = [use.device for use in plan.usage if cluster.device(use.device).int8]
-    if not everything or not used:
+    int8_devices = [use.device for use in plan.usage if cluster.device(use.device).int8]
+    if not everything or not int8_devices:
         return ()
     times = []
-    for name in used:
+    for name in int8_devices:
         int8_s, float_s = (
             predict(work.profiles[name], work.graph, assignment).total_s * 1e3 for assignment in (everything, {})
         )
@@ -217,8 +217,8 @@ def _without_int8(work: Workload, plan: Plan, cluster: Cluster) -> tuple[str, ..
     lost = ""
     if work.error is not None and work.limits.max_error is not None:
         metric = work.limits.metric
-        error, most = work.error.predict(work.graph, everything), work.limits.max_error
-        lost = f", with {metric.title} {metric.text(error, 2)} (limit: {metric.limit(most, 2)})"
+        error, max_error = work.error.predict(work.graph, everything), work.limits.max_error
+        lost = f", with {metric.title} {metric.text(error, 2)} (limit: {metric.limit(max_error, 2)})"
     return (f"no block is in int8: all-int8 is predicted to take {', '.join(times)}{lost}",)
 
 

@@ -25,14 +25,14 @@ class TooWide(Exception):
 def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float = LARGEST_TABLE) -> list[list[int]]:
     """Rounds of nodes in elimination order; modifies `neighbours`. Raises TooWide for a table above `limit` entries."""
     rounds: list[list[int]] = []
-    left = set(range(len(neighbours)))
+    remaining = set(range(len(neighbours)))
     spent = 0.0
-    while left:
-        free = [node for node in left if len(neighbours[node]) <= 2]
+    while remaining:
+        free = [node for node in remaining if len(neighbours[node]) <= 2]
         if free:
             free.sort(key=lambda node: (len(neighbours[node]), node))
         else:
-            free = _least_fill(neighbours, left, sizes)
+            free = _least_fill(neighbours, remaining, sizes)
         blocked: set[int] = set()
         independent: list[int] = []
         for node in free:
@@ -48,14 +48,14 @@ def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float = LARGE
             for neighbour in around:
                 neighbours[neighbour] |= around
                 neighbours[neighbour] -= {node, neighbour}
-        left.difference_update(independent)
+        remaining.difference_update(independent)
         rounds.append(independent)
     return rounds
 
 
-def _least_fill(neighbours: list[set[int]], left: set[int], sizes: Sequence[int]) -> list[int]:
+def _least_fill(neighbours: list[set[int]], remaining: set[int], sizes: Sequence[int]) -> list[int]:
     """The nodes whose elimination builds the smallest tables; ties are broken by least fill."""
-    cost = {node: sizes[node] * prod(sizes[neighbour] for neighbour in neighbours[node]) for node in left}
+    cost = {node: sizes[node] * prod(sizes[neighbour] for neighbour in neighbours[node]) for node in remaining}
     least = min(cost.values())
     best = [node for node, size in cost.items() if size <= least * 1.001]
     if len(best) > 200:
@@ -143,16 +143,16 @@ class Elimination:
             least[step.nodes, : whole.shape[1]] = whole.reshape(*whole.shape[:2], -1).min(axis=2)
             for source in step.inputs:
                 if source.message:
-                    gone = tuple(axis for axis in range(1, whole.ndim) if axis - 1 not in source.axes)
+                    minimised = tuple(axis for axis in range(1, whole.ndim) if axis - 1 not in source.axes)
                     before = self.factors[source.cells]
-                    outside[source.cells] = whole.min(axis=gone).reshape(before.shape) - before
+                    outside[source.cells] = whole.min(axis=minimised).reshape(before.shape) - before
         return least
 
 
 # A table: its scope or axes, whether it is a message, and the factor's number or the message's first cell.
 _Table = tuple[tuple[int, ...], bool, int]
-# What eliminations of one step share: label counts of (node, *around), and of each table the axes and whether it is a
-# message.
+# Eliminations form one step if these are equal: the label counts of (node, *around), and by table its axes and whether
+# it is a message.
 _Kind = tuple[tuple[int, ...], tuple[tuple[tuple[int, ...], bool], ...]]
 
 
@@ -213,8 +213,8 @@ def _alike(
     """The nodes of a round by kind: those that form one step."""
     groups: dict[_Kind, list[_Member]] = {}
     for node in nodes:
-        kept = {neighbour for scope, _, _ in waiting[node] for neighbour in scope} - {node}
-        around = tuple(sorted(kept, key=rank.__getitem__))
+        scope_nodes = {neighbour for scope, _, _ in waiting[node] for neighbour in scope} - {node}
+        around = tuple(sorted(scope_nodes, key=rank.__getitem__))
         position = {axis_node: index for index, axis_node in enumerate((node, *around))}
         entries = [
             (tuple(position[scope_node] for scope_node in scope), message, at) for scope, message, at in waiting[node]

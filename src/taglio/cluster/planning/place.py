@@ -113,8 +113,8 @@ def place(
     planner = _Asked(workloads, cluster, objective, running, gap, time_limit_s)
     streamed = objective.kind == "throughput"
     stateful = any(block.state_bytes for workload in workloads for block in workload.graph.blocks)
-    wanted = replicas and not stateful and (streamed or any(workload.needed_per_s for workload in workloads))
-    groups = alike(workloads, cluster) if wanted else ()
+    may_replicate = replicas and not stateful and (streamed or any(workload.needed_per_s for workload in workloads))
+    groups = alike(workloads, cluster) if may_replicate else ()
     if not groups:
         return planner.answer(why=True)
     shared = cluster
@@ -122,21 +122,21 @@ def place(
         shared = taking_turns(shared, representative, (representative, *replaced))
         for name in replaced:
             shared = shared.without(name)
-    limited = any(isfinite(cluster.device(name).memory_bytes) for group in groups for name in group)
-    apart = replace(planner, time_limit_s=time_limit_s / 2) if limited or not streamed else planner
+    memory_limited = any(isfinite(cluster.device(name).memory_bytes) for group in groups for name in group)
+    attempt = replace(planner, time_limit_s=time_limit_s / 2) if memory_limited or not streamed else planner
 
     def without(*, why: bool) -> Answer:
-        return apart.answer(why=why)
+        return attempt.answer(why=why)
 
     def with_replicas(*, why: bool) -> Answer:
-        return _fewest(replace(apart, cluster=shared).answer(why=why), workloads, streamed=streamed)
+        return _fewest(replace(attempt, cluster=shared).answer(why=why), workloads, streamed=streamed)
 
     preferred, fallback = (with_replicas, without) if streamed else (without, with_replicas)
     try:
         first_answer = preferred(why=False)
     except Infeasible:
         return fallback(why=True)
-    if not (streamed and limited):
+    if not (streamed and memory_limited):
         return first_answer
     try:
         second_answer = fallback(why=False)
@@ -148,7 +148,7 @@ def place(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Asked:
-    """What `place` is asked, of devices that run their own components each."""
+    """One call of `place`, for devices that all run components of their own."""
 
     workloads: Sequence[Workload]
     cluster: Cluster
@@ -158,13 +158,13 @@ class _Asked:
     time_limit_s: float
 
     def answer(self, *, why: bool) -> Answer:
-        """The best plans found. Raises Infeasible; without `why` the limits that contradict each other are not looked
-        for, which takes as long again."""
+        """The best plans found. Raises Infeasible, which names the limits that contradict each other only with `why`:
+        to find them takes as long again."""
         assembled = assemble(self.workloads, self.cluster, self.objective)
         if (shortfall := memory_shortfall(assembled.problem)) is not None:
             raise shortfall
-        wanted = {resource.name: resource.upper for resource in assembled.problem.resources}
-        uppers = dict(wanted)
+        upper_of = {resource.name: resource.upper for resource in assembled.problem.resources}
+        uppers = dict(upper_of)
         for number in range(_ROUNDS):
             try:
                 answer = self.under(uppers)
@@ -180,12 +180,12 @@ class _Asked:
                 raise Infeasible(_TOO_CLOSE)
             # The overhead of components is known only for a finished plan, so the limits on blocks are tightened: at
             # first by hardly more than needed, since plans that spend more on blocks may have fewer components.
-            beyond, kept = beyond_blocks(answer.assembled, pipelines(answer.assembled, answer.totals)), True
+            beyond, within_limits = beyond_blocks(answer.assembled, pipelines(answer.assembled, answer.totals)), True
             quantities = answer.assembled.problem.resources
             for resource, by_blocks, by_overhead in zip(quantities, answer.totals.resources, beyond, strict=True):
-                if resource.kind != LATENCY and by_blocks + by_overhead > wanted.get(resource.name, inf) * _FULL:
-                    uppers[resource.name], kept = float(by_blocks) * max(0.0, 1.0 - 1e-3 * 4.0**number), False
-            if kept:
+                if resource.kind != LATENCY and by_blocks + by_overhead > upper_of.get(resource.name, inf) * _FULL:
+                    uppers[resource.name], within_limits = float(by_blocks) * max(0.0, 1.0 - 1e-3 * 4.0**number), False
+            if within_limits:
                 break
         else:
             raise Infeasible(_TOO_CLOSE)
@@ -206,8 +206,8 @@ class _Asked:
             assembled = assembled.with_problem(extra=switching(assembled.problem, start, costs))
             if self.running.precisions_stay:
                 forms = len(assembled.problem.forms)
-                kept = np.array(start)[:, None] % forms == np.arange(forms)
-                assembled = assembled.with_problem(allowed=assembled.problem.allowed & kept[:, None])
+                same_form = np.array(start)[:, None] % forms == np.arange(forms)
+                assembled = assembled.with_problem(allowed=assembled.problem.allowed & same_form[:, None])
         answer = self._searched(assembled, uppers, start)
         if answer is None:
             return None
@@ -220,10 +220,10 @@ class _Asked:
 
     def _searched(self, assembled: Assembled, uppers: Mapping[str, float], start: list[int] | None) -> Answer | None:
         """The best answer by every objective in turn; None if there is none. Raises Undecided."""
-        objective, begun = self.objective, time.perf_counter()
+        objective, started_s = self.objective, time.perf_counter()
         if start is None and objective.kind == "throughput":
             start = self._of_fewer(assembled, uppers)
-        left_s = max((1.0 - _FEWER_SHARE) * self.time_limit_s, self.time_limit_s - (time.perf_counter() - begun))
+        left_s = max((1.0 - _FEWER_SHARE) * self.time_limit_s, self.time_limit_s - (time.perf_counter() - started_s))
         answer = self._by(objective, assembled, start, left_s)
         if answer is None:
             return None
@@ -260,7 +260,7 @@ class _Asked:
         if objective.kind == "throughput":
             streams = fastest_stream(assembled, start, gap, (1.0 - _SPARING_SHARE) * time_limit_s)
             return None if streams is None else Answer((), assembled, *streams)
-        free_of, begun = _free(assembled), time.perf_counter()
+        unlimited, started_s = _free(assembled), time.perf_counter()
         if not objective.simulated:
             placed = solve(assembled.problem, gap=gap, time_limit_s=time_limit_s, incumbent=start)
             totals = _totals(assembled.problem, placed)
@@ -273,37 +273,37 @@ class _Asked:
             shortest = self._by(Objective(), assembled, start, time_limit_s)
             if shortest is None:
                 return None
-            bound = solve(free_of.problem, gap=gap, time_limit_s=time_limit_s).bound
+            bound = solve(unlimited.problem, gap=gap, time_limit_s=time_limit_s).bound
             value = evaluate(assembled.problem, shortest.totals.labels, shortest.totals.copies).objective
             return replace(shortest, value=value, bound=bound)
         # The sum of seconds does not bound the critical path: only `shorten` has such a bound and checks latency
         # limits.
         least_s = _STARTING_SHARE * time_limit_s
-        placed = solve(free_of.problem, gap=gap, time_limit_s=least_s, patience_s=time_limit_s, incumbent=start)
-        totals = _totals(free_of.problem, placed)
+        placed = solve(unlimited.problem, gap=gap, time_limit_s=least_s, patience_s=time_limit_s, incumbent=start)
+        totals = _totals(unlimited.problem, placed)
         if totals is None:
             _need_proof(placed)
             return None
-        begin = [totals] if start is None else [totals, evaluate(free_of.problem, start)]
-        left = max(least_s, time_limit_s - (time.perf_counter() - begun))
-        least = placed.bound - free_of.problem.constant
-        answer = Answer((), free_of, *shorten(free_of, objective, begin, least=least, gap=gap, time_limit_s=left))
-        latencies_s = latencies(free_of, answer.totals)
+        begin = [totals] if start is None else [totals, evaluate(unlimited.problem, start)]
+        left_s = max(least_s, time_limit_s - (time.perf_counter() - started_s))
+        least = placed.bound - unlimited.problem.constant
+        answer = Answer((), unlimited, *shorten(unlimited, objective, begin, least=least, gap=gap, time_limit_s=left_s))
+        latencies_s = latencies(unlimited, answer.totals)
         limits = [workload.limits.max_latency_s for workload in assembled.workloads]
-        kept = all(
+        within_limits = all(
             limit is None or latency_s <= limit * (1.0 + 1e-6)
             for latency_s, limit in zip(latencies_s, limits, strict=True)
         )
-        return answer if kept else None
+        return answer if within_limits else None
 
     def _better(self, answer: Answer, later: Objective, time_limit_s: float, give: float = _GIVE) -> Answer:
         """The best answer found by `later` among those that lose no more than the share `give` of the first objective;
         `answer` itself if none is better."""
         first, assembled, room = self.objective, answer.assembled, 1.0 + give
-        limited = {"throughput": "", "energy": ENERGY}.get(first.kind, LATENCY)
+        limited_kind = {"throughput": "", "energy": ENERGY}.get(first.kind, LATENCY)
         bounded = [
             replace(resource, upper=min(resource.upper, float(used) * room))
-            if limited and resource.kind == limited
+            if limited_kind and resource.kind == limited_kind
             else resource
             for resource, used in zip(
                 _weighing(assembled, later).problem.resources, answer.totals.resources, strict=True
@@ -328,7 +328,7 @@ class _Asked:
             improved = replace(improved, totals=merged(assembled, improved.totals))
 
         def spent(totals: Totals) -> float:
-            """What the first objective counts once the components are known; 0 where its limits hold all of it."""
+            """The first objective's value, with the overhead of components; 0 if its limits cover all of it."""
             if first.kind == "throughput":
                 return period_s(assembled, totals)
             return sum(latencies(assembled, totals)) if first.simulated else 0.0
@@ -391,10 +391,10 @@ def conflict(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: floa
         for limit in limits:
             if limit not in under:
                 case = limit.loosened(case, inf)
-        left = max(0.1, deadline - time.perf_counter())
+        left_s = max(0.1, deadline - time.perf_counter())
         try:
             uppers = {resource.name: resource.upper for resource in resources(*case, Objective("sum"))}
-            return _Asked(*case, Objective("sum"), None, 0.5, left).under(uppers) is not None
+            return _Asked(*case, Objective("sum"), None, 0.5, left_s).under(uppers) is not None
         except (BadOption, Undecided):
             return False
 
@@ -411,8 +411,8 @@ def _why(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: float) -
     limits = conflict(workloads, cluster, time_limit_s)
     *earlier, last = map(str, limits or ("all limits",))
     if not earlier:
-        wanted = "loosen it" if limits else "loosen one"
-        message = f"no plan keeps {last}: {wanted}, or add a device or a link"
+        advice = "loosen it" if limits else "loosen one"
+        message = f"no plan keeps {last}: {advice}, or add a device or a link"
     else:
         message = f"no plan keeps {', '.join(earlier)} and {last} together: loosen one of them"
     return Infeasible(message, (limit.field for limit in limits))

@@ -214,7 +214,7 @@ def switching(problem: Problem, labels: Sequence[int], costs: Floats) -> Floats:
 
 
 def surrounded(problem: Problem, labels: np.ndarray) -> list[Implication]:
-    """What labels break: nodes whose label is forbidden by their neighbours' labels."""
+    """The implications that `labels` break: nodes whose label is forbidden by their neighbours' labels."""
     return [
         rule
         for rule in problem.implications

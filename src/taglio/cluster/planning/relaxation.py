@@ -264,8 +264,8 @@ class Relaxation:
     def _cells(
         self, chosen: np.ndarray, shape: tuple[int, ...], at: tuple[int, ...], axes: np.ndarray
     ) -> tuple[States, np.ndarray]:
-        """What the cells of parts with factors of one shape stand for, whose ends are on the axes `at` (−1: fixed); and
-        which of them strict readers forbid."""
+        """The meaning of the cells of the `chosen` parts, whose factors have one shape and whose ends are on the axes
+        `at` (−1: fixed); and a mask of the cells that strict readers forbid."""
         costs, values, count = self.costs, self.costs.problem.values, len(chosen)
         places, kinds = [], []
         for slot, axis in enumerate(at):

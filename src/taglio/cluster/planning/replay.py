@@ -81,13 +81,13 @@ class Timetable:
         here = np.full((1, 1), home) if producer is None else self.device[:, None]
         kind = np.full((1, 1), int(Kind.FLOAT)) if producer is None else self._writes[:, None]
         there = np.full((1, 1), home) if answer else self.device[None]
-        wanted = np.full((1, 1), int(Kind.FLOAT)) if answer else self._reads[None]
-        here, kind, there, wanted = np.broadcast_arrays(here, kind, there, wanted)
-        far, written8, read8 = here != there, kind == Kind.INT8, wanted == Kind.INT8
+        read_kind = np.full((1, 1), int(Kind.FLOAT)) if answer else self._reads[None]
+        here, kind, there, read_kind = np.broadcast_arrays(here, kind, there, read_kind)
+        far, written8, read8 = here != there, kind == Kind.INT8, read_kind == Kind.INT8
         quantize = values.quantize_s[value][np.minimum(kind, 1), here]
         dequantize = values.dequantize_s[value][there]
         wire = np.array([bound.wire[edge] for bound in problem.noises])
-        forbidden = values.strict[edge] & (kind != wanted)
+        forbidden = values.strict[edge] & (kind != read_kind)
         delay = np.where(forbidden, NEVER, np.where(far, self.delay_s[here, there], 0.0))
         byte, gap = np.where(far, self.byte_s[here, there], 0.0), np.where(far, self.gap_s[here, there], 0.0)
         # Within a component the value is quantised in the layout written, between components of one device from float.
@@ -260,8 +260,8 @@ class _Run:
                 self.copies += row[:, BYTES] > 0.0
             else:
                 far = self.device[edge.producer] != here
-                came = np.where(far, self.arrived[edge.producer].ravel()[at], row[:, DELAY])
-                ready = np.maximum(ready, came)
+                arrival = np.where(far, self.arrived[edge.producer].ravel()[at], row[:, DELAY])
+                ready = np.maximum(ready, arrival)
                 if edge.forbids:  # another reader on this device may still be allowed
                     ready = np.where(row[:, DELAY] >= NEVER, NEVER, ready)
             if edge.noisy:
@@ -272,31 +272,31 @@ class _Run:
         fresh = self.closed[at] | (ready > began)
         self.began[at] = np.where(fresh, start, began)
         end = start + np.where(fresh, table.overhead_s[here], 0.0) + run_s
-        mine = np.where(fresh, self.begun, self.current[at])
+        component = np.where(fresh, self.begun, self.current[at])
         self.begun += fresh
-        self.current[at] = self.component[node] = mine
-        self.ended[mine, self.placement] = end
+        self.current[at] = self.component[node] = component
+        self.ended[component, self.placement] = end
         self.clock[processor], self.closed[at], self.last = end, False, np.maximum(self.last, end)
 
     def leave(self, node: int, reader: int, edge: _Edge) -> None:
         """Send a node's output to the device of a reader elsewhere, unless it is there already."""
         there = self.device[reader]
         away = (self.device[node] != there) & (self.arrived[node].ravel()[self.own + there] >= NEVER)
-        some = np.flatnonzero(away)
-        if len(some):
-            row = edge.seconds[self.labels[node, some] * self.table.labels + self.labels[reader, some]]
-            self.arrived[node][some, there[some]] = self._send(some, node, there[some], row)
+        senders = np.flatnonzero(away)
+        if len(senders):
+            row = edge.seconds[self.labels[node, senders] * self.table.labels + self.labels[reader, senders]]
+            self.arrived[node][senders, there[senders]] = self._send(senders, node, there[senders], row)
 
     def answer(self, node: int, edge: _Edge) -> None:
         """Send a node's output to the caller."""
         home, row = self.table.home, edge.seconds[self.labels[node]]
         far = self.device[node] != home
         end = self.ended[self.component[node], self.placement]
-        some = np.flatnonzero(far)
-        if len(some):
-            arrived = self._send(some, node, np.full(len(some), home), row[some])
-            free = self.clock[self.own[some] + self.table.processor[home]]
-            end[some] = np.where(row[some, AFTER] > 0.0, np.maximum(arrived, free), arrived)
+        senders = np.flatnonzero(far)
+        if len(senders):
+            arrived = self._send(senders, node, np.full(len(senders), home), row[senders])
+            free = self.clock[self.own[senders] + self.table.processor[home]]
+            end[senders] = np.where(row[senders, AFTER] > 0.0, np.maximum(arrived, free), arrived)
         self.done = np.maximum(self.done, end + row[:, AFTER])
 
     def _send(self, which: np.ndarray, node: int, to: np.ndarray, row: np.ndarray) -> np.ndarray:

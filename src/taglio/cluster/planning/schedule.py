@@ -97,40 +97,39 @@ class Scheduler:
         """The pipeline of one request under `labels` (of all nodes) and `copies` (value, device); `least` are the
         plan's levels of all nodes, or empty."""
         problem, values, mine = self.problem, self.problem.values, slice(self.nodes.start, self.nodes.stop)
-        own = np.asarray(labels)[mine]
-        device, form = np.divmod(own, len(problem.forms))
-        lowest = np.asarray(least)[mine] if len(least) else np.zeros(len(own), dtype=np.intp)
+        own_labels = np.asarray(labels)[mine]
+        device, form = np.divmod(own_labels, len(problem.forms))
+        lowest = np.asarray(least)[mine] if len(least) else np.zeros(len(own_labels), dtype=np.intp)
         level = np.array(levels(self.sources, device.tolist(), lowest.tolist()), dtype=np.intp)
         # Components in running order: those that quantise inputs first (0), those that dequantise outputs last.
         component_keys, piece = np.unique(level * len(self.names) + self.alphabetical[device], return_inverse=True)
         piece, last = piece + 1, len(component_keys) + 1
-        at = np.full(last + 1, self.home)
-        at[piece] = device
-        seconds = self.overhead_s[at].astype(float)
-        np.add.at(seconds, piece, self.seconds[np.arange(len(own)), own])
+        device_of = np.full(last + 1, self.home)
+        device_of[piece] = device
+        seconds = self.overhead_s[device_of].astype(float)
+        np.add.at(seconds, piece, self.seconds[np.arange(len(own_labels)), own_labels])
         # For values: the device and kind written; for edges: the device and kind read.
         owner, value = self.owner, self.values
         source = np.where(self.written, piece[self.producer], 0)
         kind = np.where(self.written, self.writes[form[self.producer]], int(Kind.FLOAT))
-        whole, home = kind == Kind.INT8, at[source]
+        whole, home = kind == Kind.INT8, device_of[source]
         target = np.where(self.called, last, piece[self.reader])
         int8 = ~self.called & (self.reads[form[self.reader]] == Kind.INT8)
-        inside = (at[target] == home[owner]) & (self.called | (self.written[owner] & (target == source[owner])))
+        inside = (device_of[target] == home[owner]) & (self.called | (self.written[owner] & (target == source[owner])))
         # Readers of a value in one component are served together, those in the writer's own by what is at hand there.
         groups, member = np.unique(owner * (last + 1) + np.where(inside, source[owner], target), return_inverse=True)
         v, to = np.divmod(groups, last + 1)
         ints = np.bincount(member[int8], minlength=len(groups))
         floats = np.bincount(member, minlength=len(groups)) - ints
-        own, near, there = to == source[v], at[to] == home[v], at[to]
+        by_writer, same_device, there = to == source[v], device_of[to] == home[v], device_of[to]
         stays = np.where(self.written[v] & (whole[v] | (floats == 0)), int(Copies.INT8), int(Copies.FLOAT))
-        got = np.where(own, at_home(whole[v], ints), np.where(near, stays, copies[value[v], there]))
-        changes = serve(whole[v], got, ints, floats)
+        at_hand = np.where(by_writer, at_home(whole[v], ints), np.where(same_device, stays, copies[value[v], there]))
+        changes = serve(whole[v], at_hand, ints, floats)
         np.add.at(seconds, to, changes.dequantized * values.dequantize_s[value[v], there])
         np.add.at(seconds, to, changes.quantized_there * values.quantize_s[value[v], 0, there])
-        sent_int8 = ~own & (got >= Copies.INT8) & ((ints > 0) | (changes.dequantized > 0))
-        sent_float = (
-            ~own & (got & int(Copies.FLOAT) > 0) & ((floats > 0) | changes.quantized_there) & ~(near & ~self.written[v])
-        )
+        sent_int8 = ~by_writer & (at_hand >= Copies.INT8) & ((ints > 0) | (changes.dequantized > 0))
+        float_needed = (floats > 0) | changes.quantized_there
+        sent_float = ~by_writer & (at_hand & int(Copies.FLOAT) > 0) & float_needed & ~(same_device & ~self.written[v])
         quantised = np.zeros(len(value), dtype=bool)
         quantised[v[changes.quantized]] = True
         here = np.flatnonzero(quantised)
@@ -170,16 +169,16 @@ class Scheduler:
         # Tensors leave in the order in which they are needed, as the engine sends them.
         count = int(used.sum())
         transfers.sort(key=lambda transfer: min(transfer.targets, default=count))
-        nodes: list[list[int]] = [[] for _ in at]
+        nodes: list[list[int]] = [[] for _ in device_of]
         for node, component in zip(self.nodes, piece.tolist(), strict=True):
             nodes[component].append(node)
         tasks = []
         for component in np.flatnonzero(used).tolist():
             name = {0: "input", last: "output"}.get(component, str(component - 1))
-            where = self.names[at[component]]
+            where = self.names[device_of[component]]
             # A change of type may save time, but no component takes less than 0 s.
             taken_s = max(0.0, float(seconds[component]))
-            beyond_s = float(self.overhead_s[at[component]] + taken_s - seconds[component])
+            beyond_s = float(self.overhead_s[device_of[component]] + taken_s - seconds[component])
             tasks.append(
                 Task(f"{name}-{where}", where, taken_s, float(sending_s[component]), tuple(nodes[component]), beyond_s)
             )

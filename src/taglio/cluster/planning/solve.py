@@ -73,8 +73,8 @@ def solve(
     `incumbent` is a running plan. The bound is valid for every plan, whatever the status. Nodes must be in topological
     order and have an allowed label; only seconds may be negative.
     """
-    begun = time.perf_counter()
-    return _Search(problem, gap, begun + time_limit_s, begun + max(time_limit_s, patience_s)).run(incumbent)
+    started_s = time.perf_counter()
+    return _Search(problem, gap, started_s + time_limit_s, started_s + max(time_limit_s, patience_s)).run(incumbent)
 
 
 class Undecided(Exception):
@@ -198,7 +198,7 @@ class _Search:
     def _dive(self, threshold: float) -> None:
         """Raise the bound, up to the threshold below which no plan uses other labels; fix blocks to devices one by one,
         and improve the answers on the way."""
-        alive, other = self.alive, None
+        alive, alternative = self.alive, None
         for depth in range(_DEPTH):
             if self._over():
                 return
@@ -211,19 +211,19 @@ class _Search:
             marginals = relaxation.marginals()
             kept = alive & (marginals < self._cutoff())
             if prices.bound >= self._cutoff() or not kept.any(axis=1).all():
-                if other is None:
+                if alternative is None:
                     return
-                alive, other = other, None
+                alive, alternative = alternative, None
                 continue
             self._descend(answers, alive & (marginals <= self._near(prices.bound, marginals)))
             node, device = _disputed(self.costs, kept, answers, prices.shares)
             if node < 0:
                 return
-            here = self.costs.label_device == device
-            alive, other = kept.copy(), kept.copy()
-            alive[node] &= here
-            other[node] &= ~here
-            other = other if other[node].any() else None
+            on_device = self.costs.label_device == device
+            alive, alternative = kept.copy(), kept.copy()
+            alive[node] &= on_device
+            alternative[node] &= ~on_device
+            alternative = alternative if alternative[node].any() else None
 
     def _descend(self, answers: Sequence[Account], offered: np.ndarray) -> None:
         """Improve the answer that is nearest to a plan."""

@@ -117,9 +117,9 @@ class _Search:
             better = self._search((1.0 - _STEP * self.gap) * self._aim(), 1.0)
 
     def _search(self, aim: float, share: float) -> bool:
-        """Search by CP-SAT for a plan with a period up to an aim, for a share of the time left; whether to search on
-        below the best plan then. An aim below the best plan is for the first plan that is better, or for a proof that
-        there is none: that leaves out the copies that take longer, and tensors have few sizes."""
+        """Search by CP-SAT for a plan with a period up to an aim, for a share of the time left. Return whether to
+        search again below the best plan. If the aim is below the best plan, the search ends with the first better plan
+        or a proof that there is none: the aim excludes copies that take longer, and tensors have few sizes."""
         reached, left_s = self.period <= aim, self.deadline - time.perf_counter()
         core = self._core(aim)
         if left_s <= 0.0 or self._done() or core.bound > 1.0:
@@ -150,7 +150,7 @@ class _Search:
         return busy_times(self.assembled.workloads, self.assembled.cluster, self.shares, upper, _PERIOD)
 
     def _core(self, aim: float) -> _Core:
-        """What is left below an aim; its bound counts for the search."""
+        """The problem restricted to periods up to an aim; its bound may raise that of the search."""
         core = self._restricted(aim)
         self.low = max(self.low, min(core.bound, 1.0) * aim)
         return core

@@ -66,8 +66,8 @@ class Objective:
     """`latency`: the critical path of one request; `throughput`: the busiest device or link; `energy`: joules of one
     request; `sum`: its seconds added up, as if nothing ran in parallel; `weights`: latency and energy, weighted.
 
-    What is minimised weighs a second of a request `latency` and a joule `energy`. `then` holds further objectives, each
-    improved without losing what the earlier ones reached.
+    The minimised sum counts a second of a request `latency` times and a joule `energy` times. `then` holds further
+    objectives, each improved without losing what the earlier ones reached.
     """
 
     kind: Kind = "latency"
@@ -88,12 +88,12 @@ class Objective:
 
     @property
     def weighs_energy(self) -> bool:
-        """Whether joules are minimised, be it after something else."""
+        """Whether this or a later objective minimises joules."""
         return any(objective.energy > 0.0 for objective in (self, *self.then))
 
     @property
     def weighs_rate(self) -> bool:
-        """Whether requests a second are maximised, be it after something else."""
+        """Whether this or a later objective maximises requests per second."""
         return any(objective.kind == "throughput" for objective in (self, *self.then))
 
     @property
@@ -187,7 +187,7 @@ class Limit:
         return isinstance(self.value, float | int) and not isinstance(self.value, bool)
 
     def looser(self, factor: float) -> Any:
-        """The value so many times as loose; at infinity it limits nothing."""
+        """The value loosened by a factor; at infinity it limits nothing."""
         if not self.number:
             return () if isinstance(self.owner, int) else _OF_DEVICES[self.field][2]
         return self.value / factor if "rate" in self.field else self.value * factor
