@@ -19,11 +19,11 @@ _NO_INT8 = re.compile(r"no\s+int8(?:\s+on\s+(\S+))?", re.IGNORECASE)
 def changed(cluster: Cluster, text: str) -> Cluster:
     """The cluster after the changes in `text` (see HOW; several are separated by ";"). Raises BadOption."""
     for part in text.split(";"):
-        cluster = _one(cluster, part.strip(), text)
+        cluster = _apply(cluster, part.strip(), text)
     return cluster
 
 
-def _one(cluster: Cluster, part: str, text: str) -> Cluster:
+def _apply(cluster: Cluster, part: str, text: str) -> Cluster:
     if match := _LINK.fullmatch(part):
         return _link(cluster, match, text)
     if match := _DEVICE.fullmatch(part):
@@ -50,8 +50,8 @@ def _link(cluster: Cluster, match: re.Match[str], text: str) -> Cluster:
     if link is None:
         raise BadOption(f'change "{text}": {source} and {target} are not connected in that direction')
     if match[5]:
-        kept = tuple(other for other in cluster.links if (other.source, other.target) != (source, target))
-        return replace(cluster, links=kept)
+        links = tuple(other for other in cluster.links if (other.source, other.target) != (source, target))
+        return replace(cluster, links=links)
     factor = _factor(match[4], text)
     if match[3].lower() == "latency":
         latency_s = link.latency_s * factor

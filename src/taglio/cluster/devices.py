@@ -151,8 +151,8 @@ class Cluster:
 
     def with_link(self, link: Link) -> "Cluster":
         """A copy with one link set."""
-        others = tuple(other for other in self.links if (other.source, other.target) != (link.source, link.target))
-        return replace(self, links=(*others, link))
+        links = tuple(other for other in self.links if (other.source, other.target) != (link.source, link.target))
+        return replace(self, links=(*links, link))
 
     def with_device(self, name: str, **changes: Any) -> "Cluster":
         """A copy with other values of one device."""
@@ -171,7 +171,7 @@ class Cluster:
         if name == self.start:
             raise BadOption(f'"{name}" is the start device, where inputs come from: it cannot be removed')
         of, factor = gone.profile or gone.scale_of, gone.scale_factor  # the file of its times still exists
-        others = tuple(
+        devices = tuple(
             replace(device, scale_of=of, scale_factor=device.scale_factor * factor)
             if device.scale_of == name
             else device
@@ -179,7 +179,7 @@ class Cluster:
             if device.name != name
         )
         links = tuple(link for link in self.links if name not in (link.source, link.target))
-        return replace(self, devices=others, links=links)
+        return replace(self, devices=devices, links=links)
 
 
 def local(name: str = "local") -> Cluster:

@@ -246,28 +246,29 @@ def _planned(cluster: Cluster, file: Path, scenario: str | None) -> Record:
     return Record(pid, folder, str(file), text, scenario, group, places)
 
 
-def start_devices(made: Emulation, progress: Progress | None = None) -> None:
+def start_devices(emulation: Emulation, progress: Progress | None = None) -> None:
     """Start every device, the start device as head, without quotas: a start takes seconds of a whole core.
 
     Raises CannotEmulate with the output of a device that does not start.
     """
-    names = [device.name for device in made.cluster.devices if device.name != made.cluster.start]
-    with made.without_quotas():
-        _wait(made.cluster.start, start_device(made, made.cluster.start))
-        others = [(name, start_device(made, name)) for name in names]
-        for name, process in reported(others, "starting devices", progress):
+    names = [device.name for device in emulation.cluster.devices if device.name != emulation.cluster.start]
+    with emulation.without_quotas():
+        _wait(emulation.cluster.start, start_device(emulation, emulation.cluster.start))
+        starting = [(name, start_device(emulation, name)) for name in names]
+        for name, process in reported(starting, "starting devices", progress):
             _wait(name, process)
 
 
-def start_device(made: Emulation, name: str) -> "subprocess.Popen[str]":
+def start_device(emulation: Emulation, name: str) -> "subprocess.Popen[str]":
     """Begin to start one device; it is up when the returned process exits with 0."""
-    head = made.cluster.start
-    role = ["--head"] if name == head else ["--address", f"{made.addresses[head]}:{_PORT}"]
+    head = emulation.cluster.start
+    role = ["--head"] if name == head else ["--address", f"{emulation.addresses[head]}:{_PORT}"]
     words = [
-        sys.executable, "-m", "taglio", "device", "start", "--name", name, *role, "--host", made.addresses[name],
-        "--threads", str(made.cluster.device(name).threads), "--token", str(made.record.folder / "token"), "--json",
+        sys.executable, "-m", "taglio", "device", "start", "--name", name, *role, "--host", emulation.addresses[name],
+        "--threads", str(emulation.cluster.device(name).threads),
+        "--token", str(emulation.record.folder / "token"), "--json",
     ]  # fmt: skip
-    return made.start(name, words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return emulation.start(name, words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def _wait(name: str, process: "subprocess.Popen[str]") -> None:

@@ -81,15 +81,15 @@ def routes(ways: Sequence[Way], devices: int) -> dict[tuple[int, int], tuple[tup
         todo: list[tuple[float, int, tuple[tuple[int, int], ...]]] = [(0.0, start, ())]
         seen: set[int] = set()
         while todo:
-            delay, here, path = heapq.heappop(todo)
-            if here in seen:
+            delay, device, path = heapq.heappop(todo)
+            if device in seen:
                 continue
-            seen.add(here)
-            if here != start:
-                paths[start, here] = ((start, here),) if (start, here) in cost else path
-            for (source, target), more in cost.items():
-                if source == here and target not in seen:
-                    heapq.heappush(todo, (delay + more, target, (*path, (source, target))))
+            seen.add(device)
+            if device != start:
+                paths[start, device] = ((start, device),) if (start, device) in cost else path
+            for (source, target), link_s in cost.items():
+                if source == device and target not in seen:
+                    heapq.heappush(todo, (delay + link_s, target, (*path, (source, target))))
     return paths
 
 

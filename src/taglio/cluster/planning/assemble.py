@@ -48,7 +48,7 @@ class BlockTables:
         self.profiles = workload.profiles
         self.index = {block.name: position for position, block in enumerate(self.blocks)}
         self.flows = self.graph.flows
-        self.precision = {each.name: each for each in workload.precisions}
+        self.precision = {precision.name: precision for precision in workload.precisions}
         # By tensor, the blocks that read it, and "" if the caller does.
         self.readers = {
             tensor.name: (*tensor.consumers, *([""] if tensor.name in self.graph.outputs else []))
@@ -133,7 +133,7 @@ class BlockTables:
         # Movement behind an anchor has no weights.
         bits = [self.precision[form.name].weight_bits if form.name in self.precision else 8 for form in self.forms]
         return np.array(
-            [[float(block.weight_bytes(each)) + block.state_bytes for each in bits] for block in self.blocks]
+            [[float(block.weight_bytes(form_bits)) + block.state_bytes for form_bits in bits] for block in self.blocks]
         )
 
     def surrounded(self, start: int) -> list[Implication]:
@@ -145,7 +145,7 @@ class BlockTables:
                 readers.setdefault(flow.producer, []).extend(reader for _, reader in flow.readers)
         kinds = np.tile(np.array([(form.reads, form.writes) for form in self.forms]).T, len(self.cluster.devices))
         float_label, writes, reads = kinds[0] == Kind.FLOAT, kinds[1] == Kind.INT8, kinds[0] == Kind.INT8
-        found = []
+        implications = []
         for b, block in enumerate(self.blocks):
             if not fuses_when_surrounded(block):
                 continue
@@ -154,8 +154,8 @@ class BlockTables:
             if not around or not readers.get(block.name) or any(name is None for name, _ in around):
                 continue
             neighbours = tuple((start + self.index[name], mask) for name, mask in around if name is not None)
-            found.append(Implication(start + b, float_label, neighbours))
-        return found
+            implications.append(Implication(start + b, float_label, neighbours))
+        return implications
 
 
 def never(device: Device, block: Block) -> bool:
@@ -170,7 +170,7 @@ _LEAST_S = 1e-9
 
 def request_shares(workloads: Sequence[Workload]) -> np.ndarray:
     """Each model's share of all requests; equal shares if no rates are given."""
-    rates = np.array([1.0 if each.rate_per_s is None else each.rate_per_s for each in workloads])
+    rates = np.array([1.0 if workload.rate_per_s is None else workload.rate_per_s for workload in workloads])
     return np.asarray(rates / rates.sum())
 
 
@@ -184,30 +184,30 @@ def resources(workloads: Sequence[Workload], cluster: Cluster, objective: Object
     watts = np.array([device.active_watts for device in cluster.devices])
     none, no_links = np.zeros(count), np.zeros((count, count))
     shares = request_shares(workloads)
-    apart = np.where(np.isinf(delay), 1.0, 0.0)
+    no_link = np.where(np.isinf(delay), 1.0, 0.0)
     delay, per_byte = np.nan_to_num(delay, posinf=0.0), np.nan_to_num(per_byte, posinf=0.0)
     # Counts copies between devices that have no link.
-    found = [Resource("devices without a link", none, apart, no_links, np.ones(models), upper=0.0)] * bool(apart.any())
+    unlinked = Resource("devices without a link", none, no_link, no_links, np.ones(models), upper=0.0)
+    quantities = [unlinked] if no_link.any() else []
     request_s = cluster.device(cluster.start).request_s
-    for index, each in enumerate(workloads):
-        one = np.eye(models)[index]
-        name = f" of {each.name}" if models > 1 else ""
+    for index, workload in enumerate(workloads):
+        mask = np.eye(models)[index]
+        name = f" of {workload.name}" if models > 1 else ""
         per_s, per_joule = (float(shares[index]) * weight for weight in (objective.latency, objective.energy))
         # The start device's fixed cost per request is subtracted from a limit.
-        latest_s = max(_upper(each.limits.max_latency_s) - request_s, _LEAST_S)
-        most_joules = _upper(each.limits.max_energy_joules)
-        found.append(Resource(f"latency{name}", np.ones(count), delay, per_byte, one, per_s, latest_s, LATENCY))
-        found.append(Resource(f"energy{name}", watts, no_links, joules, one, per_joule, most_joules, ENERGY))
+        latest_s = max(_upper(workload.limits.max_latency_s) - request_s, _LEAST_S)
+        most_joules = _upper(workload.limits.max_energy_joules)
+        quantities.append(Resource(f"latency{name}", np.ones(count), delay, per_byte, mask, per_s, latest_s, LATENCY))
+        quantities.append(Resource(f"energy{name}", watts, no_links, joules, mask, per_joule, most_joules, ENERGY))
         for d, device in enumerate(cluster.devices):
             if isfinite(device.energy_cap_joules):
-                sent = no_links.copy()
-                sent[d] = joules[d]
+                sent_joules = no_links.copy()
+                sent_joules[d] = joules[d]
                 cap = np.eye(count)[d] * watts
-                found.append(
-                    Resource(f"energy of {device.name}{name}", cap, no_links, sent, one, 0.0, device.energy_cap_joules)
-                )
-    rates = np.array([each.needed_per_s for each in workloads])
-    return (*found, *(busy_times(workloads, cluster, rates, 1.0) if rates.any() else ()))
+                title = f"energy of {device.name}{name}"
+                quantities.append(Resource(title, cap, no_links, sent_joules, mask, 0.0, device.energy_cap_joules))
+    rates = np.array([workload.needed_per_s for workload in workloads])
+    return (*quantities, *(busy_times(workloads, cluster, rates, 1.0) if rates.any() else ()))
 
 
 def busy_times(
@@ -222,25 +222,25 @@ def busy_times(
     delay, per_byte, _, gap = _between(cluster)
     none, own, apart = np.zeros(count), np.eye(count), 1.0 - np.eye(count)
     handling = np.array([(d.send_s, d.receive_s, d.send_byte_s, d.receive_byte_s) for d in cluster.devices]).T
-    found = []
-    for device in (each for each in cluster.devices if not each.processor):
-        places = [each for each in cluster.devices if cluster.processor(each.name) == device.name]
-        mine = np.array([float(each in places) for each in cluster.devices])
-        send_s, receive_s, send_byte_s, receive_byte_s = handling * mine
+    busy = []
+    for device in (place for place in cluster.devices if not place.processor):
+        places = [place for place in cluster.devices if cluster.processor(place.name) == device.name]
+        in_places = np.array([float(place in places) for place in cluster.devices])
+        send_s, receive_s, send_byte_s, receive_byte_s = handling * in_places
         per_copy_s, per_sent_byte_s = send_s[:, None] + receive_s, send_byte_s[:, None] + receive_byte_s
-        slower = [max(each.profiles[place.name].sustained() for place in places) for each in workloads]
-        of_each = models * slower / cluster.turns(device.name)
+        sustained = [max(workload.profiles[place.name].sustained() for place in places) for workload in workloads]
+        weights = models * sustained / cluster.turns(device.name)
         name = f"{what} of {device.name}"
-        found.append(Resource(name, mine, per_copy_s * apart, per_sent_byte_s * apart, of_each, 0.0, upper))
+        busy.append(Resource(name, in_places, per_copy_s * apart, per_sent_byte_s * apart, weights, 0.0, upper))
     for a, source in enumerate(cluster.devices):
         for b, target in enumerate(cluster.devices):
             if delay[a, b] < inf and per_byte[a, b] + gap[a, b] > 0.0:
                 only = own[a][:, None] * own[b]
                 name = f"{what} of {source.name} -> {target.name}"
-                of_each = models / cluster.turns(source.name, target.name)
+                weights = models / cluster.turns(source.name, target.name)
                 fetch = own[b] * cluster.fetching_s(target.name) if source.name == cluster.start else None
-                found.append(Resource(name, none, only * gap, only * per_byte[a, b], of_each, 0.0, upper, fetch=fetch))
-    return tuple(found)
+                busy.append(Resource(name, none, only * gap, only * per_byte[a, b], weights, 0.0, upper, fetch=fetch))
+    return tuple(busy)
 
 
 def _upper(limit: float | None) -> float:
@@ -252,11 +252,11 @@ def link_tables(cluster: Cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
     link."""
     links = [[cluster.link(a.name, b.name) for b in cluster.devices] for a in cluster.devices]
     rows = [
-        (each.latency_s, 1.0 / each.bandwidth_bytes_per_s, each.joules_per_byte, each.gap_s)
-        if each is not None
+        (link.latency_s, 1.0 / link.bandwidth_bytes_per_s, link.joules_per_byte, link.gap_s)
+        if link is not None
         else (inf, inf, 0.0, 0.0)
         for row in links
-        for each in row
+        for link in row
     ]
     delay, per_byte, joules, gap = np.array(rows).T.reshape(4, len(links), len(links))
     return delay, per_byte, joules, gap
@@ -265,8 +265,8 @@ def link_tables(cluster: Cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
 def _between(cluster: Cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The same without loopbacks: 0 on the diagonals."""
     delay, per_byte, joules, gap = link_tables(cluster)
-    for each in (delay, per_byte, joules, gap):
-        np.fill_diagonal(each, 0.0)
+    for table in (delay, per_byte, joules, gap):
+        np.fill_diagonal(table, 0.0)
     return delay, per_byte, joules, gap
 
 
@@ -327,10 +327,12 @@ def assemble(workloads: Sequence[Workload], cluster: Cluster, objective: Objecti
         memory=Memory(
             capacity, np.concatenate([part.weights() for part in parts]), bool(np.isfinite(capacity).any()), memory_of
         ),
-        implications=tuple(each for part, at in zip(parts, first_node, strict=True) for each in part.surrounded(at)),
+        implications=tuple(
+            rule for part, first in zip(parts, first_node, strict=True) for rule in part.surrounded(first)
+        ),
         # A model without int8 forms has no calibrated tensors, so none can be sent as int8.
         wire_only=len(cluster.devices) > 1
-        and all(each.error is None or bool(each.error.outputs) for each in workloads),
+        and all(workload.error is None or bool(workload.error.outputs) for workload in workloads),
         constant=objective.latency * float(shares @ overhead.min(axis=1)),
     )
     return Assembled(problem, tuple(workloads), cluster, first_node, overhead)
@@ -338,7 +340,9 @@ def assemble(workloads: Sequence[Workload], cluster: Cluster, objective: Objecti
 
 def _forms(workloads: Sequence[Workload]) -> list[Form]:
     """The forms of all precisions, plus the form of movement behind an int8 anchor."""
-    names = dict.fromkeys((each.name, each.form) for workload in workloads for each in workload.precisions)
+    names = dict.fromkeys(
+        (precision.name, precision.form) for workload in workloads for precision in workload.precisions
+    )
     forms = [Form(name, *_KINDS[form]) for name, form in names]
     if any(form.writes == Kind.ANCHOR for form in forms):
         forms.append(Form(CARRY_ANCHOR, Kind.ANCHOR, Kind.ANCHOR))
@@ -361,8 +365,10 @@ def _values(parts: Sequence[BlockTables], first_node: Sequence[int], start: int)
                 strict.append(block is not None and block.carries and block.inputs[0] == tensor.name)
             offsets.append(len(readers))
             glue = [cost[flow_of[tensor.name]] for cost in costs]
-            quantize.append([[each.quantize_s for each in glue], [anchor_costs(each)[1] for each in glue]])
-            dequantize.append([each.dequantize_s for each in glue])
+            quantize.append(
+                [[flow_cost.quantize_s for flow_cost in glue], [anchor_costs(flow_cost)[1] for flow_cost in glue]]
+            )
+            dequantize.append([flow_cost.dequantize_s for flow_cost in glue])
             float_bytes.append(float(tensor.float_bytes))
             int8_bytes.append(float(tensor.int8_bytes))
     count = len(names)
@@ -383,57 +389,57 @@ def _values(parts: Sequence[BlockTables], first_node: Sequence[int], start: int)
 
 def _noises(parts: Sequence[BlockTables], forms: Sequence[Form]) -> tuple[NoiseBound, ...]:
     """One bound per limited output, as shares of the limit."""
-    columns, found = {form.name: f for f, form in enumerate(forms)}, []
+    columns, noise_bounds = {form.name: f for f, form in enumerate(forms)}, []
     for index, part in enumerate(parts):
         error, bounds = part.workload.error, part.workload.noise_limits or {}
         for output in error.outputs if error is not None else ():
             if output.output not in bounds:
                 continue
             limit = bounds[output.output]
-            own = [np.zeros((len(each.blocks), len(forms))) for each in parts]
-            edges = [np.zeros((2, sum(map(len, each.readers.values())))) for each in parts]
+            own = [np.zeros((len(other.blocks), len(forms))) for other in parts]
+            edges = [np.zeros((2, sum(map(len, other.readers.values())))) for other in parts]
             for term in output.blocks:
                 own[index][part.index[term.block], columns[term.precision]] = share(term.own, limit)
             edges[index] = _edge_noise(part, output, limit)
             name = f"error of {part.workload.name}, {output.output}" if len(parts) > 1 else f"error of {output.output}"
             change, wire = np.concatenate(edges, axis=1)
-            found.append(NoiseBound(name, np.concatenate(own), change, wire, 1.0))
-    return tuple(found)
+            noise_bounds.append(NoiseBound(name, np.concatenate(own), change, wire, 1.0))
+    return tuple(noise_bounds)
 
 
 def _edge_noise(part: BlockTables, output: OutputModel, limit: float) -> np.ndarray:
     """Noise by edge of quantising a float value for an int8 reader, and for the wire only (2, edges): the measured
     noise of the readers behind it, forbidden if any of them was not measured."""
-    known = {(each.flow, each.reader): share(each.noise, limit) for each in output.edges}
+    measured = {(term.flow, term.reader): share(term.noise, limit) for term in output.edges}
     flow_of = {tensor: flow.name for flow in part.flows for tensor in flow.tensors}
     counted: set[tuple[str, str]] = set()
-    found = []
+    noises = []
     for tensor, readers in part.readers.items():
         for reader in readers:
             key = (flow_of[tensor], reader)
             behind = behind_tensor(part.graph, tensor, reader) if reader else ("",)
-            wire = sum(known.get((flow_of[tensor], each), _FORBIDDEN) for each in behind)
-            found.append((0.0 if key in counted else known.get(key, 0.0), wire))
+            wire = sum(measured.get((flow_of[tensor], name), _FORBIDDEN) for name in behind)
+            noises.append((0.0 if key in counted else measured.get(key, 0.0), wire))
             counted.add(key)
-    return np.array(found).reshape(-1, 2).T
+    return np.array(noises).reshape(-1, 2).T
 
 
 def behind_tensor(graph: Graph, tensor: str, reader: str) -> tuple[str, ...]:
     """Blocks that compute with `tensor` as read by `reader`: `reader` itself, or all readers behind it if it only moves
     values; "" is the caller."""
     tensors, blocks = graph.tensor_map(), {block.name: block for block in graph.blocks}
-    found: dict[str, None] = {}
+    computing_blocks: dict[str, None] = {}
     waiting = [(tensor, reader)]
-    for name, each in waiting:  # grows during the loop
-        block = blocks[each]
-        if not (block.carries and block.inputs[0] == name):
-            found[each] = None
+    for tensor_name, block_name in waiting:  # grows during the loop
+        block = blocks[block_name]
+        if not (block.carries and block.inputs[0] == tensor_name):
+            computing_blocks[block_name] = None
             continue
-        for made in block.outputs:
-            waiting += [(made, consumer) for consumer in tensors[made].consumers]
-            if made in graph.outputs:
-                found[""] = None
-    return tuple(found)
+        for output in block.outputs:
+            waiting += [(output, consumer) for consumer in tensors[output].consumers]
+            if output in graph.outputs:
+                computing_blocks[""] = None
+    return tuple(computing_blocks)
 
 
 def share(noise: float, limit: float) -> float:
@@ -471,10 +477,10 @@ def placements_of(
 ) -> tuple[Placement, ...]:
     """Placements of one model's blocks, from `labels` and optional `levels` of all nodes of the problem."""
     problem = assembled.problem
-    found = []
+    placements = []
     for node, block in zip(assembled.nodes(model), assembled.workloads[model].graph.blocks, strict=True):
         device, form = problem.split(labels[node])
         name = problem.forms[form].name
         name = FLOAT32.name if name == CARRY_ANCHOR else name
-        found.append(Placement(block.name, problem.devices[device], name, levels[node] if levels else 0))
-    return tuple(found)
+        placements.append(Placement(block.name, problem.devices[device], name, levels[node] if levels else 0))
+    return tuple(placements)

@@ -32,7 +32,7 @@ def check(
 
     `max_noise` bounds the noise sum by output. Memory counts this model only.
     """
-    if sorted(each.block for each in plan.placements) != sorted(block.name for block in graph.blocks):
+    if sorted(placement.block for placement in plan.placements) != sorted(block.name for block in graph.blocks):
         raise PlanIsWrong(f"the plan places {len(plan.placements)} blocks of {len(graph.blocks)}")
     checks = Checks(graph, cluster, plan)
     checks.placements()
@@ -64,8 +64,8 @@ class Checks:
         self.blocks = {block.name: block for block in graph.blocks}
         self.tensors = graph.tensor_map()
         self.place, self.copies = plan.devices(), plan.copies()
-        self.form = {each.block: each.precision for each in plan.placements}
-        named = {each.name: each for each in plan.precisions}
+        self.form = {placement.block: placement.precision for placement in plan.placements}
+        named = {precision.name: precision for precision in plan.precisions}
         self.precision = {block: named[form] for block, form in self.form.items() if form in named}
         self.readings = tuple(self._readings())
 
@@ -97,63 +97,63 @@ class Checks:
             return {reader}
         return {
             name
-            for made in self.blocks[reader].outputs
-            for c in self.tensors[made].consumers
-            for name in self.behind(c)
+            for output in self.blocks[reader].outputs
+            for consumer in self.tensors[output].consumers
+            for name in self.behind(consumer)
         }
 
     def placements(self) -> None:
         """Every block is on a device and in a form that it may have."""
         plan, limits = self.plan, self.plan.limits
         names = {device.name: device for device in self.cluster.devices}
-        forms = {each.name: each for each in plan.precisions}
+        forms = {precision.name: precision for precision in plan.precisions}
         pins, off = dict(limits.device_pins), set(limits.device_exclusions)
         for block in self.graph.blocks:
-            where, how = self.place[block.name], self.form[block.name]
-            if where not in names:
-                raise PlanIsWrong(f"block {block.name} is placed on {where}, which is not in the cluster")
-            device = names[where]
+            place, form = self.place[block.name], self.form[block.name]
+            if place not in names:
+                raise PlanIsWrong(f"block {block.name} is placed on {place}, which is not in the cluster")
+            device = names[place]
             words = (block.name, *block.operators, *block.kind.split("+"))
             if any(fnmatchcase(word, pattern) for pattern in device.never for word in words):
-                raise PlanIsWrong(f"block {block.name} is placed on {where}, which may not run it")
-            if pins.get(block.name, where) != where or (block.name, where) in off:
-                raise PlanIsWrong(f"block {block.name} is placed on {where} against a pin")
-            if how not in forms or not forms[how].fits(block):
-                raise PlanIsWrong(
-                    f"block {block.name} has no {how} form: {forms[how].misfit(block) if how in forms else 'unknown'}"
-                )
-            if how != FLOAT and not device.int8:
-                raise PlanIsWrong(f"block {block.name} is {how} on {where}, which may not run int8")
-            if how != FLOAT and block.name in limits.float_blocks and not block.movement:
-                raise PlanIsWrong(f"block {block.name} is pinned to float, but the plan has it in {how}")
-            if how == FLOAT and block.name in limits.int8_blocks:
+                raise PlanIsWrong(f"block {block.name} is placed on {place}, which may not run it")
+            if pins.get(block.name, place) != place or (block.name, place) in off:
+                raise PlanIsWrong(f"block {block.name} is placed on {place} against a pin")
+            if form not in forms or not forms[form].fits(block):
+                misfit = forms[form].misfit(block) if form in forms else "unknown"
+                raise PlanIsWrong(f"block {block.name} has no {form} form: {misfit}")
+            if form != FLOAT and not device.int8:
+                raise PlanIsWrong(f"block {block.name} is {form} on {place}, which may not run int8")
+            if form != FLOAT and block.name in limits.float_blocks and not block.movement:
+                raise PlanIsWrong(f"block {block.name} is pinned to float, but the plan has it in {form}")
+            if form == FLOAT and block.name in limits.int8_blocks:
                 raise PlanIsWrong(f"block {block.name} is pinned to int8, but the plan has it in float32")
-            if block.carries and (how == INT8) != self.written_int8(block.inputs[0]):
+            if block.carries and (form == INT8) != self.written_int8(block.inputs[0]):
                 raise PlanIsWrong(f"block {block.name} moves {block.inputs[0]} but changes its type")
 
     def crossings(self) -> None:
         """Every reader elsewhere gets a copy that it can read, over a link, with the bytes and seconds of the link."""
         needed: set[tuple[str, str]] = set()
-        for each in self.readings:
-            if each.device == self.home(each.tensor.name):
+        for reading in self.readings:
+            if reading.device == self.home(reading.tensor.name):
                 continue
-            key = (each.tensor.name, each.device)
+            key = (reading.tensor.name, reading.device)
             needed.add(key)
-            got = self.copies.get(key)
-            if not got:
+            copies = self.copies.get(key)
+            if not copies:
+                reader = reading.reader or "the caller"
+                raise PlanIsWrong(f"{reading.tensor.name} never reaches {reading.device}, where {reader} reads it")
+            if self.written_int8(reading.tensor.name) and copies != {INT8}:
                 raise PlanIsWrong(
-                    f"{each.tensor.name} never reaches {each.device}, where {each.reader or 'the caller'} reads it"
-                )
-            if self.written_int8(each.tensor.name) and got != {INT8}:
-                raise PlanIsWrong(
-                    f"{each.tensor.name} is written as int8 but is sent to {each.device} as {sorted(got)}"
+                    f"{reading.tensor.name} is written as int8 but is sent to {reading.device} as {sorted(copies)}"
                 )
         for key in self.copies.keys() - needed:
             raise PlanIsWrong(f"{key[0]} is sent to {key[1]}, where nothing reads it")
-        for sent in self.plan.crossings:
-            link = self.cluster.link(sent.source, sent.target)
+        for crossing in self.plan.crossings:
+            link = self.cluster.link(crossing.source, crossing.target)
             if link is None:
-                raise PlanIsWrong(f"{sent.tensor} is sent from {sent.source} to {sent.target}, which are not connected")
+                raise PlanIsWrong(
+                    f"{crossing.tensor} is sent from {crossing.source} to {crossing.target}, which are not connected"
+                )
 
     def limits(self) -> None:
         """Latency, energy and rate, from the components' seconds and the crossings."""
@@ -161,15 +161,15 @@ class Checks:
         spent = {device.name: 0.0 for device in self.cluster.devices}
         for piece in plan.pieces:
             spent[piece.device] += piece.predicted_s * self.cluster.device(piece.device).active_watts
-        for sent in plan.crossings:
-            link = self.cluster.link(sent.source, sent.target)
+        for crossing in plan.crossings:
+            link = self.cluster.link(crossing.source, crossing.target)
             assert link is not None
-            spent[sent.source] += sent.bytes * link.joules_per_byte
+            spent[crossing.source] += crossing.bytes * link.joules_per_byte
         joules, claimed = sum(spent.values()), plan.predicted_joules
         if not close(joules, claimed.value if claimed is not None else 0.0):
             raise PlanIsWrong(f"a request takes {joules:.6g} J by the tables, the plan claims {claimed}")
         rate = plan.predicted_rate_per_s
-        for what, value, most in (
+        for quantity, value, limit in (
             ("latency", plan.predicted_latency_s.value, limits.max_latency_s),
             ("energy", joules, limits.max_energy_joules),
             (
@@ -178,8 +178,8 @@ class Checks:
                 1.0 / limits.min_rate_per_s if limits.min_rate_per_s else None,
             ),
         ):
-            if most is not None and value > most * (1.0 + _CLOSE):
-                raise PlanIsWrong(f"the plan's {what} of {value:.6g} is over its limit {most:.6g}")
+            if limit is not None and value > limit * (1.0 + _CLOSE):
+                raise PlanIsWrong(f"the plan's {quantity} of {value:.6g} is over its limit {limit:.6g}")
         for device in self.cluster.devices:
             if spent[device.name] > device.energy_cap_joules * (1.0 + _CLOSE):
                 raise PlanIsWrong(f"a request takes {spent[device.name]:.6g} J of {device.name}, over its cap")
@@ -191,26 +191,28 @@ class Checks:
         by_tensor: dict[str, list[Reading]] = {}
         for reading in self.readings:
             by_tensor.setdefault(reading.tensor.name, []).append(reading)
-        for device in (each for each in self.cluster.devices if not each.processor):
-            places = [each.name for each in self.cluster.devices if self.cluster.processor(each.name) == device.name]
-            held = 0.0
+        for device in (machine for machine in self.cluster.devices if not machine.processor):
+            places = [
+                machine.name for machine in self.cluster.devices if self.cluster.processor(machine.name) == device.name
+            ]
+            resident_bytes = 0.0
             for block in self.graph.blocks:
                 if self.place[block.name] in places:
-                    held += block.weight_bytes(self.precision[block.name].weight_bits)
-                    held += block.state_bytes
+                    resident_bytes += block.weight_bytes(self.precision[block.name].weight_bits)
+                    resident_bytes += block.state_bytes
             live = [0.0] * (last + 1)
             for tensor, place in product(self.graph.tensors, places):
-                here = [each for each in by_tensor.get(tensor.name, ()) if each.device == place]
+                here = [local for local in by_tensor.get(tensor.name, ()) if local.device == place]
                 if not here and place != self.home(tensor.name):
                     continue
                 sent_int8 = any(name == tensor.name and INT8 in kinds for (name, _), kinds in self.copies.items())
                 kinds = self.held(tensor.name, place, here, sent_int8)
                 first = position[tensor.producer] if tensor.producer is not None else 0
-                end = max([first, *(position[each.reader] if each.reader else last for each in here)])
+                end = max([first, *(position[local.reader] if local.reader else last for local in here)])
                 size = tensor.float_bytes * (FLOAT in kinds) + tensor.int8_bytes * (INT8 in kinds)
                 for index in range(first, end + 1):
                     live[index] += size
-            used = held + max(live)
+            used = resident_bytes + max(live)
             if used > device.memory_bytes * (1.0 + _CLOSE):
                 raise PlanIsWrong(
                     f"{device.name} needs {used / 1e6:.1f} MB for weights and live activations, "
@@ -219,7 +221,7 @@ class Checks:
 
     def held(self, tensor: str, device: str, here: Sequence[Reading], sent_int8: bool) -> Set[str]:
         """Precisions in which a device holds a tensor."""
-        wants_int8 = any(each.int8 for each in here)
+        wants_int8 = any(reading.int8 for reading in here)
         if device != self.home(tensor):
             return self.copies[tensor, device] | ({INT8} if wants_int8 else set())
         if self.written_int8(tensor):
@@ -229,14 +231,14 @@ class Checks:
     def noise(self, error: ErrorModel, output: str) -> float:
         """Noise sum of one output; a float reader of an int8 copy of a float tensor counts as an int8 read by all
         blocks behind it."""
-        model = next(each for each in error.outputs if each.output == output)
+        model = next(output_model for output_model in error.outputs if output_model.output == output)
         flow_of = {tensor: flow.name for flow in self.graph.flows for tensor in flow.tensors}
         wired = {
             (flow_of[tensor], name)
             for tensor, reader in self.plan.wire_only(self.graph)
             for name in self.behind(reader)
         }
-        total = sum(each.own for each in model.blocks if self.form[each.block] == each.precision)
+        total = sum(term.own for term in model.blocks if self.form[term.block] == term.precision)
         for edge in model.edges:
             takes = self.takes_int8(edge.reader) or (edge.flow, edge.reader) in wired
             total += edge.noise if takes and not self.written_int8(edge.flow) else 0.0

@@ -67,14 +67,14 @@ def shorten(
     """The best placement found from `start` (placements within the limits), its value, and a lower bound on any value,
     once the gap is proven or time is up. `objective` weighs the critical path and the joules; `least` is a lower bound
     with the sum of seconds for the critical path."""
-    begun, bound = time.perf_counter(), 0.0
+    started_s, bound = time.perf_counter(), 0.0
     search = Search(assembled, objective)
     for totals in start:
         search.offer(totals)
     if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS:
         tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
         bound = lower_bound(tables, objective.latency * search.shares, least)
-        evolve(search, tables, begun + _EVOLVING * time_limit_s, good_enough=bound / (1.0 - gap))
+        evolve(search, tables, started_s + _EVOLVING * time_limit_s, good_enough=bound / (1.0 - gap))
     assert search.best is not None, "give at least one placement"
     return search.best, search.value, min(bound, search.value)
 
@@ -88,9 +88,9 @@ class Search:
         self.costs = Costs(problem)
         self.shares = request_shares(assembled.workloads)
         self.schedulers = [Scheduler(assembled, model) for model in range(len(assembled.workloads))]
-        self.latencies = {each.name for each in problem.resources if each.kind == LATENCY}
+        self.latencies = {resource.name for resource in problem.resources if resource.kind == LATENCY}
         # The weights of summed seconds in the objective: the simulated latency counts instead.
-        self.summed = np.array([each.weight if each.kind == LATENCY else 0.0 for each in problem.resources])
+        self.summed = np.array([resource.weight if resource.kind == LATENCY else 0.0 for resource in problem.resources])
         # Allowed usage of the limits that component overheads count towards: more if the first placement exceeds it.
         self.limited = [i for i, r in enumerate(problem.resources) if r.upper < inf and r.kind != LATENCY]
         self.uppers = np.array([problem.resources[i].upper for i in self.limited])
@@ -99,17 +99,17 @@ class Search:
 
     def worth(self, totals: Totals) -> float:
         """Cost of a simulated placement as weighed by the objective: latency, joules, and changes to a running plan."""
-        ends_s = [simulate(each.placed(totals)).end_s for each in self.schedulers]
-        rest = totals.objective - self.problem.constant - float(self.summed @ totals.resources)
-        return self.objective.latency * float(self.shares @ ends_s) + rest
+        ends_s = [simulate(scheduler.placed(totals)).end_s for scheduler in self.schedulers]
+        besides_latency = totals.objective - self.problem.constant - float(self.summed @ totals.resources)
+        return self.objective.latency * float(self.shares @ ends_s) + besides_latency
 
     def of_labels(self) -> tuple[np.ndarray, np.ndarray]:
-        """What labels alone add to the value except latency, and to the limits except those on latency (node, label,
-        1 + limits); and what a placement within the limits adds to each of the latter at most."""
+        """The amounts that labels alone add to the value except latency, and to the limits except those on latency
+        (node, label, 1 + limits); and, for these limits, the most that a placement may add."""
         costs, rows = self.costs, np.flatnonzero([row.name not in self.latencies for row in self.costs.rows])
         unary = costs.sums.unary
-        rest = unary[..., 0] - unary[..., 1 : 1 + len(self.summed)] @ self.summed
-        own = np.concatenate([rest[..., None], costs.limited.unary[..., 1 + rows]], axis=2)
+        besides_latency = unary[..., 0] - unary[..., 1 : 1 + len(self.summed)] @ self.summed
+        own = np.concatenate([besides_latency[..., None], costs.limited.unary[..., 1 + rows]], axis=2)
         return own, (costs.uppers + costs.saved + TOLERANCE)[rows]
 
     def kept(self, totals: Totals) -> bool:
@@ -121,9 +121,8 @@ class Search:
         """Whether there is room for the overheads of its components, or at least as much as in the first placement."""
         if not self.limited:
             return True
-        amounts = (totals.resources + beyond_blocks(self.assembled, [each.placed(totals) for each in self.schedulers]))[
-            self.limited
-        ]
+        beyond = beyond_blocks(self.assembled, [scheduler.placed(totals) for scheduler in self.schedulers])
+        amounts = (totals.resources + beyond)[self.limited]
         if self.best is None:
             self.uppers = np.maximum(self.uppers, amounts)
         return bool((amounts <= self.uppers * (1.0 + 1e-9)).all())
@@ -140,16 +139,16 @@ class Search:
         problem = self.problem
         device = np.array(totals.labels) // len(problem.forms)
         for model, place in np.unique(np.column_stack([problem.model, device]), axis=0) if totals.levels else ():
-            mine = (problem.model == model) & (device == place)
-            kept, *others = np.unique(np.array(totals.levels)[mine])
-            for level in others:
+            on_place = (problem.model == model) & (device == place)
+            target, *higher = np.unique(np.array(totals.levels)[on_place])
+            for level in higher:
                 levels = np.array(totals.levels)
-                levels[mine & (levels == level)] = kept
+                levels[on_place & (levels == level)] = target
                 tried = replace(totals, levels=tuple(levels.tolist()))
                 if (worth := self.worth(tried)) <= value and self._has_room(tried):
                     totals, value = tried, worth
                 else:
-                    kept = level
+                    target = level
         return totals, value
 
 
@@ -172,40 +171,40 @@ class Pool:
         self.search = search
         problem = self.problem = search.assembled.problem
         self.forms = len(problem.forms)
-        self.models = [each.nodes for each in tables]
-        self.replays = [Replay(each, price) for each in tables]
+        self.models = [table.nodes for table in tables]
+        self.replays = [Replay(table, price) for table in tables]
         self.allowed = problem.allowed.reshape(len(problem.nodes), -1)
         self.random = np.random.default_rng(seed)
-        self.groups = np.concatenate([groups(each) for each in tables])
+        self.groups = np.concatenate([groups(table) for table in tables])
         self.own, self.uppers = search.of_labels()
         self.members: list[Member] = []
         # Block orders, by model.
-        self.known = [[list(range(len(nodes))) for nodes in self.models]]
+        self.orders = [[list(range(len(nodes))) for nodes in self.models]]
 
     def add(self, labels: np.ndarray, order: int = 0, most: int = _SIMULATED) -> None:
         """Simulate the best of these placements (placement, node), and keep those that are among the pool's best."""
-        values, handled, levels = self._replayed(labels, order)
-        ranks = values * handled
+        values, factors, levels = self._replayed(labels, order)
+        ranks = values * factors
         worst = self.members[-1].rank if len(self.members) == POOL else inf
-        seen, tried = {_level(each.rank) for each in self.members}, list[int]()
+        seen, tried = {_level(member.rank) for member in self.members}, list[int]()
         for index in np.argsort(ranks, kind="stable").tolist():
             if len(tried) == most or ranks[index] >= worst:
                 break
             if _level(ranks[index]) not in seen:
                 seen.add(_level(ranks[index]))
                 tried.append(index)
-        found = list(self.members)
+        members = list(self.members)
         for index in tried:
             split = self._totals(labels[index], levels[index])
             if self.search.kept(split):
                 value, totals = min(
-                    ((self.search.worth(each), each) for each in (split, replace(split, levels=()))),
-                    key=lambda each: each[0],
+                    ((self.search.worth(placement), placement) for placement in (split, replace(split, levels=()))),
+                    key=lambda pair: pair[0],
                 )
-                found.append(Member(value * float(handled[index]), labels[index], totals, order))
+                members.append(Member(value * float(factors[index]), labels[index], totals, order))
         best: dict[int, Member] = {}
-        for each in sorted(found, key=lambda each: each.rank):
-            best.setdefault(_level(each.rank), each)
+        for member in sorted(members, key=lambda member: member.rank):
+            best.setdefault(_level(member.rank), member)
         self.members = list(best.values())[:POOL]
 
     def run(self, deadline: float, patience: int, *, good_enough: float) -> None:
@@ -216,18 +215,18 @@ class Pool:
             if best <= good_enough:
                 return
             if self.random.random() < _NEW_ORDER:
-                self.known.append(self._new_order())
-                order = len(self.known) - 1
+                self.orders.append(self._new_order())
+                order = len(self.orders) - 1
             else:
                 order = self._better().order
-            self.add(self._changed(self.known[order]), order)
+            self.add(self._changed(self.orders[order]), order)
             stalled = 0 if self.members[0].rank < best * (1.0 - 1e-6) else stalled + 1
 
     def _new_order(self) -> list[list[int]]:
         if self.random.random() < _ALL_NEW:
             return [replay.order(self.random) for replay in self.replays]
-        before = self.known[self._better().order]
-        return [replay.hastened(each, self.random) for replay, each in zip(self.replays, before, strict=True)]
+        before = self.orders[self._better().order]
+        return [replay.hastened(order, self.random) for replay, order in zip(self.replays, before, strict=True)]
 
     def _replayed(self, labels: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """By placement: its value by replay, infinite if it surely breaks a limit; the factor for its number of
@@ -235,16 +234,16 @@ class Pool:
         search, every = self.search, np.arange(labels.shape[1])
         played = [
             replay.play(labels[:, nodes.start : nodes.stop], own)
-            for replay, nodes, own in zip(self.replays, self.models, self.known[order], strict=True)
+            for replay, nodes, own in zip(self.replays, self.models, self.orders[order], strict=True)
         ]
-        latency = np.stack([each.latency_s for each in played], axis=1) @ search.shares
+        latency = np.stack([replayed.latency_s for replayed in played], axis=1) @ search.shares
         sums = self.own[every, labels].sum(axis=1)
-        noise = sum(each.noise for each in played)
-        limits = np.array([each.upper for each in self.problem.noises]) * (1.0 + 1e-9)
+        noise = sum(replayed.noise for replayed in played)
+        limits = np.array([bound.upper for bound in self.problem.noises]) * (1.0 + 1e-9)
         over = (sums[:, 1:] > self.uppers).any(axis=1) | (noise > limits).any(axis=1) | (latency >= NEVER * 1e-3)
         value = np.where(over, inf, search.objective.latency * latency + sums[:, 0])
-        handled = sum(each.copies + each.component.max(axis=1) for each in played)
-        return value, 1.0 + _WORTH * handled, np.concatenate([each.component for each in played], axis=1)
+        handled = sum(replayed.copies + replayed.component.max(axis=1) for replayed in played)
+        return value, 1.0 + _WORTH * handled, np.concatenate([replayed.component for replayed in played], axis=1)
 
     def _totals(self, labels: np.ndarray, levels: np.ndarray) -> Totals:
         copies = np.zeros((len(self.problem.values), len(self.problem.devices)), dtype=np.intp)
@@ -260,10 +259,10 @@ class Pool:
         for row in labels:
             for _ in range(1 + int(random.integers(_CHANGES) * random.random())):
                 nodes = self._part(order)
-                what = random.random()
-                if what < 0.65:  # to another device
+                draw = random.random()
+                if draw < 0.65:  # to another device
                     to = random.integers(len(self.problem.devices)) * self.forms + row[nodes] % self.forms
-                elif what < 0.75:  # in another precision
+                elif draw < 0.75:  # in another precision
                     to = row[nodes] // self.forms * self.forms + random.integers(self.forms)
                 else:  # copied from another placement
                     to = self.members[random.integers(len(self.members))].labels[nodes]
@@ -278,12 +277,12 @@ class Pool:
 
     def _part(self, order: Sequence[Sequence[int]]) -> np.ndarray:
         random = self.random
-        what = random.random()
-        if what < 0.5:
+        draw = random.random()
+        if draw < 0.5:
             return np.asarray(np.flatnonzero(self.groups[int(random.integers(len(self.groups)))]))
         model = int(random.integers(len(order)))
         first, own = int(random.integers(len(order[model]))), order[model]
-        size = 1 + (int(random.exponential(_RUN)) if what < 0.8 else 0)
+        size = 1 + (int(random.exponential(_RUN)) if draw < 0.8 else 0)
         return self.models[model].start + np.array(own[first : first + size])
 
 
@@ -299,8 +298,8 @@ def evolve(search: Search, tables: Sequence[Timetable], deadline: float, *, good
     while search.value > good_enough and fruitless < _FRUITLESS and time.perf_counter() < deadline:
         pool, before = _begun(search, tables, seed), search.value
         pool.run(deadline, min(_PATIENCE, len(search.problem.nodes)), good_enough=good_enough)
-        for each in pool.members[:_OFFERED]:
-            search.offer(each.totals)
+        for member in pool.members[:_OFFERED]:
+            search.offer(member.totals)
         seed, fruitless = seed + 1, fruitless + 1 if search.value == before else 0
 
 
@@ -324,9 +323,9 @@ def groups(table: Timetable) -> np.ndarray:
     problem's nodes."""
     before = [[way.producer for way in ways] for ways in table.reads]
     masks = np.unique(together(before, [bool(ways) for ways in table.answers]), axis=0)
-    result = np.zeros((len(masks), len(table.problem.nodes)), dtype=bool)
-    result[:, table.nodes.start : table.nodes.stop] = masks
-    return result
+    group_masks = np.zeros((len(masks), len(table.problem.nodes)), dtype=bool)
+    group_masks[:, table.nodes.start : table.nodes.stop] = masks
+    return group_masks
 
 
 def together(before: Sequence[Sequence[int | None]], ends: Sequence[bool]) -> np.ndarray:
@@ -345,7 +344,7 @@ def together(before: Sequence[Sequence[int | None]], ends: Sequence[bool]) -> np
         (leads_alone, reversed(range(len(before))), after),
     ):
         for node in order:
-            near = [each for each in next_to[node] if each is not None]
+            near = [neighbour for neighbour in next_to[node] if neighbour is not None]
             if near and len(near) == len(next_to[node]):
                 table[node] |= np.logical_and.reduce(table[near])
     return np.concatenate([leads, leads.T, comes_alone.T, leads_alone.T])
@@ -354,29 +353,29 @@ def together(before: Sequence[Sequence[int | None]], ends: Sequence[bool]) -> np
 def lower_bound(tables: Sequence[Timetable], weights: np.ndarray, least: float) -> float:
     """Lower bound on the value of any placement, with the weight of each model's critical path; `least` bounds it with
     the sum of seconds in its place, which it is, beside the overhead of a component, on the device that starts."""
-    paths = np.array([path_bounds(each) for each in tables])
+    paths = np.array([path_bounds(table) for table in tables])
     anywhere = float(weights @ paths[:, 0])
     away = float((weights * (paths[:, 1] - paths[:, 0])).min())
-    begun = float(weights @ [each.overhead_s[each.home] for each in tables])
-    return max(anywhere, min(anywhere + away, least + begun))
+    overhead_s = float(weights @ [table.overhead_s[table.home] for table in tables])
+    return max(anywhere, min(anywhere + away, least + overhead_s))
 
 
 def path_bounds(table: Timetable) -> np.ndarray:
     """Lower bounds on the seconds of a model: of any placement, and of one with a block that is not on the device that
     starts."""
-    paths, uppers = Paths(table), np.array([each.upper for each in table.problem.noises])
+    paths, uppers = Paths(table), np.array([bound.upper for bound in table.problem.noises])
     bounded = np.flatnonzero(np.isfinite(uppers))
     prices = np.zeros(len(uppers))
     best = paths.longest(prices)
     unit = abs(float(best[0]))  # negative where changes of type spare more than the longest path takes
     for index in bounded.tolist():
-        found = []
-        for each in _PRICES:
-            prices[index] = each * unit / max(uppers[index], 1e-9)
+        priced = []
+        for share in _PRICES:
+            prices[index] = share * unit / max(uppers[index], 1e-9)
             lengths = paths.longest(prices) - float(prices[bounded] @ uppers[bounded])
             best = np.maximum(best, lengths)
-            found.append((float(lengths[0]), prices[index]))
-        prices[index] = max(found)[1]
+            priced.append((float(lengths[0]), prices[index]))
+        prices[index] = max(priced)[1]
     return best
 
 
@@ -411,9 +410,9 @@ class Paths:
         for node, edges in enumerate(self.reads):
             start = np.zeros(table.labels) if edges else table.overhead_s[table.device]
             for edge in edges:
-                came = edge.seconds + edge.noise @ prices
-                came = came[0] if edge.producer is None else (ends[edge.producer][:, None] + came).min(axis=0)
-                start = np.maximum(start, came)
+                path_s = edge.seconds + edge.noise @ prices
+                path_s = path_s[0] if edge.producer is None else (ends[edge.producer][:, None] + path_s).min(axis=0)
+                start = np.maximum(start, path_s)
             ends[node] = start + own[node]
         through = ends + self.after(prices)
         away = through[:, table.device != table.home].min(initial=NEVER)
@@ -422,22 +421,22 @@ class Paths:
     def after(self, prices: np.ndarray) -> np.ndarray:
         """Length of the longest path from the end of a node to the last answer (node, label), under the best labels of
         the other nodes."""
-        own = self.seconds + self.table.own @ prices
-        rest = np.zeros_like(own)
-        for node in reversed(range(len(own))):
+        own_s = self.seconds + self.table.own @ prices
+        onward_s = np.zeros_like(own_s)
+        for node in reversed(range(len(own_s))):
             for edge in self.answers[node]:
-                rest[node] = np.maximum(rest[node], edge.seconds[:, 0])
+                onward_s[node] = np.maximum(onward_s[node], edge.seconds[:, 0])
             for edge in self.reads[node]:
                 if edge.producer is not None:
-                    left = (edge.seconds + edge.noise @ prices + own[node] + rest[node]).min(axis=1)
-                    rest[edge.producer] = np.maximum(rest[edge.producer], left)
-        return np.asarray(rest)
+                    path_s = (edge.seconds + edge.noise @ prices + own_s[node] + onward_s[node]).min(axis=1)
+                    onward_s[edge.producer] = np.maximum(onward_s[edge.producer], path_s)
+        return np.asarray(onward_s)
 
     def _edge(self, way: Way, *, answers: bool) -> Edge:
         entered = np.zeros(1) if answers else self.table.overhead_s[self.table.device]
-        begun = np.where(way.far | (way.producer is None), entered, 0.0)
+        entry_s = np.where(way.far | (way.producer is None), entered, 0.0)
         seconds = np.maximum(way.seconds[..., :BYTES], 0.0).sum(axis=-1)
-        seconds = np.where(way.seconds[..., DELAY] >= NEVER, NEVER, seconds + begun)
+        seconds = np.where(way.seconds[..., DELAY] >= NEVER, NEVER, seconds + entry_s)
         return Edge(way.producer, seconds.min(axis=0), way.noise.min(axis=0))
 
     def _spared(self) -> np.ndarray:

@@ -79,13 +79,13 @@ def improve(
         if not stale.any() or (feasible() and total[0] <= good_enough):
             break
         total, use = costs.by_move(priced, labels)
-        again = np.flatnonzero(stale[nodes])
-        change[again] = costs.changes(priced, labels, use, nodes[again], to[again])
+        stale_moves = np.flatnonzero(stale[nodes])
+        change[stale_moves] = costs.changes(priced, labels, use, nodes[stale_moves], to[stale_moves])
     total, use = costs.by_move(priced, labels)
     for _ in range(_ROUNDS):  # no part of the priced problem: labels that their neighbours' forbid
         forbidden = np.zeros((costs.nodes, costs.labels), dtype=bool)
-        for each in surrounded(costs.problem, labels):
-            forbidden[each.node] |= each.labels
+        for implication in surrounded(costs.problem, labels):
+            forbidden[implication.node] |= implication.labels
         moves = np.flatnonzero(forbidden[nodes].any(axis=1) & ~forbidden[nodes, to])
         if not len(moves):
             break

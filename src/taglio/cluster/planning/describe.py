@@ -44,18 +44,18 @@ def describe(
 def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
     """Seconds of a single request of each model: simulated, plus the fixed cost per request."""
     request_s = assembled.cluster.device(assembled.cluster.start).request_s
-    return tuple(request_s + simulate(each).end_s for each in pipelines(assembled, totals))
+    return tuple(request_s + simulate(pipeline).end_s for pipeline in pipelines(assembled, totals))
 
 
 def loads(assembled: Assembled, totals: Totals, rates: Sequence[float] | None = None) -> dict[str, float]:
     """Busy share of each device and link at `rates`, requests per second of each model; without rates, its busy seconds
     per request of the mix of all models. Includes the overhead of components."""
-    shares, found = request_shares(assembled.workloads) if rates is None else rates, dict[str, float]()
+    shares, load_of = request_shares(assembled.workloads) if rates is None else rates, dict[str, float]()
     for model, pipeline in enumerate(pipelines(assembled, totals)):
         busy = _busy(assembled, model, pipeline, simulate(pipeline))
-        for on, seconds in _periods(assembled, model, pipeline, busy).items():
-            found[on] = found.get(on, 0.0) + float(shares[model]) * seconds
-    return {on: share for on, share in found.items() if share > 0.0}
+        for name, seconds in _periods(assembled, model, pipeline, busy).items():
+            load_of[name] = load_of.get(name, 0.0) + float(shares[model]) * seconds
+    return {name: share for name, share in load_of.items() if share > 0.0}
 
 
 def period_s(assembled: Assembled, totals: Totals, rates: Sequence[float] | None = None) -> float:
@@ -64,25 +64,25 @@ def period_s(assembled: Assembled, totals: Totals, rates: Sequence[float] | None
 
 
 def beyond_blocks(assembled: Assembled, of_models: Sequence[Pipeline]) -> np.ndarray:
-    """What the components and fetched messages of every model's pipeline take beyond their blocks, by resource of the
+    """The costs of the components and fetched messages of all models beyond those of their blocks, by resource of the
     problem."""
     devices, resources = assembled.problem.devices, assembled.problem.resources
-    result = np.zeros(len(resources))
+    beyond = np.zeros(len(resources))
     for model, pipeline in enumerate(of_models):
-        on = [devices.index(task.device) for task in pipeline.tasks]
-        busy = np.bincount(on, [task.beyond_s for task in pipeline.tasks], len(devices))
-        result += [float(each.models[model] * (each.device @ busy)) for each in resources]
+        devices_of_tasks = [devices.index(task.device) for task in pipeline.tasks]
+        busy = np.bincount(devices_of_tasks, [task.beyond_s for task in pipeline.tasks], len(devices))
+        beyond += [float(resource.models[model] * (resource.device @ busy)) for resource in resources]
         fetched = np.array([_fetched(pipeline, assembled.cluster.start)[device] for device in devices], float)
-        calls = [0.0 if each.fetch is None else float(each.fetch @ fetched) for each in resources]
-        result += [float(each.models[model]) * taken for each, taken in zip(resources, calls, strict=True)]
-    return result
+        fetching = [0.0 if resource.fetch is None else float(resource.fetch @ fetched) for resource in resources]
+        beyond += [float(resource.models[model]) * amount for resource, amount in zip(resources, fetching, strict=True)]
+    return beyond
 
 
 def _fetched(pipeline: Pipeline, start: str) -> Counter[str]:
     """The number of messages that the start device fetches from each device: one for all tensors that the same
     components read."""
-    sent = (each for each in pipeline.transfers if each.link[1] == start != each.link[0])
-    return Counter(device for _, _, _, device in {(t.source, t.targets, t.answers, t.link[0]) for t in sent})
+    fetched = (transfer for transfer in pipeline.transfers if transfer.link[1] == start != transfer.link[0])
+    return Counter(device for _, _, _, device in {(t.source, t.targets, t.answers, t.link[0]) for t in fetched})
 
 
 def _plan(
@@ -91,7 +91,7 @@ def _plan(
     work, cluster, names = assembled.workloads[model], assembled.cluster, assembled.problem.values.names
     timeline = simulate(pipeline)
     places = placements_of(assembled, model, totals.labels, totals.levels)
-    width = max(work.profiles[name].interval_ratio for name in {each.device for each in places})
+    width = max(work.profiles[name].interval_ratio for name in {placement.device for placement in places})
     joules = _joules(assembled, pipeline)
     busy = _busy(assembled, model, pipeline, timeline)
     periods = _periods(assembled, model, pipeline, busy)
@@ -99,10 +99,10 @@ def _plan(
     rate = 1.0 / periods[busiest] if periods[busiest] > 0.0 else inf
     usage = _usage(assembled, totals, timeline, busy, pipeline, work)
     notes: tuple[str, ...] = ()
-    assumed = [each.device for each in usage if each.assumed and each.predicted_busy_s > 0.0]
+    assumed = [use.device for use in usage if use.assumed and use.predicted_busy_s > 0.0]
     if assumed:
         notes = (f"assumed, not measured: the times of {', '.join(assumed)}",)
-    unknown = [each.device for each in usage if not cluster.device(each.device).active_watts]
+    unknown = [use.device for use in usage if not cluster.device(use.device).active_watts]
     if joules > 0.0 and unknown:
         notes = (*notes, f"energy unknown, not counted: {', '.join(unknown)} (no active_watts in the cluster file)")
     apart = any(cluster.processor(t.link[0]) != cluster.processor(t.link[1]) for t in pipeline.transfers)
@@ -145,12 +145,12 @@ def _plan(
         plan = replace(plan, notes=(*plan.notes, *_without_int8(work, plan, assembled.cluster)))
     if work.error is None:
         return plan
-    guess = hypot(predicted_error(work, plan), max(work.bases.get(each.device, 0.0) for each in usage))
+    guess = hypot(predicted_error(work, plan), max(work.bases.get(use.device, 0.0) for use in usage))
     return replace(plan, predicted_error=Interval(0.0, guess, work.error.upper(guess), work.error.confidence))
 
 
 def waking_s(profiles: Mapping[str, Profile], cluster: Cluster, task: Task) -> float:
-    """Seconds of a component that its device takes longer because it has waited; the start device has not."""
+    """Seconds by which a component is slower because its device was idle before; the start device was not."""
     return 0.0 if task.device == cluster.start else min(task.seconds, profiles[task.device].conditions.waking_s)
 
 
@@ -168,7 +168,7 @@ def predicted_error(work: Workload, plan: Plan) -> float:
     }
     worst = 0.0
     for output in work.error.outputs:
-        extra = sum(each.noise for each in output.edges if (each.flow, each.reader) in wired)
+        extra = sum(edge.noise for edge in output.edges if (edge.flow, edge.reader) in wired)
         worst = max(worst, output.from_noise(output.noise(work.graph, assignment) + extra))
     return work.error.after_steps(worst)
 
@@ -178,11 +178,11 @@ def _busy(assembled: Assembled, model: int, pipeline: Pipeline, timeline: Timeli
     its request and message handling; of devices that take turns, those of the one whose turn it is."""
     profiles, busy, cluster = assembled.workloads[model].profiles, dict(timeline.busy_s), assembled.cluster
     busy[cluster.start] = busy.get(cluster.start, 0.0) + cluster.device(cluster.start).request_s
-    for each in pipeline.transfers:
-        source, target = (cluster.device(end) for end in each.link)
+    for transfer in pipeline.transfers:
+        source, target = (cluster.device(end) for end in transfer.link)
         if source.name != target.name:
-            busy[source.name] = busy.get(source.name, 0.0) + source.sending_s(each.bytes)
-            busy[target.name] = busy.get(target.name, 0.0) + target.receiving_s(each.bytes)
+            busy[source.name] = busy.get(source.name, 0.0) + source.sending_s(transfer.bytes)
+            busy[target.name] = busy.get(target.name, 0.0) + target.receiving_s(transfer.bytes)
     for device, count in _fetched(pipeline, cluster.start).items():
         name = link_name((cluster.start, device))
         busy[name] = busy.get(name, 0.0) + count * cluster.fetching_s(device)
@@ -193,30 +193,32 @@ def _periods(assembled: Assembled, model: int, pipeline: Pipeline, busy: Mapping
     """Seconds between requests that each link and device can keep up with: the places of a device share its processor,
     devices that take turns share the requests."""
     profiles, cluster = assembled.workloads[model].profiles, assembled.cluster
-    links = {link_name(ends): ends for each in pipeline.transfers for ends in (each.link, each.link[::-1])}
-    found: dict[str, float] = {}
-    for on, seconds in busy.items():
-        where = cluster.processor(on) if on in profiles else on
-        found[where] = found.get(where, 0.0) + seconds / cluster.turns(*links.get(on, (on,)))
-    return found
+    links = {link_name(ends): ends for transfer in pipeline.transfers for ends in (transfer.link, transfer.link[::-1])}
+    period_of: dict[str, float] = {}
+    for name, seconds in busy.items():
+        owner = cluster.processor(name) if name in profiles else name
+        period_of[owner] = period_of.get(owner, 0.0) + seconds / cluster.turns(*links.get(name, (name,)))
+    return period_of
 
 
 def _without_int8(work: Workload, plan: Plan, cluster: Cluster) -> tuple[str, ...]:
     """A note if no block is in int8: predicted latency and error of all-int8. Empty otherwise."""
-    int8 = next(each for each in work.precisions if each.int8_output)
+    int8 = next(precision for precision in work.precisions if precision.int8_output)
     everything = effective(work.graph, {block.name: int8 for block in work.graph.candidates()}, int8)
-    used = [each.device for each in plan.usage if cluster.device(each.device).int8]
-    if not everything or not used:
+    int8_devices = [use.device for use in plan.usage if cluster.device(use.device).int8]
+    if not everything or not int8_devices:
         return ()
     times = []
-    for name in used:
-        int8_s, float_s = (predict(work.profiles[name], work.graph, each).total_s * 1e3 for each in (everything, {}))
+    for name in int8_devices:
+        int8_s, float_s = (
+            predict(work.profiles[name], work.graph, assignment).total_s * 1e3 for assignment in (everything, {})
+        )
         times.append(f"{int8_s:.4g} ms on {name} instead of {float_s:.4g}")
     lost = ""
     if work.error is not None and work.limits.max_error is not None:
         metric = work.limits.metric
-        error, most = work.error.predict(work.graph, everything), work.limits.max_error
-        lost = f", with {metric.title} {metric.text(error, 2)} (limit: {metric.limit(most, 2)})"
+        error, max_error = work.error.predict(work.graph, everything), work.limits.max_error
+        lost = f", with {metric.title} {metric.text(error, 2)} (limit: {metric.limit(max_error, 2)})"
     return (f"no block is in int8: all-int8 is predicted to take {', '.join(times)}{lost}",)
 
 
@@ -224,9 +226,9 @@ def _joules(assembled: Assembled, pipeline: Pipeline) -> float:
     """Joules of a request: watts times busy seconds, plus joules of every byte sent."""
     cluster = assembled.cluster
     total = sum(cluster.device(task.device).active_watts * task.seconds for task in pipeline.tasks)
-    for each in pipeline.transfers:
-        link = cluster.link(*each.link)
-        total += each.bytes * link.joules_per_byte if link is not None else 0.0
+    for transfer in pipeline.transfers:
+        link = cluster.link(*transfer.link)
+        total += transfer.bytes * link.joules_per_byte if link is not None else 0.0
     return total
 
 
@@ -240,26 +242,26 @@ def _usage(
 ) -> tuple[DeviceUse, ...]:
     """Use of each device by a request of one model; memory is that of all models together."""
     used = {task.device for task in pipeline.tasks}
-    found = []
+    usage = []
     for device in assembled.cluster.devices:
         if device.name not in used:
             continue
         memory = assembled.cluster.processor(device.name)
-        owner, has = assembled.problem.devices.index(memory), assembled.cluster.device(memory).memory_bytes
-        found.append(
+        owner, memory_bytes = assembled.problem.devices.index(memory), assembled.cluster.device(memory).memory_bytes
+        usage.append(
             DeviceUse(
                 device=device.name,
                 predicted_busy_s=busy.get(device.name, 0.0),
                 predicted_joules=timeline.busy_s.get(device.name, 0.0) * device.active_watts,
                 weight_bytes=float(totals.weight_bytes[owner]),
                 peak_bytes=float(totals.peak_bytes[owner]),
-                memory_bytes=has if isfinite(has) else None,
+                memory_bytes=memory_bytes if isfinite(memory_bytes) else None,
                 assumed=device.assumed,
                 runtime=work.profiles[device.name].conditions.runtime,
                 replicas=device.replicas,
             )
         )
-    return tuple(found)
+    return tuple(usage)
 
 
 def _binding(assembled: Assembled, totals: Totals) -> tuple[str, ...]:

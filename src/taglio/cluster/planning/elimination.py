@@ -25,45 +25,45 @@ class TooWide(Exception):
 def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float = LARGEST_TABLE) -> list[list[int]]:
     """Rounds of nodes in elimination order; modifies `neighbours`. Raises TooWide for a table above `limit` entries."""
     rounds: list[list[int]] = []
-    left = set(range(len(neighbours)))
+    remaining = set(range(len(neighbours)))
     spent = 0.0
-    while left:
-        free = [node for node in left if len(neighbours[node]) <= 2]
+    while remaining:
+        free = [node for node in remaining if len(neighbours[node]) <= 2]
         if free:
             free.sort(key=lambda node: (len(neighbours[node]), node))
         else:
-            free = _least_fill(neighbours, left, sizes)
+            free = _least_fill(neighbours, remaining, sizes)
         blocked: set[int] = set()
-        taken: list[int] = []
+        independent: list[int] = []
         for node in free:
             if node not in blocked:
-                taken.append(node)
+                independent.append(node)
                 blocked |= neighbours[node]
-        for node in taken:
+        for node in independent:
             around = neighbours[node]
-            size = sizes[node] * prod(sizes[each] for each in around)
+            size = sizes[node] * prod(sizes[other] for other in around)
             spent += size
             if size > limit or spent > min(10 * limit, _ALL_TABLES):
                 raise TooWide(f"{size:.2g} entries for a block with {len(around)} neighbours")
-            for each in around:
-                neighbours[each] |= around
-                neighbours[each] -= {node, each}
-        left.difference_update(taken)
-        rounds.append(taken)
+            for neighbour in around:
+                neighbours[neighbour] |= around
+                neighbours[neighbour] -= {node, neighbour}
+        remaining.difference_update(independent)
+        rounds.append(independent)
     return rounds
 
 
-def _least_fill(neighbours: list[set[int]], left: set[int], sizes: Sequence[int]) -> list[int]:
+def _least_fill(neighbours: list[set[int]], remaining: set[int], sizes: Sequence[int]) -> list[int]:
     """The nodes whose elimination builds the smallest tables; ties are broken by least fill."""
-    cost = {node: sizes[node] * prod(sizes[each] for each in neighbours[node]) for node in left}
+    cost = {node: sizes[node] * prod(sizes[neighbour] for neighbour in neighbours[node]) for node in remaining}
     least = min(cost.values())
-    best = [node for node, each in cost.items() if each <= least * 1.001]
+    best = [node for node, size in cost.items() if size <= least * 1.001]
     if len(best) > 200:
         return best
 
     def fill(node: int) -> int:
         around = neighbours[node]
-        return sum(len(around - neighbours[each]) - 1 for each in around)
+        return sum(len(around - neighbours[neighbour]) - 1 for neighbour in around)
 
     return sorted(best, key=fill)
 
@@ -114,11 +114,11 @@ class Elimination:
         """The least sum of all factors, and the label of each node there."""
         total, flat = 0.0, self.factors
         for step in self.steps:
-            first, *rest = (flat[each.cells].reshape(each.layout) for each in step.inputs)
+            first, *rest = (flat[source.cells].reshape(source.layout) for source in step.inputs)
             if rest:
                 np.add(first, rest[0], out=step.whole)
-                for each in rest[1:]:
-                    np.add(step.whole, each, out=step.whole)
+                for table in rest[1:]:
+                    np.add(step.whole, table, out=step.whole)
             else:
                 np.copyto(step.whole, first)
             if step.out is None:
@@ -133,26 +133,26 @@ class Elimination:
 
     def marginals(self, total: float) -> np.ndarray:
         """After `run`: the least sum under each label (nodes, most labels); infinite for labels that a node lacks."""
-        result = np.full((len(self.sizes), max(self.sizes, default=1)), np.inf)
+        least = np.full((len(self.sizes), max(self.sizes, default=1)), np.inf)
         outside = np.zeros_like(self.factors)
         for step in reversed(self.steps):
             if step.out is None:
                 whole = step.whole + (total - step.whole.min(axis=1))[:, None]
             else:
                 whole = step.whole + step.messages(outside)[:, None]
-            result[step.nodes, : whole.shape[1]] = whole.reshape(*whole.shape[:2], -1).min(axis=2)
-            for each in step.inputs:
-                if each.message:
-                    gone = tuple(axis for axis in range(1, whole.ndim) if axis - 1 not in each.axes)
-                    before = self.factors[each.cells]
-                    outside[each.cells] = whole.min(axis=gone).reshape(before.shape) - before
-        return result
+            least[step.nodes, : whole.shape[1]] = whole.reshape(*whole.shape[:2], -1).min(axis=2)
+            for source in step.inputs:
+                if source.message:
+                    minimised = tuple(axis for axis in range(1, whole.ndim) if axis - 1 not in source.axes)
+                    before = self.factors[source.cells]
+                    outside[source.cells] = whole.min(axis=minimised).reshape(before.shape) - before
+        return least
 
 
 # A table: its scope or axes, whether it is a message, and the factor's number or the message's first cell.
 _Table = tuple[tuple[int, ...], bool, int]
-# What eliminations of one step share: label counts of (node, *around), and of each table the axes and whether it is a
-# message.
+# Eliminations form one step if these are equal: the label counts of (node, *around), and by table its axes and whether
+# it is a message.
 _Kind = tuple[tuple[int, ...], tuple[tuple[tuple[int, ...], bool], ...]]
 
 
@@ -185,7 +185,7 @@ def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: flo
             count, inputs = len(members), []
             for place, (axes, message) in enumerate(kinds):
                 cells = prod(shape[axis] for axis in axes)
-                entries = [each.entries[place][2] for each in members]
+                entries = [member.entries[place][2] for member in members]
                 if not message:
                     starts[entries] = end + cells * np.arange(count)
                     entries, end = starts[entries].tolist(), end + cells * count
@@ -194,16 +194,16 @@ def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: flo
             out, cells = None, prod(shape[1:])
             if len(shape) > 1:
                 out = slice(end, end + count * cells)
-                for row, each in enumerate(members):
-                    waiting[each.around[0]].append((each.around, True, end + row * cells))
+                for row, sender in enumerate(members):
+                    waiting[sender.around[0]].append((sender.around, True, end + row * cells))
                 end = out.stop
             planned.append((shape, members, tuple(inputs), out))
     tables, steps, begin = np.empty(sum(len(m) * prod(shape) for shape, m, _, _ in planned)), [], 0
     for shape, members, made_of, out in planned:
         whole = tables[begin : begin + len(members) * prod(shape)].reshape(len(members), *shape)
         begin += whole.size
-        each_around = np.array([each.around for each in members], dtype=np.intp).reshape(len(members), -1)
-        steps.append(Step(np.array([each.node for each in members]), each_around, whole, made_of, out))
+        batch_around = np.array([member.around for member in members], dtype=np.intp).reshape(len(members), -1)
+        steps.append(Step(np.array([member.node for member in members]), batch_around, whole, made_of, out))
     return Elimination(tuple(sizes), ordered, np.zeros(end), starts, tables, steps)
 
 
@@ -213,16 +213,18 @@ def _alike(
     """The nodes of a round by kind: those that form one step."""
     groups: dict[_Kind, list[_Member]] = {}
     for node in nodes:
-        kept = {each for scope, _, _ in waiting[node] for each in scope} - {node}
-        around = tuple(sorted(kept, key=rank.__getitem__))
-        position = {each: index for index, each in enumerate((node, *around))}
-        entries = [(tuple(position[each] for each in scope), message, at) for scope, message, at in waiting[node]]
+        scope_nodes = {neighbour for scope, _, _ in waiting[node] for neighbour in scope} - {node}
+        around = tuple(sorted(scope_nodes, key=rank.__getitem__))
+        position = {axis_node: index for index, axis_node in enumerate((node, *around))}
+        entries = [
+            (tuple(position[scope_node] for scope_node in scope), message, at) for scope, message, at in waiting[node]
+        ]
         # The widest table first: the others are added to it.
-        entries.sort(key=lambda each: (-len(each[0]), each))
-        key = tuple(sizes[each] for each in position), tuple((axes, message) for axes, message, _ in entries)
+        entries.sort(key=lambda entry: (-len(entry[0]), entry))
+        key = tuple(sizes[axis_node] for axis_node in position), tuple((axes, message) for axes, message, _ in entries)
         groups.setdefault(key, []).append(_Member(node, around, entries))
     for members in groups.values():
-        members.sort(key=lambda each: [at for _, message, at in each.entries if message])
+        members.sort(key=lambda member: [at for _, message, at in member.entries if message])
     return groups
 
 

@@ -50,23 +50,23 @@ def limits_cost(
 ) -> tuple[Alternative, ...]:
     """The limits that cost something against `base`, the plan under all of them, found by planning with each limit
     loosened by half. Limits with room left are tried too: a better plan may need more than that room."""
-    found = []
-    for limit in (each for each in limits_of(workloads, cluster) if each.number):
+    costly = []
+    for limit in (any_limit for any_limit in limits_of(workloads, cluster) if any_limit.number):
         try:
-            other = plan_again(*limit.loosened((workloads, cluster), _LOOSER))
+            answer = plan_again(*limit.loosened((workloads, cluster), _LOOSER))
         except (Infeasible, BadOption):
             continue
-        gain = base.value - other.value
+        gain = base.value - answer.value
         if gain > _WORTH * abs(base.value):
             streamed = objective.last.kind == "throughput"
-            cost = f"{1.0 / other.value - 1.0 / base.value:.4g} requests/s" if streamed else amount(objective, gain)
+            cost = f"{1.0 / answer.value - 1.0 / base.value:.4g} requests/s" if streamed else amount(objective, gain)
             words = (
                 f"{limit.name} costs {cost}: at {limit.text(limit.looser(_LOOSER))} the plan would "
-                f"{'handle' if streamed else 'take'} {amount(objective, other.value)} "
+                f"{'handle' if streamed else 'take'} {amount(objective, answer.value)} "
                 f"instead of {amount(objective, base.value)}"
             )
-            found.append(Alternative(limit.name, other.value, words, other.plans))
-    return tuple(found)
+            costly.append(Alternative(limit.name, answer.value, words, answer.plans))
+    return tuple(costly)
 
 
 def runner_up(
@@ -78,12 +78,12 @@ def runner_up(
     for name in sorted(used):
         try:
             works = [replace(w, profiles={k: v for k, v in w.profiles.items() if k != name}) for w in workloads]
-            other = plan_again(works, cluster.without(name))
+            answer = plan_again(works, cluster.without(name))
         except (Infeasible, BadOption):
             continue
-        if best is None or best.value is None or other.value < best.value:
-            words = f"runner-up, without {name}: {amount(objective, other.value)}"
-            best = Alternative(f"without {name}", other.value, words, other.plans)
+        if best is None or best.value is None or answer.value < best.value:
+            words = f"runner-up, without {name}: {amount(objective, answer.value)}"
+            best = Alternative(f"without {name}", answer.value, words, answer.plans)
     return best
 
 
@@ -97,12 +97,12 @@ def what_if(
 ) -> Alternative:
     """The plan under the change `text` (cluster/changes.py), compared with `base`, the plan without it; `workloads`
     returns the workloads for a changed cluster."""
-    other = changed(cluster, text)
+    changed_cluster = changed(cluster, text)
     try:
-        answer = plan_again(workloads(other), other)
+        answer = plan_again(workloads(changed_cluster), changed_cluster)
     except (Infeasible, BadOption) as error:
         return Alternative(text, None, f"{text}: {error}")
-    now, then = amount(objective, base.value), amount(objective, answer.value)
-    same = [each.devices() for each in answer.plans] == [each.devices() for each in base.plans]
+    before, after = amount(objective, base.value), amount(objective, answer.value)
+    same = [plan.devices() for plan in answer.plans] == [plan.devices() for plan in base.plans]
     moved = "the same placement" if same else "another placement"
-    return Alternative(text, answer.value, f"{text}: {then} instead of {now}, {moved}", answer.plans)
+    return Alternative(text, answer.value, f"{text}: {after} instead of {before}, {moved}", answer.plans)

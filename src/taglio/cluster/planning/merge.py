@@ -19,9 +19,9 @@ def merged(assembled: Assembled, totals: Totals) -> Totals:
     """The placement with the levels that make its period the shortest, as far as orders of devices show."""
     problem, values = assembled.problem, assembled.problem.values
     sources: list[list[int]] = [[] for _ in problem.nodes]
-    for made, reader in zip(values.producer[values.edge_value()].tolist(), values.readers.tolist(), strict=True):
-        if made != SOURCE and reader != CALLER:
-            sources[reader].append(made)
+    for producer, reader in zip(values.producer[values.edge_value()].tolist(), values.readers.tolist(), strict=True):
+        if producer != SOURCE and reader != CALLER:
+            sources[reader].append(producer)
     devices = [problem.devices[problem.split(label)[0]] for label in totals.labels]
     places = list(zip(devices, problem.model.tolist(), strict=True))  # models share no component
     best, busy = totals, loads(assembled, totals)
@@ -30,10 +30,10 @@ def merged(assembled: Assembled, totals: Totals) -> Totals:
     tried = set[tuple[tuple[str, int], ...]]()
     while tuple(order) not in tried:
         tried.add(tuple(order))
-        found = replace(totals, levels=tuple(fewest_components(sources, places, order)))
-        busy = loads(assembled, found)
+        levelled = replace(totals, levels=tuple(fewest_components(sources, places, order)))
+        busy = loads(assembled, levelled)
         if (period := max(busy.values(), default=0.0)) < shortest:
-            best, shortest = found, period
+            best, shortest = levelled, period
         order.sort(key=lambda place: -busy.get(place[0], 0.0))
     return best
 
@@ -47,19 +47,19 @@ def fewest_components(
     for place in order:
         entries = dict.fromkeys(component, 0)
         first: dict[int, int] = {}
-        for each, before in _running(sources, component).items():
-            here = places[each] == place
-            entries[each] = max((entries[other] + (here and places[other] != place) for other in before), default=here)
+        for head, before in _running(sources, component).items():
+            here = places[head] == place
+            entries[head] = max((entries[other] + (here and places[other] != place) for other in before), default=here)
             if here:
-                first.setdefault(entries[each], each)
-        component = [first[entries[each]] if places[each] == place else each for each in component]
-    level = {each: index for index, each in enumerate(_running(sources, component))}
-    return [level[each] for each in component]
+                first.setdefault(entries[head], head)
+        component = [first[entries[node_head]] if places[node_head] == place else node_head for node_head in component]
+    level = {node_head: index for index, node_head in enumerate(_running(sources, component))}
+    return [level[node_head] for node_head in component]
 
 
 def _running(sources: Sequence[Sequence[int]], component: Sequence[int]) -> dict[int, set[int]]:
     """The components that each reads from, in an order in which they can run."""
-    before: dict[int, set[int]] = {each: set() for each in component}
+    before: dict[int, set[int]] = {head: set() for head in component}
     for node, read in enumerate(sources):
-        before[component[node]] |= {component[each] for each in read} - {component[node]}
-    return {each: before[each] for each in TopologicalSorter(before).static_order()}
+        before[component[node]] |= {component[source] for source in read} - {component[node]}
+    return {head: before[head] for head in TopologicalSorter(before).static_order()}

@@ -80,7 +80,7 @@ class Answer:
 
     def loads(self) -> dict[str, float]:
         """Busy share of each device and link, from the models with a request rate."""
-        return loads(self.assembled, self.totals, [each.rate_per_s or 0.0 for each in self.assembled.workloads])
+        return loads(self.assembled, self.totals, [workload.rate_per_s or 0.0 for workload in self.assembled.workloads])
 
     def fingerprint(self) -> str:
         """The fingerprints of all plans, joined by spaces."""
@@ -110,44 +110,45 @@ def place(
     """The best plans found within `gap` or `time_limit_s`, checked. If the objective is throughput or a required rate
     cannot be reached without them, there may be `replicas`. Raises Infeasible with limits that contradict each other,
     or if no plan was found that keeps limits on energy or rates including the overhead of components."""
-    asked, streamed = _Asked(workloads, cluster, objective, running, gap, time_limit_s), objective.kind == "throughput"
-    stateful = any(block.state_bytes for each in workloads for block in each.graph.blocks)
-    wanted = replicas and not stateful and (streamed or any(each.needed_per_s for each in workloads))
-    groups = alike(workloads, cluster) if wanted else ()
+    planner = _Asked(workloads, cluster, objective, running, gap, time_limit_s)
+    streamed = objective.kind == "throughput"
+    stateful = any(block.state_bytes for workload in workloads for block in workload.graph.blocks)
+    may_replicate = replicas and not stateful and (streamed or any(workload.needed_per_s for workload in workloads))
+    groups = alike(workloads, cluster) if may_replicate else ()
     if not groups:
-        return asked.answer(why=True)
+        return planner.answer(why=True)
     shared = cluster
-    for first, *others in groups:
-        shared = taking_turns(shared, first, (first, *others))
-        for name in others:
+    for representative, *replaced in groups:
+        shared = taking_turns(shared, representative, (representative, *replaced))
+        for name in replaced:
             shared = shared.without(name)
-    limited = any(isfinite(cluster.device(name).memory_bytes) for group in groups for name in group)
-    apart = replace(asked, time_limit_s=time_limit_s / 2) if limited or not streamed else asked
+    memory_limited = any(isfinite(cluster.device(name).memory_bytes) for group in groups for name in group)
+    attempt = replace(planner, time_limit_s=time_limit_s / 2) if memory_limited or not streamed else planner
 
     def without(*, why: bool) -> Answer:
-        return apart.answer(why=why)
+        return attempt.answer(why=why)
 
     def with_replicas(*, why: bool) -> Answer:
-        return _fewest(replace(apart, cluster=shared).answer(why=why), workloads, streamed=streamed)
+        return _fewest(replace(attempt, cluster=shared).answer(why=why), workloads, streamed=streamed)
 
-    one, two = (with_replicas, without) if streamed else (without, with_replicas)
+    preferred, fallback = (with_replicas, without) if streamed else (without, with_replicas)
     try:
-        found = one(why=False)
+        first_answer = preferred(why=False)
     except Infeasible:
-        return two(why=True)
-    if not (streamed and limited):
-        return found
+        return fallback(why=True)
+    if not (streamed and memory_limited):
+        return first_answer
     try:
-        other = two(why=False)
+        second_answer = fallback(why=False)
     except Infeasible:
-        return found
-    best = min(found, other, key=lambda each: each.value)
-    return replace(best, bound=min(found.bound, other.bound))
+        return first_answer
+    best = min(first_answer, second_answer, key=lambda answer: answer.value)
+    return replace(best, bound=min(first_answer.bound, second_answer.bound))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Asked:
-    """What `place` is asked, of devices that run their own components each."""
+    """One call of `place`, for devices that all run components of their own."""
 
     workloads: Sequence[Workload]
     cluster: Cluster
@@ -157,56 +158,56 @@ class _Asked:
     time_limit_s: float
 
     def answer(self, *, why: bool) -> Answer:
-        """The best plans found. Raises Infeasible; without `why` the limits that contradict each other are not looked
-        for, which takes as long again."""
+        """The best plans found. Raises Infeasible, which names the limits that contradict each other only with `why`:
+        to find them takes as long again."""
         assembled = assemble(self.workloads, self.cluster, self.objective)
         if (shortfall := memory_shortfall(assembled.problem)) is not None:
             raise shortfall
-        wanted = {each.name: each.upper for each in assembled.problem.resources}
-        uppers = dict(wanted)
+        upper_of = {resource.name: resource.upper for resource in assembled.problem.resources}
+        uppers = dict(upper_of)
         for number in range(_ROUNDS):
             try:
-                found = self.under(uppers)
+                answer = self.under(uppers)
             except Undecided:
                 limits = ", ".join(map(str, limits_of(self.workloads, self.cluster))) or "all limits"
                 raise Infeasible(
                     f"no plan that keeps {limits} was found in {self.time_limit_s:g} s of search, which does not show "
                     "that there is none: raise `time_limit_s`, or loosen a limit"
                 ) from None
-            if found is None:
+            if answer is None:
                 if why and number == 0:
                     raise _why(self.workloads, self.cluster, self.time_limit_s)
                 raise Infeasible(_TOO_CLOSE)
             # The overhead of components is known only for a finished plan, so the limits on blocks are tightened: at
             # first by hardly more than needed, since plans that spend more on blocks may have fewer components.
-            beyond, kept = beyond_blocks(found.assembled, pipelines(found.assembled, found.totals)), True
-            held = found.assembled.problem.resources
-            for each, blocks, more in zip(held, found.totals.resources, beyond, strict=True):
-                if each.kind != LATENCY and blocks + more > wanted.get(each.name, inf) * _FULL:
-                    uppers[each.name], kept = float(blocks) * max(0.0, 1.0 - 1e-3 * 4.0**number), False
-            if kept:
+            beyond, within_limits = beyond_blocks(answer.assembled, pipelines(answer.assembled, answer.totals)), True
+            quantities = answer.assembled.problem.resources
+            for resource, by_blocks, by_overhead in zip(quantities, answer.totals.resources, beyond, strict=True):
+                if resource.kind != LATENCY and by_blocks + by_overhead > upper_of.get(resource.name, inf) * _FULL:
+                    uppers[resource.name], within_limits = float(by_blocks) * max(0.0, 1.0 - 1e-3 * 4.0**number), False
+            if within_limits:
                 break
         else:
             raise Infeasible(_TOO_CLOSE)
-        for work, plan in zip(self.workloads, found.plans, strict=True):
+        for work, plan in zip(self.workloads, answer.plans, strict=True):
             check(work.graph, work.error, self.cluster, plan, max_noise=work.noise_limits)
-        return found
+        return answer
 
     def under(self, uppers: Mapping[str, float]) -> Answer | None:
         """The best plans found whose blocks and messages keep these limits on the resources, by name; None if there is
         none. Raises Undecided."""
         objective, cluster = self.objective, self.cluster
         assembled = assemble(self.workloads, cluster, objective)
-        held = tuple(replace(each, upper=uppers[each.name]) for each in assembled.problem.resources)
-        assembled = assembled.with_problem(resources=held)
+        limited = tuple(replace(resource, upper=uppers[resource.name]) for resource in assembled.problem.resources)
+        assembled = assembled.with_problem(resources=limited)
         start = None if self.running is None else _labels(assembled, self.running.plans)
         if start is not None and self.running is not None:
             costs = np.full(len(assembled.problem.nodes), self.running.switching_cost)
             assembled = assembled.with_problem(extra=switching(assembled.problem, start, costs))
             if self.running.precisions_stay:
                 forms = len(assembled.problem.forms)
-                kept = np.array(start)[:, None] % forms == np.arange(forms)
-                assembled = assembled.with_problem(allowed=assembled.problem.allowed & kept[:, None])
+                same_form = np.array(start)[:, None] % forms == np.arange(forms)
+                assembled = assembled.with_problem(allowed=assembled.problem.allowed & same_form[:, None])
         answer = self._searched(assembled, uppers, start)
         if answer is None:
             return None
@@ -219,10 +220,10 @@ class _Asked:
 
     def _searched(self, assembled: Assembled, uppers: Mapping[str, float], start: list[int] | None) -> Answer | None:
         """The best answer by every objective in turn; None if there is none. Raises Undecided."""
-        objective, begun = self.objective, time.perf_counter()
+        objective, started_s = self.objective, time.perf_counter()
         if start is None and objective.kind == "throughput":
             start = self._of_fewer(assembled, uppers)
-        left_s = max((1.0 - _FEWER_SHARE) * self.time_limit_s, self.time_limit_s - (time.perf_counter() - begun))
+        left_s = max((1.0 - _FEWER_SHARE) * self.time_limit_s, self.time_limit_s - (time.perf_counter() - started_s))
         answer = self._by(objective, assembled, start, left_s)
         if answer is None:
             return None
@@ -239,17 +240,17 @@ class _Asked:
         """Labels of a plan on one of the devices that are alike: among labels for twenty devices the search hardly
         improves its first plan. None if there are no such devices or no such plan."""
         fewer = self.cluster
-        for _, *others in alike(self.workloads, self.cluster):
-            for name in others:
+        for _, *surplus in alike(self.workloads, self.cluster):
+            for name in surplus:
                 fewer = fewer.without(name)
         if fewer is self.cluster:
             return None
         try:
-            asked = replace(self, cluster=fewer, time_limit_s=_FEWER_SHARE * self.time_limit_s)
-            found = asked.under(uppers)
+            planner = replace(self, cluster=fewer, time_limit_s=_FEWER_SHARE * self.time_limit_s)
+            answer = planner.under(uppers)
         except Undecided:
             return None
-        return None if found is None else _labels(assembled, found.plans)
+        return None if answer is None else _labels(assembled, answer.plans)
 
     def _by(
         self, objective: Objective, assembled: Assembled, start: list[int] | None, time_limit_s: float
@@ -259,81 +260,92 @@ class _Asked:
         if objective.kind == "throughput":
             streams = fastest_stream(assembled, start, gap, (1.0 - _SPARING_SHARE) * time_limit_s)
             return None if streams is None else Answer((), assembled, *streams)
-        free_of, begun = _free(assembled), time.perf_counter()
+        unlimited, started_s = _free(assembled), time.perf_counter()
         if not objective.simulated:
             placed = solve(assembled.problem, gap=gap, time_limit_s=time_limit_s, incumbent=start)
             totals = _totals(assembled.problem, placed)
             if totals is not None:
                 return Answer((), assembled, totals, totals.objective, placed.bound)
-            if not any(isfinite(each.limits.max_latency_s or inf) for each in assembled.workloads):
+            if not any(isfinite(workload.limits.max_latency_s or inf) for workload in assembled.workloads):
                 _need_proof(placed)
                 return None
             # It may keep the latency limit by its critical path even if its summed seconds do not.
             shortest = self._by(Objective(), assembled, start, time_limit_s)
             if shortest is None:
                 return None
-            bound = solve(free_of.problem, gap=gap, time_limit_s=time_limit_s).bound
+            bound = solve(unlimited.problem, gap=gap, time_limit_s=time_limit_s).bound
             value = evaluate(assembled.problem, shortest.totals.labels, shortest.totals.copies).objective
             return replace(shortest, value=value, bound=bound)
         # The sum of seconds does not bound the critical path: only `shorten` has such a bound and checks latency
         # limits.
         least_s = _STARTING_SHARE * time_limit_s
-        placed = solve(free_of.problem, gap=gap, time_limit_s=least_s, patience_s=time_limit_s, incumbent=start)
-        totals = _totals(free_of.problem, placed)
+        placed = solve(unlimited.problem, gap=gap, time_limit_s=least_s, patience_s=time_limit_s, incumbent=start)
+        totals = _totals(unlimited.problem, placed)
         if totals is None:
             _need_proof(placed)
             return None
-        begin = [totals] if start is None else [totals, evaluate(free_of.problem, start)]
-        left = max(least_s, time_limit_s - (time.perf_counter() - begun))
-        least = placed.bound - free_of.problem.constant
-        found = Answer((), free_of, *shorten(free_of, objective, begin, least=least, gap=gap, time_limit_s=left))
-        taken = latencies(free_of, found.totals)
-        limits = [each.limits.max_latency_s for each in assembled.workloads]
-        kept = all(limit is None or each <= limit * (1.0 + 1e-6) for each, limit in zip(taken, limits, strict=True))
-        return found if kept else None
+        begin = [totals] if start is None else [totals, evaluate(unlimited.problem, start)]
+        left_s = max(least_s, time_limit_s - (time.perf_counter() - started_s))
+        least = placed.bound - unlimited.problem.constant
+        answer = Answer((), unlimited, *shorten(unlimited, objective, begin, least=least, gap=gap, time_limit_s=left_s))
+        latencies_s = latencies(unlimited, answer.totals)
+        limits = [workload.limits.max_latency_s for workload in assembled.workloads]
+        within_limits = all(
+            limit is None or latency_s <= limit * (1.0 + 1e-6)
+            for latency_s, limit in zip(latencies_s, limits, strict=True)
+        )
+        return answer if within_limits else None
 
     def _better(self, answer: Answer, later: Objective, time_limit_s: float, give: float = _GIVE) -> Answer:
         """The best answer found by `later` among those that lose no more than the share `give` of the first objective;
         `answer` itself if none is better."""
         first, assembled, room = self.objective, answer.assembled, 1.0 + give
-        limited = {"throughput": "", "energy": ENERGY}.get(first.kind, LATENCY)
-        held = [
-            replace(each, upper=min(each.upper, float(used) * room)) if limited and each.kind == limited else each
-            for each, used in zip(_weighing(assembled, later).problem.resources, answer.totals.resources, strict=True)
+        limited_kind = {"throughput": "", "energy": ENERGY}.get(first.kind, LATENCY)
+        bounded = [
+            replace(resource, upper=min(resource.upper, float(used) * room))
+            if limited_kind and resource.kind == limited_kind
+            else resource
+            for resource, used in zip(
+                _weighing(assembled, later).problem.resources, answer.totals.resources, strict=True
+            )
         ]
         if first.kind == "throughput":
             # Components take the rest of the period, and more of them would take more.
             shares = request_shares(assembled.workloads)
             periods = busy_times(assembled.workloads, assembled.cluster, shares, inf, "period")
-            known = evaluate(replace(assembled.problem, resources=periods), answer.totals.labels, answer.totals.copies)
-            held += [replace(each, upper=float(known.resources.max()) * room) for each in periods]
+            period_totals = evaluate(
+                replace(assembled.problem, resources=periods), answer.totals.labels, answer.totals.copies
+            )
+            bounded += [replace(period, upper=float(period_totals.resources.max()) * room) for period in periods]
         try:
-            within = assembled.with_problem(resources=tuple(held))
-            found = self._by(later, within, list(answer.totals.labels), time_limit_s)
+            within = assembled.with_problem(resources=tuple(bounded))
+            improved = self._by(later, within, list(answer.totals.labels), time_limit_s)
         except Undecided:
-            found = None
-        if found is None:
+            improved = None
+        if improved is None:
             return answer
         if first.kind == "throughput":
-            found = replace(found, totals=merged(assembled, found.totals))
+            improved = replace(improved, totals=merged(assembled, improved.totals))
 
         def spent(totals: Totals) -> float:
-            """What the first objective counts once the components are known; 0 where its limits hold all of it."""
+            """The first objective's value, with the overhead of components; 0 if its limits cover all of it."""
             if first.kind == "throughput":
                 return period_s(assembled, totals)
             return sum(latencies(assembled, totals)) if first.simulated else 0.0
 
-        return answer if spent(found.totals) > spent(answer.totals) * room else found
+        return answer if spent(improved.totals) > spent(answer.totals) * room else improved
 
 
 def _weighing(assembled: Assembled, objective: Objective) -> Assembled:
     """The problem with the weights of another objective."""
     weights, shares = {LATENCY: objective.latency, ENERGY: objective.energy}, request_shares(assembled.workloads)
-    held = (
-        replace(each, weight=weights[each.kind] * float(shares @ each.models)) if each.kind else each
-        for each in assembled.problem.resources
+    weighted = (
+        replace(resource, weight=weights[resource.kind] * float(shares @ resource.models))
+        if resource.kind
+        else resource
+        for resource in assembled.problem.resources
     )
-    return assembled.with_problem(resources=tuple(held))
+    return assembled.with_problem(resources=tuple(weighted))
 
 
 def _totals(problem: Problem, placed: Placed) -> Totals | None:
@@ -348,9 +360,11 @@ def _need_proof(placed: Placed) -> None:
 
 def _free(assembled: Assembled) -> Assembled:
     """The problem without limits on latency."""
-    held = assembled.problem.resources
+    quantities = assembled.problem.resources
     return assembled.with_problem(
-        resources=tuple(replace(each, upper=inf) if each.kind == LATENCY else each for each in held)
+        resources=tuple(
+            replace(resource, upper=inf) if resource.kind == LATENCY else resource for resource in quantities
+        )
     )
 
 
@@ -377,15 +391,15 @@ def conflict(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: floa
         for limit in limits:
             if limit not in under:
                 case = limit.loosened(case, inf)
-        left = max(0.1, deadline - time.perf_counter())
+        left_s = max(0.1, deadline - time.perf_counter())
         try:
-            uppers = {each.name: each.upper for each in resources(*case, Objective("sum"))}
-            return _Asked(*case, Objective("sum"), None, 0.5, left).under(uppers) is not None
+            uppers = {resource.name: resource.upper for resource in resources(*case, Objective("sum"))}
+            return _Asked(*case, Objective("sum"), None, 0.5, left_s).under(uppers) is not None
         except (BadOption, Undecided):
             return False
 
     for limit in limits:  # not part of the conflict if the others still contradict without it
-        fewer = [each for each in kept if each is not limit]
+        fewer = [other for other in kept if other is not limit]
         if time.perf_counter() > deadline:
             return ()
         if not possible(fewer):
@@ -395,20 +409,20 @@ def conflict(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: floa
 
 def _why(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: float) -> Infeasible:
     limits = conflict(workloads, cluster, time_limit_s)
-    *others, last = map(str, limits or ("all limits",))
-    if not others:
-        wanted = "loosen it" if limits else "loosen one"
-        message = f"no plan keeps {last}: {wanted}, or add a device or a link"
+    *earlier, last = map(str, limits or ("all limits",))
+    if not earlier:
+        advice = "loosen it" if limits else "loosen one"
+        message = f"no plan keeps {last}: {advice}, or add a device or a link"
     else:
-        message = f"no plan keeps {', '.join(others)} and {last} together: loosen one of them"
-    return Infeasible(message, (each.field for each in limits))
+        message = f"no plan keeps {', '.join(earlier)} and {last} together: loosen one of them"
+    return Infeasible(message, (limit.field for limit in limits))
 
 
 def _fewest(answer: Answer, workloads: Sequence[Workload], *, streamed: bool) -> Answer:
     """The answer with the fewest replicas that keep its period, or the required rates if it is not `streamed`,
     described again."""
     assembled, totals = answer.assembled, answer.totals
-    rates = None if streamed else [each.needed_per_s for each in workloads]
+    rates = None if streamed else [workload.needed_per_s for workload in workloads]
 
     def busiest(shared: Cluster) -> float:
         return period_s(replace(assembled, cluster=shared), totals, rates)
@@ -419,7 +433,7 @@ def _fewest(answer: Answer, workloads: Sequence[Workload], *, streamed: bool) ->
     for device in assembled.cluster.devices:
         counts = range(len(device.replicas)) if device.name in used else (0,)
         fewer = (taking_turns(shared, device.name, device.replicas[: count + 1]) for count in counts)
-        shared = next((each for each in fewer if busiest(each) <= most), shared)
+        shared = next((cluster for cluster in fewer if busiest(cluster) <= most), shared)
     assembled, first = replace(assembled, cluster=shared), answer.plans[0]
     plans = describe(assembled, totals, status=first.status, gap=first.gap, objective=first.objective)
     return replace(answer, plans=plans, assembled=assembled)

@@ -214,9 +214,9 @@ def switching(problem: Problem, labels: Sequence[int], costs: Floats) -> Floats:
 
 
 def surrounded(problem: Problem, labels: np.ndarray) -> list[Implication]:
-    """What labels break: nodes whose label is forbidden by their neighbours' labels."""
+    """The implications that `labels` break: nodes whose label is forbidden by their neighbours' labels."""
     return [
-        each
-        for each in problem.implications
-        if each.labels[labels[each.node]] and all(mask[labels[node]] for node, mask in each.neighbours)
+        rule
+        for rule in problem.implications
+        if rule.labels[labels[rule.node]] and all(mask[labels[node]] for node, mask in rule.neighbours)
     ]

@@ -81,13 +81,13 @@ class Timetable:
         here = np.full((1, 1), home) if producer is None else self.device[:, None]
         kind = np.full((1, 1), int(Kind.FLOAT)) if producer is None else self._writes[:, None]
         there = np.full((1, 1), home) if answer else self.device[None]
-        wanted = np.full((1, 1), int(Kind.FLOAT)) if answer else self._reads[None]
-        here, kind, there, wanted = np.broadcast_arrays(here, kind, there, wanted)
-        far, written8, read8 = here != there, kind == Kind.INT8, wanted == Kind.INT8
+        read_kind = np.full((1, 1), int(Kind.FLOAT)) if answer else self._reads[None]
+        here, kind, there, read_kind = np.broadcast_arrays(here, kind, there, read_kind)
+        far, written8, read8 = here != there, kind == Kind.INT8, read_kind == Kind.INT8
         quantize = values.quantize_s[value][np.minimum(kind, 1), here]
         dequantize = values.dequantize_s[value][there]
         wire = np.array([bound.wire[edge] for bound in problem.noises])
-        forbidden = values.strict[edge] & (kind != wanted)
+        forbidden = values.strict[edge] & (kind != read_kind)
         delay = np.where(forbidden, NEVER, np.where(far, self.delay_s[here, there], 0.0))
         byte, gap = np.where(far, self.byte_s[here, there], 0.0), np.where(far, self.gap_s[here, there], 0.0)
         # Within a component the value is quantised in the layout written, between components of one device from float.
@@ -101,12 +101,12 @@ class Timetable:
             numbers = np.zeros((*far.shape, len(PARTS)))
             hand = np.where(far, int(copies), at_home(written8, read8))
             changes = serve(written8, hand, read8, ~read8)
-            numbers[..., BEFORE] = np.where(far & changes.made, quantize + first, 0.0)
+            numbers[..., BEFORE] = np.where(far & changes.quantized, quantize + first, 0.0)
             numbers[..., BUSY], numbers[..., BYTES] = gap + byte * size, np.where(far, size, 0.0)
             numbers[..., DELAY] = np.where(refused, NEVER, delay)
-            again = changes.again * values.quantize_s[value][0][there]
-            here_s = np.where(changes.made, nearer, changes.restored * dequantize)
-            numbers[..., AFTER] = np.where(far, again + changes.restored * (dequantize + last), here_s)
+            requantize_s = changes.quantized_there * values.quantize_s[value][0][there]
+            here_s = np.where(changes.quantized, nearer, changes.dequantized * dequantize)
+            numbers[..., AFTER] = np.where(far, requantize_s + changes.dequantized * (dequantize + last), here_s)
             return numbers
 
         floats = sent(Copies.FLOAT, values.float_bytes[value], far & written8)
@@ -168,7 +168,7 @@ class Replay:
     def order(self, random: np.random.Generator) -> list[int]:
         """The nodes in a random valid order, branch by branch."""
         rank = random.permutation(len(self._reads))
-        found: list[int] = []
+        ordered: list[int] = []
         seen: set[int] = set()
         stack = sorted(range(len(rank)), key=lambda node: (bool(self._readers[node]), rank[node]), reverse=True)
         while stack:
@@ -178,11 +178,11 @@ class Replay:
                 continue
             before = {edge.producer for edge in self._reads[node] if edge.producer is not None} - seen
             if before:
-                stack += sorted(before, key=lambda each: rank[each])
+                stack += sorted(before, key=lambda source: rank[source])
             else:
                 seen.add(node)
-                found.append(stack.pop())
-        return found
+                ordered.append(stack.pop())
+        return ordered
 
     def hastened(self, order: Sequence[int], random: np.random.Generator) -> list[int]:
         """The order with one random node and its ancestors moved forward."""
@@ -207,20 +207,20 @@ class Replay:
                 run.answer(node, edge)
         return Played(np.maximum(run.done, run.last), run.component.T, run.copies, run.noise)
 
-    def copies(self, labels: Sequence[int], found: np.ndarray) -> None:
+    def copies(self, labels: Sequence[int], sent: np.ndarray) -> None:
         """Write the copies that are sent under one labelling of the model's nodes to `found` (value, device)."""
         table = self.table
         for node in range(len(table.nodes)):
             for way in (*table.reads[node], *table.answers[node]):
                 answer = way.far.shape[1] == 1
-                one = 0 if way.producer is None else labels[way.producer]
-                other = 0 if answer else labels[node]
-                if not way.far[one, other]:
+                producer_label = 0 if way.producer is None else labels[way.producer]
+                reader_label = 0 if answer else labels[node]
+                if not way.far[producer_label, reader_label]:
                     continue
-                device = table.home if answer else int(table.device[other])
+                device = table.home if answer else int(table.device[reader_label])
                 # If any reader on a device is to get float, that copy serves all readers there.
-                int8 = self._as_int8(way)[one, other] and found[way.value, device] != Copies.FLOAT
-                found[way.value, device] = int(Copies.INT8 if int8 else Copies.FLOAT)
+                int8 = self._as_int8(way)[producer_label, reader_label] and sent[way.value, device] != Copies.FLOAT
+                sent[way.value, device] = int(Copies.INT8 if int8 else Copies.FLOAT)
 
 
 class _Run:
@@ -230,8 +230,8 @@ class _Run:
         size, many = labels.shape
         count = table.devices
         self.table, self.labels, self.device = table, labels, table.device[labels]
-        self.each = np.arange(many)
-        self.own = self.each * count  # + device: index of a placement's device in flat arrays
+        self.placement = np.arange(many)
+        self.own = self.placement * count  # + device: index of a placement's device in flat arrays
         self.current, self.closed = np.zeros(many * count, dtype=np.intp), np.ones(many * count, dtype=bool)
         self.began, self.clock = np.full(many * count, -1.0), np.zeros(many * count)
         self.link = np.zeros(many * count * count)
@@ -246,7 +246,7 @@ class _Run:
         table, label, here = self.table, self.labels[node], self.device[node]
         at, processor = self.own + here, self.own + table.processor[here]
         ready = np.where(table.allowed[node, label], 0.0, NEVER)
-        taken = table.seconds[node, label]
+        run_s = table.seconds[node, label]
         self.noise += table.own[node, label]
         for edge in reads:
             pair = label if edge.producer is None else self.labels[edge.producer] * table.labels + label
@@ -260,43 +260,43 @@ class _Run:
                 self.copies += row[:, BYTES] > 0.0
             else:
                 far = self.device[edge.producer] != here
-                came = np.where(far, self.arrived[edge.producer].ravel()[at], row[:, DELAY])
-                ready = np.maximum(ready, came)
+                arrival = np.where(far, self.arrived[edge.producer].ravel()[at], row[:, DELAY])
+                ready = np.maximum(ready, arrival)
                 if edge.forbids:  # another reader on this device may still be allowed
                     ready = np.where(row[:, DELAY] >= NEVER, NEVER, ready)
             if edge.noisy:
                 self.noise += edge.noise[pair]
-            taken = taken + row[:, AFTER]
+            run_s = run_s + row[:, AFTER]
         clock, began = self.clock[processor], self.began[at]
         start = np.maximum(ready, clock)
         fresh = self.closed[at] | (ready > began)
         self.began[at] = np.where(fresh, start, began)
-        end = start + np.where(fresh, table.overhead_s[here], 0.0) + taken
-        mine = np.where(fresh, self.begun, self.current[at])
+        end = start + np.where(fresh, table.overhead_s[here], 0.0) + run_s
+        component = np.where(fresh, self.begun, self.current[at])
         self.begun += fresh
-        self.current[at] = self.component[node] = mine
-        self.ended[mine, self.each] = end
+        self.current[at] = self.component[node] = component
+        self.ended[component, self.placement] = end
         self.clock[processor], self.closed[at], self.last = end, False, np.maximum(self.last, end)
 
     def leave(self, node: int, reader: int, edge: _Edge) -> None:
         """Send a node's output to the device of a reader elsewhere, unless it is there already."""
         there = self.device[reader]
         away = (self.device[node] != there) & (self.arrived[node].ravel()[self.own + there] >= NEVER)
-        some = np.flatnonzero(away)
-        if len(some):
-            row = edge.seconds[self.labels[node, some] * self.table.labels + self.labels[reader, some]]
-            self.arrived[node][some, there[some]] = self._send(some, node, there[some], row)
+        senders = np.flatnonzero(away)
+        if len(senders):
+            row = edge.seconds[self.labels[node, senders] * self.table.labels + self.labels[reader, senders]]
+            self.arrived[node][senders, there[senders]] = self._send(senders, node, there[senders], row)
 
     def answer(self, node: int, edge: _Edge) -> None:
         """Send a node's output to the caller."""
         home, row = self.table.home, edge.seconds[self.labels[node]]
         far = self.device[node] != home
-        end = self.ended[self.component[node], self.each]
-        some = np.flatnonzero(far)
-        if len(some):
-            arrived = self._send(some, node, np.full(len(some), home), row[some])
-            free = self.clock[self.own[some] + self.table.processor[home]]
-            end[some] = np.where(row[some, AFTER] > 0.0, np.maximum(arrived, free), arrived)
+        end = self.ended[self.component[node], self.placement]
+        senders = np.flatnonzero(far)
+        if len(senders):
+            arrived = self._send(senders, node, np.full(len(senders), home), row[senders])
+            free = self.clock[self.own[senders] + self.table.processor[home]]
+            end[senders] = np.where(row[senders, AFTER] > 0.0, np.maximum(arrived, free), arrived)
         self.done = np.maximum(self.done, end + row[:, AFTER])
 
     def _send(self, which: np.ndarray, node: int, to: np.ndarray, row: np.ndarray) -> np.ndarray:

@@ -10,17 +10,17 @@ from taglio.cluster.planning.workload import Workload
 def alike(workloads: Sequence[Workload], cluster: Cluster) -> tuple[tuple[str, ...], ...]:
     """Groups of identical devices (times, limits and links), in file order, without the start device and devices that
     share a processor."""
-    shared = {name for each in cluster.devices if each.processor for name in (each.name, each.processor)}
+    shared = {name for place in cluster.devices if place.processor for name in (place.name, place.processor)}
     groups: list[list[str]] = []
     for device in cluster.devices:
         if device.name == cluster.start or device.name in shared:
             continue
-        group = next((each for each in groups if _same(workloads, cluster, each[0], device.name)), None)
+        group = next((names for names in groups if _same(workloads, cluster, names[0], device.name)), None)
         if group is None:
             groups.append([device.name])
         else:
             group.append(device.name)
-    return tuple(tuple(each) for each in groups if len(each) > 1)
+    return tuple(tuple(names) for names in groups if len(names) > 1)
 
 
 def _same(workloads: Sequence[Workload], cluster: Cluster, one: str, other: str) -> bool:
@@ -29,16 +29,16 @@ def _same(workloads: Sequence[Workload], cluster: Cluster, one: str, other: str)
 
     def links(name: str) -> dict[tuple[bool, str], Link]:
         return {
-            (each.source == name, each.target if each.source == name else each.source): replace(
-                each, source="", target=""
+            (link.source == name, link.target if link.source == name else link.source): replace(
+                link, source="", target=""
             )
-            for each in cluster.links
-            if name in (each.source, each.target) and not {each.source, each.target} <= {one, other}
+            for link in cluster.links
+            if name in (link.source, link.target) and not {link.source, link.target} <= {one, other}
         }
 
     def limits(name: str, work: Workload) -> list[list[str]]:
         pairs = (work.limits.device_pins, work.limits.device_exclusions)
-        return [sorted(block for block, where in each if where == name) for each in pairs]
+        return [sorted(block for block, where in constraints if where == name) for constraints in pairs]
 
     return (
         device(one) == device(other)

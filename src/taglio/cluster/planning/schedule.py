@@ -29,7 +29,7 @@ def levels(sources: Sequence[Sequence[int]], places: Sequence[Hashable], least: 
     the plan's levels."""
     level: list[int] = []
     for read, here, lowest in zip(sources, places, least, strict=True):
-        level.append(max(lowest, max((level[each] + (places[each] != here) for each in read), default=0)))
+        level.append(max(lowest, max((level[source] + (places[source] != here) for source in read), default=0)))
     return level
 
 
@@ -43,12 +43,12 @@ def components(graph: Graph, devices: Mapping[str, str], least: Mapping[str, int
         for block in graph.blocks
     ]
     places = [devices[block.name] for block in graph.blocks]
-    given = [(least or {}).get(block.name, 0) for block in graph.blocks]
+    least_levels = [(least or {}).get(block.name, 0) for block in graph.blocks]
     key = {
         block.name: (level, place)
-        for block, level, place in zip(graph.blocks, levels(sources, places, given), places, strict=True)
+        for block, level, place in zip(graph.blocks, levels(sources, places, least_levels), places, strict=True)
     }
-    label = {each: f"{position}-{each[1]}" for position, each in enumerate(sorted(set(key.values())))}
+    label = {component: f"{position}-{component[1]}" for position, component in enumerate(sorted(set(key.values())))}
     return {name: label[key[name]] for name in sorted(key, key=key.__getitem__)}
 
 
@@ -76,14 +76,14 @@ class Scheduler:
                 self.sources[reader].append(int(self.producer[value]))
         self.names = tuple(device.name for device in cluster.devices)
         self.alphabetical = np.argsort(np.argsort(self.names))
-        self.processors = tuple((each.name, each.processor) for each in cluster.devices if each.processor)
+        self.processors = tuple((device.name, device.processor) for device in cluster.devices if device.processor)
         self.home = self.names.index(cluster.start)
         latency_s, byte_s, _, gap_s = link_tables(cluster)
         self.gap_s, self.delay_s, self.byte_s = gap_s.tolist(), (latency_s - gap_s).tolist(), byte_s.tolist()
         self.overhead_s, self.devices = assembled.overhead_s[model], cluster.devices
         self.seconds = problem.seconds.reshape(len(problem.nodes), -1)[self.nodes.start : self.nodes.stop]
         self.reads, self.writes = (
-            np.array([int(each) for each in kinds])
+            np.array([int(kind) for kind in kinds])
             for kinds in ([form.reads for form in problem.forms], [form.writes for form in problem.forms])
         )
 
@@ -97,40 +97,41 @@ class Scheduler:
         """The pipeline of one request under `labels` (of all nodes) and `copies` (value, device); `least` are the
         plan's levels of all nodes, or empty."""
         problem, values, mine = self.problem, self.problem.values, slice(self.nodes.start, self.nodes.stop)
-        own = np.asarray(labels)[mine]
-        device, form = np.divmod(own, len(problem.forms))
-        lowest = np.asarray(least)[mine] if len(least) else np.zeros(len(own), dtype=np.intp)
+        own_labels = np.asarray(labels)[mine]
+        device, form = np.divmod(own_labels, len(problem.forms))
+        lowest = np.asarray(least)[mine] if len(least) else np.zeros(len(own_labels), dtype=np.intp)
         level = np.array(levels(self.sources, device.tolist(), lowest.tolist()), dtype=np.intp)
         # Components in running order: those that quantise inputs first (0), those that dequantise outputs last.
-        found, piece = np.unique(level * len(self.names) + self.alphabetical[device], return_inverse=True)
-        piece, last = piece + 1, len(found) + 1
-        at = np.full(last + 1, self.home)
-        at[piece] = device
-        seconds = self.overhead_s[at].astype(float)
-        np.add.at(seconds, piece, self.seconds[np.arange(len(own)), own])
+        component_keys, piece = np.unique(level * len(self.names) + self.alphabetical[device], return_inverse=True)
+        piece, last = piece + 1, len(component_keys) + 1
+        device_of = np.full(last + 1, self.home)
+        device_of[piece] = device
+        seconds = self.overhead_s[device_of].astype(float)
+        np.add.at(seconds, piece, self.seconds[np.arange(len(own_labels)), own_labels])
         # For values: the device and kind written; for edges: the device and kind read.
         owner, value = self.owner, self.values
         source = np.where(self.written, piece[self.producer], 0)
         kind = np.where(self.written, self.writes[form[self.producer]], int(Kind.FLOAT))
-        whole, home = kind == Kind.INT8, at[source]
+        whole, home = kind == Kind.INT8, device_of[source]
         target = np.where(self.called, last, piece[self.reader])
         int8 = ~self.called & (self.reads[form[self.reader]] == Kind.INT8)
-        inside = (at[target] == home[owner]) & (self.called | (self.written[owner] & (target == source[owner])))
+        inside = (device_of[target] == home[owner]) & (self.called | (self.written[owner] & (target == source[owner])))
         # Readers of a value in one component are served together, those in the writer's own by what is at hand there.
         groups, member = np.unique(owner * (last + 1) + np.where(inside, source[owner], target), return_inverse=True)
         v, to = np.divmod(groups, last + 1)
         ints = np.bincount(member[int8], minlength=len(groups))
         floats = np.bincount(member, minlength=len(groups)) - ints
-        own, near, there = to == source[v], at[to] == home[v], at[to]
+        by_writer, same_device, there = to == source[v], device_of[to] == home[v], device_of[to]
         stays = np.where(self.written[v] & (whole[v] | (floats == 0)), int(Copies.INT8), int(Copies.FLOAT))
-        got = np.where(own, at_home(whole[v], ints), np.where(near, stays, copies[value[v], there]))
-        changes = serve(whole[v], got, ints, floats)
-        np.add.at(seconds, to, changes.restored * values.dequantize_s[value[v], there])
-        np.add.at(seconds, to, changes.again * values.quantize_s[value[v], 0, there])
-        sent_int8 = ~own & (got >= Copies.INT8) & ((ints > 0) | (changes.restored > 0))
-        sent_float = ~own & (got & int(Copies.FLOAT) > 0) & ((floats > 0) | changes.again) & ~(near & ~self.written[v])
+        at_hand = np.where(by_writer, at_home(whole[v], ints), np.where(same_device, stays, copies[value[v], there]))
+        changes = serve(whole[v], at_hand, ints, floats)
+        np.add.at(seconds, to, changes.dequantized * values.dequantize_s[value[v], there])
+        np.add.at(seconds, to, changes.quantized_there * values.quantize_s[value[v], 0, there])
+        sent_int8 = ~by_writer & (at_hand >= Copies.INT8) & ((ints > 0) | (changes.dequantized > 0))
+        float_needed = (floats > 0) | changes.quantized_there
+        sent_float = ~by_writer & (at_hand & int(Copies.FLOAT) > 0) & float_needed & ~(same_device & ~self.written[v])
         quantised = np.zeros(len(value), dtype=bool)
-        quantised[v[changes.made]] = True
+        quantised[v[changes.quantized]] = True
         here = np.flatnonzero(quantised)
         np.add.at(seconds, source[here], values.quantize_s[value[here], np.minimum(kind[here], 1), home[here]])
         used = np.ones(last + 1, dtype=bool)
@@ -138,8 +139,8 @@ class Scheduler:
         number = np.cumsum(used) - 1
         sends: dict[tuple[int, int, bool], list[int]] = {}
         for which, narrow in ((sent_int8, True), (sent_float, False)):
-            for each in np.flatnonzero(which).tolist():
-                sends.setdefault((int(v[each]), int(there[each]), narrow), []).append(int(to[each]))
+            for group in np.flatnonzero(which).tolist():
+                sends.setdefault((int(v[group]), int(there[group]), narrow), []).append(int(to[group]))
         sending_s, transfers = np.zeros(last + 1), []
         for (index, end, narrow), pieces in sorted(sends.items()):
             start = int(home[index])
@@ -152,7 +153,9 @@ class Scheduler:
                 Transfer(
                     name=f"{values.names[value[index]]} ({'int8' if narrow else 'float32'})",
                     source=None if made_by is None else int(number[made_by]),
-                    targets=tuple(int(number[each]) for each in pieces if each != last or narrow),
+                    targets=tuple(
+                        int(number[reader_piece]) for reader_piece in pieces if reader_piece != last or narrow
+                    ),
                     link=(self.names[start], self.names[end]),
                     busy_s=self.gap_s[start][end] + size * self.byte_s[start][end],
                     delay_s=self.delay_s[start][end],
@@ -165,16 +168,18 @@ class Scheduler:
             )
         # Tensors leave in the order in which they are needed, as the engine sends them.
         count = int(used.sum())
-        transfers.sort(key=lambda each: min(each.targets, default=count))
-        nodes: list[list[int]] = [[] for _ in at]
-        for node, each in zip(self.nodes, piece.tolist(), strict=True):
-            nodes[each].append(node)
+        transfers.sort(key=lambda transfer: min(transfer.targets, default=count))
+        nodes: list[list[int]] = [[] for _ in device_of]
+        for node, component in zip(self.nodes, piece.tolist(), strict=True):
+            nodes[component].append(node)
         tasks = []
-        for each in np.flatnonzero(used).tolist():
-            name = {0: "input", last: "output"}.get(each, str(each - 1))
-            where = self.names[at[each]]
+        for component in np.flatnonzero(used).tolist():
+            name = {0: "input", last: "output"}.get(component, str(component - 1))
+            where = self.names[device_of[component]]
             # A change of type may save time, but no component takes less than 0 s.
-            taken_s = max(0.0, float(seconds[each]))
-            beyond_s = float(self.overhead_s[at[each]] + taken_s - seconds[each])
-            tasks.append(Task(f"{name}-{where}", where, taken_s, float(sending_s[each]), tuple(nodes[each]), beyond_s))
+            taken_s = max(0.0, float(seconds[component]))
+            beyond_s = float(self.overhead_s[device_of[component]] + taken_s - seconds[component])
+            tasks.append(
+                Task(f"{name}-{where}", where, taken_s, float(sending_s[component]), tuple(nodes[component]), beyond_s)
+            )
         return Pipeline(tuple(tasks), tuple(transfers), self.processors)

@@ -1,4 +1,4 @@
-"""Memory that no placement can do without, beside what the devices have. A bound: it may miss a shortfall."""
+"""Compare the memory that every placement needs with that of the devices. A bound: it may miss a shortfall."""
 
 from itertools import combinations
 
@@ -9,7 +9,7 @@ from taglio.cluster.planning.problem import Problem
 from taglio.errors import Infeasible
 
 _MEGA = 1e6
-# Most devices whose groups are all looked at; of more, single devices and all together.
+# Above this number of devices, only single devices and all together are compared, instead of every group.
 _MOST_DEVICES = 8
 
 

@@ -1,11 +1,11 @@
 """Discrete-event simulation of components on devices and links. Decides no placement and measures nothing.
 
 Each device runs one component at a time, each directed link sends one transfer at a time. A device picks the first of
-the ready components; a link serves first come, first served. A transfer occupies its link
-for `busy_s` and arrives `delay_s` later (bandwidth occupies, latency only delays). A component starts when all its
-inputs have arrived, and its outputs leave when it ends, as in a session; its device is free for the next component once
-it has handed all outputs to the network. While a device receives (the last part of a transfer), its running component
-pauses. Equal inputs give equal timelines.
+the ready components; a link serves first come, first served. A transfer occupies its link for `busy_s` and arrives
+`delay_s` later (bandwidth occupies, latency only delays). A component starts when all its inputs have arrived, and its
+outputs leave when it ends, as in a session; its device is free for the next component once it has handed all outputs to
+the network. While a device receives (the last part of a transfer), its running component pauses. Equal inputs give
+equal timelines.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from taglio.plan.result import Span
 @dataclass(frozen=True, slots=True)
 class Task:
     """A component, its seconds on its device, and the device's seconds for sending its outputs afterwards; `nodes` are
-    its blocks in a problem. `beyond_s` of its seconds are not its blocks': its overhead, and what its changes of type
-    would save if a component could take less than 0 s."""
+    its blocks in a problem. `beyond_s` of its seconds belong to no block: its overhead, and the savings by changes of
+    type that do not count because no component takes less than 0 s."""
 
     name: str
     device: str
@@ -112,9 +112,9 @@ class _Run:
         # By task, how many transfers have not arrived; by task (None: the inputs), what it sends.
         self._missing = [0] * len(self._tasks)
         self._sends: dict[int | None, list[int]] = {}
-        for index, sent in enumerate(self._transfers):
-            self._sends.setdefault(sent.source, []).append(index)
-            for target in sent.targets:
+        for index, transfer in enumerate(self._transfers):
+            self._sends.setdefault(transfer.source, []).append(index)
+            for target in transfer.targets:
                 self._missing[target] += 1
 
     def timeline(self) -> Timeline:
@@ -129,10 +129,10 @@ class _Run:
                 if server.waiting and not server.occupied:
                     server.occupied = True
                     heappop(server.waiting)[2](now)
-        ends_s = tuple(each for each in self._ends_s if each is not None)
+        ends_s = tuple(end_s for end_s in self._ends_s if end_s is not None)
         if len(ends_s) < len(self._ends_s):
             raise ValueError(f"{len(self._ends_s) - len(ends_s)} components and transfers wait for each other")
-        spans = tuple(sorted(self._spans, key=lambda each: (each.start_s, each.end_s, each.on, each.what)))
+        spans = tuple(sorted(self._spans, key=lambda span: (span.start_s, span.end_s, span.on, span.what)))
         return Timeline(spans, ends_s, self._busy_s)
 
     def _at(self, time: float, event: Callable[[float], None]) -> None:
@@ -186,30 +186,30 @@ class _Run:
     def _leave(self, task: int | None, now: float) -> None:
         """Send a component's outputs, first come, first served on each link."""
         for index in self._sends.get(task, ()):
-            sent = self._transfers[index]
-            if sent.busy_s == 0.0 and sent.delay_s == 0.0:
+            transfer = self._transfers[index]
+            if transfer.busy_s == 0.0 and transfer.delay_s == 0.0:
                 self._at(now, partial(self._arrived, index))
             else:
-                self._wait(link_name(sent.link), now, partial(self._send, index))
+                self._wait(link_name(transfer.link), now, partial(self._send, index))
 
     def _send(self, index: int, now: float) -> None:
-        sent = self._transfers[index]
-        name, taken_s = link_name(sent.link), sent.busy_s + sent.delay_s
-        self._busy_s[name] = self._busy_s.get(name, 0.0) + sent.busy_s
-        self._spans.append(Span(name, sent.name, 0, now, now + taken_s, transfer=True))
-        self._at(now + sent.busy_s, partial(self._sent, index))
-        if sent.receiving_s > 0.0:
-            self._at(now + max(0.0, taken_s - sent.receiving_s), partial(self._reached, sent))
+        transfer = self._transfers[index]
+        name, taken_s = link_name(transfer.link), transfer.busy_s + transfer.delay_s
+        self._busy_s[name] = self._busy_s.get(name, 0.0) + transfer.busy_s
+        self._spans.append(Span(name, transfer.name, 0, now, now + taken_s, transfer=True))
+        self._at(now + transfer.busy_s, partial(self._sent, index))
+        if transfer.receiving_s > 0.0:
+            self._at(now + max(0.0, taken_s - transfer.receiving_s), partial(self._reached, transfer))
 
     def _sent(self, index: int, now: float) -> None:
-        sent = self._transfers[index]
-        self._free(link_name(sent.link))
-        self._at(now + sent.delay_s, partial(self._arrived, index))
+        transfer = self._transfers[index]
+        self._free(link_name(transfer.link))
+        self._at(now + transfer.delay_s, partial(self._arrived, index))
 
-    def _reached(self, sent: Transfer, now: float) -> None:
+    def _reached(self, transfer: Transfer, now: float) -> None:
         """The target begins to receive: what it runs pauses."""
-        server = self._servers.setdefault(self._device(sent.link[1]), _Server())
-        until = max(server.receives_s, now + min(sent.busy_s + sent.delay_s, sent.receiving_s))
+        server = self._servers.setdefault(self._device(transfer.link[1]), _Server())
+        until = max(server.receives_s, now + min(transfer.busy_s + transfer.delay_s, transfer.receiving_s))
         if server.ends_s > now:
             server.ends_s += until - max(server.receives_s, now)
         server.receives_s = until

@@ -73,8 +73,8 @@ def solve(
     `incumbent` is a running plan. The bound is valid for every plan, whatever the status. Nodes must be in topological
     order and have an allowed label; only seconds may be negative.
     """
-    begun = time.perf_counter()
-    return _Search(problem, gap, begun + time_limit_s, begun + max(time_limit_s, patience_s)).run(incumbent)
+    started_s = time.perf_counter()
+    return _Search(problem, gap, started_s + time_limit_s, started_s + max(time_limit_s, patience_s)).run(incumbent)
 
 
 class Undecided(Exception):
@@ -173,10 +173,10 @@ class _Search:
         """Find bound and plans: first over all labels with every value split, then with the tightest tables over the
         labels that plans near the bound can use."""
         rough = pairs(self.costs, self.alive)
-        found, answers = self._price(rough, tolerance=_FINE * self.gap, calls=80, reach=0.25)
-        self.bound = found.bound
+        prices, answers = self._price(rough, tolerance=_FINE * self.gap, calls=80, reach=0.25)
+        self.bound = prices.bound
         rough.run(self.costs.price(self.prices))
-        marginals, low = rough.marginals(), found.bound
+        marginals, low = rough.marginals(), prices.bound
         self._descend(answers, self.alive & (marginals <= self._near(low, marginals)))
         everything = self.alive
         for slack in _SLACKS:
@@ -198,32 +198,32 @@ class _Search:
     def _dive(self, threshold: float) -> None:
         """Raise the bound, up to the threshold below which no plan uses other labels; fix blocks to devices one by one,
         and improve the answers on the way."""
-        alive, other = self.alive, None
+        alive, alternative = self.alive, None
         for depth in range(_DEPTH):
             if self._over():
                 return
             relaxation = tightest(self.costs, alive)
             tolerance, calls = (_ROUGH, _CALLS) if depth else (_FINE * self.gap, 80)
-            found, answers = self._price(relaxation, tolerance=tolerance, calls=calls, reach=0.03)
+            prices, answers = self._price(relaxation, tolerance=tolerance, calls=calls, reach=0.03)
             if not depth:
-                self.bound = max(self.bound, min(found.bound, threshold))
+                self.bound = max(self.bound, min(prices.bound, threshold))
             relaxation.run(self.costs.price(self.prices))
             marginals = relaxation.marginals()
             kept = alive & (marginals < self._cutoff())
-            if found.bound >= self._cutoff() or not kept.any(axis=1).all():
-                if other is None:
+            if prices.bound >= self._cutoff() or not kept.any(axis=1).all():
+                if alternative is None:
                     return
-                alive, other = other, None
+                alive, alternative = alternative, None
                 continue
-            self._descend(answers, alive & (marginals <= self._near(found.bound, marginals)))
-            node, device = _disputed(self.costs, kept, answers, found.shares)
+            self._descend(answers, alive & (marginals <= self._near(prices.bound, marginals)))
+            node, device = _disputed(self.costs, kept, answers, prices.shares)
             if node < 0:
                 return
-            here = self.costs.label_device == device
-            alive, other = kept.copy(), kept.copy()
-            alive[node] &= here
-            other[node] &= ~here
-            other = other if other[node].any() else None
+            on_device = self.costs.label_device == device
+            alive, alternative = kept.copy(), kept.copy()
+            alive[node] &= on_device
+            alternative[node] &= ~on_device
+            alternative = alternative if alternative[node].any() else None
 
     def _descend(self, answers: Sequence[Account], offered: np.ndarray) -> None:
         """Improve the answer that is nearest to a plan."""

@@ -47,11 +47,11 @@ class Workload:
 def loosen_error(workload: Workload, factor: float) -> Workload:
     """A workload whose error may be `factor` times as large; a limit already loosened by measuring stays loosened."""
     assert workload.error is not None, "noise limits come from an error model"
-    known = workload.noise_limits or {}
+    noise_limits = workload.noise_limits or {}
     bounds = {
-        each.output: each.noise_limit(factor * each.from_noise(known[each.output]))
-        for each in workload.error.outputs
-        if each.output in known
+        output.output: output.noise_limit(factor * output.from_noise(noise_limits[output.output]))
+        for output in workload.error.outputs
+        if output.output in noise_limits
     }
     looser = factor * (workload.limits.max_error or 0.0)
     return replace(workload, noise_limits=bounds).with_limits(max_error=looser)
@@ -66,8 +66,8 @@ class Objective:
     """`latency`: the critical path of one request; `throughput`: the busiest device or link; `energy`: joules of one
     request; `sum`: its seconds added up, as if nothing ran in parallel; `weights`: latency and energy, weighted.
 
-    What is minimised weighs a second of a request `latency` and a joule `energy`. `then` holds further objectives, each
-    improved without losing what the earlier ones reached.
+    The minimised sum counts a second of a request `latency` times and a joule `energy` times. `then` holds further
+    objectives, each improved without losing what the earlier ones reached.
     """
 
     kind: Kind = "latency"
@@ -88,13 +88,13 @@ class Objective:
 
     @property
     def weighs_energy(self) -> bool:
-        """Whether joules are minimised, be it after something else."""
-        return any(each.energy > 0.0 for each in (self, *self.then))
+        """Whether this or a later objective minimises joules."""
+        return any(objective.energy > 0.0 for objective in (self, *self.then))
 
     @property
     def weighs_rate(self) -> bool:
-        """Whether requests a second are maximised, be it after something else."""
-        return any(each.kind == "throughput" for each in (self, *self.then))
+        """Whether this or a later objective maximises requests per second."""
+        return any(objective.kind == "throughput" for objective in (self, *self.then))
 
     @property
     def simulated(self) -> bool:
@@ -116,8 +116,8 @@ def parse_objective(text: str) -> Objective:
     if len(set(words)) < len(words):
         raise BadOption(f'`objective` "{text}" names an objective twice: list each once')
     weights = {"energy": (0.0, 1.0)}
-    first, *others = (Objective(word, *weights.get(word, ())) for word in words)  # type: ignore[arg-type]
-    return replace(first, then=tuple(others))
+    first, *later = (Objective(word, *weights.get(word, ())) for word in words)  # type: ignore[arg-type]
+    return replace(first, then=tuple(later))
 
 
 def _weights(text: str, words: list[str]) -> tuple[float, float]:
@@ -187,7 +187,7 @@ class Limit:
         return isinstance(self.value, float | int) and not isinstance(self.value, bool)
 
     def looser(self, factor: float) -> Any:
-        """The value so many times as loose; at infinity it limits nothing."""
+        """The value loosened by a factor; at infinity it limits nothing."""
         if not self.number:
             return () if isinstance(self.owner, int) else _OF_DEVICES[self.field][2]
         return self.value / factor if "rate" in self.field else self.value * factor
@@ -209,18 +209,18 @@ class Limit:
 
 def limits_of(workloads: Sequence[Workload], cluster: Cluster) -> list[Limit]:
     """Every limit of the models and devices."""
-    found = []
+    all_limits = []
     for index, work in enumerate(workloads):
         limits, of = work.limits, f" of {work.name}" if len(workloads) > 1 else ""
         if work.noise_limits:
-            found.append(Limit(f"the error limit{of}", index, "max_error", limits.max_error, limits.metric.text))
+            all_limits.append(Limit(f"the error limit{of}", index, "max_error", limits.max_error, limits.metric.text))
         for key, (name, text) in _OF_MODELS.items():
             if getattr(limits, key) not in (None, ()):
-                found.append(Limit(f"{name}{of}", index, key, getattr(limits, key), text))
+                all_limits.append(Limit(f"{name}{of}", index, key, getattr(limits, key), text))
         if work.rate_per_s is not None:
-            found.append(Limit(f"the request rate{of}", index, "rate_per_s", work.rate_per_s, _rate))
+            all_limits.append(Limit(f"the request rate{of}", index, "rate_per_s", work.rate_per_s, _rate))
     for device in cluster.devices:
         for key, (name, text, nothing) in _OF_DEVICES.items():
             if getattr(device, key) != nothing:
-                found.append(Limit(f"{name} of {device.name}", device.name, key, getattr(device, key), text))
-    return found
+                all_limits.append(Limit(f"{name} of {device.name}", device.name, key, getattr(device, key), text))
+    return all_limits
