@@ -35,10 +35,10 @@ test-avx2: test ## run them with OpenVINO's instruction set capped at AVX2: no V
 test-fast: dev ## run those that take a minute: none starts a process, none goes the whole way, and properties get a tenth of their examples
 	@TAGLIO_TEST_FAST=1 $(TESTS) -m 'not slow and not whole' $(ARGS)
 
-# What tests/ has for these rooms, without what passes through them on the whole way; repairs and
-# builders are tried one room further.
+# What tests/ has for these rooms, without what passes through them on the whole way; builders are tried one room
+# further.
 MEASURED := plan cluster/planning quantize error model
-FURTHER := tests/flow/test_choose_repairs.py tests/components/test_build.py
+FURTHER := tests/components/test_build.py
 coverage: dev ## measure branches of plan, cluster/planning, quantize, error and model that their own tests reach
 	@$(TESTS) $(MEASURED:%=tests/%) $(FURTHER) $(MEASURED:%=--cov=src/taglio/%) --cov-branch --cov-report=term:skip-covered $(ARGS)
 
