@@ -94,7 +94,11 @@ def _rows(material: Material) -> list[_Row]:
     times = material.profile.block_times()
     alone = {}
     if material.error is not None:
-        alone = {each.block: each.error for each in material.error.alone if each.precision == "int8"}
+        alone = {
+            block_error.block: block_error.error
+            for block_error in material.error.alone
+            if block_error.precision == "int8"
+        }
     rows = []
     for block in material.graph.blocks:
         seconds = [None if block.movement else times.get((block.name, form)) for form in ("float32", "int8")]

@@ -39,8 +39,8 @@ def _promises(rate: Rate, load: Load) -> dict[str, str]:
         if load.per_s <= rate.rate_per_s.value:
             texts["p95"] = f"at most {limit(KEPT)} of {ms(rate.max_latency_s)}"
     same = next((other for other in rate.loads if abs(other.share - load.share) <= _SAME_SHARE), None)
-    known = {} if same is None else _latencies(same)
-    return texts | {name: ms(value) for name, value in known.items() if value is not None}
+    latency_of = {} if same is None else _latencies(same)
+    return texts | {name: ms(value) for name, value in latency_of.items() if value is not None}
 
 
 def _interval(figure: Figure) -> str:

@@ -56,8 +56,8 @@ class Material:
     @property
     def metric(self) -> Metric:
         """The metric whose losses the errors are."""
-        known = self.plan.limits if self.plan is not None else self.outcome or self.error
-        return known.metric if known is not None else Metric()
+        source = self.plan.limits if self.plan is not None else self.outcome or self.error
+        return source.metric if source is not None else Metric()
 
     @property
     def max_error(self) -> float | None:

@@ -102,9 +102,9 @@ def _numbers(caption: str, runs: Sequence[_Run], drift: float) -> Table:
     steady = abs(drift - 1.0) <= STEADY
     decimals = ms_decimals(max(measured for *_, measured in runs))
     rows: list[list[object]] = []
-    for name, predicted, measured in sorted(runs, key=lambda each: each[2]):
+    for name, predicted, measured in sorted(runs, key=lambda run: run[2]):
         ratios = [predicted / measured, predicted * drift / measured] if measured else [nan, nan]
-        cells = [f"{each:.3f}" for each in ratios[: 1 if steady else 2]]
+        cells = [f"{ratio:.3f}" for ratio in ratios[: 1 if steady else 2]]
         rows.append([name, ms(predicted, decimals), ms(measured, decimals), *cells])
     head = ["whole model", "predicted", "measured", "ratio"]
     return Table(head if steady else [*head, "drift corrected"], rows, caption, "dense")

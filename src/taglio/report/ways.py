@@ -135,8 +135,8 @@ def _by_latency(rate: Rate, default: TriedWay | None) -> Chart:
 def _front(ways: Sequence[TriedWay]) -> list[tuple[float, float]]:
     """Latency in ms and rate of the ways that no other beats in both, by latency."""
     front: list[tuple[float, float]] = []
-    known = [way for way in ways if isfinite(way.latency_s)]
-    for way in sorted(known, key=lambda way: (way.latency_s, -_goal(way))):
+    timed_ways = [way for way in ways if isfinite(way.latency_s)]
+    for way in sorted(timed_ways, key=lambda way: (way.latency_s, -_goal(way))):
         if _goal(way) > (front[-1][1] if front else 0.0):
             front.append((way.latency_s * 1e3, _goal(way)))
     return front
@@ -151,9 +151,11 @@ def _by_load(rate: Rate) -> Chart:
         ("p95", "b1", [load.p95_s for load in rate.loads]),
         ("p99", "b3", [load.p99_s for load in rate.loads]),
     ):
-        known = [(load, seconds) for load, seconds in zip(rate.loads, latencies_s, strict=True) if seconds is not None]
-        points = [(load.share * 100, seconds * 1e3) for load, seconds in known]
-        for (load, seconds), (x, y) in zip(known, points, strict=True):
+        timed_loads = [
+            (load, seconds) for load, seconds in zip(rate.loads, latencies_s, strict=True) if seconds is not None
+        ]
+        points = [(load.share * 100, seconds * 1e3) for load, seconds in timed_loads]
+        for (load, seconds), (x, y) in zip(timed_loads, points, strict=True):
             text = f"{name} {ms(seconds)} at {figures(load.per_s)} requests/s\n{x:.0f} % of the capacity"
             marks.append(Mark(x, y, look, text, name if (x, y) == points[-1] else ""))
         curves.append(Curve(look, points))
@@ -203,5 +205,5 @@ def _describe(way: TriedWay) -> str:
 
 
 def _scale(values: Sequence[float]) -> Literal["linear", "log"]:
-    known = [value for value in values if isfinite(value) and value > 0.0]
-    return "log" if known and max(known) > _LINEAR_UP_TO * min(known) else "linear"
+    positive = [value for value in values if isfinite(value) and value > 0.0]
+    return "log" if positive and max(positive) > _LINEAR_UP_TO * min(positive) else "linear"
