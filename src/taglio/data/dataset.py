@@ -114,8 +114,10 @@ def split(
     if count < 2:
         raise BadData(f"{dataset.source} has {_too_few(dataset)}")
     order = np.random.default_rng(seed).permutation(count)
-    taken = min(round(count / 2), max_calibration)
-    return Split(part(dataset, order[:taken]), part(dataset, order[taken:][:max_held_out]), seed)
+    calibration_count = min(round(count / 2), max_calibration)
+    return Split(
+        part(dataset, order[:calibration_count]), part(dataset, order[calibration_count:][:max_held_out]), seed
+    )
 
 
 def _too_few(dataset: Dataset) -> str:
@@ -195,8 +197,8 @@ def checked_labels(where: str, labels: Array, count: int) -> Array:
         )
     if labels.dtype.kind == "S":
         labels = np.char.decode(labels, "utf-8", "replace")
-    each = list(labels) if labels.dtype == object else [labels]
-    for label in (np.asarray(value) for value in each):
+    arrays = list(labels) if labels.dtype == object else [labels]
+    for label in (np.asarray(value) for value in arrays):
         if label.dtype.kind not in "fiubU":
             raise BadData(f"{where} has labels of type {label.dtype}: save numbers or text")
         if label.dtype.kind == "f" and (bad := np.count_nonzero(~np.isfinite(label))):
@@ -253,8 +255,8 @@ def assemble(
         stored = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         digest.update(f"{name!r} {stored.dtype.str} {array.shape}\n".encode())
         digest.update(stored.tobytes())
-    held = samples if isinstance(samples, Samples) else tuple(samples)
-    return Dataset(source, held, tuple(names), labels, digest.hexdigest(), dropped, tuple(remarks))
+    own_samples = samples if isinstance(samples, Samples) else tuple(samples)
+    return Dataset(source, own_samples, tuple(names), labels, digest.hexdigest(), dropped, tuple(remarks))
 
 
 def evenly(count: int, limit: int) -> list[int]:

@@ -55,20 +55,20 @@ class Items:
 
 
 def from_items(
-    asked: Asked, items: Items, what: str, make: Callable[[Sequence[str], Sequence[Any]], Sample]
+    request: Asked, items: Items, what: str, make: Callable[[Sequence[str], Sequence[Any]], Sample]
 ) -> Dataset:
     """Evenly spaced samples; `make` builds each from the names and values of the items of a batch, each of which
     is an image or whatever `what` says. Raises BadData for fewer items than a batch."""
-    total, batch = len(items.values), asked.inputs[0].sizes()[0]
+    total, batch = len(items.values), request.inputs[0].sizes()[0]
     if total < batch:
-        raise BadData(f"{asked.source} has {plural(total, what)}; the model's batch is {batch}: add some")
-    keep = evenly(total // batch, asked.limit)
-    samples, names = asked.samples(), []
+        raise BadData(f"{request.source} has {plural(total, what)}; the model's batch is {batch}: add some")
+    keep = evenly(total // batch, request.limit)
+    samples, names = request.samples(), []
     for group in keep:
         rows = range(group * batch, (group + 1) * batch)
         members = [items.names[row] for row in rows]
         names.append(span(members[0], members[-1]))
         samples.append(make(members, [items.take(items.values[row]) for row in rows]))
-    labels = None if items.labels is None else grouped(asked.source, items.labels, total, batch, keep)
-    dataset = assemble(asked.source, samples, names, labels, total - batch * len(keep), items.remarks)
+    labels = None if items.labels is None else grouped(request.source, items.labels, total, batch, keep)
+    dataset = assemble(request.source, samples, names, labels, total - batch * len(keep), items.remarks)
     return replace(dataset, batch=batch)

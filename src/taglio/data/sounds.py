@@ -19,19 +19,19 @@ SOUND_SUFFIXES = (".wav",)
 MOST_FRAMES = 2**28
 
 
-def from_sounds(asked: Asked, items: Items) -> Dataset:
+def from_sounds(request: Asked, items: Items) -> Dataset:
     """Samples from PCM wav files, or their bytes, with values in -1..1: [B, T] or [B, C, T], mixed down to one channel
     unless the model fixes C. If the model fixes T, shorter sounds are padded with zeros and longer ones are cut.
 
     Raises BadData for a sampling rate other than that asked for or of the first sound, and for files that are not PCM.
     """
-    source, inputs, how = asked.source, asked.inputs, asked.preprocess
+    source, inputs, how = request.source, request.inputs, request.preprocess
     spec = inputs[0]
     dims = spec.shape or ()
     if len(inputs) != 1 or len(dims) not in (2, 3) or spec.numpy_dtype().kind != "f":
-        found = ", ".join(map(str, inputs))
+        listed = ", ".join(map(str, inputs))
         raise BadData(
-            f"{source}: sounds need one float input [B, T] or [B, 1, T], but the model's inputs are {found}: "
+            f"{source}: sounds need one float input [B, T] or [B, 1, T], but the model's inputs are {listed}: "
             "give an .npz whose keys are the input names"
         )
     if how is not None and not how.of_sounds():
@@ -60,7 +60,7 @@ def from_sounds(asked: Asked, items: Items) -> Dataset:
         whole = np.stack(several) if len(dims) == 3 else np.concatenate(several)
         return {spec.name: np.ascontiguousarray(whole, spec.numpy_dtype())}
 
-    dataset = from_items(asked, items, "sound", make)
+    dataset = from_items(request, items, "sound", make)
     checked = how is not None and how.rate
     remarks = [] if checked else [f"sounds have {rate} samples per second; no rate to check against"]
     if any(changed):
