@@ -160,12 +160,12 @@ def _header(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], me
 
 
 def _feed(model: ServedModel, header: Mapping[str, Any], rest: memoryview, limit_bytes: int) -> dict[str, np.ndarray]:
-    given = header.get("inputs")
-    if not isinstance(given, list) or not all(isinstance(tensor, dict) for tensor in given):
+    tensors = header.get("inputs")
+    if not isinstance(tensors, list) or not all(isinstance(tensor, dict) for tensor in tensors):
         raise BadRequest("the request must have a list of inputs")
     feed: dict[str, np.ndarray] = {}
     at = 0
-    for tensor in given:
+    for tensor in tensors:
         spec = given_for(model.inputs, tensor.get("name"), feed)
         shape = check_shape(spec, tensor.get("datatype"), tensor.get("shape"), limit_bytes)
         size = _parameters(tensor).get("binary_data_size")

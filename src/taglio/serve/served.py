@@ -69,8 +69,8 @@ class ServedModel:
             return [spec.name for spec in self.inputs], [spec.name for spec in self.outputs]
         if not self.executor.manifest.states:
             raise BadRequest(f"model {self.name} has no state: omit sequence_id")
-        given, answered = self.executor.manifest.without_states()
-        return list(given), list(answered)
+        inputs, outputs = self.executor.manifest.without_states()
+        return list(inputs), list(outputs)
 
     def check_rows(self, feed: Mapping[str, np.ndarray]) -> None:
         """Raise BadRequest for inputs that share the batch dimension and have different numbers of rows."""

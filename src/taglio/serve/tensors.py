@@ -43,10 +43,10 @@ def spec_of(declared: InputSpec) -> TensorSpec:
     return TensorSpec(declared.name, datatype, declared.sizes(-1))
 
 
-def given_for(specs: Sequence[TensorSpec], name: object, taken: Container[str]) -> TensorSpec:
-    """The input that a client calls `name`. Raises BadRequest if there is none, or if it is in `taken` already."""
+def given_for(specs: Sequence[TensorSpec], name: object, names_so_far: Container[str]) -> TensorSpec:
+    """The input that a client calls `name`. Raises BadRequest if there is none, or if it is among `names_so_far`."""
     spec = next((spec for spec in specs if spec.name == name), None)
-    if spec is None or spec.name in taken:
+    if spec is None or spec.name in names_so_far:
         wrong = "is given twice" if spec else f"is none of {', '.join(spec.name for spec in specs)}"
         raise BadRequest(f"input {str(name)[:80]!r} {wrong}")
     return spec
