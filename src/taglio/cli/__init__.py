@@ -64,9 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def entry() -> NoReturn:
     """`taglio` as a process: run the command line and exit with its code."""
     _open_streams()
-    for each in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(each) is signal.SIG_DFL:  # nohup ignores SIGHUP
-            signal.signal(each, _interrupt)
+    for signal_number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signal_number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(signal_number, _interrupt)
     code = main()
     try:
         sys.stdout.flush()
@@ -125,11 +125,11 @@ def _stopped(stop: KeyboardInterrupt) -> int:
 
 def _readable(arguments: Sequence[str]) -> list[str]:
     """The arguments. Raises BadOption for bytes that are no text in UTF-8: artifacts could not name such a file."""
-    for each in arguments:
+    for argument in arguments:
         try:
-            each.encode()
+            argument.encode()
         except UnicodeEncodeError:
-            raise BadOption(f"{each!a}: not UTF-8: rename the file") from None
+            raise BadOption(f"{argument!a}: not UTF-8: rename the file") from None
     return list(arguments)
 
 

@@ -24,9 +24,9 @@ from taglio.report.written import offer
 
 def plan(options: argparse.Namespace) -> Shown:
     """Run `taglio plan OUT --cluster FILE`."""
-    asked = arguments(options, ("with_model", "cuts", "devices", "effort"))
-    others = [_other(text, options) for text in options.with_model]
-    placed = placing.place(options.folder, options.cluster, others=others, **asked)
+    keywords = arguments(options, ("with_model", "cuts", "devices", "effort"))
+    other_models = [_other(text, options) for text in options.with_model]
+    placed = placing.place(options.folder, options.cluster, others=other_models, **keywords)
     answer = placed.answer
     value = {
         "objective": str(placed.objective),
@@ -44,9 +44,9 @@ def plan(options: argparse.Namespace) -> Shown:
 
 def pareto(options: argparse.Namespace) -> Shown:
     """Run `taglio pareto`."""
-    asked = arguments(options, ("with_model",))
-    others = [_other(text, options) for text in options.with_model]
-    name, front = placing.pareto(options.folder, options.cluster, others=others, **asked)
+    keywords = arguments(options, ("with_model",))
+    other_models = [_other(text, options) for text in options.with_model]
+    name, front = placing.pareto(options.folder, options.cluster, others=other_models, **keywords)
     path = options.folder / "pareto.html"
 
     def tables() -> None:
@@ -109,8 +109,8 @@ def probe(options: argparse.Namespace) -> Shown:
 
 def optimize(options: argparse.Namespace) -> Shown:
     """Run `taglio optimize MODEL --cluster FILE`."""
-    given = (options.out, options.model, options.data, options.cluster)
-    outcome = optimize_on_cluster(*given, **arguments(options, ("samples",)))
+    positional = (options.out, options.model, options.data, options.cluster)
+    outcome = optimize_on_cluster(*positional, **arguments(options, ("samples",)))
     remark = offer(lambda: page.write(options.out))
     return Shown(outcome, lambda: show(cluster_tables.outcome(outcome)), remark)
 

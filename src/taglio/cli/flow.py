@@ -35,8 +35,10 @@ def optimize(options: argparse.Namespace) -> Shown:
         from taglio.cli import clusters
 
         return clusters.optimize(options)
-    asked = arguments(options, ("scenario",))
-    return _answered(options.out, options.verbose, *stages.optimize(options.out, options.model, options.data, **asked))
+    keywords = arguments(options, ("scenario",))
+    return _answered(
+        options.out, options.verbose, *stages.optimize(options.out, options.model, options.data, **keywords)
+    )
 
 
 def _answered(folder: Path, verbose: bool, result: Result, _: Manifest, delivered: Delivered) -> Shown:
@@ -91,8 +93,8 @@ def build(options: argparse.Namespace) -> Shown:
     """Run `taglio build`."""
     limits = {name: getattr(options, name) for name in LIMITS if getattr(options, name) is not None}
     if limits:
-        given = {"samples": options.samples, "progress": options.progress, **limits}
-        return _answered(options.folder, options.verbose, *stages.build_for_limit(options.folder, **given))
+        keywords = {"samples": options.samples, "progress": options.progress, **limits}
+        return _answered(options.folder, options.verbose, *stages.build_for_limit(options.folder, **keywords))
     manifest, proof, delivered = stages.build(options.folder, samples=options.samples, progress=options.progress)
     value = {"manifest": manifest, "proof": proof, "deploy": delivered}
 
@@ -140,11 +142,11 @@ def check(options: argparse.Namespace) -> Shown:
 
 def report(options: argparse.Namespace) -> Shown:
     """Run `taglio report`."""
-    found = material.gather(options.folder)
-    path = page.write(options.folder, found)
+    contents = material.gather(options.folder)
+    path = page.write(options.folder, contents)
 
     def tables() -> None:
-        terminal.report(options.folder, found)
+        terminal.report(options.folder, contents)
         say(f"wrote {path}")
 
     return Shown({"report": str(path)}, tables)

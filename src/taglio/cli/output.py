@@ -31,16 +31,16 @@ def execute(command: Callable[[argparse.Namespace], Shown | int], options: argpa
     from taglio.report.progress import bar
 
     with bar(getattr(options, "json", False)) as options.progress:
-        found = command(options)
-    if isinstance(found, int):
-        return found
-    if found.remark:
-        sys.stderr.write(f"taglio: {found.remark}\n")
+        shown = command(options)
+    if isinstance(shown, int):
+        return shown
+    if shown.remark:
+        sys.stderr.write(f"taglio: {shown.remark}\n")
     if options.json:
-        emit(found.value)
+        emit(shown.value)
     else:
-        found.show()
-    return found.code
+        shown.show()
+    return shown.code
 
 
 def emit(value: Any) -> None:
