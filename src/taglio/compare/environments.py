@@ -175,8 +175,8 @@ def installed(place: Path | None, names: Iterable[str]) -> dict[str, str]:
     if place is not None and not _interpreter(place).exists():
         return {}
     path = sys.path if place is None else [str(folder) for folder in place.glob("lib/python*/site-packages")]
-    found = {name: next(iter(distributions(name=name, path=path)), None) for name in names}
-    return {name: package.version for name, package in found.items() if package is not None}
+    package_of = {name: next(iter(distributions(name=name, path=path)), None) for name in names}
+    return {name: package.version for name, package in package_of.items() if package is not None}
 
 
 def complaint(environment: Environment, versions: Mapping[str, str]) -> str:
@@ -205,15 +205,15 @@ def inspect(environment: Environment) -> Installed:
 
 def diagnose(environment: Environment, scratch: Path) -> Installed:
     """`inspect`, and if usable, load each of its back ends the way `compare` does, in the folder `scratch`."""
-    made = inspect(environment)
-    if made.status not in _USABLE:
-        return made
-    for backend in made.backends:
+    installation = inspect(environment)
+    if installation.status not in _USABLE:
+        return installation
+    for backend in installation.backends:
         job = Request("load", str(scratch / backend), backend)
-        _, reason = supervise.answers(_interpreter(Path(made.place)), job, _LOADING)
+        _, reason = supervise.answers(_interpreter(Path(installation.place)), job, _LOADING)
         if reason:
-            return replace(made, status="broken", reason=f"{backend} does not load: {one_line(reason)}")
-    return made
+            return replace(installation, status="broken", reason=f"{backend} does not load: {one_line(reason)}")
+    return installation
 
 
 def tool() -> str:

@@ -122,7 +122,7 @@ def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple
     """ONNX Runtime's CPU provider, and float on its CUDA provider."""
     row = partial(_onnx_row, "onnxruntime", files=files, refusals=refusals)
     plain = partial(_row, "onnxruntime", form="onnx", types="f32", file=files[FLOAT])
-    first, *others = [row(form, "CPU all") for form in forms()]
+    first, *other_rows = [row(form, "CPU all") for form in forms()]
     levels = [plain(f"float32 {level}", FLOAT, engine=f"CPU {level}") for level in ("none", "basic", "extended")]
     at = [
         row(form, f"CPU {level}", f" {level}")
@@ -135,7 +135,7 @@ def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple
         plain("float32 cuda tf32", FLOAT, engine=cuda.TF32),
         _row("onnxruntime", "float16 cuda", "float16", "onnx", "f16", cuda.F16, file=files[FLOAT]),
     ]
-    return (first, *levels, *others, *at, *gpu)
+    return (first, *levels, *other_rows, *at, *gpu)
 
 
 def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:

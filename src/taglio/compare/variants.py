@@ -130,8 +130,8 @@ def _build(source: Source, builder: QdqBuilder, form: Form) -> tuple[onnx.ModelP
             precision = int8(scheme)
             return builder.build(effective(graph, dict.fromkeys(names, precision), precision)), ""
         make = partial(qoperator, model, graph, scheme=scheme, ranges=source.ranges)
-    made, _, note = most(graph, make, names)
-    return made, "; ".join(filter(None, (left_in_float32(beyond, len(graph.blocks)), note)))
+    proto, _, note = most(graph, make, names)
+    return proto, "; ".join(filter(None, (left_in_float32(beyond, len(graph.blocks)), note)))
 
 
 def _faster(source: Source, builder: QdqBuilder, scheme: Scheme) -> list[str]:

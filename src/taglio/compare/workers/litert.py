@@ -50,8 +50,10 @@ class LiteRt:
             notes += [f"XNNPACK took the graph in {parts} part{'s' if parts != 1 else ''}"] if parts else []
             run = self._runner(interpreter)
         if wanted.blocks not in ("", "all"):
-            asked = len(self._chosen(wanted.blocks))
-            notes.append(f"{plural(asked, 'layer')} selected, {plural(sum(int8.values()), 'operator')} became int8")
+            layer_count = len(self._chosen(wanted.blocks))
+            notes.append(
+                f"{plural(layer_count, 'layer')} selected, {plural(sum(int8.values()), 'operator')} became int8"
+            )
         return Opened(run, path.stat().st_size, dict(counts), dict(int8), tuple(notes), str(path))
 
     def layers(self) -> Iterator[Layer]:

@@ -98,10 +98,10 @@ class QKeras:
 
         clone = tf_keras.models.clone_model(self._model, clone_function=replace)
         for source, target in zip(self._model.layers, clone.layers, strict=True):
-            given = source.get_weights()
-            if len(target.get_weights()) != len(given):
+            arrays = source.get_weights()
+            if len(target.get_weights()) != len(arrays):
                 raise Refused(f"QKeras' {type(target).__name__} has weights unlike layer {source.name}", "failed")
-            target.set_weights(given)
+            target.set_weights(arrays)
         return clone
 
     def _highest(self) -> dict[str, float]:

@@ -78,8 +78,8 @@ def static_qconfig(symmetric: bool, per_channel: bool, *, qat: bool, wide: bool)
 def _eager(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Tensors]) -> nn.Module:
     """Eager mode: every supported layer gets its own quantise and dequantise, because it cannot see functions."""
     if method == "dynamic":
-        made: nn.Module = ao.quantize_dynamic(model, dict.fromkeys(_DYNAMIC, qconfig))
-        return made
+        quantized: nn.Module = ao.quantize_dynamic(model, dict.fromkeys(_DYNAMIC, qconfig))
+        return quantized
     supported = set(quantization_mappings.get_default_static_quant_module_mappings())
     vars(model)["qconfig"] = None
     for module in model.modules():
