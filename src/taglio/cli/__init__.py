@@ -30,9 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log = logging.getLogger("taglio.flow")
     log.addHandler(remarks)
     try:
-        own, after = _split(_readable(sys.argv[1:] if arguments is None else arguments))
+        before, after = _split(_readable(sys.argv[1:] if arguments is None else arguments))
         # A newcomer who types `taglio` alone asks what it can do.
-        options = build_parser().parse_args(own or ["--help"], argparse.Namespace(after=after))
+        options = build_parser().parse_args(before or ["--help"], argparse.Namespace(after=after))
         log.setLevel(logging.WARNING if getattr(options, "json", False) else logging.INFO)
         _limit_threads(options)
         code = run(options)

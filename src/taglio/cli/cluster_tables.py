@@ -59,9 +59,9 @@ def links(probes: Sequence[LinkProbe], handled: Mapping[str, Handling]) -> list[
 def outcome(result: ClusterOutcome) -> list[Part]:
     """The plan, the proof and the run."""
     same = "bit for bit" if result.proof.identical else f"within {result.proof.distance:.1e}"
-    chosen = "" if result.scheme_from is None else f", chosen on {result.scheme_from}"
+    origin = "" if result.scheme_from is None else f", chosen on {result.scheme_from}"
     texts = [
-        f"scheme {result.scheme} for all devices{chosen} (a plan has one scheme)",
+        f"scheme {result.scheme} for all devices{origin} (a plan has one scheme)",
         f"in one process the components equal the whole quantised model {same}; on the cluster:",
     ]
     return [*decisions(result.plan), *map(Text, texts), *run(result.run)]
@@ -86,8 +86,8 @@ def run(result: ClusterRun) -> list[Part]:
 
 
 def _latency(run: ClusterRun) -> list[str]:
-    lines, several = [], len(run.plans) > 1
-    first = " for the first plan" if several else ""
+    lines, many_plans = [], len(run.plans) > 1
+    first = " for the first plan" if many_plans else ""
     if run.steps:
         predicted = f"predicted {1.0 / run.predicted_s:.4g}{first}"
         lines.append(f"{plural(run.requests, 'step')} of one session: {run.rate_per_s:.4g} per second, {predicted}")
@@ -97,7 +97,7 @@ def _latency(run: ClusterRun) -> list[str]:
             f"{plural(run.requests, 'request')}, {run.lanes} in flight: {run.rate_per_s:.4g} per second{wanted}"
         )
     for plan in run.plans:
-        of = f" of the plan on {', '.join(plan.devices)} ({plural(plan.requests, 'request')})" if several else ""
+        of = f" of the plan on {', '.join(plan.devices)} ({plural(plan.requests, 'request')})" if many_plans else ""
         took, predicted = plan.measured, ms(plan.predicted_s)
         spread = f"{ms(took.steady_s)} (median {ms(took.median_s)}, 95 % within {ms(took.p95_s)})"
         if run.streamed:  # requests wait for each other, which the prediction for a single one does not include

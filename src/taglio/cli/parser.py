@@ -388,10 +388,10 @@ def build_parser() -> argparse.ArgumentParser:
         description="Find the fastest mixed-precision form of a neural network that keeps its answers, and measure it.",
     )
     try:
-        own = version("taglio")
+        installed_version = version("taglio")
     except PackageNotFoundError:
-        own = "(not installed)"
-    parser.add_argument("--version", action="version", version=f"taglio {own}")
+        installed_version = "(not installed)"
+    parser.add_argument("--version", action="version", version=f"taglio {installed_version}")
     commands: dict[str, Any] = {"": _commands(parser)}
     for command in COMMANDS:
         group, _, name = command.words.rpartition(" ")

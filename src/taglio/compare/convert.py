@@ -114,10 +114,10 @@ def as_onnx(
     # A module may depend on any file, so a cached conversion of it could be stale.
     keeps = form != "torch" or model.is_file()
     folder = cache()
-    kept = folder / _digest(model, form, input_shapes, place.versions) / f"{stem}.onnx" if keeps else None
-    if kept is not None and (record := _read(kept.with_suffix(".json"))).get("tool") and kept.is_file():
-        kept.parent.touch()  # used now, for `_prune`
-        return Converted(kept, form, str(record["tool"]))
+    cached = folder / _digest(model, form, input_shapes, place.versions) / f"{stem}.onnx" if keeps else None
+    if cached is not None and (record := _read(cached.with_suffix(".json"))).get("tool") and cached.is_file():
+        cached.parent.touch()  # used now, for `_prune`
+        return Converted(cached, form, str(record["tool"]))
     with scratch() as work:
         request = Request("convert", str(work), WORKERS[form], str(model.absolute()), form, threads=threads)
         request = replace(request, inputs=tuple(input_shapes), shapes=tuple(input_shapes.values()), dtypes=dtypes)
@@ -125,13 +125,13 @@ def as_onnx(
         if answer is None:
             raise BadModel(f"{model}: cannot be converted to ONNX: {reason}")
         onnx_path = Path(answer["path"])
-        if kept is None:
-            kept = folder / weights.sha256(onnx_path)[:32] / f"{stem}.onnx"
-        with artifact.replacing(kept) as temporary:
+        if cached is None:
+            cached = folder / weights.sha256(onnx_path)[:32] / f"{stem}.onnx"
+        with artifact.replacing(cached) as temporary:
             shutil.copyfile(onnx_path, temporary)
-    artifact.write_bytes(kept.with_suffix(".json"), json.dumps({"tool": answer["tool"]}).encode())
-    _prune(folder, kept.parent)
-    return Converted(kept, form, answer["tool"])
+    artifact.write_bytes(cached.with_suffix(".json"), json.dumps({"tool": answer["tool"]}).encode())
+    _prune(folder, cached.parent)
+    return Converted(cached, form, answer["tool"])
 
 
 def cache() -> Path:

@@ -149,8 +149,8 @@ def environment(name: str) -> Environment:
 
 def folder() -> Path:
     """The folder of all environments."""
-    own = os.environ.get(VARIABLE)
-    return Path(own).absolute() if own else cache("backends")
+    setting = os.environ.get(VARIABLE)
+    return Path(setting).absolute() if setting else cache("backends")
 
 
 def cache(name: str) -> Path:
@@ -227,9 +227,10 @@ def build(environment: Environment, *, show: bool = False) -> None:
     Raises BadEnvironment with the reason; Busy if another process is building it.
     """
     if sys.version_info[:2] >= environment.python_below:
-        below, own = ".".join(map(str, environment.python_below)), ".".join(map(str, sys.version_info[:2]))
+        below, running = ".".join(map(str, environment.python_below)), ".".join(map(str, sys.version_info[:2]))
         raise BadEnvironment(
-            f"{environment.name} needs a Python below {below}, but taglio runs in {own}: install taglio in an older one"
+            f"{environment.name} needs a Python below {below}, but taglio runs in {running}: install taglio in an "
+            "older one"
         )
     place = folder() / environment.name
     with held(place.parent, create=True) as lock:

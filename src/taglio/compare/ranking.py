@@ -58,8 +58,10 @@ def standings(rows: Sequence[Row], backends: Sequence[str], max_error: float) ->
     machine = drift(rows)
     result = []
     for backend in backends:
-        own = [row for row in rows if row.wanted.backend == backend]
-        row = best(own, max_error, machine)
+        backend_rows = [row for row in rows if row.wanted.backend == backend]
+        row = best(backend_rows, max_error, machine)
         value = None if row is None else seconds(row, machine)
-        result.append(Standing(backend, row, value, sum(row.latency is not None for row in own), len(own)))
+        result.append(
+            Standing(backend, row, value, sum(row.latency is not None for row in backend_rows), len(backend_rows))
+        )
     return tuple(sorted(result, key=lambda standing: float("inf") if standing.seconds is None else standing.seconds))

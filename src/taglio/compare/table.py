@@ -183,12 +183,12 @@ def _onnxsim(max_error: float) -> tuple[Wanted, ...]:
 
 def _openvino_provider(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
     """OpenVINO as ONNX Runtime's provider; some forms have a separate file for it."""
-    own = {**files, **{key.removesuffix(PROVIDER): path for key, path in files.items() if key.endswith(PROVIDER)}}
+    paths = {**files, **{key.removesuffix(PROVIDER): path for key, path in files.items() if key.endswith(PROVIDER)}}
     row = partial(_onnx_row, "openvino-ep", refusals=refusals)
     key = "float32 CPU provider"
     plain = _row("openvino-ep", key, FLOAT, "onnx", "f32", "CPU all", file=files[FLOAT])
     quantized = [form for form in forms() if form.method in ("dynamic", "static", "mixed")]
-    rows = [row(form, "OpenVINO all", files=own) for form in quantized]
+    rows = [row(form, "OpenVINO all", files=paths) for form in quantized]
     return (row(forms()[0], "OpenVINO all", files=files), plain, *rows)
 
 

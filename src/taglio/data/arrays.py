@@ -230,8 +230,8 @@ class Fit:
         """The samples at `keep`, one by one."""
         entries = column.entries(index * self.rows + row for index in keep for row in range(self.rows))
         for _ in keep:
-            several = [next(entries) for _ in range(self.rows)]
-            yield several[0] if self.axis is None else np.stack(several, axis=self.axis)
+            parts = [next(entries) for _ in range(self.rows)]
+            yield parts[0] if self.axis is None else np.stack(parts, axis=self.axis)
 
 
 def fit(where: str, spec: InputSpec, shape: tuple[int, ...], symbol: str | None) -> Fit:

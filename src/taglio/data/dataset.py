@@ -142,8 +142,12 @@ def part(dataset: Dataset, rows: Sequence[int] | NDArray[np.intp]) -> Dataset:
 
 def joined(first: Dataset, second: Dataset) -> Dataset:
     """Two parts of one dataset as one, in this order."""
-    one, other = first.samples, second.samples
-    both = one.joined(other) if isinstance(one, Samples) and isinstance(other, Samples) else (*one, *other)
+    first_samples, second_samples = first.samples, second.samples
+    both = (
+        first_samples.joined(second_samples)
+        if isinstance(first_samples, Samples) and isinstance(second_samples, Samples)
+        else (*first_samples, *second_samples)
+    )
     labels = None
     if first.labels is not None and second.labels is not None:
         labels = np.concatenate([first.labels, second.labels])
@@ -170,8 +174,8 @@ def spread(samples: Sequence[Sample], count: int) -> list[int]:
     size."""
     keys = _shapes(samples)
     order = sorted(range(len(keys)), key=lambda index: (sum(prod(shape) for _, shape in keys[index]), keys[index]))
-    chosen = min(count, len(keys))
-    return [order[(2 * index + 1) * len(keys) // (2 * chosen)] for index in range(chosen)]
+    most = min(count, len(keys))
+    return [order[(2 * index + 1) * len(keys) // (2 * most)] for index in range(most)]
 
 
 def one_of_each(samples: Sequence[Sample]) -> list[int]:
@@ -261,8 +265,8 @@ def assemble(
 
 def evenly(count: int, limit: int) -> list[int]:
     """At most `limit` distinct indices, evenly spaced over range(count), the first and last among them."""
-    chosen = min(count, limit)
-    return [i * (count - 1) // max(chosen - 1, 1) for i in range(chosen)]
+    most = min(count, limit)
+    return [i * (count - 1) // max(most - 1, 1) for i in range(most)]
 
 
 def span(first: str, last: str) -> str:

@@ -85,11 +85,11 @@ def _files(path: Path) -> tuple[str, list[Path]]:
     # Only regular files: opening a named pipe would wait forever.
     files = sorted(entry for entry in path.iterdir() if not entry.name.startswith(".") and entry.is_file())
     files_of = {kind: [file for file in files if file.suffix.lower() in suffixes] for kind, suffixes in _KINDS.items()}
-    several = {kind: paths for kind, paths in files_of.items() if paths}
-    if len(several) > 1:
-        content = " and ".join(plural(len(paths), kind.removesuffix("s")) for kind, paths in several.items())
+    nonempty = {kind: paths for kind, paths in files_of.items() if paths}
+    if len(nonempty) > 1:
+        content = " and ".join(plural(len(paths), kind.removesuffix("s")) for kind, paths in nonempty.items())
         raise BadData(f"{path} has {content}: give a folder of one kind")
-    return next(iter(several.items()), ("", []))
+    return next(iter(nonempty.items()), ("", []))
 
 
 def _left_out(path: Path) -> tuple[str, ...]:

@@ -36,18 +36,18 @@ def with_labels(dataset: Dataset, path: Path) -> Dataset:
         if lacking:
             more = f" and {plural(len(lacking) - 1, 'other sample')}" if len(lacking) > 1 else ""
             raise BadData(f"{path} has no label for {lacking[0]}{more}: add what is missing")
-        chosen = [file_labels[name] for name in dataset.names]
+        sample_labels = [file_labels[name] for name in dataset.names]
     else:
-        count, rest = len(dataset.samples), dataset.dropped
-        batch = max(1, round((len(file_labels) - rest) / count))
-        if len(file_labels) != count * batch + rest or any(".." in name for name in dataset.names) != (batch > 1):
+        count, dropped = len(dataset.samples), dataset.dropped
+        batch = max(1, round((len(file_labels) - dropped) / count))
+        if len(file_labels) != count * batch + dropped or any(".." in name for name in dataset.names) != (batch > 1):
             raise BadData(
-                f"{path} has {plural(len(file_labels), 'label')} for {plural(count + rest, 'sample')} of "
+                f"{path} has {plural(len(file_labels), 'label')} for {plural(count + dropped, 'sample')} of "
                 f"{dataset.source}: give one per sample"
             )
         rows = [index * batch for index in evenly(len(file_labels) // batch, count)]
-        chosen = [file_labels[row] if batch == 1 else np.stack(file_labels[row : row + batch]) for row in rows]
-    labels = checked_labels(str(path), one_array(chosen), len(chosen))
+        sample_labels = [file_labels[row] if batch == 1 else np.stack(file_labels[row : row + batch]) for row in rows]
+    labels = checked_labels(str(path), one_array(sample_labels), len(sample_labels))
     remarks = dataset.remarks
     labelled = assemble(dataset.source, dataset.samples, dataset.names, labels, dataset.dropped, remarks)
     return replace(labelled, batch=dataset.batch)

@@ -22,8 +22,8 @@ def unseen_rows(held_out: Sequence[Hashable], calibration: Sequence[Hashable]) -
     fresh = [digest for digest in dict.fromkeys(held_out) if digest not in calibrated]
     if len(fresh) < FEWEST:
         return []
-    kept = set(fresh[_ONE_IN - 1 :: _ONE_IN])
-    return [row for row, digest in enumerate(held_out) if digest in kept]
+    unseen_digests = set(fresh[_ONE_IN - 1 :: _ONE_IN])
+    return [row for row, digest in enumerate(held_out) if digest in unseen_digests]
 
 
 def with_unseen(

@@ -93,12 +93,12 @@ def _from_items(request: Asked, values: Iterable[Any], all_labels: Array | None)
     names: list[str] = []
     labels: list[Array] = []
     remarks: dict[str, None] = {}
-    chosen, total = _chosen(values, limit)
+    indexed_items, total = _chosen(values, limit)
     if all_labels is not None and (all_labels.ndim == 0 or (total and len(all_labels) != total)):
         raise BadData(
             f"`labels` have the shape {list(all_labels.shape)} for {plural(total, 'sample')}: give one label per sample"
         )
-    for index, item in chosen:
+    for index, item in indexed_items:
         where = f"{source}[{index}]"
         named = _named(where, item, inputs)
         remarks |= dict.fromkeys(remark.replace(where, source) for remark in named.remarks)
@@ -143,10 +143,10 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
         named = by_input(where, columns, inputs)
         more = f"{where}: left out {', '.join(map(repr, left_out))}, not among the model's inputs"
         return Named(named.arrays, named.labels, (*named.remarks, more) if left_out else named.remarks)
-    several = isinstance(item, (tuple, list)) and any(
+    is_sequence_of_arrays = isinstance(item, (tuple, list)) and any(
         isinstance(element, np.ndarray) or hasattr(element, "detach") for element in item
     )
-    if not several:
+    if not is_sequence_of_arrays:
         return by_input(where, {"": Column(_array(item, where))}, inputs)
     if len(item) not in (len(inputs), len(inputs) + 1):
         names = ", ".join(spec.name for spec in inputs)
@@ -163,11 +163,11 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
 def _taken_apart(inputs: Sequence[InputSpec], arrays: dict[str, Array]) -> Iterator[dict[str, Array]]:
     """The item itself, or its rows if it is a batch and the model's batch is 1."""
     fixed = all(spec.shape and spec.shape[0] == 1 for spec in inputs)
-    several = {len(batch) for spec in inputs if (batch := arrays[spec.name]).ndim == len(spec.shape or ()) > 0}
-    if not fixed or len(several) != 1 or several == {1} or any(array.ndim == 0 for array in arrays.values()):
+    batch_sizes = {len(batch) for spec in inputs if (batch := arrays[spec.name]).ndim == len(spec.shape or ()) > 0}
+    if not fixed or len(batch_sizes) != 1 or batch_sizes == {1} or any(array.ndim == 0 for array in arrays.values()):
         yield arrays
         return
-    for row in range(several.pop()):
+    for row in range(batch_sizes.pop()):
         yield {name: array[row : row + 1] for name, array in arrays.items()}
 
 

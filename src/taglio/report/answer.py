@@ -66,9 +66,9 @@ def tables(outcome: Outcome) -> list[Part]:
         ]
         for name, variant in variants.items()
     ]
-    kept = [index for index in range(len(head)) if index == 0 or any(row[index] != MISSING for row in rows)]
-    cells = [[row[index] for index in kept] for row in rows]
-    return [Table([head[index] for index in kept], cells, words=frozenset({1}))]
+    columns = [index for index in range(len(head)) if index == 0 or any(row[index] != MISSING for row in rows)]
+    cells = [[row[index] for index in columns] for row in rows]
+    return [Table([head[index] for index in columns], cells, words=frozenset({1}))]
 
 
 def _rows(outcome: Outcome) -> dict[str, Variant]:

@@ -81,8 +81,8 @@ def ranked(material: Material) -> list[Part]:
     assignment = material.plan.assignment() if material.plan is not None else None
     body = [_written(row, assignment, material.metric.basis, decimals, worst, most) for row in rows]
     measured = sum(row.error is not None for row in rows)
-    kept = [index for index in range(len(_HEAD)) if not body or any(row[index].text != MISSING for row in body)]
-    head, cells = [_HEAD[index] for index in kept], [[row[index] for index in kept] for row in body]
+    columns = [index for index in range(len(_HEAD)) if not body or any(row[index].text != MISSING for row in body)]
+    head, cells = [_HEAD[index] for index in columns], [[row[index] for index in columns] for row in body]
     words, key = frozenset({head.index("chosen")} if "chosen" in head else ()), "error alone" if measured else "float"
     return [
         Text(_lede(material, measured)),
@@ -109,9 +109,9 @@ def _rows(material: Material) -> list[_Row]:
 def _written(
     row: _Row, assignment: Assignment | None, basis: Metric, decimals: int, worst: float, most: float
 ) -> list[Cell]:
-    block, chosen, sample = row.block, MISSING, ""
+    block, planned_form, sample = row.block, MISSING, ""
     if assignment is not None:
-        chosen = form_of(assignment, block.name)
+        planned_form = form_of(assignment, block.name)
         sample = block_class(block, assignment)
     about = block.kind.replace("+", " + ") + (f"; {block.refusal}" if block.refusal else "")
     worth = None if row.worth is None else row.worth * 1e3 / basis.axis[1]  # ms for 1 % where losses are drawn in %
@@ -122,7 +122,7 @@ def _written(
         _cell(_milliseconds(row.int8_s, decimals), row.int8_s),
         _cell(_milliseconds(row.saved_s, decimals), row.saved_s, most, "amount"),
         _cell(MISSING if worth is None else figures(worth), worth),
-        Cell(chosen, swatch=sample, sort=chosen),
+        Cell(planned_form, swatch=sample, sort=planned_form),
     ]
 
 

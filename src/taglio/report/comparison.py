@@ -101,10 +101,10 @@ def _plots(result: Comparison) -> list[Part]:
             index = result.backends.index(row.wanted.backend)
             error = (row.checked.error_to_original or 0.0) * 100 if row.checked else 0.0
             text = f"{row.wanted.id}\n{milliseconds(row):.2f} ms, {error:.3f} %, {megabytes(row):.2f} MB"
-            chosen = row.wanted.id == result.recommended
-            symbol, label = _SYMBOLS[index % len(_SYMBOLS)], row.wanted.id if chosen else ""
+            is_recommended = row.wanted.id == result.recommended
+            symbol, label = _SYMBOLS[index % len(_SYMBOLS)], row.wanted.id if is_recommended else ""
             drawn = error if error >= _NOTHING else 0.0
-            marks.append(Mark(value(row), drawn, f"b{index % _COLORS}", text, label, symbol, ring=chosen))
+            marks.append(Mark(value(row), drawn, f"b{index % _COLORS}", text, label, symbol, ring=is_recommended))
         broken = 0.0 < result.max_error * 100 < max((mark.y for mark in marks), default=0.0)
         limit = (result.max_error * 100, f"limit {percent(result.max_error)}") if broken else None
         axis = Axis("error against the original, %", "log", zero=True)
@@ -112,10 +112,10 @@ def _plots(result: Comparison) -> list[Part]:
 
     legend = []
     for index, backend in enumerate(result.backends):
-        own = [row for row in result.rows if row.wanted.backend == backend]
-        count = sum(row.latency is not None for row in own)
+        backend_rows = [row for row in result.rows if row.wanted.backend == backend]
+        count = sum(row.latency is not None for row in backend_rows)
         if count:
-            legend.append((f"c{index % _COLORS}", f"{backend}: {count} of {len(own)}"))
+            legend.append((f"c{index % _COLORS}", f"{backend}: {count} of {len(backend_rows)}"))
     if result.recommended:
         legend.append(("ring", f"recommended: {result.recommended}"))
     note = Text(f"Hover over a point to see its row. Errors below {_NOTHING:g} % are drawn at 0.", "small")
@@ -162,11 +162,11 @@ def _rows(rows: Sequence[Row]) -> Table:
     head = ["row", "latency", "spread", "× float", "× ORT", "error against float", "against the original", "top-1"]
     head += ["size", "in int8", "types", "symmetric", "per channel", "engine", "operators in int8"]
     labelled = any(row.checked is not None and row.checked.accuracy is not None for row in rows)
-    kept = [index for index, name in enumerate(head) if labelled or name != "top-1"]
-    words = range(len(kept) - 5, len(kept))
+    columns = [index for index, name in enumerate(head) if labelled or name != "top-1"]
+    words = range(len(columns) - 5, len(columns))
     details = frozenset({words[1], words[2], words[4]})
-    cells = [[cells_of_row[index] for index in kept] for cells_of_row in map(_cells, rows)]
-    return Table([head[index] for index in kept], cells, words=frozenset(words), details=details)
+    cells = [[cells_of_row[index] for index in columns] for cells_of_row in map(_cells, rows)]
+    return Table([head[index] for index in columns], cells, words=frozenset(words), details=details)
 
 
 def _cells(row: Row) -> tuple[object, ...]:

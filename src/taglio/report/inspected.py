@@ -78,13 +78,13 @@ def summary(model: Model, graph: Graph, inspection: Inspection, machine: Machine
         say(f"output {value.name} {_dims(shape)} {tensor.dtype}")
 
 
-def blocks(graph: Graph, chosen: set[str] | None) -> None:
+def blocks(graph: Graph, names: set[str] | None) -> None:
     """Print one row for every chosen block (None: for all)."""
     tensors = graph.tensor_map()
     head = ["block", "operators", "MFLOPs", "weights", "in int8", "output", "in int8", "int8?"]
     rows = []
     for block in graph.blocks:
-        if chosen is None or block.name in chosen:
+        if names is None or block.name in names:
             outputs = [tensors[name] for name in block.outputs]
             weights = (size(block.weight_bytes(32)), size(block.weight_bytes(8)))
             written = (

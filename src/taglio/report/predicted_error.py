@@ -67,7 +67,7 @@ def trade_off(material: Material) -> list[Part]:
     outcome = material.outcome
     if outcome is None:
         return material.lacks(workspace.OUTCOME)
-    chosen, drift = _chosen(outcome), material.drift()
+    plan, drift = _chosen(outcome), material.drift()
     points = [point for point in outcome.points if point.predicted_s is not None and point.error is not None]
     plans = [point for point in points if point.name not in PURE]
     corrected = ", corrected for drift" if abs(drift - 1.0) > STEADY else ""
@@ -76,15 +76,15 @@ def trade_off(material: Material) -> list[Part]:
         f"{corrected}. Hollow: beyond the limit."
     )
     every = "error and latency of all plans"
-    charts = [_scatter(outcome, points, chosen, drift, _error_axis(outcome), caption, every)]
+    charts = [_scatter(outcome, points, plan, drift, _error_axis(outcome), caption, every)]
     if len(plans) > 1:
         near = "The same without float and all int8: plans near the limit."
         axis = Axis(outcome.metric.axis[0])
-        charts.append(_scatter(outcome, plans, chosen, drift, axis, near, "plans near the limit"))
+        charts.append(_scatter(outcome, plans, plan, drift, axis, near, "plans near the limit"))
     decimals = ms_decimals(max((point.predicted_s or 0.0 for point in points), default=0.0))
     rows: list[list[object]] = [
         [
-            _named(outcome, point, chosen),
+            _named(outcome, point, plan),
             point.runtime,
             ms(point.predicted_s, decimals),
             ms(point.measured_s, decimals),
@@ -103,27 +103,27 @@ def trade_off(material: Material) -> list[Part]:
     return [Text(lede), *answer.front(outcome, "OUT"), Columns([[chart] for chart in charts]), table]
 
 
-def _named(outcome: Outcome, point: Point, chosen: Point | None) -> Cell:
+def _named(outcome: Outcome, point: Point, plan: Point | None) -> Cell:
     """The name of a plan; below it the limit that would bring it."""
-    if point is chosen:
+    if point is plan:
         return Cell(f"{point.name}, chosen", "strong")
     on_front = any(point is other for other in outcome.front)
     return Cell(point.name, note=answer.limit_option(outcome.metric, point.error or 0.0) if on_front else "")
 
 
 def _scatter(
-    outcome: Outcome, points: Sequence[Point], chosen: Point | None, drift: float, axis: Axis, caption: str, label: str
+    outcome: Outcome, points: Sequence[Point], plan: Point | None, drift: float, axis: Axis, caption: str, label: str
 ) -> Chart:
     metric, scale = outcome.metric, outcome.metric.axis[1]
     marks = []
     for point in points:
         symbol, look, name = PURE.get(point.name, ("circle", "tried", ""))
-        if point is chosen:
+        if point is plan:
             look, name = "plan", "chosen plan"
         to = point.measured_s / drift * 1e3 if point.measured_s and drift else None
         text, at = _describe(metric, point), (point.predicted_s or 0.0) * 1e3
         error = (point.error or 0.0) * scale
-        faint, ring = not point.holds, point is chosen
+        faint, ring = not point.holds, point is plan
         marks.append(Mark(at, error, look, text, name, symbol, hollow=faint, ring=ring, to=to))
     bound = (outcome.max_error * scale, allowed(metric, outcome.max_error))
     return Chart(label, Axis("latency, ms"), axis, marks, caption, limit=bound)

@@ -129,11 +129,11 @@ def opened(
     """
     workspaces: list[tuple[str, str, Path]] = []
     for text in places:
-        name, _, rest = text.rpartition("=")
-        if not rest:
+        name, _, directory = text.rpartition("=")
+        if not directory:
             raise BadOption(f"{text!r} names no directory: give OUT or NAME=OUT")
         workspaces += [
-            (name or _name(folder), version, folder) for name, version, folder in _workspaces(Path(rest), name)
+            (name or _name(folder), version, folder) for name, version, folder in _workspaces(Path(directory), name)
         ]
     seen: set[tuple[str, str]] = set()
     for name, version, folder in workspaces:

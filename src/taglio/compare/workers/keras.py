@@ -41,8 +41,8 @@ def convert(request: Request) -> dict[str, str] | list[list[Array]]:
         tf2onnx.convert.from_function(function, tensor_specs, opset=OPSET, output_path=str(path))
     else:
         model = load_keras(request.model)
-        own = [tensor.shape for tensor in model.inputs]
-        shapes = request.shapes if len(request.shapes) == len(own) else own
+        model_shapes = [tensor.shape for tensor in model.inputs]
+        shapes = request.shapes if len(request.shapes) == len(model_shapes) else model_shapes
         signature = [
             tf.TensorSpec(shape, tensor.dtype, name=f"input_{i}" if i else "input")
             for i, (tensor, shape) in enumerate(zip(model.inputs, shapes, strict=True))

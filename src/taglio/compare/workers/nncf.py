@@ -65,9 +65,9 @@ class Nncf(OpenVino):
         reference = [self._outputs_of(original, feed) for feed in self._feeds]
 
         def score(compiled: Any, indices: Iterable[int]) -> float:
-            chosen = list(indices)
-            outputs = [self._outputs_of(compiled, self._feeds[index]) for index in chosen]
-            return 1.0 - distance([reference[index] for index in chosen], outputs, self._data.parts)
+            positions = list(indices)
+            outputs = [self._outputs_of(compiled, self._feeds[index]) for index in positions]
+            return 1.0 - distance([reference[index] for index in positions], outputs, self._data.parts)
 
         validation = nncf.Dataset(range(len(self._feeds)), self._feeds.__getitem__)
         return nncf.quantize_with_accuracy_control(

@@ -39,8 +39,8 @@ class OpenVino:
         try:
             compiled = self._compile(Path(wanted.file), hint)
         except RuntimeError as error:
-            if said := complaint(error):
-                raise Refused(said, "failed") from error
+            if message := complaint(error):
+                raise Refused(message, "failed") from error
             raise
         request = compiled.create_infer_request()
 

@@ -32,8 +32,8 @@ class OpenVinoProvider:
         try:
             opened = self._provider.open(wanted)
         except Exception as error:  # an error of ONNX Runtime with OpenVINO's message
-            if said := complaint(error):
-                raise Refused(said, "failed") from error
+            if message := complaint(error):
+                raise Refused(message, "failed") from error
             raise
         partitions = {name: count for name, count in opened.operators.items() if "OpenVINO" in name}
         left = {name: count for name, count in opened.operators.items() if name not in partitions}

@@ -158,7 +158,7 @@ def train(model: nn.Module, plain: nn.Module, calibration: Sequence[Tensors], *,
     samples = calibration[:MOST_SAMPLES]
     with torch.no_grad():
         targets = [flat(plain(*sample)) for sample in samples]
-    best, kept = float("inf"), copy.deepcopy(model.state_dict())
+    least_loss, best_weights = float("inf"), copy.deepcopy(model.state_dict())
 
     def loss(sample: Tensors, wanted: Sequence[torch.Tensor]) -> torch.Tensor:
         pairs = [(y, t) for y, t in zip(flat(model(*sample)), wanted, strict=True) if t.is_floating_point()]
@@ -167,13 +167,13 @@ def train(model: nn.Module, plain: nn.Module, calibration: Sequence[Tensors], *,
     for _ in range(EPOCHS + 1):
         with torch.no_grad():
             total = sum(float(loss(*pair)) for pair in zip(samples, targets, strict=True))
-        if total < best:
-            best, kept = total, copy.deepcopy(model.state_dict())
+        if total < least_loss:
+            least_loss, best_weights = total, copy.deepcopy(model.state_dict())
         for pair in zip(samples, targets, strict=True):
             optimizer.zero_grad()
             loss(*pair).backward()
             optimizer.step()
-    model.load_state_dict(kept)
+    model.load_state_dict(best_weights)
 
 
 class Int8Watch(TorchDispatchMode):
