@@ -20,8 +20,8 @@ from taglio.scratch import PREFIX, lasting
 T = TypeVar("T")
 # Shares of the limit: outputs kept for comparison, samples, events of a profiler.
 OUTPUTS, SAMPLES, EVENTS = 0.125, 0.25, 0.125
-# Shares of the limit above which freed memory is returned to the system before a large step (below it, collecting is
-# not worth the time), and pages of weight files after a run.
+# Shares of the limit. Above the first, freed memory is returned to the system before a large step; below it, collecting
+# is not worth the time. Above the second, pages of weight files are dropped after a run.
 _LEAST_TAKEN, _MOST_TAKEN = 0.25, 0.75
 # glibc's mallopt(3): options and bytes. By default a process requests new pages for every large copy, which takes 0.5
 # to 2 ms per megabyte.

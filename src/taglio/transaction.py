@@ -38,7 +38,7 @@ class _Holder(msgspec.Struct):
 def held(folder: Path, *, create: bool = False) -> Iterator[tuple[int, ...]]:
     """Lock a workspace against other commands, and clean up after a killed one. Raises Busy.
 
-    The lock is the kernel's and ends with the process, however that ends, and with those that it passed the yielded
+    The kernel holds the lock until this process has ended, in whatever way, and all those that it passed the yielded
     file descriptors to. With `create` the folder is made, and removed again if it stays empty; without, a folder that
     does not exist is not locked.
     """

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt as stop:
         return _stopped(stop)
-    except ImportError as error:  # what a compiled module makes of Ctrl-C while it starts
+    except ImportError as error:  # a compiled module raises this for Ctrl-C while it is imported
         if isinstance(error.__cause__, KeyboardInterrupt):
             return _stopped(error.__cause__)
         raise
@@ -81,10 +81,8 @@ def entry() -> NoReturn:
 
 
 def _open_streams() -> None:
-    """Standard streams that every message can be written to.
-
-    A stream that was closed is replaced: its descriptor would be the next file's, and get what libraries print. What an
-    encoding lacks becomes a question mark.
+    """Make standard streams accept every message. A closed stream is replaced: otherwise the next file would get its
+    descriptor, and with it what libraries print. Characters that the encoding lacks become question marks.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
@@ -97,7 +95,7 @@ def _open_streams() -> None:
 
 def _limit_threads(options: argparse.Namespace) -> None:
     """Let NumPy's linear algebra use as many threads as sessions do: `--threads`, or those of the workspace. It reads
-    its limit when NumPy is imported. What the environment says has precedence."""
+    its limit when NumPy is imported. Environment variables take precedence."""
     threads = getattr(options, "threads", None) or _threads_of(getattr(options, "folder", None))
     if threads and "numpy" not in sys.modules:
         for name in _THREADS:

@@ -1,4 +1,4 @@
-"""What a command found, and how it is printed: as one JSON object with --json, else as tables and lines."""
+"""The result of a command, and how it is printed: as one JSON object with --json, else as tables and lines."""
 
 import argparse
 import io
@@ -24,7 +24,7 @@ class Shown:
 
 
 def execute(command: Callable[[argparse.Namespace], Shown | int], options: argparse.Namespace) -> int:
-    """Run a command with a progress bar in `options.progress`, and print what it found; returns the exit code.
+    """Run a command with a progress bar in `options.progress`, and print its result; returns the exit code.
 
     A command that prints while it runs returns its exit code instead.
     """

@@ -178,8 +178,8 @@ def distance(
 def beside_original(
     request: Request, onnx_path: Path, samples: Sequence[Sample], limits: Limits
 ) -> tuple[list[np.ndarray], float]:
-    """Outputs of the request's model in its own framework on its held-out inputs, which `samples` are, and the relative
-    L2 distance of the ONNX form's, for the worst output. Raises BadModel if either cannot run them."""
+    """Outputs of the request's model in its own framework on `samples`, its held-out inputs; and the relative L2
+    distance of the ONNX form's outputs from them, for the worst output. Raises BadModel if either cannot run them."""
     backend = WORKERS[request.kind]
     place = environments.find(backend)
     if place.interpreter is None:

@@ -294,8 +294,8 @@ def _commands(place: Path) -> list[list[str]]:
 
 
 def _run(words: list[str], show: bool, lock: tuple[int, ...]) -> None:
-    """Run one step; its output goes to standard error, or is kept for the error's reason. It holds the lock too: where
-    taglio is killed it goes on, and the next build must not write beside it."""
+    """Run one step; its output goes to standard error, or is kept for the error's reason. The step holds the lock too:
+    if taglio is killed the step goes on, and no other build may write at the same time."""
     out, err = (sys.stderr, None) if show else (subprocess.PIPE, subprocess.STDOUT)
     variables = supervise.clean_environment()
     done = subprocess.run(words, stdout=out, stderr=err, env=variables, text=True, check=False, pass_fds=lock)

@@ -89,7 +89,7 @@ def measure_rows(
 
 
 def answers(interpreter: Path, request: Request, limits: Limits) -> tuple[list[Any], str]:
-    """What a worker answered to a request for layers or a conversion, and the reason if it stopped early."""
+    """A worker's answers to a request for layers or a conversion, and the reason if it stopped early."""
     values, reasons = [], []
     for event in _events(interpreter, request, limits, MAIN):
         match event:
@@ -103,7 +103,7 @@ def answers(interpreter: Path, request: Request, limits: Limits) -> tuple[list[A
 
 
 def answer(interpreter: Path, request: Request, limits: Limits) -> tuple[Any, str]:
-    """What a worker answered to a request for a conversion or for outputs, None if it failed, and the reason."""
+    """A worker's answer to a request for a conversion or for outputs (None if it failed), and the reason."""
     values, reason = answers(interpreter, request, limits)
     return values[0] if values else None, reason
 

@@ -42,7 +42,7 @@ class Samples(Sequence[Sample]):
         return result
 
     def joined(self, other: "Samples") -> "Samples":
-        """These and then `other`, which were chosen from the same samples."""
+        """These followed by `other`; both were chosen from the same samples."""
         result = Samples(self._names)
         result._shelf, result._rows = self._shelf, [*self._rows, *other._rows]  # noqa: SLF001 - the same class
         return result

@@ -21,7 +21,7 @@ _ARRAYS = (".npz", ".npy")
 _KINDS = {"images": IMAGE_SUFFIXES, "sounds": SOUND_SUFFIXES, "arrays": _ARRAYS}
 _GIVE = "give a folder of images, wav files or .npz, an .npy or .npz, texts (.txt, .csv), or a saved dataset"
 _CLASSES_SHOWN = 4
-# Pictures that are told if they lie among images and are left out.
+# Pictures that are left out, with a remark, if they lie among images.
 _UNREAD = (".tif", ".tiff", ".gif", ".heic", ".avif", ".jp2")
 
 

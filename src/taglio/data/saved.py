@@ -67,8 +67,8 @@ def from_saved(path: Path, request: Asked) -> Dataset:
 
 
 def from_media(request: Asked, items: Items, *, sounds: bool) -> Dataset:
-    """Samples from images or sounds, preprocessed as asked, or by the file next to the model, or else by the
-    defaults."""
+    """Samples from images or sounds, preprocessed by the settings of the request, or the file next to the model, or
+    else the defaults."""
     if request.preprocess is None:
         preprocess, remark = preprocess_of(request.near, sounds=sounds)
         if preprocess is not None:

@@ -75,7 +75,7 @@ class Material:
         return 1.0 if self.outcome is None else self.outcome.drift
 
     def lacks(self, name: str) -> list[Part]:
-        """What stands in the place of a missing part: why it is missing, and the command that makes it."""
+        """The text in place of a missing part: why it is missing, and the command that makes it."""
         missing = self.absent[name]
         return [Text(f"{missing.reason} To make it:", "absent", missing.command)]
 

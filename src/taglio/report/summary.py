@@ -278,7 +278,7 @@ def _scores(outcome: Outcome) -> list[list[object]]:
 
 
 def _of_fewer(outcome: Outcome | None) -> str:
-    """On how many inputs predictions rest, if these are fewer than what is measured on."""
+    """The number of inputs behind the predictions, if it is smaller than that behind the measurements."""
     if outcome is None or not 0 < outcome.search_samples < outcome.held_out_samples:
         return ""
     return f" from {outcome.search_samples} of {plural(outcome.held_out_samples, 'input')}"
@@ -313,7 +313,7 @@ def _profiled(material: Material, label: str, name: str) -> _Column:
 
 def _status(outcome: Outcome) -> str:
     status, gap = outcome.status, outcome.gap
-    by = f"{gap * 100:.2g} %"  # of a bound, more digits say nothing
+    by = f"{gap * 100:.2g} %"  # more digits of a bound are meaningless
     if status == "optimal":
         margin = f" by more than {by}" if gap > 1e-6 else ""
         return f"according to the measured times, no plan within the limit is faster{margin}"

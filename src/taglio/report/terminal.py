@@ -110,7 +110,7 @@ def _way(way: Way) -> dict[str, Any]:
 
 
 def _variant(outcome: Outcome, variant: Variant, metric: Metric) -> dict[str, Any]:
-    """Latencies are those of the race where a variant took part in it, so that they fit the speed-up."""
+    """The JSON object of a variant. If it was in the race, its latency comes from there, to agree with the speed-up."""
     return {
         "value": metric.value(variant.error),
         "latency_s": answer.latency_s(outcome, variant) or variant.latency.median_s,

@@ -11,14 +11,14 @@ from taglio.report.units import MISSING, figures, ms, ms_decimals, size
 from taglio.runtimes.way import Way
 from taglio.ways.result import Rate, TriedWay
 
-# So many tried ways are shown until the reader expands the table.
+# Rows of the table of tried ways until the reader expands it.
 _FIRST = 6
 # Above this ratio of latencies a linear axis would crowd the fast ways at its foot.
 _LINEAR_UP_TO = 8.0
 
 
 def chosen(material: Material) -> list[Part]:
-    """The chosen way, and what was confirmed of it; empty, as all below, if the plan was not chosen for a rate."""
+    """The chosen way and its confirmed figures; empty, like all parts below, if the plan was not chosen for a rate."""
     rate = _rate(material)
     if rate is None:
         return []
@@ -176,7 +176,7 @@ def _best_first(rate: Rate) -> list[TriedWay]:
 
 
 def _goal(way: TriedWay) -> float:
-    """What the search made large: the rate within the limit, or without a limit the capacity."""
+    """The figure that the search maximised: the rate within the limit, or the capacity if there is no limit."""
     return way.capacity_per_s if way.rate_per_s is None else way.rate_per_s
 
 

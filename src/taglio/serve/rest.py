@@ -100,7 +100,7 @@ async def _infer(service: Service, request: Request) -> Response:
         header, tail = _header(request.headers, await _body(request, most, service.settings.patience_s))
         feed = _feed(queue.model, header, tail, most)
         wanted, binary = _wanted(header)
-        idle = queue.idle  # what runs cannot be taken back
+        idle = queue.idle  # a running request cannot be cancelled
         answering = service.infer(queue, feed, list(wanted), _timeout_s(header), step_of(_parameters(header)))
         answer = await (answering if idle else _unless_left(request, answering))
         return _response(queue.model, header, answer, wanted, binary)

@@ -59,7 +59,7 @@ def serve(models: Sequence[ServedModel], settings: Settings, listen: Listen, sta
     Raises BadOption for a port in use, and for an address other than loopback without a token or TLS.
     """
     _check(listen, settings)
-    gc.freeze()  # what is there to stay is not looked through again
+    gc.freeze()  # objects that stay for good are not scanned again
     keep_memory()  # new pages for each copy of 600 kB would take longer than all else
     service = Service(models, settings)
     config = uvicorn.Config(

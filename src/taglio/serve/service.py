@@ -18,10 +18,10 @@ from taglio.serve.tensors import BYTES
 
 NAME = "taglio"
 PLATFORM = "onnx_onnxv1"
-# All requests may hold this many times the largest.
+# All requests in memory may together have this many times the bytes of the largest.
 _HELD = 16
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "sequence", "statistics")
-# Parameters of tensors by which other servers' extensions change what an answer is.
+# Parameters of tensors that belong to other servers' extensions, and change what an answer contains.
 _NOT_OFFERED = ("classification", "shared_memory_region")
 
 
