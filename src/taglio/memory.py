@@ -112,13 +112,13 @@ def drop_pages_near(limit_bytes: float | None) -> None:
 
 def groups_within(items: Iterable[T], bytes_of: Callable[[T], int], room_bytes: float) -> Iterator[list[T]]:
     """Consecutive items in groups that fit into `room_bytes` together; one that does not fit is alone."""
-    group, left = list[T](), room_bytes
+    group, left_bytes = list[T](), room_bytes
     for item in items:
-        if group and bytes_of(item) > left:
+        if group and bytes_of(item) > left_bytes:
             yield group
-            group, left = [], room_bytes
+            group, left_bytes = [], room_bytes
         group.append(item)
-        left -= bytes_of(item)
+        left_bytes -= bytes_of(item)
     if group:
         yield group
 

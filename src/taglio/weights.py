@@ -89,9 +89,9 @@ class Store:
 
     def only(self, proto: onnx.ModelProto) -> None:
         """Remove the files of the folder that `proto` does not refer to."""
-        used = _locations(proto)
+        locations = _locations(proto)
         for file in self.folder.iterdir():
-            if str(file) not in used and file != self._made_file:
+            if str(file) not in locations and file != self._made_file:
                 file.unlink()
 
     def _place(self, values: np.ndarray) -> tuple[int, int]:

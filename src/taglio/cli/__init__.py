@@ -135,5 +135,5 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The arguments before and after the first "--", because argparse would mix up the command for emulate."""
     if arguments[:1] != ["emulate"] or "--" not in arguments:
         return arguments, []
-    at = arguments.index("--")
-    return arguments[:at], arguments[at + 1 :]
+    separator = arguments.index("--")
+    return arguments[:separator], arguments[separator + 1 :]

@@ -98,8 +98,8 @@ def _latency(run: ClusterRun) -> list[str]:
         )
     for plan in run.plans:
         of = f" of the plan on {', '.join(plan.devices)} ({plural(plan.requests, 'request')})" if many_plans else ""
-        took, predicted = plan.measured, ms(plan.predicted_s)
-        spread = f"{ms(took.steady_s)} (median {ms(took.median_s)}, 95 % within {ms(took.p95_s)})"
+        wall, predicted = plan.measured, ms(plan.predicted_s)
+        spread = f"{ms(wall.steady_s)} (median {ms(wall.median_s)}, 95 % within {ms(wall.p95_s)})"
         if run.streamed:  # requests wait for each other, which the prediction for a single one does not include
             lines.append(f"latency{of}: {spread} with others in flight; predicted for a single request {predicted}")
         else:
@@ -110,10 +110,10 @@ def _latency(run: ClusterRun) -> list[str]:
 
 def _conditions(run: ClusterRun) -> list[str]:
     lines = [
-        f"{now.device} takes {now.slower:.2f} x as long for a fixed computation as when it was profiled, "
+        f"{speed.device} takes {speed.slower:.2f} x as long for a fixed computation as when it was profiled, "
         "which is more than noise: its predictions may be off by as much"
-        for now in run.speeds
-        if now.slower is not None and abs(now.slower - 1.0) > _OTHER_SPEED
+        for speed in run.speeds
+        if speed.slower is not None and abs(speed.slower - 1.0) > _OTHER_SPEED
     ]
     for use in run.energy:
         joules_of = (use.modelled_joules, "computing"), (use.idle_joules, "waiting"), (use.sent_joules, "sending")

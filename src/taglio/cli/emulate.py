@@ -25,10 +25,12 @@ def emulate(options: argparse.Namespace) -> int:
             raise BadOption("give a cluster file, or --on DEVICE -- COMMAND for the running emulation")
         return emulation.joined(here).start(options.on, options.after).wait()
     with emulation.Emulation(Path(options.cluster), options.scenario) as emulated:
-        for old in emulated.removed:
-            sys.stderr.write(f"removed the remains of a killed emulation of {old.cluster_file}\n")
-        for there, back in emulation.one_way(emulated.cluster):
-            sys.stderr.write(f"{back} can reach {there}, but not the reverse: no connection will open between them\n")
+        for leftover in emulated.removed:
+            sys.stderr.write(f"removed the remains of a killed emulation of {leftover.cluster_file}\n")
+        for target, source in emulation.one_way(emulated.cluster):
+            sys.stderr.write(
+                f"{source} can reach {target}, but not the reverse: no connection will open between them\n"
+            )
         try:
             if not options.bare:
                 with bar() as progress:

@@ -198,7 +198,7 @@ def inspect(environment: Environment) -> Installed:
     """State of an environment on disk."""
     place = folder() / environment.name
     status, reason, versions = _state(environment, place)
-    users = tuple(name for name, used in (BACKENDS | CONVERTERS).items() if used == environment.name)
+    users = tuple(name for name, host in (BACKENDS | CONVERTERS).items() if host == environment.name)
     size, need = bytes_below(place), environment.disk_bytes
     return Installed(environment.name, users, str(place), status, reason, versions, size, need)
 

@@ -263,9 +263,9 @@ def _write_arrays(request: Request, source: Source, limits: Limits) -> float | N
     ONNX form is the original). Raises BadModel if the original cannot run the inputs."""
     data = source.data
     arrays: dict[str, np.ndarray] = {} if data.held_out.labels is None else {"labels": data.held_out.labels}
-    for of, dataset in (("calibration", data.calibration), ("held_out", data.held_out)):
+    for prefix, dataset in (("calibration", data.calibration), ("held_out", data.held_out)):
         for index, name in enumerate(request.inputs):
-            arrays[f"{of}_{index}"] = np.stack([sample[name] for sample in dataset.samples])
+            arrays[f"{prefix}_{index}"] = np.stack([sample[name] for sample in dataset.samples])
 
     distance = None
     if request.kind == "onnx":

@@ -122,14 +122,14 @@ def split(
 
 def _too_few(dataset: Dataset) -> str:
     """How many samples there are, where a split needs two, and what to do."""
-    count, batch, left = len(dataset.samples), dataset.batch, dataset.dropped
+    count, batch, dropped = len(dataset.samples), dataset.batch, dataset.dropped
     if batch == 1:
         return f"{plural(count, 'sample')}; a split needs at least 2: add samples"
-    over = f", and {plural(left, 'row')} {'is' if left == 1 else 'are'} left over" if left else ""
+    leftover = f", and {plural(dropped, 'row')} {'is' if dropped == 1 else 'are'} left over" if dropped else ""
     return (
-        f"{count * batch + left} rows: the model's batch is {batch}, so they make {plural(count, 'sample')} of {batch} "
-        f"rows{over}; a split needs at least 2 samples: give {2 * batch} rows or more, or export the model with a "
-        "smaller or dynamic batch"
+        f"{count * batch + dropped} rows: the model's batch is {batch}, so they make {plural(count, 'sample')} of "
+        f"{batch} rows{leftover}; a split needs at least 2 samples: give {2 * batch} rows or more, or export the model "
+        "with a smaller or dynamic batch"
     )
 
 

@@ -56,8 +56,8 @@ def load(
         kind, files = _files(path)
         if kind == "arrays":
             return _one_sample_each(request, files)
-        left = _left_out(path) if kind == "images" else ()
-        items = Items([file.name for file in files], files, None, left) if files else _in_classes(path, near)
+        remarks = _left_out(path) if kind == "images" else ()
+        items = Items([file.name for file in files], files, None, remarks) if files else _in_classes(path, near)
         if items is None:
             other_files = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
             kinds = ", ".join(sorted({file.suffix or file.name for file in other_files})[:5])

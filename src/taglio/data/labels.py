@@ -91,9 +91,9 @@ def _read(path: Path) -> Sequence[Array] | Mapping[str, Array]:
 
 def _lines(path: Path) -> Sequence[Array] | Mapping[str, Array]:
     lines = read_lines(path)
-    named = [line.partition("\t") for line in lines]
-    if lines and all(tab for _, tab, _ in named):
-        return {Path(name).name: np.array(label) for name, _, label in named}
+    parts = [line.partition("\t") for line in lines]
+    if lines and all(tab for _, tab, _ in parts):
+        return {Path(name).name: np.array(label) for name, _, label in parts}
     return [np.array(line) for line in lines]
 
 

@@ -81,7 +81,9 @@ def parse_preprocess(text: str) -> Preprocess:
         if field in ("mean", "scale"):
             fractions = [number.partition("/") for number in value.split(":")]
             try:
-                parsed = tuple(float(over) / float(under if slash else 1) for over, slash, under in fractions)
+                parsed = tuple(
+                    float(numerator) / float(denominator if slash else 1) for numerator, slash, denominator in fractions
+                )
             except (ValueError, ZeroDivisionError) as error:
                 raise BadOption(f"preprocess {token!r} needs numbers, like {field}=1/128 or 1:2:3") from error
         elif field == "size":

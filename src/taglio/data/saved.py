@@ -55,8 +55,8 @@ def from_saved(path: Path, request: Asked) -> Dataset:
             f"names, or keep one column of kind {kind}"
         )
     name = columns_of_kind[0]
-    left = [key for key in features if key not in (name, label)]
-    remarks = (f"{path}: left out {', '.join(map(repr, left))}, not among the model's inputs",) if left else ()
+    left_out = [key for key in features if key not in (name, label)]
+    remarks = (f"{path}: left out {', '.join(map(repr, left_out))}, not among the model's inputs",) if left_out else ()
     if kind != "string":
         dataset = dataset.cast_column(name, type(features[name])(decode=False))
     labels = None if label is None else _labels(dataset[label], features[label], request.near)

@@ -42,8 +42,8 @@ def _from_table(path: Path) -> Items:
         unnamed = "0" in columns  # no known name in the first row
         has = f"{len(columns)} columns without known names" if unnamed else f"the columns {', '.join(columns)}"
         raise BadData(f"{path} has {has}: name the column of texts {TEXT_KEYS[0]!r}, or save numbers in an .npz")
-    left = [key for key in other_columns if key != text]
-    remarks = (f"{path}: left out {', '.join(map(repr, left))}, neither text nor label",) if left else ()
+    left_out = [key for key in other_columns if key != text]
+    remarks = (f"{path}: left out {', '.join(map(repr, left_out))}, neither text nor label",) if left_out else ()
     names = [str(index) for index in range(len(columns[text]))]
     label_array = None if labels is None else np.array(as_labels(columns[labels]))
     return Items(names, columns[text], label_array, remarks)
@@ -135,8 +135,8 @@ def _tokenizer(request: Asked, length: int | None) -> Any:
     pad = config.get("pad_token")
     token = padding.get("pad_token") or (pad.get("content") if isinstance(pad, dict) else pad)
     tokens = [spelling for spelling in (token, "[PAD]", "<pad>") if isinstance(spelling, str)]
-    named = [spelling for spelling in tokens if tokenizer.token_to_id(spelling) is not None]
-    how = {"pad_id": tokenizer.token_to_id(named[0]), "pad_token": named[0]} if named else {"pad_id": 0}
+    pad_tokens = [spelling for spelling in tokens if tokenizer.token_to_id(spelling) is not None]
+    how = {"pad_id": tokenizer.token_to_id(pad_tokens[0]), "pad_token": pad_tokens[0]} if pad_tokens else {"pad_id": 0}
     side = {key: padding[key] for key in ("direction", "pad_type_id") if key in padding}
     tokenizer.enable_padding(length=length, **how, **side)
     return tokenizer

@@ -29,7 +29,7 @@ def damage_and_gain(material: Material) -> list[Part]:
         return [Text("No block alone in int8 causes an error.")]
     basis = material.metric.basis
     title, scale = basis.axis
-    out = sorted((row for row in rows if row.leave_out), key=lambda row: -row.noise_share)
+    left_out = sorted((row for row in rows if row.leave_out), key=lambda row: -row.noise_share)
     marks = []
     for row in rows:
         look = "float" if row.leave_out else "int8"
@@ -38,8 +38,10 @@ def damage_and_gain(material: Material) -> list[Part]:
     caption = "Right: int8 saves time. Up: int8 costs accuracy. Hollow: better kept in float."
     x, y = Axis("time saved by int8, ms"), Axis(f"one block alone: {title}", "log")
     chart = Chart("error alone against time saved, by block", x, y, marks, caption)
-    lede = f"{len(out)} of {plural(len(rows), 'block')} are slower in int8, or add too much error for the time saved."
-    reasons = [[row.block, shown(basis, row.damage), row.leave_out] for row in out[:_REASONS]]
+    lede = (
+        f"{len(left_out)} of {plural(len(rows), 'block')} are slower in int8, or add too much error for the time saved."
+    )
+    reasons = [[row.block, shown(basis, row.damage), row.leave_out] for row in left_out[:_REASONS]]
     listed: list[Part] = [Table(["leave out", "error alone", "why"], reasons, look="dense")] if reasons else []
     return [Text(lede), Columns([[chart], listed])]
 

@@ -114,8 +114,8 @@ def _looks(
         readers.setdefault(source, []).append(reader)
     looks = []
     for arc in drawn.arcs:
-        beyond = [reader for reader in readers[arc.source] if drawn.layers[reader] > arc.layer + 1]
-        looks.append((_look(arc, [arc.reader] if arc.reader else beyond, assignment, devices), arc))
+        later_readers = [reader for reader in readers[arc.source] if drawn.layers[reader] > arc.layer + 1]
+        looks.append((_look(arc, [arc.reader] if arc.reader else later_readers, assignment, devices), arc))
     return sorted(looks, key=lambda pair: "to-" in pair[0])
 
 

@@ -75,8 +75,8 @@ def trade_off(material: Material) -> list[Part]:
         "Each mark: predicted latency, and error on held-out inputs; a line leads to the measured latency"
         f"{corrected}. Hollow: beyond the limit."
     )
-    every = "error and latency of all plans"
-    charts = [_scatter(outcome, points, plan, drift, _error_axis(outcome), caption, every)]
+    label = "error and latency of all plans"
+    charts = [_scatter(outcome, points, plan, drift, _error_axis(outcome), caption, label)]
     if len(plans) > 1:
         near = "The same without float and all int8: plans near the limit."
         axis = Axis(outcome.metric.axis[0])
@@ -120,11 +120,11 @@ def _scatter(
         symbol, look, name = PURE.get(point.name, ("circle", "tried", ""))
         if point is plan:
             look, name = "plan", "chosen plan"
-        to = point.measured_s / drift * 1e3 if point.measured_s and drift else None
-        text, at = _describe(metric, point), (point.predicted_s or 0.0) * 1e3
+        measured_ms = point.measured_s / drift * 1e3 if point.measured_s and drift else None
+        text, predicted_ms = _describe(metric, point), (point.predicted_s or 0.0) * 1e3
         error = (point.error or 0.0) * scale
         faint, ring = not point.holds, point is plan
-        marks.append(Mark(at, error, look, text, name, symbol, hollow=faint, ring=ring, to=to))
+        marks.append(Mark(predicted_ms, error, look, text, name, symbol, hollow=faint, ring=ring, to=measured_ms))
     bound = (outcome.max_error * scale, allowed(metric, outcome.max_error))
     return Chart(label, Axis("latency, ms"), axis, marks, caption, limit=bound)
 
@@ -158,19 +158,19 @@ def _describe(metric: Metric, point: Point) -> str:
 
 def prediction_quality(error_model: ErrorModel) -> list[Part]:
     """How well subsets were predicted, and notes."""
-    drawn = sum(subset.error > 0.0 and subset.predicted > 0.0 for subset in error_model.subsets)
-    under = sum(subset.error <= error_model.upper(subset.predicted) for subset in error_model.subsets)
-    left = len(error_model.subsets) - drawn
-    on = f"measured on {plural(error_model.samples, 'input')}, each predicted by a fit without it"
-    text = f"{plural(len(error_model.subsets), 'subset')} of blocks in int8, {on}"
+    drawable = sum(subset.error > 0.0 and subset.predicted > 0.0 for subset in error_model.subsets)
+    below_upper = sum(subset.error <= error_model.upper(subset.predicted) for subset in error_model.subsets)
+    undrawn = len(error_model.subsets) - drawable
+    basis = f"measured on {plural(error_model.samples, 'input')}, each predicted by a fit without it"
+    text = f"{plural(len(error_model.subsets), 'subset')} of blocks in int8, {basis}"
     miss = (
         percent(error_model.typical_miss())
         if error_model.metric.smooth
         else error_model.metric.difference(error_model.typical_miss())
     )
-    text += f": median prediction error {miss}" if drawn else ""
-    text += f"; {under} of {len(error_model.subsets)} lie below the upper limit." if error_model.subsets else "."
-    text += f" {plural(left, 'subset')} without error cannot be drawn on a logarithmic axis." if left else ""
+    text += f": median prediction error {miss}" if drawable else ""
+    text += f"; {below_upper} of {len(error_model.subsets)} lie below the upper limit." if error_model.subsets else "."
+    text += f" {plural(undrawn, 'subset')} without error cannot be drawn on a logarithmic axis." if undrawn else ""
     return [Text(text), *(Text(f"Note: {note}.", "note") for note in error_model.notes)]
 
 

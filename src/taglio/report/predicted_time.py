@@ -126,8 +126,8 @@ def _time_lede(unseen: Sequence[_Run], finals: Sequence[_Run], drift: float) -> 
 
 def _parts(material: Material, assignment: Assignment, plan_time: Breakdown) -> list[Bar]:
     ordered = sorted(plan_time.blocks.items(), key=lambda item: -item[1])
-    spent = [item for item in ordered if item[1] > 0.0]
-    shown, other_blocks = spent[:_BIGGEST], spent[_BIGGEST:]
+    timed_blocks = [item for item in ordered if item[1] > 0.0]
+    shown, other_blocks = timed_blocks[:_BIGGEST], timed_blocks[_BIGGEST:]
     changing = _changing(material, assignment)
     steps: list[tuple[str, float, str]] = [("overhead per run", plan_time.overhead_s, "rest")]
     steps += [(name, seconds, _look(assignment, name)) for name, seconds in shown]
@@ -142,29 +142,29 @@ def _parts(material: Material, assignment: Assignment, plan_time: Breakdown) -> 
 
 def _moves(material: Material, assignment: Assignment, float_time: Breakdown, plan_time: Breakdown) -> list[Bar]:
     change = {name: plan_time.blocks[name] - float_time.blocks[name] for name in plan_time.blocks}
-    ordered = sorted(((name, by) for name, by in change.items() if by), key=lambda item: -abs(item[1]))
+    ordered = sorted(((name, delta) for name, delta in change.items() if delta), key=lambda item: -abs(item[1]))
     shown, other_blocks = ordered[:_BIGGEST], ordered[_BIGGEST:]
     steps = sorted(shown, key=lambda item: item[1])
     if other_blocks:
-        steps.append((plural(len(other_blocks), "other block"), sum(by for _, by in other_blocks)))
+        steps.append((plural(len(other_blocks), "other block"), sum(delta for _, delta in other_blocks)))
     changing = _changing(material, assignment)
-    moved = sum(plan_time.flows.values()) - changing - (sum(float_time.flows.values()) - _changing(material, {}))
-    steps += [("conversions", changing - _changing(material, {})), ("moves, layout changes", moved)]
+    moves_s = sum(plan_time.flows.values()) - changing - (sum(float_time.flows.values()) - _changing(material, {}))
+    steps += [("conversions", changing - _changing(material, {})), ("moves, layout changes", moves_s)]
     decimals = ms_decimals(float_time.total_s)
     first = Bar("float", 0.0, float_time.total_s, ms(float_time.total_s, decimals), "total from")
     last = Bar("plan", 0.0, plan_time.total_s, ms(plan_time.total_s, decimals), "total")
-    drawn = [(label, by, "up" if by > 0.0 else "down", signed_ms(by, decimals)) for label, by in steps]
+    drawn = [(label, delta, "up" if delta > 0.0 else "down", signed_ms(delta, decimals)) for label, delta in steps]
     return [first, *_waterfall(material, float_time.total_s, drawn), last]
 
 
-def _waterfall(material: Material, at: float, steps: Sequence[tuple[str, float, str, str]]) -> list[Bar]:
+def _waterfall(material: Material, start_s: float, steps: Sequence[tuple[str, float, str, str]]) -> list[Bar]:
     """Bars that each begin where the one before ends; of label, seconds, class and value."""
     kinds = {block.name: block.kind for block in material.graph.blocks}
     bars = []
     for label, seconds, class_, value in steps:
         short = short_name(label, kinds[label], 24) if label in kinds else label
-        bars.append(Bar(short, at, at + seconds, value, class_, label))
-        at += seconds
+        bars.append(Bar(short, start_s, start_s + seconds, value, class_, label))
+        start_s += seconds
     return bars
 
 

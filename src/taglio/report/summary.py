@@ -180,11 +180,11 @@ def places(material: Material, most: int | None = None) -> list[Part]:
     if outcome is None:
         return material.lacks(OUTCOME)
     rows: list[list[object]] = []
-    out: dict[str, list[str]] = {}
+    places_by_reason: dict[str, list[str]] = {}
     for point in outcome.places:
         if point.latency is None:
             place = point.runtime if point.name == FLOAT_RUN else f"{point.name} in {point.runtime}"
-            out.setdefault(point.reason, []).append(place)
+            places_by_reason.setdefault(point.reason, []).append(place)
         elif outcome.int8.int8_blocks or point.name != "int8":  # else the float model once more
             error = _judged(metric, point.error, outcome.max_error)
             how = "measured" if point.judged else "expected" if point.error is not None else ""
@@ -192,9 +192,9 @@ def places(material: Material, most: int | None = None) -> list[Part]:
             rows.append([point.name, point.runtime, ms(point.measured_s), error, how, verdict])
     head = ["model", "runtime", "latency", metric.title, "", ""]
     table = Table(head, rows[:most], "Places of this machine, timed side by side", words=frozenset({1, 4, 5}))
-    left_out = Items([(", ".join(names), reason) for reason, names in out.items()])
+    left_out = Items([(", ".join(names), reason) for reason, names in places_by_reason.items()])
     several = len({row[1] for row in rows}) > 1
-    return [*([table] if several else []), *([left_out] if out else [])]
+    return [*([table] if several else []), *([left_out] if places_by_reason else [])]
 
 
 def conditions(material: Material) -> list[Part]:

@@ -246,12 +246,12 @@ def sensitivity(rows: Sequence[Sensitivity], error_model: ErrorModel, by: str) -
         ranked = [cell for name, value in values.items() for cell in (value, order[name][row.block])]
         cells.append([row.block, *ranked, "leave out" if row.leave_out else "yes"])
     show([Table(head, cells)])
-    out = sorted((row for row in rows if row.leave_out), key=lambda candidate: -candidate.noise_share)
+    left_out = sorted((row for row in rows if row.leave_out), key=lambda candidate: -candidate.noise_share)
     say(
-        f"leave out {len(out)} of {plural(len(rows), 'block')}"
-        + (":" if out else ": each saves enough time for its error")
+        f"leave out {len(left_out)} of {plural(len(rows), 'block')}"
+        + (":" if left_out else ": each saves enough time for its error")
     )
-    for row in out:
+    for row in left_out:
         say(f"  {row.block}: {row.leave_out}")
 
 

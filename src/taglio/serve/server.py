@@ -103,11 +103,11 @@ async def _serve(service: Service, config: uvicorn.Config, listen: Listen, start
         await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         trimming.cancel()
-        left = await service.close()
+        unanswered = await service.close()
         await rpc.stop(grace=1.0)
         http.should_exit = True
         await running
-        return left
+        return unanswered
 
 
 async def _trim() -> None:

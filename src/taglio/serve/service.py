@@ -177,7 +177,7 @@ def _check_names(what: str, given_names: Sequence[str], names: Sequence[str], *,
     unknown = [name for name in given_names if name not in names]
     missing = [name for name in names if name not in given_names] if complete else []
     if unknown or missing:
-        wrong = f"no {what} {unknown[0][:80]!r}" if unknown else f"{what} {missing[0]!r} is missing"
-        raise BadRequest(f"{wrong}: the model's {what}s are {', '.join(names)}")
+        problem = f"no {what} {unknown[0][:80]!r}" if unknown else f"{what} {missing[0]!r} is missing"
+        raise BadRequest(f"{problem}: the model's {what}s are {', '.join(names)}")
     if len(set(given_names)) != len(given_names):
         raise BadRequest(f"an {what} is given twice")

@@ -87,10 +87,10 @@ def _eager(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Te
             module.qconfig = qconfig
     model = ao.add_quant_dequant(model)
     if method == "qat":
-        plain = copy.deepcopy(model)
+        float_model = copy.deepcopy(model)
         model.train()
         ao.prepare_qat(model, inplace=True)
-        train(model, plain, calibration)
+        train(model, float_model, calibration)
     else:
         ao.prepare(model, inplace=True)
         _observe(model, calibration)
@@ -108,9 +108,9 @@ def _fx(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Tenso
         for transposed in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
             mapping.set_object_type(transposed, None)
     if method == "qat":
-        plain = copy.deepcopy(model)
+        float_model = copy.deepcopy(model)
         prepared = quantize_fx.prepare_qat_fx(model.train(), mapping, examples)
-        train(prepared, plain, calibration)
+        train(prepared, float_model, calibration)
     else:
         prepared = quantize_fx.prepare_fx(model, mapping, examples)
         _observe(prepared, calibration if method == "static" else calibration[:1])
@@ -126,11 +126,11 @@ def _pt2e(model: nn.Module, method: str, calibration: Sequence[Tensors], *, wide
         is_qat=method == "qat", is_dynamic=method == "dynamic", reduce_range=not wide
     )
     quantizer = x86.X86InductorQuantizer().set_global(config)
-    plain = copy.deepcopy(model)
+    float_model = copy.deepcopy(model)
     exported = torch.export.export(model, calibration[0]).module()
     if method == "qat":
         prepared = pt2e.prepare_qat_pt2e(exported, quantizer)
-        train(prepared, plain, calibration, switch=False)
+        train(prepared, float_model, calibration, switch=False)
     else:
         prepared = pt2e.prepare_pt2e(exported, quantizer)
         _observe(prepared, calibration if method == "static" else calibration[:1])
@@ -144,7 +144,7 @@ def _observe(model: nn.Module, calibration: Sequence[Tensors]) -> None:
             model(*sample)
 
 
-def train(model: nn.Module, plain: nn.Module, calibration: Sequence[Tensors], *, switch: bool = True) -> None:
+def train(model: nn.Module, float_model: nn.Module, calibration: Sequence[Tensors], *, switch: bool = True) -> None:
     """Train to match the float model's outputs, which needs no labels, after observing the ranges of all samples; keeps
     the weights with the smallest loss, including those before training."""
     if switch:
@@ -157,7 +157,7 @@ def train(model: nn.Module, plain: nn.Module, calibration: Sequence[Tensors], *,
     optimizer = torch.optim.Adam(parameters, lr=LEARNING_RATE)
     samples = calibration[:MOST_SAMPLES]
     with torch.no_grad():
-        targets = [flat(plain(*sample)) for sample in samples]
+        targets = [flat(float_model(*sample)) for sample in samples]
     least_loss, best_weights = float("inf"), copy.deepcopy(model.state_dict())
 
     def loss(sample: Tensors, wanted: Sequence[torch.Tensor]) -> torch.Tensor:
