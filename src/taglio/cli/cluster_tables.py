@@ -56,33 +56,36 @@ def links(probes: Sequence[LinkProbe], handled: Mapping[str, Handling]) -> list[
     return [Table(head, rows, words=frozenset({1})), Table(heading, costs)]
 
 
-def outcome(result: ClusterOutcome) -> list[Part]:
+def outcome(cluster_outcome: ClusterOutcome) -> list[Part]:
     """The plan, the proof and the run."""
-    same = "bit for bit" if result.proof.identical else f"within {result.proof.distance:.1e}"
-    origin = "" if result.scheme_from is None else f", chosen on {result.scheme_from}"
+    same = "bit for bit" if cluster_outcome.proof.identical else f"within {cluster_outcome.proof.distance:.1e}"
+    origin = "" if cluster_outcome.scheme_from is None else f", chosen on {cluster_outcome.scheme_from}"
     texts = [
-        f"scheme {result.scheme} for all devices{origin} (a plan has one scheme)",
+        f"scheme {cluster_outcome.scheme} for all devices{origin} (a plan has one scheme)",
         f"in one process the components equal the whole quantised model {same}; on the cluster:",
     ]
-    return [*decisions(result.plan), *map(Text, texts), *run(result.run)]
+    return [*decisions(cluster_outcome.plan), *map(Text, texts), *run(cluster_outcome.run)]
 
 
-def run(result: ClusterRun) -> list[Part]:
+def run(cluster_run: ClusterRun) -> list[Part]:
     """Predicted beside measured: components, crossings, request, energy; and what was proven."""
     rows = []
-    for component in result.components:
+    for component in cluster_run.components:
         wall = component.measured
         seconds = (ms(component.predicted_s), ms(wall.steady_s), ms(wall.deviation_s))
         rows.append([component.component, component.device, *seconds, f"{component.ratio:.3f}"])
     hops = []
-    for hop in result.crossings:
+    for hop in cluster_run.crossings:
         names = ", ".join(hop.tensors[:2]) + (f" and {len(hop.tensors) - 2} more" if len(hop.tensors) > 2 else "")
         seconds = (ms(hop.predicted_s), ms(hop.measured.median_s), ms(hop.measured.deviation_s + hop.uncertain_s))
         hops.append([hop.source, hop.target, hop.bytes, *seconds, names])
     head = ["component", "device", "predicted", "measured", "±", "predicted / measured"]
     between = ["from", "to", "bytes", "predicted", "measured", "±", "tensors"]
     tables = [Table(head, rows, words=frozenset({1})), Table(between, hops, words=frozenset({1, 6}))]
-    return [*tables, *map(Text, [*_latency(result), *_conditions(result), *_proof(result), *result.notes])]
+    return [
+        *tables,
+        *map(Text, [*_latency(cluster_run), *_conditions(cluster_run), *_proof(cluster_run), *cluster_run.notes]),
+    ]
 
 
 def _latency(run: ClusterRun) -> list[str]:

@@ -119,7 +119,7 @@ def run(options: argparse.Namespace) -> Shown:
     """Run `taglio run OUT --cluster FILE`."""
     cluster = cluster_file.load(options.cluster, options.scenario)
     count, steps = options.steps or options.runs or 100, options.steps is not None
-    result = run_on_cluster(
+    cluster_run = run_on_cluster(
         options.folder, cluster, count, stream=options.stream, steps=steps, progress=options.progress
     )
-    return Shown(result, lambda: show(cluster_tables.run(result)))
+    return Shown(cluster_run, lambda: show(cluster_tables.run(cluster_run)))

@@ -58,5 +58,5 @@ def inspect(options: argparse.Namespace) -> Shown:
 
 def quantize(options: argparse.Namespace) -> Shown:
     """Run `taglio quantize`."""
-    result = stages.quantize(options.out, options.model, options.data, **arguments(options))
-    return Shown(result, lambda: terminal.quantized(result))
+    quantization = stages.quantize(options.out, options.model, options.data, **arguments(options))
+    return Shown(quantization, lambda: terminal.quantized(quantization))

@@ -119,10 +119,10 @@ def compare(
         bench = Bench(request, source, written, limits, _reference(source), layers, progress)
         measured = bench.measure(wanted)
         name = str(data) if _is_path(data) else "data in memory"
-        result = _comparison(bench, wanted, measured, converted, distance, name, max_error)
-        result = replace(result, wall_s=time.perf_counter() - start)
-        artifact.save(folder / f"{COMPARISON}.json", COMPARISON, result.model_sha256, result)
-    return result
+        comparison = _comparison(bench, wanted, measured, converted, distance, name, max_error)
+        comparison = replace(comparison, wall_s=time.perf_counter() - start)
+        artifact.save(folder / f"{COMPARISON}.json", COMPARISON, comparison.model_sha256, comparison)
+    return comparison
 
 
 def _comparison(

@@ -56,12 +56,12 @@ class Standing:
 def standings(rows: Sequence[Row], backends: Sequence[str], max_error: float) -> tuple[Standing, ...]:
     """One standing per back end, fastest first."""
     machine = drift(rows)
-    result = []
+    unsorted = []
     for backend in backends:
         backend_rows = [row for row in rows if row.wanted.backend == backend]
         row = best(backend_rows, max_error, machine)
         value = None if row is None else seconds(row, machine)
-        result.append(
+        unsorted.append(
             Standing(backend, row, value, sum(row.latency is not None for row in backend_rows), len(backend_rows))
         )
-    return tuple(sorted(result, key=lambda standing: float("inf") if standing.seconds is None else standing.seconds))
+    return tuple(sorted(unsorted, key=lambda standing: float("inf") if standing.seconds is None else standing.seconds))

@@ -37,15 +37,15 @@ class Samples(Sequence[Sample]):
 
     def chosen(self, rows: Iterable[int]) -> "Samples":
         """The samples at `rows`."""
-        result = Samples(self._names)
-        result._shelf, result._rows = self._shelf, [self._rows[row] for row in rows]
-        return result
+        selection = Samples(self._names)
+        selection._shelf, selection._rows = self._shelf, [self._rows[row] for row in rows]
+        return selection
 
     def joined(self, other: "Samples") -> "Samples":
         """These followed by `other`; both were chosen from the same samples."""
-        result = Samples(self._names)
-        result._shelf, result._rows = self._shelf, [*self._rows, *other._rows]  # noqa: SLF001 - the same class
-        return result
+        both = Samples(self._names)
+        both._shelf, both._rows = self._shelf, [*self._rows, *other._rows]  # noqa: SLF001 - the same class
+        return both
 
     def shapes(self, row: int) -> dict[str, Shape]:
         """The shape of every input of a sample, without reading the sample."""
@@ -231,10 +231,10 @@ def one_array(labels: Sequence[Array]) -> Array:
     """Labels as one array if they share a shape; otherwise, as for boxes, an array of arrays."""
     if len({label.shape for label in labels}) == 1:
         return np.stack(labels)
-    result = np.empty(len(labels), object)
+    array = np.empty(len(labels), object)
     for index, label in enumerate(labels):
-        result[index] = label
-    return result
+        array[index] = label
+    return array
 
 
 def assemble(

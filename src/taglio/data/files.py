@@ -59,7 +59,7 @@ def load(
         remarks = _left_out(path) if kind == "images" else ()
         items = Items([file.name for file in files], files, None, remarks) if files else _in_classes(path, near)
         if items is None:
-            other_files = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
+            other_files = [file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")]
             kinds = ", ".join(sorted({file.suffix or file.name for file in other_files})[:5])
             only = f"has no images and no arrays, only {plural(len(other_files), 'other file')} ({kinds})"
             raise BadData(f"{path} {only if other_files else 'is empty'}: {_GIVE}")
@@ -83,7 +83,7 @@ def load(
 def _files(path: Path) -> tuple[str, list[Path]]:
     """The kind of files in a folder, and the files of that kind, sorted; "" and none if taglio reads none of them."""
     # Only regular files: opening a named pipe would wait forever.
-    files = sorted(entry for entry in path.iterdir() if not entry.name.startswith(".") and entry.is_file())
+    files = sorted(file for file in path.iterdir() if not file.name.startswith(".") and file.is_file())
     files_of = {kind: [file for file in files if file.suffix.lower() in suffixes] for kind, suffixes in _KINDS.items()}
     nonempty = {kind: paths for kind, paths in files_of.items() if paths}
     if len(nonempty) > 1:
@@ -101,7 +101,7 @@ def _left_out(path: Path) -> tuple[str, ...]:
 
 def _in_classes(path: Path, near: Beside) -> Items | None:
     """The images or sounds in the subfolders of a folder, labelled by subfolder; None if there are none."""
-    folders = sorted(entry for entry in path.iterdir() if not entry.name.startswith(".") and entry.is_dir())
+    folders = sorted(folder for folder in path.iterdir() if not folder.name.startswith(".") and folder.is_dir())
     contents = [_files(folder) for folder in folders]
     kinds = {kind for kind, files in contents if files}
     if not kinds or "arrays" in kinds:

@@ -93,18 +93,18 @@ def _image(name: str, content: Path | bytes, spec: InputSpec, how: Preprocess) -
         image = _crop(image, width, height, how.edge, method)
     image = image.resize((width, height), method)
     pixels = np.asarray(image).reshape(height, width, how.channels)[:, :, :: -1 if how.color == "bgr" else 1]
-    result = np.empty(pixels.shape, spec.numpy_dtype())
+    tensor = np.empty(pixels.shape, spec.numpy_dtype())
     step = max(1, _ROWS_AT_ONCE // width)
     for start in range(0, height, step):
         # In float64 and rounded once, so that the result does not depend on the order of float32 operations.
         values = (pixels[start : start + step].astype(np.float64) - np.array(how.mean)) * np.array(how.scale)
         with np.errstate(all="ignore"):
-            converted = values.astype(result.dtype)
+            converted = values.astype(tensor.dtype)
         if not np.isfinite(converted).all() or (converted.dtype.kind != "f" and (converted != values).any()):
             got = f"{values.min():g}..{values.max():g} for {name}"
             raise BadOption(f"preprocess gives {got}, which {spec.dtype} cannot hold: change mean and scale")
-        result[start : start + step] = converted
-    return np.ascontiguousarray(result.transpose(2, 0, 1) if how.layout == "nchw" else result)
+        tensor[start : start + step] = converted
+    return np.ascontiguousarray(tensor.transpose(2, 0, 1) if how.layout == "nchw" else tensor)
 
 
 def _opened(name: str, content: Path | bytes, mode: str) -> Image.Image:

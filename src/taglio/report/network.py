@@ -116,7 +116,7 @@ def _looks(
     for arc in drawn.arcs:
         later_readers = [reader for reader in readers[arc.source] if drawn.layers[reader] > arc.layer + 1]
         looks.append((_look(arc, [arc.reader] if arc.reader else later_readers, assignment, devices), arc))
-    return sorted(looks, key=lambda pair: "to-" in pair[0])
+    return sorted(looks, key=lambda look: "to-" in look[0])
 
 
 def block_class(block: Block, assignment: Assignment) -> str:

@@ -101,12 +101,12 @@ class Bars:
         ends = [end for bar in self.bars for end in (bar.start, bar.end) if isfinite(end)]
         low = min(0.0, *ends) if ends else 0.0
         span = (max(0.0, *ends) - low if ends else 0.0) or 1.0
-        result = []
+        placed_bars = []
         for bar in self.bars:
             left, right = sorted(max(0.0, min(100.0, (end - low) / span * 100)) for end in (bar.start, bar.end))
             is_finite = isfinite(bar.start) and isfinite(bar.end)
-            result.append((bar, left, right - left) if is_finite else (bar, 0.0, 0.0))
-        return result
+            placed_bars.append((bar, left, right - left) if is_finite else (bar, 0.0, 0.0))
+        return placed_bars
 
 
 @dataclass(frozen=True, slots=True)

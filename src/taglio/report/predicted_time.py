@@ -125,8 +125,8 @@ def _time_lede(unseen: Sequence[_Run], finals: Sequence[_Run], drift: float) -> 
 
 
 def _parts(material: Material, assignment: Assignment, plan_time: Breakdown) -> list[Bar]:
-    ordered = sorted(plan_time.blocks.items(), key=lambda item: -item[1])
-    timed_blocks = [item for item in ordered if item[1] > 0.0]
+    ordered = sorted(plan_time.blocks.items(), key=lambda block_time: -block_time[1])
+    timed_blocks = [block_time for block_time in ordered if block_time[1] > 0.0]
     shown, other_blocks = timed_blocks[:_BIGGEST], timed_blocks[_BIGGEST:]
     changing = _changing(material, assignment)
     steps: list[tuple[str, float, str]] = [("overhead per run", plan_time.overhead_s, "rest")]
@@ -144,7 +144,7 @@ def _moves(material: Material, assignment: Assignment, float_time: Breakdown, pl
     change = {name: plan_time.blocks[name] - float_time.blocks[name] for name in plan_time.blocks}
     ordered = sorted(((name, delta) for name, delta in change.items() if delta), key=lambda item: -abs(item[1]))
     shown, other_blocks = ordered[:_BIGGEST], ordered[_BIGGEST:]
-    steps = sorted(shown, key=lambda item: item[1])
+    steps = sorted(shown, key=lambda step: step[1])
     if other_blocks:
         steps.append((plural(len(other_blocks), "other block"), sum(delta for _, delta in other_blocks)))
     changing = _changing(material, assignment)
@@ -173,9 +173,9 @@ def _changing(material: Material, assignment: Assignment) -> float:
     glue = material.profile.glue_map()
     total = 0.0
     for flow in material.graph.flows:
-        entry = glue[flow.name]
-        still = entry.int8_s if writes(assignment, flow.producer) else entry.float_s
-        total += flow_seconds(entry, flow, assignment) - still
+        flow_glue = glue[flow.name]
+        still = flow_glue.int8_s if writes(assignment, flow.producer) else flow_glue.float_s
+        total += flow_seconds(flow_glue, flow, assignment) - still
     return total
 
 

@@ -285,11 +285,11 @@ def build(folder: Path, manifest: Manifest, proof: Proof) -> None:
     say(f"wrote {folder / workspace.COMPONENTS}")
 
 
-def delivered(folder: Path, result: Delivered) -> None:
+def delivered(folder: Path, delivery: Delivered) -> None:
     """Print what runs without taglio and how far its answers are off, or why there is nothing."""
-    proof = result.proof
+    proof = delivery.proof
     if proof is None:
-        say(f"{folder / workspace.DEPLOY} was not written: {result.refusal}")
+        say(f"{folder / workspace.DEPLOY} was not written: {delivery.refusal}")
         return
     same = "identical to" if proof.distance == 0.0 else f"within {proof.distance:.0e} of"
     say(
@@ -311,30 +311,30 @@ def checked(result: Checked) -> None:
     )
 
 
-def exported(result: Export) -> None:
+def exported(export: Export) -> None:
     """Print what was exported, what proves it, and what the server does otherwise."""
-    if not result.models:
-        say(f"wrote {result.folder}: a copy of {workspace.DEPLOY}/, every file checked by its hash")
+    if not export.models:
+        say(f"wrote {export.folder}: a copy of {workspace.DEPLOY}/, every file checked by its hash")
         return
     say(
-        f"wrote {result.folder}, {plural(len(result.models), 'model')} for {result.layout}; opened as the server opens "
-        f"it, its answers to {plural(result.samples, 'input')} are {result.agreement} those delivered"
+        f"wrote {export.folder}, {plural(len(export.models), 'model')} for {export.layout}; opened as the server opens "
+        f"it, its answers to {plural(export.samples, 'input')} are {export.agreement} those delivered"
     )
-    for model in result.models:
+    for model in export.models:
         for remark in model.remarks:
             say(f"{model.name}: {remark}")
 
 
-def steps(result: StepsReport) -> None:
+def steps(session: StepsReport) -> None:
     """Print a session's steps beside the float model's."""
-    show([built.timed({"float": result.float32, "plan": result.plan})])
+    show([built.timed({"float": session.float32, "plan": session.plan})])
     say(
-        f"{result.rate_per_s:.4g} steps per second in {result.runtime}; per step: predicted {ms(result.predicted_s)}, "
-        f"measured {ms(result.plan.steady_s)}"
+        f"{session.rate_per_s:.4g} steps per second in {session.runtime}; per step: predicted "
+        f"{ms(session.predicted_s)}, measured {ms(session.plan.steady_s)}"
     )
     say(
-        f"relative L2 over all steps {percent(result.error)}, over the last tenth {percent(result.late_error)}; "
-        f"states take {size(result.state_bytes)} at the end"
+        f"relative L2 over all steps {percent(session.error)}, over the last tenth {percent(session.late_error)}; "
+        f"states take {size(session.state_bytes)} at the end"
     )
 
 

@@ -166,12 +166,12 @@ def train(model: nn.Module, float_model: nn.Module, calibration: Sequence[Tensor
 
     for _ in range(EPOCHS + 1):
         with torch.no_grad():
-            total = sum(float(loss(*pair)) for pair in zip(samples, targets, strict=True))
+            total = sum(float(loss(*example)) for example in zip(samples, targets, strict=True))
         if total < least_loss:
             least_loss, best_weights = total, copy.deepcopy(model.state_dict())
-        for pair in zip(samples, targets, strict=True):
+        for example in zip(samples, targets, strict=True):
             optimizer.zero_grad()
-            loss(*pair).backward()
+            loss(*example).backward()
             optimizer.step()
     model.load_state_dict(best_weights)
 
