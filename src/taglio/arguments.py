@@ -10,31 +10,31 @@ from taglio.errors import BadOption
 def number(name: str, value: Any) -> float:
     """`value` as a finite number. Raises BadOption."""
     try:
-        found = float(value)
+        as_float = float(value)
     except (TypeError, ValueError):
         raise BadOption(f"`{name}` is {value!r}: give a number") from None
-    if not isfinite(found):
+    if not isfinite(as_float):
         raise BadOption(f"`{name}` is {value}: give a finite number")
-    return found
+    return as_float
 
 
 def positive(name: str, value: Any) -> float:
     """`value` as a finite number above 0. Raises BadOption."""
-    if (found := number(name, value)) <= 0.0:
+    if (as_float := number(name, value)) <= 0.0:
         raise BadOption(f"`{name}` is {value}: give a number above 0")
-    return found
+    return as_float
 
 
 def not_negative(name: str, value: Any) -> float:
     """`value` as a finite number of at least 0. Raises BadOption."""
-    if (found := number(name, value)) < 0.0:
+    if (as_float := number(name, value)) < 0.0:
         raise BadOption(f"`{name}` is {value}: give a number of at least 0")
-    return found
+    return as_float
 
 
 def patterns(name: str, value: Any) -> tuple[str, ...]:
     """`value` as a tuple of patterns; a single string becomes a tuple of one. Raises BadOption."""
-    found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence | set) else None
-    if found is None or not all(isinstance(each, str) for each in found):
+    texts = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence | set) else None
+    if texts is None or not all(isinstance(text, str) for text in texts):
         raise BadOption(f"`{name}` is {value!r}: give a pattern or several, such as ['conv*']")
-    return found
+    return texts

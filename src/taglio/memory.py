@@ -20,8 +20,8 @@ from taglio.scratch import PREFIX, lasting
 T = TypeVar("T")
 # Shares of the limit: outputs kept for comparison, samples, events of a profiler.
 OUTPUTS, SAMPLES, EVENTS = 0.125, 0.25, 0.125
-# Shares of the limit above which freed memory is returned to the system before a large step (below it, collecting is
-# not worth the time), and pages of weight files after a run.
+# Shares of the limit. Above the first, freed memory is returned to the system before a large step; below it, collecting
+# is not worth the time. Above the second, pages of weight files are dropped after a run.
 _LEAST_TAKEN, _MOST_TAKEN = 0.25, 0.75
 # glibc's mallopt(3): options and bytes. By default a process requests new pages for every large copy, which takes 0.5
 # to 2 ms per megabyte.
@@ -40,8 +40,8 @@ def free_bytes() -> int:
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemAvailable:"):
             free = int(line.split()[1]) * 1024
-    for most, taken in _CGROUPS:
-        limit, used = "".join(_lines(most)), "".join(_lines(taken))
+    for limit_file, usage_file in _CGROUPS:
+        limit, used = "".join(_lines(limit_file)), "".join(_lines(usage_file))
         if limit.isdigit() and used.isdigit():
             free = min(free, max(0, int(limit) - int(used)))
     return free
@@ -112,13 +112,13 @@ def drop_pages_near(limit_bytes: float | None) -> None:
 
 def groups_within(items: Iterable[T], bytes_of: Callable[[T], int], room_bytes: float) -> Iterator[list[T]]:
     """Consecutive items in groups that fit into `room_bytes` together; one that does not fit is alone."""
-    group, left = list[T](), room_bytes
-    for each in items:
-        if group and bytes_of(each) > left:
+    group, left_bytes = list[T](), room_bytes
+    for item in items:
+        if group and bytes_of(item) > left_bytes:
             yield group
-            group, left = [], room_bytes
-        group.append(each)
-        left -= bytes_of(each)
+            group, left_bytes = [], room_bytes
+        group.append(item)
+        left_bytes -= bytes_of(item)
     if group:
         yield group
 
@@ -130,7 +130,7 @@ def _mapped() -> Iterator[tuple[int, int]]:
         if "-" in line.split(" ", 1)[0]:
             where = line
         elif line.startswith("Anonymous:") and line.split()[1] == "0" and f"/{PREFIX}" in where:
-            start, end = (int(each, 16) for each in where.split(" ", 1)[0].split("-"))
+            start, end = (int(address, 16) for address in where.split(" ", 1)[0].split("-"))
             yield start, end
 
 
@@ -148,13 +148,13 @@ class Shelf(Sequence[list[Any]]):
         self._room = room_bytes
         self._held: list[list[Any] | tuple[int, list[np.ndarray]]] = []
         self._file: Path | None = None
-        for each in items:
-            self.append(each)
+        for arrays in items:
+            self.append(arrays)
 
     def append(self, arrays: Sequence[Any]) -> None:
         """Append a list of arrays."""
-        size = sum(each.nbytes for each in arrays if isinstance(each, np.ndarray))
-        plain = all(isinstance(each, np.ndarray) and each.dtype.kind in "fiub" for each in arrays)
+        size = sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+        plain = all(isinstance(array, np.ndarray) and array.dtype.kind in "fiub" for array in arrays)
         if self._room is None or not plain or size <= self._room:
             self._room = None if self._room is None else self._room - size
             self._held.append(list(arrays))
@@ -163,15 +163,15 @@ class Shelf(Sequence[list[Any]]):
             self._file = lasting(self) / "arrays.bin"
         with self._file.open("ab") as file:
             start = file.tell()
-            for each in arrays:
-                file.write(np.ascontiguousarray(each).reshape(-1).view(np.uint8).data)
+            for array in arrays:
+                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         # For each array in the file, a broadcast array of one value keeps the shape and type.
-        self._held.append((start, [np.broadcast_to(np.zeros((), each.dtype), each.shape) for each in arrays]))
+        self._held.append((start, [np.broadcast_to(np.zeros((), array.dtype), array.shape) for array in arrays]))
 
     def shapes(self, index: int) -> list[tuple[int, ...]]:
         """The shapes of one list of arrays, without reading it."""
         entry = self._held[index]
-        return [each.shape for each in (entry if isinstance(entry, list) else entry[1])]
+        return [array.shape for array in (entry if isinstance(entry, list) else entry[1])]
 
     def __len__(self) -> int:
         return len(self._held)
@@ -182,14 +182,14 @@ class Shelf(Sequence[list[Any]]):
     def __getitem__(self, index: slice) -> list[list[Any]]: ...
     def __getitem__(self, index: int | slice) -> list[Any] | list[list[Any]]:
         if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
+            return [self[position] for position in range(*index.indices(len(self)))]
         entry = self._held[index]
         if isinstance(entry, list):
             return entry
         assert self._file is not None
-        start, shapes = entry
-        found = []
-        for each in shapes:
-            found.append(np.fromfile(self._file, each.dtype, each.size, offset=start).reshape(each.shape))
-            start += each.nbytes
-        return found
+        start, templates = entry
+        arrays = []
+        for template in templates:
+            arrays.append(np.fromfile(self._file, template.dtype, template.size, offset=start).reshape(template.shape))
+            start += template.nbytes
+        return arrays

@@ -38,18 +38,18 @@ class _Holder(msgspec.Struct):
 def held(folder: Path, *, create: bool = False) -> Iterator[tuple[int, ...]]:
     """Lock a workspace against other commands, and clean up after a killed one. Raises Busy.
 
-    The lock is the kernel's and ends with the process, however that ends, and with those that it passed the yielded
+    The kernel holds the lock until this process has ended, in whatever way, and all those that it passed the yielded
     file descriptors to. With `create` the folder is made, and removed again if it stays empty; without, a folder that
     does not exist is not locked.
     """
-    made = _make(folder) if create else []
+    new_folders = _make(folder) if create else []
     try:
         with _locked(folder) as places:
             yield places
     finally:
-        for each in made:
+        for new_folder in new_folders:
             with contextlib.suppress(OSError):  # not empty
-                each.rmdir()
+                new_folder.rmdir()
 
 
 @contextlib.contextmanager
@@ -98,7 +98,7 @@ def changing(folder: Path, *, create: bool = False) -> Iterator[Path]:
         except OSError as error:
             raise artifact.refusal(folder, error) from None
         except TaglioError as error:
-            error.args = tuple(str(each).replace(str(staged), str(folder)) for each in error.args)
+            error.args = tuple(str(argument).replace(str(staged), str(folder)) for argument in error.args)
             raise
         finally:
             _remove(folder / _STAGED)
@@ -108,13 +108,13 @@ def drop(staged: Path, *names: str) -> None:
     """Remove everything made from a stage that is replaced; a folder's name means all files in it."""
     for name in names:
         path = staged / name
-        for each in _files(path) if path.is_dir() else [path]:
-            each.unlink(missing_ok=True)
+        for file in _files(path) if path.is_dir() else [path]:
+            file.unlink(missing_ok=True)
 
 
 def _make(folder: Path) -> list[Path]:
     """Make a folder and its parents; return those that were missing, innermost first."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -123,10 +123,10 @@ def _make(folder: Path) -> list[Path]:
 
 
 def _link(folder: Path, staged: Path) -> None:
-    for each in FOLDERS:
-        (staged / each).mkdir(parents=True, exist_ok=True)
-        for path in _files(folder / each):
-            target = staged / each / path.name
+    for subfolder in FOLDERS:
+        (staged / subfolder).mkdir(parents=True, exist_ok=True)
+        for path in _files(folder / subfolder):
+            target = staged / subfolder / path.name
             try:
                 target.hardlink_to(path)
             except OSError as error:
@@ -140,9 +140,9 @@ def _link(folder: Path, staged: Path) -> None:
 
 def _commit(folder: Path, staged: Path) -> None:
     gone = []
-    for each in FOLDERS:
-        for path in _files(folder / each):
-            target = staged / each / path.name
+    for subfolder in FOLDERS:
+        for path in _files(folder / subfolder):
+            target = staged / subfolder / path.name
             if not target.exists():
                 gone.append(str(path.relative_to(folder)))
             elif target.samefile(path):
@@ -156,18 +156,18 @@ def _commit(folder: Path, staged: Path) -> None:
 def _recover(folder: Path) -> None:
     """Finish or remove what a killed command left. Raises BadArtifact for links to other folders, whose files would be
     replaced or removed: a workspace may come from someone else."""
-    for each in (*filter(None, FOLDERS), STANDBY):
-        for path in (folder / each, *(folder / each).rglob("*")):
-            if path.is_symlink() and (path == folder / each or not path.is_file()):
+    for subfolder in (*filter(None, FOLDERS), STANDBY):
+        for path in (folder / subfolder, *(folder / subfolder).rglob("*")):
+            if path.is_symlink() and (path == folder / subfolder or not path.is_file()):
                 raise BadArtifact(f"{path} is a symbolic link: put the folder itself there")
     if (folder / _READY).is_symlink():
         _remove(folder / _READY)
     if (folder / _READY).is_dir():
         _finish(folder)
     _remove(folder / _STAGED)
-    for each in FOLDERS:
-        if (folder / each).is_dir():
-            artifact.remove_temporaries(folder / each)
+    for subfolder in FOLDERS:
+        if (folder / subfolder).is_dir():
+            artifact.remove_temporaries(folder / subfolder)
 
 
 def _finish(folder: Path) -> None:
@@ -177,14 +177,14 @@ def _finish(folder: Path) -> None:
     if gone.exists():  # removed last
         for name in _names(gone):
             (folder / name).unlink(missing_ok=True)
-        for each in FOLDERS:
-            (folder / each).mkdir(exist_ok=True)
-            for path in _files(ready / each):
-                path.replace(folder / each / path.name)
-            _sync(folder / each)
-        for each in reversed(FOLDERS):
-            if each and not any((folder / each).iterdir()):
-                (folder / each).rmdir()
+        for subfolder in FOLDERS:
+            (folder / subfolder).mkdir(exist_ok=True)
+            for path in _files(ready / subfolder):
+                path.replace(folder / subfolder / path.name)
+            _sync(folder / subfolder)
+        for subfolder in reversed(FOLDERS):
+            if subfolder and not any((folder / subfolder).iterdir()):
+                (folder / subfolder).rmdir()
         gone.unlink()
     shutil.rmtree(ready)
 
@@ -193,7 +193,7 @@ def _names(gone: Path) -> list[str]:
     """The files to remove from a workspace. Raises BadArtifact unless all are in its folders."""
     try:
         names = json.loads(gone.read_text())
-        if all(name in {str(Path(each, Path(name).name)) for each in FOLDERS} for name in names):
+        if all(name in {str(Path(subfolder, Path(name).name)) for subfolder in FOLDERS} for name in names):
             return list(names)
     except (ValueError, TypeError, RecursionError):
         pass
@@ -210,7 +210,7 @@ def _remove(path: Path) -> None:
 def _files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return [each for each in folder.iterdir() if each.is_file() and not each.name.startswith(".")]
+    return [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
 
 
 def _sync(folder: Path) -> None:

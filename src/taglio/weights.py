@@ -89,9 +89,9 @@ class Store:
 
     def only(self, proto: onnx.ModelProto) -> None:
         """Remove the files of the folder that `proto` does not refer to."""
-        used = _locations(proto)
+        locations = _locations(proto)
         for file in self.folder.iterdir():
-            if str(file) not in used and file != self._made_file:
+            if str(file) not in locations and file != self._made_file:
                 file.unlink()
 
     def _place(self, values: np.ndarray) -> tuple[int, int]:
@@ -156,15 +156,15 @@ def refer(tensor: TensorProto, path: Path | str, offset: int, length: int) -> Te
 def place(tensor: TensorProto) -> tuple[str, int, int]:
     """Location, offset and length of a tensor that refers to a file. Raises ValueError if offset or length is not a
     number."""
-    entries = {each.key: each.value for each in tensor.external_data}
+    entries = {field.key: field.value for field in tensor.external_data}
     expected = stored_bytes(tensor.data_type, tensor.dims)
     return entries.get("location", ""), int(entries.get("offset", 0)), int(entries.get("length", expected))
 
 
 def stored_bytes(kind: int, dims: Iterable[int]) -> int:
     """Bytes of a tensor in ONNX raw format; two 4-bit values share a byte. 0 for text."""
-    each = _BITS[kind] if kind in _BITS else 8 * int(helper.tensor_dtype_to_np_dtype(kind).itemsize)
-    return (prod(dims) * each + 7) // 8
+    bits = _BITS[kind] if kind in _BITS else 8 * int(helper.tensor_dtype_to_np_dtype(kind).itemsize)
+    return (prod(dims) * bits + 7) // 8
 
 
 def values(tensor: TensorProto) -> np.ndarray:
@@ -175,9 +175,9 @@ def values(tensor: TensorProto) -> np.ndarray:
     if tensor.data_type in _PLAIN and all(tensor.dims):
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
         return np.memmap(location, dtype, "r", offset, tuple(tensor.dims))
-    held = deepcopy(tensor)
-    hold(held)
-    return numpy_helper.to_array(held)
+    copy = deepcopy(tensor)
+    hold(copy)
+    return numpy_helper.to_array(copy)
 
 
 def hold(tensor: TensorProto) -> None:
@@ -210,14 +210,14 @@ def weight_bytes(proto: onnx.ModelProto) -> int:
 def float_bytes(proto: onnx.ModelProto) -> int:
     """Bytes of all tensors, those of a narrower type than float32 as that: quantised weights may become it."""
     return sum(
-        max(stored_bytes(each.data_type, each.dims), stored_bytes(TensorProto.FLOAT, each.dims))
-        for each in tensors(proto)
+        max(stored_bytes(tensor.data_type, tensor.dims), stored_bytes(TensorProto.FLOAT, tensor.dims))
+        for tensor in tensors(proto)
     )
 
 
 def bytes_of(some: Iterable[TensorProto]) -> int:
     """Bytes of these tensors, in the model or in files."""
-    return sum(stored_bytes(each.data_type, each.dims) for each in some)
+    return sum(stored_bytes(tensor.data_type, tensor.dims) for tensor in some)
 
 
 def listed_bytes(nodes: Iterable[onnx.NodeProto]) -> int:
@@ -233,7 +233,7 @@ def listed_bytes(nodes: Iterable[onnx.NodeProto]) -> int:
 
 def size_bytes(proto: onnx.ModelProto) -> int:
     """Bytes of a model and of the tensors that it refers to."""
-    return int(proto.ByteSize()) + sum(place(each)[2] for each in tensors(proto) if in_file(each))
+    return int(proto.ByteSize()) + sum(place(tensor)[2] for tensor in tensors(proto) if in_file(tensor))
 
 
 def serialized(proto: onnx.ModelProto) -> tuple[bytes, Path | None]:
@@ -241,7 +241,7 @@ def serialized(proto: onnx.ModelProto) -> tuple[bytes, Path | None]:
     locations = _locations(proto)
     if not locations:
         return proto.SerializeToString(), None
-    folder = os.path.commonpath([Path(each).parent for each in locations])
+    folder = os.path.commonpath([Path(location).parent for location in locations])
     copy = _copy(proto, lambda tensor: _relocate(tensor, os.path.relpath(place(tensor)[0], folder)))
     return copy.SerializeToString(), Path(folder)
 
@@ -266,7 +266,7 @@ def refers(proto: onnx.ModelProto) -> bool:
 
 
 def _locations(proto: onnx.ModelProto) -> set[str]:
-    return {place(each)[0] for each in tensors(proto) if in_file(each)}
+    return {place(tensor)[0] for tensor in tensors(proto) if in_file(tensor)}
 
 
 def link(file: Path, target: Path) -> None:

@@ -30,9 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log = logging.getLogger("taglio.flow")
     log.addHandler(remarks)
     try:
-        own, after = _split(_readable(sys.argv[1:] if arguments is None else arguments))
+        before, after = _split(_readable(sys.argv[1:] if arguments is None else arguments))
         # A newcomer who types `taglio` alone asks what it can do.
-        options = build_parser().parse_args(own or ["--help"], argparse.Namespace(after=after))
+        options = build_parser().parse_args(before or ["--help"], argparse.Namespace(after=after))
         log.setLevel(logging.WARNING if getattr(options, "json", False) else logging.INFO)
         _limit_threads(options)
         code = run(options)
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt as stop:
         return _stopped(stop)
-    except ImportError as error:  # what a compiled module makes of Ctrl-C while it starts
+    except ImportError as error:  # a compiled module raises this for Ctrl-C while it is imported
         if isinstance(error.__cause__, KeyboardInterrupt):
             return _stopped(error.__cause__)
         raise
@@ -64,9 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def entry() -> NoReturn:
     """`taglio` as a process: run the command line and exit with its code."""
     _open_streams()
-    for each in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(each) is signal.SIG_DFL:  # nohup ignores SIGHUP
-            signal.signal(each, _interrupt)
+    for signal_number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signal_number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(signal_number, _interrupt)
     code = main()
     try:
         sys.stdout.flush()
@@ -81,10 +81,8 @@ def entry() -> NoReturn:
 
 
 def _open_streams() -> None:
-    """Standard streams that every message can be written to.
-
-    A stream that was closed is replaced: its descriptor would be the next file's, and get what libraries print. What an
-    encoding lacks becomes a question mark.
+    """Make standard streams accept every message. A closed stream is replaced: otherwise the next file would get its
+    descriptor, and with it what libraries print. Characters that the encoding lacks become question marks.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
@@ -97,7 +95,7 @@ def _open_streams() -> None:
 
 def _limit_threads(options: argparse.Namespace) -> None:
     """Let NumPy's linear algebra use as many threads as sessions do: `--threads`, or those of the workspace. It reads
-    its limit when NumPy is imported. What the environment says has precedence."""
+    its limit when NumPy is imported. Environment variables take precedence."""
     threads = getattr(options, "threads", None) or _threads_of(getattr(options, "folder", None))
     if threads and "numpy" not in sys.modules:
         for name in _THREADS:
@@ -125,11 +123,11 @@ def _stopped(stop: KeyboardInterrupt) -> int:
 
 def _readable(arguments: Sequence[str]) -> list[str]:
     """The arguments. Raises BadOption for bytes that are no text in UTF-8: artifacts could not name such a file."""
-    for each in arguments:
+    for argument in arguments:
         try:
-            each.encode()
+            argument.encode()
         except UnicodeEncodeError:
-            raise BadOption(f"{each!a}: not UTF-8: rename the file") from None
+            raise BadOption(f"{argument!a}: not UTF-8: rename the file") from None
     return list(arguments)
 
 
@@ -137,5 +135,5 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The arguments before and after the first "--", because argparse would mix up the command for emulate."""
     if arguments[:1] != ["emulate"] or "--" not in arguments:
         return arguments, []
-    at = arguments.index("--")
-    return arguments[:at], arguments[at + 1 :]
+    separator = arguments.index("--")
+    return arguments[:separator], arguments[separator + 1 :]

@@ -49,9 +49,9 @@ def add(options: argparse.Namespace) -> Shown:
 
     def tables() -> None:
         built = {environment.name for environment in missing}
-        for made in states:
-            how = "built" if made.name in built else "already there"
-            say(f"{made.name}: {how}: {_told(made.versions)} ({size(made.bytes)})")
+        for state in states:
+            how = "built" if state.name in built else "already there"
+            say(f"{state.name}: {how}: {_told(state.versions)} ({size(state.bytes)})")
 
     return Shown(states, tables)
 

@@ -53,38 +53,39 @@ def links(probes: Probes) -> list[Part]:
     return [Table(head, rows, words=frozenset({1})), Table(heading, costs)]
 
 
-def outcome(result: ClusterOutcome) -> list[Part]:
+def outcome(cluster_outcome: ClusterOutcome) -> list[Part]:
     """The plan, the proof and the run."""
-    same = "bit for bit" if result.proof.identical else f"within {result.proof.distance:.1e}"
-    chosen = "" if result.scheme_from is None else f", chosen on {result.scheme_from}"
+    same = "bit for bit" if cluster_outcome.proof.identical else f"within {cluster_outcome.proof.distance:.1e}"
+    origin = "" if cluster_outcome.scheme_from is None else f", chosen on {cluster_outcome.scheme_from}"
     texts = [
-        f"scheme {result.scheme} for all devices{chosen} (a plan has one scheme)",
+        f"scheme {cluster_outcome.scheme} for all devices{origin} (a plan has one scheme)",
         f"in one process the components equal the whole quantised model {same}; on the cluster:",
     ]
-    return [*decisions(result.plan), *map(Text, texts), *run(result.run)]
+    return [*decisions(cluster_outcome.plan), *map(Text, texts), *run(cluster_outcome.run)]
 
 
-def run(result: ClusterRun) -> list[Part]:
+def run(cluster_run: ClusterRun) -> list[Part]:
     """Predicted beside measured: components, crossings, request, energy; and what was proven."""
     rows = []
-    for component in result.components:
+    for component in cluster_run.components:
         wall = component.measured
         seconds = (ms(component.predicted_s), ms(wall.steady_s), ms(wall.deviation_s))
         rows.append([component.component, component.device, *seconds, f"{component.ratio:.3f}"])
     hops = []
-    for hop in result.crossings:
+    for hop in cluster_run.crossings:
         names = ", ".join(hop.tensors[:2]) + (f" and {len(hop.tensors) - 2} more" if len(hop.tensors) > 2 else "")
         seconds = (ms(hop.predicted_s), ms(hop.measured.median_s), ms(hop.measured.deviation_s + hop.uncertain_s))
         hops.append([hop.source, hop.target, hop.bytes, *seconds, names])
     head = ["component", "device", "predicted", "measured", "±", "predicted / measured"]
     between = ["from", "to", "bytes", "predicted", "measured", "±", "tensors"]
     tables = [Table(head, rows, words=frozenset({1})), Table(between, hops, words=frozenset({1, 6}))]
-    return [*tables, *map(Text, [*_latency(result), *_energy(result), *_proof(result), *result.notes])]
+    texts = [*_latency(cluster_run), *_energy(cluster_run), *_proof(cluster_run), *cluster_run.notes]
+    return [*tables, *map(Text, texts)]
 
 
 def _latency(run: ClusterRun) -> list[str]:
-    lines, several = [], len(run.plans) > 1
-    first = " for the first plan" if several else ""
+    lines, many_plans = [], len(run.plans) > 1
+    first = " for the first plan" if many_plans else ""
     if run.steps:
         predicted = f"predicted {1.0 / run.predicted_s:.4g}{first}"
         lines.append(f"{plural(run.requests, 'step')} of one session: {run.rate_per_s:.4g} per second, {predicted}")
@@ -94,9 +95,9 @@ def _latency(run: ClusterRun) -> list[str]:
             f"{plural(run.requests, 'request')}, {run.lanes} in flight: {run.rate_per_s:.4g} per second{wanted}"
         )
     for plan in run.plans:
-        of = f" of the plan on {', '.join(plan.devices)} ({plural(plan.requests, 'request')})" if several else ""
-        took, predicted = plan.measured, ms(plan.predicted_s)
-        spread = f"{ms(took.steady_s)} (median {ms(took.median_s)}, 95 % within {ms(took.p95_s)})"
+        of = f" of the plan on {', '.join(plan.devices)} ({plural(plan.requests, 'request')})" if many_plans else ""
+        wall, predicted = plan.measured, ms(plan.predicted_s)
+        spread = f"{ms(wall.steady_s)} (median {ms(wall.median_s)}, 95 % within {ms(wall.p95_s)})"
         if run.streamed:  # requests wait for each other, which the prediction for a single one does not include
             lines.append(f"latency{of}: {spread} with others in flight; predicted for a single request {predicted}")
         else:

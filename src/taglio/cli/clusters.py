@@ -22,9 +22,9 @@ from taglio.report.written import offer
 
 def plan(options: argparse.Namespace) -> Shown:
     """Run `taglio plan OUT --cluster FILE`."""
-    asked = arguments(options, ("with_model", "cuts", "devices", "effort"))
-    others = [_other(text, options) for text in options.with_model]
-    placed = placing.place(options.folder, options.cluster, others=others, **asked)
+    keywords = arguments(options, ("with_model", "cuts", "devices", "effort"))
+    other_models = [_other(text, options) for text in options.with_model]
+    placed = placing.place(options.folder, options.cluster, others=other_models, **keywords)
     answer = placed.answer
     value = {
         "objective": str(placed.objective),
@@ -42,9 +42,9 @@ def plan(options: argparse.Namespace) -> Shown:
 
 def pareto(options: argparse.Namespace) -> Shown:
     """Run `taglio pareto`."""
-    asked = arguments(options, ("with_model",))
-    others = [_other(text, options) for text in options.with_model]
-    name, front = placing.pareto(options.folder, options.cluster, others=others, **asked)
+    keywords = arguments(options, ("with_model",))
+    other_models = [_other(text, options) for text in options.with_model]
+    name, front = placing.pareto(options.folder, options.cluster, others=other_models, **keywords)
     path = options.folder / "pareto.html"
 
     def tables() -> None:
@@ -106,8 +106,8 @@ def probe(options: argparse.Namespace) -> Shown:
 
 def optimize(options: argparse.Namespace) -> Shown:
     """Run `taglio optimize MODEL --cluster FILE`."""
-    given = (options.out, options.model, options.data, options.cluster)
-    outcome = optimize_on_cluster(*given, **arguments(options, ("samples",)))
+    positional = (options.out, options.model, options.data, options.cluster)
+    outcome = optimize_on_cluster(*positional, **arguments(options, ("samples",)))
     remark = offer(lambda: page.write(options.out))
     return Shown(outcome, lambda: show(cluster_tables.outcome(outcome)), remark)
 
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> Shown:
     """Run `taglio run OUT --cluster FILE`."""
     cluster = cluster_file.load(options.cluster, options.scenario)
     count, steps = options.steps or options.runs or 100, options.steps is not None
-    result = run_on_cluster(
+    cluster_run = run_on_cluster(
         options.folder, cluster, count, stream=options.stream, steps=steps, progress=options.progress
     )
-    return Shown(result, lambda: show(cluster_tables.run(result)))
+    return Shown(cluster_run, lambda: show(cluster_tables.run(cluster_run)))

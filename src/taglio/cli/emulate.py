@@ -25,19 +25,23 @@ def emulate(options: argparse.Namespace) -> int:
         if not options.on or not options.after:
             raise BadOption("give a cluster file, or --on DEVICE -- COMMAND for the running emulation")
         return emulation.joined(here).start(options.on, options.after).wait()
-    with emulation.Emulation(Path(options.cluster), options.scenario) as made:
-        for there, back in emulation.one_way(made.cluster):
-            sys.stderr.write(f"{back} can reach {there}, but not the reverse: no connection will open between them\n")
-        if (processors := emulation.processors(made.cluster)) > (cores := available_cores()):
+    with emulation.Emulation(Path(options.cluster), options.scenario) as emulated:
+        for target, source in emulation.one_way(emulated.cluster):
+            sys.stderr.write(
+                f"{source} can reach {target}, but not the reverse: no connection will open between them\n"
+            )
+        if (processors := emulation.processors(emulated.cluster)) > (cores := available_cores()):
             text = f"the devices have {processors:g} processors in all, this machine has {cores}"
             sys.stderr.write(f"{text}: streams are slower than on separate machines\n")
         try:
             if not options.bare:
                 with bar() as progress:
-                    emulation.start_devices(made, progress)
+                    emulation.start_devices(emulated, progress)
             if options.after:
-                return made.start(options.on or made.cluster.start, options.after).wait()
-            sys.stderr.write(f"emulating {', '.join(f'{a} {b}' for a, b in made.addresses.items())}; Ctrl-C ends it\n")
+                return emulated.start(options.on or emulated.cluster.start, options.after).wait()
+            sys.stderr.write(
+                f"emulating {', '.join(f'{a} {b}' for a, b in emulated.addresses.items())}; Ctrl-C ends it\n"
+            )
             while True:
                 signal.pause()
         finally:

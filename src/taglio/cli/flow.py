@@ -35,8 +35,10 @@ def optimize(options: argparse.Namespace) -> Shown:
         from taglio.cli import clusters
 
         return clusters.optimize(options)
-    asked = arguments(options, ("scenario",))
-    return _answered(options.out, options.verbose, *stages.optimize(options.out, options.model, options.data, **asked))
+    keywords = arguments(options, ("scenario",))
+    return _answered(
+        options.out, options.verbose, *stages.optimize(options.out, options.model, options.data, **keywords)
+    )
 
 
 def _answered(folder: Path, verbose: bool, result: Result, _: Manifest, delivered: Delivered) -> Shown:
@@ -54,20 +56,20 @@ def _answered(folder: Path, verbose: bool, result: Result, _: Manifest, delivere
 
 def profile(options: argparse.Namespace) -> Shown:
     """Run `taglio profile`."""
-    graph, result, layers = stages.profile(options.out, options.model, options.data, **arguments(options))
+    graph, measured, layers = stages.profile(options.out, options.model, options.data, **arguments(options))
 
     def tables() -> None:
-        terminal.profile(material.Material(options.out.name, result, graph), layers)
+        terminal.profile(material.Material(options.out.name, measured, graph), layers)
         if options.scheme == "auto":
-            say(f"{result.scheme} was chosen for a relative L2 limit of {limit(options.max_error)} (--max-error)")
+            say(f"{measured.scheme} was chosen for a relative L2 limit of {limit(options.max_error)} (--max-error)")
 
-    return Shown({"profile": result, "layers": layers} if layers else result, tables)
+    return Shown({"profile": measured, "layers": layers} if layers else measured, tables)
 
 
 def error(options: argparse.Namespace) -> Shown:
     """Run `taglio error`."""
-    result, where = stages.error(options.folder, **arguments(options))
-    return Shown(result, lambda: terminal.error(result, where if options.provider != "cpu" else ""))
+    error_model, where = stages.error(options.folder, **arguments(options))
+    return Shown(error_model, lambda: terminal.error(error_model, where if options.provider != "cpu" else ""))
 
 
 def sensitivity(options: argparse.Namespace) -> Shown:
@@ -91,8 +93,8 @@ def build(options: argparse.Namespace) -> Shown:
     """Run `taglio build`."""
     limits = {name: getattr(options, name) for name in LIMITS if getattr(options, name) is not None}
     if limits:
-        given = {"samples": options.samples, "progress": options.progress, **limits}
-        return _answered(options.folder, options.verbose, *stages.build_for_limit(options.folder, **given))
+        keywords = {"samples": options.samples, "progress": options.progress, **limits}
+        return _answered(options.folder, options.verbose, *stages.build_for_limit(options.folder, **keywords))
     manifest, proof, delivered = stages.build(options.folder, samples=options.samples, progress=options.progress)
     value = {"manifest": manifest, "proof": proof, "deploy": delivered}
 
@@ -130,21 +132,21 @@ def run(options: argparse.Namespace) -> Shown:
 
 def check(options: argparse.Namespace) -> Shown:
     """Run `taglio check`."""
-    result = check_promises(options.folder, options.data, progress=options.progress)
-    result = replace(
-        result, promises=tuple(replace(promise, detail=as_flags(promise.detail)) for promise in result.promises)
+    checked = check_promises(options.folder, options.data, progress=options.progress)
+    checked = replace(
+        checked, promises=tuple(replace(promise, detail=as_flags(promise.detail)) for promise in checked.promises)
     )
-    value = {"verdict": result.verdict, "exit_code": result.exit_code, "promises": result.promises}
-    return Shown(value, lambda: terminal.checked(result), code=result.exit_code)
+    value = {"verdict": checked.verdict, "exit_code": checked.exit_code, "promises": checked.promises}
+    return Shown(value, lambda: terminal.checked(checked), code=checked.exit_code)
 
 
 def report(options: argparse.Namespace) -> Shown:
     """Run `taglio report`."""
-    found = material.gather(options.folder)
-    path = page.write(options.folder, found)
+    contents = material.gather(options.folder)
+    path = page.write(options.folder, contents)
 
     def tables() -> None:
-        terminal.report(options.folder, found)
+        terminal.report(options.folder, contents)
         say(f"wrote {path}")
 
     return Shown({"report": str(path)}, tables)

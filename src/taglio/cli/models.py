@@ -29,7 +29,7 @@ def inspect(options: argparse.Namespace) -> Shown:
     observed, assumed = observe_random(model)
     assumed = as_flags(assumed)
     graph = build(model, observed)
-    chosen = None if options.blocks in (None, "all") else set(select(graph, options.blocks))
+    block_names = None if options.blocks in (None, "all") else set(select(graph, options.blocks))
     pairs = suggested(model.inputs, model.proto.graph)
     suggestion = suggest_for(model, graph, [name for pair in pairs for name in pair])
     states = [f"{present}={past}" for present, past in pairs]
@@ -48,7 +48,7 @@ def inspect(options: argparse.Namespace) -> Shown:
             say(remark)
         inspected.advice(next_step)
         if options.blocks is not None:
-            inspected.blocks(graph, chosen)
+            inspected.blocks(graph, block_names)
 
     about = {"model": model.name, "sha256": model.sha256, "opset": model.opset, "graph": graph}
     about |= {"assumed": assumed, "suggested": suggestion, "states": states, "memory_bytes": memory_bytes}
@@ -58,5 +58,5 @@ def inspect(options: argparse.Namespace) -> Shown:
 
 def quantize(options: argparse.Namespace) -> Shown:
     """Run `taglio quantize`."""
-    result = stages.quantize(options.out, options.model, options.data, **arguments(options))
-    return Shown(result, lambda: terminal.quantized(result))
+    quantization = stages.quantize(options.out, options.model, options.data, **arguments(options))
+    return Shown(quantization, lambda: terminal.quantized(quantization))

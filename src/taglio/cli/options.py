@@ -144,8 +144,8 @@ class _Bounds(argparse.Action):
             limit = fraction(text)
         except argparse.ArgumentTypeError as error:
             raise argparse.ArgumentError(self, str(error)) from None
-        known = getattr(options, self.dest)
-        limits = dict(known) if isinstance(known, dict) else {} if known is None else {"": known}
+        previous = getattr(options, self.dest)
+        limits = dict(previous) if isinstance(previous, dict) else {} if previous is None else {"": previous}
         if name in limits:
             hint = "" if name else ": name the metric of the other, such as ctc=1%"
             raise argparse.ArgumentError(self, f"is given twice{f' for {name}' if name else ''}{hint}")

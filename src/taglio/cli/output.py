@@ -1,4 +1,4 @@
-"""What a command found, and how it is printed: as one JSON object with --json, else as tables and lines."""
+"""The result of a command, and how it is printed: as one JSON object with --json, else as tables and lines."""
 
 import argparse
 import io
@@ -24,23 +24,23 @@ class Shown:
 
 
 def execute(command: Callable[[argparse.Namespace], Shown | int], options: argparse.Namespace) -> int:
-    """Run a command with a progress bar in `options.progress`, and print what it found; returns the exit code.
+    """Run a command with a progress bar in `options.progress`, and print its result; returns the exit code.
 
     A command that prints while it runs returns its exit code instead.
     """
     from taglio.report.progress import bar
 
     with bar(getattr(options, "json", False)) as options.progress:
-        found = command(options)
-    if isinstance(found, int):
-        return found
-    if found.remark:
-        sys.stderr.write(f"taglio: {found.remark}\n")
+        shown = command(options)
+    if isinstance(shown, int):
+        return shown
+    if shown.remark:
+        sys.stderr.write(f"taglio: {shown.remark}\n")
     if options.json:
-        emit(found.value)
+        emit(shown.value)
     else:
-        found.show()
-    return found.code
+        shown.show()
+    return shown.code
 
 
 def emit(value: Any) -> None:

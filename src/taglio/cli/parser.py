@@ -371,11 +371,11 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse does, but what a command does not know is reported with the command's own help."""
-        found, unknown = self.parse_known_args(args, namespace)
+        options, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            command = f"{self.prog} {found.command.words}"
+            command = f"{self.prog} {options.command.words}"
             raise BadOption(f"{command} does not know {' '.join(unknown)}: see {command} --help")
-        return found
+        return options
 
     def error(self, message: str) -> NoReturn:
         raise BadOption(f"{message}: see {self.prog} --help")
@@ -388,16 +388,16 @@ def build_parser() -> argparse.ArgumentParser:
         description="Find the fastest mixed-precision form of a neural network that keeps its answers, and measure it.",
     )
     try:
-        own = version("taglio")
+        installed_version = version("taglio")
     except PackageNotFoundError:
-        own = "(not installed)"
-    parser.add_argument("--version", action="version", version=f"taglio {own}")
+        installed_version = "(not installed)"
+    parser.add_argument("--version", action="version", version=f"taglio {installed_version}")
     commands: dict[str, Any] = {"": _commands(parser)}
-    for each in COMMANDS:
-        group, _, name = each.words.rpartition(" ")
+    for command in COMMANDS:
+        group, _, name = command.words.rpartition(" ")
         if group not in commands:
             commands[group] = _commands(_parser(commands[""], group, GROUPS[group]))
-        _add_options(_parser(commands[group], name, each.about, each.epilog), each)
+        _add_options(_parser(commands[group], name, command.about, command.epilog), command)
     return parser
 
 
@@ -407,8 +407,8 @@ def _commands(parser: argparse.ArgumentParser) -> Any:
 
 def _parser(commands: Any, name: str, about: str, epilog: str | None = None) -> argparse.ArgumentParser:
     description = f"{about[0].upper()}{about[1:]}."
-    found: argparse.ArgumentParser = commands.add_parser(name, help=about, description=description, epilog=epilog)
-    return found
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=about, description=description, epilog=epilog)
+    return parser
 
 
 def _add_options(parser: argparse.ArgumentParser, command: Command) -> None:
@@ -433,10 +433,10 @@ def run(options: argparse.Namespace) -> int:
     alone = getattr(options, "cluster", None) is None
     for action in options.several if alone else options.one:
         if getattr(options, action.dest) != action.default:
-            others, fix = (
+            machines, fix = (
                 ("several machines", "add --cluster FILE") if alone else ("one machine", "leave --cluster out")
             )
-            raise BadOption(f"{action.option_strings[0]} is for {others}: {fix}")
+            raise BadOption(f"{action.option_strings[0]} is for {machines}: {fix}")
     module, _, function = options.command.run.partition(":")
     return execute(getattr(importlib.import_module(f"taglio.cli.{module}"), function), options)
 
@@ -446,12 +446,12 @@ def arguments(options: argparse.Namespace, without: Sequence[str] = ()) -> dict[
     those not given."""
     ours = {"command", "after", "one", "several", "json", "verbose", "model", "data", "out", "folder", "cluster"}
     ours |= {"steers", *without}
-    given = {name: value for name, value in vars(options).items() if name not in ours and value is not None}
+    values = {name: value for name, value in vars(options).items() if name not in ours and value is not None}
     first = getattr(options, "steers", None)
     if first and getattr(options, "metric", "") is None:  # the first limit on the command line steers
         for name in LIMITS:
-            if name in given:
-                bounds = given[name] if isinstance(given[name], dict) else {"": given[name]}
-                given[name] = {metric or UNNAMED: value for metric, value in bounds.items()}
-        given["metric"] = first
-    return given
+            if name in values:
+                bounds = values[name] if isinstance(values[name], dict) else {"": values[name]}
+                values[name] = {metric or UNNAMED: value for metric, value in bounds.items()}
+        values["metric"] = first
+    return values

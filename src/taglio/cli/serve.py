@@ -59,10 +59,10 @@ def serve(options: argparse.Namespace) -> int:
                 sys.stdout.write(f"REST on {started.http}, gRPC on {started.grpc}; Ctrl-C ends\n")
             sys.stdout.flush()
 
-        left = answer(models, settings, listen, announce)
-    if left:
-        sys.stderr.write(f"taglio: {plural(left, 'request')} not answered within {options.drain_s:g} s\n")
-    return int(left > 0)
+        unanswered = answer(models, settings, listen, announce)
+    if unanswered:
+        sys.stderr.write(f"taglio: {plural(unanswered, 'request')} not answered within {options.drain_s:g} s\n")
+    return int(unanswered > 0)
 
 
 def announced(model: "ServedModel", way: Way) -> str:

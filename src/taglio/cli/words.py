@@ -18,7 +18,9 @@ _COMMANDS = {
 
 def as_flags(message: str) -> str:
     """`max_error` → --max-error, `taglio plan` → the command with its arguments."""
-    message = re.sub(r"`taglio (\w+)`", lambda found: _COMMANDS.get(found[1], f"taglio {found[1]}"), message)
-    options = [item for each in (OPTIONS, *(command.own for command in COMMANDS)) for item in each.items()]
-    known = {"model": "MODEL"} | {how["dest"]: name for name, how in options if "dest" in how}
-    return re.sub(r"`([a-z][a-z0-9_]*)`", lambda found: known.get(found[1], f"--{found[1].replace('_', '-')}"), message)
+    message = re.sub(r"`taglio (\w+)`", lambda match: _COMMANDS.get(match[1], f"taglio {match[1]}"), message)
+    options = [item for table in (OPTIONS, *(command.own for command in COMMANDS)) for item in table.items()]
+    flag_of = {"model": "MODEL"} | {how["dest"]: name for name, how in options if "dest" in how}
+    return re.sub(
+        r"`([a-z][a-z0-9_]*)`", lambda match: flag_of.get(match[1], f"--{match[1].replace('_', '-')}"), message
+    )

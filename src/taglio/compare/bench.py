@@ -67,8 +67,8 @@ class Bench:
             return
         self.measured.versions[backend] = place.versions
         job = replace(self.request, backend=backend, folder=str(Path(self.request.folder) / backend))
-        if left := tuple(row for row in rows if row.id not in finished):
-            self._rows(place.interpreter, replace(job, rows=left))
+        if unfinished := tuple(row for row in rows if row.id not in finished):
+            self._rows(place.interpreter, replace(job, rows=unfinished))
         if self.layers:
             self._layers(place.interpreter, replace(job, rows=tuple(rows)))
 

@@ -106,32 +106,32 @@ def as_onnx(
     place = environments.find(WORKERS[form])
     if place.interpreter is None:
         raise BadEnvironment(f"{model}: reading {KINDS[form]} needs the {place.name} environment: {place.reason}")
-    given, examples = dict(shapes), examples or {}
-    if form == "torch" and not given:
-        given = {name: shape for name, (shape, _) in examples.items()}
-    dtypes = tuple(examples.get(name, ((), "float32"))[1] for name in given)
+    input_shapes, examples = dict(shapes), examples or {}
+    if form == "torch" and not input_shapes:
+        input_shapes = {name: shape for name, (shape, _) in examples.items()}
+    dtypes = tuple(examples.get(name, ((), "float32"))[1] for name in input_shapes)
     stem = model.name.rpartition(":")[2] if form == "torch" and not model.exists() else model.stem or "model"
     # A module may depend on any file, so a cached conversion of it could be stale.
     keeps = form != "torch" or model.is_file()
     folder = cache()
-    kept = folder / _digest(model, form, given, place.versions) / f"{stem}.onnx" if keeps else None
-    if kept is not None and (record := _read(kept.with_suffix(".json"))).get("tool") and kept.is_file():
-        kept.parent.touch()  # used now, for `_prune`
-        return Converted(kept, form, str(record["tool"]))
+    cached = folder / _digest(model, form, input_shapes, place.versions) / f"{stem}.onnx" if keeps else None
+    if cached is not None and (record := _read(cached.with_suffix(".json"))).get("tool") and cached.is_file():
+        cached.parent.touch()  # used now, for `_prune`
+        return Converted(cached, form, str(record["tool"]))
     with scratch() as work:
         request = Request("convert", str(work), WORKERS[form], str(model.absolute()), form, threads=threads)
-        request = replace(request, inputs=tuple(given), shapes=tuple(given.values()), dtypes=dtypes)
+        request = replace(request, inputs=tuple(input_shapes), shapes=tuple(input_shapes.values()), dtypes=dtypes)
         answer, reason = supervise.answer(place.interpreter, request, limits)
         if answer is None:
             raise BadModel(f"{model}: cannot be converted to ONNX: {reason}")
-        made = Path(answer["path"])
-        if kept is None:
-            kept = folder / weights.sha256(made)[:32] / f"{stem}.onnx"
-        with artifact.replacing(kept) as temporary:
-            shutil.copyfile(made, temporary)
-    artifact.write_bytes(kept.with_suffix(".json"), json.dumps({"tool": answer["tool"]}).encode())
-    _prune(folder, kept.parent)
-    return Converted(kept, form, answer["tool"])
+        onnx_path = Path(answer["path"])
+        if cached is None:
+            cached = folder / weights.sha256(onnx_path)[:32] / f"{stem}.onnx"
+        with artifact.replacing(cached) as temporary:
+            shutil.copyfile(onnx_path, temporary)
+    artifact.write_bytes(cached.with_suffix(".json"), json.dumps({"tool": answer["tool"]}).encode())
+    _prune(folder, cached.parent)
+    return Converted(cached, form, answer["tool"])
 
 
 def cache() -> Path:
@@ -150,11 +150,11 @@ def _prune(folder: Path, newest: Path) -> None:
 
 
 def distance(
-    model: Path, made: Converted, outputs: Sequence[str], samples: Sequence[Sample], data_sha256: str, threads: int
+    model: Path, converted: Converted, outputs: Sequence[str], samples: Sequence[Sample], data_sha256: str, threads: int
 ) -> float:
     """Relative L2 distance between the outputs of the ONNX form and the original, for the worst output, on some of
     `samples` (all of one shape). Raises BadModel if it exceeds MOST_DISTANCE, or if the original cannot run them."""
-    record = made.path.with_suffix(".json")
+    record = converted.path.with_suffix(".json")
     distances = _read(record)
     if data_sha256 not in distances:
         samples = samples[:_CHECKED]
@@ -162,24 +162,24 @@ def distance(
             arrays, names = work / "arrays.npz", tuple(samples[0])
             columns = [np.stack([sample[name] for sample in samples]) for name in names]
             np.savez(arrays, **{f"held_out_{i}": column for i, column in enumerate(columns)})  # type: ignore[arg-type]
-            request = Request("reference", str(work), WORKERS[made.kind], str(model.absolute()), made.kind)
+            request = Request("reference", str(work), WORKERS[converted.kind], str(model.absolute()), converted.kind)
             request = replace(request, inputs=names, outputs=tuple(outputs), arrays=str(arrays), threads=threads)
-            distances[data_sha256] = beside_original(request, made.path, samples, _LIMITS)[1]
+            distances[data_sha256] = beside_original(request, converted.path, samples, _LIMITS)[1]
         artifact.write_bytes(record, json.dumps(distances).encode())
     value = float(distances[data_sha256])
     if not value <= MOST_DISTANCE:
         raise BadModel(
-            f"{model}: its ONNX form, made by {made.tool}, differs from it by {value:.2%} on the data (limit "
+            f"{model}: its ONNX form, made by {converted.tool}, differs from it by {value:.2%} on the data (limit "
             f"{MOST_DISTANCE:.0%}): convert it with another tool and give the .onnx"
         )
     return value
 
 
 def beside_original(
-    request: Request, made: Path, samples: Sequence[Sample], limits: Limits
+    request: Request, onnx_path: Path, samples: Sequence[Sample], limits: Limits
 ) -> tuple[list[np.ndarray], float]:
-    """Outputs of the request's model in its own framework on its held-out inputs, which `samples` are, and the relative
-    L2 distance of the ONNX form's, for the worst output. Raises BadModel if either cannot run them."""
+    """Outputs of the request's model in its own framework on `samples`, its held-out inputs; and the relative L2
+    distance of the ONNX form's outputs from them, for the worst output. Raises BadModel if either cannot run them."""
     backend = WORKERS[request.kind]
     place = environments.find(backend)
     if place.interpreter is None:
@@ -189,7 +189,7 @@ def beside_original(
     if answer is None:
         raise BadModel(f"{request.model}: cannot run the data in its own framework: {reason}")
     reference = [np.stack(output) for output in zip(*answer, strict=True)]
-    session = open_session(made, SessionOptions(request.threads, Optimization.BASIC), label=str(made))
+    session = open_session(onnx_path, SessionOptions(request.threads, Optimization.BASIC), label=str(onnx_path))
     converted = onnx_outputs(session, request.outputs, samples, request.model)
     meter = Tally(request.outputs)
     meter.add(reference, [np.reshape(c, r.shape) for c, r in zip(converted, reference, strict=True)])

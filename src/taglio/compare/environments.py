@@ -149,8 +149,8 @@ def environment(name: str) -> Environment:
 
 def folder() -> Path:
     """The folder of all environments."""
-    own = os.environ.get(VARIABLE)
-    return Path(own).absolute() if own else cache("backends")
+    setting = os.environ.get(VARIABLE)
+    return Path(setting).absolute() if setting else cache("backends")
 
 
 def cache(name: str) -> Path:
@@ -175,8 +175,8 @@ def installed(place: Path | None, names: Iterable[str]) -> dict[str, str]:
     if place is not None and not _interpreter(place).exists():
         return {}
     path = sys.path if place is None else [str(folder) for folder in place.glob("lib/python*/site-packages")]
-    found = {name: next(iter(distributions(name=name, path=path)), None) for name in names}
-    return {name: package.version for name, package in found.items() if package is not None}
+    package_of = {name: next(iter(distributions(name=name, path=path)), None) for name in names}
+    return {name: package.version for name, package in package_of.items() if package is not None}
 
 
 def complaint(environment: Environment, versions: Mapping[str, str]) -> str:
@@ -198,22 +198,22 @@ def inspect(environment: Environment) -> Installed:
     """State of an environment on disk."""
     place = folder() / environment.name
     status, reason, versions = _state(environment, place)
-    users = tuple(name for name, used in (BACKENDS | CONVERTERS).items() if used == environment.name)
+    users = tuple(name for name, host in (BACKENDS | CONVERTERS).items() if host == environment.name)
     size, need = bytes_below(place), environment.disk_bytes
     return Installed(environment.name, users, str(place), status, reason, versions, size, need)
 
 
 def diagnose(environment: Environment, scratch: Path) -> Installed:
     """`inspect`, and if usable, load each of its back ends the way `compare` does, in the folder `scratch`."""
-    made = inspect(environment)
-    if made.status not in _USABLE:
-        return made
-    for backend in made.backends:
+    installation = inspect(environment)
+    if installation.status not in _USABLE:
+        return installation
+    for backend in installation.backends:
         job = Request("load", str(scratch / backend), backend)
-        _, reason = supervise.answers(_interpreter(Path(made.place)), job, _LOADING)
+        _, reason = supervise.answers(_interpreter(Path(installation.place)), job, _LOADING)
         if reason:
-            return replace(made, status="broken", reason=f"{backend} does not load: {one_line(reason)}")
-    return made
+            return replace(installation, status="broken", reason=f"{backend} does not load: {one_line(reason)}")
+    return installation
 
 
 def tool() -> str:
@@ -227,9 +227,10 @@ def build(environment: Environment, *, show: bool = False) -> None:
     Raises BadEnvironment with the reason; Busy if another process is building it.
     """
     if sys.version_info[:2] >= environment.python_below:
-        below, own = ".".join(map(str, environment.python_below)), ".".join(map(str, sys.version_info[:2]))
+        below, running = ".".join(map(str, environment.python_below)), ".".join(map(str, sys.version_info[:2]))
         raise BadEnvironment(
-            f"{environment.name} needs a Python below {below}, but taglio runs in {own}: install taglio in an older one"
+            f"{environment.name} needs a Python below {below}, but taglio runs in {running}: install taglio in an "
+            "older one"
         )
     place = folder() / environment.name
     with held(place.parent, create=True) as lock:
@@ -293,8 +294,8 @@ def _commands(place: Path) -> list[list[str]]:
 
 
 def _run(words: list[str], show: bool, lock: tuple[int, ...]) -> None:
-    """Run one step; its output goes to standard error, or is kept for the error's reason. It holds the lock too: where
-    taglio is killed it goes on, and the next build must not write beside it."""
+    """Run one step; its output goes to standard error, or is kept for the error's reason. The step holds the lock too:
+    if taglio is killed the step goes on, and no other build may write at the same time."""
     out, err = (sys.stderr, None) if show else (subprocess.PIPE, subprocess.STDOUT)
     variables = supervise.clean_environment()
     done = subprocess.run(words, stdout=out, stderr=err, env=variables, text=True, check=False, pass_fds=lock)

@@ -27,7 +27,7 @@ def owners(graph: Graph) -> dict[str, str]:
 
 
 def described(layers: Sequence[Layer], graph: Graph) -> list[Layer]:
-    """Layers called as the blocks of `graph`, of which a back end only reported the times."""
+    """Layers with the names of the blocks of `graph`, for a back end that reports only times."""
     blocks, tensors = {block.name: block for block in graph.blocks}, graph.tensor_map()
 
     def filled(layer: Layer) -> Layer:

@@ -89,8 +89,8 @@ def compare(
 
     Raises BadModel, BadData or BadOption for a model or data that no back end could use.
 
-    >>> found = taglio.compare(model.source, {"image": images}, backends=["onnxruntime"], rows=["float32"], effort=0.01)
-    >>> [row.wanted.id for row in found.rows]
+    >>> table = taglio.compare(model.source, {"image": images}, backends=["onnxruntime"], rows=["float32"], effort=0.01)
+    >>> [row.wanted.id for row in table.rows]
     ['onnxruntime/float32']
     """
     start = time.perf_counter()
@@ -106,11 +106,11 @@ def compare(
         model_path = _model(model, temporary)
         read = _reader(data, preprocess, model_path)
         work = _emptied(folder / _WORK)
-        made = convert.as_onnx(model_path, fixed, options.threads, convert.examples_of(data), limits)
-        network, graph, samples = _opened(made.path, fixed, read, seed)
+        converted = convert.as_onnx(model_path, fixed, options.threads, convert.examples_of(data), limits)
+        network, graph, samples = _opened(converted.path, fixed, read, seed)
         ranges = calibrate(network, samples.calibration, "minmax", progress)
         source = Source(network, graph, samples, ranges, options)
-        request = _request(source, made.kind, model_path, work, budget_s, memory_bytes, seed)
+        request = _request(source, converted.kind, model_path, work, budget_s, memory_bytes, seed)
         distance = _write_arrays(request, source, limits)
         written = Written()
         if forms := _forms(backends, rows):
@@ -119,24 +119,26 @@ def compare(
         bench = Bench(request, source, written, limits, _reference(source), layers, progress)
         measured = bench.measure(wanted)
         name = str(data) if _is_path(data) else "data in memory"
-        result = _comparison(bench, wanted, measured, made, distance, name, max_error)
-        result = replace(result, wall_s=time.perf_counter() - start)
-        artifact.save(folder / f"{COMPARISON}.json", COMPARISON, result.model_sha256, result)
-    return result
+        comparison = _comparison(bench, wanted, measured, converted, distance, name, max_error)
+        comparison = replace(comparison, wall_s=time.perf_counter() - start)
+        artifact.save(folder / f"{COMPARISON}.json", COMPARISON, comparison.model_sha256, comparison)
+    return comparison
 
 
 def _comparison(
     bench: Bench,
     wanted: Mapping[str, Sequence[Wanted]],
     measured: Measured,
-    made: convert.Converted,
+    converted: convert.Converted,
     distance: float | None,
     data: str,
     max_error: float,
 ) -> Comparison:
     """The result, with a row for everything wanted."""
     request, source, limits = bench.request, bench.source, bench.limits
-    conversions = [Conversion(made.kind, "onnx", made.tool, distance, str(made.path))] if made.tool else []
+    conversions = (
+        [Conversion(converted.kind, "onnx", converted.tool, distance, str(converted.path))] if converted.tool else []
+    )
     why = "the comparison was stopped before this row"
     stopped = {row.id: Row(row, "stopped", why, None, None) for table_rows in wanted.values() for row in table_rows}
     rows = tuple((stopped | measured.rows).values())
@@ -145,7 +147,7 @@ def _comparison(
     return Comparison(
         model=Path(request.model).name,
         model_sha256=source.model.sha256,
-        kind=made.kind,
+        kind=converted.kind,
         machine=describe(),
         threads=request.threads,
         data=data,
@@ -261,9 +263,9 @@ def _write_arrays(request: Request, source: Source, limits: Limits) -> float | N
     ONNX form is the original). Raises BadModel if the original cannot run the inputs."""
     data = source.data
     arrays: dict[str, np.ndarray] = {} if data.held_out.labels is None else {"labels": data.held_out.labels}
-    for of, dataset in (("calibration", data.calibration), ("held_out", data.held_out)):
+    for prefix, dataset in (("calibration", data.calibration), ("held_out", data.held_out)):
         for index, name in enumerate(request.inputs):
-            arrays[f"{of}_{index}"] = np.stack([sample[name] for sample in dataset.samples])
+            arrays[f"{prefix}_{index}"] = np.stack([sample[name] for sample in dataset.samples])
 
     distance = None
     if request.kind == "onnx":

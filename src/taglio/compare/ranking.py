@@ -56,10 +56,12 @@ class Standing:
 def standings(rows: Sequence[Row], backends: Sequence[str], max_error: float) -> tuple[Standing, ...]:
     """One standing per back end, fastest first."""
     machine = drift(rows)
-    result = []
+    unsorted = []
     for backend in backends:
-        own = [row for row in rows if row.wanted.backend == backend]
-        row = best(own, max_error, machine)
+        backend_rows = [row for row in rows if row.wanted.backend == backend]
+        row = best(backend_rows, max_error, machine)
         value = None if row is None else seconds(row, machine)
-        result.append(Standing(backend, row, value, sum(row.latency is not None for row in own), len(own)))
-    return tuple(sorted(result, key=lambda standing: float("inf") if standing.seconds is None else standing.seconds))
+        unsorted.append(
+            Standing(backend, row, value, sum(row.latency is not None for row in backend_rows), len(backend_rows))
+        )
+    return tuple(sorted(unsorted, key=lambda standing: float("inf") if standing.seconds is None else standing.seconds))

@@ -61,9 +61,9 @@ def measure_rows(
             progress(request.backend, len(checks.keys() | statuses.keys()) + len(statuses), 2 * len(wanted))
         return Row(wanted[row], status, reason, checks.get(row), latency)
 
-    while left := [row for row in wanted if row not in statuses]:
+    while pending := [row for row in wanted if row not in statuses]:
         # The float row runs again beside the others, which are compared with it.
-        rows = [row for row in request.rows if row.id in left or (row.baseline and statuses[row.id] == "measured")]
+        rows = [row for row in request.rows if row.id in pending or (row.baseline and statuses[row.id] == "measured")]
         current = ""
         with contextlib.closing(_events(interpreter, replace(request, rows=tuple(rows)), limits, main)) as events:
             for kind, *values in events:
@@ -83,13 +83,13 @@ def measure_rows(
                         yield ended(row, status, reason)
                     case "failed" | "ended" | "done", reasons:
                         status, reason = reasons or ["failed", "the worker ended without a result for it"]
-                        left = [row for row in left if row not in statuses]
-                        for row in [current] if kind == "ended" and current in left else left:
+                        pending = [row for row in pending if row not in statuses]
+                        for row in [current] if kind == "ended" and current in pending else pending:
                             yield ended(row, status, reason)
 
 
 def answers(interpreter: Path, request: Request, limits: Limits) -> tuple[list[Any], str]:
-    """What a worker answered to a request for layers or a conversion, and the reason if it stopped early."""
+    """A worker's answers to a request for layers or a conversion, and the reason if it stopped early."""
     values, reasons = [], []
     for event in _events(interpreter, request, limits, MAIN):
         match event:
@@ -103,7 +103,7 @@ def answers(interpreter: Path, request: Request, limits: Limits) -> tuple[list[A
 
 
 def answer(interpreter: Path, request: Request, limits: Limits) -> tuple[Any, str]:
-    """What a worker answered to a request for a conversion or for outputs, None if it failed, and the reason."""
+    """A worker's answer to a request for a conversion or for outputs (None if it failed), and the reason."""
     values, reason = answers(interpreter, request, limits)
     return values[0] if values else None, reason
 

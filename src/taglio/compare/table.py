@@ -54,12 +54,12 @@ class Form:
 def static_forms() -> tuple[Form, ...]:
     """Every static int8 form: format × types × symmetric or not × per channel or not; and u8s8 per channel with 7-bit
     weights."""
-    every = [
+    eight_bit_forms = [
         Form(f"{form}-{a}{w}-{_sym(symmetric)}-{_pc(channel)}", "static", _scheme(form, a, w, symmetric, channel))
         for form, (a, w), symmetric, channel in product(_FORMATS, _TYPES, _BOTH, (True, False))
     ]
-    mixed = [form for form in every if form.scheme and form.scheme.activation != form.scheme.weight]
-    return (*every, *(_narrow(form) for form in mixed if form.scheme and form.scheme.per_channel))
+    mixed = [form for form in eight_bit_forms if form.scheme and form.scheme.activation != form.scheme.weight]
+    return (*eight_bit_forms, *(_narrow(form) for form in mixed if form.scheme and form.scheme.per_channel))
 
 
 def _narrow(form: Form) -> Form:
@@ -122,9 +122,9 @@ def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple
     """ONNX Runtime's CPU provider, and float on its CUDA provider."""
     row = partial(_onnx_row, "onnxruntime", files=files, refusals=refusals)
     plain = partial(_row, "onnxruntime", form="onnx", types="f32", file=files[FLOAT])
-    first, *others = [row(form, "CPU all") for form in forms()]
+    first, *other_rows = [row(form, "CPU all") for form in forms()]
     levels = [plain(f"float32 {level}", FLOAT, engine=f"CPU {level}") for level in ("none", "basic", "extended")]
-    at = [
+    level_rows = [
         row(form, f"CPU {level}", f" {level}")
         for form in static_forms()
         if form.key in ("qdq-u8s8-sym-pc", "qoperator-u8s8-sym-pc")
@@ -135,7 +135,7 @@ def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple
         plain("float32 cuda tf32", FLOAT, engine=cuda.TF32),
         _row("onnxruntime", "float16 cuda", "float16", "onnx", "f16", cuda.F16, file=files[FLOAT]),
     ]
-    return (first, *levels, *others, *at, *gpu)
+    return (first, *levels, *other_rows, *level_rows, *gpu)
 
 
 def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
@@ -183,12 +183,12 @@ def _onnxsim(max_error: float) -> tuple[Wanted, ...]:
 
 def _openvino_provider(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
     """OpenVINO as ONNX Runtime's provider; some forms have a separate file for it."""
-    own = {**files, **{key.removesuffix(PROVIDER): path for key, path in files.items() if key.endswith(PROVIDER)}}
+    paths = {**files, **{key.removesuffix(PROVIDER): path for key, path in files.items() if key.endswith(PROVIDER)}}
     row = partial(_onnx_row, "openvino-ep", refusals=refusals)
     key = "float32 CPU provider"
     plain = _row("openvino-ep", key, FLOAT, "onnx", "f32", "CPU all", file=files[FLOAT])
     quantized = [form for form in forms() if form.method in ("dynamic", "static", "mixed")]
-    rows = [row(form, "OpenVINO all", files=own) for form in quantized]
+    rows = [row(form, "OpenVINO all", files=paths) for form in quantized]
     return (row(forms()[0], "OpenVINO all", files=files), plain, *rows)
 
 

@@ -113,11 +113,11 @@ def int8(scheme: Scheme) -> Precision:
 def _build(source: Source, builder: QdqBuilder, form: Form) -> tuple[onnx.ModelProto, str]:
     model, graph, scheme = source.model, source.graph, form.scheme
     make: Callable[[Sequence[str]], onnx.ModelProto]
-    beyond: dict[str, str] = {}
+    beyond_range: dict[str, str] = {}
     if form.method == "float16":
-        every = [block.name for block in graph.blocks]
-        beyond = beyond_float16(model, graph, every, source.ranges.low_high)
-        make, names = partial(float16, model, graph), [name for name in every if name not in beyond]
+        block_names = [block.name for block in graph.blocks]
+        beyond_range = beyond_float16(model, graph, block_names, source.ranges.low_high)
+        make, names = partial(float16, model, graph), [name for name in block_names if name not in beyond_range]
     elif scheme is None:
         return model.proto, ""
     elif form.method == "dynamic":
@@ -130,8 +130,8 @@ def _build(source: Source, builder: QdqBuilder, form: Form) -> tuple[onnx.ModelP
             precision = int8(scheme)
             return builder.build(effective(graph, dict.fromkeys(names, precision), precision)), ""
         make = partial(qoperator, model, graph, scheme=scheme, ranges=source.ranges)
-    made, _, note = most(graph, make, names)
-    return made, "; ".join(filter(None, (left_in_float32(beyond, len(graph.blocks)), note)))
+    proto, _, note = most(graph, make, names)
+    return proto, "; ".join(filter(None, (left_in_float32(beyond_range, len(graph.blocks)), note)))
 
 
 def _faster(source: Source, builder: QdqBuilder, scheme: Scheme) -> list[str]:

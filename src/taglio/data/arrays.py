@@ -143,19 +143,19 @@ class Named:
     remarks: tuple[str, ...]
 
 
-def by_input(where: str, found: Mapping[str, Column], inputs: Sequence[InputSpec]) -> Named:
+def by_input(where: str, columns: Mapping[str, Column], inputs: Sequence[InputSpec]) -> Named:
     """Match arrays to inputs by key; a single array matches a single input whatever its key.
 
     Unused keys are left out with a remark: tokenizers make more than a model reads. Raises BadData for a missing input.
     """
     wanted = [spec.name for spec in inputs]
-    label_keys = [key for key in found if key in LABEL_KEYS and key not in wanted]
-    keys = [key for key in found if key not in label_keys]
+    label_keys = [key for key in columns if key in LABEL_KEYS and key not in wanted]
+    keys = [key for key in columns if key not in label_keys]
     remarks = []
     if len(wanted) == len(keys) == 1 and keys != wanted:
         if keys != [""]:
             remarks.append(f"{where}: array {keys[0]!r} is used for the model's only input, {wanted[0]!r}")
-        found = {**found, wanted[0]: found[keys[0]]}
+        columns = {**columns, wanted[0]: columns[keys[0]]}
         keys = wanted
     if "" in keys:
         raise BadData(
@@ -163,28 +163,28 @@ def by_input(where: str, found: Mapping[str, Column], inputs: Sequence[InputSpec
         )
     missing = [name for name in wanted if name not in keys]
     if missing:
-        more = f" and {len(found) - _KEYS} more" if len(found) > _KEYS else ""
+        more = f" and {len(columns) - _KEYS} more" if len(columns) > _KEYS else ""
         raise BadData(
-            f"{where} has keys {[*found][:_KEYS]}{more}, but not the inputs {missing}: rename or add arrays; samples "
+            f"{where} has keys {[*columns][:_KEYS]}{more}, but not the inputs {missing}: rename or add arrays; samples "
             f"of different shapes need a number behind each name ({wanted[0]}0, {wanted[0]}1, ...)"
         )
     unknown = [key for key in keys if key not in wanted] + label_keys[1:]
     if unknown:
         remarks.append(f"{where}: left out {', '.join(map(repr, unknown))}, not among the model's inputs")
-    labels = found[label_keys[0]] if label_keys else None
-    return Named({name: found[name] for name in wanted}, labels, tuple(remarks))
+    labels = columns[label_keys[0]] if label_keys else None
+    return Named({name: columns[name] for name in wanted}, labels, tuple(remarks))
 
 
-def by_number(where: str, found: Mapping[str, Column], inputs: Sequence[InputSpec]) -> list[dict[str, Column]]:
+def by_number(where: str, columns: Mapping[str, Column], inputs: Sequence[InputSpec]) -> list[dict[str, Column]]:
     """The arrays of each sample, where every key is an input's name with the sample's number behind it: samples may
     then differ in shape. Empty for other keys. Raises BadData for a sample without an input."""
     names = {spec.name for spec in inputs}
-    keys = [re.fullmatch(r"(.*?)_?([0-9]+)", key) for key in found]
-    if names & found.keys() or not all(key and key[1] in names for key in keys):
+    keys = [re.fullmatch(r"(.*?)_?([0-9]+)", key) for key in columns]
+    if names & columns.keys() or not all(key and key[1] in names for key in keys):
         return []
     samples: dict[int, dict[str, Column]] = {}
     for key in filter(None, keys):
-        samples.setdefault(int(key[2]), {})[key[1]] = found[key[0]]
+        samples.setdefault(int(key[2]), {})[key[1]] = columns[key[0]]
     for number, sample in samples.items():
         missing = [spec.name for spec in inputs if spec.name not in sample]
         if missing:
@@ -192,29 +192,29 @@ def by_number(where: str, found: Mapping[str, Column], inputs: Sequence[InputSpe
     return [samples[number] for number in sorted(samples)]
 
 
-def from_columns(asked: Asked, found: Mapping[str, Column]) -> Dataset:
+def from_columns(request: Asked, columns: Mapping[str, Column]) -> Dataset:
     """Evenly spaced samples from arrays [N, *sample] by key; labels under one of LABEL_KEYS."""
-    source, inputs = asked.source, asked.inputs
-    named = by_input(source, found, inputs)
+    source, inputs = request.source, request.inputs
+    named = by_input(source, columns, inputs)
     symbol = batch_symbol(inputs)
     fits = {spec.name: fit(source, spec, named.arrays[spec.name].shape, symbol) for spec in inputs}
     lengths = {spec.name: named.arrays[spec.name].shape[0] for spec in inputs}
-    if len({Fraction(lengths[name], each.rows) for name, each in fits.items()}) > 1:
+    if len({Fraction(lengths[name], sample_fit.rows) for name, sample_fit in fits.items()}) > 1:
         listed = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
         raise BadData(f"{source} has different numbers of samples ({listed}): save the same number for each")
     # Labels, names and dropped rows are counted in rows of the input that takes most rows per sample.
-    first, batch = max(((name, each.rows) for name, each in fits.items()), key=lambda item: item[1])
+    first, batch = max(((name, sample_fit.rows) for name, sample_fit in fits.items()), key=lambda item: item[1])
     rows, count = lengths[first], lengths[first] // batch
     if count == 0:
         raise BadData(f"{source} has {plural(rows, 'sample')}; the batch of input {first!r} is {batch}: add samples")
-    keep = evenly(count, asked.limit)
+    keep = evenly(count, request.limit)
     labels = None if named.labels is None else grouped(source, named.labels.whole(), rows, batch, keep)
     names = [span(str(i * batch), str((i + 1) * batch - 1)) for i in keep]
-    samples = asked.samples()
-    made = [fits[spec.name].samples(named.arrays[spec.name], keep) for spec in inputs]
-    for name, *arrays in zip(names, *made, strict=True):
+    samples = request.samples()
+    streams = [fits[spec.name].samples(named.arrays[spec.name], keep) for spec in inputs]
+    for name, *arrays in zip(names, *streams, strict=True):
         where = f"{source}: sample {name}"
-        samples.append({spec.name: cast(where, spec, each) for spec, each in zip(inputs, arrays, strict=True)})
+        samples.append({spec.name: cast(where, spec, array) for spec, array in zip(inputs, arrays, strict=True)})
     dataset = assemble(source, samples, names, labels, rows - batch * len(keep), named.remarks)
     return replace(dataset, batch=batch)
 
@@ -230,8 +230,8 @@ class Fit:
         """The samples at `keep`, one by one."""
         entries = column.entries(index * self.rows + row for index in keep for row in range(self.rows))
         for _ in keep:
-            several = [next(entries) for _ in range(self.rows)]
-            yield several[0] if self.axis is None else np.stack(several, axis=self.axis)
+            parts = [next(entries) for _ in range(self.rows)]
+            yield parts[0] if self.axis is None else np.stack(parts, axis=self.axis)
 
 
 def fit(where: str, spec: InputSpec, shape: tuple[int, ...], symbol: str | None) -> Fit:
@@ -285,7 +285,7 @@ def cast(where: str, spec: InputSpec, array: Array) -> Array:
     target, source = spec.numpy_dtype(), array.dtype
     what = f"{where} has {source} for input {spec.name!r}, which takes {spec.dtype if spec.dtype == TEXT else target}"
     if spec.dtype == TEXT:
-        if source.kind not in "US" and not all(isinstance(each, str) for each in array.flat):
+        if source.kind not in "US" and not all(isinstance(text, str) for text in array.flat):
             raise BadData(f"{what}: give text")
         return np.asarray(array.astype("U") if source.kind == "S" else array).astype(object)
     if source.kind not in "fiub":
@@ -296,14 +296,14 @@ def cast(where: str, spec: InputSpec, array: Array) -> Array:
         fix = f"convert them as in training, e.g. (array / 255).astype({target.name!r})"
         raise BadData(f"{what}: raw pixels need preprocessing, so {fix}, or give a folder of images")
     with np.errstate(all="ignore"):
-        made = np.ascontiguousarray(array.astype(target, copy=False)).reshape(array.shape)
+        converted = np.ascontiguousarray(array.astype(target, copy=False)).reshape(array.shape)
         # Compared both ways: int8 -1 survives a round trip through uint8, and int64 is wider than float64.
         if (source.kind != "f" or target.kind != "f") and (
-            (made != array).any() or (made.astype(source) != array).any()
+            (converted != array).any() or (converted.astype(source) != array).any()
         ):
             raise BadData(f"{what}: values {array.min()}..{array.max()} do not fit: rescale them")
-        bad = np.count_nonzero(np.isinf(made) & ~np.isinf(array))
-        bad += 0 if spec.missing else np.count_nonzero(np.isnan(made))
+        bad = np.count_nonzero(np.isinf(converted) & ~np.isinf(array))
+        bad += 0 if spec.missing else np.count_nonzero(np.isnan(converted))
     if bad:
         raise BadData(f"{where}, input {spec.name!r} has {bad} NaN or infinite values as {target}: repair or remove it")
-    return made
+    return converted

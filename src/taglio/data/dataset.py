@@ -37,15 +37,15 @@ class Samples(Sequence[Sample]):
 
     def chosen(self, rows: Iterable[int]) -> "Samples":
         """The samples at `rows`."""
-        result = Samples(self._names)
-        result._shelf, result._rows = self._shelf, [self._rows[row] for row in rows]
-        return result
+        selection = Samples(self._names)
+        selection._shelf, selection._rows = self._shelf, [self._rows[row] for row in rows]
+        return selection
 
     def joined(self, other: "Samples") -> "Samples":
-        """These and then `other`, which were chosen from the same samples."""
-        result = Samples(self._names)
-        result._shelf, result._rows = self._shelf, [*self._rows, *other._rows]  # noqa: SLF001 - the same class
-        return result
+        """These followed by `other`; both were chosen from the same samples."""
+        both = Samples(self._names)
+        both._shelf, both._rows = self._shelf, [*self._rows, *other._rows]  # noqa: SLF001 - the same class
+        return both
 
     def shapes(self, row: int) -> dict[str, Shape]:
         """The shape of every input of a sample, without reading the sample."""
@@ -114,20 +114,22 @@ def split(
     if count < 2:
         raise BadData(f"{dataset.source} has {_too_few(dataset)}")
     order = np.random.default_rng(seed).permutation(count)
-    taken = min(round(count / 2), max_calibration)
-    return Split(part(dataset, order[:taken]), part(dataset, order[taken:][:max_held_out]), seed)
+    calibration_count = min(round(count / 2), max_calibration)
+    return Split(
+        part(dataset, order[:calibration_count]), part(dataset, order[calibration_count:][:max_held_out]), seed
+    )
 
 
 def _too_few(dataset: Dataset) -> str:
     """How many samples there are, where a split needs two, and what to do."""
-    count, batch, left = len(dataset.samples), dataset.batch, dataset.dropped
+    count, batch, dropped = len(dataset.samples), dataset.batch, dataset.dropped
     if batch == 1:
         return f"{plural(count, 'sample')}; a split needs at least 2: add samples"
-    over = f", and {plural(left, 'row')} {'is' if left == 1 else 'are'} left over" if left else ""
+    leftover = f", and {plural(dropped, 'row')} {'is' if dropped == 1 else 'are'} left over" if dropped else ""
     return (
-        f"{count * batch + left} rows: the model's batch is {batch}, so they make {plural(count, 'sample')} of {batch} "
-        f"rows{over}; a split needs at least 2 samples: give {2 * batch} rows or more, or export the model with a "
-        "smaller or dynamic batch"
+        f"{count * batch + dropped} rows: the model's batch is {batch}, so they make {plural(count, 'sample')} of "
+        f"{batch} rows{leftover}; a split needs at least 2 samples: give {2 * batch} rows or more, or export the model "
+        "with a smaller or dynamic batch"
     )
 
 
@@ -140,8 +142,12 @@ def part(dataset: Dataset, rows: Sequence[int] | NDArray[np.intp]) -> Dataset:
 
 def joined(first: Dataset, second: Dataset) -> Dataset:
     """Two parts of one dataset as one, in this order."""
-    one, other = first.samples, second.samples
-    both = one.joined(other) if isinstance(one, Samples) and isinstance(other, Samples) else (*one, *other)
+    first_samples, second_samples = first.samples, second.samples
+    both = (
+        first_samples.joined(second_samples)
+        if isinstance(first_samples, Samples) and isinstance(second_samples, Samples)
+        else (*first_samples, *second_samples)
+    )
     labels = None
     if first.labels is not None and second.labels is not None:
         labels = np.concatenate([first.labels, second.labels])
@@ -168,8 +174,8 @@ def spread(samples: Sequence[Sample], count: int) -> list[int]:
     size."""
     keys = _shapes(samples)
     order = sorted(range(len(keys)), key=lambda index: (sum(prod(shape) for _, shape in keys[index]), keys[index]))
-    chosen = min(count, len(keys))
-    return [order[(2 * index + 1) * len(keys) // (2 * chosen)] for index in range(chosen)]
+    most = min(count, len(keys))
+    return [order[(2 * index + 1) * len(keys) // (2 * most)] for index in range(most)]
 
 
 def one_of_each(samples: Sequence[Sample]) -> list[int]:
@@ -195,8 +201,8 @@ def checked_labels(where: str, labels: Array, count: int) -> Array:
         )
     if labels.dtype.kind == "S":
         labels = np.char.decode(labels, "utf-8", "replace")
-    each = list(labels) if labels.dtype == object else [labels]
-    for label in (np.asarray(value) for value in each):
+    arrays = list(labels) if labels.dtype == object else [labels]
+    for label in (np.asarray(value) for value in arrays):
         if label.dtype.kind not in "fiubU":
             raise BadData(f"{where} has labels of type {label.dtype}: save numbers or text")
         if label.dtype.kind == "f" and (bad := np.count_nonzero(~np.isfinite(label))):
@@ -225,10 +231,10 @@ def one_array(labels: Sequence[Array]) -> Array:
     """Labels as one array if they share a shape; otherwise, as for boxes, an array of arrays."""
     if len({label.shape for label in labels}) == 1:
         return np.stack(labels)
-    result = np.empty(len(labels), object)
+    array = np.empty(len(labels), object)
     for index, label in enumerate(labels):
-        result[index] = label
-    return result
+        array[index] = label
+    return array
 
 
 def assemble(
@@ -253,14 +259,14 @@ def assemble(
         stored = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         digest.update(f"{name!r} {stored.dtype.str} {array.shape}\n".encode())
         digest.update(stored.tobytes())
-    held = samples if isinstance(samples, Samples) else tuple(samples)
-    return Dataset(source, held, tuple(names), labels, digest.hexdigest(), dropped, tuple(remarks))
+    own_samples = samples if isinstance(samples, Samples) else tuple(samples)
+    return Dataset(source, own_samples, tuple(names), labels, digest.hexdigest(), dropped, tuple(remarks))
 
 
 def evenly(count: int, limit: int) -> list[int]:
     """At most `limit` distinct indices, evenly spaced over range(count), the first and last among them."""
-    chosen = min(count, limit)
-    return [i * (count - 1) // max(chosen - 1, 1) for i in range(chosen)]
+    most = min(count, limit)
+    return [i * (count - 1) // max(most - 1, 1) for i in range(most)]
 
 
 def span(first: str, last: str) -> str:

@@ -21,7 +21,7 @@ _ARRAYS = (".npz", ".npy")
 _KINDS = {"images": IMAGE_SUFFIXES, "sounds": SOUND_SUFFIXES, "arrays": _ARRAYS}
 _GIVE = "give a folder of images, wav files or .npz, an .npy or .npz, texts (.txt, .csv), or a saved dataset"
 _CLASSES_SHOWN = 4
-# Pictures that are told if they lie among images and are left out.
+# Pictures that are left out, with a remark, if they lie among images.
 _UNREAD = (".tif", ".tiff", ".gif", ".heic", ".avif", ".jp2")
 
 
@@ -47,49 +47,49 @@ def load(
     None uses the preprocessing file in the folders `near`, or else the model's layout and channels with floats in 0..1
     (0..255 for integers). Raises BadData for DATA that does not fit the model, BadOption for arguments that do not.
     """
-    asked = Asked(str(path), inputs, limit, room_bytes, preprocess, near)
+    request = Asked(str(path), inputs, limit, room_bytes, preprocess, near)
     if not path.exists():
         raise BadData(f"{path} does not exist: {_GIVE}")
     if path.is_dir():
         if is_saved(path):
-            return from_saved(path, asked)
+            return from_saved(path, request)
         kind, files = _files(path)
         if kind == "arrays":
-            return _one_sample_each(asked, files)
-        left = _left_out(path) if kind == "images" else ()
-        items = Items([file.name for file in files], files, None, left) if files else _in_classes(path, near)
+            return _one_sample_each(request, files)
+        remarks = _left_out(path) if kind == "images" else ()
+        items = Items([file.name for file in files], files, None, remarks) if files else _in_classes(path, near)
         if items is None:
-            others = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
-            kinds = ", ".join(sorted({file.suffix or file.name for file in others})[:5])
-            only = f"has no images and no arrays, only {plural(len(others), 'other file')} ({kinds})"
-            raise BadData(f"{path} {only if others else 'is empty'}: {_GIVE}")
+            other_files = [file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")]
+            kinds = ", ".join(sorted({file.suffix or file.name for file in other_files})[:5])
+            only = f"has no images and no arrays, only {plural(len(other_files), 'other file')} ({kinds})"
+            raise BadData(f"{path} {only if other_files else 'is empty'}: {_GIVE}")
         sounds = any(str(name).lower().endswith(SOUND_SUFFIXES) for name in items.names)
-        return from_media(asked, items, sounds=sounds)
+        return from_media(request, items, sounds=sounds)
     suffix = path.suffix.lower()
     if suffix not in (*_ARRAYS, *TEXT_SUFFIXES) or not path.is_file():
         raise BadData(f"{path}: taglio cannot read this kind of data: {_GIVE}")
     if suffix in TEXT_SUFFIXES:
-        return from_texts(asked, read_texts(path))
-    asked.unprocessed("arrays")
+        return from_texts(request, read_texts(path))
+    request.unprocessed("arrays")
     with reading(path):
         columns = read_columns(path)
         numbered = by_number(str(path), columns, inputs)
     if numbered:
-        return _one_sample_each(asked, [f"{path}: sample {number}" for number in range(len(numbered))], numbered)
+        return _one_sample_each(request, [f"{path}: sample {number}" for number in range(len(numbered))], numbered)
     with reading(path):
-        return from_columns(asked, columns)
+        return from_columns(request, columns)
 
 
 def _files(path: Path) -> tuple[str, list[Path]]:
     """The kind of files in a folder, and the files of that kind, sorted; "" and none if taglio reads none of them."""
     # Only regular files: opening a named pipe would wait forever.
-    files = sorted(entry for entry in path.iterdir() if not entry.name.startswith(".") and entry.is_file())
-    found = {kind: [file for file in files if file.suffix.lower() in each] for kind, each in _KINDS.items()}
-    several = {kind: each for kind, each in found.items() if each}
-    if len(several) > 1:
-        content = " and ".join(plural(len(each), kind.removesuffix("s")) for kind, each in several.items())
+    files = sorted(file for file in path.iterdir() if not file.name.startswith(".") and file.is_file())
+    files_of = {kind: [file for file in files if file.suffix.lower() in suffixes] for kind, suffixes in _KINDS.items()}
+    nonempty = {kind: paths for kind, paths in files_of.items() if paths}
+    if len(nonempty) > 1:
+        content = " and ".join(plural(len(paths), kind.removesuffix("s")) for kind, paths in nonempty.items())
         raise BadData(f"{path} has {content}: give a folder of one kind")
-    return next(iter(several.items()), ("", []))
+    return next(iter(nonempty.items()), ("", []))
 
 
 def _left_out(path: Path) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ def _left_out(path: Path) -> tuple[str, ...]:
 
 def _in_classes(path: Path, near: Beside) -> Items | None:
     """The images or sounds in the subfolders of a folder, labelled by subfolder; None if there are none."""
-    folders = sorted(entry for entry in path.iterdir() if not entry.name.startswith(".") and entry.is_dir())
+    folders = sorted(folder for folder in path.iterdir() if not folder.name.startswith(".") and folder.is_dir())
     contents = [_files(folder) for folder in folders]
     kinds = {kind for kind, files in contents if files}
     if not kinds or "arrays" in kinds:
@@ -119,17 +119,19 @@ def _in_classes(path: Path, near: Beside) -> Items | None:
     return Items(names, values, np.array(labels), (remark,))
 
 
-def _one_sample_each(asked: Asked, places: Sequence[Path | str], found: Sequence[Mapping[str, Column]] = ()) -> Dataset:
-    """A sample from each of `places`: a file, or what names the arrays `found` in one."""
-    asked.unprocessed("arrays")
-    path, inputs = asked.source, asked.inputs
-    symbol, keep = batch_symbol(inputs), evenly(len(places), asked.limit)
-    samples, labels = asked.samples(), []
+def _one_sample_each(
+    request: Asked, places: Sequence[Path | str], numbered: Sequence[Mapping[str, Column]] = ()
+) -> Dataset:
+    """A sample from each of `places`: a file, or the name of a sample in one file, whose arrays are `numbered`."""
+    request.unprocessed("arrays")
+    path, inputs = request.source, request.inputs
+    symbol, keep = batch_symbol(inputs), evenly(len(places), request.limit)
+    samples, labels = request.samples(), []
     remarks: dict[str, None] = {}
     for index in keep:
         where = str(places[index])
         with reading(Path(where)):
-            named = by_input(where, found[index] if found else read_columns(Path(where)), inputs)
+            named = by_input(where, numbered[index] if numbered else read_columns(Path(where)), inputs)
             arrays = {name: column.whole() for name, column in named.arrays.items()}
             labels += [] if named.labels is None else [named.labels.whole()]
         samples.append({spec.name: one_sample(where, spec, arrays[spec.name], symbol) for spec in inputs})

@@ -32,38 +32,38 @@ _TURNED = {
 _ROWS_AT_ONCE = 2**18
 
 
-def from_images(asked: Asked, items: Items) -> Dataset:
+def from_images(request: Asked, items: Items) -> Dataset:
     """Samples from images (files or their bytes) in the model's height and width.
 
     If both are dynamic, an image keeps its size; if one is, it follows from the aspect ratio. Raises BadData for images
     that do not fit the model, BadOption for preprocessing that does not.
     """
-    how, spec = _fitting_preprocess(asked), asked.inputs[0]
+    how, spec = _fitting_preprocess(request), request.inputs[0]
 
     def make(names: Sequence[str], values: Sequence[Path | bytes]) -> Sample:
         images = [_image(name, value, spec, how) for name, value in zip(names, values, strict=True)]
         if len({image.shape for image in images}) > 1:
             name = span(names[0], names[-1])
             raise BadData(
-                f"{asked.source}: {name} differ in size, and the model's batch is {len(names)}: "
+                f"{request.source}: {name} differ in size, and the model's batch is {len(names)}: "
                 "use `preprocess` size=HxW"
             )
         return {spec.name: np.stack(images)}
 
-    return from_items(asked, items, "image", make)
+    return from_items(request, items, "image", make)
 
 
-def _fitting_preprocess(asked: Asked) -> Preprocess:
+def _fitting_preprocess(request: Asked) -> Preprocess:
     """The preprocessing, checked against the model's image input; without any, the default for that input."""
-    source, inputs, how = asked.source, asked.inputs, asked.preprocess
+    source, inputs, how = request.source, request.inputs, request.preprocess
     shape = inputs[0].shape or ()
     axes: dict[Literal["nchw", "nhwc"], int] = {"nchw": 1, "nhwc": 3} if len(shape) == 4 else {}
-    known = {layout: shape[axis] for layout, axis in axes.items() if shape[axis] in (1, 3)}
+    fixed_channels = {layout: shape[axis] for layout, axis in axes.items() if shape[axis] in (1, 3)}
     # If the model leaves the channels open, `how` decides.
-    channels = known or {layout: None for layout, axis in axes.items() if not isinstance(shape[axis], int)}
+    channels = fixed_channels or {layout: None for layout, axis in axes.items() if not isinstance(shape[axis], int)}
     if len(inputs) != 1 or not channels:
-        found = ", ".join(map(str, inputs))
-        need = f"images need one 4-D input of 1 or 3 channels, but the model's inputs are {found}"
+        listed = ", ".join(map(str, inputs))
+        need = f"images need one 4-D input of 1 or 3 channels, but the model's inputs are {listed}"
         raise BadData(f"{source}: {need}: give an .npz whose keys are the input names")
     if how is not None and how.of_sounds():
         raise BadOption(f"preprocess {as_text(how)} is for sounds, but {source} has images: leave it out")
@@ -93,18 +93,18 @@ def _image(name: str, content: Path | bytes, spec: InputSpec, how: Preprocess) -
         image = _crop(image, width, height, how.edge, method)
     image = image.resize((width, height), method)
     pixels = np.asarray(image).reshape(height, width, how.channels)[:, :, :: -1 if how.color == "bgr" else 1]
-    result = np.empty(pixels.shape, spec.numpy_dtype())
+    tensor = np.empty(pixels.shape, spec.numpy_dtype())
     step = max(1, _ROWS_AT_ONCE // width)
     for start in range(0, height, step):
         # In float64 and rounded once, so that the result does not depend on the order of float32 operations.
         values = (pixels[start : start + step].astype(np.float64) - np.array(how.mean)) * np.array(how.scale)
         with np.errstate(all="ignore"):
-            made = values.astype(result.dtype)
-        if not np.isfinite(made).all() or (made.dtype.kind != "f" and (made != values).any()):
+            converted = values.astype(tensor.dtype)
+        if not np.isfinite(converted).all() or (converted.dtype.kind != "f" and (converted != values).any()):
             got = f"{values.min():g}..{values.max():g} for {name}"
             raise BadOption(f"preprocess gives {got}, which {spec.dtype} cannot hold: change mean and scale")
-        result[start : start + step] = made
-    return np.ascontiguousarray(result.transpose(2, 0, 1) if how.layout == "nchw" else result)
+        tensor[start : start + step] = converted
+    return np.ascontiguousarray(tensor.transpose(2, 0, 1) if how.layout == "nchw" else tensor)
 
 
 def _opened(name: str, content: Path | bytes, mode: str) -> Image.Image:

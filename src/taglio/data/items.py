@@ -1,4 +1,4 @@
-"""What a reader is asked for; and items of one kind, such as files or texts → samples. Reads no item itself."""
+"""A request for samples; and items of one kind, such as files or texts → samples. Reads no item itself."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,9 +13,9 @@ from taglio.errors import BadData, BadOption, plural
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a reader is asked for: samples of `source` for a model's `inputs`, at most `limit`; those beyond
-    `room_bytes` (None: no limit) are kept in a file. `preprocess` is for images and sounds, `near` has the model's
-    other files. Raises BadOption for a limit below 1, BadData for a model that cannot be fed."""
+    """A request to a reader: samples of `source` for a model's `inputs`, at most `limit`; those beyond `room_bytes`
+    (None: no limit) are kept in a file. `preprocess` is for images and sounds, `near` has the model's other files.
+    Raises BadOption for a limit below 1, BadData for a model that cannot be fed."""
 
     source: str
     inputs: Sequence[InputSpec]
@@ -44,8 +44,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Items:
-    """The items of a source, in order: `take` makes of each of `values` what their reader takes, when it is needed;
-    `labels` has one per item."""
+    """The items of a source, in order: `take` turns one of `values` into the argument of their reader, when it is
+    needed; `labels` has one per item."""
 
     names: Sequence[str]
     values: Sequence[Any]
@@ -55,20 +55,20 @@ class Items:
 
 
 def from_items(
-    asked: Asked, items: Items, what: str, make: Callable[[Sequence[str], Sequence[Any]], Sample]
+    request: Asked, items: Items, what: str, make: Callable[[Sequence[str], Sequence[Any]], Sample]
 ) -> Dataset:
-    """Evenly spaced samples; `make` builds each from the names and values of the items of a batch, each of which
-    is an image or whatever `what` says. Raises BadData for fewer items than a batch."""
-    total, batch = len(items.values), asked.inputs[0].sizes()[0]
+    """Evenly spaced samples; `make` builds a sample from the names and values of the items of a batch; `what` is an
+    item in errors, such as "image". Raises BadData for fewer items than a batch."""
+    total, batch = len(items.values), request.inputs[0].sizes()[0]
     if total < batch:
-        raise BadData(f"{asked.source} has {plural(total, what)}; the model's batch is {batch}: add some")
-    keep = evenly(total // batch, asked.limit)
-    samples, names = asked.samples(), []
+        raise BadData(f"{request.source} has {plural(total, what)}; the model's batch is {batch}: add some")
+    keep = evenly(total // batch, request.limit)
+    samples, names = request.samples(), []
     for group in keep:
         rows = range(group * batch, (group + 1) * batch)
         members = [items.names[row] for row in rows]
         names.append(span(members[0], members[-1]))
         samples.append(make(members, [items.take(items.values[row]) for row in rows]))
-    labels = None if items.labels is None else grouped(asked.source, items.labels, total, batch, keep)
-    dataset = assemble(asked.source, samples, names, labels, total - batch * len(keep), items.remarks)
+    labels = None if items.labels is None else grouped(request.source, items.labels, total, batch, keep)
+    dataset = assemble(request.source, samples, names, labels, total - batch * len(keep), items.remarks)
     return replace(dataset, batch=batch)

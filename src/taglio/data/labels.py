@@ -30,24 +30,24 @@ def with_labels(dataset: Dataset, path: Path) -> Dataset:
     Without file names there is a label for every sample of the source in order, including those that were not loaded.
     Raises BadData, naming the line or sample, for a wrong number of labels or labels that cannot be read.
     """
-    found = _read(path)
-    if isinstance(found, Mapping):
-        lacking = [name for name in dataset.names if name not in found]
+    file_labels = _read(path)
+    if isinstance(file_labels, Mapping):
+        lacking = [name for name in dataset.names if name not in file_labels]
         if lacking:
             more = f" and {plural(len(lacking) - 1, 'other sample')}" if len(lacking) > 1 else ""
             raise BadData(f"{path} has no label for {lacking[0]}{more}: add what is missing")
-        chosen = [found[name] for name in dataset.names]
+        sample_labels = [file_labels[name] for name in dataset.names]
     else:
-        count, rest = len(dataset.samples), dataset.dropped
-        batch = max(1, round((len(found) - rest) / count))
-        if len(found) != count * batch + rest or any(".." in name for name in dataset.names) != (batch > 1):
+        count, dropped = len(dataset.samples), dataset.dropped
+        batch = max(1, round((len(file_labels) - dropped) / count))
+        if len(file_labels) != count * batch + dropped or any(".." in name for name in dataset.names) != (batch > 1):
             raise BadData(
-                f"{path} has {plural(len(found), 'label')} for {plural(count + rest, 'sample')} of "
+                f"{path} has {plural(len(file_labels), 'label')} for {plural(count + dropped, 'sample')} of "
                 f"{dataset.source}: give one per sample"
             )
-        rows = [index * batch for index in evenly(len(found) // batch, count)]
-        chosen = [found[row] if batch == 1 else np.stack(found[row : row + batch]) for row in rows]
-    labels = checked_labels(str(path), one_array(chosen), len(chosen))
+        rows = [index * batch for index in evenly(len(file_labels) // batch, count)]
+        sample_labels = [file_labels[row] if batch == 1 else np.stack(file_labels[row : row + batch]) for row in rows]
+    labels = checked_labels(str(path), one_array(sample_labels), len(sample_labels))
     remarks = dataset.remarks
     labelled = assemble(dataset.source, dataset.samples, dataset.names, labels, dataset.dropped, remarks)
     return replace(labelled, batch=dataset.batch)
@@ -91,9 +91,9 @@ def _read(path: Path) -> Sequence[Array] | Mapping[str, Array]:
 
 def _lines(path: Path) -> Sequence[Array] | Mapping[str, Array]:
     lines = read_lines(path)
-    named = [line.partition("\t") for line in lines]
-    if lines and all(tab for _, tab, _ in named):
-        return {Path(name).name: np.array(label) for name, _, label in named}
+    parts = [line.partition("\t") for line in lines]
+    if lines and all(tab for _, tab, _ in parts):
+        return {Path(name).name: np.array(label) for name, _, label in parts}
     return [np.array(line) for line in lines]
 
 
@@ -104,15 +104,19 @@ def _table(path: Path) -> Sequence[Array] | Mapping[str, Array]:
     label = next((key for key in (*LABEL_KEYS, *_CLASSES) if key in columns), None)
     name = next((key for key in _NAMES if key in columns), None)
     if label is None and len(keys) <= 2:
-        others = [key for key in keys if key != name]
-        name, label = (name, others[-1]) if name or len(keys) == 1 else (keys[0], keys[1])
+        other_keys = [key for key in keys if key != name]
+        name, label = (name, other_keys[-1]) if name or len(keys) == 1 else (keys[0], keys[1])
     if label is None:
         raise BadData(
             f"labels {path} has {plural(len(keys), 'column')}: name the column of labels {LABEL_KEYS[0]!r} in a "
             "header row"
         )
     labels = as_labels(columns[label])
-    return labels if name is None else {Path(each).name: one for each, one in zip(columns[name], labels, strict=True)}
+    return (
+        labels
+        if name is None
+        else {Path(file_name).name: row_label for file_name, row_label in zip(columns[name], labels, strict=True)}
+    )
 
 
 def _json(path: Path) -> Sequence[Array] | Mapping[str, Array]:

@@ -65,7 +65,7 @@ class Preprocess:
         )
 
 
-_CHOICES = {each.name: get_args(each.type) for each in fields(Preprocess) if get_origin(each.type) is Literal}
+_CHOICES = {field.name: get_args(field.type) for field in fields(Preprocess) if get_origin(field.type) is Literal}
 
 
 def parse_preprocess(text: str) -> Preprocess:
@@ -74,14 +74,16 @@ def parse_preprocess(text: str) -> Preprocess:
 
     Tokens come in any order, each kind at most once; missing ones take the default. Raises BadOption.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for token in (part.strip().lower() for part in text.split(",")):
         field, _, value = (part.strip() for part in token.partition("="))
         parsed: Any = token
         if field in ("mean", "scale"):
             fractions = [number.partition("/") for number in value.split(":")]
             try:
-                parsed = tuple(float(over) / float(under if slash else 1) for over, slash, under in fractions)
+                parsed = tuple(
+                    float(numerator) / float(denominator if slash else 1) for numerator, slash, denominator in fractions
+                )
             except (ValueError, ZeroDivisionError) as error:
                 raise BadOption(f"preprocess {token!r} needs numbers, like {field}=1/128 or 1:2:3") from error
         elif field == "size":
@@ -94,7 +96,7 @@ def parse_preprocess(text: str) -> Preprocess:
                 raise BadOption(f"preprocess {token!r} needs a whole number, like {field}={_EXAMPLES[field]}")
             parsed = min(int(value), MOST_PIXELS + 1)
             if field == "crop":
-                found["edge"], field, parsed = parsed, "fit", "crop"
+                settings["edge"], field, parsed = parsed, "fit", "crop"
         elif token in _SWITCHES:
             parsed = True
         else:
@@ -105,17 +107,17 @@ def parse_preprocess(text: str) -> Preprocess:
                 "mean=N or scale=N (N:N:N, 1/128), size=480x640; for sounds rate=16000, normalize"
             )
             raise BadOption(f"preprocess token {token!r} is unknown: use {accepted}")
-        if field in found:
+        if field in settings:
             raise BadOption(f"preprocess token {token!r} sets {field} twice: give it once")
-        found[field] = parsed
-    return Preprocess(**found)
+        settings[field] = parsed
+    return Preprocess(**settings)
 
 
 def as_text(how: Preprocess) -> str:
     """Text that `parse_preprocess` reads back as `how`."""
     if how.of_sounds():
         return ",".join([f"rate={how.rate}"] * (how.rate is not None) + ["normalize"] * how.normalize)
-    mean, scale = (":".join(f"{number:.6g}" for number in each) for each in (how.mean, how.scale))
+    mean, scale = (":".join(f"{number:.6g}" for number in numbers) for numbers in (how.mean, how.scale))
     fit = how.fit if how.edge is None else f"crop={how.edge}"
     size = f",size={how.size[0]}x{how.size[1]}" if how.size else ""
     return f"{how.color},{how.layout},mean={mean},scale={scale},{fit},{how.resample}{size}"

@@ -21,7 +21,7 @@ class Beside:
 
     def find(self, name: str) -> Path | None:
         """The path of the file called `name`; None if there is none."""
-        return next((each / name for each in self.folders if (each / name).is_file()), None)
+        return next((folder / name for folder in self.folders if (folder / name).is_file()), None)
 
     def read(self, name: str) -> dict[str, Any]:
         """The JSON object in the file called `name`; empty if there is none. Raises BadData if it cannot be read."""
@@ -46,9 +46,9 @@ def files_beside(model: Path) -> Beside:
 def class_numbers(names: Sequence[str], near: Beside) -> tuple[list[int], str]:
     """The number of each class, and its source: the model's config.json, or the names if all are numbers, or else the
     sorted order of the names."""
-    known = near.read("config.json").get("label2id")
-    if isinstance(known, dict) and all(isinstance(known.get(name), int) for name in names):
-        return [known[name] for name in names], "config.json"
+    number_of = near.read("config.json").get("label2id")
+    if isinstance(number_of, dict) and all(isinstance(number_of.get(name), int) for name in names):
+        return [number_of[name] for name in names], "config.json"
     if names and all(name.isascii() and name.isdigit() for name in names):
         return [int(name) for name in names], "their names"
     order = sorted(names)
@@ -60,51 +60,53 @@ def preprocess_of(near: Beside, *, sounds: bool = False) -> tuple[Preprocess | N
 
     Raises BadData for preprocessing that taglio does not support, such as spectrograms.
     """
-    found = near.read(FILE)
-    if not found or sounds != ("sampling_rate" in found):
+    settings = near.read(FILE)
+    if not settings or sounds != ("sampling_rate" in settings):
         return None, ""
     path = near.find(FILE)
     try:
-        how = _sounds(found) if sounds else _images(found)
+        how = _sounds(settings) if sounds else _images(settings)
     except (KeyError, TypeError, ValueError, ArithmeticError, BadOption) as error:
         raise BadData(f"{path} asks for unsupported preprocessing ({one_line(error)}): give `preprocess`") from None
     return how, f"{'sounds' if sounds else 'images'} are preprocessed by {FILE} next to the model: {as_text(how)}"
 
 
-def _sounds(found: dict[str, Any]) -> Preprocess:
-    if found.get("feature_size", 1) != 1:
-        raise ValueError(f"{found['feature_size']} features per frame: give an .npz of them")
-    return Preprocess(rate=int(found["sampling_rate"]), normalize=bool(found.get("do_normalize", False)))
+def _sounds(settings: dict[str, Any]) -> Preprocess:
+    if settings.get("feature_size", 1) != 1:
+        raise ValueError(f"{settings['feature_size']} features per frame: give an .npz of them")
+    return Preprocess(rate=int(settings["sampling_rate"]), normalize=bool(settings.get("do_normalize", False)))
 
 
-def _images(found: dict[str, Any]) -> Preprocess:
+def _images(settings: dict[str, Any]) -> Preprocess:
     """Value = (pixel · factor − mean) / std, as image processors compute it."""
-    factor = float(found.get("rescale_factor", 1 / 255)) if found.get("do_rescale", True) else 1.0
-    normal = found.get("do_normalize", "image_mean" in found)
-    means = _numbers(found["image_mean"] if normal else 0.0)
-    stds = _numbers(found["image_std"] if normal else 1.0)
+    factor = float(settings.get("rescale_factor", 1 / 255)) if settings.get("do_rescale", True) else 1.0
+    normal = settings.get("do_normalize", "image_mean" in settings)
+    means = _numbers(settings["image_mean"] if normal else 0.0)
+    stds = _numbers(settings["image_std"] if normal else 1.0)
     how: dict[str, Any] = {"mean": tuple(mean / factor for mean in means), "scale": tuple(factor / std for std in stds)}
-    if found.get("do_resize", True) and "size" in found:
-        size = found["size"] if isinstance(found["size"], dict) else {"height": found["size"], "width": found["size"]}
-        how["resample"] = _RESAMPLE[int(found.get("resample", 2))]
-        how |= _fit(found, size)
+    if settings.get("do_resize", True) and "size" in settings:
+        size = settings["size"]
+        if not isinstance(size, dict):
+            size = {"height": size, "width": size}
+        how["resample"] = _RESAMPLE[int(settings.get("resample", 2))]
+        how |= _fit(settings, size)
     return Preprocess(**how)
 
 
-def _fit(found: dict[str, Any], size: dict[str, Any]) -> dict[str, Any]:
+def _fit(settings: dict[str, Any], size: dict[str, Any]) -> dict[str, Any]:
     if "shortest_edge" not in size:
         whole = (int(size["height"]), int(size["width"]))
-        if not found.get("do_center_crop", False):
+        if not settings.get("do_center_crop", False):
             return {"size": whole}
         if whole[0] != whole[1]:
             raise ValueError(f"a crop from {whole[0]} x {whole[1]}, which is not square")
         size = {"shortest_edge": whole[0]}
     edge = int(size["shortest_edge"])
-    if found.get("do_center_crop", False):
-        crop = found.get("crop_size", edge)
+    if settings.get("do_center_crop", False):
+        crop = settings.get("crop_size", edge)
         cut = (int(crop["height"]), int(crop["width"])) if isinstance(crop, dict) else (int(crop), int(crop))
-    elif "crop_pct" in found:  # ConvNeXt
-        cut, edge = (edge, edge), int(edge / float(found["crop_pct"])) if edge < 384 else edge
+    elif "crop_pct" in settings:  # ConvNeXt
+        cut, edge = (edge, edge), int(edge / float(settings["crop_pct"])) if edge < 384 else edge
     else:
         raise ValueError("images that keep their own aspect ratio")
     return {"fit": "crop", "edge": edge, "size": cut}

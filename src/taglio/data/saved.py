@@ -28,53 +28,53 @@ def is_saved(path: Path) -> bool:
     return (path / _ONE).is_file() or (path / _SPLITS).is_file()
 
 
-def from_saved(path: Path, asked: Asked) -> Dataset:
+def from_saved(path: Path, request: Asked) -> Dataset:
     """Samples from the columns with the names of the model's inputs, or else from the only column of images, sounds or
     texts that suits the model's first input; labels from `label` or `labels`.
 
     Raises BadData if there is no such column, or several; BadOption if `datasets` is not installed.
     """
-    inputs = asked.inputs
+    inputs = request.inputs
     dataset = _opened(path)
     features = dict(dataset.features)
     wanted = [spec.name for spec in inputs]
     label = next((key for key in LABEL_KEYS if key in features and key not in wanted), None)
     if all(name in features for name in wanted):
-        asked.unprocessed("arrays")
+        request.unprocessed("arrays")
         columns = dataset.select_columns([*wanted, *([label] if label else [])])
-        return from_values(columns, inputs, asked.limit, None, str(path), asked.room_bytes)
+        return from_values(columns, inputs, request.limit, None, str(path), request.room_bytes)
     dims, integer = len(inputs[0].shape or ()), inputs[0].numpy_dtype().kind in "iu"
     kind = "Image" if dims == 4 else "string" if integer else "Audio"
-    found = [name for name, feature in features.items() if _kind(feature) == kind and name != label]
-    if kind == "string" and len(found) > 1:
-        found = [name for name in found if name in TEXT_KEYS]
-    if len(found) != 1:
+    columns_of_kind = [name for name, feature in features.items() if _kind(feature) == kind and name != label]
+    if kind == "string" and len(columns_of_kind) > 1:
+        columns_of_kind = [name for name in columns_of_kind if name in TEXT_KEYS]
+    if len(columns_of_kind) != 1:
         has = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
         raise BadData(
             f"{path} has the columns {has}; the model takes {', '.join(map(str, inputs))}: rename columns to the input "
             f"names, or keep one column of kind {kind}"
         )
-    name = found[0]
-    left = [key for key in features if key not in (name, label)]
-    remarks = (f"{path}: left out {', '.join(map(repr, left))}, not among the model's inputs",) if left else ()
+    name = columns_of_kind[0]
+    left_out = [key for key in features if key not in (name, label)]
+    remarks = (f"{path}: left out {', '.join(map(repr, left_out))}, not among the model's inputs",) if left_out else ()
     if kind != "string":
         dataset = dataset.cast_column(name, type(features[name])(decode=False))
-    labels = None if label is None else _labels(dataset[label], features[label], asked.near)
+    labels = None if label is None else _labels(dataset[label], features[label], request.near)
     names = [str(index) for index in range(len(dataset))]
     take: Callable[[Any], Any] = (lambda value: value or "") if kind == "string" else _content
     items = Items(names, dataset.select_columns([name]), labels, remarks, lambda row: take(row[name]))
-    return from_texts(asked, items) if kind == "string" else from_media(asked, items, sounds=kind == "Audio")
+    return from_texts(request, items) if kind == "string" else from_media(request, items, sounds=kind == "Audio")
 
 
-def from_media(asked: Asked, items: Items, *, sounds: bool) -> Dataset:
-    """Samples from images or sounds, preprocessed as asked, or by the file next to the model, or else by the
-    defaults."""
-    if asked.preprocess is None:
-        preprocess, remark = preprocess_of(asked.near, sounds=sounds)
+def from_media(request: Asked, items: Items, *, sounds: bool) -> Dataset:
+    """Samples from images or sounds, preprocessed by the settings of the request, or the file next to the model, or
+    else the defaults."""
+    if request.preprocess is None:
+        preprocess, remark = preprocess_of(request.near, sounds=sounds)
         if preprocess is not None:
-            asked = replace(asked, preprocess=preprocess if sounds else in_layout(preprocess, asked.inputs))
+            request = replace(request, preprocess=preprocess if sounds else in_layout(preprocess, request.inputs))
             items = replace(items, remarks=(*items.remarks, remark))
-    return (from_sounds if sounds else from_images)(asked, items)
+    return (from_sounds if sounds else from_images)(request, items)
 
 
 def _content(entry: Any) -> Path | bytes:
@@ -92,8 +92,8 @@ def _content(entry: Any) -> Path | bytes:
 
 def _kind(feature: Any) -> str:
     """The name of a column's kind: Image, Audio, ClassLabel, or a type such as string and int64."""
-    found = str(getattr(feature, "dtype", "")) if type(feature).__name__ == "Value" else type(feature).__name__
-    return "string" if found == "large_string" else found
+    kind = str(getattr(feature, "dtype", "")) if type(feature).__name__ == "Value" else type(feature).__name__
+    return "string" if kind == "large_string" else kind
 
 
 def _labels(values: Any, feature: Any, near: Beside) -> Array:

@@ -19,19 +19,19 @@ SOUND_SUFFIXES = (".wav",)
 MOST_FRAMES = 2**28
 
 
-def from_sounds(asked: Asked, items: Items) -> Dataset:
+def from_sounds(request: Asked, items: Items) -> Dataset:
     """Samples from PCM wav files, or their bytes, with values in -1..1: [B, T] or [B, C, T], mixed down to one channel
     unless the model fixes C. If the model fixes T, shorter sounds are padded with zeros and longer ones are cut.
 
     Raises BadData for a sampling rate other than that asked for or of the first sound, and for files that are not PCM.
     """
-    source, inputs, how = asked.source, asked.inputs, asked.preprocess
+    source, inputs, how = request.source, request.inputs, request.preprocess
     spec = inputs[0]
     dims = spec.shape or ()
     if len(inputs) != 1 or len(dims) not in (2, 3) or spec.numpy_dtype().kind != "f":
-        found = ", ".join(map(str, inputs))
+        listed = ", ".join(map(str, inputs))
         raise BadData(
-            f"{source}: sounds need one float input [B, T] or [B, 1, T], but the model's inputs are {found}: "
+            f"{source}: sounds need one float input [B, T] or [B, 1, T], but the model's inputs are {listed}: "
             "give an .npz whose keys are the input names"
         )
     if how is not None and not how.of_sounds():
@@ -41,26 +41,26 @@ def from_sounds(asked: Asked, items: Items) -> Dataset:
 
     def make(names: Sequence[str], values: Sequence[Path | bytes]) -> Sample:
         nonlocal rate
-        several = []
+        sounds = []
         for name, value in zip(names, values, strict=True):
-            sound, own = read_wav(name, value)
-            if rate is not None and own != rate:
+            sound, sample_rate = read_wav(name, value)
+            if rate is not None and sample_rate != rate:
                 whose = "`preprocess` says" if how is not None and how.rate else "the first sound has"
-                raise BadData(f"{source}: {name} has {own} samples per second, {whose} {rate}: resample it")
-            rate = own
+                raise BadData(f"{source}: {name} has {sample_rate} samples per second, {whose} {rate}: resample it")
+            rate = sample_rate
             sound = _channels(f"{source}: {name}", sound, dims[1] if len(dims) == 3 else None)
             if how is not None and how.normalize:  # as Hugging Face's feature extractors
                 sound = (sound - sound.mean()) / np.sqrt(sound.var() + 1e-7)
-            several.append(sound)
-        most = length or max(sound.shape[1] for sound in several)
-        for index, sound in enumerate(several):
+            sounds.append(sound)
+        most = length or max(sound.shape[1] for sound in sounds)
+        for index, sound in enumerate(sounds):
             changed[0] += sound.shape[1] < most
             changed[1] += sound.shape[1] > most
-            several[index] = np.pad(sound[:, :most], ((0, 0), (0, max(0, most - sound.shape[1]))))
-        whole = np.stack(several) if len(dims) == 3 else np.concatenate(several)
+            sounds[index] = np.pad(sound[:, :most], ((0, 0), (0, max(0, most - sound.shape[1]))))
+        whole = np.stack(sounds) if len(dims) == 3 else np.concatenate(sounds)
         return {spec.name: np.ascontiguousarray(whole, spec.numpy_dtype())}
 
-    dataset = from_items(asked, items, "sound", make)
+    dataset = from_items(request, items, "sound", make)
     checked = how is not None and how.rate
     remarks = [] if checked else [f"sounds have {rate} samples per second; no rate to check against"]
     if any(changed):

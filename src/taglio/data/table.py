@@ -13,8 +13,8 @@ TABLE_SUFFIXES = (".csv", ".tsv")
 _MOST_CELL = 2**24
 
 
-def read_table(path: Path, known: Collection[str]) -> Mapping[str, list[str]]:
-    """The columns of a file by name, or by "0", "1", ... if its first row has none of the `known` names (in any case).
+def read_table(path: Path, column_names: Collection[str]) -> Mapping[str, list[str]]:
+    """The columns of a file by name, or by "0", "1", ... if its first row has none of `column_names` (in any case).
 
     Raises BadData, naming the row, if a row has a different length than the first.
     """
@@ -27,7 +27,7 @@ def read_table(path: Path, known: Collection[str]) -> Mapping[str, list[str]]:
     if not rows:
         raise BadData(f"{path} is empty: give one row per sample")
     first = [cell.strip().lower() for cell in rows[0]]
-    header = any(cell in known for cell in first)
+    header = any(cell in column_names for cell in first)
     names = first if header else [str(index) for index in range(len(first))]
     wrong = next((index for index, row in enumerate(rows) if len(row) != len(names)), None)
     if wrong is not None or len(set(names)) < len(names):

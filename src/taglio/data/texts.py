@@ -36,28 +36,28 @@ def read_texts(path: Path) -> Items:
 def _from_table(path: Path) -> Items:
     columns = read_table(path, (*TEXT_KEYS, *LABEL_KEYS))
     labels = next((key for key in LABEL_KEYS if key in columns), None)
-    others = [key for key in columns if key != labels]
-    text = next((key for key in TEXT_KEYS if key in columns), others[0] if len(others) == 1 else None)
+    other_columns = [key for key in columns if key != labels]
+    text = next((key for key in TEXT_KEYS if key in columns), other_columns[0] if len(other_columns) == 1 else None)
     if text is None:
         unnamed = "0" in columns  # no known name in the first row
         has = f"{len(columns)} columns without known names" if unnamed else f"the columns {', '.join(columns)}"
         raise BadData(f"{path} has {has}: name the column of texts {TEXT_KEYS[0]!r}, or save numbers in an .npz")
-    left = [key for key in others if key != text]
-    remarks = (f"{path}: left out {', '.join(map(repr, left))}, neither text nor label",) if left else ()
+    left_out = [key for key in other_columns if key != text]
+    remarks = (f"{path}: left out {', '.join(map(repr, left_out))}, neither text nor label",) if left_out else ()
     names = [str(index) for index in range(len(columns[text]))]
-    found = None if labels is None else np.array(as_labels(columns[labels]))
-    return Items(names, columns[text], found, remarks)
+    label_array = None if labels is None else np.array(as_labels(columns[labels]))
+    return Items(names, columns[text], label_array, remarks)
 
 
-def from_texts(asked: Asked, items: Items) -> Dataset:
+def from_texts(request: Asked, items: Items) -> Dataset:
     """Samples from texts by the tokenizer.json next to the model: [B, T], padded and cut to T if the model fixes T,
     otherwise as long as the batch's longest text.
 
     Raises BadData for a model whose inputs a tokenizer does not give, or that has no tokenizer.json; BadOption if the
     package tokenizers is not installed.
     """
-    asked.unprocessed("texts")
-    inputs = asked.inputs
+    request.unprocessed("texts")
+    inputs = request.inputs
     only = len(inputs) == 1
     wrong = [
         str(spec)
@@ -69,24 +69,24 @@ def from_texts(asked: Asked, items: Items) -> Dataset:
     if wrong:
         gives = ", ".join((*_TAKEN, _POSITIONS))
         raise BadData(
-            f"{asked.source}: a tokenizer gives {gives}, each [B, T], but the model takes {', '.join(wrong)}: "
+            f"{request.source}: a tokenizer gives {gives}, each [B, T], but the model takes {', '.join(wrong)}: "
             "give an .npz whose keys are the input names"
         )
     shape = inputs[0].shape or ()
-    tokenizer = _tokenizer(asked, shape[1] if isinstance(shape[1], int) else None)
+    tokenizer = _tokenizer(request, shape[1] if isinstance(shape[1], int) else None)
     cut = 0
 
     def make(names: Sequence[str], values: Sequence[str]) -> Sample:
         nonlocal cut
         for name, text in zip(names, values, strict=True):
             if not text.strip():
-                raise BadData(f"{asked.source}: text {name} is empty: remove it, with its label")
-        with _using(f"{asked.source}: text {span(names[0], names[-1])} is refused by {TOKENIZER}"):
-            found = tokenizer.encode_batch([*values])
-        cut += sum(bool(each.overflowing) for each in found)
-        return {spec.name: _array(spec, found) for spec in inputs}
+                raise BadData(f"{request.source}: text {name} is empty: remove it, with its label")
+        with _using(f"{request.source}: text {span(names[0], names[-1])} is refused by {TOKENIZER}"):
+            encodings = tokenizer.encode_batch([*values])
+        cut += sum(bool(encoding.overflowing) for encoding in encodings)
+        return {spec.name: _array(spec, encodings) for spec in inputs}
 
-    dataset = from_items(asked, items, "text", make)
+    dataset = from_items(request, items, "text", make)
     remark = f"texts were tokenized by {TOKENIZER} next to the model"
     if cut:
         count = len(dataset.samples) * inputs[0].sizes()[0]
@@ -105,17 +105,17 @@ def _using(what: str) -> Iterator[None]:
         raise BadData(f"{what} ({one_line(error)}): save it with the model again") from None
 
 
-def _array(spec: InputSpec, found: Sequence[Any]) -> Array:
+def _array(spec: InputSpec, encodings: Sequence[Any]) -> Array:
     if spec.name == _POSITIONS:
-        rows = [np.arange(len(each.ids)) for each in found]
+        rows = [np.arange(len(encoding.ids)) for encoding in encodings]
     else:
-        rows = [getattr(each, _TAKEN.get(spec.name, "ids")) for each in found]
+        rows = [getattr(encoding, _TAKEN.get(spec.name, "ids")) for encoding in encodings]
     return np.array(rows, spec.numpy_dtype())
 
 
-def _tokenizer(asked: Asked, length: int | None) -> Any:
+def _tokenizer(request: Asked, length: int | None) -> Any:
     """The model's tokenizer, set to pad and cut texts as the model needs."""
-    source, near = asked.source, asked.near
+    source, near = request.source, request.near
     path = near.find(TOKENIZER)
     if path is None:
         where = f"{near.folders[0]} has none" if near.folders else "this model is in memory"
@@ -131,12 +131,12 @@ def _tokenizer(asked: Asked, length: int | None) -> Any:
     most = length or config.get("model_max_length")
     if isinstance(most, int) and 0 < most < _NO_LIMIT and (length or tokenizer.truncation is None):
         tokenizer.enable_truncation(most)
-    known = tokenizer.padding or {}
+    padding = tokenizer.padding or {}
     pad = config.get("pad_token")
-    token = known.get("pad_token") or (pad.get("content") if isinstance(pad, dict) else pad)
-    tokens = [each for each in (token, "[PAD]", "<pad>") if isinstance(each, str)]
-    named = [each for each in tokens if tokenizer.token_to_id(each) is not None]
-    how = {"pad_id": tokenizer.token_to_id(named[0]), "pad_token": named[0]} if named else {"pad_id": 0}
-    side = {key: known[key] for key in ("direction", "pad_type_id") if key in known}
+    token = padding.get("pad_token") or (pad.get("content") if isinstance(pad, dict) else pad)
+    tokens = [spelling for spelling in (token, "[PAD]", "<pad>") if isinstance(spelling, str)]
+    pad_tokens = [spelling for spelling in tokens if tokenizer.token_to_id(spelling) is not None]
+    how = {"pad_id": tokenizer.token_to_id(pad_tokens[0]), "pad_token": pad_tokens[0]} if pad_tokens else {"pad_id": 0}
+    side = {key: padding[key] for key in ("direction", "pad_type_id") if key in padding}
     tokenizer.enable_padding(length=length, **how, **side)
     return tokenizer

@@ -22,8 +22,8 @@ def unseen_rows(held_out: Sequence[Hashable], calibration: Sequence[Hashable]) -
     fresh = [digest for digest in dict.fromkeys(held_out) if digest not in calibrated]
     if len(fresh) < FEWEST:
         return []
-    kept = set(fresh[_ONE_IN - 1 :: _ONE_IN])
-    return [row for row, digest in enumerate(held_out) if digest in kept]
+    unseen_digests = set(fresh[_ONE_IN - 1 :: _ONE_IN])
+    return [row for row, digest in enumerate(held_out) if digest in unseen_digests]
 
 
 def with_unseen(
@@ -32,8 +32,8 @@ def with_unseen(
     """`data` with a third of the held-out inputs as `unseen`, by the digests of all inputs; as it is where there are
     too few, or where one side would have fewer than the `fewest_samples` that the metric needs."""
     rows = unseen_rows(held_out, calibration)
-    others = sorted(set(range(len(held_out))) - set(rows))
-    if not rows or min(len(rows), len(others)) < fewest_samples:
+    other_rows = sorted(set(range(len(held_out))) - set(rows))
+    if not rows or min(len(rows), len(other_rows)) < fewest_samples:
         return data
     unseen = replace(part(data.held_out, rows), remarks=())
-    return replace(data, held_out=part(data.held_out, others), unseen=unseen)
+    return replace(data, held_out=part(data.held_out, other_rows), unseen=unseen)

@@ -33,11 +33,13 @@ def from_values(
     Samples beyond `room_bytes` (None: no limit) are kept in a file. `source` names the values in errors.
     Raises BadData for values that do not fit the model.
     """
-    asked = Asked(f"`{source}`", inputs, limit, room_bytes)
-    given = None if labels is None else _labels(labels)
-    values = {key: _unboxed(each) for key, each in values.items()} if isinstance(values, Mapping) else _unboxed(values)
+    request = Asked(f"`{source}`", inputs, limit, room_bytes)
+    all_labels = None if labels is None else _labels(labels)
+    values = (
+        {key: _unboxed(column) for key, column in values.items()} if isinstance(values, Mapping) else _unboxed(values)
+    )
     if isinstance(values, Mapping) and any(map(_ragged, values.values())):
-        return _from_items(asked, _rows(values, source), given)
+        return _from_items(request, _rows(values, source), all_labels)
     if isinstance(values, Mapping):
         columns = {str(key): Column(_array(value, f"`{source}`[{key!r}]")) for key, value in values.items()}
     elif hasattr(values, "__array__") or hasattr(values, "detach"):
@@ -47,12 +49,12 @@ def from_values(
             f"`{source}` has the type {type(values).__name__}: give arrays by input name, or an iterable of samples"
         )
     else:
-        return _from_items(asked, values, given)
-    if given is not None:
+        return _from_items(request, values, all_labels)
+    if all_labels is not None:
         if any(key in LABEL_KEYS for key in columns):
             raise BadData(f"`{source}` already holds labels: leave `labels` out")
-        columns[LABEL_KEYS[0]] = Column(given)
-    return from_columns(asked, columns)
+        columns[LABEL_KEYS[0]] = Column(all_labels)
+    return from_columns(request, columns)
 
 
 class Feeder:
@@ -85,25 +87,25 @@ class Feeder:
         return feed
 
 
-def _from_items(asked: Asked, values: Iterable[Any], given: Array | None) -> Dataset:
-    source, inputs, limit, symbol = asked.source, asked.inputs, asked.limit, batch_symbol(asked.inputs)
-    samples = asked.samples()
+def _from_items(request: Asked, values: Iterable[Any], all_labels: Array | None) -> Dataset:
+    source, inputs, limit, symbol = request.source, request.inputs, request.limit, batch_symbol(request.inputs)
+    samples = request.samples()
     names: list[str] = []
     labels: list[Array] = []
     remarks: dict[str, None] = {}
-    chosen, total = _chosen(values, limit)
-    if given is not None and (given.ndim == 0 or (total and len(given) != total)):
+    indexed_items, total = _chosen(values, limit)
+    if all_labels is not None and (all_labels.ndim == 0 or (total and len(all_labels) != total)):
         raise BadData(
-            f"`labels` have the shape {list(given.shape)} for {plural(total, 'sample')}: give one label per sample"
+            f"`labels` have the shape {list(all_labels.shape)} for {plural(total, 'sample')}: give one label per sample"
         )
-    for index, item in chosen:
+    for index, item in indexed_items:
         where = f"{source}[{index}]"
         named = _named(where, item, inputs)
         remarks |= dict.fromkeys(remark.replace(where, source) for remark in named.remarks)
         arrays = {name: column.whole() for name, column in named.arrays.items()}
         label = None if named.labels is None else named.labels.whole()
-        if given is not None:
-            label = given[index] if index < len(given) else None
+        if all_labels is not None:
+            label = all_labels[index] if index < len(all_labels) else None
         for piece, feed in enumerate(_taken_apart(inputs, arrays)):
             sample = {spec.name: one_sample(where, spec, feed[spec.name], symbol) for spec in inputs}
             # An iterator may reuse one buffer for all its items.
@@ -135,16 +137,16 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
     if isinstance(item, Mapping):
         wanted = {spec.name for spec in inputs}
         # Columns that are not inputs may hold anything; they are not converted to arrays.
-        known = {str(key): value for key, value in item.items() if key in wanted or _is_array_like(value)}
-        left_out = [key for key in item if str(key) not in known]
-        found = {key: Column(_array(value, f"{where}[{key!r}]")) for key, value in known.items()}
-        named = by_input(where, found, inputs)
+        values_by_key = {str(key): value for key, value in item.items() if key in wanted or _is_array_like(value)}
+        left_out = [key for key in item if str(key) not in values_by_key]
+        columns = {key: Column(_array(value, f"{where}[{key!r}]")) for key, value in values_by_key.items()}
+        named = by_input(where, columns, inputs)
         more = f"{where}: left out {', '.join(map(repr, left_out))}, not among the model's inputs"
         return Named(named.arrays, named.labels, (*named.remarks, more) if left_out else named.remarks)
-    several = isinstance(item, (tuple, list)) and any(
-        isinstance(each, np.ndarray) or hasattr(each, "detach") for each in item
+    is_sequence_of_arrays = isinstance(item, (tuple, list)) and any(
+        isinstance(element, np.ndarray) or hasattr(element, "detach") for element in item
     )
-    if not several:
+    if not is_sequence_of_arrays:
         return by_input(where, {"": Column(_array(item, where))}, inputs)
     if len(item) not in (len(inputs), len(inputs) + 1):
         names = ", ".join(spec.name for spec in inputs)
@@ -152,7 +154,7 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
             f"{where} has {plural(len(item), 'value')}; the model takes {names}: give those, and optionally a label"
         )
     arrays = {
-        spec.name: Column(_array(each, f"{where}: {spec.name}")) for spec, each in zip(inputs, item, strict=False)
+        spec.name: Column(_array(element, f"{where}: {spec.name}")) for spec, element in zip(inputs, item, strict=False)
     }
     labels = Column(_array(item[-1], f"{where}: label")) if len(item) > len(inputs) else None
     return Named(arrays, labels, ())
@@ -161,32 +163,34 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
 def _taken_apart(inputs: Sequence[InputSpec], arrays: dict[str, Array]) -> Iterator[dict[str, Array]]:
     """The item itself, or its rows if it is a batch and the model's batch is 1."""
     fixed = all(spec.shape and spec.shape[0] == 1 for spec in inputs)
-    several = {len(each) for spec in inputs if (each := arrays[spec.name]).ndim == len(spec.shape or ()) > 0}
-    if not fixed or len(several) != 1 or several == {1} or any(array.ndim == 0 for array in arrays.values()):
+    batch_sizes = {len(batch) for spec in inputs if (batch := arrays[spec.name]).ndim == len(spec.shape or ()) > 0}
+    if not fixed or len(batch_sizes) != 1 or batch_sizes == {1} or any(array.ndim == 0 for array in arrays.values()):
         yield arrays
         return
-    for row in range(several.pop()):
+    for row in range(batch_sizes.pop()):
         yield {name: array[row : row + 1] for name, array in arrays.items()}
 
 
 def _unboxed(column: Any) -> Any:
     """The list of the arrays in an array of arrays; anything else as it is."""
-    boxes = isinstance(column, np.ndarray) and column.dtype == object and any(np.ndim(each) for each in column.flat)
+    boxes = (
+        isinstance(column, np.ndarray) and column.dtype == object and any(np.ndim(element) for element in column.flat)
+    )
     return list(column) if boxes else column
 
 
 def _labels(labels: Any) -> Array:
     """Labels as one array, or if they differ in shape, as for boxes, as an array of arrays."""
-    found = _unboxed(labels)
-    if _ragged(found):
-        return one_array([_array(label, f"`labels`[{index}]") for index, label in enumerate(found)])
-    return _array(found, "`labels`")
+    column = _unboxed(labels)
+    if _ragged(column):
+        return one_array([_array(label, f"`labels`[{index}]") for index, label in enumerate(column)])
+    return _array(column, "`labels`")
 
 
 def _ragged(column: Any) -> bool:
     """Whether a column is a list of samples that differ in shape."""
     try:
-        return isinstance(column, (list, tuple)) and len({np.shape(each) for each in column}) > 1
+        return isinstance(column, (list, tuple)) and len({np.shape(sample) for sample in column}) > 1
     except ValueError:  # a sample is itself ragged
         return True
 
@@ -216,6 +220,6 @@ def _array(value: Any, where: str) -> Array:
     except (ValueError, TypeError) as error:
         why = type(error).__name__
         raise BadData(f"{where} is not an array of one shape ({why}): give one array per sample") from error
-    if array.dtype == object and not all(isinstance(each, str) for each in array.flat):
+    if array.dtype == object and not all(isinstance(element, str) for element in array.flat):
         raise BadData(f"{where} holds objects, not numbers: give an array of numbers")
     return array

@@ -14,7 +14,7 @@ from taglio.report.units import MISSING, about, allowed, limit, ms, ms_decimals,
 FLOAT = "float32"
 # A predicted speed-up that is no more than this factor above the plan's counts as none.
 _GAIN = 1.01
-# A plan is asked for by a limit that is larger than its error by this factor: other inputs are in the race.
+# The limit that selects a plan is its error times this factor, because its error differs on the inputs of the race.
 _LENIENT = 1.05
 _TITLES = {"onnxruntime": "ONNX Runtime", "onnxruntime-cuda": "ONNX Runtime with CUDA", "openvino": "OpenVINO"}
 
@@ -42,8 +42,8 @@ def sentence(outcome: Outcome, folder: str) -> str:
 
 
 def tables(outcome: Outcome) -> list[Part]:
-    """Float, all int8 and the plan in rows, with what each has of every further metric that is limited. Only the
-    plan's speed-up can be confirmed."""
+    """Float, all int8 and the plan in rows, with their values of every further limited metric. Only the plan's speed-up
+    can be confirmed."""
     metric, variants = outcome.metric, _rows(outcome)
     latencies_s = {name: latency_s(outcome, variant) for name, variant in variants.items()}
     decimals = ms_decimals(max(seconds or 0.0 for seconds in latencies_s.values()))
@@ -66,9 +66,9 @@ def tables(outcome: Outcome) -> list[Part]:
         ]
         for name, variant in variants.items()
     ]
-    kept = [index for index in range(len(head)) if index == 0 or any(row[index] != MISSING for row in rows)]
-    cells = [[row[index] for index in kept] for row in rows]
-    return [Table([head[index] for index in kept], cells, words=frozenset({1}))]
+    columns = [index for index in range(len(head)) if index == 0 or any(row[index] != MISSING for row in rows)]
+    cells = [[row[index] for index in columns] for row in rows]
+    return [Table([head[index] for index in columns], cells, words=frozenset({1}))]
 
 
 def _rows(outcome: Outcome) -> dict[str, Variant]:
@@ -89,8 +89,8 @@ def _further(outcome: Outcome, variant: Variant) -> list[object]:
 
 
 def latency_s(outcome: Outcome, variant: Variant) -> float | None:
-    """Median seconds of a run: those of the race, where there was one, so that they fit the speed-up. All int8 does not
-    take part in it, and a time from another hour would not compare with these."""
+    """Median seconds of a run. If there was a race they come from it, so that they agree with the speed-up. The result
+    is then None for all int8, which is not in the race: its earlier time is not comparable."""
     race = outcome.speedup
     if race is None:
         return variant.latency.median_s
@@ -98,7 +98,7 @@ def latency_s(outcome: Outcome, variant: Variant) -> float | None:
 
 
 def speed_up_title(outcome: Outcome) -> str:
-    """What a speed-up is called: that of latency by its name where the plan was chosen for a rate."""
+    """The title of a speed-up; it names latency if the plan was chosen for a rate."""
     return "speed-up" if outcome.rate is None else "latency speed-up"
 
 
@@ -110,7 +110,7 @@ def speed_up(outcome: Outcome, variant: Variant) -> str:
 
 
 def predicted_speed_up(outcome: Outcome, variant: Variant) -> str:
-    """The predicted ratio of float's time to a variant's, from which a change of the machine's speed cancels."""
+    """The predicted ratio of float's time to a variant's. A change of the machine's speed cancels out."""
     ratio = outcome.predicted_ratio(variant)
     return MISSING if ratio is None or not isfinite(ratio) else f"{ratio:.2f} ×"
 
@@ -127,7 +127,8 @@ def float_stays(outcome: Outcome) -> bool:
 
 
 def gains(outcome: Outcome) -> list[Level]:
-    """The larger limits that gain: over the plan, over smaller limits, and over all int8 where that is within them."""
+    """The larger limits whose plans are faster than this plan, than those of smaller limits, and than all int8 if the
+    limit allows it."""
     reached, int8 = 1.0 if float_stays(outcome) else measured_ratio(outcome, outcome.plan), outcome.int8
     levels: list[Level] = []
     for level in outcome.curve:
@@ -139,7 +140,7 @@ def gains(outcome: Outcome) -> list[Level]:
 
 
 def larger_limit(outcome: Outcome) -> str:
-    """What larger limits are predicted to give, or that they give nothing; "" where that says nothing new."""
+    """The speed-ups that larger limits are predicted to give, if any, in words; "" if that is nothing new."""
     int8_holds = outcome.int8.int8_blocks and outcome.int8.holds(outcome.max_error)
     if not outcome.curve or int8_holds:  # the limit already allows every int8 plan
         return ""
@@ -148,7 +149,7 @@ def larger_limit(outcome: Outcome) -> str:
         listed = ", ".join(f"{about(level.speed_up)} at {shown(outcome.metric, level.max_error)}" for level in levels)
         return f"a larger limit is predicted to give {listed}, not confirmed"
     faster = outcome.plan.latency.median_s >= _GAIN * outcome.int8.latency.median_s
-    # Where all int8 is faster than the plan, it shows that a larger limit gains.
+    # If all int8 is faster than the plan, a larger limit does gain.
     return "" if outcome.int8.int8_blocks and faster else "a larger limit is predicted to gain nothing"
 
 

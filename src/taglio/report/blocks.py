@@ -29,7 +29,7 @@ def damage_and_gain(material: Material) -> list[Part]:
         return [Text("No block alone in int8 causes an error.")]
     basis = material.metric.basis
     title, scale = basis.axis
-    out = sorted((row for row in rows if row.leave_out), key=lambda row: -row.noise_share)
+    left_out = sorted((row for row in rows if row.leave_out), key=lambda row: -row.noise_share)
     marks = []
     for row in rows:
         look = "float" if row.leave_out else "int8"
@@ -38,8 +38,10 @@ def damage_and_gain(material: Material) -> list[Part]:
     caption = "Right: int8 saves time. Up: int8 costs accuracy. Hollow: better kept in float."
     x, y = Axis("time saved by int8, ms"), Axis(f"one block alone: {title}", "log")
     chart = Chart("error alone against time saved, by block", x, y, marks, caption)
-    lede = f"{len(out)} of {plural(len(rows), 'block')} are slower in int8, or add too much error for the time saved."
-    reasons = [[row.block, shown(basis, row.damage), row.leave_out] for row in out[:_REASONS]]
+    lede = (
+        f"{len(left_out)} of {plural(len(rows), 'block')} are slower in int8, or add too much error for the time saved."
+    )
+    reasons = [[row.block, shown(basis, row.damage), row.leave_out] for row in left_out[:_REASONS]]
     listed: list[Part] = [Table(["leave out", "error alone", "why"], reasons, look="dense")] if reasons else []
     return [Text(lede), Columns([[chart], listed])]
 
@@ -81,8 +83,8 @@ def ranked(material: Material) -> list[Part]:
     assignment = material.plan.assignment() if material.plan is not None else None
     body = [_written(row, assignment, material.metric.basis, decimals, worst, most) for row in rows]
     measured = sum(row.error is not None for row in rows)
-    kept = [index for index in range(len(_HEAD)) if not body or any(row[index].text != MISSING for row in body)]
-    head, cells = [_HEAD[index] for index in kept], [[row[index] for index in kept] for row in body]
+    columns = [index for index in range(len(_HEAD)) if not body or any(row[index].text != MISSING for row in body)]
+    head, cells = [_HEAD[index] for index in columns], [[row[index] for index in columns] for row in body]
     words, key = frozenset({head.index("chosen")} if "chosen" in head else ()), "error alone" if measured else "float"
     return [
         Text(_lede(material, measured)),
@@ -94,7 +96,11 @@ def _rows(material: Material) -> list[_Row]:
     times = material.profile.block_times()
     alone = {}
     if material.error is not None:
-        alone = {each.block: each.error for each in material.error.alone if each.precision == "int8"}
+        alone = {
+            block_error.block: block_error.error
+            for block_error in material.error.alone
+            if block_error.precision == "int8"
+        }
     rows = []
     for block in material.graph.blocks:
         seconds = [None if block.movement else times.get((block.name, form)) for form in ("float32", "int8")]
@@ -105,9 +111,9 @@ def _rows(material: Material) -> list[_Row]:
 def _written(
     row: _Row, assignment: Assignment | None, basis: Metric, decimals: int, worst: float, most: float
 ) -> list[Cell]:
-    block, chosen, sample = row.block, MISSING, ""
+    block, planned_form, sample = row.block, MISSING, ""
     if assignment is not None:
-        chosen = form_of(assignment, block.name)
+        planned_form = form_of(assignment, block.name)
         sample = block_class(block, assignment)
     about = block.kind.replace("+", " + ") + (f"; {block.refusal}" if block.refusal else "")
     worth = None if row.worth is None else row.worth * 1e3 / basis.axis[1]  # ms for 1 % where losses are drawn in %
@@ -118,7 +124,7 @@ def _written(
         _cell(_milliseconds(row.int8_s, decimals), row.int8_s),
         _cell(_milliseconds(row.saved_s, decimals), row.saved_s, most, "amount"),
         _cell(MISSING if worth is None else figures(worth), worth),
-        Cell(chosen, swatch=sample, sort=chosen),
+        Cell(planned_form, swatch=sample, sort=planned_form),
     ]
 
 

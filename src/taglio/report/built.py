@@ -46,7 +46,7 @@ def components(manifest: Manifest) -> list[Part]:
 def run_report(run: RunReport) -> list[Part]:
     """The components timed beside float."""
     walls = {"float": run.float32, "plan": run.plan}
-    walls |= {f"component {each.component}": each.wall for each in run.components}
+    walls |= {f"component {component.component}": component.wall for component in run.components}
     elsewhere = "" if run.runtime == run.profiled_in else f" for {run.profiled_in}, run by {run.runtime}"
     if run.here:
         elsewhere = " for one process on this machine, without the cluster's devices and links"
@@ -141,7 +141,7 @@ def _settings(material: Material) -> list[tuple[str, object]]:
     if plan is not None:
         limits, metric = plan.limits, plan.limits.metric
         bound = MISSING if limits.max_error is None else f"{metric.title} {allowed(metric, limits.max_error)}"
-        also = [f"{each.metric.title} {allowed(each.metric, each.max_error)}" for each in limits.also]
+        also = [f"{limit.metric.title} {allowed(limit.metric, limit.max_error)}" for limit in limits.also]
         rows += [
             ("limit", ", ".join([bound, *also])),
             ("kept in float", ", ".join(limits.float_blocks) or "none"),

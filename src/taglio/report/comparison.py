@@ -21,76 +21,77 @@ _LAYERS, _NAMES = 15, 4  # on the terminal: layers, and rows named in a note
 FILE = f"{COMPARISON}.html"
 
 
-def write(folder: Path, result: Comparison) -> Path:
+def write(folder: Path, comparison: Comparison) -> Path:
     """Write the page into `folder`; returns its path. Raises BadArtifact if it cannot be written."""
-    return written.write(folder / FILE, render(result))
+    return written.write(folder / FILE, render(comparison))
 
 
-def render(result: Comparison) -> str:
+def render(comparison: Comparison) -> str:
     """The page as text."""
     sections = [
-        Section("plots", "Error against latency and size", _plots(result)),
-        Section("standings", _fastest(result), _standings(result)),
-        *(Section(backend, backend, _backend(result, backend)) for backend in result.backends),
+        Section("plots", "Error against latency and size", _plots(comparison)),
+        Section("standings", _fastest(comparison), _standings(comparison)),
+        *(Section(backend, backend, _backend(comparison, backend)) for backend in comparison.backends),
     ]
-    heading, advice = Heading("Every back end, measured", 1), Text(_answer(result), "lede")
-    top: list[Part] = [heading, advice, _conditions(result)]
-    return written.render(f"{result.model} compared – taglio", result.model, top, sections)
+    heading, advice = Heading("Every back end, measured", 1), Text(_answer(comparison), "lede")
+    top: list[Part] = [heading, advice, _conditions(comparison)]
+    return written.render(f"{comparison.model} compared – taglio", comparison.model, top, sections)
 
 
-def show(result: Comparison, page: Path) -> None:
+def show(comparison: Comparison, page: Path) -> None:
     """Print the conditions, the rows and layers of every back end, and the fastest rows."""
-    console.say(f"{result.model} ({result.kind})")
-    console.show([_conditions(result)])
-    for backend in result.backends:
-        console.show([Heading(backend), *_backend(result, backend, brief=True)])
-    console.show([Heading(_fastest(result)), *_standings(result)])
-    console.say(f"\n{_answer(result)}")
-    console.say(f"took {result.wall_s:.0f} s; wrote {page} and {page.with_suffix('.json')}")
+    console.say(f"{comparison.model} ({comparison.kind})")
+    console.show([_conditions(comparison)])
+    for backend in comparison.backends:
+        console.show([Heading(backend), *_backend(comparison, backend, brief=True)])
+    console.show([Heading(_fastest(comparison)), *_standings(comparison)])
+    console.say(f"\n{_answer(comparison)}")
+    console.say(f"took {comparison.wall_s:.0f} s; wrote {page} and {page.with_suffix('.json')}")
 
 
-def _answer(result: Comparison) -> str:
-    limit = f"an error of {percent(result.max_error)}"
-    row = next((row for row in result.rows if row.wanted.id == result.recommended), None)
+def _answer(comparison: Comparison) -> str:
+    limit = f"an error of {percent(comparison.max_error)}"
+    row = next((row for row in comparison.rows if row.wanted.id == comparison.recommended), None)
     if row is None:
         return f"No row is within {limit}."
     file = row.checked.file if row.checked else ""
-    return f"The fastest row within {limit} is {result.recommended}" + (f", the model {file}." if file else ".")
+    return f"The fastest row within {limit} is {comparison.recommended}" + (f", the model {file}." if file else ".")
 
 
-def _conditions(result: Comparison) -> Items:
+def _conditions(comparison: Comparison) -> Items:
     """Where and how rows were measured, their limits, and how steady the machine was."""
     memory = "no memory limit: this system does not report the memory of a process"
-    if result.memory_limit_bytes is not None:
-        memory = f"memory limit {size_text(result.memory_limit_bytes)}"
-    samples = f"{plural(result.calibration_samples, 'sample')} for calibration, {result.held_out_samples} held out"
+    if comparison.memory_limit_bytes is not None:
+        memory = f"memory limit {size_text(comparison.memory_limit_bytes)}"
+    calibration = f"{plural(comparison.calibration_samples, 'sample')} for calibration"
     lines = [
-        str(result.machine),
-        f"{plural(result.threads, 'thread')}; rows of one back end are interleaved, after a warm-up; times are medians",
-        f"timeout per row {result.silence_s:.0f} s; {memory}",
-        f"{result.data}: {samples}",
+        str(comparison.machine),
+        f"{plural(comparison.threads, 'thread')}; rows of one back end are interleaved, after a warm-up; times are "
+        "medians",
+        f"timeout per row {comparison.silence_s:.0f} s; {memory}",
+        f"{comparison.data}: {calibration}, {comparison.held_out_samples} held out",
     ]
-    if result.stopped:
+    if comparison.stopped:
         lines.append("stopped before the last row")
-    if result.drift is not None:
+    if comparison.drift is not None:
         lines.append(
-            f"ONNX Runtime's float model, timed beside every back end, took {ms(result.drift.fastest_s)} to "
-            f"{ms(result.drift.slowest_s)}: compare back ends by × ORT, which is independent of drift"
+            f"ONNX Runtime's float model, timed beside every back end, took {ms(comparison.drift.fastest_s)} to "
+            f"{ms(comparison.drift.slowest_s)}: compare back ends by × ORT, which is independent of drift"
         )
     lines += [
         f"{step.source} → {step.target} by {step.tool}: outputs differ by {percent(step.distance)}"
-        for step in result.conversions
+        for step in comparison.conversions
     ]
     return Items([("", line) for line in lines])
 
 
-def _plots(result: Comparison) -> list[Part]:
-    rows = [row for row in result.rows if row.latency is not None and row.checked is not None]
+def _plots(comparison: Comparison) -> list[Part]:
+    rows = [row for row in comparison.rows if row.latency is not None and row.checked is not None]
     if not rows:
         return [Text("No row was measured.", "absent")]
 
     def milliseconds(row: Row) -> float:
-        return seconds(row, result.drift) * 1e3
+        return seconds(row, comparison.drift) * 1e3
 
     def megabytes(row: Row) -> float:
         return row.checked.size_bytes / 1e6 if row.checked is not None else 0.0
@@ -98,39 +99,39 @@ def _plots(result: Comparison) -> list[Part]:
     def scatter(title: str, value: Callable[[Row], float]) -> Chart:
         marks = []
         for row in rows:
-            index = result.backends.index(row.wanted.backend)
+            index = comparison.backends.index(row.wanted.backend)
             error = (row.checked.error_to_original or 0.0) * 100 if row.checked else 0.0
             text = f"{row.wanted.id}\n{milliseconds(row):.2f} ms, {error:.3f} %, {megabytes(row):.2f} MB"
-            chosen = row.wanted.id == result.recommended
-            symbol, label = _SYMBOLS[index % len(_SYMBOLS)], row.wanted.id if chosen else ""
+            is_recommended = row.wanted.id == comparison.recommended
+            symbol, label = _SYMBOLS[index % len(_SYMBOLS)], row.wanted.id if is_recommended else ""
             drawn = error if error >= _NOTHING else 0.0
-            marks.append(Mark(value(row), drawn, f"b{index % _COLORS}", text, label, symbol, ring=chosen))
-        broken = 0.0 < result.max_error * 100 < max((mark.y for mark in marks), default=0.0)
-        limit = (result.max_error * 100, f"limit {percent(result.max_error)}") if broken else None
+            marks.append(Mark(value(row), drawn, f"b{index % _COLORS}", text, label, symbol, ring=is_recommended))
+        broken = 0.0 < comparison.max_error * 100 < max((mark.y for mark in marks), default=0.0)
+        limit = (comparison.max_error * 100, f"limit {percent(comparison.max_error)}") if broken else None
         axis = Axis("error against the original, %", "log", zero=True)
         return Chart(f"{title} and error of {plural(len(rows), 'row')}", Axis(title, "log"), axis, marks, limit=limit)
 
     legend = []
-    for index, backend in enumerate(result.backends):
-        own = [row for row in result.rows if row.wanted.backend == backend]
-        count = sum(row.latency is not None for row in own)
+    for index, backend in enumerate(comparison.backends):
+        backend_rows = [row for row in comparison.rows if row.wanted.backend == backend]
+        count = sum(row.latency is not None for row in backend_rows)
         if count:
-            legend.append((f"c{index % _COLORS}", f"{backend}: {count} of {len(own)}"))
-    if result.recommended:
-        legend.append(("ring", f"recommended: {result.recommended}"))
+            legend.append((f"c{index % _COLORS}", f"{backend}: {count} of {len(backend_rows)}"))
+    if comparison.recommended:
+        legend.append(("ring", f"recommended: {comparison.recommended}"))
     note = Text(f"Hover over a point to see its row. Errors below {_NOTHING:g} % are drawn at 0.", "small")
     latency, disk = scatter("latency per inference, ms", milliseconds), scatter("size of the model, MB", megabytes)
     return [Legend(legend), note, Columns([[latency], [disk]])]
 
 
-def _fastest(result: Comparison) -> str:
-    return f"Fastest row of each back end (error limit {percent(result.max_error)})"
+def _fastest(comparison: Comparison) -> str:
+    return f"Fastest row of each back end (error limit {percent(comparison.max_error)})"
 
 
-def _standings(result: Comparison) -> list[Part]:
+def _standings(comparison: Comparison) -> list[Part]:
     head = ("back end", "row", "latency", "× float", "× ORT", "error against the original", "size", "rows measured")
     rows: list[Sequence[object]] = []
-    for standing in standings(result.rows, result.backends, result.max_error):
+    for standing in standings(comparison.rows, comparison.backends, comparison.max_error):
         cells: tuple[object, ...] = ("none", *[MISSING] * 5)
         if standing.row is not None and standing.row.latency is not None and standing.row.checked is not None:
             latency, checked = standing.row.latency, standing.row.checked
@@ -141,11 +142,11 @@ def _standings(result: Comparison) -> list[Part]:
     return [Text(text, "small"), Table(head, rows, words=frozenset({1}))]
 
 
-def _backend(result: Comparison, backend: str, *, brief: bool = False) -> list[Part]:
+def _backend(comparison: Comparison, backend: str, *, brief: bool = False) -> list[Part]:
     """The rows and layers of a back end; `brief` for the terminal."""
-    rows = [row for row in result.rows if row.wanted.backend == backend]
-    layers = [layer for layer in result.layers if layer.backend == backend]
-    versions = ", ".join(f"{name} {version}" for name, version in result.versions.get(backend, {}).items())
+    rows = [row for row in comparison.rows if row.wanted.backend == backend]
+    layers = [layer for layer in comparison.layers if layer.backend == backend]
+    versions = ", ".join(f"{name} {version}" for name, version in comparison.versions.get(backend, {}).items())
     parts: list[Part] = [Text(versions, "small")] if versions or not brief else []
     if not brief or any(row.status == "measured" for row in rows):
         parts.append(_rows(rows))
@@ -153,8 +154,8 @@ def _backend(result: Comparison, backend: str, *, brief: bool = False) -> list[P
     if layers:
         slowest = sorted(layers, key=lambda layer: -(layer.float_s or 0.0))
         parts += [_layers(slowest, _LAYERS)] if brief else [_speedups(slowest), _layers(layers)]
-    if backend in result.absent:
-        parts.append(Text(f"Layers: {result.absent[backend]}", "absent"))
+    if backend in comparison.absent:
+        parts.append(Text(f"Layers: {comparison.absent[backend]}", "absent"))
     return parts
 
 
@@ -162,11 +163,11 @@ def _rows(rows: Sequence[Row]) -> Table:
     head = ["row", "latency", "spread", "× float", "× ORT", "error against float", "against the original", "top-1"]
     head += ["size", "in int8", "types", "symmetric", "per channel", "engine", "operators in int8"]
     labelled = any(row.checked is not None and row.checked.accuracy is not None for row in rows)
-    kept = [index for index, name in enumerate(head) if labelled or name != "top-1"]
-    words = range(len(kept) - 5, len(kept))
+    columns = [index for index, name in enumerate(head) if labelled or name != "top-1"]
+    words = range(len(columns) - 5, len(columns))
     details = frozenset({words[1], words[2], words[4]})
-    cells = [[cells_of_row[index] for index in kept] for cells_of_row in map(_cells, rows)]
-    return Table([head[index] for index in kept], cells, words=frozenset(words), details=details)
+    cells = [[cells_of_row[index] for index in columns] for cells_of_row in map(_cells, rows)]
+    return Table([head[index] for index in columns], cells, words=frozenset(words), details=details)
 
 
 def _cells(row: Row) -> tuple[object, ...]:

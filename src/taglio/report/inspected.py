@@ -62,8 +62,8 @@ def summary(model: Model, graph: Graph, inspection: Inspection, machine: Machine
     named = ", ".join(f"{count} {kind}" for kind, count in inspection.operators[:_TYPES])
     more = len(inspection.operators) - _TYPES
     total = sum(count for _, count in inspection.operators)
-    others = f" and {plural(more, 'other type')}" if more > 0 else ""
-    say(f"{plural(total, 'operator')}: {named}{others}")
+    remainder = f" and {plural(more, 'other type')}" if more > 0 else ""
+    say(f"{plural(total, 'operator')}: {named}{remainder}")
     if reasons := _reasons(inspection):
         say(f"blocks that stay float: {reasons}")
     say(_expectation(inspection, machine))
@@ -78,13 +78,13 @@ def summary(model: Model, graph: Graph, inspection: Inspection, machine: Machine
         say(f"output {value.name} {_dims(shape)} {tensor.dtype}")
 
 
-def blocks(graph: Graph, chosen: set[str] | None) -> None:
+def blocks(graph: Graph, names: set[str] | None) -> None:
     """Print one row for every chosen block (None: for all)."""
     tensors = graph.tensor_map()
     head = ["block", "operators", "MFLOPs", "weights", "in int8", "output", "in int8", "int8?"]
     rows = []
     for block in graph.blocks:
-        if chosen is None or block.name in chosen:
+        if names is None or block.name in names:
             outputs = [tensors[name] for name in block.outputs]
             weights = (size(block.weight_bytes(32)), size(block.weight_bytes(8)))
             written = (
@@ -112,8 +112,8 @@ def advice(next_step: Advice) -> None:
 
 def _reasons(inspection: Inspection) -> str:
     texts = [f"{count} ({reason})" for reason, count in inspection.refusals[:_REASONS]]
-    others = sum(count for _, count in inspection.refusals[_REASONS:])
-    return ", ".join(texts + ([f"{others} for other reasons"] if others else []))
+    other_count = sum(count for _, count in inspection.refusals[_REASONS:])
+    return ", ".join(texts + ([f"{other_count} for other reasons"] if other_count else []))
 
 
 def _expectation(inspection: Inspection, machine: Machine) -> str:

@@ -87,10 +87,10 @@ def _layers(names: Sequence[str], edges: Sequence[tuple[str, str]]) -> dict[str,
         after[source].append(reader)
     layers: dict[str, int] = {}
     for name in names:
-        layers[name] = max((layers[each] + 1 for each in before[name]), default=0)
+        layers[name] = max((layers[source] + 1 for source in before[name]), default=0)
     for name in reversed(names):
         if not before[name] and after[name]:
-            layers[name] = max(0, min(layers[each] for each in after[name]) - 1)
+            layers[name] = max(0, min(layers[reader] for reader in after[name]) - 1)
     return layers
 
 
@@ -106,7 +106,7 @@ def _ordered(
             position = {key: place for place, key in enumerate(beside)}
             centre = {}
             for place, key in enumerate(rows[index]):
-                near = [position[each] for each in neighbours.get(key, ())]
+                near = [position[neighbour] for neighbour in neighbours.get(key, ())]
                 centre[key] = sum(near) / len(near) if near else place * len(beside) / max(1, len(rows[index]))
             rows[index].sort(key=lambda key: centre[key])
         count = _crossings(rows, down)
@@ -119,7 +119,7 @@ def _crossings(rows: Sequence[Sequence[_Key]], down: Mapping[_Key, list[_Key]]) 
     total = 0
     for row, below in pairwise(rows):
         position = {key: place for place, key in enumerate(below)}
-        ends = [sorted(position[each] for each in down.get(key, ())) for key in row]
+        ends = [sorted(position[reader] for reader in down.get(key, ())) for key in row]
         seen: list[int] = []
         for group in ends:
             total += sum(1 for end in group for other in seen if other > end)
@@ -143,9 +143,9 @@ def _placed(
             wanted, weights = [], []
             for key in row:
                 near = [*up.get(key, ()), *down.get(key, ())]
-                pulls = [_LANE_PULL if key not in extents and each not in extents else 1.0 for each in near]
+                pulls = [_LANE_PULL if key not in extents and neighbour not in extents else 1.0 for neighbour in near]
                 total = sum(pulls)
-                centre = sum(pull * x[each] for pull, each in zip(pulls, near, strict=True))
+                centre = sum(pull * x[neighbour] for pull, neighbour in zip(pulls, near, strict=True))
                 wanted.append(centre / total if total else x[key])
                 weights.append(max(total, 1.0))
             x.update(zip(row, _spread(wanted, weights, [extents.get(key, lane) for key in row]), strict=True))

@@ -38,9 +38,9 @@ def _promises(rate: Rate, load: Load) -> dict[str, str]:
         texts["requests at random"] = f"up to {_interval(rate.rate_per_s)}"
         if load.per_s <= rate.rate_per_s.value:
             texts["p95"] = f"at most {limit(KEPT)} of {ms(rate.max_latency_s)}"
-    same = next((other for other in rate.loads if abs(other.share - load.share) <= _SAME_SHARE), None)
-    known = {} if same is None else _latencies(same)
-    return texts | {name: ms(value) for name, value in known.items() if value is not None}
+    same_load = next((other for other in rate.loads if abs(other.share - load.share) <= _SAME_SHARE), None)
+    latency_of = {} if same_load is None else _latencies(same_load)
+    return texts | {name: ms(value) for name, value in latency_of.items() if value is not None}
 
 
 def _interval(figure: Figure) -> str:

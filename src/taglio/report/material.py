@@ -56,8 +56,8 @@ class Material:
     @property
     def metric(self) -> Metric:
         """The metric whose losses the errors are."""
-        known = self.plan.limits if self.plan is not None else self.outcome or self.error
-        return known.metric if known is not None else Metric()
+        source = self.plan.limits if self.plan is not None else self.outcome or self.error
+        return source.metric if source is not None else Metric()
 
     @property
     def max_error(self) -> float | None:
@@ -75,7 +75,7 @@ class Material:
         return 1.0 if self.outcome is None else self.outcome.drift
 
     def lacks(self, name: str) -> list[Part]:
-        """What stands in the place of a missing part: why it is missing, and the command that makes it."""
+        """The text in place of a missing part: why it is missing, and the command that makes it."""
         missing = self.absent[name]
         return [Text(f"{missing.reason} To make it:", "absent", missing.command)]
 

@@ -77,9 +77,10 @@ def network(material: Material) -> list[Part]:
 def _widths(graph: Graph, times: Mapping[tuple[str, str], float], assignment: Assignment) -> dict[str, float]:
     """The width of every block, whose square grows with its time."""
     longest = max((seconds for seconds in times.values() if isfinite(seconds)), default=0.0) or 1.0
-    seconds = {each.name: times.get((each.name, form_of(assignment, each.name)), 0.0) for each in graph.blocks}
+    seconds = {block.name: times.get((block.name, form_of(assignment, block.name)), 0.0) for block in graph.blocks}
     return {
-        name: max(_NARROWEST, _WIDEST * sqrt(max(0.0, min(longest, each)) / longest)) for name, each in seconds.items()
+        name: max(_NARROWEST, _WIDEST * sqrt(max(0.0, min(longest, block_s)) / longest))
+        for name, block_s in seconds.items()
     }
 
 
@@ -111,11 +112,11 @@ def _looks(
     readers: dict[str, list[str]] = {}
     for source, reader in edges:
         readers.setdefault(source, []).append(reader)
-    found = []
+    looks = []
     for arc in drawn.arcs:
-        beyond = [reader for reader in readers[arc.source] if drawn.layers[reader] > arc.layer + 1]
-        found.append((_look(arc, [arc.reader] if arc.reader else beyond, assignment, devices), arc))
-    return sorted(found, key=lambda pair: "to-" in pair[0])
+        later_readers = [reader for reader in readers[arc.source] if drawn.layers[reader] > arc.layer + 1]
+        looks.append((_look(arc, [arc.reader] if arc.reader else later_readers, assignment, devices), arc))
+    return sorted(looks, key=lambda look: "to-" in look[0])
 
 
 def block_class(block: Block, assignment: Assignment) -> str:
@@ -174,7 +175,7 @@ def _strips(drawn: Layout, boxes: Sequence[Box]) -> tuple[list[_Strip], float, f
 
 
 def _at(strips: Sequence[_Strip], layer: int, x: float) -> tuple[float, float]:
-    strip = next(each for each in strips if each.first <= layer < each.first + each.rows)
+    strip = next(strip for strip in strips if strip.first <= layer < strip.first + strip.rows)
     return x + strip.shift, _TOP + _NODE / 2 + (layer - strip.first) * _PITCH
 
 
@@ -182,10 +183,10 @@ def _look(arc: Arc, ahead: Sequence[str], assignment: Assignment, devices: Mappi
     """The CSS classes of a step of an edge that leads to the readers `ahead`: the type that it carries, whether it
     changes type (in mid-lane: if it does so in the same way for all of them), and whether it leaves a device."""
     written = writes(assignment, arc.source)
-    taken = [reads(assignment, reader) for reader in ahead]
-    changes = {"" if each == written else "to-int8" if each else "to-float" for each in taken}
+    int8_read = [reads(assignment, reader) for reader in ahead]
+    changes = {"" if reads_int8 == written else "to-int8" if reads_int8 else "to-float" for reads_int8 in int8_read}
     change = changes.pop() if len(changes) == 1 else ""
-    wire = all(len({devices[each] for each in (arc.source, reader) if each in devices}) > 1 for reader in ahead)
+    wire = all(len({devices[end] for end in (arc.source, reader) if end in devices}) > 1 for reader in ahead)
     return " ".join(name for name in ("arc", change or ("q" if written else ""), "wire" if wire else "") if name)
 
 
@@ -217,10 +218,16 @@ def _title(
     if block.movement:
         lines.append("only moves values; its time is counted with its flow")
     else:
-        known = [each.name for each in material.profile.precisions if (block.name, each.name) in times]
-        lines += [f"{name}: {ms(times[block.name, name])}" for name in known]
+        precisions = [
+            precision.name for precision in material.profile.precisions if (block.name, precision.name) in times
+        ]
+        lines += [f"{name}: {ms(times[block.name, name])}" for name in precisions]
     if material.error is not None:
-        alone = {each.precision: each.error for each in material.error.alone if each.block == block.name}
+        alone = {
+            block_error.precision: block_error.error
+            for block_error in material.error.alone
+            if block_error.block == block.name
+        }
         lines += [f"error alone in {name}: {shown(material.metric.basis, error)}" for name, error in alone.items()]
     if block.refusal:
         lines.append(f"not int8: {block.refusal}")

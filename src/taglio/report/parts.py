@@ -101,12 +101,12 @@ class Bars:
         ends = [end for bar in self.bars for end in (bar.start, bar.end) if isfinite(end)]
         low = min(0.0, *ends) if ends else 0.0
         span = (max(0.0, *ends) - low if ends else 0.0) or 1.0
-        result = []
+        placed_bars = []
         for bar in self.bars:
             left, right = sorted(max(0.0, min(100.0, (end - low) / span * 100)) for end in (bar.start, bar.end))
-            known = isfinite(bar.start) and isfinite(bar.end)
-            result.append((bar, left, right - left) if known else (bar, 0.0, 0.0))
-        return result
+            is_finite = isfinite(bar.start) and isfinite(bar.end)
+            placed_bars.append((bar, left, right - left) if is_finite else (bar, 0.0, 0.0))
+        return placed_bars
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +174,10 @@ def curve(look: str, values: Sequence[float], function: Callable[[float], float]
 
 def spread(values: Sequence[float], *, log: bool = False) -> list[float]:
     """Evenly spaced values over the range of `values`; on a logarithmic axis evenly by ratio."""
-    known = [value for value in values if isfinite(value) and (value > 0.0 or not log)]
-    if not known:
+    drawable = [value for value in values if isfinite(value) and (value > 0.0 or not log)]
+    if not drawable:
         return []
-    spaced: list[float] = (np.geomspace if log else np.linspace)(min(known), max(known), _SAMPLES).tolist()
+    spaced: list[float] = (np.geomspace if log else np.linspace)(min(drawable), max(drawable), _SAMPLES).tolist()
     return spaced
 
 

@@ -27,11 +27,13 @@ def placement(material: Material) -> list[Part]:
 def decisions(plan: Plan, *, shared: bool = False) -> list[Part]:
     """What runs where, what is sent, and what is predicted; `shared` if other models run on the same devices."""
     if not plan.usage:
-        counts = sorted(Counter((each.device, each.precision) for each in plan.placements).items())
+        counts = sorted(
+            Counter((block_placement.device, block_placement.precision) for block_placement in plan.placements).items()
+        )
         table = Table(["device", "form", "blocks"], [[*what, count] for what, count in counts], words=frozenset({1}))
         return [table, _totals(plan)]
     turns = ["Devices in one row take requests in turn."] if any(use.replicas for use in plan.usage) else []
-    notes = [("", each) for each in (*turns, *plan.binding, *plan.notes)]
+    notes = [("", note) for note in (*turns, *plan.binding, *plan.notes)]
     parts: list[Part] = [_devices(plan), _crossings(plan), _totals(plan, shared=shared)]
     return parts + ([Items(notes)] if notes else [])
 
@@ -40,7 +42,7 @@ def _devices(plan: Plan) -> Table:
     int8 = set(plan.assignment())
     rows: list[list[object]] = []
     for use in plan.usage:
-        blocks = [each.block for each in plan.placements if each.device == use.device]
+        blocks = [block_placement.block for block_placement in plan.placements if block_placement.device == use.device]
         rows.append(
             [
                 ", ".join(use.machines),
@@ -58,8 +60,15 @@ def _devices(plan: Plan) -> Table:
 
 def _crossings(plan: Plan) -> Table:
     rows = [
-        [each.tensor, each.source, each.target, each.precision, size(each.bytes), ms(each.predicted_s)]
-        for each in plan.crossings
+        [
+            crossing.tensor,
+            crossing.source,
+            crossing.target,
+            crossing.precision,
+            size(crossing.bytes),
+            ms(crossing.predicted_s),
+        ]
+        for crossing in plan.crossings
     ]
     head = ["tensor", "from", "to", "form", "size", "time"]
     return Table(head, rows, f"{plural(len(rows), 'tensor')} between devices", words=frozenset({1, 2, 3}))
@@ -91,33 +100,34 @@ def _totals(plan: Plan, *, shared: bool = False) -> Facts:
     error = f"predicted {shown(metric, guess.value)} (upper end {shown(metric, guess.high)})"
     error += "" if plan.measured_error is None else f", measured {shown(metric, plan.measured_error)}"
     error += "" if limits.max_error is None else f", {allowed(metric, limits.max_error)}"
-    also = [(each.metric.title, allowed(each.metric, each.max_error)) for each in limits.also]
+    also = [(bound.metric.title, allowed(bound.metric, bound.max_error)) for bound in limits.also]
     return Facts([*facts, (metric.title, error), *also])
 
 
 def measured_at(shapes: Sequence[Mapping[str, Sequence[int]]]) -> str:
     """The shapes of the timings of a model with dynamic dimensions."""
     counts = Counter(
-        ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in each.items()) for each in shapes
+        ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in shape_of.items())
+        for shape_of in shapes
     )
     if len(counts) == 1:
         return f"times are for {next(iter(counts))}; dimensions stay dynamic in the built model"
-    each = "; ".join(f"{count} of {len(shapes)}: {text}" for text, count in counts.items())
-    return f"times are means over shapes as they occur ({each}); dimensions stay dynamic in the built model"
+    occurrences = "; ".join(f"{count} of {len(shapes)}: {text}" for text, count in counts.items())
+    return f"times are means over shapes as they occur ({occurrences}); dimensions stay dynamic in the built model"
 
 
 def _timeline(plan: Plan) -> Bars:
     """A bar for each use of a device or link, by start time."""
     bars = [
         Bar(
-            each.on,
-            each.start_s * 1e3,
-            each.end_s * 1e3,
-            ms(each.end_s - each.start_s),
-            "glue" if each.transfer else "int8",
-            f"{each.what} on {each.on}: {each.start_s * 1e3:.2f} to {each.end_s * 1e3:.2f} ms",
+            use.on,
+            use.start_s * 1e3,
+            use.end_s * 1e3,
+            ms(use.end_s - use.start_s),
+            "glue" if use.transfer else "int8",
+            f"{use.what} on {use.on}: {use.start_s * 1e3:.2f} to {use.end_s * 1e3:.2f} ms",
         )
-        for each in plan.timeline
+        for use in plan.timeline
     ]
     total = plan.predicted_latency_s.value
     caption = "A device runs one component at a time and a link sends one tensor at a time. Grey: sending."
@@ -148,12 +158,14 @@ def points(front: Front) -> list[Part]:
         return shown(metric, point.other) if front.axis == "error" else f"{point.other:.4g}"
 
     marks = [
-        Mark(each.latency_s * 1e3, each.other * scale, "dot", f"{ms(each.latency_s)}, {other(each)}\n{_where(each)}")
-        for each in front.points
+        Mark(
+            point.latency_s * 1e3, point.other * scale, "dot", f"{ms(point.latency_s)}, {other(point)}\n{_where(point)}"
+        )
+        for point in front.points
     ]
     rows = [
-        [ms(each.latency_s), other(each), f"{each.gap:.2%}", _of_models(each, _int8), _where(each)]
-        for each in front.points
+        [ms(point.latency_s), other(point), f"{point.gap:.2%}", _of_models(point, _int8), _where(point)]
+        for point in front.points
     ]
     head = ["latency", title.split(",")[0], "gap", "int8 blocks", "devices"]
     without = f" No plan under {front.infeasible} of the limits tried." if front.infeasible else ""
@@ -173,4 +185,6 @@ def _int8(plan: Plan) -> str:
 
 
 def _where(point: FrontPoint) -> str:
-    return _of_models(point, lambda plan: ", ".join(dict.fromkeys(each.device for each in plan.placements)))
+    return _of_models(
+        point, lambda plan: ", ".join(dict.fromkeys(block_placement.device for block_placement in plan.placements))
+    )

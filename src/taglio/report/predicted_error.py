@@ -22,29 +22,29 @@ _LINEAR_UP_TO = 8.0
 
 def predicted_error(material: Material) -> list[Part]:
     """Random subsets in int8: cross-validated prediction against measurement."""
-    known, outcome = material.error, material.outcome
-    if known is None:
+    error_model, outcome = material.error, material.outcome
+    if error_model is None:
         return material.lacks(workspace.ERROR)
-    drawn = [each for each in known.subsets if each.error > 0.0 and each.predicted > 0.0]
-    metric = known.metric
+    drawn = [subset for subset in error_model.subsets if subset.error > 0.0 and subset.predicted > 0.0]
+    metric = error_model.metric
     unit, scale = metric.axis
 
     def mark(text: str, predicted: float, measured: float, look: str, symbol: str = "circle", label: str = "") -> Mark:
         hover = f"{text}\npredicted {shown(metric, predicted)}\nmeasured {shown(metric, measured)}"
         return Mark(predicted * scale, measured * scale, look, hover, label, symbol, ring=look == "plan")
 
-    marks = [mark(plural(len(each.assignment), "block"), each.predicted, each.error, "dot") for each in drawn]
+    marks = [mark(plural(len(subset.assignment), "block"), subset.predicted, subset.error, "dot") for subset in drawn]
     if outcome is not None:
-        for each, look, symbol, name in (
+        for variant, look, symbol, name in (
             (outcome.int8, "int8", "diamond", "all int8"),
             (outcome.plan, "plan", "circle", "chosen plan"),
         ):
-            if each.error > 0.0 and each.predicted_error > 0.0:
-                marks.append(mark(name, each.predicted_error, each.error, look, symbol, name))
-    xs = [value for each in marks for value in (each.x, each.y)]
+            if variant.error > 0.0 and variant.predicted_error > 0.0:
+                marks.append(mark(name, variant.predicted_error, variant.error, look, symbol, name))
+    xs = [value for point in marks for value in (point.x, point.y)]
     caption = (
-        f"Solid: predicted equals measured. Dashed: {_upper_end(known)}; {limit(known.confidence)} of new subsets are "
-        "expected below."
+        f"Solid: predicted equals measured. Dashed: {_upper_end(error_model)}; {limit(error_model.confidence)} of new "
+        "subsets are expected below."
     )
     chart = Chart(
         f"predicted against measured {metric.title}",
@@ -55,11 +55,11 @@ def predicted_error(material: Material) -> list[Part]:
         square=True,
         curves=[
             curve("identity", xs, lambda x: x, log=True),
-            curve("upper", xs, lambda x: known.upper(x / scale) * scale, log=True),
+            curve("upper", xs, lambda x: error_model.upper(x / scale) * scale, log=True),
         ],
     )
-    lede, *notes = prediction_quality(known)
-    return [lede, *notes, Columns([[chart], [worst_alone(known), facts(known)]])]
+    lede, *notes = prediction_quality(error_model)
+    return [lede, *notes, Columns([[chart], [worst_alone(error_model), facts(error_model)]])]
 
 
 def trade_off(material: Material) -> list[Part]:
@@ -67,7 +67,7 @@ def trade_off(material: Material) -> list[Part]:
     outcome = material.outcome
     if outcome is None:
         return material.lacks(workspace.OUTCOME)
-    chosen, drift = _chosen(outcome), material.drift()
+    plan, drift = _chosen(outcome), material.drift()
     points = [point for point in outcome.points if point.predicted_s is not None and point.error is not None]
     plans = [point for point in points if point.name not in PURE]
     corrected = ", corrected for drift" if abs(drift - 1.0) > STEADY else ""
@@ -75,16 +75,16 @@ def trade_off(material: Material) -> list[Part]:
         "Each mark: predicted latency, and error on held-out inputs; a line leads to the measured latency"
         f"{corrected}. Hollow: beyond the limit."
     )
-    every = "error and latency of all plans"
-    charts = [_scatter(outcome, points, chosen, drift, _error_axis(outcome), caption, every)]
+    label = "error and latency of all plans"
+    charts = [_scatter(outcome, points, plan, drift, _error_axis(outcome), caption, label)]
     if len(plans) > 1:
         near = "The same without float and all int8: plans near the limit."
         axis = Axis(outcome.metric.axis[0])
-        charts.append(_scatter(outcome, plans, chosen, drift, axis, near, "plans near the limit"))
+        charts.append(_scatter(outcome, plans, plan, drift, axis, near, "plans near the limit"))
     decimals = ms_decimals(max((point.predicted_s or 0.0 for point in points), default=0.0))
     rows: list[list[object]] = [
         [
-            _named(outcome, point, chosen),
+            _named(outcome, point, plan),
             point.runtime,
             ms(point.predicted_s, decimals),
             ms(point.measured_s, decimals),
@@ -94,37 +94,37 @@ def trade_off(material: Material) -> list[Part]:
         for point in sorted(points, key=lambda point: point.predicted_s or 0.0)
     ]
     head = ["plan", "runtime", "predicted", "measured", outcome.metric.title, "int8 blocks"]
-    held = sum(point.holds for point in points)
+    within_limit = sum(point.holds for point in points)
     lede = (
-        f"{plural(len(points), 'plan')} tried, {held} within the {outcome.metric.title} "
+        f"{plural(len(points), 'plan')} tried, {within_limit} within the {outcome.metric.title} "
         f"{allowed(outcome.metric, outcome.max_error)}. The fastest of these when timed was chosen."
     )
     table = Table(head, rows, look="dense", words=frozenset({1}))
     return [Text(lede), *answer.front(outcome, "OUT"), Columns([[chart] for chart in charts]), table]
 
 
-def _named(outcome: Outcome, point: Point, chosen: Point | None) -> Cell:
+def _named(outcome: Outcome, point: Point, plan: Point | None) -> Cell:
     """The name of a plan; below it the limit that would bring it."""
-    if point is chosen:
+    if point is plan:
         return Cell(f"{point.name}, chosen", "strong")
     on_front = any(point is other for other in outcome.front)
     return Cell(point.name, note=answer.limit_option(outcome.metric, point.error or 0.0) if on_front else "")
 
 
 def _scatter(
-    outcome: Outcome, points: Sequence[Point], chosen: Point | None, drift: float, axis: Axis, caption: str, label: str
+    outcome: Outcome, points: Sequence[Point], plan: Point | None, drift: float, axis: Axis, caption: str, label: str
 ) -> Chart:
     metric, scale = outcome.metric, outcome.metric.axis[1]
     marks = []
     for point in points:
         symbol, look, name = PURE.get(point.name, ("circle", "tried", ""))
-        if point is chosen:
+        if point is plan:
             look, name = "plan", "chosen plan"
-        to = point.measured_s / drift * 1e3 if point.measured_s and drift else None
-        text, at = _describe(metric, point), (point.predicted_s or 0.0) * 1e3
+        measured_ms = point.measured_s / drift * 1e3 if point.measured_s and drift else None
+        text, predicted_ms = _describe(metric, point), (point.predicted_s or 0.0) * 1e3
         error = (point.error or 0.0) * scale
-        faint, ring = not point.holds, point is chosen
-        marks.append(Mark(at, error, look, text, name, symbol, hollow=faint, ring=ring, to=to))
+        faint, ring = not point.holds, point is plan
+        marks.append(Mark(predicted_ms, error, look, text, name, symbol, hollow=faint, ring=ring, to=measured_ms))
     bound = (outcome.max_error * scale, allowed(metric, outcome.max_error))
     return Chart(label, Axis("latency, ms"), axis, marks, caption, limit=bound)
 
@@ -142,8 +142,8 @@ def _error_axis(outcome: Outcome) -> Axis:
 def _chosen(outcome: Outcome) -> Point | None:
     """The point that was chosen as the plan."""
     plan = outcome.plan
-    found = (plan.latency.median_s, plan.predicted_latency_s)
-    return next((point for point in outcome.points if (point.measured_s, point.predicted_s) == found), None)
+    latencies_s = (plan.latency.median_s, plan.predicted_latency_s)
+    return next((point for point in outcome.points if (point.measured_s, point.predicted_s) == latencies_s), None)
 
 
 def _describe(metric: Metric, point: Point) -> str:
@@ -156,52 +156,57 @@ def _describe(metric: Metric, point: Point) -> str:
     )
 
 
-def prediction_quality(known: ErrorModel) -> list[Part]:
+def prediction_quality(error_model: ErrorModel) -> list[Part]:
     """How well subsets were predicted, and notes."""
-    drawn = sum(each.error > 0.0 and each.predicted > 0.0 for each in known.subsets)
-    under = sum(each.error <= known.upper(each.predicted) for each in known.subsets)
-    left = len(known.subsets) - drawn
-    on = f"measured on {plural(known.samples, 'input')}, each predicted by a fit without it"
-    text = f"{plural(len(known.subsets), 'subset')} of blocks in int8, {on}"
-    miss = percent(known.typical_miss()) if known.metric.smooth else known.metric.difference(known.typical_miss())
-    text += f": median prediction error {miss}" if drawn else ""
-    text += f"; {under} of {len(known.subsets)} lie below the upper limit." if known.subsets else "."
-    text += f" {plural(left, 'subset')} without error cannot be drawn on a logarithmic axis." if left else ""
-    return [Text(text), *(Text(f"Note: {note}.", "note") for note in known.notes)]
+    drawable = sum(subset.error > 0.0 and subset.predicted > 0.0 for subset in error_model.subsets)
+    below_upper = sum(subset.error <= error_model.upper(subset.predicted) for subset in error_model.subsets)
+    undrawn = len(error_model.subsets) - drawable
+    basis = f"measured on {plural(error_model.samples, 'input')}, each predicted by a fit without it"
+    text = f"{plural(len(error_model.subsets), 'subset')} of blocks in int8, {basis}"
+    miss = (
+        percent(error_model.typical_miss())
+        if error_model.metric.smooth
+        else error_model.metric.difference(error_model.typical_miss())
+    )
+    text += f": median prediction error {miss}" if drawable else ""
+    text += f"; {below_upper} of {len(error_model.subsets)} lie below the upper limit." if error_model.subsets else "."
+    text += f" {plural(undrawn, 'subset')} without error cannot be drawn on a logarithmic axis." if undrawn else ""
+    return [Text(text), *(Text(f"Note: {note}.", "note") for note in error_model.notes)]
 
 
-def facts(known: ErrorModel) -> Facts:
+def facts(error_model: ErrorModel) -> Facts:
     """The metric, how it was measured, and what was fitted."""
     facts: list[tuple[str, str]] = [
-        ("metric", known.metric.name + (", the largest over outputs" if known.metric.smooth else "")),
-        ("evaluations", f"{known.evaluations} on {plural(known.samples, 'sample')}"),
-        ("upper limit", f"predicted {_upper_end(known)} at {limit(known.confidence)}"),
+        ("metric", error_model.metric.name + (", the largest over outputs" if error_model.metric.smooth else "")),
+        ("evaluations", f"{error_model.evaluations} on {plural(error_model.samples, 'sample')}"),
+        ("upper limit", f"predicted {_upper_end(error_model)} at {limit(error_model.confidence)}"),
     ]
-    for output in known.outputs:
+    for output in error_model.outputs:
         terms = f"{len(output.blocks)} block terms, {len(output.edges)} edge terms"
         link = f"{exp(output.level):.3f} · s^({output.exponent:.3f} / 2), s a sum of {terms}"
         facts.append((f"output {output.output}", link))
-    if (len(known.parts) > 1 and known.metric.smooth) or any(each.lost for each in known.parts):
-        facts.append(("all in int8, by part", by_part(known.parts, known.metric)))
+    if (len(error_model.parts) > 1 and error_model.metric.smooth) or any(part.lost for part in error_model.parts):
+        facts.append(("all in int8, by part", by_part(error_model.parts, error_model.metric)))
     return Facts(facts)
 
 
 def by_part(parts: Sequence[PartLoss], metric: Metric) -> str:
     """The error of every part of the outputs, worst first."""
-    ordered = sorted(parts, key=lambda each: -each.loss)
-    return ", ".join(f"{each.name} {shown(metric, each.loss)}{each.lost and f' ({each.lost})'}" for each in ordered)
+    ordered = sorted(parts, key=lambda part: -part.loss)
+    return ", ".join(f"{part.name} {shown(metric, part.loss)}{part.lost and f' ({part.lost})'}" for part in ordered)
 
 
-def worst_alone(known: ErrorModel, most: int = 8) -> Table:
+def worst_alone(error_model: ErrorModel, most: int = 8) -> Table:
     """The blocks with the largest error alone in int8."""
-    worst = sorted((each for each in known.alone if each.precision == "int8"), key=lambda each: -each.error)[:most]
-    basis = known.metric.basis
-    rows: list[list[object]] = [[each.block, shown(basis, each.error)] for each in worst]
-    title = "error" if basis is known.metric else basis.name
+    int8_errors = [block_error for block_error in error_model.alone if block_error.precision == "int8"]
+    worst = sorted(int8_errors, key=lambda block_error: -block_error.error)[:most]
+    basis = error_model.metric.basis
+    rows: list[list[object]] = [[block_error.block, shown(basis, block_error.error)] for block_error in worst]
+    title = "error" if basis is error_model.metric else basis.name
     return Table(["largest errors, one block in int8", title], rows, look="dense")
 
 
-def _upper_end(known: ErrorModel) -> str:
-    if known.metric.smooth:
-        return f"× {exp(known.upper_log):.3f}"
-    return f"and {known.metric.difference(known.upper_add)} worse"
+def _upper_end(error_model: ErrorModel) -> str:
+    if error_model.metric.smooth:
+        return f"× {exp(error_model.upper_log):.3f}"
+    return f"and {error_model.metric.difference(error_model.upper_add)} worse"

@@ -28,14 +28,14 @@ def where_it_goes(material: Material) -> list[Part]:
     if plan is None:
         return material.lacks(workspace.PLAN)
     assignment = plan.assignment()
-    chosen, base = predict(material.profile, graph, assignment), predict(material.profile, graph, {})
+    plan_time, float_time = predict(material.profile, graph, assignment), predict(material.profile, graph, {})
     count = sum(changes(flow, assignment) for flow in graph.flows)
     lede = (
-        f"Predicted latency of the plan: {ms(chosen.total_s)}, float {ms(base.total_s)}. "
+        f"Predicted latency of the plan: {ms(plan_time.total_s)}, float {ms(float_time.total_s)}. "
         f"{plural(count, 'conversion')} between float and int8 take {ms(_changing(material, assignment))}."
     )
-    left = Bars(_parts(material, assignment, chosen), "Time of the plan, by block")
-    right = Bars(_moves(material, assignment, base, chosen), "From float to the plan")
+    left = Bars(_parts(material, assignment, plan_time), "Time of the plan, by block")
+    right = Bars(_moves(material, assignment, float_time, plan_time), "From float to the plan")
     return [Text(lede), Columns([[left], [right]])]
 
 
@@ -51,11 +51,11 @@ def predicted_and_measured(material: Material) -> list[Part]:
     ]
     points = [*unseen, *finals]
     axis = [second * 1e3 for _, predicted, measured in points for second in (predicted, measured)]
-    width, chosen = profile.interval_ratio, outcome.plan.predicted_latency_s if outcome else None
+    width, plan_s = profile.interval_ratio, outcome.plan.predicted_latency_s if outcome else None
     marks = [_mark(name, predicted, measured, "dot") for name, predicted, measured in unseen]
     for name, predicted, measured in finals:
         symbol, look, label = PURE.get(name, ("circle", "plan", ""))
-        is_chosen = predicted == chosen and name not in PURE
+        is_chosen = predicted == plan_s and name not in PURE
         marks.append(_mark(name, predicted, measured, look, symbol, "chosen plan" if is_chosen else label, is_chosen))
     caption = "Line: predicted equals measured."
     if width < 10.0:
@@ -102,9 +102,9 @@ def _numbers(caption: str, runs: Sequence[_Run], drift: float) -> Table:
     steady = abs(drift - 1.0) <= STEADY
     decimals = ms_decimals(max(measured for *_, measured in runs))
     rows: list[list[object]] = []
-    for name, predicted, measured in sorted(runs, key=lambda each: each[2]):
+    for name, predicted, measured in sorted(runs, key=lambda run: run[2]):
         ratios = [predicted / measured, predicted * drift / measured] if measured else [nan, nan]
-        cells = [f"{each:.3f}" for each in ratios[: 1 if steady else 2]]
+        cells = [f"{ratio:.3f}" for ratio in ratios[: 1 if steady else 2]]
         rows.append([name, ms(predicted, decimals), ms(measured, decimals), *cells])
     head = ["whole model", "predicted", "measured", "ratio"]
     return Table(head if steady else [*head, "drift corrected"], rows, caption, "dense")
@@ -124,47 +124,47 @@ def _time_lede(unseen: Sequence[_Run], finals: Sequence[_Run], drift: float) -> 
     return " ".join(text) or "The profile has no cross-validated runs."
 
 
-def _parts(material: Material, assignment: Assignment, chosen: Breakdown) -> list[Bar]:
-    ordered = sorted(chosen.blocks.items(), key=lambda item: -item[1])
-    spent = [item for item in ordered if item[1] > 0.0]
-    shown, rest = spent[:_BIGGEST], spent[_BIGGEST:]
+def _parts(material: Material, assignment: Assignment, plan_time: Breakdown) -> list[Bar]:
+    ordered = sorted(plan_time.blocks.items(), key=lambda block_time: -block_time[1])
+    timed_blocks = [block_time for block_time in ordered if block_time[1] > 0.0]
+    shown, other_blocks = timed_blocks[:_BIGGEST], timed_blocks[_BIGGEST:]
     changing = _changing(material, assignment)
-    steps: list[tuple[str, float, str]] = [("overhead per run", chosen.overhead_s, "rest")]
+    steps: list[tuple[str, float, str]] = [("overhead per run", plan_time.overhead_s, "rest")]
     steps += [(name, seconds, _look(assignment, name)) for name, seconds in shown]
-    if rest:
-        steps.append((plural(len(rest), "other block"), sum(seconds for _, seconds in rest), "rest"))
+    if other_blocks:
+        steps.append((plural(len(other_blocks), "other block"), sum(seconds for _, seconds in other_blocks), "rest"))
     steps.append(("conversions", changing, "glue"))
-    steps.append(("moves, layout changes", sum(chosen.flows.values()) - changing, "glue"))
-    decimals = ms_decimals(chosen.total_s)
-    total = Bar("plan", 0.0, chosen.total_s, ms(chosen.total_s, decimals), "total")
+    steps.append(("moves, layout changes", sum(plan_time.flows.values()) - changing, "glue"))
+    decimals = ms_decimals(plan_time.total_s)
+    total = Bar("plan", 0.0, plan_time.total_s, ms(plan_time.total_s, decimals), "total")
     return [*_waterfall(material, 0.0, [(*step, ms(step[1], decimals)) for step in steps]), total]
 
 
-def _moves(material: Material, assignment: Assignment, base: Breakdown, chosen: Breakdown) -> list[Bar]:
-    change = {name: chosen.blocks[name] - base.blocks[name] for name in chosen.blocks}
-    ordered = sorted(((name, by) for name, by in change.items() if by), key=lambda item: -abs(item[1]))
-    shown, rest = ordered[:_BIGGEST], ordered[_BIGGEST:]
-    steps = sorted(shown, key=lambda item: item[1])
-    if rest:
-        steps.append((plural(len(rest), "other block"), sum(by for _, by in rest)))
+def _moves(material: Material, assignment: Assignment, float_time: Breakdown, plan_time: Breakdown) -> list[Bar]:
+    change = {name: plan_time.blocks[name] - float_time.blocks[name] for name in plan_time.blocks}
+    ordered = sorted(((name, delta) for name, delta in change.items() if delta), key=lambda item: -abs(item[1]))
+    shown, other_blocks = ordered[:_BIGGEST], ordered[_BIGGEST:]
+    steps = sorted(shown, key=lambda step: step[1])
+    if other_blocks:
+        steps.append((plural(len(other_blocks), "other block"), sum(delta for _, delta in other_blocks)))
     changing = _changing(material, assignment)
-    moved = sum(chosen.flows.values()) - changing - (sum(base.flows.values()) - _changing(material, {}))
-    steps += [("conversions", changing - _changing(material, {})), ("moves, layout changes", moved)]
-    decimals = ms_decimals(base.total_s)
-    first = Bar("float", 0.0, base.total_s, ms(base.total_s, decimals), "total from")
-    last = Bar("plan", 0.0, chosen.total_s, ms(chosen.total_s, decimals), "total")
-    drawn = [(label, by, "up" if by > 0.0 else "down", signed_ms(by, decimals)) for label, by in steps]
-    return [first, *_waterfall(material, base.total_s, drawn), last]
+    moves_s = sum(plan_time.flows.values()) - changing - (sum(float_time.flows.values()) - _changing(material, {}))
+    steps += [("conversions", changing - _changing(material, {})), ("moves, layout changes", moves_s)]
+    decimals = ms_decimals(float_time.total_s)
+    first = Bar("float", 0.0, float_time.total_s, ms(float_time.total_s, decimals), "total from")
+    last = Bar("plan", 0.0, plan_time.total_s, ms(plan_time.total_s, decimals), "total")
+    drawn = [(label, delta, "up" if delta > 0.0 else "down", signed_ms(delta, decimals)) for label, delta in steps]
+    return [first, *_waterfall(material, float_time.total_s, drawn), last]
 
 
-def _waterfall(material: Material, at: float, steps: Sequence[tuple[str, float, str, str]]) -> list[Bar]:
+def _waterfall(material: Material, start_s: float, steps: Sequence[tuple[str, float, str, str]]) -> list[Bar]:
     """Bars that each begin where the one before ends; of label, seconds, class and value."""
     kinds = {block.name: block.kind for block in material.graph.blocks}
     bars = []
     for label, seconds, class_, value in steps:
         short = short_name(label, kinds[label], 24) if label in kinds else label
-        bars.append(Bar(short, at, at + seconds, value, class_, label))
-        at += seconds
+        bars.append(Bar(short, start_s, start_s + seconds, value, class_, label))
+        start_s += seconds
     return bars
 
 
@@ -173,9 +173,9 @@ def _changing(material: Material, assignment: Assignment) -> float:
     glue = material.profile.glue_map()
     total = 0.0
     for flow in material.graph.flows:
-        entry = glue[flow.name]
-        still = entry.int8_s if writes(assignment, flow.producer) else entry.float_s
-        total += flow_seconds(entry, flow, assignment) - still
+        flow_glue = glue[flow.name]
+        still = flow_glue.int8_s if writes(assignment, flow.producer) else flow_glue.float_s
+        total += flow_seconds(flow_glue, flow, assignment) - still
     return total
 
 

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from taglio.progress import Progress as Tell
 
-# Least seconds between two lines, and before the first: what takes less leaves a log empty.
+# Least seconds between two lines, and before the first: a shorter stage writes no line.
 _LINE_EVERY_S = 30.0
 
 

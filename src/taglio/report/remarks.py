@@ -12,7 +12,7 @@ from taglio.flow.confirm import UNPROVEN
 from taglio.flow.outcome import Outcome
 from taglio.report.answer import float_stays, gains, larger_limit
 
-# So many remarks stand on the terminal.
+# The most remarks on the terminal.
 MOST = 5
 
 

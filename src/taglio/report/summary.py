@@ -89,7 +89,9 @@ def verdict(material: Material) -> list[Part]:
     if line := answer.larger_limit(outcome):
         text += f" {line[0].upper()}{line[1:]}."
     if outcome.costly and outcome.plan.int8_blocks < _FEW * outcome.candidates:
-        listed = ", ".join(f"{each.block} ({shown(metric.basis, each.error)})" for each in outcome.costly)
+        listed = ", ".join(
+            f"{block_error.block} ({shown(metric.basis, block_error.error)})" for block_error in outcome.costly
+        )
         errors = "errors" if metric.smooth else f"{metric.basis.name} errors"
         text += f" Largest {errors}, one block in int8: {listed}."
     return [Text(text, "lede")]
@@ -155,15 +157,15 @@ def parts(material: Material) -> list[Part]:
     if outcome is None:
         return []
     variants = _variants(outcome).values()
-    names = list(dict.fromkeys(each.name for variant in variants for each in variant.parts))
-    changed = any(each.loss > 0.0 for variant in variants for each in variant.parts)
+    names = list(dict.fromkeys(part.name for variant in variants for part in variant.parts))
+    changed = any(part.loss > 0.0 for variant in variants for part in variant.parts)
     if (len(names) < 2 or not metric.smooth or not changed) and not any(variant.lost for variant in variants):
         return []
     rows: list[list[object]] = []
     for name in names:
         rows.append([name])
         for variant in variants:
-            part = next((each for each in variant.parts if each.name == name), None)
+            part = next((part for part in variant.parts if part.name == name), None)
             if part is None:
                 rows[-1].append(MISSING)
             else:
@@ -178,11 +180,11 @@ def places(material: Material, most: int | None = None) -> list[Part]:
     if outcome is None:
         return material.lacks(OUTCOME)
     rows: list[list[object]] = []
-    out: dict[str, list[str]] = {}
+    places_by_reason: dict[str, list[str]] = {}
     for point in outcome.places:
         if point.latency is None:
             place = point.runtime if point.name == FLOAT_RUN else f"{point.name} in {point.runtime}"
-            out.setdefault(point.reason, []).append(place)
+            places_by_reason.setdefault(point.reason, []).append(place)
         elif outcome.int8.int8_blocks or point.name != "int8":  # else the float model once more
             error = _judged(metric, point.error, outcome.max_error)
             how = "measured" if point.judged else "expected" if point.error is not None else ""
@@ -190,24 +192,24 @@ def places(material: Material, most: int | None = None) -> list[Part]:
             rows.append([point.name, point.runtime, ms(point.measured_s), error, how, verdict])
     head = ["model", "runtime", "latency", metric.title, "", ""]
     table = Table(head, rows[:most], "Places of this machine, timed side by side", words=frozenset({1, 4, 5}))
-    left_out = Items([(", ".join(names), reason) for reason, names in out.items()])
+    left_out = Items([(", ".join(names), reason) for reason, names in places_by_reason.items()])
     several = len({row[1] for row in rows}) > 1
-    return [*([table] if several else []), *([left_out] if out else [])]
+    return [*([table] if several else []), *([left_out] if places_by_reason else [])]
 
 
 def conditions(material: Material) -> list[Part]:
     """Where and how the figures were measured."""
-    known, outcome = material.profile.conditions, material.outcome
-    moved = outcome is not None and outcome.plan.runtime != known.runtime
-    runtime = f"{known.runtime} {known.runtime_version}"
-    spinning = "spinning" if known.spinning else "not spinning"
+    profile_conditions, outcome = material.profile.conditions, material.outcome
+    moved = outcome is not None and outcome.plan.runtime != profile_conditions.runtime
+    runtime = f"{profile_conditions.runtime} {profile_conditions.runtime_version}"
+    spinning = "spinning" if profile_conditions.spinning else "not spinning"
     facts = [
-        ("machine", str(known.machine)),
-        ("threads", f"{known.threads}, {spinning} between kernels"),
-        ("profiled in" if moved else "runtime", f"{runtime}, optimisation {known.optimization}"),
+        ("machine", str(profile_conditions.machine)),
+        ("threads", f"{profile_conditions.threads}, {spinning} between kernels"),
+        ("profiled in" if moved else "runtime", f"{runtime}, optimisation {profile_conditions.optimization}"),
         *([("plan runs in", outcome.plan.runtime)] if outcome and moved else []),
         ("scheme", str(material.profile.scheme)),
-        *([("shapes", measured_at(known.shapes))] if known.shapes else []),
+        *([("shapes", measured_at(profile_conditions.shapes))] if profile_conditions.shapes else []),
     ]
     if outcome is not None:
         held_out = f"{outcome.held_out_samples} held out to measure error and accuracy"
@@ -218,13 +220,18 @@ def conditions(material: Material) -> list[Part]:
 def _speed_ups(outcome: Outcome) -> list[list[object]]:
     """How many times as fast as float each form is, and was predicted to be."""
     variants, title = _variants(outcome), answer.speed_up_title(outcome)
-    others = [variant for name, variant in variants.items() if name != "float"]
+    beside_float = [variant for name, variant in variants.items() if name != "float"]
     if answer.float_stays(outcome):
-        others = others[:-1]
-    missing = [MISSING] * (len(variants) - len(others) - 1)
+        beside_float = beside_float[:-1]
+    missing = [MISSING] * (len(variants) - len(beside_float) - 1)
     return [
-        [title, MISSING, *(answer.speed_up(outcome, variant) for variant in others), *missing],
-        [f"{title} predicted", MISSING, *(answer.predicted_speed_up(outcome, variant) for variant in others), *missing],
+        [title, MISSING, *(answer.speed_up(outcome, variant) for variant in beside_float), *missing],
+        [
+            f"{title} predicted",
+            MISSING,
+            *(answer.predicted_speed_up(outcome, variant) for variant in beside_float),
+            *missing,
+        ],
     ]
 
 
@@ -248,28 +255,30 @@ def _by_input(outcome: Outcome) -> list[list[object]]:
     """The upper end of the error, and the worst input."""
     metric, variants = outcome.metric, _variants(outcome).values()
     return [
-        [f"{metric.title}, upper end (95\u00a0%)", *(shown(metric, each.error_upper) for each in variants)],
-        [f"{metric.title}, worst input", *(shown(metric, each.worst_input) for each in variants)],
+        [f"{metric.title}, upper end (95\u00a0%)", *(shown(metric, variant.error_upper) for variant in variants)],
+        [f"{metric.title}, worst input", *(shown(metric, variant.worst_input) for variant in variants)],
     ]
 
 
 def _scores(outcome: Outcome) -> list[list[object]]:
     """Accuracy, other limited metrics (their values against labels, too) and size."""
     variants = _variants(outcome).values()
-    accuracies = [MISSING if each.accuracy is None else outcome.accuracy_text(each.accuracy) for each in variants]
+    accuracies = [
+        MISSING if variant.accuracy is None else outcome.accuracy_text(variant.accuracy) for variant in variants
+    ]
     rows: list[list[object]] = [[_accuracy_title(outcome), *accuracies]]
     for index, bound in enumerate(outcome.also):
-        found = [each.others[index] if index < len(each.others) else None for each in variants]
-        cells = [_judged(bound.metric, other.loss if other else None, bound.max_error) for other in found]
+        losses = [variant.others[index] if index < len(variant.others) else None for variant in variants]
+        cells = [_judged(bound.metric, other.loss if other else None, bound.max_error) for other in losses]
         rows.append([f"{bound.metric.title} measured ({allowed(bound.metric, bound.max_error)})", *cells])
         if bound.metric.labelled:
-            values = [MISSING if other is None else bound.metric.score_text(other.value) for other in found]
+            values = [MISSING if other is None else bound.metric.score_text(other.value) for other in losses]
             rows.append([f"{bound.metric.name} on labels", *values])
-    return [*rows, ["size", *(size(each.size_bytes) for each in variants)]]
+    return [*rows, ["size", *(size(variant.size_bytes) for variant in variants)]]
 
 
 def _of_fewer(outcome: Outcome | None) -> str:
-    """On how many inputs predictions rest, if these are fewer than what is measured on."""
+    """The number of inputs behind the predictions, if it is smaller than that behind the measurements."""
     if outcome is None or not 0 < outcome.search_samples < outcome.held_out_samples:
         return ""
     return f" from {outcome.search_samples} of {plural(outcome.held_out_samples, 'input')}"
@@ -279,9 +288,11 @@ def _columns(material: Material) -> list[_Column]:
     outcome, plan = material.outcome, material.plan
     if outcome is not None:
         columns = []
-        for name, each in _variants(outcome).items():
-            predicted_s = each.predicted_latency_s if outcome.predicted(each) else None
-            columns.append(_Column(name, each.latency, predicted_s, each.error, each.predicted_error, each.int8_blocks))
+        for name, variant in _variants(outcome).items():
+            predicted_s = variant.predicted_latency_s if outcome.predicted(variant) else None
+            columns.append(
+                _Column(name, variant.latency, predicted_s, variant.error, variant.predicted_error, variant.int8_blocks)
+            )
         return columns
     columns = [_profiled(material, "float", FLOAT_RUN), _profiled(material, "all int8", "int8")]
     if plan is not None:
@@ -295,14 +306,14 @@ def _profiled(material: Material, label: str, name: str) -> _Column:
     run = material.profiled(name)
     if run is None:
         return _Column(label)
-    assignment = {block: material.profile.precision(each) for block, each in run.assignment.items()}
+    assignment = {block: material.profile.precision(precision) for block, precision in run.assignment.items()}
     predicted = predict(material.profile, material.graph, assignment).total_s
     return _Column(label, run.wall, predicted, int8_blocks=len(run.assignment))
 
 
 def _status(outcome: Outcome) -> str:
     status, gap = outcome.status, outcome.gap
-    by = f"{gap * 100:.2g} %"  # of a bound, more digits say nothing
+    by = f"{gap * 100:.2g} %"  # more digits of a bound are meaningless
     if status == "optimal":
         margin = f" by more than {by}" if gap > 1e-6 else ""
         return f"according to the measured times, no plan within the limit is faster{margin}"

@@ -47,8 +47,8 @@ def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
         "int8": _variant(outcome, outcome.int8, metric),
         "metric": {"name": metric.name, "bound": metric.value(outcome.max_error)},
         "also": [
-            {"name": each.metric.name, "bound": each.metric.value(each.max_error), "max_error": each.max_error}
-            for each in outcome.also
+            {"name": bound.metric.name, "bound": bound.metric.value(bound.max_error), "max_error": bound.max_error}
+            for bound in outcome.also
         ],
         "plan": {
             **_variant(outcome, plan, metric),
@@ -109,15 +109,15 @@ def _way(way: Way) -> dict[str, Any]:
     return _fields(way, "threads", "at_once", "joined", "spinning")
 
 
-def _variant(outcome: Outcome, each: Variant, metric: Metric) -> dict[str, Any]:
-    """Latencies are those of the race where a variant took part in it, so that they fit the speed-up."""
+def _variant(outcome: Outcome, variant: Variant, metric: Metric) -> dict[str, Any]:
+    """The JSON object of a variant. If it was in the race, its latency comes from there, to agree with the speed-up."""
     return {
-        "value": metric.value(each.error),
-        "latency_s": answer.latency_s(outcome, each) or each.latency.median_s,
-        "latency_p95_s": each.latency.p95_s,
-        **_fields(each, "error", "error_upper", "worst_input", "size_bytes", "accuracy"),
-        "parts": msgspec.to_builtins(each.parts),
-        "also": {other.metric.name: {"value": other.value, "error": other.loss} for other in each.others},
+        "value": metric.value(variant.error),
+        "latency_s": answer.latency_s(outcome, variant) or variant.latency.median_s,
+        "latency_p95_s": variant.latency.p95_s,
+        **_fields(variant, "error", "error_upper", "worst_input", "size_bytes", "accuracy"),
+        "parts": msgspec.to_builtins(variant.parts),
+        "also": {other.metric.name: {"value": other.value, "error": other.loss} for other in variant.others},
     }
 
 
@@ -144,15 +144,19 @@ def _fields(value: object, *names: str) -> dict[str, Any]:
 def plan_object(plan: Plan) -> dict[str, Any]:
     """The JSON object of `taglio plan --json`: the plan, and its losses in the metric's own unit."""
     limits, guess = plan.limits, plan.predicted_error
-    losses = {"predicted": guess.value, "at_worst": guess.high, "measured": plan.measured_error}
-    known = {**losses, "bound": limits.max_error}
-    values = {name: None if loss is None else limits.metric.value(loss) for name, loss in known.items()}
+    losses = {
+        "predicted": guess.value,
+        "at_worst": guess.high,
+        "measured": plan.measured_error,
+        "bound": limits.max_error,
+    }
+    values = {name: None if loss is None else limits.metric.value(loss) for name, loss in losses.items()}
     return {**msgspec.to_builtins(plan), "in_unit": {"metric": limits.metric.name, **values}}
 
 
-def sensitivity_object(rows: Sequence[Sensitivity], known: ErrorModel) -> dict[str, Any]:
+def sensitivity_object(rows: Sequence[Sensitivity], error_model: ErrorModel) -> dict[str, Any]:
     """The JSON object of `taglio sensitivity --json`; `damage` is a loss, `value` the same in its metric's unit."""
-    basis = known.metric.basis
+    basis = error_model.metric.basis
     listed = [
         {**msgspec.to_builtins(row), "value": None if row.damage is None else basis.value(row.damage)} for row in rows
     ]
@@ -218,36 +222,36 @@ def profile(material: Material, layers: LayerTimes | None = None) -> None:
         say(f"Note: {doubt}")
 
 
-def error(known: ErrorModel, provider: str = "") -> None:
+def error(error_model: ErrorModel, provider: str = "") -> None:
     """Print the blocks with the largest error alone, how well unseen subsets were predicted, and the execution
     `provider` if it is worth telling."""
-    quality = predicted_error.prediction_quality(known)
-    show([predicted_error.worst_alone(known, _WORST), *quality, predicted_error.facts(known)])
-    if known.metric.own:
-        _say_source(known.metric)
-        say(f"the float model has {known.metric.name} = {known.metric.text(0.0)}")
+    quality = predicted_error.prediction_quality(error_model)
+    show([predicted_error.worst_alone(error_model, _WORST), *quality, predicted_error.facts(error_model)])
+    if error_model.metric.own:
+        _say_source(error_model.metric)
+        say(f"the float model has {error_model.metric.name} = {error_model.metric.text(0.0)}")
     if provider:
         say(f"measured on {provider}")
 
 
-def sensitivity(rows: Sequence[Sensitivity], known: ErrorModel, by: str) -> None:
+def sensitivity(rows: Sequence[Sensitivity], error_model: ErrorModel, by: str) -> None:
     """Print blocks by damage, time saved or time saved per damage, and which to leave out."""
-    alone, scale = known.metric.basis, known.metric.basis.axis[1]
+    alone, scale = error_model.metric.basis, error_model.metric.basis.axis[1]
     order, per = ranks(rows), "us per 1 %" if scale == 100.0 else "us per unit"
     head = ["block", f"{alone.title} alone", "rank", "saved us", "rank", per, "rank", "in int8"]
     cells = []
-    for row in sorted(rows, key=lambda each: order[by][each.block]):
+    for row in sorted(rows, key=lambda candidate: order[by][candidate.block]):
         worth = MISSING if row.saved_per_damage_s is None else f"{row.saved_per_damage_s * 1e6 / scale:.1f}"
         values = {"damage": shown(alone, row.damage), "saved": f"{row.saved_s * 1e6:.1f}", "worth": worth}
         ranked = [cell for name, value in values.items() for cell in (value, order[name][row.block])]
         cells.append([row.block, *ranked, "leave out" if row.leave_out else "yes"])
     show([Table(head, cells)])
-    out = sorted((row for row in rows if row.leave_out), key=lambda each: -each.noise_share)
+    left_out = sorted((row for row in rows if row.leave_out), key=lambda candidate: -candidate.noise_share)
     say(
-        f"leave out {len(out)} of {plural(len(rows), 'block')}"
-        + (":" if out else ": each saves enough time for its error")
+        f"leave out {len(left_out)} of {plural(len(rows), 'block')}"
+        + (":" if left_out else ": each saves enough time for its error")
     )
-    for row in out:
+    for row in left_out:
         say(f"  {row.block}: {row.leave_out}")
 
 
@@ -257,18 +261,20 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective, alternativ
         if len(names) > 1:
             say(f"{name}:")
         show(placement.decisions(plan, shared=len(names) > 1))
-    loads = sorted(answer.loads().items(), key=lambda each: -each[1])
+    loads = sorted(answer.loads().items(), key=lambda load: -load[1])
     if loads:
-        loads = [each for each in loads if each[1] >= _LEAST_LOAD] or loads[:1]
-        rates = " + ".join(f"{each.rate_per_s:.4g}" for each in answer.assembled.workloads if each.rate_per_s)
+        loads = [load for load in loads if load[1] >= _LEAST_LOAD] or loads[:1]
+        rates = " + ".join(
+            f"{workload.rate_per_s:.4g}" for workload in answer.assembled.workloads if workload.rate_per_s
+        )
         say(f"{rates} requests/s: {', '.join(f'{on} busy {share:.1%} of the time' for on, share in loads)}")
     alone = "" if objective.last.simulated else " (sum of blocks and messages)"
     moved, cost = answer.moves()
     if moved and objective.last.kind != "throughput":
         alone += f", including {amount(objective, cost)} to move {plural(moved, 'block')}"
     say(f"{objective}: {amount(objective, answer.value)}{alone}, proven within {answer.gap:.2%} of the optimum")
-    for each in alternatives:
-        say(each.words)
+    for alternative in alternatives:
+        say(alternative.words)
 
 
 def build(folder: Path, manifest: Manifest, proof: Proof) -> None:
@@ -279,11 +285,11 @@ def build(folder: Path, manifest: Manifest, proof: Proof) -> None:
     say(f"wrote {folder / workspace.COMPONENTS}")
 
 
-def delivered(folder: Path, result: Delivered) -> None:
+def delivered(folder: Path, delivery: Delivered) -> None:
     """Print what runs without taglio and how far its answers are off, or why there is nothing."""
-    proof = result.proof
+    proof = delivery.proof
     if proof is None:
-        say(f"{folder / workspace.DEPLOY} was not written: {result.refusal}")
+        say(f"{folder / workspace.DEPLOY} was not written: {delivery.refusal}")
         return
     same = "identical to" if proof.distance == 0.0 else f"within {proof.distance:.0e} of"
     say(
@@ -305,30 +311,30 @@ def checked(result: Checked) -> None:
     )
 
 
-def exported(result: Export) -> None:
+def exported(export: Export) -> None:
     """Print what was exported, what proves it, and what the server does otherwise."""
-    if not result.models:
-        say(f"wrote {result.folder}: a copy of {workspace.DEPLOY}/, every file checked by its hash")
+    if not export.models:
+        say(f"wrote {export.folder}: a copy of {workspace.DEPLOY}/, every file checked by its hash")
         return
     say(
-        f"wrote {result.folder}, {plural(len(result.models), 'model')} for {result.layout}; opened as the server opens "
-        f"it, its answers to {plural(result.samples, 'input')} are {result.agreement} those delivered"
+        f"wrote {export.folder}, {plural(len(export.models), 'model')} for {export.layout}; opened as the server opens "
+        f"it, its answers to {plural(export.samples, 'input')} are {export.agreement} those delivered"
     )
-    for model in result.models:
+    for model in export.models:
         for remark in model.remarks:
             say(f"{model.name}: {remark}")
 
 
-def steps(result: StepsReport) -> None:
+def steps(session: StepsReport) -> None:
     """Print a session's steps beside the float model's."""
-    show([built.timed({"float": result.float32, "plan": result.plan})])
+    show([built.timed({"float": session.float32, "plan": session.plan})])
     say(
-        f"{result.rate_per_s:.4g} steps per second in {result.runtime}; per step: predicted {ms(result.predicted_s)}, "
-        f"measured {ms(result.plan.steady_s)}"
+        f"{session.rate_per_s:.4g} steps per second in {session.runtime}; per step: predicted "
+        f"{ms(session.predicted_s)}, measured {ms(session.plan.steady_s)}"
     )
     say(
-        f"relative L2 over all steps {percent(result.error)}, over the last tenth {percent(result.late_error)}; "
-        f"states take {size(result.state_bytes)} at the end"
+        f"relative L2 over all steps {percent(session.error)}, over the last tenth {percent(session.late_error)}; "
+        f"states take {size(session.state_bytes)} at the end"
     )
 
 
@@ -339,7 +345,7 @@ def quantized(result: Quantized) -> None:
         f"{how}: {result.blocks} of {result.candidates} candidate blocks; {size(result.float_size_bytes)} "
         f"became {size(result.size_bytes)}; error {percent(result.error)} on held-out inputs"
     )
-    if len(result.parts) > 1 or any(each.lost for each in result.parts):
+    if len(result.parts) > 1 or any(part.lost for part in result.parts):
         say(f"error by part of the outputs: {predicted_error.by_part(result.parts, RELATIVE)}")
     for note in result.notes:
         say(f"Note: {note}")

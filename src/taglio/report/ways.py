@@ -11,14 +11,14 @@ from taglio.report.units import MISSING, figures, ms, ms_decimals, size
 from taglio.runtimes.way import Way
 from taglio.ways.result import Rate, TriedWay
 
-# So many tried ways are shown until the reader expands the table.
+# Rows of the table of tried ways until the reader expands it.
 _FIRST = 6
 # Above this ratio of latencies a linear axis would crowd the fast ways at its foot.
 _LINEAR_UP_TO = 8.0
 
 
 def chosen(material: Material) -> list[Part]:
-    """The chosen way, and what was confirmed of it; empty, as all below, if the plan was not chosen for a rate."""
+    """The chosen way and its confirmed figures; empty, like all parts below, if the plan was not chosen for a rate."""
     rate = _rate(material)
     if rate is None:
         return []
@@ -135,8 +135,8 @@ def _by_latency(rate: Rate, default: TriedWay | None) -> Chart:
 def _front(ways: Sequence[TriedWay]) -> list[tuple[float, float]]:
     """Latency in ms and rate of the ways that no other beats in both, by latency."""
     front: list[tuple[float, float]] = []
-    known = [way for way in ways if isfinite(way.latency_s)]
-    for way in sorted(known, key=lambda way: (way.latency_s, -_goal(way))):
+    timed_ways = [way for way in ways if isfinite(way.latency_s)]
+    for way in sorted(timed_ways, key=lambda way: (way.latency_s, -_goal(way))):
         if _goal(way) > (front[-1][1] if front else 0.0):
             front.append((way.latency_s * 1e3, _goal(way)))
     return front
@@ -151,9 +151,11 @@ def _by_load(rate: Rate) -> Chart:
         ("p95", "b1", [load.p95_s for load in rate.loads]),
         ("p99", "b3", [load.p99_s for load in rate.loads]),
     ):
-        known = [(load, seconds) for load, seconds in zip(rate.loads, latencies_s, strict=True) if seconds is not None]
-        points = [(load.share * 100, seconds * 1e3) for load, seconds in known]
-        for (load, seconds), (x, y) in zip(known, points, strict=True):
+        timed_loads = [
+            (load, seconds) for load, seconds in zip(rate.loads, latencies_s, strict=True) if seconds is not None
+        ]
+        points = [(load.share * 100, seconds * 1e3) for load, seconds in timed_loads]
+        for (load, seconds), (x, y) in zip(timed_loads, points, strict=True):
             text = f"{name} {ms(seconds)} at {figures(load.per_s)} requests/s\n{x:.0f} % of the capacity"
             marks.append(Mark(x, y, look, text, name if (x, y) == points[-1] else ""))
         curves.append(Curve(look, points))
@@ -174,7 +176,7 @@ def _best_first(rate: Rate) -> list[TriedWay]:
 
 
 def _goal(way: TriedWay) -> float:
-    """What the search made large: the rate within the limit, or without a limit the capacity."""
+    """The figure that the search maximised: the rate within the limit, or the capacity if there is no limit."""
     return way.capacity_per_s if way.rate_per_s is None else way.rate_per_s
 
 
@@ -203,5 +205,5 @@ def _describe(way: TriedWay) -> str:
 
 
 def _scale(values: Sequence[float]) -> Literal["linear", "log"]:
-    known = [value for value in values if isfinite(value) and value > 0.0]
-    return "log" if known and max(known) > _LINEAR_UP_TO * min(known) else "linear"
+    positive = [value for value in values if isfinite(value) and value > 0.0]
+    return "log" if positive and max(positive) > _LINEAR_UP_TO * min(positive) else "linear"

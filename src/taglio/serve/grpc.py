@@ -46,7 +46,7 @@ def message(name: str) -> type[Message]:
 
 def server(service: Service) -> "grpc.aio.Server":
     """A gRPC server that answers for `service`; the caller binds and starts it."""
-    made = grpc.aio.server(
+    grpc_server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", service.settings.request_bytes),
             ("grpc.max_send_message_length", -1),
@@ -61,8 +61,8 @@ def server(service: Service) -> "grpc.aio.Server":
     handlers: dict[str, Any] = {
         name: grpc.unary_unary_rpc_method_handler(_guarded(service, name)) for name in ("ModelInfer", *_SHOWN)
     }
-    made.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
-    return made
+    grpc_server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+    return grpc_server
 
 
 # Fields of the answers to all calls but ModelInfer.

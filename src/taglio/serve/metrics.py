@@ -19,18 +19,20 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        own: dict[str, Any] = {"labelnames": ("model", "version"), "registry": self._registry}
-        why: dict[str, Any] = own | {"labelnames": ("model", "version", "reason")}
-        timed: dict[str, Any] = own | {"buckets": _BUCKETS}
-        self._requests = Counter("taglio_requests", "Answered requests", **own)
+        common: dict[str, Any] = {"labelnames": ("model", "version"), "registry": self._registry}
+        why: dict[str, Any] = common | {"labelnames": ("model", "version", "reason")}
+        timed: dict[str, Any] = common | {"buckets": _BUCKETS}
+        self._requests = Counter("taglio_requests", "Answered requests", **common)
         self._errors = Counter("taglio_errors", "Refused and failed requests", **why)
         self._latency = Histogram("taglio_request_seconds", "Time from arrival to answer", **timed)
         self._wait = Histogram("taglio_wait_seconds", "Time in the queue", **timed)
         self._compute = Histogram("taglio_compute_seconds", "Batch time in the runtime", **timed)
-        self._batch = Histogram("taglio_batch_requests", "Requests in a batch", buckets=(1, 2, 4, 8, 16, 32, 64), **own)
-        self._queue = Gauge("taglio_queue_requests", "Waiting requests", **own)
-        self._predicted = Gauge("taglio_predicted_seconds", "Latency predicted by the plan", **own)
-        self._measured = Gauge("taglio_measured_seconds", f"Median of the last {_RECENT} runs of one request", **own)
+        self._batch = Histogram(
+            "taglio_batch_requests", "Requests in a batch", buckets=(1, 2, 4, 8, 16, 32, 64), **common
+        )
+        self._queue = Gauge("taglio_queue_requests", "Waiting requests", **common)
+        self._predicted = Gauge("taglio_predicted_seconds", "Latency predicted by the plan", **common)
+        self._measured = Gauge("taglio_measured_seconds", f"Median of the last {_RECENT} runs of one request", **common)
         self._recent: dict[tuple[str, str], deque[float]] = {}
 
     def add(self, model: ServedModel) -> Callable[[Ran], None]:

@@ -211,8 +211,8 @@ class ModelQueue:
         parts = {name: np.split(value, ends) for name, value in together.items()}
         return [{name: values[index] for name, values in parts.items()} for index in range(len(feeds))]
 
-    def _log(self, wrong: Refusal, reason: str) -> None:
+    def _log(self, refusal: Refusal, reason: str) -> None:
         """Log why a run failed. A lost device fails every request alike: that is logged once."""
-        if not (isinstance(wrong, Unavailable) and reason == self._logged):
+        if not (isinstance(refusal, Unavailable) and reason == self._logged):
             _LOG.warning("%s version %s: %s", self.model.name, self.model.version, reason)
         self._logged = reason

@@ -11,7 +11,7 @@ _SOURCE_FILE = re.compile(r"\.(?:cc|cpp|cu|h|hpp|py)\b")
 
 
 def shown(error: Exception) -> str:
-    """What a client is told of a runtime's error: one line without source files and checks."""
+    """A runtime's error for a client: one line, without source files and checks."""
     text = why_failed(error)
     return "the server's log says why" if _SOURCE_FILE.search(text) else text
 

@@ -97,10 +97,10 @@ async def _infer(service: Service, request: Request) -> Response:
     if length.isdigit() and int(length) > most:
         raise TooLarge(f"the request has {int(length):,} bytes, the limit is {most:,}")
     with service.holding(int(length) if length.isdigit() else most):
-        header, rest = _header(request.headers, await _body(request, most, service.settings.patience_s))
-        feed = _feed(queue.model, header, rest, most)
+        header, tail = _header(request.headers, await _body(request, most, service.settings.patience_s))
+        feed = _feed(queue.model, header, tail, most)
         wanted, binary = _wanted(header)
-        idle = queue.idle  # what runs cannot be taken back
+        idle = queue.idle  # a running request cannot be cancelled
         answering = service.infer(queue, feed, list(wanted), _timeout_s(header), step_of(_parameters(header)))
         answer = await (answering if idle else _unless_left(request, answering))
         return _response(queue.model, header, answer, wanted, binary)
@@ -159,25 +159,25 @@ def _header(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], me
     return header, view[length:]
 
 
-def _feed(model: ServedModel, header: Mapping[str, Any], rest: memoryview, limit_bytes: int) -> dict[str, np.ndarray]:
-    given = header.get("inputs")
-    if not isinstance(given, list) or not all(isinstance(tensor, dict) for tensor in given):
+def _feed(model: ServedModel, header: Mapping[str, Any], tail: memoryview, limit_bytes: int) -> dict[str, np.ndarray]:
+    tensors = header.get("inputs")
+    if not isinstance(tensors, list) or not all(isinstance(tensor, dict) for tensor in tensors):
         raise BadRequest("the request must have a list of inputs")
     feed: dict[str, np.ndarray] = {}
     at = 0
-    for tensor in given:
+    for tensor in tensors:
         spec = given_for(model.inputs, tensor.get("name"), feed)
         shape = check_shape(spec, tensor.get("datatype"), tensor.get("shape"), limit_bytes)
         size = _parameters(tensor).get("binary_data_size")
         if size is None:
             feed[spec.name] = from_json(spec, shape, tensor.get("data"))
             continue
-        if type(size) is not int or not 0 <= size <= len(rest) - at:
-            raise BadRequest(f"input {spec.name}: binary_data_size is {size!r}, but {len(rest) - at:,} bytes are left")
-        feed[spec.name] = from_bytes(spec, shape, rest[at : at + size])
+        if type(size) is not int or not 0 <= size <= len(tail) - at:
+            raise BadRequest(f"input {spec.name}: binary_data_size is {size!r}, but {len(tail) - at:,} bytes are left")
+        feed[spec.name] = from_bytes(spec, shape, tail[at : at + size])
         at += size
-    if at != len(rest):
-        raise BadRequest(f"{len(rest) - at:,} bytes after the last binary input")
+    if at != len(tail):
+        raise BadRequest(f"{len(tail) - at:,} bytes after the last binary input")
     return feed
 
 

@@ -61,16 +61,17 @@ class ServedModel:
     states: dict[int | str, Any] = field(default_factory=dict)
 
     def needed(self, step: Step | None) -> tuple[list[str], list[str]]:
-        """The inputs that a request must have, and the outputs that it may ask for; for a step without states. Raises
-        BadRequest for a step of a model without states, and on a cluster for anything else of a model with states."""
+        """The inputs that a request must have and the outputs that it may ask for; those of a step leave out the
+        states. Raises BadRequest for a step of a model without states, and on a cluster for anything else of a model
+        with states."""
         if step is None:
             if isinstance(self.executor, Session) and self.executor.manifest.states:
                 raise BadRequest(f"model {self.name} keeps its state on the devices of a cluster: give a sequence_id")
             return [spec.name for spec in self.inputs], [spec.name for spec in self.outputs]
         if not self.executor.manifest.states:
             raise BadRequest(f"model {self.name} has no state: omit sequence_id")
-        given, answered = self.executor.manifest.without_states()
-        return list(given), list(answered)
+        inputs, outputs = self.executor.manifest.without_states()
+        return list(inputs), list(outputs)
 
     def check_rows(self, feed: Mapping[str, np.ndarray]) -> None:
         """Raise BadRequest for inputs that share the batch dimension and have different numbers of rows."""
@@ -129,11 +130,11 @@ def opened(
     """
     workspaces: list[tuple[str, str, Path]] = []
     for text in places:
-        name, _, rest = text.rpartition("=")
-        if not rest:
+        name, _, directory = text.rpartition("=")
+        if not directory:
             raise BadOption(f"{text!r} names no directory: give OUT or NAME=OUT")
         workspaces += [
-            (name or _name(folder), version, folder) for name, version, folder in _workspaces(Path(rest), name)
+            (name or _name(folder), version, folder) for name, version, folder in _workspaces(Path(directory), name)
         ]
     seen: set[tuple[str, str]] = set()
     for name, version, folder in workspaces:
@@ -185,9 +186,9 @@ def open_model(
 
 
 def way_here(planned: Way, threads: int | None, models: int, cores: int) -> Way:
-    """How one of so many `models` runs on `cores` processors, which they share equally. Runs at once of a model have no
-    more threads together than its share: fewer run at once, and then with fewer threads. A model alone that runs once
-    at a time has the threads of its plan. `threads`, if given, are those of a run; several models do not spin."""
+    """How one of so many `models` runs on `cores` processors, which they share equally. A run has `threads` if given;
+    else those of the plan, but no more than the share. Only as many runs go on at once as fit into the share. A model
+    alone that runs once at a time has the threads of its plan. Several models do not spin."""
     share = max(1, cores // models)
     most = planned.threads if models == planned.at_once == 1 else share
     of_run = threads or min(planned.threads, most)
@@ -223,7 +224,8 @@ def _name(folder: Path) -> str:
 
 
 def _outcome(folder: Path, model_sha256: str | None = None) -> Outcome | None:
-    """None where nothing was timed beside float: what is built a stage at a time, or for a cluster."""
+    """The workspace's outcome; None if it was built a stage at a time or for a cluster, so that nothing was timed
+    beside float."""
     path = folder / f"{OUTCOME}.json"
     return artifact.load(path, OUTCOME, Outcome, model_sha256=model_sha256) if path.exists() else None
 
@@ -250,9 +252,9 @@ def _built(folder: Path) -> bool:
 
 
 def _warmed_up(model: ServedModel, specs: Sequence[InputSpec]) -> ServedModel:
-    """`model` after a run on random values, but those that were the same in all data, of the sizes that the plan was
-    made for: few networks run on images or texts of size 1. A model that refuses them is served, too, and is ready when
-    it has answered."""
+    """`model` after a run on random values; inputs that were the same in all data keep their values. Sizes are those
+    that the plan was made for, because few networks run on images or texts of size 1. A model that refuses these inputs
+    is served too, and is ready once it has answered a request."""
     manifest = model.executor.manifest
     planned = manifest.planned
     inputs = [

@@ -59,7 +59,7 @@ def serve(models: Sequence[ServedModel], settings: Settings, listen: Listen, sta
     Raises BadOption for a port in use, and for an address other than loopback without a token or TLS.
     """
     _check(listen, settings)
-    gc.freeze()  # what is there to stay is not looked through again
+    gc.freeze()  # objects that stay for good are not scanned again
     keep_memory()  # new pages for each copy of 600 kB would take longer than all else
     service = Service(models, settings)
     config = uvicorn.Config(
@@ -103,11 +103,11 @@ async def _serve(service: Service, config: uvicorn.Config, listen: Listen, start
         await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         trimming.cancel()
-        left = await service.close()
+        unanswered = await service.close()
         await rpc.stop(grace=1.0)
         http.should_exit = True
         await running
-        return left
+        return unanswered
 
 
 async def _trim() -> None:

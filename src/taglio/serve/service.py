@@ -18,10 +18,10 @@ from taglio.serve.tensors import BYTES
 
 NAME = "taglio"
 PLATFORM = "onnx_onnxv1"
-# All requests may hold this many times the largest.
+# All requests in memory may together have this many times the bytes of the largest.
 _HELD = 16
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "sequence", "statistics")
-# Parameters of tensors by which other servers' extensions change what an answer is.
+# Parameters of tensors that belong to other servers' extensions, and change what an answer contains.
 _NOT_OFFERED = ("classification", "shared_memory_region")
 
 
@@ -51,8 +51,8 @@ class Service:
     def admit(self, authorization: str) -> None:
         """Compare a client's token in constant time. Raises Unauthenticated for a wrong one."""
         scheme, _, token = authorization.partition(" ")
-        given = token if scheme.lower() == "bearer" else ""
-        if self.settings.token and not hmac.compare_digest(given.encode(), self.settings.token.encode()):
+        client_token = token if scheme.lower() == "bearer" else ""
+        if self.settings.token and not hmac.compare_digest(client_token.encode(), self.settings.token.encode()):
             raise Unauthenticated("give the server's token as Authorization: Bearer TOKEN")
 
     @contextmanager
@@ -173,11 +173,11 @@ def offered(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     return parameters
 
 
-def _check_names(what: str, given: Sequence[str], names: Sequence[str], *, complete: bool) -> None:
-    unknown = [name for name in given if name not in names]
-    missing = [name for name in names if name not in given] if complete else []
+def _check_names(what: str, given_names: Sequence[str], names: Sequence[str], *, complete: bool) -> None:
+    unknown = [name for name in given_names if name not in names]
+    missing = [name for name in names if name not in given_names] if complete else []
     if unknown or missing:
-        wrong = f"no {what} {unknown[0][:80]!r}" if unknown else f"{what} {missing[0]!r} is missing"
-        raise BadRequest(f"{wrong}: the model's {what}s are {', '.join(names)}")
-    if len(set(given)) != len(given):
+        problem = f"no {what} {unknown[0][:80]!r}" if unknown else f"{what} {missing[0]!r} is missing"
+        raise BadRequest(f"{problem}: the model's {what}s are {', '.join(names)}")
+    if len(set(given_names)) != len(given_names):
         raise BadRequest(f"an {what} is given twice")

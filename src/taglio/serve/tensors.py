@@ -43,12 +43,12 @@ def spec_of(declared: InputSpec) -> TensorSpec:
     return TensorSpec(declared.name, datatype, declared.sizes(-1))
 
 
-def given_for(specs: Sequence[TensorSpec], name: object, taken: Container[str]) -> TensorSpec:
-    """The input that a client calls `name`. Raises BadRequest if there is none, or if it is in `taken` already."""
+def given_for(specs: Sequence[TensorSpec], name: object, names_so_far: Container[str]) -> TensorSpec:
+    """The input that a client calls `name`. Raises BadRequest if there is none, or if it is among `names_so_far`."""
     spec = next((spec for spec in specs if spec.name == name), None)
-    if spec is None or spec.name in taken:
-        wrong = "is given twice" if spec else f"is none of {', '.join(spec.name for spec in specs)}"
-        raise BadRequest(f"input {str(name)[:80]!r} {wrong}")
+    if spec is None or spec.name in names_so_far:
+        problem = "is given twice" if spec else f"is none of {', '.join(spec.name for spec in specs)}"
+        raise BadRequest(f"input {str(name)[:80]!r} {problem}")
     return spec
 
 
@@ -134,17 +134,17 @@ def _objects(values: Sequence[object], shape: tuple[int, ...]) -> np.ndarray:
 
 def _elements(spec: TensorSpec, raw: bytes | memoryview, count: int) -> list[str]:
     texts: list[str] = []
-    at = 0
-    while at + _LENGTH.size <= len(raw) and len(texts) < count:
-        start = at + _LENGTH.size
-        end = start + _LENGTH.unpack_from(raw, at)[0]
+    offset = 0
+    while offset + _LENGTH.size <= len(raw) and len(texts) < count:
+        start = offset + _LENGTH.size
+        end = start + _LENGTH.unpack_from(raw, offset)[0]
         if end > len(raw):
             break
         try:
             texts.append(bytes(raw[start:end]).decode())
         except UnicodeDecodeError:
             raise BadRequest(f"input {spec.name}: element {len(texts)} is not UTF-8 text") from None
-        at = end
-    if at != len(raw) or len(texts) != count:
+        offset = end
+    if offset != len(raw) or len(texts) != count:
         raise BadRequest(f"input {spec.name}: {len(raw):,} bytes do not hold {count} elements with their lengths")
     return texts

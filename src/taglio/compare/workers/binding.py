@@ -61,8 +61,8 @@ def arrange(sample: Sequence[Array], shapes: Sequence[Sequence[int]]) -> tuple[t
     """
     moves: list[tuple[int, ...]] = []
     for array, shape in zip(sample, shapes, strict=True):
-        first, rest = range(array.ndim)[:1], range(array.ndim)[1:]
-        options = ((*first, *rest), (*first, *rest[1:], *rest[:1]), (*first, *rest[-1:], *rest[:-1]))
+        first, inner = range(array.ndim)[:1], range(array.ndim)[1:]
+        options = ((*first, *inner), (*first, *inner[1:], *inner[:1]), (*first, *inner[-1:], *inner[:-1]))
         fits = [axes for axes in options if array.transpose(axes).shape == tuple(shape)]
         if not fits:
             raise ValueError(f"takes an input of {list(shape)}, the data has {list(array.shape)}")

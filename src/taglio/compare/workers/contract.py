@@ -97,12 +97,12 @@ def reference(request: Request, run: Run) -> list[list[Array]]:
 
 def median_s(run: Callable[[], object]) -> float:
     """Median seconds of ten runs, after one that does not count."""
-    taken = []
+    seconds = []
     for _ in range(11):
         start = perf_counter()
         run()
-        taken.append(perf_counter() - start)
-    return median(taken[1:])
+        seconds.append(perf_counter() - start)
+    return median(seconds[1:])
 
 
 def one(values: Sequence[Any]) -> Any:

@@ -33,14 +33,16 @@ def convert(request: Request) -> dict[str, str] | list[list[Array]]:
         tf2onnx.convert.from_tflite(request.model, opset=OPSET, output_path=str(path))
     elif request.kind == "savedmodel":
         call, specs = _signature(request.model)
-        given = dict(zip(request.inputs, request.shapes, strict=True))
-        taken = [tf.TensorSpec(given.get(name, spec.shape), spec.dtype, name=name) for name, spec in specs.items()]
+        shape_of = dict(zip(request.inputs, request.shapes, strict=True))
+        tensor_specs = [
+            tf.TensorSpec(shape_of.get(name, spec.shape), spec.dtype, name=name) for name, spec in specs.items()
+        ]
         function = tf.function(lambda *values: call(**dict(zip(specs, values, strict=True))))
-        tf2onnx.convert.from_function(function, taken, opset=OPSET, output_path=str(path))
+        tf2onnx.convert.from_function(function, tensor_specs, opset=OPSET, output_path=str(path))
     else:
         model = load_keras(request.model)
-        own = [tensor.shape for tensor in model.inputs]
-        shapes = request.shapes if len(request.shapes) == len(own) else own
+        model_shapes = [tensor.shape for tensor in model.inputs]
+        shapes = request.shapes if len(request.shapes) == len(model_shapes) else model_shapes
         signature = [
             tf.TensorSpec(shape, tensor.dtype, name=f"input_{i}" if i else "input")
             for i, (tensor, shape) in enumerate(zip(model.inputs, shapes, strict=True))
@@ -141,18 +143,18 @@ class Keras:
 
     def _wrapped(self) -> dict[str, float]:
         """Median seconds of each layer's call inside one inference, measured as in the research notes."""
-        taken: dict[str, list[float]] = {}
+        seconds_of: dict[str, list[float]] = {}
 
         @contextmanager
         def timing(name: str) -> Iterator[None]:
             start = perf_counter()
             yield
-            taken.setdefault(name, []).append(perf_counter() - start)
+            seconds_of.setdefault(name, []).append(perf_counter() - start)
 
         with _around_calls(self._model, timing):
             for _ in range(_RUNS + 1):
                 self._model(one(self._data.held_out[0]), training=False)
-        return {name: median(values[1:]) for name, values in taken.items() if len(values) > 1}
+        return {name: median(values[1:]) for name, values in seconds_of.items() if len(values) > 1}
 
     def _alone(self, layer: Any) -> float:
         """Median seconds of a layer as a separate model, on normally distributed inputs of its shapes."""

@@ -50,16 +50,18 @@ class LiteRt:
             notes += [f"XNNPACK took the graph in {parts} part{'s' if parts != 1 else ''}"] if parts else []
             run = self._runner(interpreter)
         if wanted.blocks not in ("", "all"):
-            asked = len(self._chosen(wanted.blocks))
-            notes.append(f"{plural(asked, 'layer')} selected, {plural(sum(int8.values()), 'operator')} became int8")
+            layer_count = len(self._chosen(wanted.blocks))
+            notes.append(
+                f"{plural(layer_count, 'layer')} selected, {plural(sum(int8.values()), 'operator')} became int8"
+            )
         return Opened(run, path.stat().st_size, dict(counts), dict(int8), tuple(notes), str(path))
 
     def layers(self) -> Iterator[Layer]:
         """Every operator of the float file, timed as a separate model, beside the int8 operator with the same output;
         for the largest also the error with only that operator in int8 by ai-edge-quantizer."""
-        plain = graph(self._forms.float_path)
-        operators = plain.operators()
-        static, by_name = self._static()
+        float_graph = graph(self._forms.float_path)
+        operators = float_graph.operators()
+        int8_graph, by_name = self._static()
         largest = {
             operator.name
             for operator in sorted(operators, key=lambda operator: -operator.flops)[:MOST_ALONE]
@@ -84,8 +86,8 @@ class LiteRt:
                 flops=operator.flops,
                 float_bytes=operator.output_bytes,
                 int8_bytes=twin.output_bytes if twin else None,
-                float_s=self._seconds(plain, operator),
-                int8_s=self._seconds(static, twin) if twin else None,
+                float_s=self._seconds(float_graph, operator),
+                int8_s=self._seconds(int8_graph, twin) if twin else None,
                 error=error,
                 note=note,
             )
@@ -97,12 +99,12 @@ class LiteRt:
             largest = sorted(operators, key=lambda operator: -operator.flops)[: int(count)]
             return [operator.name for operator in largest if operator.flops]
         if self._fast is None:
-            plain, (static, twins) = graph(self._forms.float_path), self._static()
+            float_graph, (int8_graph, twins) = graph(self._forms.float_path), self._static()
             self._fast = [
                 operator.name
                 for operator in operators
                 if operator.name in twins
-                and self._seconds(plain, operator) > self._seconds(static, twins[operator.name])
+                and self._seconds(float_graph, operator) > self._seconds(int8_graph, twins[operator.name])
             ]
         return self._fast
 

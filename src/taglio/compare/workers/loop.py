@@ -38,7 +38,7 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
     it is the first of its group.
     """
     open_rows = _OpenRows(request, data, tell, wait)
-    fresh = 0
+    untimed = 0
     for wanted in sorted(request.rows, key=lambda row: not row.baseline):
         tell("at", wanted.id)
         try:
@@ -53,11 +53,11 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
             continue
         tell("checked", wanted.id, checked)
         open_rows.group[wanted.id] = opened
-        fresh += 1
+        untimed += 1
         if (used_bytes() > request.memory_bytes and len(open_rows.group) > 1) or len(open_rows.group) >= MOST_OPEN:
             open_rows.time()
-            fresh = 0
-    if fresh:
+            untimed = 0
+    if untimed:
         open_rows.time()
 
 

@@ -48,15 +48,15 @@ class Nncf(OpenVino):
                 return self._controlled(model, dataset, wanted.max_error)
         fallback = nncf.AdvancedCompressionParameters(group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST)
         is_int4 = wanted.format.startswith("int4")
-        made = nncf.compress_weights(
+        compressed = nncf.compress_weights(
             model, mode=nncf.CompressWeightsMode(wanted.format), advanced_parameters=fallback if is_int4 else None
         )
-        types = {output.get_element_type() for node in made.get_ops() for output in node.outputs()}
+        types = {output.get_element_type() for node in compressed.get_ops() for output in node.outputs()}
         if is_int4 and not types & {ov.Type.i4, ov.Type.u4}:
             raise Refused(
                 "none of its weights became int4: NNCF keeps convolutions and the last matrix product in int8"
             )
-        return made
+        return compressed
 
     def _controlled(self, model: Any, dataset: Any, max_error: float | None) -> Any:
         """Int8 with layers put back to float until the relative L2 error on the calibration samples is within the
@@ -65,9 +65,9 @@ class Nncf(OpenVino):
         reference = [self._outputs_of(original, feed) for feed in self._feeds]
 
         def score(compiled: Any, indices: Iterable[int]) -> float:
-            chosen = list(indices)
-            outputs = [self._outputs_of(compiled, self._feeds[index]) for index in chosen]
-            return 1.0 - distance([reference[index] for index in chosen], outputs, self._data.parts)
+            positions = list(indices)
+            outputs = [self._outputs_of(compiled, self._feeds[index]) for index in positions]
+            return 1.0 - distance([reference[index] for index in positions], outputs, self._data.parts)
 
         validation = nncf.Dataset(range(len(self._feeds)), self._feeds.__getitem__)
         return nncf.quantize_with_accuracy_control(

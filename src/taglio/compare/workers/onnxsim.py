@@ -38,9 +38,9 @@ class Onnxsim(Sessions):
 def _without_unused(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model without the float weights that onnxsim leaves beside their quantised form."""
     used = {name for node in model.graph.node for name in node.input} | {value.name for value in model.graph.output}
-    kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
+    used_tensors = [tensor for tensor in model.graph.initializer if tensor.name in used]
     del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
+    model.graph.initializer.extend(used_tensors)
     return model
 
 

@@ -39,8 +39,8 @@ class OpenVino:
         try:
             compiled = self._compile(Path(wanted.file), hint)
         except RuntimeError as error:
-            if said := complaint(error):
-                raise Refused(said, "failed") from error
+            if message := complaint(error):
+                raise Refused(message, "failed") from error
             raise
         request = compiled.create_infer_request()
 
@@ -94,13 +94,13 @@ class OpenVino:
             request.infer(list(self._data.held_out[0]))
             if index == 0:
                 continue
-            taken: dict[str, float] = {}
+            seconds_of: dict[str, float] = {}
             for info in request.profiling_info:
                 names = [owner[name] for name in originals.get(info.node_name, ()) if name in owner]
                 still = info.node_type in _STILL
                 key = names[0] if names and not still else _CONVERSIONS
-                taken[key] = taken.get(key, 0.0) + info.real_time.total_seconds()
-            runs.append(taken)
+                seconds_of[key] = seconds_of.get(key, 0.0) + info.real_time.total_seconds()
+            runs.append(seconds_of)
         return {name: median(run.get(name, 0.0) for run in runs) for name in runs[0]}
 
 

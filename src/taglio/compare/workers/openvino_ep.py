@@ -32,16 +32,16 @@ class OpenVinoProvider:
         try:
             opened = self._provider.open(wanted)
         except Exception as error:  # an error of ONNX Runtime with OpenVINO's message
-            if said := complaint(error):
-                raise Refused(said, "failed") from error
+            if message := complaint(error):
+                raise Refused(message, "failed") from error
             raise
         partitions = {name: count for name, count in opened.operators.items() if "OpenVINO" in name}
-        left = {name: count for name, count in opened.operators.items() if name not in partitions}
+        on_cpu = {name: count for name, count in opened.operators.items() if name not in partitions}
         count = sum(partitions.values())
         note = f"{count} partition{'s' if count != 1 else ''} by the provider, which does not report what runs inside"
-        note += f"; left to the CPU provider: {', '.join(f'{v} {k}' for k, v in left.items())}" if left else ""
-        int8 = {name: count for name, count in opened.int8_operators.items() if name in left}
-        return Opened(opened.run, opened.size_bytes, left, int8, (note,), wanted.file)
+        note += f"; left to the CPU provider: {', '.join(f'{v} {k}' for k, v in on_cpu.items())}" if on_cpu else ""
+        int8 = {name: count for name, count in opened.int8_operators.items() if name in on_cpu}
+        return Opened(opened.run, opened.size_bytes, on_cpu, int8, (note,), wanted.file)
 
 
 make = OpenVinoProvider

@@ -41,17 +41,17 @@ def convert(request: Request) -> dict[str, str] | list[list[Array]]:
             "a PyTorch module does not say its input's shape: give data as .npz or .npy, or --shape x=1x3x224x224"
         )
     dtypes = request.dtypes or ("float32",) * len(request.shapes)
-    given = {
+    examples = {
         name: torch.zeros(shape, dtype=getattr(torch, dtype))
         for name, shape, dtype in zip(request.inputs, request.shapes, dtypes, strict=True)
     }
     takes = [*inspect.signature(model.forward).parameters]
-    if not takes or len(takes) < len(given):
-        raise Refused(f"its forward takes {', '.join(takes) or 'no inputs'}, but the data has {', '.join(given)}")
-    if set(given) <= set(takes):  # in the module's order, not the file's
-        given = {name: given[name] for name in takes if name in given}
-    names = [name or takes[index] for index, name in enumerate(given)]
-    torch.onnx.export(model, tuple(given.values()), str(path), input_names=names, dynamo=True, external_data=False)
+    if not takes or len(takes) < len(examples):
+        raise Refused(f"its forward takes {', '.join(takes) or 'no inputs'}, but the data has {', '.join(examples)}")
+    if set(examples) <= set(takes):  # in the module's order, not the file's
+        examples = {name: examples[name] for name in takes if name in examples}
+    names = [name or takes[index] for index, name in enumerate(examples)]
+    torch.onnx.export(model, tuple(examples.values()), str(path), input_names=names, dynamo=True, external_data=False)
     return {"path": str(path), "tool": f"torch.onnx {torch.__version__}"}
 
 
@@ -180,7 +180,7 @@ class PyTorch:
     def _times(self, model: nn.Module, names: Collection[str]) -> tuple[dict[str, float], dict[str, tuple[int, ...]]]:
         """Median seconds and output shape of the named modules, by hooks around their calls in one inference."""
         started: dict[str, float] = {}
-        taken: dict[str, list[float]] = {}
+        seconds_of: dict[str, list[float]] = {}
         shapes: dict[str, tuple[int, ...]] = {}
 
         def watch(name: str, module: nn.Module) -> list[Any]:
@@ -188,7 +188,7 @@ class PyTorch:
                 started[name] = perf_counter()
 
             def after(_: nn.Module, __: Any, output: Any) -> None:
-                taken.setdefault(name, []).append(perf_counter() - started[name])
+                seconds_of.setdefault(name, []).append(perf_counter() - started[name])
                 if isinstance(output, torch.Tensor):
                     shapes[name] = tuple(output.shape)
 
@@ -200,7 +200,7 @@ class PyTorch:
                 model(*tensors(self._sample))
         for handle in handles:
             handle.remove()
-        return {name: median(values[1:]) for name, values in taken.items() if name in shapes}, shapes
+        return {name: median(values[1:]) for name, values in seconds_of.items() if name in shapes}, shapes
 
 
 def _compiled(module: nn.Module) -> Any:

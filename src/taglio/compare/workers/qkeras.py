@@ -98,10 +98,10 @@ class QKeras:
 
         clone = tf_keras.models.clone_model(self._model, clone_function=replace)
         for source, target in zip(self._model.layers, clone.layers, strict=True):
-            given = source.get_weights()
-            if len(target.get_weights()) != len(given):
+            arrays = source.get_weights()
+            if len(target.get_weights()) != len(arrays):
                 raise Refused(f"QKeras' {type(target).__name__} has weights unlike layer {source.name}", "failed")
-            target.set_weights(given)
+            target.set_weights(arrays)
         return clone
 
     def _highest(self) -> dict[str, float]:
@@ -120,7 +120,7 @@ class QKeras:
         optimizer = tf_keras.optimizers.Adam(LEARNING_RATE)
         samples = self._data.calibration[:MOST_SAMPLES]
         targets = [self._model(one(sample), training=False) for sample in samples]
-        best, kept, after = float("inf"), model.get_weights(), 0
+        least_loss, best_weights, best_epoch = float("inf"), model.get_weights(), 0
 
         @tf.function  # type: ignore[untyped-decorator]
         def step(values: Any, target: Any) -> Any:
@@ -134,12 +134,12 @@ class QKeras:
         for epoch in range(EPOCHS + 1):
             outputs = [model(one(sample), training=False) for sample in samples]
             loss = sum(float(tf.reduce_mean((y - t) ** 2)) for y, t in zip(outputs, targets, strict=True))
-            if loss < best:
-                best, kept, after = loss, model.get_weights(), epoch
+            if loss < least_loss:
+                least_loss, best_weights, best_epoch = loss, model.get_weights(), epoch
             for sample, target in zip(samples, targets, strict=True):
                 step(one(sample), target)
-        model.set_weights(kept)
-        return after
+        model.set_weights(best_weights)
+        return best_epoch
 
     def _tflite(self, model: Any, *, int8: bool) -> tuple[Callable[[Sequence[Array]], list[Array]], int]:
         signature = [tf.TensorSpec(shape, tf.float32) for shape in self._request.shapes]

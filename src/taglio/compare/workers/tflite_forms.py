@@ -107,10 +107,10 @@ class Forms:
         elif wanted.method in ("static", "int16x8"):
             converter.representative_dataset = self._representative
             sets = tf.lite.OpsSet
-            chosen = sets.TFLITE_BUILTINS_INT8
+            operator_set = sets.TFLITE_BUILTINS_INT8
             if wanted.method == "int16x8":
-                chosen = sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
-            converter.target_spec.supported_ops = [chosen]
+                operator_set = sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
+            converter.target_spec.supported_ops = [operator_set]
             if wanted.format.endswith("int8 in and out"):
                 converter.inference_input_type = converter.inference_output_type = tf.int8
         return bytes(converter.convert())

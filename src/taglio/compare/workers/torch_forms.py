@@ -78,8 +78,8 @@ def static_qconfig(symmetric: bool, per_channel: bool, *, qat: bool, wide: bool)
 def _eager(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Tensors]) -> nn.Module:
     """Eager mode: every supported layer gets its own quantise and dequantise, because it cannot see functions."""
     if method == "dynamic":
-        made: nn.Module = ao.quantize_dynamic(model, dict.fromkeys(_DYNAMIC, qconfig))
-        return made
+        quantized: nn.Module = ao.quantize_dynamic(model, dict.fromkeys(_DYNAMIC, qconfig))
+        return quantized
     supported = set(quantization_mappings.get_default_static_quant_module_mappings())
     vars(model)["qconfig"] = None
     for module in model.modules():
@@ -87,10 +87,10 @@ def _eager(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Te
             module.qconfig = qconfig
     model = ao.add_quant_dequant(model)
     if method == "qat":
-        plain = copy.deepcopy(model)
+        float_model = copy.deepcopy(model)
         model.train()
         ao.prepare_qat(model, inplace=True)
-        train(model, plain, calibration)
+        train(model, float_model, calibration)
     else:
         ao.prepare(model, inplace=True)
         _observe(model, calibration)
@@ -108,9 +108,9 @@ def _fx(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Tenso
         for transposed in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
             mapping.set_object_type(transposed, None)
     if method == "qat":
-        plain = copy.deepcopy(model)
+        float_model = copy.deepcopy(model)
         prepared = quantize_fx.prepare_qat_fx(model.train(), mapping, examples)
-        train(prepared, plain, calibration)
+        train(prepared, float_model, calibration)
     else:
         prepared = quantize_fx.prepare_fx(model, mapping, examples)
         _observe(prepared, calibration if method == "static" else calibration[:1])
@@ -126,11 +126,11 @@ def _pt2e(model: nn.Module, method: str, calibration: Sequence[Tensors], *, wide
         is_qat=method == "qat", is_dynamic=method == "dynamic", reduce_range=not wide
     )
     quantizer = x86.X86InductorQuantizer().set_global(config)
-    plain = copy.deepcopy(model)
+    float_model = copy.deepcopy(model)
     exported = torch.export.export(model, calibration[0]).module()
     if method == "qat":
         prepared = pt2e.prepare_qat_pt2e(exported, quantizer)
-        train(prepared, plain, calibration, switch=False)
+        train(prepared, float_model, calibration, switch=False)
     else:
         prepared = pt2e.prepare_pt2e(exported, quantizer)
         _observe(prepared, calibration if method == "static" else calibration[:1])
@@ -144,7 +144,7 @@ def _observe(model: nn.Module, calibration: Sequence[Tensors]) -> None:
             model(*sample)
 
 
-def train(model: nn.Module, plain: nn.Module, calibration: Sequence[Tensors], *, switch: bool = True) -> None:
+def train(model: nn.Module, float_model: nn.Module, calibration: Sequence[Tensors], *, switch: bool = True) -> None:
     """Train to match the float model's outputs, which needs no labels, after observing the ranges of all samples; keeps
     the weights with the smallest loss, including those before training."""
     if switch:
@@ -157,8 +157,8 @@ def train(model: nn.Module, plain: nn.Module, calibration: Sequence[Tensors], *,
     optimizer = torch.optim.Adam(parameters, lr=LEARNING_RATE)
     samples = calibration[:MOST_SAMPLES]
     with torch.no_grad():
-        targets = [flat(plain(*sample)) for sample in samples]
-    best, kept = float("inf"), copy.deepcopy(model.state_dict())
+        targets = [flat(float_model(*sample)) for sample in samples]
+    least_loss, best_weights = float("inf"), copy.deepcopy(model.state_dict())
 
     def loss(sample: Tensors, wanted: Sequence[torch.Tensor]) -> torch.Tensor:
         pairs = [(y, t) for y, t in zip(flat(model(*sample)), wanted, strict=True) if t.is_floating_point()]
@@ -166,14 +166,14 @@ def train(model: nn.Module, plain: nn.Module, calibration: Sequence[Tensors], *,
 
     for _ in range(EPOCHS + 1):
         with torch.no_grad():
-            total = sum(float(loss(*pair)) for pair in zip(samples, targets, strict=True))
-        if total < best:
-            best, kept = total, copy.deepcopy(model.state_dict())
-        for pair in zip(samples, targets, strict=True):
+            total = sum(float(loss(*example)) for example in zip(samples, targets, strict=True))
+        if total < least_loss:
+            least_loss, best_weights = total, copy.deepcopy(model.state_dict())
+        for example in zip(samples, targets, strict=True):
             optimizer.zero_grad()
-            loss(*pair).backward()
+            loss(*example).backward()
             optimizer.step()
-    model.load_state_dict(kept)
+    model.load_state_dict(best_weights)
 
 
 class Int8Watch(TorchDispatchMode):

@@ -177,15 +177,15 @@ class _Watch(TorchFunctionMode):
         if any(id(tensor) in recorder.nodes for tensor in flat((args, kwargs))) and flat(value):
             if all(id(tensor) in recorder.nodes for tensor in flat(value)):  # an alias of a known tensor
                 return value
-            given, named = recorder.mapped(args), recorder.mapped(kwargs)
+            positional, named = recorder.mapped(args), recorder.mapped(kwargs)
             method = isinstance(func, types.MethodDescriptorType) or getattr(func, "__objclass__", None) is not None
             if func is torch.Tensor.__getitem__:
-                index = tuple(given[1]) if isinstance(given[1], list) else given[1]
-                node = recorder.written.call_function(operator.getitem, (given[0], index))
+                index = tuple(positional[1]) if isinstance(positional[1], list) else positional[1]
+                node = recorder.written.call_function(operator.getitem, (positional[0], index))
             elif method:
-                node = recorder.written.call_method(func.__name__, given, named)
+                node = recorder.written.call_method(func.__name__, positional, named)
             else:
-                node = recorder.written.call_function(func, given, named)
+                node = recorder.written.call_function(func, positional, named)
             recorder.track(value, node)
         return value
 
