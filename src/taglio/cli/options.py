@@ -223,8 +223,8 @@ OPTIONS: dict[str, Facts] = {
         metavar="DATA",
     ),
     "--max-error": option(
-        "limit on an error (smaller is better), such as 1%%; METRIC= limits another metric (repeatable). One limit is "
-        "required; the first steers the plan",
+        "limit on an error (smaller is better), such as 1%%; METRIC= limits another metric (repeatable). The "
+        "first limit steers the plan",
         action=_Bounds,
         metavar="[METRIC=]LIMIT",
     ),
