@@ -32,13 +32,13 @@ def test_it_is_the_trained_network_to_the_bit_in_float(pictures: tuple[np.ndarra
     assert (logits.argmax(axis=1) == labels).mean() == 1.0
 
 
-@pytest.mark.slow  # calibrates, rounds and corrects every block
+@pytest.mark.slow  # calibrates every block
 def test_it_reads_worse_in_int8(pictures: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
     images, labels = pictures
     quantized = tmp_path / "int8.onnx"
     asked = ("--scheme", "qdq-u8s8-asym-pc-percentile", "-o", quantized)
     assert taglio("quantize", digits_model(), "--data", digits_data(), *asked).code == 0
-    assert (read(quantized, images).argmax(axis=1) == labels).mean() < 0.98
+    assert (read(quantized, images).argmax(axis=1) == labels).mean() < 0.99
 
 
 def test_its_channels_differ_and_those_of_the_trained_network_do_not() -> None:
