@@ -14,8 +14,8 @@ from taglio.errors import BadOption, Infeasible
 from tests.cluster.planning.small_clusters import OBJECTIVES, Trial, case
 
 LIMIT_S = 20.0
-# The search for a latency chooses the form of each copy by itself: of 40 models, 38 are within 3 %, one is 14 % behind.
-NEARLY = 1.15
+# Predictions are good to a few per cent.
+NEARLY = 1.05
 
 
 def problem_of(work: Workload, cluster: Cluster, objective: Objective) -> Assembled:

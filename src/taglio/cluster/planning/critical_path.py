@@ -25,7 +25,7 @@ import numpy as np
 from taglio.cluster.planning.assemble import Assembled, request_shares
 from taglio.cluster.planning.costs import TOLERANCE, Costs
 from taglio.cluster.planning.describe import beyond_blocks
-from taglio.cluster.planning.problem import LATENCY, Totals
+from taglio.cluster.planning.problem import LATENCY, Copies, Totals
 from taglio.cluster.planning.replay import BYTES, DELAY, NEVER, Replay, Timetable, Way
 from taglio.cluster.planning.schedule import Scheduler
 from taglio.cluster.planning.simulate import simulate
@@ -75,6 +75,7 @@ def shorten(
         tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
         bound = lower_bound(tables, objective.latency * search.shares, least)
         evolve(search, tables, started_s + _EVOLVING * time_limit_s, good_enough=bound / (1.0 - gap))
+        search.polish(started_s + time_limit_s, good_enough=bound / (1.0 - gap))
     assert search.best is not None, "give at least one placement"
     return search.best, search.value, min(bound, search.value)
 
@@ -133,6 +134,21 @@ class Search:
             totals, value = self._merged(totals, value)
             if value < self.value:
                 self.best, self.value = totals, value
+
+    def polish(self, deadline: float, *, good_enough: float) -> None:
+        """Give single copies of the best placement another form while that shortens it. The evolution chooses the forms
+        of all copies by one price."""
+        tried = inf
+        while self.best is not None and good_enough < self.value < tried:
+            tried = self.value
+            for value, device in np.argwhere(self.best.copies):
+                for form in (Copies.FLOAT, Copies.INT8):
+                    if time.perf_counter() > deadline:
+                        return
+                    copies = self.best.copies.copy()
+                    copies[value, device] = form
+                    totals = self.costs.totals(self.best.labels, copies)
+                    self.offer(replace(totals, levels=self.best.levels))
 
     def _merged(self, totals: Totals, value: float) -> tuple[Totals, float]:
         """The placement with components that follow one another on a device merged where that costs nothing."""
