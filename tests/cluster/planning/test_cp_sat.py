@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from taglio.cluster.planning.costs import Costs, evaluate
-from taglio.cluster.planning.cp_sat import Program
+from taglio.cluster.planning.cp_sat import PeriodProgram
 from taglio.cluster.planning.problem import Problem, Resource, Totals
 from tests.cluster.planning.reference import array_of, broken_edges, choices
 from tests.cluster.planning.small_problems import made, problems
@@ -71,9 +71,11 @@ def test_the_least_period_equals_brute_force(problem: Problem, seed: int) -> Non
 
     best = min((period(totals) for totals in every(problem)), default=np.inf)
     costs = Costs(problem)
-    least = np.array([False, *(row.name.startswith("period") for row in costs.rows)])
+    rows = np.array([row.name.startswith("period") for row in costs.rows])
     alive = problem.allowed.reshape(len(problem.nodes), -1)
-    found = Program(costs, alive, least, None, -FAR, FAR).solve(gap=0.0, time_limit_s=60.0)
+    found = PeriodProgram(costs, alive, rows, np.zeros((1, len(problem.devices))), -FAR, FAR).solve(
+        gap=0.0, time_limit_s=60.0
+    )
     if np.isinf(found.bound):
         assert best == np.inf
         return

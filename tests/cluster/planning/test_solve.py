@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import assemble
 from taglio.cluster.planning.costs import Costs, evaluate
-from taglio.cluster.planning.descent import improve
 from taglio.cluster.planning.problem import CALLER, SOURCE, Form, Kind, Memory, Problem, Resource, Values, switching
-from taglio.cluster.planning.relaxation import Relaxation, pairs
-from taglio.cluster.planning.solve import solve
+from taglio.cluster.planning.relaxation import EdgeRelaxation, Relaxation, tightest
+from taglio.cluster.planning.solve import cheapest_copies, improve, solve
 from taglio.cluster.planning.workload import Objective, Workload
-from taglio.errors import BadOption
 from taglio.plan.result import Limits
-from tests.cluster.planning.reference import brute_force
+from tests.cluster.planning.reference import broken_edges, brute_force
 from tests.cluster.planning.small_problems import fan, made, problems
 from tests.cluster.planning.test_assemble import PAIR, chain
 from tests.examples import examples, tries
@@ -42,35 +40,31 @@ def some_of(alive: np.ndarray, seed: int) -> np.ndarray:
     return kept
 
 
-def exact(costs: Costs) -> bool:
-    """Whether the bound of tables of three readers is the least cost: no value has more, and quantising saves no
-    time."""
-    return bool((costs.fan_out <= 3).all()) and bool((costs.problem.values.quantize_s >= 0.0).all())
-
-
 @slowly
-@given(problems(limits=False), st.integers(0, 2**16))
-def test_elimination_equals_brute_force(problem: Problem, seed: int) -> None:
-    costs = Costs(problem)
+@given(problems(limits=False), st.sampled_from([1, 2, 3, 5]))
+def test_elimination_equals_brute_force(problem: Problem, arity: int) -> None:
+    best, costs = brute_force(problem), Costs(problem)
+    relaxation = Relaxation(costs, alive(problem), arity=arity)
     priced = costs.price(np.zeros(len(costs.rows)))
-    for labels in (alive(problem), some_of(alive(problem), seed)):
-        best = brute_force(replace(problem, allowed=labels.reshape(problem.allowed.shape)))
-        value, chosen = Relaxation(costs, labels, arity=3).run(priced)
-        if best is None:
-            continue
-        assert labels[np.arange(len(labels)), chosen].all()
-        assert value <= best.objective + CLOSE
-        if exact(costs):
-            account = costs.account(priced, chosen)
-            assert value == pytest.approx(best.objective, abs=CLOSE)
-            assert account.objective == pytest.approx(best.objective, abs=CLOSE)
+    value, labels = relaxation.run(priced)
+    if best is None:
+        assert value > 1e8
+        return
+    assert value <= best.objective + CLOSE
+    if relaxation.exact:
+        account = costs.account(priced, labels)
+        assert value == pytest.approx(best.objective, abs=CLOSE)
+        assert account.objective == pytest.approx(best.objective, abs=CLOSE)
+        assert evaluate(problem, labels.tolist(), account.copies).objective == pytest.approx(best.objective, abs=CLOSE)
 
 
 @slowly
 @given(problems(limits=False), st.integers(0, 9))
-def test_min_marginals_bound_brute_force_with_the_label_pinned(problem: Problem, turn: int) -> None:
+def test_min_marginals_equal_brute_force_with_the_label_pinned(problem: Problem, turn: int) -> None:
     costs = Costs(problem)
     relaxation = Relaxation(costs, alive(problem), arity=3)
+    if not relaxation.exact:
+        return
     relaxation.run(costs.price(np.zeros(len(costs.rows))))
     node = turn % len(problem.nodes)
     for label, least in enumerate(relaxation.marginals()[node]):
@@ -81,10 +75,41 @@ def test_min_marginals_bound_brute_force_with_the_label_pinned(problem: Problem,
         pinned[node] = np.arange(problem.labels) == label
         best = brute_force(replace(problem, allowed=pinned.reshape(problem.allowed.shape)))
         if best is None:
-            assert least > 1e8 or not exact(costs)
+            assert least > 1e8
         else:
-            assert least <= best.objective + CLOSE
-            assert least == pytest.approx(best.objective, abs=CLOSE) or not exact(costs)
+            assert least == pytest.approx(best.objective, abs=CLOSE)
+
+
+@slowly
+@given(problems(limits=False), st.integers(0, 2**16))
+def test_tables_restricted_to_fewer_labels_equal_brute_force(problem: Problem, seed: int) -> None:
+    costs, every = Costs(problem), alive(problem)
+    fewer = some_of(every, seed)
+    priced = costs.price(np.zeros(len(costs.rows)))
+    relaxation = Relaxation(costs, every, arity=3)
+    for labels in (fewer, every):
+        value, chosen = relaxation.run(priced, labels)
+        best = brute_force(replace(problem, allowed=labels.reshape(problem.allowed.shape)))
+        if best is None:
+            continue
+        assert labels[np.arange(len(labels)), chosen].all()
+        assert value <= best.objective + CLOSE
+        if relaxation.exact:
+            assert value == pytest.approx(best.objective, abs=CLOSE)
+
+
+@slowly
+@given(st.integers(0, 2**16), st.sampled_from([2, 3]))
+def test_one_table_for_five_readers_is_the_cost_of_every_labelling(seed: int, devices: int) -> None:
+    problem = fan(5, devices, np.random.default_rng(seed))
+    costs, rng = Costs(problem), np.random.default_rng(seed)
+    priced = costs.price(np.zeros(0))
+    relaxation = tightest(costs, alive(problem))
+    assert relaxation.exact
+    for _ in range(10):
+        labels = np.array([rng.choice(np.flatnonzero(row)) for row in alive(problem)])
+        only = np.arange(problem.labels) == labels[:, None]
+        assert relaxation.run(priced, only)[0] == pytest.approx(costs.account(priced, labels).objective)
 
 
 @slowly
@@ -106,9 +131,9 @@ def test_no_prices_give_a_bound_above_the_best(problem: Problem, seed: int) -> N
     best, costs = brute_force(problem), Costs(problem)
     if best is None:
         return
-    priced = costs.price(np.random.default_rng(seed).exponential(5.0, len(costs.rows)))
+    multipliers = np.random.default_rng(seed).exponential(5.0, len(costs.rows))
     for arity in (1, 3):
-        value, _ = Relaxation(costs, alive(problem), arity=arity).run(priced)
+        value, _ = Relaxation(costs, alive(problem), arity=arity).run(costs.price(multipliers))
         assert value <= best.objective + CLOSE
 
 
@@ -184,16 +209,50 @@ def test_the_plan_that_hardly_fits_is_found(seed: int) -> None:
             assert placed.objective <= least.objective * (1.0 + 5e-3)
 
 
+@slowly
+@given(problems(), st.integers(0, 2**16))
+def test_the_cheapest_copies_of_given_labels_equal_brute_force(problem: Problem, seed: int) -> None:
+    only = some_of(alive(problem), seed)
+    labels = only.argmax(axis=1)
+    only = np.arange(problem.labels) == labels[:, None]
+    best = brute_force(replace(problem, allowed=only.reshape(problem.allowed.shape), implications=()))
+    costs = Costs(problem)
+    copies, bound = cheapest_copies(costs, labels, time_limit_s=30.0)
+    if any(broken_edges(problem, labels.tolist(), value) for value in range(len(problem.values))):
+        return
+    if best is None:
+        assert copies is None and bound == np.inf
+        return
+    assert copies is not None and bound <= best.objective + CLOSE * abs(best.objective)
+    totals = evaluate(problem, labels.tolist(), copies)
+    assert totals.objective <= best.objective * (1.0 + 2e-4)
+    assert not [each for each in totals.broken if "between its" not in each]
+
+
+@slowly
+@given(problems(), st.integers(0, 2**16), st.booleans())
+def test_relaxed_edges_give_a_bound_below_the_best_at_any_price(problem: Problem, seed: int, every: bool) -> None:
+    best, costs, rng = brute_force(problem), Costs(problem), np.random.default_rng(seed)
+    if best is None:
+        return
+    relaxed = EdgeRelaxation(costs, alive(problem), narrow=0.0 if every else 1e5)
+    relaxed.prices = rng.normal(0.0, 3.0, relaxed.prices.shape)
+    multipliers = rng.exponential(5.0, len(costs.rows))
+    for _ in range(3):
+        _, value, labels = relaxed.run(multipliers)
+        assert value <= best.objective + CLOSE
+        account = costs.account(costs.price(multipliers), labels)
+        multipliers = relaxed.step(multipliers, account.rows - costs.uppers, 1.0)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_graph_too_wide_to_eliminate_is_bounded_and_placed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taglio.cluster.planning.solve.WIDEST", 1)
     problem = made(np.random.default_rng(seed), limits=True)
-    monkeypatch.setattr("taglio.cluster.planning.relaxation.WIDEST", problem.labels**2)
-    best, placed = brute_force(problem), solve(problem, gap=0.05, time_limit_s=1.0)
+    best, placed = brute_force(problem), solve(problem, gap=0.05, time_limit_s=0.3)
     if best is None:
         assert placed.labels == ()
         return
-    costs = Costs(problem)
-    assert pairs(costs, alive(problem)).run(costs.plain)[0] <= best.objective + CLOSE
     assert placed.bound <= best.objective + CLOSE
     if placed.labels:
         assert evaluate(problem, placed.labels, placed.copies).broken == ()
@@ -369,9 +428,9 @@ def minimum_cut(problem: Problem) -> float:
 @pytest.mark.parametrize("seed", range(12))
 def test_two_devices_in_float_are_a_minimum_cut(seed: int) -> None:
     problem = two_devices(np.random.default_rng(seed), 40)
-    placed, least = solve(problem, gap=1e-3, time_limit_s=10.0), minimum_cut(problem)
-    assert placed.bound <= least * (1.0 + 1e-9)
-    assert least * (1.0 - 1e-9) <= placed.objective <= least * (1.0 + 4e-3)
+    placed = solve(problem, gap=1e-9)
+    assert placed.status == "optimal"
+    assert placed.objective == pytest.approx(minimum_cut(problem), rel=1e-9)
 
 
 def test_a_search_without_a_plan_goes_on_for_longer() -> None:
@@ -395,20 +454,7 @@ def test_local_search_leaves_no_label_that_its_neighbours_forbid() -> None:
     start = np.array([problem.label(0, [form.name for form in problem.forms].index(each)) for each in FORMS])
     assert evaluate(problem, start.tolist()).broken == ("join1 between its neighbours",)
     nothing = np.zeros(len(costs.rows))
-    labels = improve(costs, costs.price(nothing), nothing, start, alive(problem), -np.inf)
-    improved = evaluate(problem, labels.tolist())
-    assert not improved.broken
-    assert improved.objective == pytest.approx(solve(problem, gap=1e-3).objective)
-
-
-def test_without_or_tools_a_plan_is_kept_and_a_missing_one_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> None:
-        raise BadOption("need OR-Tools")
-
-    monkeypatch.setattr("taglio.cluster.planning.cp_sat.library", missing)
-    problem = made(np.random.default_rng(3), limits=True)
-    best = brute_force(problem)
-    assert best is not None and solve(problem, gap=0.0).labels
-    monkeypatch.setattr("taglio.cluster.planning.solve._Search._take", lambda *_: None)
-    with pytest.raises(BadOption, match="OR-Tools"):
-        solve(problem)
+    objective, labels = improve(costs, costs.price(nothing), nothing, start, alive(problem), -np.inf)
+    found = evaluate(problem, labels.tolist())
+    assert not found.broken and objective == pytest.approx(found.objective)
+    assert objective == pytest.approx(solve(problem, gap=1e-3).objective)

@@ -13,6 +13,8 @@ import numpy as np
 
 from taglio.plan.highs import Quiet
 
+# If the planes cannot reach a goal, stop when they promise less than this share of the missing distance.
+_HOPELESS = 0.15
 # Largest price, as a multiple of the first value.
 _FARTHEST = 100.0
 
@@ -44,29 +46,31 @@ def maximise(
     calls: int,
     reach: float = 0.25,
     stop: Callable[[float], bool] = lambda _: False,
+    goal: Callable[[], float] = lambda: -np.inf,
 ) -> Prices:
     """Raise the bound from `start` until the planes promise a relative gain below `tolerance`, `stop` returns true, or
     `calls` are made.
 
-    `reach` is the first half-width of the box, as a share of the first value.
+    `reach` is the first half-width of the box, as a share of the first value. `goal()` is a sufficient bound: if the
+    planes stay below it, the search stops earlier.
     """
     best, here = -np.inf, start
     planes = _Planes(len(start))
     scale, radius = 1.0, 1.0
-    calls_made, ceiling = 0, np.inf
+    made, ceiling = 0, np.inf
     point = start
-    while calls_made < calls:
+    while made < calls:
         answer = oracle(point)
-        calls_made += 1
+        made += 1
         planes.add(answer.objective, answer.slope)
-        if calls_made == 1:
+        if made == 1:
             scale = max(1e-9, abs(answer.bound))
             radius = reach * scale
         promised = ceiling - best
         gained = answer.bound - best
         if answer.bound > best:
             best, here = answer.bound, point
-        if calls_made > 1:
+        if made > 1:
             if gained >= 0.4 * promised:
                 radius *= 2.0
             elif gained <= 0.0:
@@ -74,9 +78,13 @@ def maximise(
         if len(start) == 0 or stop(best):
             break
         point, ceiling = planes.highest(here, radius)
-        if ceiling - best <= tolerance * scale:
+        while tolerance * scale < ceiling - best <= _HOPELESS * (goal() - ceiling) and radius < _FARTHEST * scale:
+            # The goal is out of reach within the box, but maybe not outside it.
+            radius *= 4.0
+            point, ceiling = planes.highest(here, radius)
+        if ceiling - best <= max(tolerance * scale, _HOPELESS * (goal() - ceiling)):
             break
-    return Prices(here, best, planes.shares(calls_made, scale))
+    return Prices(here, best, planes.shares(made, scale))
 
 
 class _Planes:

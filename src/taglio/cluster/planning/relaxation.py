@@ -1,11 +1,11 @@
 """A priced problem as factors over the labels still alive, solved by elimination: one evaluation of the Lagrangian.
 
 Its least sum is a lower bound at any prices; if no value had to be split, it is the least priced cost itself. In graphs
-too wide to eliminate, the longest skips pay their least cost, whatever the labels at their ends.
+too wide for that, some edges are cut (`EdgeRelaxation`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
@@ -95,9 +95,9 @@ class CellCosts:
             keys[slot] += (place + states.target[slot]) * patterns
         met = np.zeros(len(self.value) * 2 * devices * devices * patterns, dtype=bool)
         met[keys[first]] = True
-        occurring = np.flatnonzero(met)
-        self.groups = np.where(first, (np.cumsum(met) - 1)[keys], len(occurring))
-        where, pattern = np.divmod(occurring, patterns)
+        found = np.flatnonzero(met)
+        self.groups = np.where(first, (np.cumsum(met) - 1)[keys], len(found))
+        where, pattern = np.divmod(found, patterns)
         member = pattern // 3 ** np.arange(arity)[:, None] % 3
         where, self.target = np.divmod(where, devices)
         where, self.source = np.divmod(where, devices)
@@ -111,11 +111,11 @@ class CellCosts:
         """Costs by cell at these prices."""
         value, share, source, target = self.value[self.part], self.share[self.part], self.source, self.target
         home, whole = source == target, self.whole
-        sent = [table[value, source, target] * share for table in (priced.send_float, priced.send_int8)]
-        requantize = priced.quantize[value, 0, target]
-        requantize = np.where(requantize > 0.0, requantize * share, requantize)
+        sent = [each[value, source, target] * share for each in (priced.send_float, priced.send_int8)]
+        again = priced.quantize[value, 0, target]
+        again = np.where(again > 0.0, again * share, again)
         restored = priced.dequantize[value, target]
-        by_float, by_int8 = ways(sent[0], sent[1], requantize, restored, self.ints, self.floats)
+        by_float, by_int8 = ways(sent[0], sent[1], again, restored, self.ints, self.floats)
         if self.costs.problem.wire_only:
             wired = np.append(priced.wire, 0.0).take(self.wired).sum(axis=0)
         else:
@@ -124,9 +124,9 @@ class CellCosts:
         # Without an int8 copy made on the producer's device, and with one, where each other device takes its cheapest
         # option. Where it was written, a float value serves all but int8 readers, and these once it is quantised.
         bare = np.where(whole, by_int8, np.where(home, BIG * (self.ints > 0), by_float))
-        with_int8 = np.where(whole, by_int8, np.where(home, 0.0, np.minimum(by_float, by_int8 + wired)))
+        made = np.where(whole, by_int8, np.where(home, 0.0, np.minimum(by_float, by_int8 + wired)))
         # Both are summed over the groups at once, as the two parts of complex numbers.
-        options = np.append(bare + noise + 1j * (with_int8 + noise), 0.0)
+        options = np.append(bare + noise + 1j * (made + noise), 0.0)
         total = options.take(self.groups[0], mode="clip")
         for groups in self.groups[1:]:
             total += options.take(groups, mode="clip")
@@ -151,7 +151,7 @@ class Relaxation:
         without: np.ndarray | None = None,
     ) -> None:
         """Raises TooWide if a table would have more than `limit` entries. With an arity of 1, edges may be left out
-        (`without`, a mask)."""
+        (`without`, a mask): the caller bounds their cost."""
         self.costs, values = costs, costs.problem.values
         counts = alive.sum(axis=1)
         self.free, self.fixed = np.flatnonzero(counts > 1), alive.argmax(axis=1)
@@ -162,11 +162,8 @@ class Relaxation:
         np.logical_or.at(open_, costs.edge_value, index[values.readers] >= 0)
         self.settled = np.flatnonzero(~open_)
         self.parts = split(costs, arity, np.flatnonzero(open_))
-        self.left_out, self.skipped = None, 0
         if without is not None:
-            out = without[self.parts.edges[:, 0]]
-            self.left_out, self.skipped = _everywhere(costs, self.parts.take(out)), int(out.sum())
-            self.parts = self.parts.take(~out)
+            self.parts = self.parts.take(~without[self.parts.edges[:, 0]])
         # Sizes are rounded up by repeating the last label: that changes no minimum and gives fewer distinct shapes.
         own = counts[self.free]
         sizes = _SIZES[np.searchsorted(_SIZES, own)]
@@ -181,13 +178,20 @@ class Relaxation:
         self.elimination = schedule(sizes.tolist(), [*factors, *(scope for scope in scopes if scope)], limit)
         self._lay_out(index)
 
-    def run(self, priced: Priced) -> tuple[float, np.ndarray]:
-        """A lower bound on the priced cost of every labelling, and the labels that attain it."""
+    @property
+    def exact(self) -> bool:
+        """Whether the bound is the least priced cost: no value is split, and no int8 copy without readers is made
+        because making it saves time."""
+        sparing = self.costs.devices > 1 and bool((self.costs.problem.values.quantize_s < 0.0).any())
+        return bool((self.parts.share == 1.0).all()) and not sparing
+
+    def run(self, priced: Priced, alive: np.ndarray | None = None) -> tuple[float, np.ndarray]:
+        """A lower bound on the priced cost of every labelling, and the labels that attain it (exactly, if `exact`);
+        `alive` (nodes, labels) restricts the labels further."""
+        own = priced.unary if alive is None else np.where(alive, priced.unary, BIG)
         factors = self.elimination.factors
-        factors[self.own_positions] = priced.unary[self.own_cells]
+        factors[self.own_positions] = own[self.own_cells]
         base = priced.constant + self.broken
-        if self.left_out is not None:
-            base += float(self.left_out.at(priced).reshape(-1, self.skipped).min(axis=0).sum())
         for tables, positions in zip(self.tables, self.positions, strict=True):
             costs = tables.at(priced)
             factors[positions] = costs[: len(positions)]
@@ -201,10 +205,10 @@ class Relaxation:
         self.base, self.total = float(base), total
         return total + self.base, labels
 
-    def answer(self, prices: np.ndarray) -> tuple[Plane, Account]:
+    def answer(self, prices: np.ndarray, alive: np.ndarray | None = None) -> tuple[Plane, Account]:
         """The bound at these prices and its slope; and the labels that attain it, with their cheapest copies."""
         priced = self.costs.price(prices)
-        value, labels = self.run(priced)
+        value, labels = self.run(priced, alive)
         account = self.costs.account(priced, labels)
         slope = account.rows - self.costs.uppers
         return Plane(value, value - float(prices @ slope), slope), account
@@ -212,12 +216,12 @@ class Relaxation:
     def marginals(self) -> np.ndarray:
         """After `run`: a lower bound on the priced cost under each label (nodes, labels); infinite for labels that a
         node lacks."""
-        marginals = np.full((self.costs.nodes, self.costs.labels), np.inf)
-        marginals[np.arange(self.costs.nodes), self.fixed] = self.total + self.base
-        least = self.elimination.marginals(self.total) + self.base
-        rows, columns = np.nonzero(np.isfinite(least))
-        marginals[self.free[rows], self.labels[rows, columns]] = least[rows, columns]
-        return marginals
+        result = np.full((self.costs.nodes, self.costs.labels), np.inf)
+        result[np.arange(self.costs.nodes), self.fixed] = self.total + self.base
+        found = self.elimination.marginals(self.total) + self.base
+        rows, columns = np.nonzero(np.isfinite(found))
+        result[self.free[rows], self.labels[rows, columns]] = found[rows, columns]
+        return result
 
     def _lay_out(self, index: np.ndarray) -> None:
         """Build tables of every cell of the factors, and find the cells' positions among them."""
@@ -226,16 +230,14 @@ class Relaxation:
         node, place = np.repeat(np.arange(len(wide)), wide), ramp(wide)
         self.own_positions, self.own_cells = plan.starts[node] + place, (self.free[node], self.labels[node, place])
         # Parts are laid out together if their factors have one shape, and their ends are on the same axes of it.
-        parts_by_layout: dict[tuple[int, tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]] = {}
+        alike: dict[tuple[int, tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]] = {}
         factor = len(wide)
         for part, (row, count) in enumerate(zip(axes.tolist(), self.parts.count.tolist(), strict=True)):
             scope: tuple[int, ...] = ()
-            if any(axis >= 0 for axis in row):
+            if any(each >= 0 for each in row):
                 scope, factor = plan.scopes[factor], factor + 1
-            at = tuple(scope.index(axis) if axis >= 0 else -1 for axis in row[: 1 + count])
-            parts_by_layout.setdefault((count, tuple(plan.sizes[axis] for axis in scope), at), []).append(
-                (part, factor - 1)
-            )
+            at = tuple(scope.index(each) if each >= 0 else -1 for each in row[: 1 + count])
+            alike.setdefault((count, tuple(plan.sizes[each] for each in scope), at), []).append((part, factor - 1))
         self.tables: list[CellCosts] = []
         self.positions: list[np.ndarray] = []
         self.broken = 0.0  # by strict readers between fixed ends
@@ -243,36 +245,36 @@ class Relaxation:
         for arity in np.unique(self.parts.count).tolist():
             states, positions, parts = [], [np.zeros(0, dtype=np.intp)], [np.zeros(0, dtype=np.intp)]
             # Parts between fixed ends come last: they are in no factor, but in the constant.
-            for count, shape, at in sorted(parts_by_layout, key=lambda key: -len(key[1])):
+            for count, shape, at in sorted(alike, key=lambda key: -len(key[1])):
                 if count == arity:
-                    chosen, factors = np.array(parts_by_layout[count, shape, at]).T
-                    new_states, wrong = self._cells(chosen, shape, at, axes)
-                    states.append(new_states._replace(part=new_states.part + sum(map(len, parts))))
+                    chosen, factors = np.array(alike[count, shape, at]).T
+                    found, wrong = self._cells(chosen, shape, at, axes)
+                    states.append(found._replace(part=found.part + sum(map(len, parts))))
                     parts.append(chosen)
                     if shape:
                         positions.append((plan.starts[factors][:, None] + np.arange(prod(shape))).ravel())
                         forbidden.append(positions[-1][wrong])
                     else:
                         self.broken += BIG * float(wrong.sum())
-            arity_parts = self.parts.take(np.concatenate(parts))
-            arity_parts = Parts(arity_parts.value, arity_parts.edges[:, :arity], arity_parts.count, arity_parts.share)
-            cells = States(*(np.concatenate(arrays, axis=-1) for arrays in zip(*states, strict=True)))
-            self.tables.append(CellCosts(self.costs, arity_parts, cells))
+            taken = self.parts.take(np.concatenate(parts))
+            taken = Parts(taken.value, taken.edges[:, :arity], taken.count, taken.share)
+            cells = States(*(np.concatenate(each, axis=-1) for each in zip(*states, strict=True)))
+            self.tables.append(CellCosts(self.costs, taken, cells))
             self.positions.append(np.concatenate(positions))
         self.forbidden = np.concatenate(forbidden)
 
     def _cells(
         self, chosen: np.ndarray, shape: tuple[int, ...], at: tuple[int, ...], axes: np.ndarray
     ) -> tuple[States, np.ndarray]:
-        """The meaning of the cells of the `chosen` parts, whose factors have one shape and whose ends are on the axes
-        `at` (−1: fixed); and a mask of the cells that strict readers forbid."""
+        """What the cells of parts with factors of one shape stand for, whose ends are on the axes `at` (−1: fixed); and
+        which of them strict readers forbid."""
         costs, values, count = self.costs, self.costs.problem.values, len(chosen)
         places, kinds = [], []
         for slot, axis in enumerate(at):
             node = self.ends[chosen, slot][:, None]
             labels = self.fixed[node] if axis < 0 else self.labels[axes[chosen, slot], : shape[axis]]
             home = values.home[self.parts.value[chosen]][:, None]
-            layout = (count, *(size if dimension == axis else 1 for dimension, size in enumerate(shape)))
+            layout = (count, *(size if each == axis else 1 for each, size in enumerate(shape)))
             kind = (costs.label_reads if slot else costs.label_writes)[labels]
             places.append(np.where(node < 0, home, costs.label_device[labels]).reshape(layout))
             kinds.append(np.where(node < 0, int(Kind.FLOAT), kind).reshape(layout))
@@ -283,36 +285,11 @@ class Relaxation:
             wrong |= strict & (kinds[0] != kinds[slot])
 
         def flat(tables: Sequence[np.ndarray]) -> np.ndarray:
-            return np.stack([np.broadcast_to(table, whole).ravel() for table in tables])
+            return np.stack([np.broadcast_to(each, whole).ravel() for each in tables])
 
         part = np.arange(count).reshape(count, *(1,) * len(shape))
         part, kind, source = flat([part, kinds[0], places[0]])
         return States(part, kind, source, flat(places[1:]), flat(kinds[1:]) == Kind.INT8), wrong.ravel()
-
-
-def _everywhere(costs: Costs, parts: Parts) -> CellCosts:
-    """The costs of parts with one edge, wherever its ends are."""
-    shape = KINDS, costs.devices, costs.devices, 2, len(parts.value)
-    kind, source, target, int8, part = np.indices(shape).reshape(5, -1)
-    return CellCosts(costs, parts, States(part, kind, source, target[None], int8[None] == 1))
-
-
-def pairs(costs: Costs, alive: np.ndarray) -> Relaxation:
-    """The relaxation that splits every value into parts of one edge, without as many of the longest skips as makes
-    tables too wide."""
-    values = costs.problem.values
-    length = np.where(values.readers >= 0, values.readers, 0) - values.producer[costs.edge_value]
-    inner = (values.producer[costs.edge_value] >= 0) & (values.readers >= 0) & ~values.strict
-    skips = np.flatnonzero(inner)[np.argsort(-length[inner], kind="stable")]
-    count = 0
-    while True:
-        without = np.isin(np.arange(len(inner)), skips[:count])
-        try:
-            return Relaxation(costs, alive, arity=1, limit=WIDEST, without=without if count else None)
-        except TooWide:
-            if count >= len(skips):
-                raise
-            count = max(2, 3 * count // 2)
 
 
 def tightest(costs: Costs, alive: np.ndarray) -> Relaxation:
@@ -326,4 +303,108 @@ def tightest(costs: Costs, alive: np.ndarray) -> Relaxation:
             return Relaxation(costs, alive, arity=arity, limit=WIDEST)
         except TooWide:
             pass
-    return pairs(costs, alive)
+    return Relaxation(costs, alive, arity=1, limit=np.inf)
+
+
+# Tables of more entries are built only if no edge can be cut.
+_NARROW = 3e5
+
+
+class EdgeRelaxation:
+    """A lower bound for graphs too wide to eliminate (DenseNet): some edges are cut, and the disagreement of their ends
+    is priced.
+
+    A cut edge of cost f(p, r) becomes min over s of (f(p, s) + φ(s)) at its producer and −φ(r) at its reader: never
+    more than f, for any φ (edge, reader state). The remaining graph is narrow. φ and the prices of the limits follow
+    the subgradient together (each end pulls towards the state that it chose), with step sizes after Polyak (1969).
+    """
+
+    def __init__(self, costs: Costs, alive: np.ndarray, narrow: float = _NARROW) -> None:
+        """Tables of more than `narrow` entries are built only if no edge can be cut."""
+        self.costs, self.alive = costs, alive
+        cut, self.relaxation = _cut(costs, alive, narrow)
+        values, devices = costs.problem.values, costs.devices
+        parts = split(costs, 1, np.arange(len(values)))
+        chosen = np.flatnonzero(cut[parts.edges[:, 0]])
+        self.edges = parts.edges[chosen, 0]
+        self.producer, self.reader = values.producer[parts.value[chosen]], values.readers[self.edges]
+        self.writes = costs.label_writes * devices + costs.label_device
+        self.reads = costs.label_device * 2 + (costs.label_reads == Kind.INT8)
+        kind, source, target, int8, part = np.indices((KINDS, devices, devices, 2, len(chosen))).reshape(5, -1)
+        self.tables = CellCosts(costs, parts.take(chosen), States(part, kind, source, target[None], int8[None] == 1))
+        self.prices = np.zeros((len(chosen), 2 * devices))
+        # States that no label has are left out: their sums and prices mean nothing.
+        self.possible = np.zeros_like(self.prices, dtype=bool)
+        for row, node in enumerate(self.reader.tolist()):
+            self.possible[row, self.reads[alive[node]]] = True
+        self.calls, self.bound, self.pace, self.stale = 0, -np.inf, 1.0, 0
+        self.best = np.zeros(len(costs.rows))
+        self.best_prices = self.prices
+
+    def run(self, multipliers: np.ndarray) -> tuple[Priced, float, np.ndarray]:
+        """Costs at these prices, the bound there, and the labels that attain it."""
+        priced = self.costs.price(multipliers)
+        value, self.labels = self.relaxation.run(self._loose(priced))
+        taken = self.table[np.arange(len(self.edges)), self.writes[self.labels[self.producer]]]
+        self.copied = taken.argmin(axis=1)
+        self.calls += 1
+        self.stale += 1
+        if value > self.bound:
+            if value > self.bound + 1e-4 * abs(value):
+                self.stale = 0
+            self.bound, self.best, self.best_prices = value, multipliers, self.prices.copy()
+        if self.stale > 12:
+            self.stale, self.pace = 0, 0.6 * self.pace
+            self.prices = self.best_prices.copy()
+        return priced, value, self.labels
+
+    def step(self, multipliers: np.ndarray, slope: np.ndarray, distance: float) -> np.ndarray:
+        """Step φ, and return the multipliers after their step."""
+        rows = np.arange(len(self.edges))
+        slopes = np.zeros_like(self.prices)
+        slopes[rows, self.copied] += 1.0
+        slopes[rows, self.reads[self.labels[self.reader]]] -= 1.0
+        # A limit broken by its full amount weighs as much as all disagreeing edges together.
+        disagree = float((slopes**2).sum())
+        weight = max(1.0, disagree) / max(1e-9, float((slope**2).sum())) * 0.05
+        norm = disagree + weight * float((slope**2).sum())
+        if norm <= 0.0:
+            return multipliers
+        length = self.pace * max(distance, 0.0) / norm
+        self.prices = self.prices + length * slopes
+        return np.asarray(np.maximum(0.0, multipliers + length * weight * slope))
+
+    def _loose(self, priced: Priced) -> Priced:
+        """The costs with every cut edge divided between its ends."""
+        states = KINDS * self.costs.devices, self.prices.shape[1]
+        table = np.moveaxis(self.tables.at(priced).reshape(*states, len(self.edges)), -1, 0)
+        self.table = table + np.where(self.possible, self.prices, np.inf)[:, None, :]
+        unary = priced.unary.copy()
+        np.add.at(unary, self.producer, self.table.min(axis=2)[:, self.writes])
+        np.add.at(unary, self.reader, -self.prices[:, self.reads])
+        return replace(priced, unary=unary)
+
+
+def _cut(costs: Costs, alive: np.ndarray, narrow: float) -> tuple[np.ndarray, Relaxation]:
+    """Edges to cut so that the rest is narrow: keep a spanning forest, then whatever fits, expensive edges first."""
+    values = costs.problem.values
+    producer = values.producer[costs.edge_value]
+    inner = (producer >= 0) & (values.readers >= 0)
+    cost = costs.plain.send_float.mean(axis=(1, 2))[costs.edge_value] + 1e9 * values.strict
+    tree, cut = np.arange(costs.nodes), np.zeros(len(inner), dtype=bool)
+    for edge in sorted(np.flatnonzero(inner).tolist(), key=lambda each: -cost[each]):
+        one, other = tree[producer[edge]], tree[values.readers[edge]]
+        cut[edge] = one == other and not values.strict[edge]
+        tree[tree == one] = other
+    best = Relaxation(costs, alive, arity=1, without=cut)
+    waiting = [edge for edge in np.argsort(-cost).tolist() if cut[edge]]
+    size = max(1, len(waiting) // 6)
+    while waiting and size >= max(1, len(cut) // 100):
+        tried = cut.copy()
+        tried[waiting[:size]] = False
+        try:
+            best = Relaxation(costs, alive, arity=1, limit=narrow, without=tried)
+            cut, waiting = tried, waiting[size:]
+        except TooWide:
+            size //= 2
+    return cut, best

@@ -1,45 +1,48 @@
 """Solve a `Problem`: find labels and copies, and a proven lower bound on the cost of any.
 
-1. The limits are priced (cutting_planes.py), and the priced problem is solved by elimination (relaxation.py): the best
-   prices give the highest lower bound. First every value is split into parts of one edge; then larger tables hold the
-   labels that plans near the bound can use.
-2. A dive: the answer nearest to a plan is improved by local search (descent.py), one more block is fixed to a device,
-   and the prices are improved again. Where no better plan is left, the last block may be on every other device instead.
-3. If the plan is still far above the bound, CP-SAT (cp_sat.py) looks for better ones among the labels that these can
-   use, and raises the bound. It also knows what has no price: live activations, and labels that their neighbours
-   forbid.
+1. Lagrangian bound: the limits are priced (cutting_planes.py) and the rest is solved exactly by elimination
+   (relaxation.py); first with every value split into two-ended parts, then exactly over the labels that a better plan
+   can still use: those whose min-marginal is below a cost known to be attainable.
+2. Branch and bound searches for plans just above the bound, then further up, and proves where there are none. If a few
+   large groups of blocks fill a limit, the answers at the best prices place whole groups differently. Fixing one node
+   splits such a group, which raises the bound of both halves. A half whose bound reaches the cutoff holds no better
+   plan; the half with the lowest bound is explored next. Answers near a plan become plans by local search. Where every
+   label is fixed, HiGHS chooses the copies: if a few large copies fill a limit, or live activations (which have no
+   price) a memory, no prices lead to the best combination.
+
+If the graph is too wide to eliminate, edges are relaxed and priced like limits (`EdgeRelaxation`).
 """
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
+import highspy
 import numpy as np
 
-from taglio.cluster.planning.costs import BIG, Account, Costs
-from taglio.cluster.planning.cp_sat import Program
-from taglio.cluster.planning.cutting_planes import Plane, Prices, maximise
-from taglio.cluster.planning.descent import improvements
-from taglio.cluster.planning.problem import Kind, Problem
-from taglio.cluster.planning.relaxation import Relaxation, pairs, tightest
-from taglio.errors import BadOption
+from taglio.cluster.planning.costs import BIG, Account, Costs, Priced
+from taglio.cluster.planning.cutting_planes import Plane, maximise
+from taglio.cluster.planning.elimination import TooWide
+from taglio.cluster.planning.problem import Kind, Problem, surrounded
+from taglio.cluster.planning.relaxation import WIDEST, EdgeRelaxation, Relaxation, tightest
+from taglio.plan.highs import Quiet
 from taglio.plan.result import GAP
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
-# Prices are improved until the possible gain is below this share of the gap; during a dive, of the bound, and by at
-# most so many calls.
-_FINE, _ROUGH, _CALLS = 0.15, 1e-4, 15
-# Relative distances above the first bound within which labels are kept for the tightest tables; blocks fixed by a dive.
-_SLACKS, _DEPTH = (0.06, np.inf), 40
-# Relative distance above the bound within which local search uses labels.
-_WITHIN = 0.015
-# A plan within this many gaps of the bound is good enough: CP-SAT would take seconds for less than predictions are off.
-_NEAR = 4.0
-# Share of the time for CP-SAT if there is a plan already.
-_PROOF_SHARE = 0.15
-# CP-SAT is given no more than this many options of copies: it needs minutes for its first bound on more.
-_MOST_OPTIONS = 20_000
+# Multipliers are improved until the possible gain is below this multiple of the gap: for split and for exact tables.
+_ROUGH, _FINE = 3.0, 0.15
+# Relative distance above the bound of split tables within which labels are kept for exact tables.
+_SLACKS = (0.015, 0.06, 0.25, np.inf)
+# In a graph too wide to eliminate, one answer in this many is improved.
+_EVERY = 20
+# Share of branching time that may go to improving its answers.
+_IMPROVING_SHARE = 0.25
+# Gaps above the bound within which branching first searches for plans, and the factor by which that grows each time.
+_AIM, _FURTHER = 0.9, 2.0
+# Rounds of local search; the gap of the copies, and the most choices among which HiGHS looks for them.
+_ROUNDS, _COPIES_GAP, _MOST_CHOICES = 12, 1e-4, 1e5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +63,18 @@ class Placed:
         return max(0.0, (self.objective - self.bound) / max(1e-12, abs(self.objective)))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Half:
+    """Remaining labels, their bound and prices, and what to branch on: a node whose labels are split in two (−1 if
+    every node has one label). Masks: `alive` (nodes, labels), `sides` (labels)."""
+
+    bound: float
+    alive: np.ndarray
+    multipliers: np.ndarray
+    node: int
+    sides: tuple[np.ndarray, np.ndarray]
+
+
 def solve(
     problem: Problem,
     *,
@@ -70,11 +85,12 @@ def solve(
 ) -> Placed:
     """The best plan within `gap`, or the best found after `time_limit_s`; while there is none, up to `patience_s`.
 
-    `incumbent` is a running plan. The bound is valid for every plan, whatever the status. Nodes must be in topological
-    order and have an allowed label; only seconds may be negative.
+    `incumbent` starts the search near a running plan. The bound is valid for every plan, whatever the status. Nodes
+    must be in topological order and have an allowed label; only seconds may be negative.
     """
-    started_s = time.perf_counter()
-    return _Search(problem, gap, started_s + time_limit_s, started_s + max(time_limit_s, patience_s)).run(incumbent)
+    begun = time.perf_counter()
+    ends_s = begun + time_limit_s
+    return _Search(problem, gap, ends_s, max(ends_s, begun + patience_s), incumbent).run()
 
 
 class Undecided(Exception):
@@ -82,195 +98,413 @@ class Undecided(Exception):
 
 
 class _Search:
-    """The best plan and the bound so far. No plan costs more than `most`."""
+    """State of the search: best plan, bound and remaining labels.
 
-    def __init__(self, problem: Problem, gap: float, ends_s: float, latest_s: float) -> None:
-        self.problem, self.gap, self.begun = problem, gap, time.perf_counter()
-        self.ends_s, self.latest_s = ends_s, latest_s
+    Labels that are not `alive`, a mask (nodes, labels), are in no plan cheaper than `floor`, and no plan costs more
+    than `most`. Branching looks for plans up to `aim`; of its time since `branching_s`, improving took `improving_s`.
+    """
+
+    def __init__(
+        self, problem: Problem, gap: float, ends_s: float, latest_s: float, incumbent: Sequence[int] | None
+    ) -> None:
+        self.problem, self.gap, self.ends_s, self.latest_s = problem, gap, ends_s, latest_s
         self.costs = Costs(problem)
         self.alive = self.costs.possible()
         self.objective, self.bound = np.inf, -np.inf
         self.labels, self.copies = np.zeros(0, dtype=np.intp), np.zeros((0, self.costs.devices), dtype=np.intp)
-        self.most = float(self.costs.most()[0]) * (1.0 + 1e-9) + 1e-9
-        self.prices = np.zeros(len(self.costs.rows))
+        self.floor, self.most = np.inf, float(self.costs.most()[0]) * (1.0 + 1e-9) + 1e-9
+        self.given = None if incumbent is None else np.array(incumbent, dtype=np.intp)
+        self.multipliers = np.zeros(len(self.costs.rows))
+        self.aim, self.branching_s, self.improving_s = np.inf, 0.0, 0.0
 
-    def run(self, incumbent: Sequence[int] | None) -> Placed:
+    def run(self) -> Placed:
         """Run all steps and return the answer."""
         if not self.alive.any(axis=1).all():  # whatever else is chosen, such a node breaks a limit
             return Placed("infeasible", np.inf, np.inf, (), self.copies)
-        starts = self._simple()
-        if incumbent is not None:
-            starts.append(np.array(incumbent, dtype=np.intp))
-        for labels in starts:
-            if self.alive[np.arange(len(labels)), labels].all():
-                self._keep(self.costs.account(self.costs.plain, labels))
-        self._by_prices()
-        if not self._over(_NEAR):
-            self._prove()
+        if self.given is not None and self.alive[np.arange(len(self.given)), self.given].all():
+            self._offer(self.given)
+        try:
+            rough = Relaxation(self.costs, self.alive, arity=1, limit=WIDEST)
+        except TooWide:
+            self._by_edge_relaxation()
+        else:
+            self._by_prices(rough)
+        if not len(self.labels):
+            self._offer_simple()
         infeasible = self.bound > self.most
+        labels = () if infeasible else tuple(self.labels.tolist())
         return Placed(
-            "infeasible" if infeasible else "optimal" if self._within(self.gap) else "time limit",
+            "infeasible" if infeasible else "optimal" if self._done() else "time limit",
             float(self.objective),
             float(min(self.bound, self.objective)),
-            () if infeasible else tuple(self.labels.tolist()),
+            labels,
             self.copies,
         )
 
-    def _within(self, gap: float) -> bool:
-        """Whether the gap is small enough."""
-        return bool(np.isfinite(self.objective)) and self.objective - self.bound <= gap * abs(self.objective)
+    @property
+    def deadline(self) -> float:
+        """When to stop: later while there is no plan."""
+        return self.ends_s if len(self.labels) else self.latest_s
 
-    def _over(self, gaps: float = 1.0) -> bool:
-        """Whether a plan is within so many gaps, none is possible, or time is up: later while there is no plan."""
-        ends_s = self.ends_s if len(self.labels) else self.latest_s
-        return self._within(gaps * self.gap) or self.bound > self.most or time.perf_counter() > ends_s
+    def _done(self) -> bool:
+        """Whether the gap is small enough."""
+        return bool(np.isfinite(self.objective)) and self.objective - self.bound <= self.gap * abs(self.objective)
+
+    def _over(self) -> bool:
+        """Whether all is proven, or time is up."""
+        return self._done() or self.bound > self.most or time.perf_counter() > self.deadline
+
+    def _cutoff(self) -> float:
+        """Cost above which plans are ignored: they are above the aim, improve on the best by less than the gap, or
+        break a strict edge."""
+        return min(self.aim, self.objective - 0.9 * self.gap * abs(self.objective) if len(self.labels) else BIG / 10)
+
+    def _offer(self, labels: np.ndarray) -> None:
+        """Offer labels with the copies that are cheapest at the prices."""
+        self._keep(self.costs.account(self.costs.price(self.multipliers), labels))
 
     def _keep(self, account: Account) -> None:
         """Keep a labelling if it is the best plan."""
-        if account.objective < min(self.objective, BIG / 10) and (account.rows <= self.costs.uppers + 1e-9).all():
+        if account.objective < self.objective and (account.rows <= self.costs.uppers + 1e-9).all():
             self._take(account.labels, account.copies, account.objective)
 
     def _take(self, labels: np.ndarray, copies: np.ndarray, objective: float) -> None:
-        if objective < self.objective and not self.costs.totals(labels, copies).broken:
+        memory = self.problem.memory
+        looked_at = bool(self.problem.implications) or (memory is not None and memory.peak)
+        if looked_at and self.costs.totals(labels, copies).broken:
+            return
+        if objective < min(self.objective, BIG / 10):
             self.objective, self.labels, self.copies = objective, labels, copies
 
-    def _simple(self) -> list[np.ndarray]:
-        """For every device all nodes there in float, or as near to that as allowed."""
-        floats = np.array([form.reads == Kind.FLOAT and form.writes == Kind.FLOAT for form in self.problem.forms])
-        apart = np.arange(self.costs.devices)[:, None] != np.arange(self.costs.devices)
-        seconds = self.problem.seconds / max(1e-12, float(self.problem.seconds.max()))
-        costs = (np.where(self.problem.allowed, seconds + 4.0 * row[:, None] + 2.0 * ~floats, np.inf) for row in apart)
-        return [cost.reshape(len(cost), -1).argmin(axis=1) for cost in costs]
+    def _offer_simple(self) -> None:
+        """Offer everything in float on one device, or as close as allowed: a fallback if the search found no plan."""
+        allowed, seconds = self.problem.allowed, self.problem.seconds
+        floats = [form.reads == Kind.FLOAT and form.writes == Kind.FLOAT for form in self.problem.forms]
+        for device in range(self.costs.devices):
+            off = 2.0 * (np.arange(self.costs.devices) != device)[:, None] + ~np.array(floats)
+            cost = np.where(allowed, seconds / max(1e-12, float(seconds.max())) + 2.0 * off, np.inf)
+            self._offer(cost.reshape(len(allowed), -1).argmin(axis=1))
 
-    def _cutoff(self) -> float:
-        """Cost above which plans are of no use."""
-        return self.objective - 0.9 * self.gap * abs(self.objective) if len(self.labels) else self.most
+    def _by_prices(self, rough: Relaxation) -> None:
+        """Find bound and plans by prices."""
+        everything = self.alive
+        self._price(rough, 1.0 if rough.exact else _ROUGH)
+        for slack in _SLACKS:
+            # A given plan beyond this slack but near: the labels that it needs are kept right away.
+            above = self.objective * (1.0 - self.gap) - self.bound
+            if self.given is not None and slack * abs(self.bound) < above < _SLACKS[2] * abs(self.bound):
+                continue
+            if self._over():
+                return
+            threshold = min(self.bound + slack * abs(self.bound), self.objective)
+            rough.run(self.costs.price(self.multipliers))
+            self._drop(rough.marginals(), threshold)
+            relaxation = rough
+            if not rough.exact:
+                relaxation = tightest(self.costs, self.alive)
+                self._price(relaxation, _FINE)
+            if not self._over() and (self.bound < threshold * (1.0 - 1e-6) or slack == _SLACKS[-1]):
+                self._find(relaxation)
+            # The labels kept contain a plan cheaper than the threshold, and hence every better one.
+            if self._done() or self.objective * (1.0 - self.gap) <= threshold:
+                return
+            self.alive, self.floor = everything, np.inf
 
-    def _price(
-        self, relaxation: Relaxation, *, tolerance: float, calls: int, reach: float
-    ) -> tuple[Prices, list[Account]]:
-        """The best prices near those known so far, and the answers on the way."""
-        answers: list[Account] = []
+    def _drop(self, marginals: np.ndarray, threshold: float) -> None:
+        """Drop labels that no plan up to `threshold` uses, by lower bounds (nodes, labels)."""
+        kept = self.alive & (marginals <= threshold)
+        if kept.any(axis=1).all():
+            self.alive, self.floor = kept, min(self.floor, threshold)
+        else:  # No plan is as cheap as the threshold, which is therefore a bound.
+            self.bound = max(self.bound, min(threshold, self.floor))
+
+    def _by_edge_relaxation(self) -> None:
+        """Find bound and plans for a graph too wide to eliminate."""
+        costs, relaxed = self.costs, EdgeRelaxation(self.costs, self.alive)
+        self._offer_simple()
+        while not self._over():
+            priced, value, labels = relaxed.run(self.multipliers)
+            self.bound = max(self.bound, value)
+            account = costs.account(priced, labels)
+            self._keep(account)
+            if relaxed.calls % _EVERY == 1:
+                for start in [labels, self.labels] if len(self.labels) else [labels]:
+                    self._improve(start, self.multipliers, self.alive)
+            goal = self.objective if np.isfinite(self.objective) else value + 0.1 * abs(value)
+            self.multipliers = relaxed.step(self.multipliers, account.rows - costs.uppers, goal - value)
+        self.multipliers = relaxed.best
+
+    def _price(self, relaxation: Relaxation, tolerance: float) -> None:
+        """Raise the bound until the possible gain is below `tolerance` gaps."""
 
         def oracle(point: np.ndarray) -> Plane:
-            plane, account = relaxation.answer(point)
-            answers.append(account)
+            answer, account = relaxation.answer(point)
+            self.bound = max(self.bound, min(answer.bound, self.floor))
             self._keep(account)
-            return plane
+            return answer
 
-        prices = maximise(
+        reach = 0.25 if not self.multipliers.any() else 0.03
+        self.multipliers = maximise(
             oracle,
-            self.prices,
-            tolerance=tolerance,
-            calls=calls,
+            self.multipliers,
+            tolerance=tolerance * self.gap,
+            calls=80,
             reach=reach,
-            stop=lambda bound: bound > self._cutoff() or self._over(),
+            stop=lambda bound: bound > self.most or self._over(),
+        ).multipliers
+
+    def _find(self, relaxation: Relaxation) -> None:
+        """Find plans within the limits: branch for plans just above the bound, then further up."""
+        relaxation.run(self.costs.price(self.multipliers))
+        marginals, aim = relaxation.marginals(), _AIM
+        while not self._over() and self.bound < self.floor:
+            if not self._branch(marginals, self.bound + aim * self.gap * abs(self.bound)):
+                return
+            aim *= _FURTHER
+
+    def _improve(self, labels: np.ndarray, multipliers: np.ndarray, offered: np.ndarray) -> None:
+        good = self.bound / (1.0 - self.gap) if self.bound > 0 else self.bound
+        priced = self.costs.price(multipliers)
+        objective, labels = improve(self.costs, priced, multipliers, labels, offered, good)
+        if objective < self.objective:
+            self._keep(self.costs.account(priced, labels))
+
+    def _branch(self, marginals: np.ndarray, aim: float) -> bool:
+        """Search for plans up to `aim` by branching; if there is none, `aim` is a bound. False if undecided."""
+        self.aim = min(aim, self.floor)
+        self.branching_s, self.improving_s = time.perf_counter(), 0.0
+        alive = self.alive & (marginals <= self._cutoff())
+        bound = self._below(alive) if alive.any(axis=1).all() else self._cutoff()
+        self.bound = max(self.bound, bound)
+        return bound >= self._cutoff()
+
+    def _below(self, alive: np.ndarray) -> float:
+        """Search for plans with these labels below the cutoff; a lower bound on them, at most the final cutoff."""
+        unsettled = np.inf
+        waiting = self._look(alive, self.multipliers, tightest(self.costs, alive))
+        while waiting:
+            half = waiting.pop()
+            if half.bound >= self._cutoff():
+                continue
+            if time.perf_counter() > self.deadline:
+                return min([unsettled, half.bound, *(each.bound for each in waiting)])
+            if half.node < 0:
+                unsettled = min(unsettled, half.bound)
+                continue
+            found, relaxation = [], tightest(self.costs, half.alive)
+            for side in half.sides:
+                labels = half.alive.copy()
+                labels[half.node] = side
+                found += self._look(labels, half.multipliers, relaxation)
+            # The half with the lowest bound is last and popped next, so no half above the best plan is explored.
+            waiting = sorted([*waiting, *found], key=lambda each: -each.bound)
+        return min(unsettled, self._cutoff())
+
+    def _look(self, alive: np.ndarray, multipliers: np.ndarray, relaxation: Relaxation) -> list[Half]:
+        """These labels with their bound and where to branch; empty if no plan is below the cutoff. `relaxation` covers
+        these labels or more."""
+        costs, pool = self.costs, list[Account]()
+
+        def oracle(point: np.ndarray) -> Plane:
+            answer, account = relaxation.answer(point, alive)
+            pool.append(account)
+            return answer
+
+        found = maximise(
+            oracle,
+            multipliers,
+            tolerance=1e-4,
+            calls=15,
+            reach=0.03,
+            stop=lambda bound: bound >= self._cutoff() or time.perf_counter() > self.deadline,
+            goal=self._cutoff,
         )
-        self.prices = prices.multipliers
-        return prices, answers
+        if found.bound >= self._cutoff():
+            return []
+        relaxation.run(costs.price(found.multipliers), alive)
+        marginals = relaxation.marginals()
+        over = [float(np.maximum(0.0, each.rows - costs.uppers).sum()) for each in pool]
+        nearest = min(range(len(pool)), key=lambda index: pool[index].objective + abs(found.bound) * over[index])
+        self._show(pool[nearest], found.multipliers, marginals)
+        kept = alive & (marginals < self._cutoff())
+        counts = kept.sum(axis=1)
+        if not counts.all() or ((counts == 1).all() and self._close(kept.argmax(axis=1))):
+            return []
+        node, sides = _where(costs, kept, pool, found.shares)
+        return [Half(found.bound, kept, found.multipliers, node, sides)]
 
-    def _by_prices(self) -> None:
-        """Find bound and plans: first over all labels with every value split, then with the tightest tables over the
-        labels that plans near the bound can use."""
-        rough = pairs(self.costs, self.alive)
-        prices, answers = self._price(rough, tolerance=_FINE * self.gap, calls=80, reach=0.25)
-        self.bound = prices.bound
-        rough.run(self.costs.price(self.prices))
-        marginals, low = rough.marginals(), prices.bound
-        self._descend(answers, self.alive & (marginals <= self._near(low, marginals)))
-        everything = self.alive
-        for slack in _SLACKS:
-            threshold = min(low + slack * abs(low), self.objective + 1e-9 * abs(self.objective))
-            if self._over():
-                return
-            self.alive = everything & (marginals <= threshold)
-            if not self.alive.any(axis=1).all():  # no plan is as cheap as the threshold, which is therefore a bound
-                self.bound, self.alive = max(self.bound, threshold), everything
-                continue
-            self._dive(threshold)
-            if self.objective <= threshold:
-                return
+    def _show(self, account: Account, multipliers: np.ndarray, marginals: np.ndarray) -> None:
+        """Offer a half's answer nearest to a plan, also improved: by labels with a bound near the least one, and the
+        best of every node."""
+        self._keep(account)
+        now = time.perf_counter()
+        if self.improving_s <= _IMPROVING_SHARE * (now - self.branching_s):
+            least = float(marginals.min())
+            near = np.maximum(least + 3.0 * self.gap * abs(least), marginals.min(axis=1))
+            self._improve(account.labels, multipliers, marginals <= near[:, None])
+            self.improving_s += time.perf_counter() - now
 
-    def _near(self, bound: float, marginals: np.ndarray) -> np.ndarray:
-        """By node, up to which bound local search uses labels: near the bound, and the best in any case."""
-        return np.asarray(np.maximum(bound + _WITHIN * abs(bound), marginals.min(axis=1))[:, None])
-
-    def _dive(self, threshold: float) -> None:
-        """Raise the bound, up to the threshold below which no plan uses other labels; fix blocks to devices one by one,
-        and improve the answers on the way."""
-        alive, alternative = self.alive, None
-        for depth in range(_DEPTH):
-            if self._over():
-                return
-            relaxation = tightest(self.costs, alive)
-            tolerance, calls = (_ROUGH, _CALLS) if depth else (_FINE * self.gap, 80)
-            prices, answers = self._price(relaxation, tolerance=tolerance, calls=calls, reach=0.03)
-            if not depth:
-                self.bound = max(self.bound, min(prices.bound, threshold))
-            relaxation.run(self.costs.price(self.prices))
-            marginals = relaxation.marginals()
-            kept = alive & (marginals < self._cutoff())
-            if prices.bound >= self._cutoff() or not kept.any(axis=1).all():
-                if alternative is None:
-                    return
-                alive, alternative = alternative, None
-                continue
-            self._descend(answers, alive & (marginals <= self._near(prices.bound, marginals)))
-            node, device = _disputed(self.costs, kept, answers, prices.shares)
-            if node < 0:
-                return
-            on_device = self.costs.label_device == device
-            alive, alternative = kept.copy(), kept.copy()
-            alive[node] &= on_device
-            alternative[node] &= ~on_device
-            alternative = alternative if alternative[node].any() else None
-
-    def _descend(self, answers: Sequence[Account], offered: np.ndarray) -> None:
-        """Improve the answer that is nearest to a plan."""
-        scale, costs = abs(self.bound), self.costs
-
-        def distance(account: Account) -> float:
-            return account.objective + scale * float(np.maximum(0.0, account.rows - costs.uppers).sum())
-
-        labels, priced = min(answers, key=distance).labels, costs.price(self.prices)
-        good = self.bound / (1.0 - self.gap) if self.bound > 0.0 else self.bound
-        for account in improvements(costs, priced, self.prices + 0.02 * scale, labels, offered, good):
-            self._keep(account)
-
-    def _prove(self) -> None:
-        """Search by CP-SAT among the labels left."""
-        if len(self.costs.readers) * self.costs.devices**2 > _MOST_OPTIONS:
-            return
-        constant, most = self.problem.constant, min(self.objective, self.most)
-        summed = np.arange(1 + len(self.costs.rows)) == 0
-        low = max(self.bound, -self.most) - constant
-        try:
-            program = Program(self.costs, self.alive, summed, None, low, most - constant)
-        except BadOption:  # OR-Tools is not installed
-            if len(self.labels):
-                return
-            raise
-        if len(self.labels):
-            program.hint(self.labels.tolist(), self.copies)
-        left_s = self.latest_s - time.perf_counter()
-        if len(self.labels):
-            left_s = min(self.ends_s - time.perf_counter(), _PROOF_SHARE * (self.ends_s - self.begun))
-        answer = program.solve(gap=self.gap, time_limit_s=left_s)
-        if answer.labels is not None and answer.copies is not None:
-            objective = self.costs.totals(answer.labels, answer.copies).objective
-            self._take(answer.labels, answer.copies, objective)
-        self.bound = max(self.bound, min(answer.bound + constant, self.objective))
+    def _close(self, labels: np.ndarray) -> bool:
+        """Offer the cheapest copies of these labels; whether they hold no plan below the cutoff."""
+        if surrounded(self.problem, labels):
+            return True
+        left_s = self.deadline - time.perf_counter()
+        copies, bound = cheapest_copies(self.costs, labels, time_limit_s=left_s)
+        if copies is not None:
+            self._take(labels, copies, self.costs.totals(labels, copies).objective)
+        return bound >= self._cutoff()
 
 
-def _disputed(costs: Costs, alive: np.ndarray, answers: Sequence[Account], weights: np.ndarray) -> tuple[int, int]:
-    """The most expensive node on whose device the weighted answers disagree most, and the device that most of them
-    give it; −1 if they agree."""
-    rows, shares = np.arange(costs.nodes), np.zeros((costs.nodes, costs.labels))
-    for account, weight in zip(answers, weights.tolist(), strict=True):
-        shares[rows, account.labels] += weight
-    by_device = np.where(alive, shares, 0.0).reshape(costs.nodes, costs.devices, costs.forms).sum(axis=2)
+def _where(
+    costs: Costs, alive: np.ndarray, pool: list[Account], shares: np.ndarray
+) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
+    """The most expensive node on whose device, or else label, the answers disagree most; −1 if none is open."""
+    rows, every = np.arange(costs.nodes), np.arange(costs.labels)
+    fractions = np.zeros((costs.nodes, costs.labels))
+    for share, account in zip(shares, pool, strict=False):
+        fractions[rows, account.labels] += share
+    fractions[~alive] = 0.0
+    by_device = fractions.reshape(costs.nodes, costs.devices, costs.forms).sum(axis=2)
     work = costs.problem.seconds.max(axis=(1, 2))
-    work = 0.2 + work / max(1e-12, float(work.max(initial=0.0)))
-    disputed = (np.minimum(by_device, 1.0 - by_device) * work[:, None]).max(axis=1)
-    node = int(disputed.argmax())
-    return (node if disputed[node] > 1e-6 else -1), int(by_device[node].argmax())
+    work = work / max(1e-12, work.max(initial=0.0))
+
+    def split(node: int, one: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        sides = alive[node] & one, alive[node] & ~one
+        return sides if sides[0].any() and sides[1].any() else None
+
+    for scores, parts in ((by_device, costs.label_device), (fractions, every)):
+        open_ = np.minimum(scores, 1.0 - scores) * (0.2 + work)[:, None]
+        for flat in [each for each in np.argsort(-open_, axis=None)[:50].tolist() if open_.flat[each] > 0.0]:
+            node, index = divmod(flat, scores.shape[1])
+            if sides := split(node, parts == index):
+                return node, sides
+    broken = {each.node for account in pool for each in surrounded(costs.problem, account.labels)}
+    for each in costs.problem.implications:  # not part of the priced problem
+        if each.node in broken:
+            for node, mask in ((each.node, each.labels), *each.neighbours):
+                if sides := split(node, mask):
+                    return node, sides
+    node = int((alive.sum(axis=1) > 1).argmax())
+    one = every == alive[node].argmax()
+    sides = alive[node] & one, alive[node] & ~one
+    return (node if sides[1].any() else -1), sides
+
+
+def improve(
+    costs: Costs, priced: Priced, multipliers: np.ndarray, labels: np.ndarray, offered: np.ndarray, good_enough: float
+) -> tuple[float, np.ndarray]:
+    """Local search by single moves over the labels `offered`, a mask (nodes, labels): at good prices the Lagrangian's
+    labelling is nearly optimal, but breaks a limit or leaves part of one unused. Returns the objective (infinite if a
+    limit stays broken) and the labels. Moves that share no value are additive, so each round takes many."""
+    labels = labels.copy()
+    total, use = costs.by_move(priced, labels)
+    uppers = costs.uppers
+    penalty, step = 4.0 * multipliers + 0.2 * abs(total[0]), 0.05 * abs(total[0])
+    nodes, to = np.nonzero(offered)
+    first = np.searchsorted(nodes, np.arange(costs.nodes + 1))
+    change = costs.changes(priced, labels, use, nodes, to)
+
+    def merit(sums: np.ndarray) -> np.ndarray:
+        over = np.maximum(0.0, sums[..., 1:] - uppers)
+        # The fixed penalty makes breaking a limit, however slightly, cost more than it could gain.
+        return np.asarray(sums[..., 0] + over @ penalty + step * (over > 1e-9).any(axis=-1))
+
+    def feasible() -> bool:
+        return bool((total[1:] <= uppers + 1e-9).all()) and total[0] < 1e8
+
+    for _ in range(_ROUNDS):
+        stale, open_ = np.zeros(costs.nodes, dtype=bool), np.ones(len(nodes), dtype=bool)
+        while len(nodes):
+            now, after = float(merit(total)), np.where(open_, merit(total + change), np.inf)
+            best = int(after.argmin())
+            if after[best] >= now - 1e-9 * abs(now):
+                break
+            total = total + change[best]
+            labels[nodes[best]] = to[best]
+            near = costs.near[nodes[best]]
+            stale[near] = True
+            for other in near.tolist():
+                open_[first[other] : first[other + 1]] = False
+        if not stale.any() or (feasible() and total[0] <= good_enough):
+            break
+        total, use = costs.by_move(priced, labels)
+        again = np.flatnonzero(stale[nodes])
+        change[again] = costs.changes(priced, labels, use, nodes[again], to[again])
+    total, use = costs.by_move(priced, labels)
+    for _ in range(_ROUNDS):  # no part of the priced problem: labels that their neighbours' forbid
+        forbidden = np.zeros((costs.nodes, costs.labels), dtype=bool)
+        for each in surrounded(costs.problem, labels):
+            forbidden[each.node] |= each.labels
+        moves = np.flatnonzero(forbidden[nodes].any(axis=1) & ~forbidden[nodes, to])
+        if not len(moves):
+            break
+        after = merit(total + costs.changes(priced, labels, use, nodes[moves], to[moves]))
+        moves = moves[np.argsort(after, kind="stable")]
+        _, cheapest = np.unique(nodes[moves], return_index=True)
+        labels[nodes[moves[cheapest]]] = to[moves[cheapest]]
+        total, use = costs.by_move(priced, labels)
+    return (float(total[0]) if feasible() else np.inf), labels
+
+
+def cheapest_copies(costs: Costs, labels: np.ndarray, *, time_limit_s: float) -> tuple[np.ndarray | None, float]:
+    """Copies (value, device) that keep the limits, None if there are none or none was found in time; and a lower bound
+    on the objective, infinite if there are none."""
+    ends = costs.ends(labels)
+    _, floats, there = costs.readers_on(ends)
+    plain = (ends.kind != Kind.INT8)[:, None]
+    may = np.stack(  # by value, device and `Copies` number
+        [
+            ~there,
+            there & plain,
+            there & (~plain | (floats == 0) | costs.problem.wire_only),
+        ],
+        axis=2,
+    )
+    if may.sum(axis=2).prod(axis=1, dtype=float).sum() > _MOST_CHOICES:
+        return None, -np.inf
+    choices = [(value, each) for value, row in enumerate(may) for each in product(*map(np.flatnonzero, row))]
+    value, copies = np.array([each for each, _ in choices]), np.array([each for _, each in choices])
+    ends = costs.ends(labels, value)
+    served = costs.given(ends, copies)
+    amounts = costs.by_value(costs.limited, ends, served)
+    total = costs.limited.unary[np.arange(costs.nodes), labels].sum(axis=0)
+    total[0] += costs.problem.constant
+    within = costs.uppers + 1e-9 * np.maximum(1e-6, np.abs(costs.uppers))
+    limits = np.concatenate([[np.inf], within]) - total
+    deadline = time.perf_counter() + time_limit_s
+    # Live activations are limited where an answer exceeds a memory.
+    while True:
+        taken, bound = _one_of_each(value, amounts, limits, deadline - time.perf_counter())
+        full = [] if taken is None else costs.full(labels, copies[taken])
+        if not full or time.perf_counter() > deadline:
+            return None if taken is None else copies[taken], total[0] + bound
+        for device, node, room in full:
+            amounts = np.column_stack([amounts, costs.live(ends, served, device, node)])
+            limits = np.append(limits, room)
+
+
+def _one_of_each(
+    group: np.ndarray, amounts: np.ndarray, limits: np.ndarray, time_limit_s: float
+) -> tuple[np.ndarray | None, float]:
+    """One column of each group, as a mask, with the least sum of the first of its `amounts` (column, limit) within the
+    limits; None if none were found. And a lower bound, infinite if there are none."""
+    highs, scale, count = Quiet(), 1e3 / max(1e-12, float(np.abs(amounts[:, 0]).max())), len(group)
+    columns = np.arange(count, dtype=np.int32)
+    highs.addVars(count, np.zeros(count), np.ones(count))
+    highs.changeColsCost(count, columns, amounts[:, 0] * scale)
+    highs.changeColsIntegrality(count, columns, np.full(count, highspy.HighsVarType.kInteger))
+    for each in np.unique(group):
+        members = np.flatnonzero(group == each).astype(np.int32)
+        highs.addRow(1.0, 1.0, len(members), members, np.ones(len(members)))
+    for row, limit in zip(amounts.T, limits, strict=True):
+        if np.isfinite(limit):
+            highs.addRow(-highspy.kHighsInf, limit, count, columns, row)
+    highs.setOptionValue("time_limit", max(0.01, time_limit_s))
+    highs.setOptionValue("mip_rel_gap", _COPIES_GAP)
+    highs.run()
+    if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+        return None, np.inf
+    info = highs.getInfo()
+    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    taken = np.array(highs.getSolution().col_value) > 0.5 if found else None
+    return taken, float(info.mip_dual_bound) / scale

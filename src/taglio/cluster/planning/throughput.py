@@ -20,19 +20,23 @@ import numpy as np
 
 from taglio.cluster.planning.assemble import Assembled, busy_times, request_shares
 from taglio.cluster.planning.costs import Costs, evaluate
-from taglio.cluster.planning.cp_sat import Program
+from taglio.cluster.planning.cp_sat import PeriodProgram
 from taglio.cluster.planning.cutting_planes import Plane, maximise
-from taglio.cluster.planning.descent import descents
 from taglio.cluster.planning.describe import period_s
+from taglio.cluster.planning.elimination import TooWide
 from taglio.cluster.planning.merge import merged
 from taglio.cluster.planning.problem import Resource, Totals
-from taglio.cluster.planning.relaxation import Relaxation, pairs
-from taglio.cluster.planning.solve import Undecided, solve
+from taglio.cluster.planning.relaxation import WIDEST, Relaxation
+from taglio.cluster.planning.solve import Undecided, improve, solve
 
 # Shares of the time: for the first plan, and for improving answers; of what is left, for the first search by CP-SAT.
 _FIRST_SHARE, _DESCENT_SHARE, _SEARCH_SHARE = 0.1, 0.15, 0.3
 # How much better the next plan should be, in gaps.
 _STEP = 0.9
+# Answers tried for an aim, and the spread of their prices around the best ones.
+_ANSWERS, _STRAYING = 16, 0.6
+# Times that a descent is repeated with doubled penalties on the limits that it broke.
+_DEARER = 4
 # Descents end once they miss an aim this near to the best plan.
 _NEAR = 1.05
 _PERIOD = "period"
@@ -49,7 +53,7 @@ def fastest_stream(
 @dataclass(frozen=True, slots=True, eq=False)
 class _Core:
     """The problem restricted to periods up to an aim: its costs, their period rows, the labels left (nodes, labels),
-    the bound as a share of the aim, and prices and tables, unless a node has no label left."""
+    and the bound as a share of the aim; also prices and tables, unless the graph is too wide for them."""
 
     costs: Costs
     periods: np.ndarray
@@ -117,26 +121,25 @@ class _Search:
             better = self._search((1.0 - _STEP * self.gap) * self._aim(), 1.0)
 
     def _search(self, aim: float, share: float) -> bool:
-        """Search by CP-SAT for a plan with a period up to an aim, for a share of the time left. Return whether to
-        search again below the best plan. If the aim is below the best plan, the search ends with the first better plan
-        or a proof that there is none: the aim excludes copies that take longer, and tensors have few sizes."""
-        reached, left_s = self.period <= aim, self.deadline - time.perf_counter()
+        """Search by CP-SAT for a plan with a period up to an aim, for a share of the time left; whether to search on
+        below the best plan then. An aim below the best plan is for the first plan that is better, or for a proof that
+        there is none: that leaves out the copies that take longer, and tensors have few sizes."""
+        known, left_s = self.period <= aim, self.deadline - time.perf_counter()
         core = self._core(aim)
         if left_s <= 0.0 or self._done() or core.bound > 1.0:
             return False
         # Plans with other labels than those left have longer periods than the aim.
-        periods = np.concatenate([[False], core.periods])
-        program = Program(core.costs, core.alive, periods, self.assembled.overhead_s, self.low, aim)
+        program = PeriodProgram(core.costs, core.alive, core.periods, self.assembled.overhead_s, self.low, aim)
         if self.totals is not None:
             program.hint(self.totals.labels, self.totals.copies)
         before = self.period
-        solution = program.solve(
-            gap=0.5 * self.gap, time_limit_s=share * left_s, first=not reached and self.totals is not None
+        found = program.solve(
+            gap=0.5 * self.gap, time_limit_s=share * left_s, first=not known and self.totals is not None
         )
-        self.low = max(self.low, min(solution.bound, aim))
-        if solution.labels is not None:
-            self._offer(evaluate(self.assembled.problem, solution.labels.tolist(), solution.copies))
-        return reached or self.period < before
+        self.low = max(self.low, min(found.bound, aim))
+        if found.labels is not None:
+            self._offer(evaluate(self.assembled.problem, found.labels.tolist(), found.copies))
+        return known or self.period < before
 
     def _aim(self) -> float:
         """The period of the best plan; without one, more than any plan's."""
@@ -150,24 +153,27 @@ class _Search:
         return busy_times(self.assembled.workloads, self.assembled.cluster, self.shares, upper, _PERIOD)
 
     def _core(self, aim: float) -> _Core:
-        """The problem restricted to periods up to an aim; its bound may raise that of the search."""
+        """What is left below an aim; its bound counts for the search."""
         core = self._restricted(aim)
         self.low = max(self.low, min(core.bound, 1.0) * aim)
         return core
 
     def _restricted(self, aim: float) -> _Core:
         problem = self.assembled.problem
-        unweighted = tuple(replace(resource, weight=0.0) for resource in problem.resources)
-        costs = Costs(replace(problem, resources=(*unweighted, *self._periods(aim)), extra=None, constant=0.0))
-        first = 1 + len(unweighted)
+        held = tuple(replace(each, weight=0.0) for each in problem.resources)
+        costs = Costs(replace(problem, resources=(*held, *self._periods(aim)), extra=None, constant=0.0))
+        first = 1 + len(held)
         periods = np.array(
-            [first <= row.column < first + len(costs.problem.resources) - len(unweighted) for row in costs.rows]
+            [first <= row.column < first + len(costs.problem.resources) - len(held) for row in costs.rows]
         )
         busy = np.array([costs.limited.unary[..., 1 + row].any() for row in range(len(costs.rows))])
         alive = costs.possible()
         if not alive.any(axis=1).all():
             return _Core(costs, periods, alive, inf)
-        relaxation = pairs(costs, alive)
+        try:
+            relaxation = Relaxation(costs, alive, arity=1, limit=WIDEST)
+        except TooWide:
+            return _Core(costs, periods, alive, 0.0)
 
         def value(prices: np.ndarray, least: float) -> tuple[float, float]:
             """The bound in shares of the aim, and the period (0 or 1) that is best at these prices."""
@@ -199,9 +205,17 @@ class _Search:
         """Improve answers at prices around the core's towards its aim."""
         if core.prices is None or core.relaxation is None or core.bound > 1.0:
             return
-        for account in descents(core.costs, core.relaxation, core.prices, core.alive):
-            over = account.rows > core.costs.uppers + 1e-9
-            if not over[~core.periods].any():
-                self._offer(evaluate(self.assembled.problem, account.labels.tolist(), account.copies))
-            if not over.any() or time.perf_counter() > until:
-                return
+        costs, rng = core.costs, np.random.default_rng(0)
+        for _ in range(_ANSWERS):
+            priced = costs.price((core.prices + 0.01) * rng.lognormal(0.0, _STRAYING, len(core.prices)))
+            _, labels = core.relaxation.run(priced)
+            penalty = core.prices + 0.02
+            for _ in range(_DEARER):
+                _, labels = improve(costs, priced, penalty, labels, core.alive, inf)
+                account = costs.account(priced, labels)
+                if (account.rows[~core.periods] <= 1.0 + 1e-9).all():
+                    self._offer(evaluate(self.assembled.problem, labels.tolist(), account.copies))
+                broken = account.rows > 1.0 + 1e-9
+                if not broken.any() or time.perf_counter() > until:
+                    return
+                penalty[broken] *= 2.0
