@@ -13,6 +13,7 @@ python benchmarks/versions.py --other /path/to/bin/python [--cases digits,magika
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -63,6 +64,7 @@ def optimized(python: str, name: str, out: Path, options: argparse.Namespace) ->
     command = [python, "-m", "taglio", "optimize", *arguments(name), "--max-error", str(options.max_error)]
     command += ["--effort", str(options.effort), "--threads", str(options.threads), "--json", "-o", str(out)]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    shutil.rmtree(out, ignore_errors=True)  # a search would reuse the errors of an earlier one
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=CACHE)
     if done.returncode != 0:
