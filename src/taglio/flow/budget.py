@@ -7,7 +7,7 @@ from typing import Any
 _SECONDS = (
     "race_s", "profile_s", "opening_s", "study_s", "alone_s", "verify_s", "plans_s", "refine_s",
 )  # fmt: skip
-_LEAST = {"race_s": 0.15, "opening_s": 0.6, "alone_s": 0.15, "verify_s": 0.3, "plans_s": 0.3, "refine_s": 0.6}
+_LEAST = {"race_s": 0.15, "opening_s": 0.6, "alone_s": 0.15, "verify_s": 0.3, "plans_s": 0.3, "refine_s": 0.4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Budget:
     plans_s: float = 6.0
     solved: int = 6
     solved_again: int = 3
-    refine_s: float = 0.6
+    refine_s: float = 1.5
     gain: float = 0.02
 
     def at(self, effort: float) -> "Budget":
