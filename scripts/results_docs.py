@@ -22,9 +22,9 @@ HEAD = """# Results
 <!-- Written by `make reference` from the files in benchmarks/results: run a benchmark to change it. -->
 
 Every figure comes from the newest result file that has it, for each kind of processor. The file names the
-instruction sets that make the kind, the machine, versions and raw figures. A link shows the file's date, and
-its commit if the file records one. *Open* means: not measured on that kind. `benchmarks/METHOD.md` says how times and
-errors are taken. × is speed over float in ONNX Runtime.
+instruction sets that make the kind, the machine, versions and raw figures. A link shows its date, and its commit if
+recorded. *Open*: not measured on that kind. `benchmarks/METHOD.md` says how times and errors are taken. × is speed
+over float in ONNX Runtime.
 
 """
 
