@@ -23,7 +23,7 @@ HEAD = """# Results
 
 Every figure comes from the newest result file that has it, for each kind of processor. The file names the
 instruction sets that make the kind, the machine, versions and raw figures. A link shows its date, and its commit if
-recorded. *Open*: not measured on that kind. `benchmarks/METHOD.md` says how times and errors are taken. × is speed
+recorded. *Open*: not measured on that kind. Method: `benchmarks/METHOD.md`. × is speed
 over float in ONNX Runtime.
 
 """
