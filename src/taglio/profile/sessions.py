@@ -6,6 +6,7 @@ worst so far did.
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
@@ -82,7 +83,8 @@ class Models:
         make_room(self.limit_bytes)
         sessions: dict[str, Session] = {}
         beyond = 0.0
-        with ThreadPoolExecutor(available_cores()) as cores:
+        with ThreadPoolExecutor(available_cores()) as cores, ExitStack() as stack:
+            stack.callback(cores.shutdown, wait=False, cancel_futures=True)  # on an interrupt
             created = {name: cores.submit(create, name) for name in self._small(names)}
             for name in names:
                 if name not in created and sessions and self._short_bytes(name, beyond) > 0.0:
