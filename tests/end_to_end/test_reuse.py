@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 
+import taglio
 from taglio import artifact
 from taglio.error.model import ErrorModel
 from taglio.flow.outcome import Outcome
 from tests.end_to_end.command import Case, quick
+from tests.models import Sketch
 
 # Blocks that are forced into int8 are studied, however slow they are; with this effort on all inputs.
 STUDIED = ("--force-int8", "*", "--effort", 0.3)
@@ -33,3 +36,15 @@ def test_errors_on_other_data_are_measured_again(tiny: Case, tmp_path: Path) -> 
     np.save(data, np.load(tiny.data) * 0.5)
     assert reused(tiny, out, "--max-error", "90%") == 0
     assert reused(Case(tiny.model, data), out, "--max-error", "90%") == 0
+
+
+def test_errors_of_another_model_do_not_stay_where_none_are_studied(tiny: Case, tmp_path: Path) -> None:
+    out, model, data = tmp_path / "out", tmp_path / "softmax.onnx", tmp_path / "rows.npy"
+    assert reused(tiny, out, "--max-error", "90%") == 0
+    assert (out / "error.json").exists()
+    g = Sketch()
+    onnx.save(g.model(g.rename(g.op("Softmax", g.input("x", 1, 8)), "y")), model)  # has no other form
+    np.save(data, np.random.default_rng(0).standard_normal((16, 1, 8)).astype(np.float32))
+    ran = quick(Case(model, data), out, "--max-error", "1%")
+    assert (ran.code, "error.json" in ran.err) == (0, False)
+    assert not (out / "error.json").exists() and taglio.load(out).error is None

@@ -24,7 +24,7 @@ from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 from taglio.quantize.scheme import Scheme
 from taglio.scratch import scratch
-from taglio.transaction import changing, held
+from taglio.transaction import changing, drop, held
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,6 +137,7 @@ def write(folder: Path, result: Result, *, with_samples: bool = True) -> tuple[M
     """Write every artifact of `result` into a locked workspace; artifacts made from older ones are removed."""
     sha256 = result.plan.model_sha256
     workspace.begin(folder, sha256, result.setup, result.float32, result.graph, result.found)
+    drop(folder, f"{ERROR}.json")  # of an earlier run, perhaps on another model
     for kind, value in ((PROFILE, result.profile), (ERROR, result.error), (PLAN, result.plan)):
         if value is not None:
             artifact.save(folder / f"{kind}.json", kind, sha256, value)
