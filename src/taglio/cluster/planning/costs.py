@@ -74,8 +74,8 @@ class Ends:
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
     """Copies by value and device as `Copies` numbers (0: none), and their consequences: whether a value is quantised on
-    its producer's device, where it is quantised again, how many readers dequantise on each device, and which edges add
-    edge or wire noise."""
+    its producer's device, which other devices quantise their float copy, how many readers dequantise on each device,
+    and which edges add edge or wire noise."""
 
     copies: np.ndarray
     quantized: np.ndarray
@@ -122,28 +122,28 @@ class Costs:
         self.plain = self.price(np.zeros(len(self.rows)))
 
     def _rows(self) -> tuple[Row, ...]:
-        problem, found = self.problem, []
-        limits = [(each.name, each.upper) for each in problem.resources]
-        limits += [(each.name, each.upper) for each in problem.noises]
+        problem, rows = self.problem, []
+        limits = [(resource.name, resource.upper) for resource in problem.resources]
+        limits += [(bound.name, bound.upper) for bound in problem.noises]
         if problem.memory is not None:
             limits += [(f"memory of {problem.devices[d]}", float(c)) for d, c in enumerate(problem.memory.capacity)]
         for index, (name, upper) in enumerate(limits):
             if np.isfinite(upper):
                 unit = upper if upper > 0.0 else 1.0
-                found.append(Row(name, 1 + index, unit, upper / unit))
-        return tuple(found)
+                rows.append(Row(name, 1 + index, unit, upper / unit))
+        return tuple(rows)
 
     def _tables(self) -> Tables:
         """Tables of every sum: the objective, resources, noises, weights by device."""
         problem, values, devices, memory = self.problem, self.problem.values, self.devices, self.problem.memory
         resources, noises, apart = problem.resources, problem.noises, 1.0 - np.eye(devices)
         noise = slice(1 + len(resources), 1 + len(resources) + len(noises))
-        models = np.array([each.models for each in resources]).reshape(len(resources), -1)
+        models = np.array([resource.models for resource in resources]).reshape(len(resources), -1)
         by_node, by_value = models[:, problem.model].T, models[:, values.model].T
-        device = np.array([each.device for each in resources]).reshape(-1, devices)
-        link = np.array([each.link * apart for each in resources]).reshape(-1, devices, devices)
-        byte = np.array([each.byte * apart for each in resources]).reshape(-1, devices, devices)
-        weight = np.array([each.weight for each in resources])
+        device = np.array([resource.device for resource in resources]).reshape(-1, devices)
+        link = np.array([resource.link * apart for resource in resources]).reshape(-1, devices, devices)
+        byte = np.array([resource.byte * apart for resource in resources]).reshape(-1, devices, devices)
+        weight = np.array([resource.weight for resource in resources])
 
         def whole(table: np.ndarray) -> np.ndarray:
             """A table of resources with the objective before it, and room for noises and weights behind it."""
@@ -159,9 +159,9 @@ class Costs:
         if problem.extra is not None:
             unary[..., 0] += problem.extra
         if noises:
-            unary[..., noise] = np.stack([each.by_label for each in noises], axis=-1)
-            edge[:, noise] = np.stack([each.edge for each in noises], axis=-1)
-            wire[:, noise] = np.stack([each.wire for each in noises], axis=-1)
+            unary[..., noise] = np.stack([bound.by_label for bound in noises], axis=-1)
+            edge[:, noise] = np.stack([bound.edge for bound in noises], axis=-1)
+            wire[:, noise] = np.stack([bound.wire for bound in noises], axis=-1)
         if memory is not None:
             unary[..., noise.stop :] = memory.weights[:, None, :, None] * memory.used()[:, None]
         return Tables(
@@ -178,10 +178,10 @@ class Costs:
         """The largest reduction of each row by changes of type and labels with negative costs."""
         tables, fan_out = self.limited, self.fan_out[:, None, None]
         parts = (tables.unary.min(axis=1), tables.quantize.min(axis=1), fan_out * tables.dequantize)
-        result: np.ndarray = -sum(
-            np.minimum(0.0, each[..., 1:]).sum(axis=tuple(range(each.ndim - 1))) for each in parts
+        saved: np.ndarray = -sum(
+            np.minimum(0.0, table[..., 1:]).sum(axis=tuple(range(table.ndim - 1))) for table in parts
         )
-        return result
+        return saved
 
     def _alone(self, table: np.ndarray) -> np.ndarray:
         """Entries that break a limit on their own, as a mask."""
@@ -206,17 +206,17 @@ class Costs:
         live, inner, read = np.zeros((self.nodes, self.forms)), values.producer >= 0, values.readers >= 0
         writes = (self.label_writes[: self.forms] == Kind.INT8).astype(np.intp)
         np.add.at(live, values.producer[inner], sizes[writes][:, inner].T)
-        taken = np.unique(np.column_stack([values.readers, self.edge_value])[read], axis=0)
-        np.add.at(live, taken[:, 0], sizes.min(axis=0)[taken[:, 1], None])
+        read_pairs = np.unique(np.column_stack([values.readers, self.edge_value])[read], axis=0)
+        np.add.at(live, read_pairs[:, 0], sizes.min(axis=0)[read_pairs[:, 1], None])
         return np.asarray(memory.weights + live)
 
     def most(self) -> np.ndarray:
-        """More than any labelling's sums, by sum (the objective first)."""
+        """An upper bound on every sum of any labelling (the objective first)."""
         tables = self.sums
         allowed = self.problem.allowed.reshape(self.nodes, -1, 1)
         total: np.ndarray = np.where(allowed, tables.unary, 0.0).max(axis=1).sum(axis=0)
-        for each in (tables.send_float, tables.send_int8, tables.quantize):
-            total += self.devices * each.max(axis=(1, 2), initial=0.0).sum(axis=0)
+        for table in (tables.send_float, tables.send_int8, tables.quantize):
+            total += self.devices * table.max(axis=(1, 2), initial=0.0).sum(axis=0)
         total += (self.fan_out[:, None] * tables.dequantize.max(axis=1, initial=0.0)).sum(axis=0)
         total += np.maximum(tables.edge, tables.wire).sum(axis=0)
         total[0] += self.problem.constant
@@ -226,20 +226,20 @@ class Costs:
     def near(self) -> list[np.ndarray]:
         """The nodes that share a value with each node, itself among them."""
         values = self.problem.values
-        found: list[set[int]] = [{node} for node in range(self.nodes)]
+        neighbours: list[set[int]] = [{node} for node in range(self.nodes)]
         for producer, first, last in zip(values.producer, values.start, values.start[1:], strict=False):
             ends = {node for node in (producer, *values.readers[first:last]) if node >= 0}
             for node in ends:
-                found[node] |= ends
-        return [np.fromiter(each, dtype=np.intp) for each in found]
+                neighbours[node] |= ends
+        return [np.fromiter(nodes, dtype=np.intp) for nodes in neighbours]
 
     def _touches(self) -> tuple[np.ndarray, np.ndarray]:
         """Values that each node writes or reads, concatenated, and the offset of each node."""
         values = self.problem.values
         inner, read = np.flatnonzero(values.producer >= 0), values.readers >= 0
-        written = np.column_stack([values.producer[inner], inner])
-        taken = np.column_stack([values.readers[read], self.edge_value[read]])
-        pairs = np.unique(np.concatenate([written, taken]), axis=0).reshape(-1, 2)
+        written_pairs = np.column_stack([values.producer[inner], inner])
+        read_pairs = np.column_stack([values.readers[read], self.edge_value[read]])
+        pairs = np.unique(np.concatenate([written_pairs, read_pairs]), axis=0).reshape(-1, 2)
         return pairs[:, 1], np.searchsorted(pairs[:, 0], np.arange(self.nodes + 1))
 
     def price(self, multipliers: np.ndarray) -> Priced:
@@ -277,20 +277,20 @@ class Costs:
             np.bincount(flat[which], minlength=count * self.devices).reshape(count, self.devices)
             for which in (ends.int8, ~ends.int8)
         )
-        there = ints + floats > 0
-        there[np.arange(count), ends.place] = False
-        return ints, floats, there
+        elsewhere = ints + floats > 0
+        elsewhere[np.arange(count), ends.place] = False
+        return ints, floats, elsewhere
 
     def cheapest(self, priced: Priced, ends: Ends) -> Served:
         """The cheapest copies at these prices."""
-        ints, floats, there = self.readers_on(ends)
+        ints, floats, elsewhere = self.readers_on(ends)
         count, copies = len(ends.value), np.zeros((len(ends.value), self.devices), dtype=np.intp)
         # Most values never leave the device that writes them.
-        sent = np.flatnonzero(there.any(axis=1))
-        v, at, open_ = ends.value[sent], ends.place[sent], there[sent]
+        sent = np.flatnonzero(elsewhere.any(axis=1))
+        v, place, open_ = ends.value[sent], ends.place[sent], elsewhere[sent]
         by_float, by_int8 = ways(
-            priced.send_float[v, at],
-            priced.send_int8[v, at],
+            priced.send_float[v, place],
+            priced.send_int8[v, place],
             priced.quantize[v, 0],
             priced.dequantize[v],
             ints[sent],
@@ -304,12 +304,12 @@ class Costs:
             by_int8 += BIG * (floats[sent] > 0)
         # Saving of an int8 copy on each device; quantising is paid once, and may itself save time.
         saved = np.where(open_, by_float - by_int8, -np.inf)
-        taken = saved > 0.0
-        here, needed = priced.quantize[v, np.minimum(ends.kind[sent], 1), at], ints[sent, at] > 0
-        alone = np.flatnonzero(~(needed | taken.any(axis=1)) & (here < saved.max(axis=1)))
-        taken[alone, saved[alone].argmax(axis=1)] = True
-        quantized = needed | (here < np.where(taken, saved, 0.0).sum(axis=1))
-        chosen = np.where(taken & quantized[:, None], 2, 1)
+        takes_int8 = saved > 0.0
+        here, needed = priced.quantize[v, np.minimum(ends.kind[sent], 1), place], ints[sent, place] > 0
+        alone = np.flatnonzero(~(needed | takes_int8.any(axis=1)) & (here < saved.max(axis=1)))
+        takes_int8[alone, saved[alone].argmax(axis=1)] = True
+        quantized = needed | (here < np.where(takes_int8, saved, 0.0).sum(axis=1))
+        chosen = np.where(takes_int8 & quantized[:, None], 2, 1)
         copies[sent] = np.where((ends.kind[sent] == Kind.INT8)[:, None], 2, chosen) * open_
         return self._served(ends, copies, ints, floats)
 
@@ -335,20 +335,20 @@ class Costs:
     def by_value(self, tables: Tables, ends: Ends, served: Served) -> np.ndarray:
         """The cost of each listed value in these tables."""
         value, place = ends.value, ends.place
-        result = np.zeros((len(value), *tables.edge.shape[1:]))
+        cost = np.zeros((len(value), *tables.edge.shape[1:]))
         for copy, table in ((Copies.FLOAT, tables.send_float), (Copies.INT8, tables.send_int8)):
             at, target = np.nonzero(served.copies & int(copy))
-            np.add.at(result, at, table[value[at], place[at], target])
+            np.add.at(cost, at, table[value[at], place[at], target])
         at, target = np.nonzero(served.quantized_there)
-        np.add.at(result, at, tables.quantize[value[at], 0, target])
+        np.add.at(cost, at, tables.quantize[value[at], 0, target])
         at, target = np.nonzero(served.dequantized)
-        times = served.dequantized[at, target].reshape(-1, *(1,) * (result.ndim - 1))
-        np.add.at(result, at, times * tables.dequantize[value[at], target])
+        times = served.dequantized[at, target].reshape(-1, *(1,) * (cost.ndim - 1))
+        np.add.at(cost, at, times * tables.dequantize[value[at], target])
         here = np.flatnonzero(served.quantized)
-        result[here] += tables.quantize[value[here], np.minimum(ends.kind[here], 1), place[here]]
-        np.add.at(result, ends.owner[served.noisy], tables.edge[ends.edge[served.noisy]])
-        np.add.at(result, ends.owner[served.wired], tables.wire[ends.edge[served.wired]])
-        return result
+        cost[here] += tables.quantize[value[here], np.minimum(ends.kind[here], 1), place[here]]
+        np.add.at(cost, ends.owner[served.noisy], tables.edge[ends.edge[served.noisy]])
+        np.add.at(cost, ends.owner[served.wired], tables.wire[ends.edge[served.wired]])
+        return cost
 
     def least(self, priced: Priced, labels: np.ndarray, value: np.ndarray) -> float:
         """The priced cost of some values under `labels`, ignoring strict edges."""
@@ -386,15 +386,15 @@ class Costs:
 
         ends = self.ends_of(value, label)
         read = label(ends.owner, np.maximum(self.readers[ends.edge], 0))
-        result: np.ndarray = self.limited.unary[nodes, to] - self.limited.unary[nodes, labels[nodes]]
-        np.add.at(result, move, self._use(priced, ends, read) - use[value])
-        return result
+        change: np.ndarray = self.limited.unary[nodes, to] - self.limited.unary[nodes, labels[nodes]]
+        np.add.at(change, move, self._use(priced, ends, read) - use[value])
+        return change
 
     def _use(self, priced: Priced, ends: Ends, read: np.ndarray) -> np.ndarray:
-        result = self.by_value(self.limited, ends, self.cheapest(priced, ends))
+        use = self.by_value(self.limited, ends, self.cheapest(priced, ends))
         wrong = self.problem.values.strict[ends.edge] & (self.label_reads[read] != ends.kind[ends.owner])
-        result[:, 0] += BIG * np.bincount(ends.owner[wrong], minlength=len(ends.value))
-        return result
+        use[:, 0] += BIG * np.bincount(ends.owner[wrong], minlength=len(ends.value))
+        return use
 
     def totals(self, labels: Sequence[int] | np.ndarray, copies: np.ndarray | None = None) -> Totals:
         """The cost of a labelling. Without `copies` every value takes those that are cheapest by the objective."""
@@ -408,8 +408,8 @@ class Costs:
             peak = weight + self._live_by_device(ends, served).max(axis=1)
         broken = self._broken_labels(labels_, ends, served)
         amounts = np.concatenate([total[: -self.devices], peak])
-        broken += [each.name for each in self.rows if over(float(amounts[each.column]), each.unit * each.upper)]
-        broken += [f"{problem.nodes[each.node]} between its neighbours" for each in surrounded(problem, labels_)]
+        broken += [row.name for row in self.rows if over(float(amounts[row.column]), row.unit * row.upper)]
+        broken += [f"{problem.nodes[rule.node]} between its neighbours" for rule in surrounded(problem, labels_)]
         return Totals(
             tuple(labels_.tolist()), served.copies, float(total[0]), resources, noises, weight, peak, tuple(broken)
         )
@@ -427,10 +427,10 @@ class Costs:
 
     def _broken_labels(self, labels: np.ndarray, ends: Ends, served: Served) -> list[str]:
         problem, values = self.problem, self.problem.values
-        at, form = np.divmod(labels, self.forms)
-        not_allowed = np.flatnonzero(~problem.allowed[np.arange(self.nodes), at, form])
+        place, form = np.divmod(labels, self.forms)
+        not_allowed = np.flatnonzero(~problem.allowed[np.arange(self.nodes), place, form])
         broken = [
-            f"{problem.nodes[n]} may not be {problem.forms[form[n]].name} on {problem.devices[at[n]]}"
+            f"{problem.nodes[n]} may not be {problem.forms[form[n]].name} on {problem.devices[place[n]]}"
             for n in not_allowed
         ]
         reads = np.where(self.readers == CALLER, 0, self.label_reads[labels[np.maximum(self.readers, 0)]])
@@ -442,11 +442,11 @@ class Costs:
 
     def serves(self, ends: Ends, copies: np.ndarray) -> np.ndarray:
         """Whether the copies of each listed value (value, device) are where its readers are, and readable for them."""
-        _, floats, there = self.readers_on(ends)
+        _, floats, elsewhere = self.readers_on(ends)
         whole = (ends.kind == Kind.INT8)[:, None]
-        wrong = ((copies > 0) != there) | (there & whole & (copies != 2)) | (copies == 3)
+        wrong = ((copies > 0) != elsewhere) | (elsewhere & whole & (copies != 2)) | (copies == 3)
         if not self.problem.wire_only:
-            wrong |= there & ~whole & (copies == 2) & (floats > 0)
+            wrong |= elsewhere & ~whole & (copies == 2) & (floats > 0)
         return ~np.asarray(wrong.any(axis=1))
 
     def _live(self, ends: Ends, served: Served) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -454,14 +454,14 @@ class Costs:
         there. A copy is live from its producer (0 for an input) to its last reader on the device (the end if the caller
         reads it); on its own device at least while it is written."""
         values, rows, nodes = self.problem.values, np.arange(len(ends.value)), max(1, self.nodes)
-        held = served.copies | np.where(served.quantized_there, int(Copies.INT8), 0)
-        held[rows, ends.place] |= np.where(ends.kind == Kind.INT8, int(Copies.INT8), int(Copies.FLOAT))
-        held[rows, ends.place] |= np.where(served.quantized, int(Copies.INT8), 0)
+        at_hand = served.copies | np.where(served.quantized_there, int(Copies.INT8), 0)
+        at_hand[rows, ends.place] |= np.where(ends.kind == Kind.INT8, int(Copies.INT8), int(Copies.FLOAT))
+        at_hand[rows, ends.place] |= np.where(served.quantized, int(Copies.INT8), 0)
         first = np.maximum(values.producer[ends.value], 0)
         last, reader = np.repeat(first[:, None], self.devices, axis=1), self.readers[ends.edge]
         np.maximum.at(last, (ends.owner, ends.to), np.where(reader == CALLER, nodes - 1, reader))
         float_bytes, int8_bytes = values.float_bytes[ends.value, None], values.int8_bytes[ends.value, None]
-        return (held & 1) * float_bytes + (held >> 1) * int8_bytes, first, last
+        return (at_hand & 1) * float_bytes + (at_hand >> 1) * int8_bytes, first, last
 
     def live(self, ends: Ends, served: Served, device: int, node: int) -> np.ndarray:
         """Share of a device's memory that each listed value fills while a node runs."""
@@ -483,8 +483,8 @@ class Costs:
 
 
 class Changes(NamedTuple):
-    """What readers of one value in one place cause: whether it is quantised where it was written (once for all places),
-    whether their place quantises its float copy (once for all of them), and how many of them dequantise."""
+    """The conversions for the readers of one value in one place: whether it is quantised where it was written (once for
+    all places), whether their place quantises its float copy (once for all of them), and how many dequantise."""
 
     quantized: np.ndarray
     quantized_there: np.ndarray
@@ -516,11 +516,11 @@ def ways(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Cost of serving another place by a float copy and by an int8 copy, without making the int8 copy and without
     noise."""
-    found = []
+    costs = []
     for copies, sent in ((Copies.FLOAT, send_float), (Copies.INT8, send_int8)):
         changes = serve(False, copies, ints, floats)
-        found.append(sent + changes.quantized_there * quantize + changes.dequantized * dequantize)
-    by_float, by_int8 = found
+        costs.append(sent + changes.quantized_there * quantize + changes.dequantized * dequantize)
+    by_float, by_int8 = costs
     return by_float, by_int8
 
 

@@ -16,7 +16,7 @@ Components: a device has at least as many components of a model as lie on any pa
 elsewhere: e(n) ≥ e(p) + on(n, d) − on(p, d) for node n behind node p. The start device has one more if it quantises
 inputs for other devices, and one more if it dequantises outputs from them.
 
-Fetched messages: at least one of each device that sends the start device anything.
+Fetched messages: at least one from every device that sends to the start device.
 """
 
 import time
@@ -73,14 +73,14 @@ class PeriodProgram:
         # Literals with a cost, and what each adds to every row.
         self.literals: list[Any] = []
         self.amounts: list[np.ndarray] = []
-        self.known: dict[tuple[int, bytes], Any] = {}
+        self.literal_of: dict[tuple[int, bytes], Any] = {}
         self.options: dict[tuple[int, int, int, Copies], Any] = {}
         # Literals that imply an int8 copy of a float value on a device, by value.
-        self.made: dict[tuple[int, int], list[Any]] = {}
+        self.quantised: dict[tuple[int, int], list[Any]] = {}
         # Whether a model has a component of no blocks on a device: False quantises inputs, True dequantises outputs.
         self.bare: dict[tuple[int, int, bool], Any] = {}
         self.labels = [np.flatnonzero(row) for row in alive]
-        self.x = [[self._new() for _ in each] if len(each) > 1 else [self.true] for each in self.labels]
+        self.x = [[self._new() for _ in choices] if len(choices) > 1 else [self.true] for choices in self.labels]
         for node, (labels, columns) in enumerate(zip(self.labels, self.x, strict=True)):
             if len(columns) > 1:
                 self.model.add_exactly_one(columns)
@@ -88,8 +88,8 @@ class PeriodProgram:
                 self._pay(column, self.tables.unary[node, label])
         for value in range(len(costs.problem.values)):
             self._value(value)
-        for each in costs.problem.implications:
-            ends = [(each.node, each.labels), *each.neighbours]
+        for implication in costs.problem.implications:
+            ends = [(implication.node, implication.labels), *implication.neighbours]
             self.model.add_bool_or([~self._some(node, mask) for node, mask in ends])
         self.period = self.model.new_int_var(int(np.floor(low / self.unit)), _PERIOD_UNITS, "period")
         self._rows(periods, overhead_s)
@@ -106,16 +106,16 @@ class PeriodProgram:
     def _some(self, node: int, mask: np.ndarray) -> Any:
         """Whether a node has one of the labels of a mask."""
         key = node, mask.tobytes()
-        if key not in self.known:
+        if key not in self.literal_of:
             columns = [column for column, label in zip(self.x[node], self.labels[node], strict=True) if mask[label]]
             if not columns or len(columns) == len(self.x[node]):
-                self.known[key] = self.true if columns else self.false
+                self.literal_of[key] = self.true if columns else self.false
             elif len(columns) == 1:
-                self.known[key] = columns[0]
+                self.literal_of[key] = columns[0]
             else:
-                self.known[key] = self._new()
-                self.model.add(sum(columns) == self.known[key])
-        return self.known[key]
+                self.literal_of[key] = self._new()
+                self.model.add(sum(columns) == self.literal_of[key])
+        return self.literal_of[key]
 
     def _writes(self, value: int, device: int | None, kinds: Sequence[Kind]) -> Any:
         """Whether a value is written in one of the kinds, on a device or anywhere."""
@@ -133,22 +133,22 @@ class PeriodProgram:
         mask = (self.costs.label_reads == Kind.INT8) == int8
         return self._some(reader, mask if device is None else mask & (self.costs.label_device == device))
 
-    def _both(self, some: Sequence[Any], others: Sequence[Any], amounts: np.ndarray, *, needed: bool = False) -> Any:
-        """A literal, with its cost, that holds if any of `some` and any of `others` do; it may also hold otherwise if
+    def _both(self, first: Sequence[Any], second: Sequence[Any], amounts: np.ndarray, *, needed: bool = False) -> Any:
+        """A literal, with its cost, that holds if any of `first` and any of `second` do; it may also hold otherwise if
         that saves nothing. The constant false if it costs nothing, unless it is `needed`."""
-        some, others = ([each for each in literals if each is not self.false] for literals in (some, others))
-        if not some or not others or not (needed or amounts[1:].any()):
+        first, second = ([one for one in literals if one is not self.false] for literals in (first, second))
+        if not first or not second or not (needed or amounts[1:].any()):
             return self.false
-        if len(some) == len(others) == 1 and self.true in (some[0], others[0]):
-            both = others[0] if some[0] is self.true else some[0]
+        if len(first) == len(second) == 1 and self.true in (first[0], second[0]):
+            both = second[0] if first[0] is self.true else first[0]
         else:
             both = self._new()
-            for one in some:
-                for other in others:
-                    self.model.add_bool_or([~one, ~other, both])
+            for from_first in first:
+                for from_second in second:
+                    self.model.add_bool_or([~from_first, ~from_second, both])
             if (amounts < 0.0).any():
-                self.model.add_bool_or([*some, ~both])
-                self.model.add_bool_or([*others, ~both])
+                self.model.add_bool_or([*first, ~both])
+                self.model.add_bool_or([*second, ~both])
         self._pay(both, amounts)
         return both
 
@@ -158,19 +158,19 @@ class PeriodProgram:
         edges = range(int(values.start[value]), int(values.start[value + 1]))
         uses: list[list[Any]] = [[] for _ in devices]  # of an int8 copy, by where it is made
         for d in devices:
-            ints = [each for e in edges if (each := self._reads(e, d, int8=True)) is not self.false]
-            floats = [(e, each) for e in edges if (each := self._reads(e, d, int8=False)) is not self.false]
+            ints = [reader for e in edges if (reader := self._reads(e, d, int8=True)) is not self.false]
+            floats = [(e, reader) for e in edges if (reader := self._reads(e, d, int8=False)) is not self.false]
             uses[d] += ints
             if ints or floats:
                 self._deliver(value, d, ints, floats, uses)
             whole = self._writes(value, d, (Kind.INT8,))
-            for _, each in floats:
-                self._both([whole], [each], tables.dequantize[value, d])
+            for _, reader in floats:
+                self._both([whole], [reader], tables.dequantize[value, d])
         for d in devices:
             for kind in _FLOATS:
                 written = self._writes(value, d, (kind,))
                 self._both([written], uses[d], tables.quantize[value, int(kind), d])
-            self.made.setdefault((value, d), []).extend(uses[d])
+            self.quantised.setdefault((value, d), []).extend(uses[d])
         for e in edges:
             self._both([self._writes(value, None, _FLOATS)], [self._reads(e, None, int8=True)], tables.edge[e])
             if values.strict[e]:
@@ -183,9 +183,9 @@ class PeriodProgram:
     ) -> None:
         """The copies of a value written elsewhere that device d gets for its readers in int8 and in float."""
         costs, tables, model = self.costs, self.tables, self.model
-        readers = [*ints, *(each for _, each in floats)]
+        readers = [*ints, *(float_reader for _, float_reader in floats)]
         by_copies: dict[Copies, list[Any]] = {Copies.FLOAT: [], Copies.INT8: []}
-        for a in (each for each in range(costs.devices) if each != d):
+        for a in (device for device in range(costs.devices) if device != d):
             for copies, options in by_copies.items():
                 kinds, sent = (
                     (_FLOATS, tables.send_float) if copies == Copies.FLOAT else (tuple(Kind), tables.send_int8)
@@ -201,15 +201,15 @@ class PeriodProgram:
                     uses[a].append(options[-1])
                     if costs.producer[value] == SOURCE:
                         model.add_implication(options[-1], self._bare(value, outputs=False))
-        every = [each for options in by_copies.values() for each in options]
+        deliveries = [literal for options in by_copies.values() for literal in options]
         here = self._writes(value, d, tuple(Kind))
-        model.add_at_most_one(every)
-        for each in readers:
-            model.add_bool_or([here, *every, ~each])
-        for each in every:
-            model.add_bool_or([*readers, ~each])
-        again = self._both(ints, by_copies[Copies.FLOAT], tables.quantize[value, 0, d], needed=True)
-        self.made.setdefault((value, d), []).append(again)
+        model.add_at_most_one(deliveries)
+        for reader in readers:
+            model.add_bool_or([here, *deliveries, ~reader])
+        for option in deliveries:
+            model.add_bool_or([*readers, ~option])
+        requantized = self._both(ints, by_copies[Copies.FLOAT], tables.quantize[value, 0, d], needed=True)
+        self.quantised.setdefault((value, d), []).append(requantized)
         for edge, reader in floats if by_copies[Copies.INT8] else ():
             self._restore(value, d, edge, reader, by_copies[Copies.INT8])
 
@@ -219,10 +219,10 @@ class PeriodProgram:
         tables, float_written = self.tables, self._writes(value, None, _FLOATS)
         self._both([reader], options, tables.dequantize[value, d])
         bare = self._bare(value, outputs=True) if self.costs.readers[edge] == CALLER else self.true
-        for each in options:
-            self.model.add_bool_or([~reader, ~each, bare])
+        for option in options:
+            self.model.add_bool_or([~reader, ~option, bare])
             if not self.costs.problem.wire_only:
-                self.model.add_bool_or([~reader, ~each, ~float_written])
+                self.model.add_bool_or([~reader, ~option, ~float_written])
         if self.costs.problem.wire_only and tables.wire[edge][1:].any():
             restored = self._both([reader], options, np.zeros(1), needed=True)
             self._both([restored], [float_written], tables.wire[edge])
@@ -254,27 +254,27 @@ class PeriodProgram:
 
     def _components(self, resource: int, overhead_s: np.ndarray) -> Any:
         """Overhead of components on a resource, rounded down."""
-        each, total = self.costs.problem.resources[resource], 0
-        for model, device in zip(*np.nonzero(each.models[:, None] * each.device * overhead_s), strict=True):
-            taken_s = float(each.models[model] * each.device[device] * overhead_s[model, device])
-            bare = [each for key, each in self.bare.items() if key[:2] == (model, device)]
+        quantity, total = self.costs.problem.resources[resource], 0
+        for model, device in zip(*np.nonzero(quantity.models[:, None] * quantity.device * overhead_s), strict=True):
+            taken_s = float(quantity.models[model] * quantity.device[device] * overhead_s[model, device])
+            bare = [literal for key, literal in self.bare.items() if key[:2] == (model, device)]
             count = self._count(int(model), int(device), taken_s) + sum(bare)
             total = total + int(np.floor(taken_s / self.unit)) * count
         return total
 
     def _fetches(self, resource: int) -> Any:
-        """A lower bound on what fetching messages takes of a resource, rounded down: one message of each device that
-        sends the start device anything."""
-        each, total = self.costs.problem.resources[resource], 0
-        if each.fetch is None:
+        """A lower bound on the cost of fetched messages in a resource, rounded down: one message from every device that
+        sends to the start device."""
+        quantity, total = self.costs.problem.resources[resource], 0
+        if quantity.fetch is None:
             return total
         values = self.costs.problem.values
-        for model, device in zip(*np.nonzero(each.models[:, None] * each.fetch), strict=True):
+        for model, device in zip(*np.nonzero(quantity.models[:, None] * quantity.fetch), strict=True):
             fetched = self._new()
             for (value, source, target, _), option in self.options.items():
                 if (source, target, values.model[value]) == (device, values.home[value], model):
                     self.model.add_implication(option, fetched)
-            total = total + int(np.floor(float(each.models[model] * each.fetch[device]) / self.unit)) * fetched
+            total = total + int(np.floor(float(quantity.models[model] * quantity.fetch[device]) / self.unit)) * fetched
         return total
 
     def _count(self, model: int, device: int, taken_s: float) -> Any:
@@ -283,8 +283,8 @@ class PeriodProgram:
         on = {node: self._some(node, self.costs.label_device == device) for node in nodes}
         if taken_s < _COUNTED * self.unit * _PERIOD_UNITS:
             used = self._new()
-            for each in on.values():
-                self.model.add_implication(each, used)
+            for literal in on.values():
+                self.model.add_implication(literal, used)
             return used
         values = self.costs.problem.values
         count = self.model.new_int_var(0, len(nodes), "")
@@ -292,8 +292,8 @@ class PeriodProgram:
         for node in nodes:
             self.model.add(paths[node] >= on[node])
             self.model.add(count >= paths[node])
-        made = values.producer[self.costs.edge_value]
-        for source, reader in {(int(a), int(b)) for a, b in zip(made, values.readers, strict=True)}:
+        producers = values.producer[self.costs.edge_value]
+        for source, reader in {(int(a), int(b)) for a, b in zip(producers, values.readers, strict=True)}:
             if source != SOURCE and reader in paths:
                 self.model.add(paths[reader] >= paths[source])
                 self.model.add(paths[reader] >= paths[source] + on[reader] - on[source])
@@ -301,12 +301,12 @@ class PeriodProgram:
 
     def hint(self, labels: Sequence[int], copies: np.ndarray) -> None:
         """Start the search near a placement."""
-        given = np.asarray(labels, dtype=np.intp)
+        label_of_node = np.asarray(labels, dtype=np.intp)
         for node, (alive, columns) in enumerate(zip(self.labels, self.x, strict=True)):
             for label, column in zip(alive, columns, strict=True):
                 if column is not self.true:
-                    self.model.add_hint(column, int(label == given[node]))
-        place = self.costs.ends(given).place
+                    self.model.add_hint(column, int(label == label_of_node[node]))
+        place = self.costs.ends(label_of_node).place
         for (value, source, target, sent), column in self.options.items():
             self.model.add_hint(column, int(place[value] == source and copies[value, target] == sent))
 
@@ -351,11 +351,11 @@ class PeriodProgram:
         assert memory is not None
         terms: list[tuple[Any, float]] = []
         places = np.flatnonzero(memory.used()[:, device]).tolist()
-        for each, (labels, columns) in enumerate(zip(self.labels, self.x, strict=True)):
+        for placed_node, (labels, columns) in enumerate(zip(self.labels, self.x, strict=True)):
             for label, column in zip(labels, columns, strict=True):
                 place, form = self.costs.problem.split(int(label))
                 if place in places:
-                    terms.append((column, float(memory.weights[each, form])))
+                    terms.append((column, float(memory.weights[placed_node, form])))
         for value in np.flatnonzero(values.producer <= node).tolist():
             for place in places:
                 terms += self._live(value, place, node)
@@ -374,14 +374,16 @@ class PeriodProgram:
             for int8 in (False, True)
         ]
         written = max(0, int(values.producer[value])) == node
-        got = [(copies, each) for (v, _, d, copies), each in self.options.items() if (v, d) == (value, place)]
-        found = []
-        for copy, kinds, size, made in (
+        received = [
+            (copies, literal) for (v, _, d, copies), literal in self.options.items() if (v, d) == (value, place)
+        ]
+        live_copies = []
+        for copy, kinds, size, quantised in (
             (Copies.FLOAT, _FLOATS, values.float_bytes[value], []),
-            (Copies.INT8, (Kind.INT8,), values.int8_bytes[value], self.made.get((value, place), [])),
+            (Copies.INT8, (Kind.INT8,), values.int8_bytes[value], self.quantised.get((value, place), [])),
         ):
-            sent = [each for copies, each in got if copies & copy]
-            held = [self._writes(value, place, kinds), *sent, *made]
-            live = self._both(held, [self.true] if written else later, np.zeros(1), needed=True)
-            found.append((live, float(size)))
-        return found
+            sent = [literal for copies, literal in received if copies & copy]
+            at_hand = [self._writes(value, place, kinds), *sent, *quantised]
+            live = self._both(at_hand, [self.true] if written else later, np.zeros(1), needed=True)
+            live_copies.append((live, float(size)))
+        return live_copies

@@ -57,20 +57,20 @@ def maximise(
     best, here = -np.inf, start
     planes = _Planes(len(start))
     scale, radius = 1.0, 1.0
-    made, ceiling = 0, np.inf
+    calls_made, ceiling = 0, np.inf
     point = start
-    while made < calls:
+    while calls_made < calls:
         answer = oracle(point)
-        made += 1
+        calls_made += 1
         planes.add(answer.objective, answer.slope)
-        if made == 1:
+        if calls_made == 1:
             scale = max(1e-9, abs(answer.bound))
             radius = reach * scale
         promised = ceiling - best
         gained = answer.bound - best
         if answer.bound > best:
             best, here = answer.bound, point
-        if made > 1:
+        if calls_made > 1:
             if gained >= 0.4 * promised:
                 radius *= 2.0
             elif gained <= 0.0:
@@ -84,7 +84,7 @@ def maximise(
             point, ceiling = planes.highest(here, radius)
         if ceiling - best <= max(tolerance * scale, _HOPELESS * (goal() - ceiling)):
             break
-    return Prices(here, best, planes.shares(made, scale))
+    return Prices(here, best, planes.shares(calls_made, scale))
 
 
 class _Planes:

@@ -95,9 +95,9 @@ class CellCosts:
             keys[slot] += (place + states.target[slot]) * patterns
         met = np.zeros(len(self.value) * 2 * devices * devices * patterns, dtype=bool)
         met[keys[first]] = True
-        found = np.flatnonzero(met)
-        self.groups = np.where(first, (np.cumsum(met) - 1)[keys], len(found))
-        where, pattern = np.divmod(found, patterns)
+        occurring = np.flatnonzero(met)
+        self.groups = np.where(first, (np.cumsum(met) - 1)[keys], len(occurring))
+        where, pattern = np.divmod(occurring, patterns)
         member = pattern // 3 ** np.arange(arity)[:, None] % 3
         where, self.target = np.divmod(where, devices)
         where, self.source = np.divmod(where, devices)
@@ -111,11 +111,11 @@ class CellCosts:
         """Costs by cell at these prices."""
         value, share, source, target = self.value[self.part], self.share[self.part], self.source, self.target
         home, whole = source == target, self.whole
-        sent = [each[value, source, target] * share for each in (priced.send_float, priced.send_int8)]
-        again = priced.quantize[value, 0, target]
-        again = np.where(again > 0.0, again * share, again)
+        sent = [table[value, source, target] * share for table in (priced.send_float, priced.send_int8)]
+        requantize = priced.quantize[value, 0, target]
+        requantize = np.where(requantize > 0.0, requantize * share, requantize)
         restored = priced.dequantize[value, target]
-        by_float, by_int8 = ways(sent[0], sent[1], again, restored, self.ints, self.floats)
+        by_float, by_int8 = ways(sent[0], sent[1], requantize, restored, self.ints, self.floats)
         if self.costs.problem.wire_only:
             wired = np.append(priced.wire, 0.0).take(self.wired).sum(axis=0)
         else:
@@ -124,9 +124,9 @@ class CellCosts:
         # Without an int8 copy made on the producer's device, and with one, where each other device takes its cheapest
         # option. Where it was written, a float value serves all but int8 readers, and these once it is quantised.
         bare = np.where(whole, by_int8, np.where(home, BIG * (self.ints > 0), by_float))
-        made = np.where(whole, by_int8, np.where(home, 0.0, np.minimum(by_float, by_int8 + wired)))
+        with_int8 = np.where(whole, by_int8, np.where(home, 0.0, np.minimum(by_float, by_int8 + wired)))
         # Both are summed over the groups at once, as the two parts of complex numbers.
-        options = np.append(bare + noise + 1j * (made + noise), 0.0)
+        options = np.append(bare + noise + 1j * (with_int8 + noise), 0.0)
         total = options.take(self.groups[0], mode="clip")
         for groups in self.groups[1:]:
             total += options.take(groups, mode="clip")
@@ -216,12 +216,12 @@ class Relaxation:
     def marginals(self) -> np.ndarray:
         """After `run`: a lower bound on the priced cost under each label (nodes, labels); infinite for labels that a
         node lacks."""
-        result = np.full((self.costs.nodes, self.costs.labels), np.inf)
-        result[np.arange(self.costs.nodes), self.fixed] = self.total + self.base
-        found = self.elimination.marginals(self.total) + self.base
-        rows, columns = np.nonzero(np.isfinite(found))
-        result[self.free[rows], self.labels[rows, columns]] = found[rows, columns]
-        return result
+        marginals = np.full((self.costs.nodes, self.costs.labels), np.inf)
+        marginals[np.arange(self.costs.nodes), self.fixed] = self.total + self.base
+        least = self.elimination.marginals(self.total) + self.base
+        rows, columns = np.nonzero(np.isfinite(least))
+        marginals[self.free[rows], self.labels[rows, columns]] = least[rows, columns]
+        return marginals
 
     def _lay_out(self, index: np.ndarray) -> None:
         """Build tables of every cell of the factors, and find the cells' positions among them."""
@@ -230,14 +230,16 @@ class Relaxation:
         node, place = np.repeat(np.arange(len(wide)), wide), ramp(wide)
         self.own_positions, self.own_cells = plan.starts[node] + place, (self.free[node], self.labels[node, place])
         # Parts are laid out together if their factors have one shape, and their ends are on the same axes of it.
-        alike: dict[tuple[int, tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]] = {}
+        parts_by_layout: dict[tuple[int, tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]] = {}
         factor = len(wide)
         for part, (row, count) in enumerate(zip(axes.tolist(), self.parts.count.tolist(), strict=True)):
             scope: tuple[int, ...] = ()
-            if any(each >= 0 for each in row):
+            if any(axis >= 0 for axis in row):
                 scope, factor = plan.scopes[factor], factor + 1
-            at = tuple(scope.index(each) if each >= 0 else -1 for each in row[: 1 + count])
-            alike.setdefault((count, tuple(plan.sizes[each] for each in scope), at), []).append((part, factor - 1))
+            at = tuple(scope.index(axis) if axis >= 0 else -1 for axis in row[: 1 + count])
+            parts_by_layout.setdefault((count, tuple(plan.sizes[axis] for axis in scope), at), []).append(
+                (part, factor - 1)
+            )
         self.tables: list[CellCosts] = []
         self.positions: list[np.ndarray] = []
         self.broken = 0.0  # by strict readers between fixed ends
@@ -245,36 +247,36 @@ class Relaxation:
         for arity in np.unique(self.parts.count).tolist():
             states, positions, parts = [], [np.zeros(0, dtype=np.intp)], [np.zeros(0, dtype=np.intp)]
             # Parts between fixed ends come last: they are in no factor, but in the constant.
-            for count, shape, at in sorted(alike, key=lambda key: -len(key[1])):
+            for count, shape, at in sorted(parts_by_layout, key=lambda key: -len(key[1])):
                 if count == arity:
-                    chosen, factors = np.array(alike[count, shape, at]).T
-                    found, wrong = self._cells(chosen, shape, at, axes)
-                    states.append(found._replace(part=found.part + sum(map(len, parts))))
+                    chosen, factors = np.array(parts_by_layout[count, shape, at]).T
+                    new_states, wrong = self._cells(chosen, shape, at, axes)
+                    states.append(new_states._replace(part=new_states.part + sum(map(len, parts))))
                     parts.append(chosen)
                     if shape:
                         positions.append((plan.starts[factors][:, None] + np.arange(prod(shape))).ravel())
                         forbidden.append(positions[-1][wrong])
                     else:
                         self.broken += BIG * float(wrong.sum())
-            taken = self.parts.take(np.concatenate(parts))
-            taken = Parts(taken.value, taken.edges[:, :arity], taken.count, taken.share)
-            cells = States(*(np.concatenate(each, axis=-1) for each in zip(*states, strict=True)))
-            self.tables.append(CellCosts(self.costs, taken, cells))
+            arity_parts = self.parts.take(np.concatenate(parts))
+            arity_parts = Parts(arity_parts.value, arity_parts.edges[:, :arity], arity_parts.count, arity_parts.share)
+            cells = States(*(np.concatenate(arrays, axis=-1) for arrays in zip(*states, strict=True)))
+            self.tables.append(CellCosts(self.costs, arity_parts, cells))
             self.positions.append(np.concatenate(positions))
         self.forbidden = np.concatenate(forbidden)
 
     def _cells(
         self, chosen: np.ndarray, shape: tuple[int, ...], at: tuple[int, ...], axes: np.ndarray
     ) -> tuple[States, np.ndarray]:
-        """What the cells of parts with factors of one shape stand for, whose ends are on the axes `at` (−1: fixed); and
-        which of them strict readers forbid."""
+        """The meaning of the cells of the `chosen` parts, whose factors have one shape and whose ends are on the axes
+        `at` (−1: fixed); and a mask of the cells that strict readers forbid."""
         costs, values, count = self.costs, self.costs.problem.values, len(chosen)
         places, kinds = [], []
         for slot, axis in enumerate(at):
             node = self.ends[chosen, slot][:, None]
             labels = self.fixed[node] if axis < 0 else self.labels[axes[chosen, slot], : shape[axis]]
             home = values.home[self.parts.value[chosen]][:, None]
-            layout = (count, *(size if each == axis else 1 for each, size in enumerate(shape)))
+            layout = (count, *(size if dimension == axis else 1 for dimension, size in enumerate(shape)))
             kind = (costs.label_reads if slot else costs.label_writes)[labels]
             places.append(np.where(node < 0, home, costs.label_device[labels]).reshape(layout))
             kinds.append(np.where(node < 0, int(Kind.FLOAT), kind).reshape(layout))
@@ -285,7 +287,7 @@ class Relaxation:
             wrong |= strict & (kinds[0] != kinds[slot])
 
         def flat(tables: Sequence[np.ndarray]) -> np.ndarray:
-            return np.stack([np.broadcast_to(each, whole).ravel() for each in tables])
+            return np.stack([np.broadcast_to(table, whole).ravel() for table in tables])
 
         part = np.arange(count).reshape(count, *(1,) * len(shape))
         part, kind, source = flat([part, kinds[0], places[0]])

@@ -121,10 +121,10 @@ class _Search:
             better = self._search((1.0 - _STEP * self.gap) * self._aim(), 1.0)
 
     def _search(self, aim: float, share: float) -> bool:
-        """Search by CP-SAT for a plan with a period up to an aim, for a share of the time left; whether to search on
-        below the best plan then. An aim below the best plan is for the first plan that is better, or for a proof that
-        there is none: that leaves out the copies that take longer, and tensors have few sizes."""
-        known, left_s = self.period <= aim, self.deadline - time.perf_counter()
+        """Search by CP-SAT for a plan with a period up to an aim, for a share of the time left. Return whether to
+        search again below the best plan. If the aim is below the best plan, the search ends with the first better plan
+        or a proof that there is none: the aim excludes copies that take longer, and tensors have few sizes."""
+        reached, left_s = self.period <= aim, self.deadline - time.perf_counter()
         core = self._core(aim)
         if left_s <= 0.0 or self._done() or core.bound > 1.0:
             return False
@@ -133,13 +133,13 @@ class _Search:
         if self.totals is not None:
             program.hint(self.totals.labels, self.totals.copies)
         before = self.period
-        found = program.solve(
-            gap=0.5 * self.gap, time_limit_s=share * left_s, first=not known and self.totals is not None
+        solution = program.solve(
+            gap=0.5 * self.gap, time_limit_s=share * left_s, first=not reached and self.totals is not None
         )
-        self.low = max(self.low, min(found.bound, aim))
-        if found.labels is not None:
-            self._offer(evaluate(self.assembled.problem, found.labels.tolist(), found.copies))
-        return known or self.period < before
+        self.low = max(self.low, min(solution.bound, aim))
+        if solution.labels is not None:
+            self._offer(evaluate(self.assembled.problem, solution.labels.tolist(), solution.copies))
+        return reached or self.period < before
 
     def _aim(self) -> float:
         """The period of the best plan; without one, more than any plan's."""
@@ -153,18 +153,18 @@ class _Search:
         return busy_times(self.assembled.workloads, self.assembled.cluster, self.shares, upper, _PERIOD)
 
     def _core(self, aim: float) -> _Core:
-        """What is left below an aim; its bound counts for the search."""
+        """The problem restricted to periods up to an aim; its bound may raise that of the search."""
         core = self._restricted(aim)
         self.low = max(self.low, min(core.bound, 1.0) * aim)
         return core
 
     def _restricted(self, aim: float) -> _Core:
         problem = self.assembled.problem
-        held = tuple(replace(each, weight=0.0) for each in problem.resources)
-        costs = Costs(replace(problem, resources=(*held, *self._periods(aim)), extra=None, constant=0.0))
-        first = 1 + len(held)
+        unweighted = tuple(replace(resource, weight=0.0) for resource in problem.resources)
+        costs = Costs(replace(problem, resources=(*unweighted, *self._periods(aim)), extra=None, constant=0.0))
+        first = 1 + len(unweighted)
         periods = np.array(
-            [first <= row.column < first + len(costs.problem.resources) - len(held) for row in costs.rows]
+            [first <= row.column < first + len(costs.problem.resources) - len(unweighted) for row in costs.rows]
         )
         busy = np.array([costs.limited.unary[..., 1 + row].any() for row in range(len(costs.rows))])
         alive = costs.possible()
