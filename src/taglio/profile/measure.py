@@ -5,7 +5,7 @@ blocks. Running each block alone would miss all three (see layerwise.py).
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import exp, isfinite
@@ -65,12 +65,10 @@ def profile(
     progress: Progress | None = None,
     limit_bytes: int | None = None,
     once_s: float = 0.0,
-    timer: Callable[..., dict[str, Timed]] | None = None,
 ) -> Profile:
     """The profile of `model` on this machine, from interleaved runs of float, all int8, all int8 anchors, and up to
-    `most_mixes` random mixes. `once_s` are the seconds of a run (0: unknown): a slow model runs once in each. `timer`
-    times models (None: `time_models`). Raises MeasurementFailed if float or a pure form does not run, or most mixes do
-    not."""
+    `most_mixes` random mixes. `once_s` are the seconds of a run (0: unknown): a slow model runs once in each. Raises
+    MeasurementFailed if float or a pure form does not run, or most mixes do not."""
     choices, effort = precisions(scheme), effort or Effort()
     pure = {FLOAT_RUN: {}, **pure_assignments(graph, choices)}
     if not once_s:
@@ -81,7 +79,7 @@ def profile(
     assignments = {**pure, **mixes}
     speeds = Speeds(options.threads, min(REFERENCE_S, _REFERENCE_SHARE * effort.budget_s))
     refused: dict[str, str] = {}
-    timed = (timer or time_models)(
+    timed = time_models(
         {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
         feeds,
         options,
@@ -152,7 +150,6 @@ def refine_near(
     *,
     near: Assignment,
     limit_bytes: int | None = None,
-    timer: Callable[..., dict[str, Timed]] | None = None,
 ) -> Profile:
     """`prior` refined for assignments like `near`, by timing `near` beside float, at the machine's present speed.
 
@@ -162,7 +159,7 @@ def refine_near(
     earlier = sum(run.name.startswith("near too") for run in prior.runs)
     assignments: dict[str, Assignment] = {FLOAT_RUN: {}, **({"near": near, "near too": near} if near else {})}
     speeds = Speeds(options.threads, min(REFERENCE_S, _REFERENCE_SHARE * effort.budget_s))
-    timed = (timer or time_models)(
+    timed = time_models(
         {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
         feeds,
         options,

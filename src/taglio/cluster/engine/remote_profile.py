@@ -2,15 +2,14 @@
 
 The stage is the same as on one machine. A device gets the model as it was simplified here, by content hash, a few
 inputs and the calibrated ranges, and returns the profile that `taglio profile` would write there. Of the sessions that
-are timed, as many are open at once as fit in the memory of the device; if not even one of the whole model does, it is
-timed in parts.
+are timed, as many are open at once as fit in the memory of the device, and at least one.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.engine.connect import Connection, on, refusal, same_version
 from taglio.cluster.engine.deploy import Calls, send
 from taglio.cluster.engine.library import ray
-from taglio.cluster.engine.parts import Parts, ranges
 from taglio.cluster.engine.resident import Resident
 from taglio.errors import BadDevice
 from taglio.flow.work import Work
@@ -32,7 +30,7 @@ from taglio.model.load import Model
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN, profile, pure_assignments, refine_near
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.profile.stopwatch import Effort, time_models
 from taglio.progress import Progress
 from taglio.quantize.precision import Assignment, Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
@@ -65,11 +63,6 @@ class Job:
     near: Assignment = field(default_factory=dict)
     memory_bytes: int | None = None
 
-    def holds_whole(self) -> bool:
-        """Whether a session of the whole model fits: it maps the weights, and holds a packed copy."""
-        weight_bytes = sum(block.weight_bytes(32) for block in self.graph.blocks)
-        return self.memory_bytes is None or 2 * weight_bytes < self.memory_bytes
-
     def limit_bytes(self) -> int:
         """The most memory that this process may take."""
         used = used_bytes()
@@ -81,42 +74,28 @@ class Profiler(Resident):
 
     def profile(self, job: Job) -> Profile:
         """Profile the model that was sent; if it was profiled before, refine that at a plan's precisions."""
-        limit_bytes, model = job.limit_bytes(), self._model(job)
-        graph, options = job.graph, job.options
-        builder = QdqBuilder(model, graph, {job.scheme.calibration: job.ranges})
-        parts = None
-        if not job.holds_whole():
-            parts = Parts.opened(model, graph, ranges(graph, job.memory_bytes or inf), job.feeds, options.threads)
-        timer = None if parts is None else parts.time
+        limit_bytes, model, options = job.limit_bytes(), self._model(job), job.options
+        builder = QdqBuilder(model, job.graph, {job.scheme.calibration: job.ranges})
         if job.before is not None:
             again = Effort(budget_s=_AGAIN_S * job.effort)
-            given = (model, graph, builder, job.before, job.feeds, options, again)
-            result = refine_near(*given, near=job.near, limit_bytes=limit_bytes, timer=timer)
-        else:
-            if options.runtime == AUTO:
-                options = replace(options, runtime=fastest(builder, job, limit_bytes, timer))
-            budget, once_s = Effort(budget_s=_EFFORT_S * job.effort), 0.0 if parts is None else parts.once_s
-            measured = (model, graph, builder, job.scheme, job.feeds, options, budget)
-            result = profile(*measured, seed=job.seed, limit_bytes=limit_bytes, once_s=once_s, timer=timer)
-        if parts is None:
-            return result
-        return replace(result, overhead_s=result.overhead_s / len(parts.feeds))  # each part paid it
+            given = (model, job.graph, builder, job.before, job.feeds, options, again)
+            return refine_near(*given, near=job.near, limit_bytes=limit_bytes)
+        if options.runtime == AUTO:
+            options = replace(options, runtime=fastest(builder, job, limit_bytes))
+        budget = Effort(budget_s=_EFFORT_S * job.effort)
+        measured = (model, job.graph, builder, job.scheme, job.feeds, options, budget)
+        return profile(*measured, seed=job.seed, limit_bytes=limit_bytes)
 
     def _model(self, job: Job) -> Model:
-        """The model of a job; its weights are in files if they came so, or there is no memory for them."""
+        """The model of a job; its weights stay in files if they came so."""
         proto = weights.load(self.named(job.files))
-        if job.holds_whole() and not weights.refers(proto):
+        if not weights.refers(proto):
             return replace(job.model, proto=proto)
         store = weights.Store()
         return replace(job.model, proto=store.take(proto), store=store)
 
 
-def fastest(
-    builder: QdqBuilder,
-    job: Job,
-    limit_bytes: int | None = None,
-    timer: Callable[..., dict[str, Timed]] | None = None,
-) -> str:
+def fastest(builder: QdqBuilder, job: Job, limit_bytes: int | None = None) -> str:
     """The runtime of this machine in which the model is fastest, float or all-int8. Runtimes that compute in bfloat16
     are not tried: the error that they add is not known here."""
     runtimes = [name for name in here() if name != BF16]
@@ -124,7 +103,7 @@ def fastest(
         return runtimes[0]
     forms = {FLOAT_RUN: dict[str, Precision](), **pure_assignments(job.graph, precisions(job.scheme))}
     ways = {f"{form} in {name}": (form, name) for name in runtimes for form in forms}
-    timed = (timer or time_models)(
+    timed = time_models(
         {way: partial(builder.build, forms[form]) for way, (form, _) in ways.items()},
         job.feeds,
         replace(job.options, runtime=NAME),
