@@ -65,12 +65,12 @@ threads = 1
 [device.server]
 threads = 2
 """
-LINK = """[[{0}link]]
-from = "{1}"
-to = "{2}"
+LINK = """[[link]]
+from = "{0}"
+to = "{1}"
 both = true
-bandwidth_mbit_s = {3}
-latency_ms = {4}
+bandwidth_mbit_s = {2}
+latency_ms = {3}
 """
 # Time limit of a plan: a prediction is to be right, whatever the plan.
 PLAN_S = 1.0
@@ -98,15 +98,11 @@ class Variant:
 
 
 def written_cluster(folder: Path) -> Path:
-    """The cluster with its scenarios."""
-    text = TOML + "".join(LINK.format("", *pair, *SCENARIOS["lan"]) for pair in PAIRS)
-    for name, figures in SCENARIOS.items():
-        if name != "lan":
-            text += "".join(LINK.format(f"scenario.{name}.", *pair, *figures) for pair in PAIRS)
+    """The file of the first scenario, with those of the others beside it."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "cluster.toml"
-    path.write_text(text)
-    return path
+    for name, figures in SCENARIOS.items():
+        (folder / f"{name}.toml").write_text(TOML + "".join(LINK.format(*pair, *figures) for pair in PAIRS))
+    return folder / "lan.toml"
 
 
 @cache
@@ -114,18 +110,12 @@ def probed(emulation: Emulation, file: Path, name: str) -> Path:
     """The cluster in one scenario, its links and devices' messages measured as a user would, written to a file."""
     path = file.parent / f"probed-{name}.toml"
     emulation.become(scenario(file, name))
-    named = ["--scenario", chosen] if (chosen := _in_file(name)) else []
-    run(emulation, "camera", "cluster", "probe", file, *named, "--write", path)
+    run(emulation, "camera", "cluster", "probe", file.with_stem(name), "--write", path)
     return path
 
 
 def scenario(file: Path, name: str) -> Cluster:
-    return cluster_file.load(file, _in_file(name))
-
-
-def _in_file(scenario: str) -> str | None:
-    """Its name in a cluster file, where the first has none."""
-    return None if scenario == "lan" else scenario
+    return cluster_file.load(file.with_stem(name))
 
 
 def command(*words: object) -> list[str]:
@@ -220,7 +210,7 @@ def make(emulation: Emulation, work: Path, file: Path, variant: Variant, *, time
     folder = work.parent / "plans" / f"{variant.name.replace('|', '-')}-{variant.scenario}"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(work, folder, symlinks=True)
-    cluster, used = opened(file, None)
+    cluster, used = opened(file)
     model, measured, error = network(work)
 
     def placed(profiles: Profiles, running: Running | None, _: float) -> Answer:

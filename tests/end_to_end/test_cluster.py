@@ -26,8 +26,6 @@ both = true
 bandwidth_mbit_s = 100
 latency_ms = 0.05
 joules_per_mb = 0.5
-[scenario.cut]
-cut = ["camera->server"]
 """
 QUICK = ("--max-error", "2%", "--time-limit", 1)
 
@@ -66,7 +64,7 @@ def test_a_plan_on_two_devices_is_built_and_runs(out: Path, cluster: Path) -> No
     assert "One request" in page and ("assumed" in page) == on_camera
 
 
-def test_pins_scenarios_and_running_plans(out: Path, cluster: Path) -> None:
+def test_pins_and_running_plans(out: Path, cluster: Path) -> None:
     ran = taglio("plan", out, "--cluster", cluster, *QUICK, "--pin", "camera=*", "--json").json()
     assert {each["device"] for each in ran["plans"][0]["placements"]} == {"camera"}
     again = taglio(
@@ -82,8 +80,6 @@ def test_pins_scenarios_and_running_plans(out: Path, cluster: Path) -> None:
     assert blocks == len(moved["plans"][0]["placements"]) and cost_s == pytest.approx(blocks * 1e-3)
     assert moved["value"] == pytest.approx(cost_s + moved["plans"][0]["predicted_latency_s"]["value"], rel=1e-6)
     assert f"to move {blocks} blocks" in taglio(*asked).out
-    cut = taglio("plan", out, "--cluster", cluster, "--scenario", "cut", *QUICK, "--json").json()
-    assert {each["device"] for each in cut["plans"][0]["placements"]} == {"camera"}
 
 
 def test_two_models_share_the_devices(out: Path, cluster: Path, digits_staged: Staged, tmp_path: Path) -> None:
@@ -130,7 +126,6 @@ def test_a_front_of_two_models(out: Path, cluster: Path, digits_staged: Staged, 
 def test_refusals_are_one_line(workspace: Path, cluster: Path) -> None:
     refused(taglio("plan", workspace, "--max-error", "1%", "--objective", "energy"), "--cluster")
     refused(taglio("plan", workspace, "--max-error", "1%", "--gap", "0.1%"), "--gap")
-    refused(taglio("plan", workspace, "--cluster", cluster, *QUICK, "--scenario", "cutt"), 'did you mean "cut"')
     refused(taglio("plan", workspace, "--cluster", cluster, *QUICK, "--objective", "speed"), "not known")
     refused(
         taglio("plan", workspace, "--cluster", cluster, *QUICK, "--cut", "x"),

@@ -85,20 +85,6 @@ from = "gateway"
 to = "server"
 both = true
 bandwidth_mbit_s = 400
-
-[scenario.congested]
-cut = ["camera->gateway"]
-
-[[scenario.congested.link]]
-from = "camera"
-to = "server"
-bandwidth_mbit_s = 10
-
-[scenario.alone]
-without = ["gateway"]
-
-[scenario.alone.device.camera]
-threads = 2
 """
 
 
@@ -240,8 +226,7 @@ def _clusters(rng: random.Random, base: Path, folder: Path) -> list[tuple[str, .
     path = out / "cluster.toml"
     damage = damage_bytes if rng.random() < 0.1 else damage_text
     path.write_bytes(damage(rng, path.read_bytes()))
-    scenario = rng.choice(((), (), ("--scenario", "congested"), ("--scenario", "alone")))
-    return [("plan", str(out), "--max-error", "0.1", "--cluster", str(path), *scenario)]
+    return [("plan", str(out), "--max-error", "0.1", "--cluster", str(path))]
 
 
 def _data(rng: random.Random, base: Path, folder: Path) -> list[tuple[str, ...]]:

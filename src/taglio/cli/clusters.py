@@ -88,7 +88,7 @@ def status(options: argparse.Namespace) -> Shown:
 
 def probe(options: argparse.Namespace) -> Shown:
     """Run `taglio cluster probe`."""
-    cluster = cluster_file.load(options.file, options.scenario)
+    cluster = cluster_file.load(options.file)
     with connect(cluster.start) as connection:
         probes = probe_cluster(connection, cluster, options.progress)
     text = cluster_file.written(probes.measured(cluster))
@@ -114,7 +114,7 @@ def optimize(options: argparse.Namespace) -> Shown:
 
 def run(options: argparse.Namespace) -> Shown:
     """Run `taglio run OUT --cluster FILE`."""
-    cluster = cluster_file.load(options.cluster, options.scenario)
+    cluster = cluster_file.load(options.cluster)
     count, steps = options.steps or options.runs or 100, options.steps is not None
     cluster_run = run_on_cluster(
         options.folder, cluster, count, stream=options.stream, steps=steps, progress=options.progress

@@ -17,7 +17,7 @@ def emulate(options: argparse.Namespace) -> int:
     """Run `taglio emulate`."""
     here = os.environ.get(EMULATION)
     if options.change is not None:
-        if options.cluster or options.after or options.on or options.scenario:
+        if options.cluster or options.after or options.on:
             raise BadOption("--set changes the running emulation: give nothing else with it")
         emulation.joined(here).change(options.change)
         return 0
@@ -25,7 +25,7 @@ def emulate(options: argparse.Namespace) -> int:
         if not options.on or not options.after:
             raise BadOption("give a cluster file, or --on DEVICE -- COMMAND for the running emulation")
         return emulation.joined(here).start(options.on, options.after).wait()
-    with emulation.Emulation(Path(options.cluster), options.scenario) as emulated:
+    with emulation.Emulation(Path(options.cluster)) as emulated:
         for target, source in emulation.one_way(emulated.cluster):
             sys.stderr.write(
                 f"{source} can reach {target}, but not the reverse: no connection will open between them\n"

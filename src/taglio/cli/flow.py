@@ -35,7 +35,7 @@ def optimize(options: argparse.Namespace) -> Shown:
         from taglio.cli import clusters
 
         return clusters.optimize(options)
-    keywords = arguments(options, ("scenario",))
+    keywords = arguments(options)
     return _answered(
         options.out, options.verbose, *stages.optimize(options.out, options.model, options.data, **keywords)
     )

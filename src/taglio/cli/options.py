@@ -294,7 +294,6 @@ OPTIONS: dict[str, Facts] = {
     ),
     "--devices": option("devices in order, as separated by --cut", type=names, default=[], metavar="A,B,..."),
     "--cluster": option("cluster file (TOML): devices to plan for or to run on", type=Path),
-    "--scenario": option("named scenario of the cluster file"),
     "--objective": option(
         "what to optimise: latency (default) or rate (runs a second); with --cluster throughput, energy, sum (of "
         "compute seconds), weights (latency=1,energy=0.5) or an order (throughput,energy)",

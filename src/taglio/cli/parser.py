@@ -123,7 +123,6 @@ COMMANDS = (
                 metavar="S",
             ),
         },
-        several="--scenario",
         one="--max-latency --cpus --time-limit --no-samples --verbose",
     ),
     Command(
@@ -154,7 +153,7 @@ COMMANDS = (
         "choose the fastest forms within an error limit and time the finalists, as optimize does; with --cluster: "
         "place blocks on several machines, using their profiles",
         f"folder {_LIMITED} --keep-float --force-int8 --pin --cluster",
-        several=f"--scenario --objective {_LIMITS} --what-if --explain --from --switching-cost-ms {_SOLVING}",
+        several=f"--objective {_LIMITS} --what-if --explain --from --switching-cost-ms {_SOLVING}",
         one="--cut --devices --effort",
     ),
     Command(
@@ -171,7 +170,7 @@ COMMANDS = (
         "time the built components and compare with the prediction, or put deploy/ under load",
         "folder --runs --steps --cluster",
         {"--runtime": OPTIONS["--runtime of components"]},
-        several="--scenario --stream",
+        several="--stream",
         one="--runtime --load",
     ),
     Command(
@@ -187,7 +186,7 @@ COMMANDS = (
         "pareto",
         "clusters:pareto",
         "show the trade-off between latency and error, energy or throughput on a cluster",
-        f"folder --cluster --scenario --axes --points {_SOLVING} {_LIMITED} --keep-float --force-int8 {_LIMITS}",
+        f"folder --cluster --axes --points {_SOLVING} {_LIMITED} --keep-float --force-int8 {_LIMITS}",
         {
             "--cluster": {**OPTIONS["--cluster"], "required": True},
             "--axes": option(
@@ -233,7 +232,7 @@ COMMANDS = (
         "cluster probe",
         "clusters:probe",
         "measure every link of the running cluster, and the CPU cost per message",
-        "file --scenario --write",
+        "file --write",
         {
             "file": option("cluster file (TOML)", type=Path, metavar="CLUSTER"),
             "--write": option("write a cluster file with the measured links", type=Path, metavar="FILE"),
@@ -244,7 +243,7 @@ COMMANDS = (
         "emulate:emulate",
         "run a command on a cluster emulated on this Linux machine (as root): devices have the file's CPU quotas, "
         "links its bandwidth and latency",
-        "cluster --scenario --bare --on --set",
+        "cluster --bare --on --set",
         {
             "cluster": option("cluster file (TOML)", nargs="?", metavar="CLUSTER"),
             "--bare": option("set up network and CPU quotas only; start no device", action="store_true"),
@@ -318,7 +317,6 @@ COMMANDS = (
                 default=30.0,
             ),
         },
-        several="--scenario",
         one="--threads --kernel-cache",
     ),
     Command(

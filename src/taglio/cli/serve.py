@@ -36,7 +36,7 @@ def serve(options: argparse.Namespace) -> int:
     limits = Limits(options.queue, options.batch)
     settings = Settings(int(options.max_request_mb * 1e6), _token(options.token_file), options.drain_s, limits)
     listen = Listen(options.host, options.http_port, options.grpc_port, certificate, key)
-    cluster = cluster_file.load(options.cluster, options.scenario) if options.cluster is not None else None
+    cluster = cluster_file.load(options.cluster) if options.cluster is not None else None
     log.to_stderr()
     with opened(options.models, options.threads, cluster, options.kernel_cache) as models:
 

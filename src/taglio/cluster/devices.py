@@ -104,7 +104,6 @@ class Cluster:
     start: str
     devices: tuple[Device, ...]
     links: tuple[Link, ...]
-    scenario: str = ""
 
     def device(self, name: str) -> Device:
         """The device called `name`. Raises BadOption with the nearest name otherwise."""

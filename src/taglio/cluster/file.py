@@ -1,4 +1,4 @@
-"""Read the cluster file (TOML): devices, links and named scenarios. Errors name the key and the fix.
+"""Read the cluster file (TOML): devices and links. Errors name the key and the fix.
 
     start = "camera"                       # where requests come from and answers go
 
@@ -30,11 +30,6 @@
     latency_ms = 5
     gap_ms = 1                             # part of the latency for which the next message waits (cluster probe)
 
-    [[scenario.congested.link]]
-    from = "camera"
-    to = "server"
-    bandwidth_mbit_s = 5
-
 Devices without a link between them are not connected. Units are part of the keys and converted only here: a megabyte is
 10⁶ bytes, a megabit 10⁶ bits.
 """
@@ -42,7 +37,7 @@ Devices without a link between them are not connected. Units are part of the key
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -117,19 +112,10 @@ class _Copy(_Strict, frozen=True):
     like: _Text
 
 
-class _Scenario(_Strict, frozen=True):
-    start: _Text | UnsetType = UNSET
-    device: dict[str, dict[str, Any]] = {}
-    link: list[dict[str, Any]] = []
-    without: list[_Text] = []
-    cut: list[_Text] = []
-
-
 class _File(_Strict, frozen=True):
     start: _Text | UnsetType = UNSET
     device: dict[str, dict[str, Any]] = {}
     link: list[dict[str, Any]] = []
-    scenario: dict[str, dict[str, Any]] = {}
 
 
 _INNER: dict[str, type[Struct]] = {"scale": _Scale, "loopback": _LinkKeys}
@@ -157,8 +143,8 @@ _FIELDS = {
 }
 
 
-def load(path: Path, scenario: str | None = None) -> Cluster:
-    """The cluster in a file, with the changes of `scenario` applied. Raises BadCluster with the key and the fix."""
+def load(path: Path) -> Cluster:
+    """The cluster in a file. Raises BadCluster with the key and the fix."""
     try:
         data = artifact.read_bytes(path)
     except OSError as error:
@@ -168,11 +154,11 @@ def load(path: Path, scenario: str | None = None) -> Cluster:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise BadCluster(f"{path}: line {line} is not text in UTF-8: save the cluster file in UTF-8") from None
-    return parse(text, str(path), scenario)
+    return parse(text, str(path))
 
 
-def parse(text: str, file: str = "cluster", scenario: str | None = None) -> Cluster:
-    """The cluster in a file's `text`; checks every scenario, applies `scenario`. Raises BadCluster."""
+def parse(text: str, file: str = "cluster") -> Cluster:
+    """The cluster in a file's `text`. Raises BadCluster."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -180,35 +166,21 @@ def parse(text: str, file: str = "cluster", scenario: str | None = None) -> Clus
     except (ValueError, RecursionError):  # Python's own limits
         raise BadCluster(f"{file}: nests too deep, or has a number of thousands of digits: write it anew") from None
     reader = _Reader(file)
-    whole = reader.table("", tables, _File)
-    base = reader.cluster(whole)
-    changed = {name: _Reader.after(base, file, name).scenario(changes) for name, changes in whole.scenario.items()}
-    if scenario is None:
-        return base
-    if scenario not in changed:
-        raise BadCluster(f'{file}: has no scenario "{scenario}"{nearest(scenario, changed)}')
-    return changed[scenario]
+    return reader.cluster(reader.table("", tables, _File))
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads the tables of a file, or of one of its scenarios, into the devices and links so far."""
+    """Reads the tables of a file into the devices and links so far; `numbers` are the links' places in the file."""
 
     file: str
-    start: str = ""
-    scenario_name: str = ""
     devices: dict[str, Device] = field(default_factory=dict)
     links: dict[tuple[str, str], Link] = field(default_factory=dict)
-
-    @classmethod
-    def after(cls, base: Cluster, file: str, scenario: str) -> "_Reader":
-        """A reader of a scenario, which changes the cluster of the whole file."""
-        devices = {device.name: device for device in base.devices}
-        return cls(file, base.start, scenario, devices, {(link.source, link.target): link for link in base.links})
+    numbers: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def fail(self, message: str) -> BadCluster:
-        """The error, with the file and the scenario."""
-        return BadCluster(f"{self.file}: {f'scenario.{self.scenario_name}: ' if self.scenario_name else ''}{message}")
+        """The error, with the file."""
+        return BadCluster(f"{self.file}: {message}")
 
     def table(self, name: str, value: Mapping[str, Any], kind: type[T]) -> T:
         """A table's values, checked."""
@@ -218,44 +190,24 @@ class _Reader:
             raise self.fail(_explained(name, value, kind, str(error))) from None
 
     def cluster(self, whole: _File) -> Cluster:
-        """The cluster that the whole file describes, without its scenarios."""
+        """The cluster that the whole file describes."""
         if not whole.device:
             raise self.fail("has no devices: write [device.NAME] for each machine")
         if whole.start is UNSET:
             first = next(iter(whole.device))
             raise self.fail(f'has no start device, where inputs come from: write start = "{first}" at the top')
-        self.read(whole)
-        return self.finished()
-
-    def scenario(self, tables: Mapping[str, Any]) -> Cluster:
-        """The cluster with the changes of this scenario."""
-        changes = self.table("", tables, _Scenario)
-        self.read(changes)
-        for key in changes.cut:
-            source, _, target = (part.strip() for part in key.partition("->"))
-            if (source, target) not in self.links:
-                links = [f"{a}->{b}" for a, b in self.links]
-                raise self.fail(f'no link "{key}" to cut{nearest(key, links)}')
-            del self.links[source, target]
-        cluster = replace(self.finished(), scenario=self.scenario_name)
-        for name in changes.without:
-            try:
-                cluster = cluster.without(name)
-            except BadOption as error:
-                raise self.fail(str(error)) from None
-        return cluster
-
-    def read(self, tables: _File | _Scenario) -> None:
-        """Read the tables of devices and links; a known device or link is changed."""
-        for name, value in tables.device.items():
-            self.read_device(name, value, [*self.devices, *tables.device])
-        given = dict[tuple[str, str], int]()
-        for number, value in enumerate(tables.link, 1):
-            self.read_link(number, self.table(f"link {number}", value, _LinkTable), given)
+        for name, value in whole.device.items():
+            self.read_device(name, value, whole.device)
+        for number, value in enumerate(whole.link, 1):
+            self.read_link(number, self.table(f"link {number}", value, _LinkTable))
         self.copy_alike()
-        self.start = self.start if tables.start is UNSET else tables.start
+        if whole.start not in self.devices:
+            raise self.fail(f'start = "{whole.start}", no such device{nearest(whole.start, self.devices)}')
+        for name in self.devices:
+            self.refuse_endless_scale(name)
+        return Cluster(whole.start, tuple(self.devices.values()), tuple(self.links.values()))
 
-    def read_device(self, name: str, value: Mapping[str, Any], names: list[str]) -> None:
+    def read_device(self, name: str, value: Mapping[str, Any], names: Iterable[str]) -> None:
         where = f"device.{name}"
         alike = [other for other in names if other != name and other.lower() == name.lower()]
         if alike:  # one file of times for both, where file names ignore case
@@ -269,19 +221,18 @@ class _Reader:
         runtimes = [runtime for runtime in RUNTIMES if runtime not in WHOLE]
         if table.runtime not in (UNSET, *runtimes):
             raise self.fail(f'{where}.runtime = "{table.runtime}" is not known{nearest(str(table.runtime), runtimes)}')
-        device = replace(self.devices.get(name, Device(name)), **_in_fields(table, _DeviceKeys))
+        device = Device(name, profile=f"profiles/{name}.json", **_in_fields(table, _DeviceKeys))
         if table.profile is not UNSET and table.scale is not UNSET:
             raise self.fail(f"{where}: has a profile and a scale: keep one of them")
         if table.profile is not UNSET:
-            device = replace(device, profile=table.profile, scale_of=None, scale_factor=1.0)
+            device = replace(device, profile=table.profile)
         if table.scale is not UNSET:
             device = replace(device, profile=None, scale_of=table.scale.of, scale_factor=table.scale.factor)
         self.devices[name] = device
         if table.loopback is not UNSET:
-            self.links[name, name] = self.link(f"{where}.loopback", table.loopback, Link(name, name, 0.0))
+            self.links[name, name] = self.link(f"{where}.loopback", table.loopback, (name, name))
 
-    def read_link(self, number: int, table: _LinkTable, given: dict[tuple[str, str], int]) -> None:
-        """Read a link that is not yet in `given`, the numbers of the links by their ends."""
+    def read_link(self, number: int, table: _LinkTable) -> None:
         where, ends = f"link {number}", (table.source, table.target)
         for name in ends:
             if name not in self.devices:
@@ -291,15 +242,15 @@ class _Reader:
                 f"{where}: from {table.source} to itself: write [device.{table.source}] loopback = {{ ... }}"
             )
         for pair in (ends, ends[::-1]) if table.both else (ends,):
-            if pair in given:
+            if pair in self.numbers:
                 raise self.fail(
-                    f"links {given[pair]} and {number} both go from {pair[0]} to {pair[1]}: keep one of them"
+                    f"links {self.numbers[pair]} and {number} both go from {pair[0]} to {pair[1]}: keep one of them"
                 )
-            given[pair] = number
-            self.links[pair] = self.link(where, table, self.links.get(pair, Link(*pair, 0.0)))
+            self.numbers[pair] = number
+            self.links[pair] = self.link(where, table, pair)
 
-    def link(self, where: str, table: _LinkKeys, base: Link) -> Link:
-        link = replace(base, **_in_fields(table, _LinkKeys))
+    def link(self, where: str, table: _LinkKeys, ends: tuple[str, str]) -> Link:
+        link = replace(Link(*ends, 0.0), **_in_fields(table, _LinkKeys))
         if link.bandwidth_bytes_per_s == 0.0:
             raise self.fail(f"{where}: has no bandwidth_mbit_s: give its megabits per second")
         if link.gap_s > link.latency_s:
@@ -327,18 +278,6 @@ class _Reader:
                 ends = tuple(name if end == first.name else end for end in (source, target))
                 if first.name in (source, target) and (source == target or name not in (source, target)):
                     self.links[ends[0], ends[1]] = replace(link, source=ends[0], target=ends[1])
-
-    def finished(self) -> Cluster:
-        """The cluster of the devices and links so far."""
-        if self.start not in self.devices:
-            raise self.fail(f'start = "{self.start}", no such device{nearest(self.start, self.devices)}')
-        for name in self.devices:
-            self.refuse_endless_scale(name)
-        devices = tuple(
-            device if device.profile or device.scale_of else replace(device, profile=f"profiles/{device.name}.json")
-            for device in self.devices.values()
-        )
-        return Cluster(self.start, devices, tuple(self.links.values()))
 
     def refuse_endless_scale(self, name: str) -> None:
         """Refuse scales that lead nowhere or in a circle."""

@@ -39,7 +39,6 @@ class ClusterFile:
 
     file: str
     text: str
-    scenario: str | None
     handling: Mapping[str, Handling] = field(default_factory=dict)
 
 
@@ -62,10 +61,9 @@ class Placed:
     alternatives: tuple[Alternative, ...]
 
 
-def opened(path: Path, scenario: str | None) -> tuple[Cluster, ClusterFile]:
+def opened(path: Path) -> tuple[Cluster, ClusterFile]:
     """The cluster of a file, and the file as written."""
-    cluster = cluster_file.load(path, scenario)
-    return cluster, ClusterFile(str(path), path.read_text(encoding="utf-8"), scenario)
+    return cluster_file.load(path), ClusterFile(str(path), path.read_text(encoding="utf-8"))
 
 
 def reopened(folder: Path, cluster: Cluster, **limits: Any) -> Candidate:
@@ -96,7 +94,6 @@ def place(
     folder: Path,
     cluster_path: Path,
     *,
-    scenario: str | None = None,
     objective: str = "latency",
     others: Sequence[Wanted] = (),
     running: str | None = None,
@@ -114,7 +111,7 @@ def place(
     and the runner-up; `changes` are what-if changes to the cluster, planned as well.
     """
     aim = parse_objective(objective)
-    cluster, used = opened(cluster_path, scenario)
+    cluster, used = opened(cluster_path)
     for text in changes:  # refuse before planning what is no change
         changed(cluster, text)
     with ExitStack() as stack:
@@ -150,7 +147,6 @@ def pareto(
     cluster_path: Path,
     *,
     axes: str = "latency,error",
-    scenario: str | None = None,
     others: Sequence[Wanted] = (),
     points: int = 8,
     gap: float = GAP,
@@ -163,7 +159,7 @@ def pareto(
     first, _, axis = axes.partition(",")
     if first != "latency" or axis not in AXES:
         raise BadOption(f'`axes` "{axes}": give latency,error, latency,energy or latency,throughput')
-    cluster, _ = opened(cluster_path, scenario)
+    cluster, _ = opened(cluster_path)
     with ExitStack() as stack:
         folders, candidates = _opened_all(stack, cluster, folder, others, limits)
         result = front_of(

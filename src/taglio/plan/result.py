@@ -166,7 +166,6 @@ class Plan:
     notes: tuple[str, ...] = field(default=())
     objective: str = "latency"
     start: str = LOCAL
-    scenario: str = ""
     crossings: tuple[Crossing, ...] = ()
     pieces: tuple[PlannedPiece, ...] = ()
     usage: tuple[DeviceUse, ...] = ()

@@ -47,8 +47,6 @@ to = "server"
 both = true
 bandwidth_mbit_s = 100
 latency_ms = 5
-[scenario.slow]
-link = [{from = "camera", to = "gateway", bandwidth_mbit_s = 5}]
 """
 SINK, SENDER = (Path(__file__).with_name(name) for name in ("link_sink.py", "link_sender.py"))
 COMPUTES = """
@@ -164,7 +162,7 @@ def test_half_a_core_is_half_a_core(made: Emulation) -> None:
 def test_a_command_knows_where_it_is_and_ends_all_with_its_code(file: Path) -> None:
     told = ", ".join(f"os.environ['{name}']" for name in ("TAGLIO_EMULATION", "TAGLIO_DEVICE", "TAGLIO_ADDRESSES"))
     program = f"import os; print({told}); raise SystemExit(7)"
-    done = taglio("emulate", str(file), "--bare", "--scenario", "slow", "--", sys.executable, "-c", program)
+    done = taglio("emulate", str(file), "--bare", "--", sys.executable, "-c", program)
     assert done.returncode == 7
     folder, _, said = done.stdout.partition(" ")
     assert said == "camera camera=10.77.0.1 gateway=10.77.0.2 server=10.77.0.3\n"

@@ -87,7 +87,7 @@ class Running:
         self.become(changed(base, text) if text.strip() else base)
 
     def become(self, now: Cluster) -> None:
-        """Change links and quotas to those of `now`, such as another scenario of the file. Links that the emulation was
+        """Change links and quotas to those of `now`, such as those of another file. Links that the emulation was
         not started with are not added, and packets keep their routes; links missing from `now` are cut."""
         base = self._base()
         kept = {(way.source, way.target): way for way in ways(now, base)}
@@ -107,7 +107,7 @@ class Running:
         return self._order(())
 
     def _base(self) -> Cluster:
-        return cluster_file.parse(self.record.cluster_text, self.record.cluster_file, self.record.scenario)
+        return cluster_file.parse(self.record.cluster_text, self.record.cluster_file)
 
     def _order(self, links: line.Order) -> line.Counts:
         """Send new link settings, and return the link counts. Raises CannotEmulate if the process has died."""
@@ -137,15 +137,14 @@ class Emulation(Running):
     """A context manager: creates the emulation on entry and removes it with everything that runs in it on exit. If this
     process is killed, the one that carries the links removes it."""
 
-    def __init__(self, file: Path, scenario: str | None = None) -> None:
-        self.file, self.scenario = file, scenario
-        self.cluster = cluster_file.load(file, scenario)
+    def __init__(self, file: Path) -> None:
+        self.file, self.cluster = file, cluster_file.load(file)
 
     def __enter__(self) -> Self:
         """Raises CannotEmulate or OSError, with nothing left behind."""
         if (why := missing()) is not None:
             raise CannotEmulate(why)
-        self.record = _planned(self.cluster, self.file, self.scenario)
+        self.record = _planned(self.cluster, self.file)
         try:
             self._make()
         except BaseException:
@@ -229,7 +228,7 @@ def processors(cluster: Cluster) -> float:
     return sum(min(device.cpus, device.threads) for device in cluster.devices)
 
 
-def _planned(cluster: Cluster, file: Path, scenario: str | None) -> Record:
+def _planned(cluster: Cluster, file: Path) -> Record:
     """The record of an emulation to create: the names of everything in it."""
     if len(cluster.devices) > _MOST_DEVICES:
         raise CannotEmulate(f"{len(cluster.devices)} devices: at most {_MOST_DEVICES} can be emulated")
@@ -243,7 +242,7 @@ def _planned(cluster: Cluster, file: Path, scenario: str | None) -> Record:
     )
     text = file.read_text(encoding="utf-8")
     folder = record.FOLDER / str(pid)
-    return Record(pid, folder, str(file), text, scenario, group, places)
+    return Record(pid, folder, str(file), text, group, places)
 
 
 def start_devices(emulation: Emulation, progress: Progress | None = None) -> None:

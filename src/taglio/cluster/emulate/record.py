@@ -31,7 +31,6 @@ class Record:
     folder: Path
     cluster_file: str
     cluster_text: str
-    scenario: str | None
     group: Path
     places: tuple[Place, ...]
 

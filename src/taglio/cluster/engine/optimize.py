@@ -72,7 +72,6 @@ def optimize_on_cluster(
     max_error: Bounds | None = None,
     min_score: Bounds | None = None,
     max_drop: Bounds | None = None,
-    scenario: str | None = None,
     objective: str = "latency",
     keep_float: Sequence[str] = (),
     force_int8: Sequence[str] = (),
@@ -84,7 +83,7 @@ def optimize_on_cluster(
     """The best plan under the limits for the running devices of a cluster file, built into `folder` and run on them.
     `settings` are those of taglio.Model."""
     user, settings = steered(refuse_no_limit(user_limits(max_error, min_score, max_drop)), settings)
-    (cluster, used), aim, wanted = opened(cluster_file, scenario), parse_objective(objective), read_scheme(scheme)
+    (cluster, used), aim, wanted = opened(cluster_file), parse_objective(objective), read_scheme(scheme)
     if aim.weighs_energy:
         cluster.refuse_without_watts()
     if all(device.assumed for device in cluster.devices):

@@ -217,7 +217,7 @@ def too_short(runs: int, took_s: float, ratio: float) -> str | None:
 def planned_for(folder: Path, work: Work) -> Cluster | None:
     """The cluster that the plan in `folder` was made for; None if it was not stored."""
     kept = _kept(folder, work)
-    return None if kept is None else parse(kept.text, kept.file, kept.scenario).with_handling(kept.handling)
+    return None if kept is None else parse(kept.text, kept.file).with_handling(kept.handling)
 
 
 def _kept(folder: Path, work: Work) -> ClusterFile | None:

@@ -124,7 +124,6 @@ def _plan(
         notes=notes,
         objective=objective,
         start=cluster.start,
-        scenario=cluster.scenario,
         crossings=tuple(
             Crossing(names[t.value], *t.link, "int8" if t.int8 else "float32", t.bytes, t.busy_s + t.delay_s)
             for t in pipeline.transfers
