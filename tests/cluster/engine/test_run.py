@@ -1,7 +1,6 @@
 """What a run says of its devices, without an engine."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from taglio.cli import cluster_tables
 from taglio.cluster.devices import Link
 from taglio.cluster.engine.deploy import MOST_LANES
-from taglio.cluster.engine.parcel import Hop, Step
 from taglio.cluster.engine.pipeline import Answer, Broken
 from taglio.cluster.engine.result import ClusterRun, DeviceEnergy, PlanTime
 from taglio.cluster.engine.run import _Run, lanes_for, too_short, way_s
@@ -196,45 +194,3 @@ def test_as_many_requests_are_in_flight_as_keep_the_busiest_resource_busy(
     usage = (SimpleNamespace(machines=("a",)), SimpleNamespace(machines=tuple(map(str, range(machines)))))
     plan = SimpleNamespace(predicted_latency_s=SimpleNamespace(value=latency_s), predicted_rate_per_s=rate, usage=usage)
     assert lanes_for(plan) == lanes  # type: ignore[arg-type]
-
-
-def times(request: int, sent_s: float, work_s: float, hop_s: float, device: str = "server") -> Answer:
-    """An answer of a plan of one component on a device, behind a message from the camera."""
-    start_s = sent_s + hop_s
-    step, hop = Step("work", device, start_s, start_s, start_s + work_s), Hop(0, "camera", device, sent_s, start_s)
-    return Answer(request, [], sent_s, start_s + work_s, (step,), (hop,), planned=PLAN)
-
-
-PLAN: Any = running("a", "camera", "server", takes_s=0.05)
-
-
-@pytest.mark.parametrize(
-    ("work_s", "hop_s", "words"),
-    [
-        ((0.04, 0.04), (0.01, 0.01), []),
-        ((0.04, 0.12), (0.01, 0.01), ["work on server took 3.00 times as long"]),
-        ((0.04, 0.04), (0.02, 0.05), ["a message from camera to server took 2.50 times as long"]),
-        ((0.04, 0.04), (0.001, 0.005), []),  # too little of a request for another plan to pay
-    ],
-)
-def test_a_run_names_what_slowed_down_meanwhile(
-    work_s: tuple[float, float], hop_s: tuple[float, float], words: list[str]
-) -> None:
-    run, now_s = _Run(PLAN, None, [{}], {"a": [[]]}), 0.0  # type: ignore[arg-type]
-    for request in range(200):
-        late = request >= 100
-        answer = times(request, now_s, work_s[late], hop_s[late])
-        run.check(answer)
-        now_s = answer.answered_s
-    notes = list(run.slowed())
-    assert len(notes) == len(words) and all(note.startswith(text) for note, text in zip(notes, words, strict=True))
-
-
-def test_a_replica_that_was_lost_meanwhile_did_not_slow_down() -> None:
-    run, now_s = _Run(PLAN, None, [{}], {"a": [[]]}), 0.0  # type: ignore[arg-type]
-    for request in range(200):
-        device = "second" if request >= 100 or request % 2 else "server"
-        answer = times(request, now_s, 0.04, 0.01, device)
-        run.check(answer)
-        now_s = answer.answered_s
-    assert list(run.slowed()) == []

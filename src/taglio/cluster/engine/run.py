@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
-from statistics import fmean
 
 import numpy as np
 
@@ -52,9 +51,6 @@ _PATIENCE = 20.0
 _WARMUP = 3
 # Ten periods of Linux's quotas, and the relative deviation from which a shorter run gets a note.
 _SUSTAINED_S, _OFF = 1.0, 0.1
-# A component or link that takes so much longer in the last quarter of a run than in the first gets a note, if that is
-# this share of a request.
-_SLOWED, _SHARE = 1.5, 0.2
 
 
 def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
@@ -165,7 +161,6 @@ def answer_requests(
             notes += _of_rate(ready, lanes)
         elif (note := too_short(runs, took_s, plans[0].ratio)) is not None:
             notes.append(note)
-        notes += run.slowed()
         result = ClusterRun(
             requests=runs,
             streamed=stream,
@@ -284,23 +279,6 @@ class _Run:
         _, answers = self.by_plan.get(self.planned.plan.fingerprint(), (None, []))
         return _sent_once(answers)
 
-    def slowed(self) -> Iterator[str]:
-        """Notes on components and links of the first plan that took longer at the end of the run than at its start;
-        none for a run that is too short for CPU quotas to average out."""
-        answers = self._good()
-        quarter = len(answers) // 4
-        first, last = answers[:quarter], answers[len(answers) - quarter :]
-        if not quarter or min(part[-1].answered_s - part[0].sent_s for part in (first, last)) < _SUSTAINED_S:
-            return
-        after, matters_s = _times(last), _SHARE * fmean(answer.latency_s for answer in first)
-        for what, before_s in _times(first).items():
-            after_s = after.get(what, 0.0)  # a replica may be lost meanwhile
-            if after_s > max(_SLOWED * before_s, before_s + matters_s):
-                yield (
-                    f"{what} took {after_s / before_s:.2f} times as long in the last quarter of the run as in the "
-                    "first: if it stays so, measure it (taglio profile, taglio cluster probe) and plan again"
-                )
-
     def components(self) -> tuple[ComponentTime, ...]:
         """Times of each component, predicted and measured."""
         expected = {piece.component: piece.predicted_s for piece in self.planned.plan.pieces}
@@ -344,18 +322,6 @@ class _Run:
             idle = waited_s * device.idle_watts if device.idle_watts else None
             energies.append(DeviceEnergy(name, busy, sent if priced else None, idle))
         return tuple(energies)
-
-
-def _times(answers: Sequence[Answer]) -> dict[str, float]:
-    """Mean seconds of each component and of each link's messages, by what a note calls them."""
-    seconds: dict[str, list[float]] = {}
-    for answer in answers:
-        for step in answer.steps:
-            seconds.setdefault(f"{step.component} on {step.device}", []).append(step.end_s - step.start_s)
-        for hop in answer.hops:
-            if hop.source != hop.target:
-                seconds.setdefault(f"a message from {hop.source} to {hop.target}", []).append(hop.read_s - hop.sent_s)
-    return {what: fmean(times_s) for what, times_s in seconds.items()}
 
 
 def _sent_once(answers: Sequence[Answer]) -> list[Answer]:
