@@ -120,10 +120,6 @@ def test_a_megabyte_takes_as_long_as_its_link_says(made: Emulation) -> None:
         ("camera", "gateway", 0.020 + size / 6.25e6),
     ):
         assert seconds(made, source, target, size, 1.06 * expected_s) == pytest.approx(expected_s, rel=0.06)
-    before = made.counts().links[0].passed_bytes
-    seconds(made, "camera", "gateway", size)
-    passed = made.counts().links[0].passed_bytes - before
-    assert size * 8 < passed < size * 8 * 1.02  # eight of them, headers included
 
 
 @pytest.mark.alone
@@ -149,7 +145,6 @@ def test_nothing_passes_a_cut_link(made: Emulation) -> None:
     made.change("without gateway")
     words = [sys.executable, "-c", f"import socket; socket.create_connection(('{made.addresses['gateway']}', 5000), 1)"]
     assert made.start("camera", words, stderr=subprocess.DEVNULL).wait() == 1
-    assert sum(each.dropped_packets for each in made.counts().links) >= 1
 
 
 def test_half_a_core_is_half_a_core(made: Emulation) -> None:

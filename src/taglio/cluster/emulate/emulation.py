@@ -102,26 +102,23 @@ class Running:
                 cpus = min(after.cpus, after.threads, os.cpu_count() or 1) / slower
             quota.limit(self.record.place(before.name).group, cpus)
 
-    def counts(self) -> line.Counts:
-        """What the links have carried and dropped."""
-        return self._order(())
-
     def _base(self) -> Cluster:
         return cluster_file.parse(self.record.cluster_text, self.record.cluster_file)
 
-    def _order(self, links: line.Order) -> line.Counts:
-        """Send new link settings, and return the link counts. Raises CannotEmulate if the process has died."""
+    def _order(self, links: line.Order) -> None:
+        """Send new link settings, and wait until they apply. Raises CannotEmulate if the process has died."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.settimeout(_PATIENCE_S)
             try:
                 connection.connect(str(self.record.control))
                 connection.send(msgspec.json.encode(links))
-                answer = connection.recv(line.LARGEST_PACKET)
+                answer = connection.recv(len(line.DONE))
             except OSError as error:
                 raise CannotEmulate(
                     f"the process that carries the links does not answer ({error}): restart it"
                 ) from None
-        return msgspec.json.decode(answer, type=line.Counts)
+        if answer != line.DONE:
+            raise CannotEmulate("the process that carries the links has ended: restart it")
 
 
 def joined(folder: str | None) -> Running:
@@ -172,7 +169,7 @@ class Emulation(Running):
         self._line = self._carrying(descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        self.counts()
+        self._order(())
 
     def _carrying(self, descriptors: Sequence[int]) -> "subprocess.Popen[bytes]":
         """The process that carries packets between the devices."""

@@ -25,7 +25,6 @@ from taglio.cluster.engine.resident import Resident
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Piece, State
 from taglio.errors import BadData, BadDevice, TaglioError, with_kind
-from taglio.memory import peak_bytes, used_bytes
 from taglio.profile.stopwatch import run_for
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, opener, package
@@ -39,8 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A component that a device has opened: the hash is of the bytes that its session was created from. `peak_bytes` is
-    the most memory that its process had by then, `before_bytes` what it had without components."""
+    """A component that a device has opened: the hash is of the bytes that its session was created from."""
 
     device: str
     component: str
@@ -48,9 +46,6 @@ class Loaded:
     runtime: str
     version: str
     threads: int
-    load_s: float
-    peak_bytes: int
-    before_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +145,16 @@ class Host(Resident):
 
         Raises BadModel if the runtime refuses a component, BadArtifact if its file was changed.
         """
-        loaded, before = [], used_bytes()
+        loaded = []
         for job in jobs:
-            piece, begun = job.piece, time.monotonic()
+            piece = job.piece
             session = opener(piece.runtime)(self.named(piece.files), SessionOptions(threads))
             with suppress(Exception):  # zeros may choose a branch for other shapes; what fails too is told at a request
                 session.run([port.name for port in piece.outputs], _zeros(piece))
             self.named(piece.files)  # the session read the files again: it read the hashed bytes
             self._sessions[piece.name], self._jobs[piece.name] = session, job
-            took = time.monotonic() - begun
             opened = (piece.name, piece.sha256, piece.runtime, artifact.version_of(package(piece.runtime)))
-            loaded.append(Loaded(self.device, *opened, threads, took, peak_bytes(), before))
+            loaded.append(Loaded(self.device, *opened, threads))
         self._peers = {name: [post(host) for host in hosts] for name, hosts in peers.items()}
         self._role = jobs[0].piece.device
         return loaded

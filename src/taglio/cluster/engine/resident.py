@@ -8,7 +8,7 @@ from pathlib import Path
 from taglio import artifact
 from taglio.cluster.engine.device import DEVICE, STORE, THREADS
 from taglio.cluster.engine.store import Store
-from taglio.memory import keep_memory, used_bytes
+from taglio.memory import keep_memory
 from taglio.profile.machine import Machine, describe
 from taglio.runtimes.places import here
 
@@ -22,8 +22,6 @@ class Facts:
     versions: dict[str, str]
     runtimes: tuple[str, ...]
     threads: int
-    pid: int
-    memory_bytes: int
     clock: str
 
 
@@ -51,8 +49,6 @@ def facts() -> Facts:
         {**artifact.tools(), "ray": artifact.version_of("ray"), "openvino": artifact.version_of("openvino")},
         runtimes,
         int(os.environ.get(THREADS, "1")),
-        os.getpid(),
-        used_bytes(),
         clock_name(),
     )
 
