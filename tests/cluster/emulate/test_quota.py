@@ -8,16 +8,6 @@ import pytest
 from taglio.cluster.emulate import quota
 
 
-def test_version_1_takes_a_quota_of_a_period(tmp_path: Path) -> None:
-    for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"):
-        (tmp_path / name).write_text("")
-    quota.limit(tmp_path, 0.5)
-    assert (tmp_path / "cpu.cfs_quota_us").read_text() == "5000"
-    assert (tmp_path / "cpu.cfs_period_us").read_text() == "10000"
-    quota.limit(tmp_path, inf)
-    assert (tmp_path / "cpu.cfs_quota_us").read_text() == "-1"
-
-
 @pytest.mark.parametrize(("cpus", "written"), [(0.5, "5000 10000"), (0.05, "1000 20000"), (inf, "max 10000")])
 def test_version_2_takes_both_in_one_file(tmp_path: Path, cpus: float, written: str) -> None:
     (tmp_path / "cpu.max").write_text("")

@@ -115,50 +115,6 @@ def test_a_component_whose_weights_are_in_a_file_of_their_own_is_sent_and_opened
     assert np.allclose(there.give(0, 1).tensors["y"], 256.0, rtol=1e-3)
 
 
-class Peer:
-    """A host elsewhere that keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.got: list[int] = []
-        self.take = self
-
-    def options(self, **_: object) -> "Peer":
-        return self
-
-    def remote(self, parcel: Parcel) -> None:
-        self.got.append(parcel.request)
-
-
-def test_devices_that_take_turns_get_a_request_each_and_run_what_is_for_the_one_they_stand_for(tmp_path: Path) -> None:
-    """The second of two hosts that run what is for `near`: what it writes for itself stays, the rest goes on."""
-    parts = [
-        part("0", "x", "a b"),
-        part("1", "a", "c"),
-        replace(part("2", "b", "d"), device="far"),
-        part("3", "c", "y"),
-    ]
-    manifest = write(tmp_path, "0" * 64, ["x"], ["y", "d"], parts)
-    wiring, second = wire(manifest), Host("second", 1, tmp_path / "store")
-    send(second, {piece.sha256: tmp_path / piece.file for piece in manifest.pieces})
-    jobs = [Job(piece, wiring.reads[piece.name], wiring.sends(piece.name)) for piece in manifest.pieces]
-    peers = [Peer(), Peer(), Peer()]
-    loaded = second.load([each for each in jobs if each.piece.device == HERE], 1, {"far": peers})
-    assert {each.device for each in loaded} == {"second"}
-    answer = next(index for index, each in enumerate(wiring.messages) if each.names == ("y",))
-    for request in range(5):
-        second.take(Parcel(request, 0, "", {"x": np.ones(1, np.float32)}))
-        made = second.give(request, answer)
-        assert made.tensors["y"].tolist() == [1.0] and {step.device for step in made.steps} == {"second"}
-    assert [each.got for each in peers] == [[0, 3], [1, 4], [2]]
-
-
-def test_components_run_in_order_not_in_that_of_messages(host: Host) -> None:
-    host.take(Parcel(0, 0, "", {"x": np.ones(1, np.float32)}))
-    answer = host.give(0, ANSWER)
-    assert answer.tensors["y"].tolist() == [3.0]
-    assert [step.component for step in sorted(answer.steps, key=lambda step: step.start_s)] == ["0", "1", "2", "3", "4"]
-
-
 def test_several_requests_at_once_are_all_answered_one_component_at_a_time(host: Host) -> None:
     with ThreadPoolExecutor(8) as pool:
         for request in range(40):

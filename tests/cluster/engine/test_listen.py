@@ -1,7 +1,5 @@
 """Nothing listens beyond the address asked for, however a device was started."""
 
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -9,22 +7,10 @@ import tempfile
 
 import pytest
 
-from taglio.cluster.engine.listen import everywhere
-from tests.cluster.engine.devices import CLIENT, bench, listened, needs_ray, until
+from tests.cluster.engine.devices import needs_ray
 from tests.end_to_end.command import ENVIRONMENT, refused, taglio
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own filter of calls is Linux's")
-
-
-def test_which_addresses_stand_for_every_interface() -> None:
-    port = (80).to_bytes(2, "big")
-    two, ten = (int(each).to_bytes(2, sys.byteorder) for each in (2, 10))
-    assert everywhere(two + port + bytes(4), "10.0.0.1") == ("10.0.0.1", 80)
-    assert everywhere(two + port + bytes((127, 0, 0, 1)), "10.0.0.1") is None
-    assert everywhere(ten + port + bytes(4 + 16), "10.0.0.1") == ("::ffff:10.0.0.1", 80)
-    assert everywhere(ten + port + bytes(4) + bytes(10) + b"\xff\xff" + bytes(4), "10.0.0.1") == ("::ffff:10.0.0.1", 80)
-    assert everywhere(ten + port + bytes(4) + bytes(15) + b"\x01", "10.0.0.1") is None
-    assert everywhere((1).to_bytes(2, sys.byteorder) + b"/tmp/socket", "10.0.0.1") is None
 
 
 _PROGRAM = """
@@ -53,33 +39,6 @@ def test_a_process_its_threads_and_its_children_are_held() -> None:
         [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60, check=True, env=ENVIRONMENT
     )
     assert done.stdout.split() == ["127.0.0.2", "127.0.0.1", "::ffff:127.0.0.2", "127.0.0.2", "127.0.0.2"]
-
-
-@linux
-@needs_ray
-@pytest.mark.whole
-@pytest.mark.slow  # devices on 127.0.0.1 and on emulated addresses are looked at by other tests
-def test_devices_listen_where_they_were_told() -> None:
-    """Also on addresses that are not 127.0.0.1, and after the keeper has restarted the head's process."""
-    devices, head, joined = bench(CLIENT), "127.0.0.2", "127.0.0.3"
-    begin = ("device", "start", "--threads", 1, "--json", "--name")
-    try:
-        devices.command(*begin, "camera", "--head", "--port", devices.port, "--host", head).json()
-        devices.command(*begin, "server", "--address", f"{head}:{devices.port}", "--host", joined).json()
-        assert set(devices.command("cluster", "status", "--json").json()["devices"]) == {"camera", "server"}
-
-        def held() -> None:
-            for name, host in (("camera", head), ("server", joined)):
-                assert host in listened(devices.processes(name)) <= {host, "127.0.0.1"}
-
-        held()
-        (process,) = devices.named("camera", "gcs_server")
-        os.kill(process, signal.SIGKILL)
-        until(lambda: {process} != set(devices.named("camera", "gcs_server")) != set(), 60.0, "a new head")
-        until(lambda: head in listened(devices.named("camera", "gcs_server")), 60.0, "it listens")
-        held()
-    finally:
-        devices.stop()
 
 
 @needs_ray

@@ -1,25 +1,12 @@
 """A token is always asked for; certificates are all there or refused."""
 
 import os
-import stat
 from pathlib import Path
 
 import pytest
 
 from taglio.cluster.engine.lock import Lock, default_token, make_token
 from taglio.errors import BadOption
-
-
-def test_the_token_is_made_once_for_its_owner(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "token"
-    make_token(path)
-    text = path.read_text()
-    assert len(text) == 64 and stat.S_IMODE(path.stat().st_mode) == 0o600
-    make_token(path)
-    assert path.read_text() == text
-    environment = Lock(path).environment()
-    assert environment == {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
-    assert default_token({"RAY_AUTH_TOKEN_PATH": "/a/b"}) == Path("/a/b")
 
 
 def test_a_missing_or_weak_token_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from taglio.cluster.engine import probe
 from taglio.cluster.engine.parcel import Hop, Step
 from taglio.cluster.engine.pipeline import Answer, Broken
 from taglio.cluster.engine.probe import Probes, fitted
-from taglio.cluster.engine.wiring import CALLER, wire
+from taglio.cluster.engine.wiring import wire
 from taglio.cluster.file import parse, written
 from taglio.components.build import write
 from taglio.errors import BadDevice
@@ -20,15 +20,6 @@ from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.cluster.engine.devices import CLUSTER
 
 NOTHING: Any = None
-
-
-@pytest.mark.parametrize("more", [0, 2])
-def test_one_message_comes_back_and_one_more_than_asked_for_goes_there(tmp_path: Path, more: int) -> None:
-    parts = probe._parts("camera", "server", more)
-    wiring = wire(write(tmp_path, "0" * 64, ["x"], ["y"], parts))
-    ways = [(message.source_device or "camera", message.device or "camera") for message in wiring.messages]
-    assert ways.count(("camera", "server")) == 1 + more and ways.count(("server", "camera")) == 1
-    assert [message.device for message in wiring.messages if message.source == "last"] == [CALLER]
 
 
 @pytest.mark.parametrize(("there", "back"), [(0, 0), (100_000, 0), (0, 100_000)])
@@ -53,18 +44,6 @@ def test_a_working_component_works() -> None:
     # The layers hold 3 times the input, and every row of the matrix repeats that 50 times: its square holds
     # 3 · 3 · 50 · 3 times the input's numbers.
     assert output.tolist() == pytest.approx([value + 3 * 2.0 + 3 * 3 * 50 * 3 * 2.0 for value in values])
-
-
-def test_a_request_costs_what_it_takes_longer_than_the_run_of_its_component(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests_s = iter([0.5, 0.012, 0.011, 0.031])  # the first ones warm up; the machine was busy during the last
-    closed: list[bool] = []
-    pipeline = SimpleNamespace(close=lambda: closed.append(True))
-    deployment = SimpleNamespace(hosts=lambda: {"camera": SimpleNamespace(alone=lambda *_: 0.010)})
-    monkeypatch.setattr(probe, "_opened", lambda *_, **__: (deployment, pipeline))
-    monkeypatch.setattr(probe, "_each_s", lambda *_: next(requests_s))
-    monkeypatch.setattr(probe, "_TURNS", 3)
-    assert probe._request_s(NOTHING, parse(CLUSTER), NOTHING) == pytest.approx(0.002)
-    assert closed == [True]
 
 
 def answers(links: Cluster, a: str, b: str, there: list[int], back: int) -> list[Answer]:

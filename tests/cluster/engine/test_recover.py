@@ -1,6 +1,5 @@
 """Which plan a cluster goes back to, without a cluster."""
 
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +15,6 @@ from taglio.cluster.file import parse
 from taglio.cluster.planning.place import place
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
 from taglio.plan.result import Limits, Plan
-from tests.cluster.planning.test_check import THREE
 from tests.cluster.planning.test_replicas import STREAM, rate, several, work
 
 TWO = parse('start = "near"\n[device.near]\n[device.far]\n[[link]]\nfrom = "near"\nto = "far"\nbandwidth_mbit_s = 8\n')
@@ -89,52 +87,6 @@ def test_a_lost_device_is_named_where_pins_or_limits_forbid_the_others(
     monkeypatch.setattr(recover, "replan", lambda _, __, cluster: planned(cluster, 1.0))
     recovery.recover("it does not answer")
     assert tried.looks == 2
-
-
-def between(*names: str) -> Any:
-    """A plan whose tensors go from device to device."""
-    crossings = [SimpleNamespace(source=one, target=other) for one, other in pairwise(names)]
-    plan = SimpleNamespace(
-        machines=lambda: {name: (name,) for name in names},
-        crossings=crossings,
-        predicted_latency_s=SimpleNamespace(value=1.0),
-        limits=Limits(None),
-        fingerprint=lambda: "".join(names),
-    )
-    plan.without = lambda gone: None if {*names} & {*gone} else plan
-    return plan
-
-
-def test_a_lost_link_is_planned_around_and_used_again_once_it_holds(
-    tried: Tried, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rest = list[Cluster]()
-
-    def replanned(_: object, __: object, cluster: Cluster) -> Planned:
-        rest.append(cluster)
-        return Planned(Path(), between("near", "cloud", "near"), cluster)
-
-    monkeypatch.setattr(recover, "replan", replanned)
-    whole = Planned(Path(), between("near", "far", "cloud", "near"), THREE)
-    recovery = Recovery(cast(Any, tried), Path(), whole, lambda _: 1)
-    recovery.begin()
-    recovery.recover("a process ended")
-    assert recovery.running is whole and not rest
-    tried.cut = {Pair(("far", "cloud"))}
-    recovery.recover("no answer")
-    (cluster,) = rest
-    gone = {(link.source, link.target) for link in {*THREE.links} - {*cluster.links}}
-    assert gone == {("far", "cloud"), ("cloud", "far")} and cluster.devices == THREE.devices
-    recovery.watch()
-    assert recovery._deploying is None
-    tried.cut = set()
-    recovery._looked_s = 0.0
-    recovery.watch()
-    assert recovery._deploying is not None
-    recovery._deploying.join()
-    assert recovery.take_over(7) is not None and recovery.running is whole
-    (switch,) = recovery.switches
-    assert (switch.reason, switch.request) == ("its devices and links are back", 7)
 
 
 def test_of_devices_that_take_turns_one_behind_a_lost_link_is_left_out(tried: Tried) -> None:

@@ -2,73 +2,21 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
-from onnx import TensorProto, ValueInfoProto, helper
 
 from taglio.cluster.engine import serve
-from taglio.cluster.engine.deploy import send
-from taglio.cluster.engine.host import Host, Job, States
-from taglio.cluster.engine.parcel import Parcel, SessionStep
+from taglio.cluster.engine.host import States
+from taglio.cluster.engine.parcel import SessionStep
 from taglio.cluster.engine.pipeline import Answer, Broken
 from taglio.cluster.engine.serve import Server, Steps
-from taglio.cluster.engine.wiring import CALLER, wire
-from taglio.components.build import State, write
-from taglio.components.cut import Component
+from taglio.components.build import State
 from taglio.errors import BadDevice
 
 SUM = State("total", "before", "float32", (1,))
-
-
-def _one(name: str) -> ValueInfoProto:
-    return helper.make_tensor_value_info(name, TensorProto.FLOAT, [1])
-
-
-def counting(folder: Path) -> Host:
-    """A host of one component: y and the state are the sum of all inputs of a session."""
-    nodes = [helper.make_node("Add", ["x", "before"], ["total"]), helper.make_node("Identity", ["total"], ["y"])]
-    reads, writes = ("x", "before"), ("total", "y")
-    given, made = (
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in side] for side in (reads, writes)
-    )
-    proto = helper.make_model(
-        helper.make_graph(nodes, "sum", given, made), opset_imports=[helper.make_opsetid("", 13)], ir_version=8
-    )
-    part = Component("0", "near", (), proto, reads, writes)
-    manifest = write(folder, "0" * 64, reads, ("y", "total"), [part], states=[SUM])
-    wiring, host = wire(manifest), Host("near", 1, folder / "store")
-    assert [(each.source, each.device, each.names) for each in wiring.messages] == [
-        (CALLER, "near", ("x",)), ("0", CALLER, ("y",)),
-    ]  # fmt: skip
-    send(host, {piece.sha256: folder / piece.file for piece in manifest.pieces})
-    piece = manifest.pieces[0]
-    host.load([Job(piece, wiring.reads["0"], wiring.sends("0"), manifest.kept_by(piece))], 1, {})
-    return host
-
-
-def test_a_state_is_kept_for_each_session(tmp_path: Path) -> None:
-    host, request = counting(tmp_path), iter(range(100))
-
-    def step(value: float, session: str, number: int, *, last: bool = False) -> Parcel:
-        sent = next(request)
-        told = SessionStep(session, number, last) if session else None
-        host.take(Parcel(sent, 0, "", {"x": np.full(1, value, np.float32)}, session=told))
-        return host.give(sent, 1)
-
-    for number, (ours, theirs) in enumerate([(1.0, 10.0), (3.0, 30.0), (6.0, 60.0)]):
-        assert step(number + 1.0, "ours", number).tensors["y"].tolist() == [ours]
-        assert step(10.0 * (number + 1.0), "theirs", number).tensors["y"].tolist() == [theirs]
-    assert step(5.0, "", 0).tensors["y"].tolist() == [5.0]
-    assert step(7.0, "ours", 0).tensors["y"].tolist() == [7.0]  # begun again
-    lost = step(1.0, "ours", 5).error
-    assert lost is not None and 'step 5 of session "ours" but has run 1' in str(lost)
-    assert step(40.0, "theirs", 3, last=True).tensors["y"].tolist() == [100.0]
-    ended = step(1.0, "theirs", 4).error
-    assert ended is not None and "has run 0" in str(ended)
 
 
 def test_the_session_used_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,14 +18,6 @@ def sent(store: Store, sha256: str, data: bytes, announced: int) -> None:
         store.receive(sha256, announced, start, data[start : start + 1000])
 
 
-def test_what_arrives_whole_is_kept(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    assert store.missing([SHA]) == [SHA]
-    sent(store, SHA, DATA, len(DATA))
-    assert store.missing([SHA]) == [] and store.verified(SHA).read_bytes() == DATA
-    assert [path.name for path in tmp_path.iterdir()] == [f"{SHA}.onnx"]
-
-
 def test_a_transfer_that_broke_off_begins_anew(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.receive(SHA, len(DATA), 0, DATA[:700])
@@ -47,19 +39,6 @@ def test_something_else_than_announced_is_refused_and_logged(tmp_path: Path, cap
         with pytest.raises(BadArtifact, match="is not a SHA-256 hash"):
             store.receive(name, 10, 0, DATA[:5])
     assert store.missing([SHA]) == [SHA]
-
-
-def test_a_file_that_was_changed_is_refused_logged_and_removed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = Store(tmp_path)
-    sent(store, SHA, DATA, len(DATA))
-    store.path(SHA).write_bytes(DATA + b"x")
-    with pytest.raises(BadArtifact, match="was changed"):
-        store.verified(SHA)
-    with caplog.at_level(logging.WARNING):
-        assert store.missing([SHA]) == [SHA]
-    assert "refused" in caplog.text and not store.path(SHA).exists()
 
 
 def test_files_of_a_model_lie_side_by_side_under_their_names(tmp_path: Path) -> None:
