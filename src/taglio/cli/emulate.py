@@ -26,10 +26,6 @@ def emulate(options: argparse.Namespace) -> int:
             raise BadOption("give a cluster file, or --on DEVICE -- COMMAND for the running emulation")
         return emulation.joined(here).start(options.on, options.after).wait()
     with emulation.Emulation(Path(options.cluster)) as emulated:
-        for target, source in emulation.one_way(emulated.cluster):
-            sys.stderr.write(
-                f"{source} can reach {target}, but not the reverse: no connection will open between them\n"
-            )
         if (processors := emulation.processors(emulated.cluster)) > (cores := available_cores()):
             text = f"the devices have {processors:g} processors in all, this machine has {cores}"
             sys.stderr.write(f"{text}: streams are slower than on separate machines\n")

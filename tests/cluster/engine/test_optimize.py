@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from taglio import artifact
 from taglio.cli import cluster_tables
 from taglio.cluster.devices import Cluster, Handling
 from taglio.cluster.engine import optimize, run
@@ -16,8 +15,6 @@ from taglio.cluster.engine.probe import Probes
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.file import parse
 from taglio.cluster.planning.place import Answer
-from taglio.components.build import read
-from taglio.flow import opening, work
 from taglio.flow.profile import profile_as
 from taglio.flow.work import Work
 from taglio.plan.result import Interval, Limits, Plan
@@ -47,46 +44,6 @@ def test_a_scheme_that_was_given_was_chosen_on_no_device(
     proof = SimpleNamespace(identical=True)
     result = optimize.ClusterOutcome(cast(Any, None), cast(Any, proof), cast(Any, None), SCHEME, chosen_on)
     assert told in cast(Text, cluster_tables.outcome(result)[0]).text
-
-
-@pytest.mark.whole
-def test_one_run_opens_and_makes_everything_once(tiny: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: dict[str, int] = {}
-
-    def count(name: str) -> None:
-        home = next(each for each in (opening, work) if hasattr(each, name))
-        real = getattr(home, name)
-
-        def wrapped(*given: Any, **options: Any) -> Any:
-            made[name] = made.get(name, 0) + 1
-            return real(*given, **options)
-
-        monkeypatch.setattr(home, name, wrapped)
-
-    once = ("load_network", "load_files", "build", "calibrate", "QdqBuilder", "Switchable")
-    for name in once:
-        count(name)
-    answered: list[Path] = []
-
-    def answers(folder: Path, *_: Any, **__: Any) -> None:
-        answered.append(folder)
-        assert (folder / "plan.json").exists() and (folder / "profiles" / "server.json").exists()
-
-    monkeypatch.setattr(optimize, "connect", connected)
-    monkeypatch.setattr(optimize, "profile_devices", profiled)
-    monkeypatch.setattr(optimize, "refine_devices", lambda _, __, ___, known, *____: known)
-    monkeypatch.setattr(optimize, "answer_requests", answers)
-    for each in ("_FIRST_S", "_LAST_S", "_TIMED_S"):
-        monkeypatch.setattr(optimize, each, 0.3)
-    cluster, out = tmp_path / "cluster.toml", tmp_path / "out"
-    cluster.write_text(CLUSTER.replace('profile = "profile.json"', ""))
-    done = optimize.optimize_on_cluster(
-        out, tiny.model, tiny.data, cluster, max_error=0.5, scheme=SCHEME, effort=0.01, threads=1
-    )
-    assert made == dict.fromkeys(once, 1)
-    assert len(answered) == 1 and done.scheme == SCHEME and done.scheme_from is None
-    assert artifact.load(out / "plan.json", "plan", Plan) == done.plan
-    assert read(out / "components").plan_sha256 == done.plan.fingerprint()
 
 
 @pytest.mark.whole

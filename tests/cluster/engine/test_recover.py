@@ -14,8 +14,8 @@ from taglio.cluster.engine.replan import Planned
 from taglio.cluster.file import parse
 from taglio.cluster.planning.place import place
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
-from taglio.plan.result import Limits, Plan
-from tests.cluster.planning.test_replicas import STREAM, rate, several, work
+from taglio.plan.result import Limits
+from tests.cluster.planning.test_replicas import STREAM, several, work
 
 TWO = parse('start = "near"\n[device.near]\n[device.far]\n[[link]]\nfrom = "near"\nto = "far"\nbandwidth_mbit_s = 8\n')
 
@@ -97,51 +97,3 @@ def test_of_devices_that_take_turns_one_behind_a_lost_link_is_left_out(tried: Tr
     tried.cut = {Pair(("near", "further"))}
     recovery.recover("no answer")
     assert recovery.running.plan.machines()["far"] == ("far", "furthest")
-
-
-def test_of_devices_that_take_turns_the_rest_goes_on_with_the_same_components(
-    tried: Tried, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster = several(3)
-    (plan,) = place([work(cluster)], cluster, STREAM).plans
-    alive = tried.up
-    taken: list[Planned] = []
-
-    def deployed(_: object, planned: Planned, _lanes: int) -> Any:
-        if gone := [name for each in planned.plan.machines().values() for name in each if not alive[name]]:
-            raise BadDevice(f"{gone[0]} is lost")
-        taken.append(planned)
-        return SimpleNamespace(actors={})
-
-    def replanned(_: object, _before: Plan, rest: Cluster) -> Planned:
-        assert [each.name for each in rest.devices] == ["near"]
-        return planned(rest, 9.0)
-
-    monkeypatch.setattr(recover, "deploy", deployed)
-    monkeypatch.setattr(recover, "replan", replanned)
-    recovery = Recovery(cast(Any, tried), Path(), Planned(Path(), plan, cluster), lambda _: 1)
-    recovery.begin()
-    alive["far"] = False
-    recovery.recover("far is lost")
-    assert recovery.running.plan.machines()["far"] == ("further", "furthest")
-    assert recovery.running.plan.fingerprint() == plan.fingerprint()
-    assert rate(recovery.running.plan) == pytest.approx(rate(plan) * 2 / 3)
-    alive["far"] = True
-    recovery.watch()
-    assert recovery._deploying is not None
-    recovery._deploying.join()
-    assert recovery.ready()  # the same components, but on all three again
-    recovery._prepared = None
-    alive["far"] = False
-    alive["further"] = False
-    recovery.recover("further is lost")
-    assert recovery.running.plan.machines()["far"] == ("furthest",)
-    alive["furthest"] = False
-
-    def without_asking(_: object, planned: Planned, _lanes: int) -> SimpleNamespace:
-        taken.append(planned)
-        return SimpleNamespace(actors={})
-
-    monkeypatch.setattr(recover, "deploy", without_asking)
-    recovery.recover("furthest is lost")
-    assert recovery.running.cluster.start == "near" and len(taken) == 5

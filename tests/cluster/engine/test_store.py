@@ -1,4 +1,4 @@
-"""A device believes no file and no announcement."""
+"""A device keeps no file that is not what its hash says."""
 
 import hashlib
 import logging
@@ -13,45 +13,37 @@ DATA = b"component" * 1000
 SHA = hashlib.sha256(DATA).hexdigest()
 
 
-def sent(store: Store, sha256: str, data: bytes, announced: int) -> None:
+def sent(store: Store, sha256: str, data: bytes) -> None:
     for start in range(0, len(data), 1000):
-        store.receive(sha256, announced, start, data[start : start + 1000])
+        store.receive(sha256, len(data), start, data[start : start + 1000])
 
 
 def test_a_transfer_that_broke_off_begins_anew(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.receive(SHA, len(DATA), 0, DATA[:700])
-    sent(store, SHA, DATA, len(DATA))
+    sent(store, SHA, DATA)
     assert store.verified(SHA).read_bytes() == DATA
 
 
-def test_something_else_than_announced_is_refused_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_hash_than_announced_is_refused_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = Store(tmp_path)
     with caplog.at_level(logging.WARNING), pytest.raises(BadArtifact, match="announced was"):
-        sent(store, SHA, DATA[:-1] + b"x", len(DATA))
+        sent(store, SHA, DATA[:-1] + b"x")
     assert "refused" in caplog.text and list(tmp_path.iterdir()) == []
-    with pytest.raises(BadArtifact, match="longer than the 10 bytes"):
-        sent(store, SHA, DATA, 10)
-    for size in (0, -1, 2**60):
-        with pytest.raises(BadArtifact, match="are free on the disk"):
-            store.receive(SHA, size, 0, DATA)
-    for name in ("../../etc/passwd", "a" * 63, SHA.upper()):
-        with pytest.raises(BadArtifact, match="is not a SHA-256 hash"):
-            store.receive(name, 10, 0, DATA[:5])
     assert store.missing([SHA]) == [SHA]
 
 
 def test_files_of_a_model_lie_side_by_side_under_their_names(tmp_path: Path) -> None:
     store, weights = Store(tmp_path), b"weights"
     sha = hashlib.sha256(weights).hexdigest()
-    sent(store, SHA, DATA, len(DATA))
-    sent(store, sha, weights, len(weights))
+    sent(store, SHA, DATA)
+    sent(store, sha, weights)
     for _ in range(2):
         path = store.named({"model.onnx": SHA, "sub/model.bin": sha})
         assert path.name == "model.onnx" and path.read_bytes() == DATA
         assert (path.parent / "sub" / "model.bin").read_bytes() == weights
         store.path(SHA).unlink()  # and sent again: what has its name is not the old one
-        sent(store, SHA, DATA, len(DATA))
+        sent(store, SHA, DATA)
     assert store.named({"model.onnx": SHA}).samefile(store.path(SHA))
     with pytest.raises(BadArtifact, match="lies outside"):
         store.named({"model.onnx": SHA, "../model.bin": sha})

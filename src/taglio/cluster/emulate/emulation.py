@@ -212,14 +212,6 @@ def ways(cluster: Cluster, order: Cluster | None = None) -> line.Order:
     )
 
 
-def one_way(cluster: Cluster) -> list[tuple[str, str]]:
-    """Pairs of devices where the second is not reachable from the first but the reverse is: connections need both
-    directions."""
-    names = [device.name for device in cluster.devices]
-    open_ways = line.routes(ways(cluster), len(names))
-    return [(names[b], names[a]) for a, b in open_ways if (b, a) not in open_ways]
-
-
 def processors(cluster: Cluster) -> float:
     """Processors that all devices use at once: with more than the machine has, they wait for each other."""
     return sum(min(device.cpus, device.threads) for device in cluster.devices)
