@@ -12,28 +12,12 @@ from taglio.cluster.engine import probe
 from taglio.cluster.engine.parcel import Hop, Step
 from taglio.cluster.engine.pipeline import Answer, Broken
 from taglio.cluster.engine.probe import Probes, fitted
-from taglio.cluster.engine.wiring import wire
 from taglio.cluster.file import parse, written
-from taglio.components.build import write
 from taglio.errors import BadDevice
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.cluster.engine.devices import CLUSTER
 
 NOTHING: Any = None
-
-
-@pytest.mark.parametrize(("there", "back"), [(0, 0), (100_000, 0), (0, 100_000)])
-def test_many_bytes_go_there_or_back(tmp_path: Path, there: int, back: int) -> None:
-    parts = probe._parts("camera", "server", there=there, back=back)
-    wiring = wire(write(tmp_path, "0" * 64, ["x"], ["y"], parts))
-    sizes = {(message.source_device, message.device): message.bytes for message in wiring.messages}
-    assert (sizes["camera", "server"], sizes["server", "camera"]) == (there or 32, back or 32)
-    values = {"x": np.arange(8, dtype=np.float32)}
-    for part in parts:
-        session = open_session(part.proto, SessionOptions(1))
-        outputs = session.run(list(part.outputs), {name: values[name] for name in part.inputs})
-        values |= dict(zip(part.outputs, outputs, strict=True))
-    assert values["y"].tolist() == list(range(8))
 
 
 def test_a_working_component_works() -> None:

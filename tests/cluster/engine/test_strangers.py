@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from taglio.embedded import digits_data
-from tests.cluster.engine.devices import AGENT, Bench, bench, listened, needs_ray, sockets
+from tests.cluster.engine.devices import AGENT, CLIENT, Bench, bench, listened, needs_ray, sockets
 from tests.end_to_end.command import refused
 from tests.serve.conftest import start, stop
 
@@ -24,7 +24,7 @@ pytestmark = [needs_ray, pytest.mark.whole]
 def locked(tmp_path: Path) -> Iterator[Bench]:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed: no certificates can be made")
-    here = bench(0, certificates(tmp_path / "tls"))
+    here = bench(CLIENT, certificates(tmp_path / "tls"))
     try:
         yield here
     finally:
