@@ -21,14 +21,13 @@ from taglio.flow.deliver import Delivered
 from taglio.flow.front import Point
 from taglio.flow.outcome import Outcome, Quantized, Variant
 from taglio.flow.promise import Checked, Verdict
-from taglio.flow.sensitivity import Sensitivity, ranks
 from taglio.plan.result import Plan
 from taglio.profile.layerwise import LayerTimes, predict_sum
 from taglio.report import answer, blocks, built, placement, predicted_error, predicted_time, remarks, summary, ways
 from taglio.report.console import say, show
 from taglio.report.material import Material
 from taglio.report.parts import Table
-from taglio.report.units import MISSING, ms, percent, shown, size
+from taglio.report.units import ms, percent, size
 from taglio.run.in_process import StepsReport
 from taglio.runtimes.way import Way
 from taglio.ways.result import Figure, Rate
@@ -154,15 +153,6 @@ def plan_object(plan: Plan) -> dict[str, Any]:
     return {**msgspec.to_builtins(plan), "in_unit": {"metric": limits.metric.name, **values}}
 
 
-def sensitivity_object(rows: Sequence[Sensitivity], error_model: ErrorModel) -> dict[str, Any]:
-    """The JSON object of `taglio sensitivity --json`; `damage` is a loss, `value` the same in its metric's unit."""
-    basis = error_model.metric.basis
-    listed = [
-        {**msgspec.to_builtins(row), "value": None if row.damage is None else basis.value(row.damage)} for row in rows
-    ]
-    return {"metric": basis.name, "sensitivity": listed}
-
-
 def outcome(folder: Path, material: Material, *, verbose: bool = False) -> None:
     """Print the answer in one sentence, a small table, the most important remarks, and what was written; if `verbose`
     everything that the page has in words and tables."""
@@ -202,10 +192,10 @@ def _say_source(metric: Metric) -> None:
         say(f"{metric.name} was imported from {source_of(metric.name)}")
 
 
-def profile(material: Material, layers: LayerTimes | None = None) -> None:
-    """Print the slowest blocks, how well unseen runs were predicted, and the sum of layers timed alone."""
+def profile(material: Material, layers: LayerTimes | None = None, by: str = "damage") -> None:
+    """Print the blocks, how well unseen runs were predicted, and the sum of layers timed alone."""
     result, graph = material.profile, material.graph
-    show([*blocks.ranked(material), *predicted_time.unseen_runs(result)])
+    show([*blocks.ranked(material, by), *predicted_time.unseen_runs(result)])
     if layers is not None:
         rows = []
         for run in result.runs:
@@ -232,27 +222,6 @@ def error(error_model: ErrorModel, provider: str = "") -> None:
         say(f"the float model has {error_model.metric.name} = {error_model.metric.text(0.0)}")
     if provider:
         say(f"measured on {provider}")
-
-
-def sensitivity(rows: Sequence[Sensitivity], error_model: ErrorModel, by: str) -> None:
-    """Print blocks by damage, time saved or time saved per damage, and which to leave out."""
-    alone, scale = error_model.metric.basis, error_model.metric.basis.axis[1]
-    order, per = ranks(rows), "us per 1 %" if scale == 100.0 else "us per unit"
-    head = ["block", f"{alone.title} alone", "rank", "saved us", "rank", per, "rank", "in int8"]
-    cells = []
-    for row in sorted(rows, key=lambda candidate: order[by][candidate.block]):
-        worth = MISSING if row.saved_per_damage_s is None else f"{row.saved_per_damage_s * 1e6 / scale:.1f}"
-        values = {"damage": shown(alone, row.damage), "saved": f"{row.saved_s * 1e6:.1f}", "worth": worth}
-        ranked = [cell for name, value in values.items() for cell in (value, order[name][row.block])]
-        cells.append([row.block, *ranked, "leave out" if row.leave_out else "yes"])
-    show([Table(head, cells)])
-    left_out = sorted((row for row in rows if row.leave_out), key=lambda candidate: -candidate.noise_share)
-    say(
-        f"leave out {len(left_out)} of {plural(len(rows), 'block')}"
-        + (":" if left_out else ": each saves enough time for its error")
-    )
-    for row in left_out:
-        say(f"  {row.block}: {row.leave_out}")
 
 
 def plans(answer: Answer, names: Sequence[str], objective: Objective, alternatives: Sequence[Alternative]) -> None:
@@ -352,13 +321,15 @@ def quantized(result: Quantized) -> None:
     say(f"wrote {result.path}")
 
 
-def report(folder: Path, material: Material) -> None:
-    """Print the tables of every artifact that the workspace holds, in the order of the flow."""
+def report(folder: Path, material: Material, by: str) -> None:
+    """Print the tables of every artifact that the workspace holds, in the order of the flow; blocks in the order of
+    `by`."""
     say("\nProfile")
-    profile(material)
+    profile(material, by=by)
     if material.error is not None:
         say("\nError")
         error(material.error)
+        show(blocks.damage_and_gain(material))
     if material.plan is not None:
         say("\nPlan")
         show(placement.decisions(material.plan))
