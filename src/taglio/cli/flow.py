@@ -69,7 +69,12 @@ def profile(options: argparse.Namespace) -> Shown:
 def error(options: argparse.Namespace) -> Shown:
     """Run `taglio error`."""
     error_model, where = stages.error(options.folder, **arguments(options))
-    return Shown(error_model, lambda: terminal.error(error_model, where if options.provider != "cpu" else ""))
+
+    def tables() -> None:
+        show(blocks.ranked(material.gather(options.folder)))
+        terminal.error(error_model, where if options.provider != "cpu" else "")
+
+    return Shown(error_model, tables)
 
 
 def plan(options: argparse.Namespace) -> Shown:

@@ -59,28 +59,22 @@ def predicted_error(material: Material) -> list[Part]:
         ],
     )
     lede, *notes = prediction_quality(error_model)
-    return [lede, *notes, Columns([[chart], [worst_alone(error_model), facts(error_model)]])]
+    return [lede, *notes, Columns([[chart], [facts(error_model)]])]
 
 
 def trade_off(material: Material) -> list[Part]:
-    """Every plan that was tried, by predicted latency and measured error; then again, only near the limit."""
+    """Every plan that was tried, by predicted latency and measured error."""
     outcome = material.outcome
     if outcome is None:
         return material.lacks(workspace.OUTCOME)
     plan, drift = _chosen(outcome), material.drift()
     points = [point for point in outcome.points if point.predicted_s is not None and point.error is not None]
-    plans = [point for point in points if point.name not in PURE]
     corrected = ", corrected for drift" if abs(drift - 1.0) > STEADY else ""
     caption = (
         "Each mark: predicted latency, and error on held-out inputs; a line leads to the measured latency"
         f"{corrected}. Hollow: beyond the limit."
     )
-    label = "error and latency of all plans"
-    charts = [_scatter(outcome, points, plan, drift, _error_axis(outcome), caption, label)]
-    if len(plans) > 1:
-        near = "The same without float and all int8: plans near the limit."
-        axis = Axis(outcome.metric.axis[0])
-        charts.append(_scatter(outcome, plans, plan, drift, axis, near, "plans near the limit"))
+    chart = _scatter(outcome, points, plan, drift, caption)
     decimals = ms_decimals(max((point.predicted_s or 0.0 for point in points), default=0.0))
     rows: list[list[object]] = [
         [
@@ -100,7 +94,7 @@ def trade_off(material: Material) -> list[Part]:
         f"{allowed(outcome.metric, outcome.max_error)}. The fastest of these when timed was chosen."
     )
     table = Table(head, rows, look="dense", words=frozenset({1}))
-    return [Text(lede), *answer.front(outcome, "OUT"), Columns([[chart] for chart in charts]), table]
+    return [Text(lede), *answer.front(outcome, "OUT"), chart, table]
 
 
 def _named(outcome: Outcome, point: Point, plan: Point | None) -> Cell:
@@ -111,9 +105,7 @@ def _named(outcome: Outcome, point: Point, plan: Point | None) -> Cell:
     return Cell(point.name, note=answer.limit_option(outcome.metric, point.error or 0.0) if on_front else "")
 
 
-def _scatter(
-    outcome: Outcome, points: Sequence[Point], plan: Point | None, drift: float, axis: Axis, caption: str, label: str
-) -> Chart:
+def _scatter(outcome: Outcome, points: Sequence[Point], plan: Point | None, drift: float, caption: str) -> Chart:
     metric, scale = outcome.metric, outcome.metric.axis[1]
     marks = []
     for point in points:
@@ -126,7 +118,8 @@ def _scatter(
         faint, ring = not point.holds, point is plan
         marks.append(Mark(predicted_ms, error, look, text, name, symbol, hollow=faint, ring=ring, to=measured_ms))
     bound = (outcome.max_error * scale, allowed(metric, outcome.max_error))
-    return Chart(label, Axis("latency, ms"), axis, marks, caption, limit=bound)
+    axis = _error_axis(outcome)
+    return Chart("error and latency of all plans", Axis("latency, ms"), axis, marks, caption, limit=bound)
 
 
 def _error_axis(outcome: Outcome) -> Axis:
@@ -194,16 +187,6 @@ def by_part(parts: Sequence[PartLoss], metric: Metric) -> str:
     """The error of every part of the outputs, worst first."""
     ordered = sorted(parts, key=lambda part: -part.loss)
     return ", ".join(f"{part.name} {shown(metric, part.loss)}{part.lost and f' ({part.lost})'}" for part in ordered)
-
-
-def worst_alone(error_model: ErrorModel, most: int = 8) -> Table:
-    """The blocks with the largest error alone in int8."""
-    int8_errors = [block_error for block_error in error_model.alone if block_error.precision == "int8"]
-    worst = sorted(int8_errors, key=lambda block_error: -block_error.error)[:most]
-    basis = error_model.metric.basis
-    rows: list[list[object]] = [[block_error.block, shown(basis, block_error.error)] for block_error in worst]
-    title = "error" if basis is error_model.metric else basis.name
-    return Table(["largest errors, one block in int8", title], rows, look="dense")
 
 
 def _upper_end(error_model: ErrorModel) -> str:

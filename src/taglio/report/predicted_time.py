@@ -13,7 +13,7 @@ from taglio.quantize.precision import Assignment, form_of
 from taglio.report.material import Material
 from taglio.report.network import short_name
 from taglio.report.parts import Axis, Bar, Bars, Chart, Columns, Mark, Part, Table, Text, curve, spread
-from taglio.report.units import MISSING, ms, ms_decimals, percent, signed_ms
+from taglio.report.units import MISSING, ms, ms_decimals, percent
 
 _BIGGEST = 10
 _UNSEEN = "Cross-validated runs"
@@ -23,7 +23,7 @@ PURE = {FLOAT_RUN: ("square", "float", "float"), "int8": ("diamond", "int8", "al
 
 
 def where_it_goes(material: Material) -> list[Part]:
-    """Two waterfalls: the plan's predicted time by block, and the steps from float's time to it."""
+    """A waterfall: the plan's predicted time by block."""
     graph, plan = material.graph, material.plan
     if plan is None:
         return material.lacks(workspace.PLAN)
@@ -34,9 +34,7 @@ def where_it_goes(material: Material) -> list[Part]:
         f"Predicted latency of the plan: {ms(plan_time.total_s)}, float {ms(float_time.total_s)}. "
         f"{plural(count, 'conversion')} between float and int8 take {ms(_changing(material, assignment))}."
     )
-    left = Bars(_parts(material, assignment, plan_time), "Time of the plan, by block")
-    right = Bars(_moves(material, assignment, float_time, plan_time), "From float to the plan")
-    return [Text(lede), Columns([[left], [right]])]
+    return [Text(lede), Bars(_parts(material, assignment, plan_time), "Time of the plan, by block")]
 
 
 def predicted_and_measured(material: Material) -> list[Part]:
@@ -138,23 +136,6 @@ def _parts(material: Material, assignment: Assignment, plan_time: Breakdown) -> 
     decimals = ms_decimals(plan_time.total_s)
     total = Bar("plan", 0.0, plan_time.total_s, ms(plan_time.total_s, decimals), "total")
     return [*_waterfall(material, 0.0, [(*step, ms(step[1], decimals)) for step in steps]), total]
-
-
-def _moves(material: Material, assignment: Assignment, float_time: Breakdown, plan_time: Breakdown) -> list[Bar]:
-    change = {name: plan_time.blocks[name] - float_time.blocks[name] for name in plan_time.blocks}
-    ordered = sorted(((name, delta) for name, delta in change.items() if delta), key=lambda item: -abs(item[1]))
-    shown, other_blocks = ordered[:_BIGGEST], ordered[_BIGGEST:]
-    steps = sorted(shown, key=lambda step: step[1])
-    if other_blocks:
-        steps.append((plural(len(other_blocks), "other block"), sum(delta for _, delta in other_blocks)))
-    changing = _changing(material, assignment)
-    moves_s = sum(plan_time.flows.values()) - changing - (sum(float_time.flows.values()) - _changing(material, {}))
-    steps += [("conversions", changing - _changing(material, {})), ("moves, layout changes", moves_s)]
-    decimals = ms_decimals(float_time.total_s)
-    first = Bar("float", 0.0, float_time.total_s, ms(float_time.total_s, decimals), "total from")
-    last = Bar("plan", 0.0, plan_time.total_s, ms(plan_time.total_s, decimals), "total")
-    drawn = [(label, delta, "up" if delta > 0.0 else "down", signed_ms(delta, decimals)) for label, delta in steps]
-    return [first, *_waterfall(material, float_time.total_s, drawn), last]
 
 
 def _waterfall(material: Material, start_s: float, steps: Sequence[tuple[str, float, str, str]]) -> list[Bar]:

@@ -32,7 +32,6 @@ from taglio.run.in_process import StepsReport
 from taglio.runtimes.way import Way
 from taglio.ways.result import Figure, Rate
 
-_WORST = 20
 _PLACES = 12
 # Smaller shares of a device's time are not printed.
 _LEAST_LOAD = 1e-3
@@ -161,7 +160,8 @@ def outcome(folder: Path, material: Material, *, verbose: bool = False) -> None:
     say(answer.sentence(result, str(folder / material.built_in)))
     if result.rate is not None:
         say(ways.line(result.rate))
-    show([*answer.tables(result), *ways.tried(material), *answer.front(result, shlex.quote(str(folder)))])
+    table = summary.side_by_side(material) if verbose else answer.tables(result)
+    show([*table, *ways.tried(material), *answer.front(result, shlex.quote(str(folder)))])
     lines = remarks.ranked(result)
     for line in lines if verbose else remarks.shortened(lines, str(folder / workspace.REPORT)):
         say(f"- {line}")
@@ -175,7 +175,6 @@ def _everything(material: Material, result: Outcome) -> None:
     say(f"{result.model}: {plural(result.blocks, 'block')}, {result.candidates} can be int8; scheme {result.scheme}")
     show(summary.conditions(material))
     show(built.forms(result))
-    show(summary.side_by_side(material))
     show(summary.parts(material))
     show(summary.places(material, _PLACES))
     show([*ways.chosen(material), *ways.loads(material)])
@@ -213,10 +212,8 @@ def profile(material: Material, layers: LayerTimes | None = None, by: str = "dam
 
 
 def error(error_model: ErrorModel, provider: str = "") -> None:
-    """Print the blocks with the largest error alone, how well unseen subsets were predicted, and the execution
-    `provider` if it is worth telling."""
-    quality = predicted_error.prediction_quality(error_model)
-    show([predicted_error.worst_alone(error_model, _WORST), *quality, predicted_error.facts(error_model)])
+    """Print how well unseen subsets were predicted, and the execution `provider` if it is worth telling."""
+    show([*predicted_error.prediction_quality(error_model), predicted_error.facts(error_model)])
     if error_model.metric.own:
         _say_source(error_model.metric)
         say(f"the float model has {error_model.metric.name} = {error_model.metric.text(0.0)}")
