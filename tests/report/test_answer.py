@@ -141,7 +141,7 @@ def test_the_prediction_is_a_ratio_from_which_drift_cancels(outcome: Outcome) ->
 def test_the_rest_is_printed_under_verbose_alone(
     outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    details = ("scheme ", "p95 measured", "threads: ", "took ", "The plan has")
+    details = ("scheme ", "p95 in the search", "threads: ", "took ", "The plan has")
     brief, verbose = (" ".join(printed(outcome, material, capsys, verbose=how)) for how in (False, True))
     assert [detail for detail in details if detail in brief] == []
     assert [detail for detail in details if detail not in verbose] == []

@@ -292,7 +292,6 @@ def test_names_are_shown_as_text(model: Model, tmp_path: Path) -> None:
         ("plan.json", "time", "taglio plan {} --max-error E"),
         ("error.json", "error", "taglio error {}"),
         ("outcome.json", "trade-off", "taglio optimize MODEL --data DATA --max-error E -o {}"),
-        ("outcome.json", "header", "taglio optimize MODEL --data DATA --max-error E -o {}"),
         ("components/manifest.json", "components", "taglio build {}"),
         ("run.json", "components", "taglio run {}"),
     ],

@@ -24,7 +24,6 @@ _SUMMARY = (
     summary.lede,
     summary.side_by_side,
     summary.parts,
-    summary.places,
     summary.conditions,
 )
 # Only of a plan that was chosen for a rate.

@@ -1,7 +1,6 @@
 """Where the time goes, and how well it was predicted."""
 
 from collections.abc import Sequence
-from math import nan
 from statistics import median
 
 from taglio.errors import plural
@@ -16,7 +15,6 @@ from taglio.report.parts import Axis, Bar, Bars, Chart, Columns, Mark, Part, Tab
 from taglio.report.units import MISSING, ms, ms_decimals, percent
 
 _BIGGEST = 10
-_UNSEEN = "Cross-validated runs"
 _Run = tuple[str, float, float]  # name, predicted and measured seconds
 # Symbol, colour and label of the marks of float and all-int8.
 PURE = {FLOAT_RUN: ("square", "float", "float"), "int8": ("diamond", "int8", "all int8")}
@@ -68,18 +66,13 @@ def predicted_and_measured(material: Material) -> list[Part]:
         curves=[curve("identity", axis, lambda x: x)],
         band=[(x, x / (1.0 + width), x * (1.0 + width)) for x in spread(axis)] if width < 10.0 else [],
     )
-    tables: list[Part] = [_numbers(_UNSEEN, unseen, 1.0)] if unseen else []
-    if finals:
-        raw = [(name, predicted, measured * drift) for name, predicted, measured in finals]
-        tables.append(_numbers("Finalists, timed at the end", raw, drift))
-    return [Text(_time_lede(unseen, finals, drift)), Columns([[chart], tables])]
+    return [Text(_time_lede(unseen, finals, drift)), Columns([[chart], _numbers(unseen)])]
 
 
 def unseen_runs(profile: Profile) -> list[Part]:
     """Whole-model runs: predicted by a fit without them, and measured."""
     unseen = _unseen(profile)
-    table: list[Part] = [_numbers(_UNSEEN, unseen, 1.0)] if unseen else []
-    return [*table, Text(_time_lede(unseen, [], 1.0))]
+    return [*_numbers(unseen), Text(_time_lede(unseen, [], 1.0))]
 
 
 def _unseen(profile: Profile) -> list[_Run]:
@@ -94,18 +87,20 @@ def _mark(
     return Mark(predicted * 1e3, measured * 1e3, look, text, label, symbol, ring=ring)
 
 
-def _numbers(caption: str, runs: Sequence[_Run], drift: float) -> Table:
-    """A table of predicted and measured times by run, with the ratio, and the ratio corrected for drift if there was
-    any."""
-    steady = abs(drift - 1.0) <= STEADY
-    decimals = ms_decimals(max(measured for *_, measured in runs))
-    rows: list[list[object]] = []
-    for name, predicted, measured in sorted(runs, key=lambda run: run[2]):
-        ratios = [predicted / measured, predicted * drift / measured] if measured else [nan, nan]
-        cells = [f"{ratio:.3f}" for ratio in ratios[: 1 if steady else 2]]
-        rows.append([name, ms(predicted, decimals), ms(measured, decimals), *cells])
+def _numbers(runs: Sequence[_Run]) -> list[Part]:
+    """A table of predicted and measured times by run, with the ratio; none without runs."""
+    decimals = ms_decimals(max((measured for *_, measured in runs), default=0.0))
+    rows = [
+        [
+            name,
+            ms(predicted, decimals),
+            ms(measured, decimals),
+            f"{predicted / measured:.3f}" if measured else MISSING,
+        ]
+        for name, predicted, measured in sorted(runs, key=lambda run: run[2])
+    ]
     head = ["whole model", "predicted", "measured", "ratio"]
-    return Table(head if steady else [*head, "drift corrected"], rows, caption, "dense")
+    return [Table(head, rows, "Cross-validated runs", "dense")] if rows else []
 
 
 def _time_lede(unseen: Sequence[_Run], finals: Sequence[_Run], drift: float) -> str:

@@ -1,14 +1,12 @@
 """The top of the page: the result in one sentence, and float, all-int8 and the plan side by side."""
 
-from taglio.error.loss import Metric
 from taglio.errors import plural
 from taglio.flow.outcome import Outcome
-from taglio.flow.workspace import OUTCOME
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import predict
 from taglio.report import answer, remarks
 from taglio.report.material import Material
-from taglio.report.parts import Cell, Facts, Heading, Items, Part, Table, Text
+from taglio.report.parts import Cell, Facts, Heading, Part, Table, Text
 from taglio.report.placement import measured_at
 from taglio.report.units import MISSING, about, allowed, ms, ms_decimals, shown
 
@@ -67,7 +65,7 @@ def side_by_side(material: Material) -> list[Part]:
     walls, fewer = [variant.latency for variant in variants.values()], _of_fewer(outcome)
     decimals = ms_decimals(max(wall.p95_s for wall in walls))
     figures = answer.figures(outcome) | {
-        "p95 measured": [ms(wall.p95_s, decimals) for wall in walls],
+        "p95 in the search": [ms(wall.p95_s, decimals) for wall in walls],
         f"{metric.title} predicted{fewer}": [shown(metric, variant.predicted_error) for variant in variants.values()],
         f"{metric.title}, upper end (95\u00a0%)": [shown(metric, variant.error_upper) for variant in variants.values()],
         f"{metric.title}, worst input": [shown(metric, variant.worst_input) for variant in variants.values()],
@@ -99,29 +97,6 @@ def parts(material: Material) -> list[Part]:
     return [Table(["", *answer.variants(outcome)], rows, f"{metric.title} by part of the outputs", "compare")]
 
 
-def places(material: Material, most: int | None = None) -> list[Part]:
-    """The timings in each place of this machine (at most `most`), fastest first, and why other places are out."""
-    outcome, metric = material.outcome, material.metric
-    if outcome is None:
-        return material.lacks(OUTCOME)
-    rows: list[list[object]] = []
-    places_by_reason: dict[str, list[str]] = {}
-    for point in outcome.places:
-        if point.latency is None:
-            place = point.runtime if point.name == FLOAT_RUN else f"{point.name} in {point.runtime}"
-            places_by_reason.setdefault(point.reason, []).append(place)
-        elif outcome.int8.int8_blocks or point.name != "int8":  # else the float model once more
-            error = _judged(metric, point.error, outcome.max_error)
-            how = "measured" if point.judged else "expected" if point.error is not None else ""
-            verdict = point.reason or ("" if point.holds else "exceeds the limit")
-            rows.append([point.name, point.runtime, ms(point.measured_s), error, how, verdict])
-    head = ["model", "runtime", "latency", metric.title, "", ""]
-    table = Table(head, rows[:most], "Places of this machine, timed side by side", words=frozenset({1, 4, 5}))
-    left_out = Items([(", ".join(names), reason) for reason, names in places_by_reason.items()])
-    several = len({row[1] for row in rows}) > 1
-    return [*([table] if several else []), *([left_out] if places_by_reason else [])]
-
-
 def conditions(material: Material) -> list[Part]:
     """Where and how the figures were measured."""
     profile_conditions, outcome = material.profile.conditions, material.outcome
@@ -140,12 +115,6 @@ def conditions(material: Material) -> list[Part]:
         held_out = f"{outcome.held_out_samples} held out to measure error and accuracy"
         facts.append(("samples", f"{outcome.calibration_samples} for calibration, {held_out}"))
     return [Facts(facts)]
-
-
-def _judged(metric: Metric, loss: float | None, limit: float | None) -> object:
-    """A loss, marked if it exceeds the limit."""
-    broken = loss is not None and limit is not None and loss > limit
-    return Cell(shown(metric, loss), "bad") if broken else shown(metric, loss)
 
 
 def _of_fewer(outcome: Outcome) -> str:

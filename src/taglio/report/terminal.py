@@ -32,7 +32,7 @@ from taglio.run.in_process import StepsReport
 from taglio.runtimes.way import Way
 from taglio.ways.result import Figure, Rate
 
-_PLACES = 12
+_TRIED = 12
 # Smaller shares of a device's time are not printed.
 _LEAST_LOAD = 1e-3
 
@@ -176,7 +176,7 @@ def _everything(material: Material, result: Outcome) -> None:
     show(summary.conditions(material))
     show(built.forms(result))
     show(summary.parts(material))
-    show(summary.places(material, _PLACES))
+    show(predicted_error.tried(material, _TRIED))
     show([*ways.chosen(material), *ways.loads(material)])
     show(summary.verdict(material))
     for note in remarks.facts(result):
