@@ -1,9 +1,9 @@
 """Does a cluster do what its plan said? An emulated camera, gateway and server, with taglio's devices running in them.
 
-The devices are namespaces of this machine with processor quotas, the links hold packets back (taglio emulate): half a
-core, one core, all there is; 5 to 100 Mbit/s; 5 to 50 ms. Every device profiles each network itself, under its quota,
-and every plan's precisions once more, after which it is planned again: as `taglio optimize --cluster` does it. Then,
-for plans over one, two and three devices:
+The devices are namespaces of this machine with processor quotas, the links hold packets back (taglio cluster emulate):
+half a core, one core, all there is; 5 to 100 Mbit/s; 5 to 50 ms. Every device profiles each network itself, under its
+quota, and every plan's precisions once more, after which it is planned again: as `taglio optimize --cluster` does it.
+Then, for plans over one, two and three devices:
 
 * prediction: predicted latency beside what requests, one at a time, take in the long run;
 * throughput: requests a second with several on their way, beside the predicted rate of the busiest device or link.

@@ -55,7 +55,7 @@ def test_a_command_explains_itself(name: str) -> None:
     ran = taglio(*name.split(), "--help")
     assert (ran.code, ran.err) == (0, "")
     assert f"usage: taglio {name}" in ran.out
-    assert "--json" in ran.out or name == "emulate"  # its output is that of the command it runs
+    assert "--json" in ran.out or name == "cluster emulate"  # its output is that of the command it runs
 
 
 @pytest.mark.parametrize("name", BY_WORDS)
@@ -91,6 +91,19 @@ def test_one_name_means_one_thing() -> None:
                 continue
             facts = (action.help, action.type, tuple(action.choices or ()))
             assert seen.setdefault(flag, facts) == facts, (name, flag)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("device start --name a", "taglio cluster start"),
+        ("emulate c.toml -- true", "taglio cluster emulate"),
+        ("pareto out", "taglio plan OUT --cluster FILE --axes latency,error"),
+        ("sensitivity out --by saved", "taglio report OUT --by damage"),
+    ],
+)
+def test_old_words_name_the_new_ones(old: str, new: str) -> None:
+    refused(taglio(*old.split()), f"taglio {old.partition(' ')[0]} has a new name: {new}")
 
 
 def test_taglio_alone_prints_what_it_can_do() -> None:
@@ -340,7 +353,7 @@ def test_a_signal_stops_a_command_as_ctrl_c_does(number: signal.Signals, tiny: C
         ("serve", "--queue", "9" * 30),
         ("compare", "--row-limit", "1e300"),
         ("plan", "--time-limit", "1e300"),
-        ("pareto", "--points", "9" * 20),
+        ("plan", "--points", "9" * 20),
     ],
 )
 def test_numbers_beyond_all_use_are_refused(command: str, option: str, value: str) -> None:

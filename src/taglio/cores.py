@@ -1,6 +1,6 @@
 """The processors that this process may use. Measures nothing.
 
-Its affinity limits them, and the quota of its control groups (a container's, or that of taglio emulate).
+Its affinity limits them, and the quota of its control groups (a container's, or that of taglio cluster emulate).
 """
 
 import os

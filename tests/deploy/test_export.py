@@ -236,9 +236,8 @@ def test_triton_runs_as_many_requests_at_once_as_the_way(
     assert f"The model was measured in this way: {way}." in (tmp_path / "out" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("runtime", [onnxruntime.NAME, openvino.NAME])
-def test_a_way_is_read_and_is_one_run_at_a_time_in_older_folders(runtime: str, tmp_path: Path) -> None:
-    folder = delivered(tmp_path, runtime, way=Way(2, 3, 4)).folder
+def test_a_way_is_read(tmp_path: Path) -> None:
+    folder = delivered(tmp_path, onnxruntime.NAME, way=Way(2, 3, 4)).folder
     assert read(folder).way == Way(2, 3, 4)
     manifest = folder / "deploy.json"
     described = json.loads(manifest.read_text())
@@ -246,14 +245,6 @@ def test_a_way_is_read_and_is_one_run_at_a_time_in_older_folders(runtime: str, t
     manifest.write_text(json.dumps(described))
     with pytest.raises(BadArtifact, match=r"deploy\.json: damaged \(a way needs at least one of each"):
         read(folder)
-    del described["way"]
-    manifest.write_text(json.dumps(described))
-    settings, threads = ("session.json", "intra_op_num_threads"), 2
-    if runtime == openvino.NAME:
-        settings, threads = ("properties.json", "INFERENCE_NUM_THREADS"), 6  # of its three streams together
-    assert read(folder).way == Way(threads)
-    rewritten(folder, settings[0], {settings[1]: "many"})
-    assert read(folder).way == Way(1)
 
 
 def test_requests_are_not_joined_where_all_first_dimensions_are_dynamic_and_rows_mix(tmp_path: Path) -> None:

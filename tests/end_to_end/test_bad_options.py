@@ -68,7 +68,6 @@ def test_a_missing_option_is_one_line(tiny: Case, tmp_path: Path) -> None:
     out = ("-o", tmp_path / "out")
     refused(taglio("optimize", *tiny.arguments(), *out), "nothing is limited: give --max-error 1%", "--max-drop 1%")
     refused(taglio("plan", tmp_path), "nothing is limited")
-    refused(taglio("pareto", tmp_path, "--cluster", "c.toml"), "nothing is limited")
 
 
 @pytest.mark.parametrize(

@@ -102,20 +102,20 @@ def test_every_model_keeps_its_own_bound(out: Path, cluster: Path, digits_staged
 
 def test_a_front_is_drawn(out: Path, cluster: Path) -> None:
     options = ("--cluster", cluster, *QUICK, "--points", 4)
-    front = taglio("pareto", out, *options, "--axes", "latency,energy", "--json").json()
+    front = taglio("plan", out, *options, "--axes", "latency,energy", "--json").json()
     assert front["points"] and all(point["plan"]["placements"] for point in front["points"])
-    assert '<div class="chart"' in (out / "pareto.html").read_text()
-    taglio("report", out)
     assert "Plans by latency and energy" in (out / "report.html").read_text()
-    refused(taglio("pareto", out, *options, "--axes", "error,energy"), "latency,energy")
+    refused(taglio("plan", out, *options, "--axes", "error,energy"), "latency,energy")
+    refused(taglio("plan", out, *options), "--points is for a front")
+    refused(taglio("plan", out, *options, "--axes", "latency,energy", "--explain"), "--explain is for one plan")
 
 
 def test_a_front_of_two_models(out: Path, cluster: Path, digits_staged: Staged, tmp_path: Path) -> None:
     other = Path(shutil.copytree(digits_staged.folder, tmp_path / "other"))
     second = ("--rate", 2, "--with-model", f"{other},rate=1,max-error=2%")
-    options = ("--cluster", cluster, *QUICK, *second, "--points", 3)
-    assert "the last two columns list models in the order given" in taglio("pareto", out, *options).out
-    front = taglio("pareto", out, *options, "--json").json()
+    options = ("--cluster", cluster, *QUICK, *second, "--axes", "latency,error", "--points", 3)
+    assert "the last two columns list models in the order given" in taglio("plan", out, *options).out
+    front = taglio("plan", out, *options, "--json").json()
     assert front["points"]
     for point in front["points"]:
         assert len(point["others"]) == 1

@@ -244,13 +244,13 @@ def test_killed_at_a_random_moment(index: int, workspace: Path, tiny: Case) -> N
     assert taglio("run", workspace, "--runs", 3).code == 0
 
 
-@pytest.mark.parametrize("name", ["plan", "pareto"])
-def test_placing_killed_at_a_random_moment(name: str, workspace: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("front", [(), ("--axes", "latency,error")], ids=["plan", "front"])
+def test_placing_killed_at_a_random_moment(front: tuple[str, ...], workspace: Path, tmp_path: Path) -> None:
     """On several machines: what was built stays, or is gone with the plan that it was built from."""
     cluster = tmp_path / "cluster.toml"
     cluster.write_text(TWO_DEVICES)
-    command = (name, workspace, "--max-error", 0.05, "--cluster", cluster, "--time-limit", 1)
-    killed_after(begun(command), random.Random(name).uniform(0.5, 3.0))
+    command = ("plan", workspace, "--max-error", 0.05, "--cluster", cluster, "--time-limit", 1, *front)
+    killed_after(begun(command), random.Random(str(front)).uniform(0.5, 3.0))
     with transaction.held(workspace):
         pass
     assert not [*workspace.rglob(".*")]

@@ -40,7 +40,6 @@ READERS: tuple[tuple[str, ...], ...] = (
     ("build", "{}"),
     ("run", "{}", "--runs", "3"),
     ("report", "{}"),
-    ("sensitivity", "{}"),
 )
 CLUSTER = """\
 start = "camera"

@@ -13,7 +13,7 @@ from taglio.flow.outcome import Outcome
 from taglio.model.load import Model, load
 from taglio.report import answer, page, terminal, ways
 from taglio.report.material import Material, gather
-from taglio.report.parts import Cell, Chart, Columns, Table
+from taglio.report.parts import Cell, Chart, Table
 from taglio.ways.result import Rate
 from tests.models import digits_model
 from tests.report.made_up import fill
@@ -59,10 +59,10 @@ def drawn(outcome: Outcome, material: Material) -> Seen:
     return found
 
 
-def charts(outcome: Outcome, material: Material) -> list[Chart]:
-    (columns,) = ways.charts(replace(material, outcome=outcome))
-    assert isinstance(columns, Columns)
-    return [part for group in columns.groups for part in group if isinstance(part, Chart)]
+def chart(outcome: Outcome, material: Material) -> Chart:
+    (by_latency,) = ways.chart(replace(material, outcome=outcome))
+    assert isinstance(by_latency, Chart)
+    return by_latency
 
 
 def test_the_first_line_is_the_capacity(material: Material, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,37 +126,29 @@ def test_a_default_way_that_was_chosen_has_both_marks(material: Material) -> Non
 def test_without_the_chosen_model_in_the_default_way_another_one_is_marked(material: Material) -> None:
     rate = made_up_rate()
     others = tuple(way for way in rate.tried if (way.model, way.way) != ("plan 1", DEFAULT))
-    by_latency, _ = charts(rated(material, replace(rate, tried=others)), material)
+    by_latency = chart(rated(material, replace(rate, tried=others)), material)
     assert [mark.y for mark in by_latency.marks if mark.label == "default way"] == [99.0]
     none = tuple(way for way in others if way.way != DEFAULT)
-    by_latency, _ = charts(rated(material, replace(rate, tried=none)), material)
+    by_latency = chart(rated(material, replace(rate, tried=none)), material)
     assert [mark.label for mark in by_latency.marks if mark.label] == ["chosen"]
 
 
 def test_ways_are_drawn_with_their_front(material: Material) -> None:
-    by_latency, _ = charts(rated(material, made_up_rate()), material)
+    by_latency = chart(rated(material, made_up_rate()), material)
     assert (by_latency.x.scale, by_latency.x.title) == ("log", "latency of 19 of 20 runs, ms")
     assert by_latency.curves[0].points == [(9.0, 98.0), (11.0, 99.0), (14.0, 163.0)]
     labels = {mark.label: (mark.look, mark.ring) for mark in by_latency.marks if mark.label}
     assert labels == {"chosen": ("plan", True), "default way": ("float", False)}
     assert by_latency.undrawn() == 0 and len(by_latency.marks) == 8
     near = tuple(way for way in made_up_rate().tried if way.way.joined == 1)
-    assert charts(rated(material, replace(made_up_rate(), tried=near)), material)[0].x.scale == "linear"
+    assert chart(rated(material, replace(made_up_rate(), tried=near)), material).x.scale == "linear"
 
 
 def test_ways_that_keep_the_limit_at_no_rate_are_not_on_the_front(material: Material) -> None:
-    by_latency, _ = charts(rated(material, made_up_limited_rate()), material)
+    by_latency = chart(rated(material, made_up_limited_rate()), material)
     assert by_latency.y.title == "rate within the limit, requests/s"
     assert min(mark.y for mark in by_latency.marks) == 0.0
     assert min(y for _, y in by_latency.curves[0].points) > 0.0
-
-
-def test_latency_is_drawn_by_load_with_the_limit(material: Material) -> None:
-    _, by_load = charts(rated(material, made_up_limited_rate()), material)
-    assert by_load.limit == (50.0, "limit 50 ms")
-    assert [len(curve.points) for curve in by_load.curves] == [3, 3, 2]  # too few requests for a p99 at the first load
-    assert [(mark.label, mark.x) for mark in by_load.marks if mark.label] == [("p50", 90), ("p95", 90), ("p99", 90)]
-    assert charts(rated(material, made_up_rate()), material)[1].limit is None
 
 
 @pytest.mark.parametrize("rate", [made_up_rate(), made_up_limited_rate()])
@@ -173,9 +165,7 @@ def test_the_page_has_a_section_on_how_to_run_it(rate: Rate, material: Material)
     ):
         assert expected in words
     assert ("149 requests/s (145 to 153), p95 43.8 ms" in words) is (rate.max_latency_s is not None)
-    tile = "149/srequests within 50 ms; float32 93.0/s" if rate.max_latency_s else "163/sitems; 1.52 × float32"
-    assert tile in found.sections["header"].replace("\u00a0", " ")
-    assert len(found.charts) == 7
+    assert len(found.charts) == 5
     sorted_by = [attributes for _, attributes in found.elements if "aria-sort" in attributes]
     assert len(sorted_by) == 1  # the table of blocks: that of ways has the default way moved up
 
@@ -192,7 +182,7 @@ def test_what_was_confirmed_is_printed_under_verbose_alone(
 def test_without_a_rate_there_is_no_such_section(material: Material) -> None:
     assert material.outcome is not None
     assert "ways" not in drawn(material.outcome, material).sections
-    parts = (ways.chosen, ways.charts, ways.loads, ways.tried)
+    parts = (ways.chosen, ways.chart, ways.loads, ways.tried)
     assert [part(material) for part in parts] == [[]] * 4
 
 

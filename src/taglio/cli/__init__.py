@@ -133,7 +133,7 @@ def _readable(arguments: Sequence[str]) -> list[str]:
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The arguments before and after the first "--", because argparse would mix up the command for emulate."""
-    if arguments[:1] != ["emulate"] or "--" not in arguments:
+    if arguments[:2] != ["cluster", "emulate"] or "--" not in arguments:
         return arguments, []
     separator = arguments.index("--")
     return arguments[:separator], arguments[separator + 1 :]

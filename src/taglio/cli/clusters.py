@@ -19,10 +19,18 @@ from taglio.report import page, placement, terminal
 from taglio.report.console import say, show
 from taglio.report.written import offer
 
+# Arguments of `plan` that this machine's plans have, or that are parsed here; and those that a front does not have.
+_NOT_PASSED = ("with_model", "cuts", "devices", "effort")
+_OF_ONE_PLAN = ("objective", "changes", "explain", "running", "switching_cost_s")
+
 
 def plan(options: argparse.Namespace) -> Shown:
     """Run `taglio plan OUT --cluster FILE`."""
-    keywords = arguments(options, ("with_model", "cuts", "devices", "effort"))
+    if options.axes is not None:
+        return _front(options)
+    if options.points is not None:
+        raise BadOption("--points is for a front: add --axes latency,error")
+    keywords = arguments(options, (*_NOT_PASSED, "axes", "points"))
     other_models = [_other(text, options) for text in options.with_model]
     placed = placing.place(options.folder, options.cluster, others=other_models, **keywords)
     answer = placed.answer
@@ -40,18 +48,16 @@ def plan(options: argparse.Namespace) -> Shown:
     return Shown(value, lambda: terminal.plans(answer, placed.names, placed.objective, placed.alternatives), remark)
 
 
-def pareto(options: argparse.Namespace) -> Shown:
-    """Run `taglio pareto`."""
-    keywords = arguments(options, ("with_model",))
+def _front(options: argparse.Namespace) -> Shown:
+    """Run `taglio plan OUT --cluster FILE --axes A,B`."""
+    for action in options.several:
+        if action.dest in _OF_ONE_PLAN and getattr(options, action.dest) != action.default:
+            raise BadOption(f"{action.option_strings[0]} is for one plan: leave it or --axes out")
+    keywords = arguments(options, (*_NOT_PASSED, *_OF_ONE_PLAN))
     other_models = [_other(text, options) for text in options.with_model]
-    name, front = placing.pareto(options.folder, options.cluster, others=other_models, **keywords)
-    path = options.folder / "pareto.html"
-
-    def tables() -> None:
-        show(placement.points(front))
-        say(f"wrote {path}")
-
-    return Shown(front, tables, offer(lambda: placement.write(path, name, front)))
+    _, front = placing.pareto(options.folder, options.cluster, others=other_models, **keywords)
+    remark = offer(lambda: page.write(options.folder))
+    return Shown(front, lambda: show(placement.points(front)), remark)
 
 
 def _other(text: str, options: argparse.Namespace) -> placing.Wanted:

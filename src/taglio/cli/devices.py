@@ -12,7 +12,7 @@ from taglio.report.console import say
 
 
 def start(options: argparse.Namespace) -> Shown:
-    """Run `taglio device start`."""
+    """Run `taglio cluster start`."""
     names = ("head", "address", "port", "memory_mb", "progress")
     arguments: dict[str, Any] = {name: getattr(options, name) for name in names}
     lock, threads = Lock(options.token or default_token(), options.tls), options.threads or available_cores()
@@ -23,14 +23,14 @@ def start(options: argparse.Namespace) -> Shown:
         if started.head:
             loopback = started.host == device.LOOPBACK
             only = "; this device listens on this machine only: start it with --host to change that" if loopback else ""
-            say(f"to join from another machine: taglio device start --name NAME --address {started.address}{only}")
+            say(f"to join from another machine: taglio cluster start --name NAME --address {started.address}{only}")
             say(f"other machines need the secret in {started.token}: copy the file to the same path there")
 
     return Shown(started, tables)
 
 
 def stop(options: argparse.Namespace) -> Shown:
-    """Run `taglio device stop`."""
+    """Run `taglio cluster stop`."""
     devices = [local.one(options.name)] if options.name else local.running()
     local.stop(devices)
     names = [device.name for device in devices]

@@ -1,4 +1,4 @@
-"""The command emulate: a cluster file's devices and links on this machine."""
+"""The command cluster emulate: a cluster file's devices and links on this machine."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from taglio.report.progress import bar
 
 
 def emulate(options: argparse.Namespace) -> int:
-    """Run `taglio emulate`."""
+    """Run `taglio cluster emulate`."""
     here = os.environ.get(EMULATION)
     if options.change is not None:
         if options.cluster or options.after or options.on:

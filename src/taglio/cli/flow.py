@@ -16,7 +16,7 @@ from taglio.flow.check import check as check_promises
 from taglio.flow.deliver import Delivered
 from taglio.flow.load import load as measure_load
 from taglio.flow.result import Result
-from taglio.report import built, load, material, page, placement, terminal
+from taglio.report import blocks, built, load, material, page, placement, terminal
 from taglio.report.console import say, show
 from taglio.report.units import limit
 from taglio.report.written import offer
@@ -69,13 +69,12 @@ def profile(options: argparse.Namespace) -> Shown:
 def error(options: argparse.Namespace) -> Shown:
     """Run `taglio error`."""
     error_model, where = stages.error(options.folder, **arguments(options))
-    return Shown(error_model, lambda: terminal.error(error_model, where if options.provider != "cpu" else ""))
 
+    def tables() -> None:
+        show(blocks.ranked(material.gather(options.folder)))
+        terminal.error(error_model, where if options.provider != "cpu" else "")
 
-def sensitivity(options: argparse.Namespace) -> Shown:
-    """Run `taglio sensitivity`."""
-    rows, model = stages.sensitivities(options.folder)
-    return Shown(terminal.sensitivity_object(rows, model), lambda: terminal.sensitivity(rows, model, options.by))
+    return Shown(error_model, tables)
 
 
 def plan(options: argparse.Namespace) -> Shown:
@@ -146,7 +145,7 @@ def report(options: argparse.Namespace) -> Shown:
     path = page.write(options.folder, contents)
 
     def tables() -> None:
-        terminal.report(options.folder, contents)
+        terminal.report(options.folder, contents, options.by)
         say(f"wrote {path}")
 
-    return Shown({"report": str(path)}, tables)
+    return Shown({"report": str(path), **blocks.sensitivity_object(contents)}, tables)

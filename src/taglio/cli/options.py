@@ -345,13 +345,23 @@ OPTIONS: dict[str, Facts] = {
         metavar="MS",
     ),
     "--time-limit": option(
-        "time limit per solve, in seconds (default 20; per point of a front 4); one plan takes up to five solves",
+        "time limit per solve, in seconds (default 20; with --axes 4); one plan takes up to five solves",
         type=positive_float,
         dest="time_limit_s",
         metavar="S",
     ),
     "--gap": option(
         "stop once the plan is proven this close to the optimum (default 0.5%%)", type=fraction, metavar="SHARE"
+    ),
+    "--axes": option(
+        "plan a front of two aims instead of one plan: latency,error, latency,energy or latency,throughput",
+        metavar="A,B",
+    ),
+    "--points": option("with --axes: number of plans on the front (default 8)", type=positive, metavar="N"),
+    "--by": option(
+        "order of the blocks: damage (error alone in int8; default), saved (time), or worth (time saved per error)",
+        choices=("damage", "saved", "worth"),
+        default="damage",
     ),
     "--runs": option("number of timed runs (default 100, fewer of a slow model)", type=positive),
     "--steps": option("for a model with --state: time N steps of one session instead", type=positive, metavar="N"),

@@ -37,6 +37,7 @@ _DATA = "--data --preprocess --seed"
 _LIMITS = "--max-latency --max-energy-j --min-rate --max-steps --keep-off --rate --with-model"
 _LIMITED = "--max-error --min-score --max-drop"
 _SOLVING = "--time-limit --gap"
+_ONE_PLAN = "--objective --what-if --explain --from --switching-cost-ms"
 _MEASURING = "--scheme --threads --spinning --optimization --runtime --portable --effort --memory-limit"
 _BOUNDS = f"{_LIMITED} --metric --limit-on"
 _OPTIMIZE = f"{_MODEL} --state {_DATA} --labels --calibration {_BOUNDS} --keep-float --force-int8 {_MEASURING}"
@@ -62,9 +63,15 @@ class Command:
 
 _SPELLINGS = {"--out": ("-o", "--out"), "--http-port": ("--http-port", "--port")}
 GROUPS = {
-    "device": "start or stop a device of a cluster on this machine",
-    "cluster": "inspect and probe a running cluster",
+    "cluster": "start, stop, list and probe the devices of a cluster, or emulate one",
     "backends": "list, install, remove and check the other back ends of compare",
+}
+# First words of commands that have another spelling now.
+_OLD_WORDS = {
+    "device": "taglio cluster start or taglio cluster stop",
+    "emulate": "taglio cluster emulate",
+    "pareto": "taglio plan OUT --cluster FILE --axes latency,error",
+    "sensitivity": "taglio report OUT --by damage",
 }
 COMMANDS = (
     Command(
@@ -141,19 +148,12 @@ COMMANDS = (
     ),
     Command("error", "flow:error", "measure how int8 blocks change the output", "folder --metric --provider --effort"),
     Command(
-        "sensitivity",
-        "flow:sensitivity",
-        "rank blocks by the error they cause and the time they save in int8",
-        "folder --by",
-        {"--by": option("sort order (default damage)", choices=("damage", "saved", "worth"), default="damage")},
-    ),
-    Command(
         "plan",
         "flow:plan",
         "choose the fastest forms within an error limit and time the finalists, as optimize does; with --cluster: "
-        "place blocks on several machines, using their profiles",
+        "place blocks on several machines, using their profiles, or show a front of such plans",
         f"folder {_LIMITED} --keep-float --force-int8 --pin --cluster",
-        several=f"--objective {_LIMITS} --what-if --explain --from --switching-cost-ms {_SOLVING}",
+        several=f"{_LIMITS} {_SOLVING} {_ONE_PLAN} --axes --points",
         one="--cut --devices --effort",
     ),
     Command(
@@ -181,23 +181,9 @@ COMMANDS = (
         {"--data": option("measure the error on these inputs instead of the workspace's", type=Path)},
         epilog="Exit code 5: a promise is broken. 6: a promise cannot be judged.",
     ),
-    Command("report", "flow:report", "write the HTML report and print its tables", "folder"),
+    Command("report", "flow:report", "write the HTML report and print its tables", "folder --by"),
     Command(
-        "pareto",
-        "clusters:pareto",
-        "show the trade-off between latency and error, energy or throughput on a cluster",
-        f"folder --cluster --axes --points {_SOLVING} {_LIMITED} --keep-float --force-int8 {_LIMITS}",
-        {
-            "--cluster": {**OPTIONS["--cluster"], "required": True},
-            "--axes": option(
-                "axes of the trade-off: latency,error (default), latency,energy or latency,throughput",
-                default="latency,error",
-            ),
-            "--points": option("number of plans on the front (default 8)", type=positive, default=8),
-        },
-    ),
-    Command(
-        "device start",
+        "cluster start",
         "devices:start",
         "start a device here (the first with --head) and wait until it has joined the cluster",
         "--name --head --address --host --port --threads --memory-mb --token --tls",
@@ -221,7 +207,7 @@ COMMANDS = (
         },
     ),
     Command(
-        "device stop", "devices:stop", "stop the devices running here, or one of them", "--name", {"--name": _DEVICE}
+        "cluster stop", "devices:stop", "stop the devices running here, or one of them", "--name", {"--name": _DEVICE}
     ),
     Command(
         "cluster status",
@@ -239,7 +225,7 @@ COMMANDS = (
         },
     ),
     Command(
-        "emulate",
+        "cluster emulate",
         "emulate:emulate",
         "run a command on a cluster emulated on this Linux machine (as root): devices have the file's CPU quotas, "
         "links its bandwidth and latency",
@@ -368,7 +354,10 @@ class _Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does, but what a command does not know is reported with the command's own help."""
+        """As argparse does, but old words are reported with the new ones, and what a command does not know with the
+        command's own help."""
+        if args and args[0] in _OLD_WORDS:
+            raise BadOption(f"{self.prog} {args[0]} has a new name: {_OLD_WORDS[args[0]]}")
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             command = f"{self.prog} {options.command.words}"

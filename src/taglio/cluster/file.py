@@ -7,7 +7,7 @@
     runtime = "onnxruntime"                # default: the runtime of its profile
     memory_mb = 512
     active_watts = 4.5
-    cpus = 0.5                             # only for taglio emulate: half a processor
+    cpus = 0.5                             # only for taglio cluster emulate: half a processor
     send_ms = 2                            # CPU cost per message sent and received, and per megabyte of it: it limits
     receive_ms = 3                         # the request rate, and components pause for it
     send_ms_per_mb = 3

@@ -15,16 +15,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-
 from taglio import artifact, weights
 from taglio.deploy import ovms, triton, verify
 from taglio.deploy.folder import DeliveredModel, DeliveredPart
 from taglio.deploy.prove import prove
 from taglio.deploy.served import Joining, Served
 from taglio.deploy.verify import MANIFEST
-from taglio.deploy.write import README, VERIFY, Answered
+from taglio.deploy.write import README, VERIFY, Answered, template
 from taglio.errors import BadArtifact, BadOption, MeasurementFailed
+from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 
 PLAIN, TRITON, OVMS = "plain", "triton", "ovms"
@@ -170,7 +169,12 @@ def _proven(model: DeliveredModel, layout: str, served: Sequence[Served], answer
             parts.append(
                 replace(component.part, runtime=component.runtime, model=component.files[0].name, settings=settings)
             )
-        whole = {"inputs": model.inputs, "outputs": model.outputs, "components": [asdict(part) for part in parts]}
+        whole = {
+            "inputs": model.inputs,
+            "outputs": model.outputs,
+            "way": asdict(Way(1)),  # answers do not depend on it
+            "components": [asdict(part) for part in parts],
+        }
         hashes = {file.name: weights.sha256(file) for file in sorted(folder.iterdir())}
         (folder / MANIFEST).write_text(json.dumps(whole | {"sha256": hashes}))
         shutil.copyfile(verify.__file__, folder / VERIFY)
@@ -201,15 +205,8 @@ def _write_repository(folder: Path, layout: str, served: Sequence[Served]) -> No
 
 
 def _readme(model: DeliveredModel, served: Sequence[Served], exported: Export) -> str:
-    templates = Environment(
-        loader=PackageLoader("taglio.deploy", "."),
-        autoescape=select_autoescape(),  # text for people: nothing is escaped
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
     names = {component.part.name: component.model_name for component in served}
-    return templates.get_template("export.md.j2").render(
+    return template("export.md.j2").render(
         server=_TITLES[exported.layout],
         layout=exported.layout,
         exported=exported,

@@ -1,6 +1,5 @@
 """A delivered folder as values, with every file checked against its hash. Writes nothing."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,6 @@ from taglio.errors import BadArtifact, one_line
 from taglio.runtimes.way import Way
 
 _AGAIN = "run taglio build again"
-# The settings that hold the threads of a run, in the runtimes' own names.
-_THREADS = ("intra_op_num_threads", "INFERENCE_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ class _Manifest(msgspec.Struct):
     outputs: tuple[str, ...]
     components: tuple[DeliveredPart, ...]
     sha256: dict[str, str]
-    way: Way | None = None
+    way: Way
 
 
 def read(folder: Path) -> DeliveredModel:
@@ -102,15 +99,4 @@ def described(folder: Path) -> DeliveredModel:
             raise BadArtifact(f"{path}: file {name} lies outside the folder: {_AGAIN}")
         if name not in manifest.sha256:
             raise BadArtifact(f"{path}: file {name} has no hash: {_AGAIN}")
-    way = manifest.way or Way(_threads(folder, manifest.components))
-    return DeliveredModel(folder, manifest.inputs, manifest.outputs, manifest.components, manifest.sha256, way)
-
-
-def _threads(folder: Path, components: tuple[DeliveredPart, ...]) -> int:
-    """The threads of a run as the settings of the first component say; 1 if they do not. In folders from before there
-    were ways, only these settings say it."""
-    try:
-        settings = json.loads((folder / components[0].settings).read_text())
-        return max(1, *(int(settings.get(name, 1)) for name in _THREADS))
-    except (OSError, ValueError, TypeError, AttributeError, IndexError):  # `read` names a damaged file
-        return 1
+    return DeliveredModel(folder, manifest.inputs, manifest.outputs, manifest.components, manifest.sha256, manifest.way)

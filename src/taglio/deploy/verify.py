@@ -34,8 +34,6 @@ import numpy as np
 HOLDS, BROKEN, UNKNOWN = 0, 5, 6
 Compute = Callable[[Mapping[str, Any]], list[Any]]
 MANIFEST, SAMPLES = "deploy.json", "samples.json"
-# How a model runs where deploy.json does not say: one run at a time, of one item.
-_ALONE = {"threads": 0, "at_once": 1, "joined": 1, "spinning": False, "shared": False}
 # Relative L2 that another order of float sums explains.
 TOLERANCE = 1e-5
 
@@ -180,12 +178,12 @@ def _manifest(folder: Path) -> dict[str, Any]:
     """What deploy.json says, with every field that is read here."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        fields = {name: manifest[name] for name in ("inputs", "outputs", "sha256")}
+        fields = {name: manifest[name] for name in ("inputs", "outputs", "sha256", "way")}
         required = ("runtime", "model", "settings", "inputs", "outputs")
         parts = [{**part, **{name: part[name] for name in required}} for part in manifest["components"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Changed(f"{MANIFEST} is damaged ({type(error).__name__}: {error}): copy the folder again") from None
-    return {**fields, "components": parts, "way": {**_ALONE, **manifest.get("way", {})}}
+    return {**fields, "components": parts}
 
 
 def difference(expected: Any, answer: Any) -> float:

@@ -5,34 +5,28 @@ Opens no session and judges nothing: prove.py runs what is written here.
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import onnx
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template, select_autoescape
 
 from taglio import artifact, weights
 from taglio.components.build import Manifest, Piece
 from taglio.data.dataset import Sample
 from taglio.deploy import verify
-from taglio.deploy.lowest_version import lowest_onnxruntime
 from taglio.deploy.verify import MANIFEST, SAMPLES
 from taglio.errors import BadArtifact, one_line
 from taglio.model.captures import graphs
-from taglio.runtimes.onnxruntime import NAME, SessionOptions
+from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Exported, export, in_way
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 
 README, VERIFY, SAMPLES_FOLDER = "README.md", "verify.py", "samples"
-# Triton's load generator reads such a file with --input-data.
-PERF_ANALYZER = "perf_analyzer.json"
-_STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +91,6 @@ def write(
     artifact.write_bytes(folder / VERIFY, Path(verify.__file__).read_bytes())
     if samples:
         write_samples(folder / SAMPLES_FOLDER, samples)
-        write_loads(folder / SAMPLES_FOLDER, samples)
     return described
 
 
@@ -187,15 +180,6 @@ def write_samples(folder: Path, samples: Sequence[Answered]) -> None:
     artifact.write_bytes(folder / SAMPLES, json.dumps(listed, indent=2).encode())
 
 
-def write_loads(folder: Path, samples: Sequence[Answered]) -> None:
-    """Write inputs and outputs as JSON for perf_analyzer."""
-    loads = {
-        "data": [_contents(sample.inputs) for sample in samples],
-        "validation_data": [_contents(sample.outputs) for sample in samples],
-    }
-    artifact.write_bytes(folder / PERF_ANALYZER, msgspec.json.encode(loads))
-
-
 def read_samples(folder: Path) -> tuple[Sample, ...]:
     """The inputs of the samples in a delivered folder; none if it has none. Raises BadArtifact for damaged ones."""
     return tuple(sample.inputs for sample in read_answered(folder))
@@ -217,17 +201,6 @@ def read_answered(folder: Path) -> tuple[Answered, ...]:
         raise BadArtifact(f"{index}: damaged ({one_line(error)}): run taglio build again") from None
 
 
-def _lowest(part: Mapping[str, Any], opsets: Mapping[str, int], proto: onnx.ModelProto) -> str:
-    """A sentence on the lowest version of the runtime that opens a component."""
-    if part["runtime"] != NAME:
-        # Its documentation promises that files of older versions are read, and says nothing of those of newer ones.
-        return "OpenVINO's documentation names no older version that opens files of this one"
-    counts = Counter(
-        node.op_type for graph in graphs(proto.graph) for node in graph.node if node.domain not in _STANDARD
-    )
-    return lowest_onnxruntime(opsets, proto.ir_version, counts)
-
-
 def _write_array(path: Path, value: np.ndarray) -> str:
     array = np.asarray(value)
     with artifact.replacing(path) as target, target.open("wb") as file:
@@ -235,30 +208,27 @@ def _write_array(path: Path, value: np.ndarray) -> str:
     return path.name
 
 
-def _contents(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    return {
-        name: {"content": np.asarray(value).ravel().tolist(), "shape": list(np.shape(value))}
-        for name, value in tensors.items()
-    }
+def template(name: str) -> Template:
+    """A template of this package, of a text for people."""
+    templates = Environment(
+        loader=PackageLoader("taglio.deploy", "."),
+        autoescape=select_autoescape(),  # nothing is escaped
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return templates.get_template(name)
 
 
 def write_readme(
     folder: Path, described: Mapping[str, Any], components: Path, facts: Facts, peak_memory_bytes: int | None
 ) -> None:
     """Write README.md for what `write` wrote and prove.py has run. `peak_memory_bytes` is that of verify.py."""
-    templates = Environment(
-        loader=PackageLoader("taglio.deploy", "."),
-        autoescape=select_autoescape(),  # text for people: nothing is escaped
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    template = templates.get_template("README.md.j2")
     first = described["components"][0]
     proto = onnx.load(components / f"{Path(first['model']).stem}.onnx", load_external_data=False)
     domains = {node.domain for graph in graphs(proto.graph) for node in graph.node}
     opsets = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import if entry.domain in domains}
-    text = template.render(
+    text = template("README.md.j2").render(
         facts=facts,
         parts=described["components"],
         way=Way(**described["way"]),
@@ -269,7 +239,6 @@ def write_readme(
             part["settings"]: json.loads((folder / part["settings"]).read_text()) for part in described["components"]
         },
         opsets=opsets,
-        lowest=_lowest(first, opsets, proto),
         ir_version=proto.ir_version,
         peak_memory_bytes=peak_memory_bytes,
         samples=(folder / SAMPLES_FOLDER / SAMPLES).exists(),

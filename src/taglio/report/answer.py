@@ -1,8 +1,10 @@
 """The answer of an optimisation: one sentence, and a small table of float, all int8 and the plan. Decides nothing."""
 
+from collections.abc import Sequence
 from math import ceil, floor, inf, isfinite, log10
 
-from taglio.error.loss import RELATIVE_L2, SQNR, Metric
+from taglio.error.loss import RELATIVE_L2, SQNR, Bound, Metric
+from taglio.error.tally import OtherLoss
 from taglio.flow.confirm import UNPROVEN
 from taglio.flow.curve import Level
 from taglio.flow.front import Point
@@ -42,50 +44,51 @@ def sentence(outcome: Outcome, folder: str) -> str:
 
 
 def tables(outcome: Outcome) -> list[Part]:
-    """Float, all int8 and the plan in rows, with their values of every further limited metric. Only the plan's speed-up
+    """Float, all int8 and the plan in rows, with the figures that any of them has."""
+    rows = {title: cells for title, cells in figures(outcome).items() if any(cell != MISSING for cell in cells)}
+    cells = [list(row) for row in zip(variants(outcome), *rows.values(), strict=True)]
+    return [Table(["", *rows], cells, words=frozenset({1}))]
+
+
+def figures(outcome: Outcome) -> dict[str, list[object]]:
+    """By title, the figures of `variants`, with their values of every further limited metric. Only the plan's speed-up
     can be confirmed."""
-    metric, variants = outcome.metric, _rows(outcome)
-    latencies_s = {name: latency_s(outcome, variant) for name, variant in variants.items()}
+    metric, named = outcome.metric, variants(outcome)
+    latencies_s = {name: latency_s(outcome, variant) for name, variant in named.items()}
     decimals = ms_decimals(max(seconds or 0.0 for seconds in latencies_s.values()))
     score = f"{metric.name} on labels" if metric.labelled else "top-1 accuracy"
-    further = [f"{bound.metric.title} ({allowed(bound.metric, bound.max_error)})" for bound in outcome.also]
+    beside_float = [variant for name, variant in named.items() if name != FLOAT]
     gain = speed_up_title(outcome)
-    head = ["", "runs in", "latency", gain, "predicted", metric.title, *further, score, "size", "int8 blocks"]
-    rows = [
-        [
-            name,
-            runtime_title(variant.runtime),
-            ms(latencies_s[name], decimals),
-            MISSING if name == FLOAT else speed_up(outcome, variant),
-            MISSING if name == FLOAT else predicted_speed_up(outcome, variant),
-            _error(outcome, variant),
-            *_further(outcome, variant),
-            MISSING if variant.accuracy is None else outcome.accuracy_text(variant.accuracy),
-            size(variant.size_bytes),
-            str(variant.int8_blocks),
-        ]
-        for name, variant in variants.items()
+    rows: dict[str, list[object]] = {
+        "runs in": [runtime_title(variant.runtime) for variant in named.values()],
+        "latency": [ms(seconds, decimals) for seconds in latencies_s.values()],
+        gain: [MISSING, *(speed_up(outcome, variant) for variant in beside_float)],
+        "predicted": [MISSING, *(predicted_speed_up(outcome, variant) for variant in beside_float)],
+        metric.title: [_error(outcome, variant) for variant in named.values()],
+    }
+    for index, bound in enumerate(outcome.also):
+        title = f"{bound.metric.title} ({allowed(bound.metric, bound.max_error)})"
+        rows[title] = [_further(bound, variant.others, index) for variant in named.values()]
+    rows[score] = [
+        MISSING if variant.accuracy is None else outcome.accuracy_text(variant.accuracy) for variant in named.values()
     ]
-    columns = [index for index in range(len(head)) if index == 0 or any(row[index] != MISSING for row in rows)]
-    cells = [[row[index] for index in columns] for row in rows]
-    return [Table([head[index] for index in columns], cells, words=frozenset({1}))]
+    rows["size"] = [size(variant.size_bytes) for variant in named.values()]
+    rows["int8 blocks"] = [str(variant.int8_blocks) for variant in named.values()]
+    return rows
 
 
-def _rows(outcome: Outcome) -> dict[str, Variant]:
+def variants(outcome: Outcome) -> dict[str, Variant]:
     """Float, all int8 unless no block computes in it, and the plan unless it is float."""
-    variants = {FLOAT: outcome.float32}
+    named = {FLOAT: outcome.float32}
     if outcome.int8.int8_blocks:
-        variants["all int8"] = outcome.int8
+        named["all int8"] = outcome.int8
     if not float_stays(outcome):
-        variants["plan"] = outcome.plan
-    return variants
+        named["plan"] = outcome.plan
+    return named
 
 
-def _further(outcome: Outcome, variant: Variant) -> list[object]:
-    if not variant.others:
-        return [MISSING] * len(outcome.also)
-    pairs = zip(outcome.also, variant.others, strict=True)
-    return [_marked(bound.metric, other.loss, bound.max_error) for bound, other in pairs]
+def _further(bound: Bound, losses: Sequence[OtherLoss], index: int) -> object:
+    return _marked(bound.metric, losses[index].loss, bound.max_error) if losses else MISSING
 
 
 def latency_s(outcome: Outcome, variant: Variant) -> float | None:
@@ -126,31 +129,23 @@ def float_stays(outcome: Outcome) -> bool:
     return same and outcome.float32.error <= outcome.max_error  # beyond it, another model is planned (flow/instead.py)
 
 
-def gains(outcome: Outcome) -> list[Level]:
-    """The larger limits whose plans are faster than this plan, than those of smaller limits, and than all int8 if the
-    limit allows it."""
-    reached, int8 = 1.0 if float_stays(outcome) else measured_ratio(outcome, outcome.plan), outcome.int8
+def larger_limit(outcome: Outcome) -> tuple[str, float]:
+    """The speed-ups that larger limits are predicted to give, in words, and the smallest of those limits; "" and 0 if
+    they give none. Each is above that of the plan, of smaller limits, and of all int8 if its limit allows that."""
+    int8 = outcome.int8
+    if int8.int8_blocks and int8.holds(outcome.max_error):  # the limit already allows every int8 plan
+        return "", 0.0
+    reached = 1.0 if float_stays(outcome) else measured_ratio(outcome, outcome.plan)
     levels: list[Level] = []
     for level in outcome.curve:
         allows_int8 = int8.int8_blocks and int8.holds(level.max_error)
         if level.speed_up >= _GAIN * max(reached, measured_ratio(outcome, int8) if allows_int8 else 0.0):
             levels.append(level)
             reached = level.speed_up
-    return levels
-
-
-def larger_limit(outcome: Outcome) -> str:
-    """The speed-ups that larger limits are predicted to give, if any, in words; "" if that is nothing new."""
-    int8_holds = outcome.int8.int8_blocks and outcome.int8.holds(outcome.max_error)
-    if not outcome.curve or int8_holds:  # the limit already allows every int8 plan
-        return ""
-    levels = gains(outcome)
-    if levels:
-        listed = ", ".join(f"{about(level.speed_up)} at {shown(outcome.metric, level.max_error)}" for level in levels)
-        return f"a larger limit is predicted to give {listed}, not confirmed"
-    faster = outcome.plan.latency.median_s >= _GAIN * outcome.int8.latency.median_s
-    # If all int8 is faster than the plan, a larger limit does gain.
-    return "" if outcome.int8.int8_blocks and faster else "a larger limit is predicted to gain nothing"
+    if not levels:
+        return "", 0.0
+    listed = ", ".join(f"{about(level.speed_up)} at {shown(outcome.metric, level.max_error)}" for level in levels)
+    return f"a larger limit is predicted to give {listed}, not confirmed", levels[0].max_error
 
 
 def front(outcome: Outcome, folder: str) -> list[Part]:

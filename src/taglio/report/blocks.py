@@ -1,7 +1,10 @@
 """Block by block: error caused, time saved, what to leave out, and what the plan chose."""
 
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
+from typing import Any
+
+import msgspec
 
 from taglio.error.loss import Metric
 from taglio.errors import plural
@@ -54,6 +57,19 @@ def _describe(row: Sensitivity, basis: Metric) -> str:
     )
 
 
+def sensitivity_object(material: Material) -> dict[str, Any]:
+    """What `taglio report --json` says of each block that may be int8; `damage` is a loss, `value` the same in its
+    metric's unit. Empty without an error model."""
+    if material.error is None:
+        return {}
+    basis = material.error.metric.basis
+    listed = [
+        {**msgspec.to_builtins(row), "value": None if row.damage is None else basis.value(row.damage)}
+        for row in sensitivities(material.graph, material.profile, material.error)
+    ]
+    return {"metric": basis.name, "sensitivity": listed}
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     """One block's numbers; None if unknown. `worth` is seconds saved per unit of error alone."""
@@ -71,12 +87,16 @@ class _Row:
     def worth(self) -> float | None:
         return None if self.saved_s is None or not self.error else self.saved_s / self.error
 
+    def order(self, by: str) -> float:
+        """The value to sort by; below all others if it is unknown."""
+        value = {"damage": self.error, "saved": self.saved_s, "worth": self.worth}[by]
+        return -inf if value is None else value
 
-def ranked(material: Material) -> list[Part]:
-    """Every block with its error alone in int8 and its times, the most damaging (or slowest) first."""
-    rows = sorted(
-        _rows(material), key=lambda row: (-1.0 if row.error is None else row.error, row.float_s or 0.0), reverse=True
-    )
+
+def ranked(material: Material, by: str = "damage") -> list[Part]:
+    """Every block with its error alone in int8 and its times, the largest by its `damage`, the time that it `saved`,
+    or its `worth` first; slow blocks before fast ones where that is not known."""
+    rows = sorted(_rows(material), key=lambda row: (row.order(by), row.float_s or 0.0), reverse=True)
     worst = max((row.error or 0.0 for row in rows), default=0.0)
     most = max((row.saved_s or 0.0 for row in rows), default=0.0)
     decimals = ms_decimals(max((row.float_s or 0.0 for row in rows), default=0.0)) + 1
@@ -85,7 +105,8 @@ def ranked(material: Material) -> list[Part]:
     measured = sum(row.error is not None for row in rows)
     columns = [index for index in range(len(_HEAD)) if not body or any(row[index].text != MISSING for row in body)]
     head, cells = [_HEAD[index] for index in columns], [[row[index] for index in columns] for row in body]
-    words, key = frozenset({head.index("chosen")} if "chosen" in head else ()), "error alone" if measured else "float"
+    words = frozenset({head.index("chosen")} if "chosen" in head else ())
+    key = "error alone" if measured else "float"
     return [
         Text(_lede(material, measured)),
         Table(head, cells, look="blocks", words=words, first=_FIRST, sorted_by=key),

@@ -1,7 +1,6 @@
 """What was built and run, with all settings."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 
 from taglio.components.build import Manifest, Port
 from taglio.errors import plural
@@ -125,18 +124,11 @@ def _settings(material: Material) -> list[tuple[str, object]]:
         rows += [("model", setup.model), ("data", setup.data), ("preprocess", setup.preprocess or "none")]
         rows += [("input shapes", shapes or "as in the model"), ("seed", setup.seed)]
         rows += [("scheme requested", setup.scheme or "auto")]
-    for field in fields(profile.scheme):
-        value = getattr(profile.scheme, field.name)
-        shown = ("yes" if value else "no") if isinstance(value, bool) else value
-        rows.append((f"scheme: {field.name.replace('_', ' ')}", shown))
     rows += [
         ("processor", f"{machine.processor}, {plural(machine.cores, 'core')}"),
         ("instructions", " ".join(machine.instructions)),
         ("memory", f"{machine.memory_bytes / 2**30:.1f} GiB"),
         ("system", f"{machine.system}, Python {machine.python}"),
-        ("kernel clock", f"× {profile.kernel_scale:.4f} − {profile.kernel_overhead_s * 1e6:.2f} µs per kernel"),
-        ("quantise", f"{profile.quantize_s_per_element * 1e9:.3f} ns per element"),
-        ("dequantise", f"{profile.dequantize_s_per_element * 1e9:.3f} ns per element"),
     ]
     if plan is not None:
         limits, metric = plan.limits, plan.limits.metric

@@ -38,7 +38,6 @@ class Arc:
     layer: int
     x: float
     next_x: float
-    starts: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def layout(boxes: Sequence[Box], edges: Sequence[tuple[str, str]]) -> Layout:
     extents = {(box.name, layers[box.name]): (box.left, box.right) for box in boxes}
     x = _placed(rows, up, down, extents)
     arcs = tuple(
-        Arc(above[0], below[0] if below in real else "", above[1], x[above], x[below], above in real)
+        Arc(above[0], below[0] if below in real else "", above[1], x[above], x[below])
         for above, belows in down.items()
         for below in belows
     )

@@ -102,7 +102,7 @@ def gather(folder: Path) -> Material:
     name = outcome.model if outcome is not None else Path(setup.model).stem if setup is not None else folder.name
     manifest = reader.manifest()
     run = reader.artifact(workspace.RUN, RunReport, "run", current)
-    front = reader.artifact("pareto", Front, "pareto --cluster FILE --max-error E")
+    front = reader.artifact("pareto", Front, "plan --cluster FILE --max-error E --axes latency,error")
     reader.absent.pop("pareto", None)  # no stage of the flow
     tools = msgspec.json.decode(profile_path.read_bytes(), type=_Versions).tools
     built_in = workspace.DEPLOY if (folder / workspace.DEPLOY).is_dir() else workspace.COMPONENTS

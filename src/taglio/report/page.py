@@ -22,14 +22,12 @@ from taglio.transaction import held
 _SUMMARY = (
     summary.headline,
     summary.lede,
-    summary.tiles,
     summary.side_by_side,
     summary.parts,
-    summary.places,
     summary.conditions,
 )
 # Only of a plan that was chosen for a rate.
-_WAYS = ("ways", "How to run it", (ways.chosen, ways.charts, ways.loads, ways.tried))
+_WAYS = ("ways", "How to run it", (ways.chosen, ways.chart, ways.loads, ways.tried))
 _SECTIONS = (
     ("network", "The network", (network.network,)),
     ("time", "Where the time goes", (predicted_time.where_it_goes,)),

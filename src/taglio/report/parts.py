@@ -213,11 +213,4 @@ class Columns:
     look: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """Key figures: value, description, and the share of its limit that it uses (None: no limit)."""
-
-    items: Sequence[tuple[str, str, float | None]]
-
-
-Part = Text | Heading | Table | Facts | Items | Legend | Bars | Chart | Picture | Columns | Tiles
+Part = Text | Heading | Table | Facts | Items | Legend | Bars | Chart | Picture | Columns

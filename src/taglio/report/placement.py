@@ -2,16 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from taglio.errors import plural
 from taglio.flow.pareto import Front, FrontPoint
 from taglio.plan.result import Plan
-from taglio.report import written
 from taglio.report.material import Material
 from taglio.report.parts import Axis, Bar, Bars, Chart, Facts, Heading, Items, Mark, Part, Table, Text
 from taglio.report.units import MISSING, allowed, ms, shown, size
-from taglio.report.written import Section
 
 _TITLES = {"energy": "energy, J", "throughput": "requests/s"}
 
@@ -138,13 +135,6 @@ def pareto(material: Material) -> list[Part]:
     """The workspace's front; empty if it has none."""
     front = material.pareto
     return [Heading(f"Plans by latency and {front.axis}"), *points(front)] if front is not None else []
-
-
-def write(path: Path, model: str, front: Front) -> Path:
-    """Write a front as a page of its own; returns its path. Raises BadArtifact if it cannot be written."""
-    title = f"{model}: latency and {front.axis}"
-    section = Section("front", "Plans", points(front))
-    return written.write(path, written.render(f"{title} – taglio", model, [Heading(title, 1)], [section]))
 
 
 def points(front: Front) -> list[Part]:

@@ -10,11 +10,12 @@ from taglio.errors import plural
 from taglio.flow import workspace
 from taglio.flow.front import Point
 from taglio.flow.outcome import STEADY, Outcome
+from taglio.profile.measure import FLOAT_RUN
 from taglio.report import answer
 from taglio.report.material import Material
-from taglio.report.parts import Axis, Cell, Chart, Columns, Facts, Mark, Part, Table, Text, curve
+from taglio.report.parts import Axis, Cell, Chart, Columns, Facts, Items, Mark, Part, Table, Text, curve
 from taglio.report.predicted_time import PURE
-from taglio.report.units import allowed, limit, ms, ms_decimals, percent, shown
+from taglio.report.units import MISSING, allowed, limit, ms, ms_decimals, percent, shown
 
 # Above this ratio of errors a linear axis would crowd the plans at its foot.
 _LINEAR_UP_TO = 8.0
@@ -59,61 +60,76 @@ def predicted_error(material: Material) -> list[Part]:
         ],
     )
     lede, *notes = prediction_quality(error_model)
-    return [lede, *notes, Columns([[chart], [worst_alone(error_model), facts(error_model)]])]
+    return [lede, *notes, Columns([[chart], [facts(error_model)]])]
 
 
 def trade_off(material: Material) -> list[Part]:
-    """Every plan that was tried, by predicted latency and measured error; then again, only near the limit."""
+    """Every plan that was tried, by predicted latency and measured error."""
     outcome = material.outcome
     if outcome is None:
         return material.lacks(workspace.OUTCOME)
     plan, drift = _chosen(outcome), material.drift()
     points = [point for point in outcome.points if point.predicted_s is not None and point.error is not None]
-    plans = [point for point in points if point.name not in PURE]
     corrected = ", corrected for drift" if abs(drift - 1.0) > STEADY else ""
     caption = (
         "Each mark: predicted latency, and error on held-out inputs; a line leads to the measured latency"
         f"{corrected}. Hollow: beyond the limit."
     )
-    label = "error and latency of all plans"
-    charts = [_scatter(outcome, points, plan, drift, _error_axis(outcome), caption, label)]
-    if len(plans) > 1:
-        near = "The same without float and all int8: plans near the limit."
-        axis = Axis(outcome.metric.axis[0])
-        charts.append(_scatter(outcome, plans, plan, drift, axis, near, "plans near the limit"))
-    decimals = ms_decimals(max((point.predicted_s or 0.0 for point in points), default=0.0))
-    rows: list[list[object]] = [
-        [
-            _named(outcome, point, plan),
-            point.runtime,
-            ms(point.predicted_s, decimals),
-            ms(point.measured_s, decimals),
-            Cell(shown(outcome.metric, point.error), "" if point.holds else "bad"),
-            point.int8_blocks,
-        ]
-        for point in sorted(points, key=lambda point: point.predicted_s or 0.0)
-    ]
-    head = ["plan", "runtime", "predicted", "measured", outcome.metric.title, "int8 blocks"]
+    chart = _scatter(outcome, points, plan, drift, caption)
     within_limit = sum(point.holds for point in points)
     lede = (
         f"{plural(len(points), 'plan')} tried, {within_limit} within the {outcome.metric.title} "
         f"{allowed(outcome.metric, outcome.max_error)}. The fastest of these when timed was chosen."
     )
-    table = Table(head, rows, look="dense", words=frozenset({1}))
-    return [Text(lede), *answer.front(outcome, "OUT"), Columns([[chart] for chart in charts]), table]
+    return [Text(lede), *answer.front(outcome, "OUT"), chart, *tried(material)]
 
 
-def _named(outcome: Outcome, point: Point, plan: Point | None) -> Cell:
-    """The name of a plan; below it the limit that would bring it."""
-    if point is plan:
-        return Cell(f"{point.name}, chosen", "strong")
-    on_front = any(point is other for other in outcome.front)
-    return Cell(point.name, note=answer.limit_option(outcome.metric, point.error or 0.0) if on_front else "")
+def tried(material: Material, most: int | None = None) -> list[Part]:
+    """The plans that were timed or predicted (at most `most`), the fastest first, and why other places are out."""
+    outcome = material.outcome
+    if outcome is None:
+        return material.lacks(workspace.OUTCOME)
+    chosen, metric = _chosen(outcome), outcome.metric
+    points: list[Point] = []
+    places_by_reason: dict[str, list[str]] = {}
+    for point in outcome.points:
+        if point.latency is None and point.reason:
+            place = point.runtime if point.name == FLOAT_RUN else f"{point.name} in {point.runtime}"
+            places_by_reason.setdefault(point.reason, []).append(place)
+        elif outcome.int8.int8_blocks or point.name != "int8":  # else the float model once more
+            points.append(point)
+    decimals = ms_decimals(max((point.measured_s or point.predicted_s or 0.0 for point in points), default=0.0))
+    rows: list[list[object]] = []
+    for point in sorted(points, key=lambda point: point.measured_s or point.predicted_s or 0.0):
+        loss = Cell(shown(metric, point.error), "" if point.holds else "bad", "" if point.judged else "expected")
+        rows.append(
+            [
+                Cell(f"{point.name}, chosen", "strong") if point is chosen else point.name,
+                point.runtime,
+                ms(point.predicted_s, decimals),
+                ms(point.measured_s, decimals),
+                _ratio(point, outcome.drift),
+                loss if point.error is not None else MISSING,
+                point.int8_blocks,
+                point.reason or ("" if point.holds else "exceeds the limit"),
+            ]
+        )
+    drift = ", corrected for drift" if abs(outcome.drift - 1.0) > STEADY else ""
+    caption = f"Plans tried; the ratio is predicted ÷ measured{drift}"
+    head = ["plan", "runtime", "predicted", "measured", "ratio", metric.title, "int8 blocks", ""]
+    left_out = Items([(", ".join(names), reason) for reason, names in places_by_reason.items()])
+    table = Table(head, rows[:most], caption, "dense", frozenset({1, 7}))
+    return [table, *([left_out] if places_by_reason else [])]
 
 
-def _scatter(
-    outcome: Outcome, points: Sequence[Point], plan: Point | None, drift: float, axis: Axis, caption: str, label: str
-) -> Chart:
+def _ratio(point: Point, drift: float) -> str:
+    """Predicted over measured latency, corrected for the machine's drift."""
+    if not point.measured_s or point.predicted_s is None:
+        return MISSING
+    return f"{point.predicted_s * drift / point.measured_s:.3f}"
+
+
+def _scatter(outcome: Outcome, points: Sequence[Point], plan: Point | None, drift: float, caption: str) -> Chart:
     metric, scale = outcome.metric, outcome.metric.axis[1]
     marks = []
     for point in points:
@@ -126,7 +142,8 @@ def _scatter(
         faint, ring = not point.holds, point is plan
         marks.append(Mark(predicted_ms, error, look, text, name, symbol, hollow=faint, ring=ring, to=measured_ms))
     bound = (outcome.max_error * scale, allowed(metric, outcome.max_error))
-    return Chart(label, Axis("latency, ms"), axis, marks, caption, limit=bound)
+    axis = _error_axis(outcome)
+    return Chart("error and latency of all plans", Axis("latency, ms"), axis, marks, caption, limit=bound)
 
 
 def _error_axis(outcome: Outcome) -> Axis:
@@ -175,16 +192,12 @@ def prediction_quality(error_model: ErrorModel) -> list[Part]:
 
 
 def facts(error_model: ErrorModel) -> Facts:
-    """The metric, how it was measured, and what was fitted."""
+    """The metric, and how it was measured."""
     facts: list[tuple[str, str]] = [
         ("metric", error_model.metric.name + (", the largest over outputs" if error_model.metric.smooth else "")),
         ("evaluations", f"{error_model.evaluations} on {plural(error_model.samples, 'sample')}"),
         ("upper limit", f"predicted {_upper_end(error_model)} at {limit(error_model.confidence)}"),
     ]
-    for output in error_model.outputs:
-        terms = f"{len(output.blocks)} block terms, {len(output.edges)} edge terms"
-        link = f"{exp(output.level):.3f} · s^({output.exponent:.3f} / 2), s a sum of {terms}"
-        facts.append((f"output {output.output}", link))
     if (len(error_model.parts) > 1 and error_model.metric.smooth) or any(part.lost for part in error_model.parts):
         facts.append(("all in int8, by part", by_part(error_model.parts, error_model.metric)))
     return Facts(facts)
@@ -194,16 +207,6 @@ def by_part(parts: Sequence[PartLoss], metric: Metric) -> str:
     """The error of every part of the outputs, worst first."""
     ordered = sorted(parts, key=lambda part: -part.loss)
     return ", ".join(f"{part.name} {shown(metric, part.loss)}{part.lost and f' ({part.lost})'}" for part in ordered)
-
-
-def worst_alone(error_model: ErrorModel, most: int = 8) -> Table:
-    """The blocks with the largest error alone in int8."""
-    int8_errors = [block_error for block_error in error_model.alone if block_error.precision == "int8"]
-    worst = sorted(int8_errors, key=lambda block_error: -block_error.error)[:most]
-    basis = error_model.metric.basis
-    rows: list[list[object]] = [[block_error.block, shown(basis, block_error.error)] for block_error in worst]
-    title = "error" if basis is error_model.metric else basis.name
-    return Table(["largest errors, one block in int8", title], rows, look="dense")
 
 
 def _upper_end(error_model: ErrorModel) -> str:

@@ -1,7 +1,6 @@
 """Where the time goes, and how well it was predicted."""
 
 from collections.abc import Sequence
-from math import nan
 from statistics import median
 
 from taglio.errors import plural
@@ -13,17 +12,16 @@ from taglio.quantize.precision import Assignment, form_of
 from taglio.report.material import Material
 from taglio.report.network import short_name
 from taglio.report.parts import Axis, Bar, Bars, Chart, Columns, Mark, Part, Table, Text, curve, spread
-from taglio.report.units import MISSING, ms, ms_decimals, percent, signed_ms
+from taglio.report.units import MISSING, ms, ms_decimals, percent
 
 _BIGGEST = 10
-_UNSEEN = "Cross-validated runs"
 _Run = tuple[str, float, float]  # name, predicted and measured seconds
 # Symbol, colour and label of the marks of float and all-int8.
 PURE = {FLOAT_RUN: ("square", "float", "float"), "int8": ("diamond", "int8", "all int8")}
 
 
 def where_it_goes(material: Material) -> list[Part]:
-    """Two waterfalls: the plan's predicted time by block, and the steps from float's time to it."""
+    """A waterfall: the plan's predicted time by block."""
     graph, plan = material.graph, material.plan
     if plan is None:
         return material.lacks(workspace.PLAN)
@@ -34,9 +32,7 @@ def where_it_goes(material: Material) -> list[Part]:
         f"Predicted latency of the plan: {ms(plan_time.total_s)}, float {ms(float_time.total_s)}. "
         f"{plural(count, 'conversion')} between float and int8 take {ms(_changing(material, assignment))}."
     )
-    left = Bars(_parts(material, assignment, plan_time), "Time of the plan, by block")
-    right = Bars(_moves(material, assignment, float_time, plan_time), "From float to the plan")
-    return [Text(lede), Columns([[left], [right]])]
+    return [Text(lede), Bars(_parts(material, assignment, plan_time), "Time of the plan, by block")]
 
 
 def predicted_and_measured(material: Material) -> list[Part]:
@@ -70,18 +66,13 @@ def predicted_and_measured(material: Material) -> list[Part]:
         curves=[curve("identity", axis, lambda x: x)],
         band=[(x, x / (1.0 + width), x * (1.0 + width)) for x in spread(axis)] if width < 10.0 else [],
     )
-    tables: list[Part] = [_numbers(_UNSEEN, unseen, 1.0)] if unseen else []
-    if finals:
-        raw = [(name, predicted, measured * drift) for name, predicted, measured in finals]
-        tables.append(_numbers("Finalists, timed at the end", raw, drift))
-    return [Text(_time_lede(unseen, finals, drift)), Columns([[chart], tables])]
+    return [Text(_time_lede(unseen, finals, drift)), Columns([[chart], _numbers(unseen)])]
 
 
 def unseen_runs(profile: Profile) -> list[Part]:
     """Whole-model runs: predicted by a fit without them, and measured."""
     unseen = _unseen(profile)
-    table: list[Part] = [_numbers(_UNSEEN, unseen, 1.0)] if unseen else []
-    return [*table, Text(_time_lede(unseen, [], 1.0))]
+    return [*_numbers(unseen), Text(_time_lede(unseen, [], 1.0))]
 
 
 def _unseen(profile: Profile) -> list[_Run]:
@@ -96,18 +87,20 @@ def _mark(
     return Mark(predicted * 1e3, measured * 1e3, look, text, label, symbol, ring=ring)
 
 
-def _numbers(caption: str, runs: Sequence[_Run], drift: float) -> Table:
-    """A table of predicted and measured times by run, with the ratio, and the ratio corrected for drift if there was
-    any."""
-    steady = abs(drift - 1.0) <= STEADY
-    decimals = ms_decimals(max(measured for *_, measured in runs))
-    rows: list[list[object]] = []
-    for name, predicted, measured in sorted(runs, key=lambda run: run[2]):
-        ratios = [predicted / measured, predicted * drift / measured] if measured else [nan, nan]
-        cells = [f"{ratio:.3f}" for ratio in ratios[: 1 if steady else 2]]
-        rows.append([name, ms(predicted, decimals), ms(measured, decimals), *cells])
+def _numbers(runs: Sequence[_Run]) -> list[Part]:
+    """A table of predicted and measured times by run, with the ratio; none without runs."""
+    decimals = ms_decimals(max((measured for *_, measured in runs), default=0.0))
+    rows = [
+        [
+            name,
+            ms(predicted, decimals),
+            ms(measured, decimals),
+            f"{predicted / measured:.3f}" if measured else MISSING,
+        ]
+        for name, predicted, measured in sorted(runs, key=lambda run: run[2])
+    ]
     head = ["whole model", "predicted", "measured", "ratio"]
-    return Table(head if steady else [*head, "drift corrected"], rows, caption, "dense")
+    return [Table(head, rows, "Cross-validated runs", "dense")] if rows else []
 
 
 def _time_lede(unseen: Sequence[_Run], finals: Sequence[_Run], drift: float) -> str:
@@ -138,23 +131,6 @@ def _parts(material: Material, assignment: Assignment, plan_time: Breakdown) -> 
     decimals = ms_decimals(plan_time.total_s)
     total = Bar("plan", 0.0, plan_time.total_s, ms(plan_time.total_s, decimals), "total")
     return [*_waterfall(material, 0.0, [(*step, ms(step[1], decimals)) for step in steps]), total]
-
-
-def _moves(material: Material, assignment: Assignment, float_time: Breakdown, plan_time: Breakdown) -> list[Bar]:
-    change = {name: plan_time.blocks[name] - float_time.blocks[name] for name in plan_time.blocks}
-    ordered = sorted(((name, delta) for name, delta in change.items() if delta), key=lambda item: -abs(item[1]))
-    shown, other_blocks = ordered[:_BIGGEST], ordered[_BIGGEST:]
-    steps = sorted(shown, key=lambda step: step[1])
-    if other_blocks:
-        steps.append((plural(len(other_blocks), "other block"), sum(delta for _, delta in other_blocks)))
-    changing = _changing(material, assignment)
-    moves_s = sum(plan_time.flows.values()) - changing - (sum(float_time.flows.values()) - _changing(material, {}))
-    steps += [("conversions", changing - _changing(material, {})), ("moves, layout changes", moves_s)]
-    decimals = ms_decimals(float_time.total_s)
-    first = Bar("float", 0.0, float_time.total_s, ms(float_time.total_s, decimals), "total from")
-    last = Bar("plan", 0.0, plan_time.total_s, ms(plan_time.total_s, decimals), "total")
-    drawn = [(label, delta, "up" if delta > 0.0 else "down", signed_ms(delta, decimals)) for label, delta in steps]
-    return [first, *_waterfall(material, float_time.total_s, drawn), last]
 
 
 def _waterfall(material: Material, start_s: float, steps: Sequence[tuple[str, float, str, str]]) -> list[Bar]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from taglio.error.loss import RELATIVE_L2
 from taglio.flow.confirm import UNPROVEN
 from taglio.flow.outcome import Outcome
-from taglio.report.answer import float_stays, gains, larger_limit
+from taglio.report.answer import float_stays, larger_limit
 
 # The most remarks on the terminal.
 MOST = 5
@@ -140,12 +140,12 @@ def _with_advice(note: str) -> str:
 
 
 def _larger_limit(outcome: Outcome) -> list[str]:
-    levels, line = gains(outcome), larger_limit(outcome)
-    if not levels or not line:
+    line, max_error = larger_limit(outcome)
+    if not line:
         return []
     if outcome.metric.name != RELATIVE_L2:
         return [f"{line}; raise the limit if that is allowed"]
-    limit = f"{levels[0].max_error * 100:.3g}%"
+    limit = f"{max_error * 100:.3g}%"
     return [f"{line}; if that is allowed, take it with taglio build OUT --max-error {limit}"]
 
 

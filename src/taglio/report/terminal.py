@@ -21,20 +21,18 @@ from taglio.flow.deliver import Delivered
 from taglio.flow.front import Point
 from taglio.flow.outcome import Outcome, Quantized, Variant
 from taglio.flow.promise import Checked, Verdict
-from taglio.flow.sensitivity import Sensitivity, ranks
 from taglio.plan.result import Plan
 from taglio.profile.layerwise import LayerTimes, predict_sum
 from taglio.report import answer, blocks, built, placement, predicted_error, predicted_time, remarks, summary, ways
 from taglio.report.console import say, show
 from taglio.report.material import Material
 from taglio.report.parts import Table
-from taglio.report.units import MISSING, ms, percent, shown, size
+from taglio.report.units import ms, percent, size
 from taglio.run.in_process import StepsReport
 from taglio.runtimes.way import Way
 from taglio.ways.result import Figure, Rate
 
-_WORST = 20
-_PLACES = 12
+_TRIED = 12
 # Smaller shares of a device's time are not printed.
 _LEAST_LOAD = 1e-3
 
@@ -154,15 +152,6 @@ def plan_object(plan: Plan) -> dict[str, Any]:
     return {**msgspec.to_builtins(plan), "in_unit": {"metric": limits.metric.name, **values}}
 
 
-def sensitivity_object(rows: Sequence[Sensitivity], error_model: ErrorModel) -> dict[str, Any]:
-    """The JSON object of `taglio sensitivity --json`; `damage` is a loss, `value` the same in its metric's unit."""
-    basis = error_model.metric.basis
-    listed = [
-        {**msgspec.to_builtins(row), "value": None if row.damage is None else basis.value(row.damage)} for row in rows
-    ]
-    return {"metric": basis.name, "sensitivity": listed}
-
-
 def outcome(folder: Path, material: Material, *, verbose: bool = False) -> None:
     """Print the answer in one sentence, a small table, the most important remarks, and what was written; if `verbose`
     everything that the page has in words and tables."""
@@ -171,7 +160,8 @@ def outcome(folder: Path, material: Material, *, verbose: bool = False) -> None:
     say(answer.sentence(result, str(folder / material.built_in)))
     if result.rate is not None:
         say(ways.line(result.rate))
-    show([*answer.tables(result), *ways.tried(material), *answer.front(result, shlex.quote(str(folder)))])
+    table = summary.side_by_side(material) if verbose else answer.tables(result)
+    show([*table, *ways.tried(material), *answer.front(result, shlex.quote(str(folder)))])
     lines = remarks.ranked(result)
     for line in lines if verbose else remarks.shortened(lines, str(folder / workspace.REPORT)):
         say(f"- {line}")
@@ -185,9 +175,8 @@ def _everything(material: Material, result: Outcome) -> None:
     say(f"{result.model}: {plural(result.blocks, 'block')}, {result.candidates} can be int8; scheme {result.scheme}")
     show(summary.conditions(material))
     show(built.forms(result))
-    show(summary.side_by_side(material))
     show(summary.parts(material))
-    show(summary.places(material, _PLACES))
+    show(predicted_error.tried(material, _TRIED))
     show([*ways.chosen(material), *ways.loads(material)])
     show(summary.verdict(material))
     for note in remarks.facts(result):
@@ -202,10 +191,10 @@ def _say_source(metric: Metric) -> None:
         say(f"{metric.name} was imported from {source_of(metric.name)}")
 
 
-def profile(material: Material, layers: LayerTimes | None = None) -> None:
-    """Print the slowest blocks, how well unseen runs were predicted, and the sum of layers timed alone."""
+def profile(material: Material, layers: LayerTimes | None = None, by: str = "damage") -> None:
+    """Print the blocks, how well unseen runs were predicted, and the sum of layers timed alone."""
     result, graph = material.profile, material.graph
-    show([*blocks.ranked(material), *predicted_time.unseen_runs(result)])
+    show([*blocks.ranked(material, by), *predicted_time.unseen_runs(result)])
     if layers is not None:
         rows = []
         for run in result.runs:
@@ -223,36 +212,13 @@ def profile(material: Material, layers: LayerTimes | None = None) -> None:
 
 
 def error(error_model: ErrorModel, provider: str = "") -> None:
-    """Print the blocks with the largest error alone, how well unseen subsets were predicted, and the execution
-    `provider` if it is worth telling."""
-    quality = predicted_error.prediction_quality(error_model)
-    show([predicted_error.worst_alone(error_model, _WORST), *quality, predicted_error.facts(error_model)])
+    """Print how well unseen subsets were predicted, and the execution `provider` if it is worth telling."""
+    show([*predicted_error.prediction_quality(error_model), predicted_error.facts(error_model)])
     if error_model.metric.own:
         _say_source(error_model.metric)
         say(f"the float model has {error_model.metric.name} = {error_model.metric.text(0.0)}")
     if provider:
         say(f"measured on {provider}")
-
-
-def sensitivity(rows: Sequence[Sensitivity], error_model: ErrorModel, by: str) -> None:
-    """Print blocks by damage, time saved or time saved per damage, and which to leave out."""
-    alone, scale = error_model.metric.basis, error_model.metric.basis.axis[1]
-    order, per = ranks(rows), "us per 1 %" if scale == 100.0 else "us per unit"
-    head = ["block", f"{alone.title} alone", "rank", "saved us", "rank", per, "rank", "in int8"]
-    cells = []
-    for row in sorted(rows, key=lambda candidate: order[by][candidate.block]):
-        worth = MISSING if row.saved_per_damage_s is None else f"{row.saved_per_damage_s * 1e6 / scale:.1f}"
-        values = {"damage": shown(alone, row.damage), "saved": f"{row.saved_s * 1e6:.1f}", "worth": worth}
-        ranked = [cell for name, value in values.items() for cell in (value, order[name][row.block])]
-        cells.append([row.block, *ranked, "leave out" if row.leave_out else "yes"])
-    show([Table(head, cells)])
-    left_out = sorted((row for row in rows if row.leave_out), key=lambda candidate: -candidate.noise_share)
-    say(
-        f"leave out {len(left_out)} of {plural(len(rows), 'block')}"
-        + (":" if left_out else ": each saves enough time for its error")
-    )
-    for row in left_out:
-        say(f"  {row.block}: {row.leave_out}")
 
 
 def plans(answer: Answer, names: Sequence[str], objective: Objective, alternatives: Sequence[Alternative]) -> None:
@@ -352,13 +318,15 @@ def quantized(result: Quantized) -> None:
     say(f"wrote {result.path}")
 
 
-def report(folder: Path, material: Material) -> None:
-    """Print the tables of every artifact that the workspace holds, in the order of the flow."""
+def report(folder: Path, material: Material, by: str) -> None:
+    """Print the tables of every artifact that the workspace holds, in the order of the flow; blocks in the order of
+    `by`."""
     say("\nProfile")
-    profile(material)
+    profile(material, by=by)
     if material.error is not None:
         say("\nError")
         error(material.error)
+        show(blocks.damage_and_gain(material))
     if material.plan is not None:
         say("\nPlan")
         show(placement.decisions(material.plan))

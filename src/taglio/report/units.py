@@ -19,15 +19,6 @@ def ms(seconds: float | None, decimals: int | None = None) -> str:
     return f"{text}{_NBSP}ms"
 
 
-def signed_ms(seconds: float, decimals: int) -> str:
-    """Milliseconds with a sign."""
-    if not isfinite(seconds):
-        return ms(seconds)
-    value = round(seconds * 1e3, decimals)
-    sign = "+" if value > 0 else "−" if value < 0 else "±"
-    return f"{sign}{abs(value):.{decimals}f}{_NBSP}ms"
-
-
 def ms_decimals(largest_s: float) -> int:
     """Decimals that show the largest time of a column with three or four digits."""
     value = abs(largest_s) * 1e3

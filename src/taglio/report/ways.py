@@ -6,7 +6,7 @@ from typing import Literal
 
 from taglio.report.answer import runtime_title
 from taglio.report.material import Material
-from taglio.report.parts import Axis, Cell, Chart, Columns, Curve, Facts, Mark, Part, Table
+from taglio.report.parts import Axis, Cell, Chart, Curve, Facts, Mark, Part, Table
 from taglio.report.units import MISSING, figures, ms, ms_decimals, size
 from taglio.runtimes.way import Way
 from taglio.ways.result import Rate, TriedWay
@@ -41,14 +41,10 @@ def chosen(material: Material) -> list[Part]:
     return [Facts([*facts, ("openings", f"{rate.openings} of both")])]
 
 
-def charts(material: Material) -> list[Part]:
-    """Every way by rate and latency, and the latency of the chosen one by load."""
+def chart(material: Material) -> list[Part]:
+    """Every way by rate and latency."""
     rate = _rate(material)
-    if rate is None:
-        return []
-    by_latency = [_by_latency(rate, _default(material, rate))] if rate.tried else []
-    by_load = [_by_load(rate)] if rate.loads else []
-    return [Columns([[chart] for chart in (*by_latency, *by_load)])]
+    return [] if rate is None or not rate.tried else [_by_latency(rate, _default(material, rate))]
 
 
 def loads(material: Material) -> list[Part]:
@@ -74,15 +70,6 @@ def line(rate: Rate) -> str:
     """The chosen way, and the memory that the open model takes, where that is known."""
     memory = f"; the open model takes {size(rate.memory_bytes)}" if rate.memory_bytes else ""
     return f"run it as: {rate.way}{memory}"
-
-
-def tile(rate: Rate) -> tuple[str, str, None]:
-    """The rate within the limit, or the capacity, with what float32 has."""
-    if rate.rate_per_s is not None:
-        base = f"; float32 {figures(rate.base_rate_per_s)}/s" if rate.base_rate_per_s else ""
-        return f"{figures(rate.rate_per_s.value)}/s", f"requests within {rate.limit}{base}", None
-    gain = f"{rate.over_one.value:.2f} × float32 with one caller"
-    return f"{figures(rate.capacity_per_s.value)}/s", f"items; {gain}", None
 
 
 def tried(material: Material) -> list[Part]:
@@ -140,31 +127,6 @@ def _front(ways: Sequence[TriedWay]) -> list[tuple[float, float]]:
         if _goal(way) > (front[-1][1] if front else 0.0):
             front.append((way.latency_s * 1e3, _goal(way)))
     return front
-
-
-def _by_load(rate: Rate) -> Chart:
-    """Latency of the chosen way by the share of its capacity, a line for each percentile."""
-    marks: list[Mark] = []
-    curves = []
-    for name, look, latencies_s in (
-        ("p50", "b2", [load.p50_s for load in rate.loads]),
-        ("p95", "b1", [load.p95_s for load in rate.loads]),
-        ("p99", "b3", [load.p99_s for load in rate.loads]),
-    ):
-        timed_loads = [
-            (load, seconds) for load, seconds in zip(rate.loads, latencies_s, strict=True) if seconds is not None
-        ]
-        points = [(load.share * 100, seconds * 1e3) for load, seconds in timed_loads]
-        for (load, seconds), (x, y) in zip(timed_loads, points, strict=True):
-            text = f"{name} {ms(seconds)} at {figures(load.per_s)} requests/s\n{x:.0f} % of the capacity"
-            marks.append(Mark(x, y, look, text, name if (x, y) == points[-1] else ""))
-        curves.append(Curve(look, points))
-    bound_s = rate.max_latency_s
-    bound = None if bound_s is None else (bound_s * 1e3, f"limit {rate.limit}")
-    y_axis = Axis("latency, ms", _scale([mark.y for mark in marks]))
-    caption = "Requests that arrive at random (open loop), from arrival to answer."
-    x_axis = Axis("load, % of the capacity")
-    return Chart("latency by load", x_axis, y_axis, marks, caption, curves=curves, limit=bound)
 
 
 def _rate(material: Material) -> Rate | None:

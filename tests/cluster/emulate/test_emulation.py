@@ -157,7 +157,7 @@ def test_half_a_core_is_half_a_core(made: Emulation) -> None:
 def test_a_command_knows_where_it_is_and_ends_all_with_its_code(file: Path) -> None:
     told = ", ".join(f"os.environ['{name}']" for name in ("TAGLIO_EMULATION", "TAGLIO_DEVICE", "TAGLIO_ADDRESSES"))
     program = f"import os; print({told}); raise SystemExit(7)"
-    done = taglio("emulate", str(file), "--bare", "--", sys.executable, "-c", program)
+    done = taglio("cluster", "emulate", str(file), "--bare", "--", sys.executable, "-c", program)
     assert done.returncode == 7
     folder, _, said = done.stdout.partition(" ")
     assert said == "camera camera=10.77.0.1 gateway=10.77.0.2 server=10.77.0.3\n"
@@ -165,10 +165,10 @@ def test_a_command_knows_where_it_is_and_ends_all_with_its_code(file: Path) -> N
 
 
 def test_a_command_that_is_not_there(file: Path) -> None:
-    done = taglio("emulate", str(file), "--bare", "--on", "server", "--", "no-such-command")
+    done = taglio("cluster", "emulate", str(file), "--bare", "--on", "server", "--", "no-such-command")
     assert done.returncode == 127
     assert "no-such-command: not found" in done.stderr
-    assert "did you mean" in taglio("emulate", str(file), "--bare", "--on", "sever", "--", "true").stderr
+    assert "did you mean" in taglio("cluster", "emulate", str(file), "--bare", "--on", "sever", "--", "true").stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -193,20 +193,21 @@ def test_a_running_one_is_joined_from_outside(file: Path) -> None:
         folder = {"TAGLIO_EMULATION": str(record.FOLDER / str(running.pid))}
         made = emulation.joined(folder["TAGLIO_EMULATION"])
         told = "import os; print(os.environ['TAGLIO_DEVICE'])"
-        done = taglio("emulate", "--on", "server", "--", sys.executable, "-c", told, env=folder)
+        done = taglio("cluster", "emulate", "--on", "server", "--", sys.executable, "-c", told, env=folder)
         assert done.stdout == "server\n"
-        assert taglio("emulate", "--set", "device camera x10", env=folder).returncode == 0
+        assert taglio("cluster", "emulate", "--set", "device camera x10", env=folder).returncode == 0
         assert quota_of(made, "camera").split()[0] == "1000"  # of 20,000 µs: half a core at a tenth
-        assert "must be a factor" in taglio("emulate", "--set", "device camera x0", env=folder).stderr
+        assert "must be a factor" in taglio("cluster", "emulate", "--set", "device camera x0", env=folder).stderr
         running.terminate()
         running.wait(30)
-    assert "no emulation is running" in taglio("emulate", "--set", "", env=folder).stderr
+    assert "no emulation is running" in taglio("cluster", "emulate", "--set", "", env=folder).stderr
 
 
 @contextmanager
 def begun(file: Path) -> "Iterator[subprocess.Popen[str]]":
     """An emulation in a process of its own, with something running in it."""
-    words = [sys.executable, "-m", "taglio", "emulate", str(file), "--bare", "--", "sh", "-c", "echo here; sleep 1000"]
+    emulate = [sys.executable, "-m", "taglio", "cluster", "emulate", str(file), "--bare"]
+    words = [*emulate, "--", "sh", "-c", "echo here; sleep 1000"]
     with subprocess.Popen(
         words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as running:

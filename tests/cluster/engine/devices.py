@@ -98,7 +98,7 @@ class Bench:
         """Start a device with one thread."""
         place = ("--head", "--port", self.port) if name == self.head else ("--address", self.address)
         locked = () if self.tls is None else ("--tls", self.tls)
-        return self.command("device", "start", "--name", name, "--threads", 1, *place, *locked, *options, "--json")
+        return self.command("cluster", "start", "--name", name, "--threads", 1, *place, *locked, *options, "--json")
 
     def stop(self) -> None:
         """End all devices, by kill -9, for Ray takes seconds to stop, and remove their files."""

@@ -57,7 +57,7 @@ def test_a_head_that_is_killed_and_started_again_costs_no_request(running: Bench
 
 
 def test_without_a_head_nothing_is_asked_and_one_line_says_so(running: Bench, cluster: Path) -> None:
-    running.command("device", "stop", "--name", "server")
+    running.command("cluster", "stop", "--name", "server")
     assert not (running.folder / "d" / "server" / "memory").exists()
-    refused(running.command("cluster", "status", wait_s=30.0), running.address, "device start --head", code=4)
+    refused(running.command("cluster", "status", wait_s=30.0), running.address, "cluster start --head", code=4)
     refused(running.command("cluster", "probe", cluster, wait_s=30.0), running.address, code=4)

@@ -43,15 +43,15 @@ def test_a_process_its_threads_and_its_children_are_held() -> None:
 
 @needs_ray
 def test_every_interface_is_refused() -> None:
-    refused(taglio("device", "start", "--name", "camera", "--head", "--host", "0.0.0.0"), "every interface")
-    refused(taglio("device", "start", "--name", "camera", "--head", "--host", "::"), "IPv4 address")
+    refused(taglio("cluster", "start", "--name", "camera", "--head", "--host", "0.0.0.0"), "every interface")
+    refused(taglio("cluster", "start", "--name", "camera", "--head", "--host", "::"), "IPv4 address")
 
 
 @needs_ray
 def test_a_port_that_is_in_use_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory() as short, socket.create_server(("127.0.0.1", 0)) as other:
         monkeypatch.setenv("TAGLIO_DEVICES", short)
-        start = ("device", "start", "--name", "camera", "--head", "--token", f"{short}/token", "--port")
+        start = ("cluster", "start", "--name", "camera", "--head", "--token", f"{short}/token", "--port")
         port = other.getsockname()[1]
         refused(taglio(*start, port), f"127.0.0.1:{port} cannot be bound", "choose another --port", code=4)
         for port in (0, 65536):

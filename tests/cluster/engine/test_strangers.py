@@ -69,7 +69,7 @@ def test_a_token_is_asked_for(opened: Bench, tmp_path: Path) -> None:
     assert (told["head"], told["address"]) == (True, opened.address)
     token = Path(opened.environment["RAY_AUTH_TOKEN_PATH"])
     assert token.stat().st_mode & 0o077 == 0
-    join = ("device", "start", "--name", "stranger", "--address", opened.address)
+    join = ("cluster", "start", "--name", "stranger", "--address", opened.address)
     refused(opened.command(*join, "--token", tmp_path / "none"), "no token there", "copy the file from the head")
     other = tmp_path / "other"
     other.write_text("0123456789abcdef" * 4)
@@ -108,7 +108,7 @@ def test_a_start_that_fails_leaves_its_log(opened: Bench) -> None:
 
 def test_with_certificates_plain_text_is_refused(locked: Bench, placed: Path, cluster: Path) -> None:
     assert locked.start("camera").json()["tls"] == str(locked.tls)
-    join = ("device", "start", "--name", "stranger", "--address", locked.address)
+    join = ("cluster", "start", "--name", "stranger", "--address", locked.address)
     refused(locked.command(*join), f"{locked.address} uses TLS", "--tls", code=4)
     with socket.create_connection(("127.0.0.1", locked.port), timeout=10.0) as plain:
         plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")

@@ -130,16 +130,16 @@ def test_wrong_commands_are_refused_in_one_line(
 ) -> None:
     refused(running.start("server"), "runs on this machine already", "device stop", code=4)
     elsewhere = running.folder / "e"
-    taken = ("device", "start", "--name", "server", "--address", running.address)
+    taken = ("cluster", "start", "--name", "server", "--address", running.address)
     refused(running.command(*taken, devices=elsewhere), 'has a device "server" already', code=4)
-    nobody = ("device", "start", "--name", "x", "--address", "127.0.0.1:9")
+    nobody = ("cluster", "start", "--name", "x", "--address", "127.0.0.1:9")
     refused(running.command(*nobody), "nothing answers at 127.0.0.1:9", code=4)
     assert not (running.folder / "d" / "x").exists()
-    refused(running.command("device", "start", "--name", "x", "--address", "here"), "HOST:PORT")
+    refused(running.command("cluster", "start", "--name", "x", "--address", "here"), "HOST:PORT")
     # What is refused before the engine is needed runs in this process.
     monkeypatch.setenv("TAGLIO_DEVICES", running.environment["TAGLIO_DEVICES"])
-    refused(taglio("device", "start", "--name", "x"), "--head")
-    refused(taglio("device", "stop", "--name", "servr"), 'did you mean "server"', code=4)
+    refused(taglio("cluster", "start", "--name", "x"), "--head")
+    refused(taglio("cluster", "stop", "--name", "servr"), 'did you mean "server"', code=4)
     cluster = tmp_path / "cluster.toml"
     scaled = CLUSTER.replace('profile = "profile.json"', 'scale = { of = "profile.json", factor = 2.0 }')
     cluster.write_text(scaled)
@@ -204,7 +204,7 @@ def _alike(running: Bench, out: Path, tmp_path: Path) -> Iterator[tuple[object, 
     try:
         yield "run", out, "--cluster", cluster, "--stream", "--json", "--runs"
     finally:
-        running.command("device", "stop", "--name", "second")
+        running.command("cluster", "stop", "--name", "second")
 
 
 def test_two_that_are_alike_take_turns(running: Bench, out: Path, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def joined(folder: str | None) -> Running:
     emulations = [emulation for emulation in record.running() if not folder or emulation.folder == Path(folder)]
     if len(emulations) != 1:
         what = f"{len(emulations)} emulations are" if emulations else "no emulation is"
-        raise BadOption(f"{what} running: start one with taglio emulate CLUSTER, or select one by {EMULATION}")
+        raise BadOption(f"{what} running: start one with taglio cluster emulate CLUSTER, or select one by {EMULATION}")
     return Running(emulations[0])
 
 
@@ -252,7 +252,7 @@ def start_device(emulation: Emulation, name: str) -> "subprocess.Popen[str]":
     head = emulation.cluster.start
     role = ["--head"] if name == head else ["--address", f"{emulation.addresses[head]}:{_PORT}"]
     words = [
-        sys.executable, "-m", "taglio", "device", "start", "--name", name, *role, "--host", emulation.addresses[name],
+        sys.executable, "-m", "taglio", "cluster", "start", "--name", name, *role, "--host", emulation.addresses[name],
         "--threads", str(emulation.cluster.device(name).threads),
         "--token", str(emulation.record.folder / "token"), "--json",
     ]  # fmt: skip

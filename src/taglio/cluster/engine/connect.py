@@ -33,7 +33,7 @@ class HeadLost(BadDevice):
 
     def __init__(self, address: str) -> None:
         super().__init__(
-            f"the head of the cluster does not answer at {address}: start it there (taglio device start --head --name "
+            f"the head of the cluster does not answer at {address}: start it there (taglio cluster start --head --name "
             "NAME); after a crash it restores its state"
         )
 
@@ -74,7 +74,7 @@ class Connection:
                 while not (ours := self._ours()):
                     if time.monotonic() > end:
                         name = self.here.name
-                        raise BadDevice(f'device "{name}" on this machine is lost: taglio device start --name {name}')
+                        raise BadDevice(f'device "{name}" on this machine is lost: taglio cluster start --name {name}')
                     time.sleep(0.2)
                 if node in ours:
                     return
@@ -113,7 +113,7 @@ class Connection:
             if name not in there:
                 raise BadDevice(
                     f'device "{name}" is not in the cluster at {self.here.address} (there: '
-                    f"{', '.join(there) or 'none'}): on it, run taglio device start --name {name} --address "
+                    f"{', '.join(there) or 'none'}): on it, run taglio cluster start --name {name} --address "
                     f"{self.here.address}"
                 )
 
@@ -124,7 +124,7 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
     running = local.running()
     if not running:
         raise BadDevice(
-            "no device runs on this machine: taglio device start --name NAME --address HOST:PORT (or --head) first"
+            "no device runs on this machine: taglio cluster start --name NAME --address HOST:PORT (or --head) first"
         )
     here = next((device for device in running if device.name == prefer), running[0])
     if not _answers(split(here.address)):

@@ -58,7 +58,7 @@ def start(
         raise BadOption("give either `head`, on the first device, or `address` HOST:PORT of the head, on the others")
     installed()
     if local.keeper(local.home() / name) is not None:
-        raise BadDevice(f'device "{name}" runs on this machine already: taglio device stop --name {name}')
+        raise BadDevice(f'device "{name}" runs on this machine already: taglio cluster stop --name {name}')
     if head:
         address = f"{host}:{port}"
         _free(host, port)
@@ -166,7 +166,7 @@ def _reachable(address: str, lock: Lock) -> None:
     except OSError as error:
         why = error.strerror or str(error)
         raise BadDevice(
-            f"nothing answers at {address} ({why}): start the head there first (taglio device start --head --host "
+            f"nothing answers at {address} ({why}): start the head there first (taglio cluster start --head --host "
             f"{host} --port {port}), or correct `address`"
         ) from None
     with connection:

@@ -83,7 +83,7 @@ def running() -> list[LocalDevice]:
             try:
                 devices.append(msgspec.json.decode(path.read_bytes(), type=LocalDevice))
             except (OSError, msgspec.DecodeError) as error:
-                raise BadArtifact(f"{path}: damaged ({error}): taglio device stop --name {path.parent.name}") from None
+                raise BadArtifact(f"{path}: damaged ({error}): taglio cluster stop --name {path.parent.name}") from None
     return devices
 
 

@@ -71,7 +71,7 @@ def _token(path: Path) -> Path:
         text = path.read_text().strip()
     except (OSError, UnicodeDecodeError):
         raise BadOption(
-            f"{path}: no token there: copy the file from the head, where taglio device start --head wrote it, "
+            f"{path}: no token there: copy the file from the head, where taglio cluster start --head wrote it, "
             "or give another with `token`"
         ) from None
     if len(text) < _SHORTEST:
