@@ -17,8 +17,6 @@ from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.scheme import Scheme
 from taglio.student import t_quantile
 
-# Blocks measured alone count less: they say little about large subsets.
-_ALONE_WEIGHT = 0.5
 _FOLDS = 6
 # An output whose error never reached this share of the largest gets no model: it cannot break a limit. If more outputs
 # than `_MOST` reached it, those that most often had the largest error get one: plans are measured on all outputs.
@@ -126,18 +124,18 @@ def fit_outputs(measured: Measured, *, unseen: bool = True) -> Fitted:
     largest = np.maximum(everything.max(axis=1, keepdims=True), _TINY)
     singles = len(measured.singles)
     rows = np.array([measured.columns.row(assignment) for assignment in (*measured.singles, *measured.subsets)])
-    weights = np.concatenate([np.full(singles, _ALONE_WEIGHT), _closeness(measured, everything[singles:].max(axis=1))])
+    weights = np.concatenate([np.ones(singles), _closeness(measured, everything[singles:].max(axis=1))])
     fold = np.concatenate([np.full(singles, -1), np.arange(subsets) % _FOLDS])
     terms: dict[int, Terms] = {}
     guesses = np.zeros(subsets)
     for output in _worst(everything / largest):
         start = _start(measured, int(output))
         errors = everything[:, output]
-        terms[int(output)] = whole = fit_terms(rows, errors, start, weights)
+        terms[int(output)] = fit_terms(rows, errors, start, weights)
         for held_out in range(_FOLDS if unseen else 0):
             seen, out = fold != held_out, fold == held_out
             if out.any():
-                guess = fit_terms(rows[seen], errors[seen], start, weights[seen], whole).predict(rows[out])
+                guess = fit_terms(rows[seen], errors[seen], start, weights[seen]).predict(rows[out])
                 guesses[out[singles:]] = np.maximum(guesses[out[singles:]], guess)
     return Fitted(terms, guesses)
 

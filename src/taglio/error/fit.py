@@ -11,7 +11,6 @@ import numpy as np
 
 _RIDGE, _LEVEL_RIDGE, _EXPONENT_RIDGE = 0.1, 0.01, 0.1
 _FLOOR = 1e-9
-_NOTHING = 1e-3
 _ITERATIONS = 25
 
 
@@ -29,21 +28,16 @@ class Terms:
         return np.asarray(np.exp(self.level + 0.5 * self.exponent * np.log(total)))
 
 
-def fit_terms(
-    rows: np.ndarray, errors: np.ndarray, start: np.ndarray, weights: np.ndarray, near: Terms | None = None
-) -> Terms:
+def fit_terms(rows: np.ndarray, errors: np.ndarray, start: np.ndarray, weights: np.ndarray) -> Terms:
     """Fit to `rows` [subsets, terms] (0/1), measured `errors` [subsets] and starting noises `start` [terms].
 
-    `weights` [subsets] say how much each subset counts. Subsets with a negligible error are left out, since its
-    logarithm is useless; their terms start near zero anyway. `near` is a fit to almost the same subsets, from which
-    this one is reached in fewer steps.
+    `weights` [subsets] say how much each subset counts. Subsets without an error are left out, since zero has no
+    logarithm; their terms start near zero anyway.
     """
-    keep = ((rows @ start) > 0.0) & (errors > _NOTHING * np.median(errors)) if len(errors) else np.zeros(0, bool)
+    keep = ((rows @ start) > 0.0) & (errors > 0.0)
     rows, target, weights = rows[keep], np.log(np.maximum(errors[keep], _FLOOR)), np.sqrt(weights[keep])
     start = np.maximum(start, _FLOOR**2)
     theta, level, exponent = np.zeros(len(start)), 0.0, 1.0
-    if near is not None:
-        theta, level, exponent = np.log(near.noise / start), near.level, near.exponent
     if len(target) == 0:
         return Terms(start, level, exponent)
     size = len(start)
