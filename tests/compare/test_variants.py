@@ -6,11 +6,12 @@ import numpy as np
 import onnx
 import pytest
 
-from taglio.compare.table import FASTER, FLOAT, PROVIDER, Form, forms, rows_of
+from taglio.compare.table import FASTER, FLOAT, PROVIDER, Form, forms
 from taglio.compare.variants import Source, Written, write
 from taglio.data.dataset import split
 from taglio.model.graph import build
 from taglio.quantize.ranges import calibrate
+from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.processor import instructions, sums_saturate
 from tests.models import TINY, feeds, loaded
@@ -55,41 +56,25 @@ def test_where_sums_saturate_the_forms_that_may_do_so_say_it(pyramid: tuple[Sour
     said = {key for key, note in written.notes.items() if "rows that end in -rr" in note}
     assert ("qdq-u8s8-sym-pc" in said) == sums_saturate(instructions())
     assert not any(key.endswith("-rr") or "u8u8" in key for key in said)
-    assert ("dynamic-u8s8-pt" in said) == sums_saturate(instructions())
-    assert {"dynamic-u8s8-pt-rr", "qdq-u8s8-sym-pc-rr", "qdq-u8s8-asym-pc-rr"} <= written.files.keys()
+    assert {"qdq-u8s8-sym-pc-rr", "qdq-u8s8-asym-pc-rr"} <= written.files.keys()
 
 
-def test_the_provider_reads_files_in_which_every_fused_convolution_has_an_activation(
-    pyramid: tuple[Source, Written],
-) -> None:
-    made, written = pyramid
-    own = {
-        row.id.partition("/")[2]: row.file for row in rows_of("openvino-ep", written.files, written.refusals, 1, 0.01)
-    }
-    plain = {
-        row.id.partition("/")[2]: row.file for row in rows_of("onnxruntime", written.files, written.refusals, 1, 0.01)
-    }
-    other = [key for key in own if own[key] != plain.get(key, own[key])]
-    assert other
+def test_the_provider_reads_files_in_which_every_fused_convolution_has_an_activation(tmp_path: Path) -> None:
+    """A float convolution between int8 blocks is a FusedConv."""
+    made, form = source("residual", tmp_path), Form("mixed", "mixed", DEFAULT_SCHEME, "conv0,conv4")
+    files = write(made, (form,), tmp_path / "models").files
+    own, plain = files[form.key + PROVIDER], files[form.key]
+    fused = [node for node in onnx.load(own).graph.node if node.op_type == "FusedConv"]
+    assert fused
+    assert all(any(attribute.name == "activation" for attribute in node.attribute) for node in fused)
     feed = made.data.held_out.samples[0]
-    for key in other:
-        fused = [node for node in onnx.load(own[key]).graph.node if node.op_type == "FusedConv"]
-        assert fused
-        assert all(any(each.name == "activation" for each in node.attribute) for node in fused)
-        first, second = (open_session(Path(path), SessionOptions(1)).run(None, feed) for path in (own[key], plain[key]))
-        assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
+    first, second = (open_session(Path(path), SessionOptions(1)).run(None, feed) for path in (own, plain))
+    assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
 
 
-def test_what_a_form_leaves_in_float_is_noted(pyramid: tuple[Source, Written]) -> None:
-    _, written = pyramid
-    qoperator = [note for key, note in written.notes.items() if key.startswith("qoperator")]
-    assert all("blocks left in float" in note or "saturate" in note for note in qoperator)
-
-
-def test_per_channel_is_refused_where_no_kernel_has_it(tmp_path: Path) -> None:
+def test_a_form_that_no_block_has_is_refused(tmp_path: Path) -> None:
     written = write(source("conv_relu_chain", tmp_path), forms(), tmp_path / "models")
-    assert "symmetric s8 weights only" in written.refusals["qoperator-u8u8-asym-pc"]
-    assert "write pt" in written.refusals["dynamic-u8s8-pc"]
+    assert written.refusals["int8-dynamic"] == "no block has an int8-dynamic form"
 
 
 def test_a_rule_that_chooses_nothing_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

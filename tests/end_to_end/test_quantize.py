@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from taglio.quantize.float16_range import in_true_float16
 from taglio.runtimes.processor import instructions, sums_saturate
 from tests.end_to_end.command import SCHEME, Case, refused, taglio
 from tests.end_to_end.independent import DIGITS, difference, held_out, session
-from tests.models import conv_transpose, dense, saved
+from tests.models import dense, saved
 
 # `quantize` measures its error on so many of the held-out samples.
 MEASURED = 16
@@ -34,12 +34,9 @@ def numbers_in(path: Path) -> set[int]:
     [
         (("--scheme", SCHEME), {"QuantizeLinear", "DequantizeLinear"}, {TensorProto.UINT8, TensorProto.INT8}),
         (("--scheme", "qdq-s8s8-sym-pt"), {"QuantizeLinear", "DequantizeLinear"}, {TensorProto.INT8}),
-        (("--scheme", "qoperator-u8s8-asym-pt"), {"QLinearConv"}, {TensorProto.UINT8, TensorProto.INT8}),
-        (("--method", "dynamic"), {"DynamicQuantizeLinear"}, {TensorProto.INT8}),
-        (("--method", "dynamic", "--scheme", "qdq-u8u8-asym-pt"), {"DynamicQuantizeLinear"}, {TensorProto.UINT8}),
         (("--method", "float16"), {"Cast"}, {TensorProto.FLOAT16}),
     ],
-    ids=["qdq", "qdq s8s8", "qoperator", "dynamic", "dynamic u8u8", "float16"],
+    ids=["qdq", "qdq s8s8", "float16"],
 )
 def test_quantize_in_every_form(
     options: Sequence[str],
@@ -104,21 +101,17 @@ def test_every_scheme_whose_sums_may_saturate_is_named(few_digits: Case, tmp_pat
 
 
 @pytest.mark.parametrize("saturates", [True, False])
-@pytest.mark.parametrize(("method", "scheme"), [("static", "qdq-u8s8-asym-pc"), ("dynamic", "qdq-u8s8-asym-pt")])
-def test_the_scheme_of_a_method_fits_the_processor(method: str, scheme: str, saturates: bool) -> None:
-    assert str(default_scheme(method, saturates)) == scheme + "-rr" * saturates
+def test_the_default_scheme_fits_the_processor(saturates: bool) -> None:
+    assert str(default_scheme(saturates)) == "qdq-u8s8-asym-pc" + "-rr" * saturates
 
 
-@pytest.mark.parametrize("method", ["static", "dynamic"])
-def test_without_a_scheme_no_sums_saturate_and_the_scheme_is_told(method: str, tmp_path: Path) -> None:
+def test_without_a_scheme_no_sums_saturate_and_the_scheme_is_told(tmp_path: Path) -> None:
     model = saved(dense(), tmp_path)
     shape = [dim.dim_value for dim in onnx.load(model).graph.input[0].type.tensor_type.shape.dim]
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(0, 1, (32, *shape[1:])).astype(np.float32))
-    ran = taglio(
-        "quantize", model, "--data", tmp_path / "x.npy", "--method", method, "-o", tmp_path / "q.onnx", "--json"
-    )
+    ran = taglio("quantize", model, "--data", tmp_path / "x.npy", "-o", tmp_path / "q.onnx", "--json")
     printed = ran.json()
-    assert printed["schemes"] == [str(default_scheme(method, sums_saturate(instructions())))]
+    assert printed["schemes"] == [str(default_scheme(sums_saturate(instructions())))]
     assert printed["notes"] == [] and printed["error"] < 0.05
 
 
@@ -129,25 +122,6 @@ def test_quantize_chosen_blocks(rule: str, count: int | None, few_digits: Case, 
     wanted = count or sum("second" in block["name"] for block in graph["blocks"])
     printed = taglio("quantize", *few_digits.arguments(), "--blocks", rule, "-o", made, "--json").json()
     assert printed["blocks"] == wanted < printed["candidates"]
-    session(made)
-
-
-@pytest.mark.parametrize(
-    ("proto", "options", "blocks", "note"),
-    [
-        (dense, ("--method", "dynamic"), 4, ""),  # not the product of two activations
-        (conv_transpose, ("--scheme", "qoperator-u8s8-asym-pt"), 2, "QOperator has no int8 ConvTranspose"),
-    ],
-)
-def test_all_blocks_are_those_that_have_such_a_form(
-    proto: Callable[[], onnx.ModelProto], options: Sequence[str], blocks: int, note: str, tmp_path: Path
-) -> None:
-    model, made = saved(proto(), tmp_path), tmp_path / "q.onnx"
-    shape = [dim.dim_value for dim in onnx.load(model).graph.input[0].type.tensor_type.shape.dim]
-    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(0, 1, (32, *shape[1:])).astype(np.float32))
-    printed = taglio("quantize", model, "--data", tmp_path / "x.npy", *options, "-o", made, "--json").json()
-    assert printed["blocks"] == blocks < printed["candidates"]
-    assert any(note in each for each in printed["notes"]) if note else not printed["notes"]
     session(made)
 
 

@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from taglio.data.spec import InputSpec, batch_size
 from taglio.error.doubts import (
     coarse_metric,
     constant_inputs,
     constant_outputs,
-    deciding_steps,
     digests,
     exchanged_rows,
     few_inputs,
@@ -78,22 +76,6 @@ def test_an_error_of_nothing_at_all_is_doubted() -> None:
     assert "up to 5% of" in nothing_changed(RELATIVE, 0.0, 1, 59)
     assert nothing_changed(RELATIVE, 1e-9, 1, 6) == nothing_changed(RELATIVE, 0.0, 0, 6) == ""
     assert nothing_changed(Metric(TOP1, True), 0.0, 1, 6) == ""  # of which coarse_metric speaks
-
-
-def test_only_a_step_that_the_graph_has_is_said_to_decide() -> None:
-    assert "decide" not in nothing_changed(RELATIVE, 0.0, 1, 6)
-    assert "by any amount where Round r decides; give" in nothing_changed(RELATIVE, 0.0, 1, 6, ["Round r"])
-    steps = ["Round r", "ArgMax a", "Less l"]
-    assert "where Round r and 2 more decide; give" in nothing_changed(RELATIVE, 0.0, 1, 6, steps)
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
-        helper.make_node("Round", ["c"], ["y"], "rounded"),
-        helper.make_node("Greater", ["size", "zero"], ["wide"], "of sizes"),
-    ]
-    typed = [helper.make_tensor_value_info("c", TensorProto.FLOAT, None)]
-    typed += [helper.make_tensor_value_info("size", TensorProto.INT64, None)]
-    graph = helper.make_graph(nodes, "steps", [], [], value_info=typed)
-    assert deciding_steps(graph) == ("Round rounded",)
 
 
 def test_values_beyond_the_calibrated_range_are_told_with_how_far() -> None:

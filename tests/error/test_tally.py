@@ -167,6 +167,18 @@ def test_masks_of_several_sizes_hide_nothing() -> None:
     assert plain.value() < 1e-5
 
 
+@pytest.mark.parametrize(("mask", "is_one"), [(-100.0, True), (-999.0, True), (-1.0, False), (-5.0, False)])
+def test_a_value_far_beyond_the_others_again_and_again_is_no_part_of_the_norm(mask: float, is_one: bool) -> None:
+    values = np.random.default_rng(0).normal(0, 4, (6, 8)).astype(np.float32)
+    kept, changed = (np.where(values > 0.0, factor * values, np.float32(mask)) for factor in (1.0, 1.1))
+    total = Tally(["y"])
+    total.add([kept], [changed])
+    assert (total.value() == pytest.approx(0.1)) == is_one
+    moved = Tally(["y"])
+    moved.add([kept], [np.where(values > 0.0, values, 0.9 * mask)])
+    assert (moved.value() > 1.0) == is_one
+
+
 def test_what_is_zero_for_float_on_all_samples_must_stay_zero() -> None:
     total = Tally(["y", "mask"], watched=True)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Starting values by hand: a block alone, and a chain of int8 blocks, have the errors that their vectors say."""
+"""Starting values by hand: a block alone has the error that was measured, and what its inputs cause is not its own."""
 
 from collections.abc import Mapping
 
@@ -32,20 +32,20 @@ def test_a_block_alone_starts_from_what_it_does_alone() -> None:
         assert total(columns, start, {"conv1": INT8}) == pytest.approx(4.0)
 
 
-def test_two_blocks_that_share_a_tensor_quantise_it_once() -> None:
-    """conv0 alone is its weights a and its output t; conv1 alone is t and its weights b; together a + t + b."""
+def test_what_an_input_causes_is_told_apart_from_what_the_block_causes() -> None:
+    """conv1 alone is the rounded tensor t and its weights b; behind an int8 conv0, t is there already."""
     columns = chain()
-    x, t, a, b = np.zeros(3), np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.0, 0.0]), np.array([0.0, 0.5, 1.0])
-    alone = {("conv0", "int8"): a + t, ("conv1", "int8"): t + b}
-    start = starting_noises(columns, CHOICES, alone, {"x": x, "conv0.0": t})
-    together = a + t + b
-    assert total(columns, start, {"conv0": INT8, "conv1": INT8}) == pytest.approx(float(together @ together))
+    t, a, b = np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.0, 0.0]), np.array([0.0, 0.5, 1.0])
+    alone = {("conv0", "int8"): a, ("conv1", "int8"): t + b}
+    start = starting_noises(columns, CHOICES, alone, {"x": np.zeros(3), "conv0.0": t})
+    assert total(columns, start, {"conv0": INT8}) == pytest.approx(float(a @ a))
     assert total(columns, start, {"conv1": INT8}) == pytest.approx(float((t + b) @ (t + b)))
+    assert total(columns, start, {"conv0": INT8, "conv1": INT8}) == pytest.approx(float(a @ a + b @ b))
 
 
-def test_blocks_that_cancel_start_above_nothing() -> None:
+def test_a_block_that_is_all_its_input_starts_above_nothing() -> None:
     columns = chain()
-    one = np.array([1.0, 0.0])
-    alone = {("conv0", "int8"): one, ("conv1", "int8"): -one}
-    start = starting_noises(columns, CHOICES, alone, {"x": 0 * one, "conv0.0": 0 * one})
-    assert 0.0 < total(columns, start, {"conv0": INT8, "conv1": INT8}) < 1.1
+    t = np.array([1.0, 0.0])
+    alone = {("conv0", "int8"): 0.0 * t, ("conv1", "int8"): t}
+    start = starting_noises(columns, CHOICES, alone, {"x": 0.0 * t, "conv0.0": t})
+    assert 0.0 < total(columns, start, {"conv0": INT8, "conv1": INT8}) < 0.1

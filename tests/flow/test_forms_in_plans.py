@@ -125,7 +125,7 @@ def test_a_plan_of_such_blocks_is_built_and_keeps_the_limit(tmp_path: Path) -> N
     assert forms["int8-weights"] == products_in_file
 
 
-@pytest.mark.parametrize(("method", "most"), [("int8-weights", 0.03), ("int4-weights", 0.3)])
+@pytest.mark.parametrize(("method", "most"), [("int8-weights", 0.03), ("int8-dynamic", 0.1), ("int4-weights", 0.3)])
 def test_quantize_writes_a_form_by_name(
     method: str, most: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,6 @@
 """Models that hold quantised values: what stays as it is, what is folded, and that neither changes an answer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 
@@ -9,17 +9,17 @@ import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_dynamic, quantize_static
 
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model, load
 from taglio.model.quantized import already_quantized, quantized_operators
-from taglio.quantize.library import dynamic, qoperator
 from taglio.quantize.precision import Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from tests.models import conv_relu_chain, exact, feeds, loaded, residual, saved
+from tests.models import conv_relu_chain, feeds, loaded, residual, saved
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "cases"
 
@@ -114,10 +114,26 @@ def test_pairs_in_functions_and_without_a_zero_point_are_folded(tmp_path: Path) 
     np.testing.assert_allclose(answer(folded.proto, {"x": np.array([-1, 2, -3, -99], np.float32)}), [-1, 0, -3, -25.5])
 
 
+class Inputs(CalibrationDataReader):  # type: ignore[misc]
+    """Calibration inputs, as ONNX Runtime's quantiser takes them."""
+
+    def __init__(self, inputs: Sequence[Mapping[str, np.ndarray]]) -> None:
+        self._left = iter(inputs)
+
+    def get_next(self) -> Mapping[str, np.ndarray] | None:
+        return next(self._left, None)
+
+
 def test_integer_operators_are_folded_to_float(tmp_path: Path) -> None:
-    model, graph, ranges, inputs = prepared(residual(), tmp_path)
-    names = [block.name for block in graph.candidates()]
-    proto = qoperator(model, graph, tuple(names), exact("qoperator-u8s8-asym-pc"), ranges)
+    model, _, _, inputs = prepared(residual(), tmp_path)
+    quantize_static(
+        saved(model.proto, tmp_path, "float"),
+        tmp_path / "q.onnx",
+        Inputs(inputs),
+        QuantFormat.QOperator,
+        reduce_range=True,
+    )
+    proto = onnx.load(tmp_path / "q.onnx")
     kept = load(saved(proto, tmp_path, "kept"))
     assert any(kind.startswith("QLinear") for kind in quantized_operators(kept.proto))
     np.testing.assert_array_equal(answer(kept.proto, inputs[0]), answer(proto, inputs[0]))
@@ -137,9 +153,9 @@ def test_dynamic_products_are_kept_or_folded(tmp_path: Path) -> None:
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 8]) for name in "xy"]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
     float_proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    model, blocks, _, inputs = prepared(float_proto, tmp_path)
-    names = tuple(block.name for block in blocks.candidates() if "MatMul" in block.kind)
-    proto = dynamic(model, blocks, names, exact("u8s8-asym-pt"))
+    model, _, _, inputs = prepared(float_proto, tmp_path)
+    quantize_dynamic(model.proto, tmp_path / "q.onnx", reduce_range=True)
+    proto = onnx.load(tmp_path / "q.onnx")
     kept = load(saved(proto, tmp_path, "kept"))
     assert not any("MatMulInteger" in block.kind and block.quantizable for block in build(kept).blocks)
     assert all("quantised" in block.refusal for block in build(kept).blocks if block.kind in ("Cast", "Mul"))

@@ -8,11 +8,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import taglio
-from taglio.errors import BadOption
+from taglio.errors import CannotQuantize
 from taglio.flow.quantize import quantize
 from taglio.flow.work import Work
+from taglio.quantize.float16 import float16
 from taglio.quantize.float16_range import LARGEST, beyond_float16, in_true_float16
-from taglio.quantize.library import float16
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
 
@@ -92,7 +92,7 @@ def test_weights_count_by_their_values() -> None:
 
 def test_nothing_left_is_refused_with_the_tensor() -> None:
     work = opened(60000.0)
-    with pytest.raises(BadOption, match="no block can be float16: large reaches"):
+    with pytest.raises(CannotQuantize, match="no block can be float16: large reaches"):
         quantize(work, "float16", blocks="up")
 
 

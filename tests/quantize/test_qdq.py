@@ -22,7 +22,7 @@ from taglio.model import graph as graphs
 from taglio.model.captures import rename_inputs
 from taglio.model.graph import Block, Graph
 from taglio.model.load import Model, load
-from taglio.quantize import library, qdq
+from taglio.quantize import qdq
 from taglio.quantize.precision import FLOAT32, Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
@@ -277,36 +277,6 @@ def test_a_float_tensor_read_under_two_schemes_has_two_pairs(benches: dict[str, 
     # conv7 and add10 read what add5 writes in float.
     mixed = {"conv7": first, "add10": second}
     assert distance(case.float_outputs, case.quantized(mixed)) < 0.1
-
-
-@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-@pytest.mark.parametrize("name", NAMES)
-def test_qoperator_is_another_spelling_of_the_same_numbers(
-    benches: dict[str, Bench], name: str, scheme: Scheme
-) -> None:
-    case, scheme = benches[name], replace(scheme, format="qoperator")
-    limit = ONE_STEP if scheme.activation == "s8" else LAST_BITS
-    for assignment in (whole(case.graph, scheme), *subsets(case.graph, scheme, 5)[2:]):
-        chosen = same_in_both(case.graph, assignment, scheme)
-        spelled = library.qoperator(case.model, case.graph, chosen, scheme, case.ranges)
-        paired = case.quantized(dict.fromkeys(chosen, forms(scheme)[0]))
-        assert distance(paired, run(spelled, case.feed)) <= limit, chosen
-
-
-def same_in_both(graph: Graph, assignment: Assignment, scheme: Scheme) -> list[str]:
-    """The blocks of `assignment` that QOperator can do as pairs do: all but four kinds.
-
-    Movement and global means behind a float block, a Clip whose zero point does not clip for it, and ConvTranspose.
-    """
-    tensors, chosen = graph.tensor_map(), []
-    for block in graph.blocks:
-        follows = block.movement or block.kind == "GlobalAveragePool"
-        clips = "Clip" in block.kind and scheme.activation_symmetry == "symmetric"
-        if block.name not in assignment or clips or block.kind.startswith("ConvTranspose"):
-            continue
-        if not (follows and tensors[block.inputs[0]].producer not in chosen):
-            chosen.append(block.name)
-    return chosen
 
 
 def test_forms_that_a_block_lacks_are_refused(benches: dict[str, Bench]) -> None:

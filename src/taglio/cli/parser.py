@@ -27,7 +27,7 @@ from taglio.errors import BadOption
 # The options that limit a plan, by the library's arguments; a limit without a name is on this metric.
 LIMITS, UNNAMED = ("max_error", "min_score", "max_drop"), "relative-l2"
 _ERROR = option("largest relative L2 change of any output, such as 0.01 or 1%%", type=fraction, default=0.01)
-_METHODS = ("static", "dynamic", "float16", "int8-weights", "int4-weights")
+_METHODS = ("static", "float16", "int8-weights", "int8-dynamic", "int4-weights")
 _BLOCKS = "{}: all, top-flops:K, top-bytes:K, or name patterns"
 _NAMES = option("as listed, such as openvino or torch", nargs="+", metavar="NAME")
 _DEVICE = option("name of the device in the cluster file")
@@ -95,8 +95,8 @@ COMMANDS = (
         {
             "--method": option("quantisation method (default static)", choices=_METHODS, default="static"),
             "--scheme": option(
-                "int8 scheme (default qdq-u8s8-asym-pc, for dynamic qdq-u8s8-asym-pt; on x86 without VNNI -rr is "
-                "appended: 7-bit weights, whose sums do not saturate)"
+                "scheme of static int8 (default qdq-u8s8-asym-pc; on x86 without VNNI -rr is appended: 7-bit weights, "
+                "whose sums do not saturate)"
             ),
             "--blocks": option(_BLOCKS.format("blocks to quantise"), default="all"),
             "--also": option(

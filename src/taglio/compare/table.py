@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from taglio.compare.row import Wanted
-from taglio.quantize.scheme import ActivationType, Format, Scheme, Symmetry
+from taglio.quantize.scheme import ActivationType, Scheme, Symmetry
 from taglio.runtimes import cuda
 
 FLOAT = "float32"
@@ -25,7 +25,6 @@ NO_LAYERS = {
 PROVIDER = " for the provider"
 _TOP_FLOPS = (10, 20)
 _TYPES: tuple[tuple[ActivationType, ActivationType], ...] = (("u8", "u8"), ("u8", "s8"), ("s8", "s8"))
-_FORMATS: tuple[Format, ...] = ("qdq", "qoperator")
 _BOTH = (False, True)
 
 # ---- LiteRT
@@ -52,11 +51,11 @@ class Form:
 
 
 def static_forms() -> tuple[Form, ...]:
-    """Every static int8 form: format × types × symmetric or not × per channel or not; and u8s8 per channel with 7-bit
+    """Every static int8 form: types × symmetric or not × per channel or not; and u8s8 per channel with 7-bit
     weights."""
     eight_bit_forms = [
-        Form(f"{form}-{a}{w}-{_sym(symmetric)}-{_pc(channel)}", "static", _scheme(form, a, w, symmetric, channel))
-        for form, (a, w), symmetric, channel in product(_FORMATS, _TYPES, _BOTH, (True, False))
+        Form(f"qdq-{a}{w}-{_sym(symmetric)}-{_pc(channel)}", "static", _scheme(a, w, symmetric, channel))
+        for (a, w), symmetric, channel in product(_TYPES, _BOTH, (True, False))
     ]
     mixed = [form for form in eight_bit_forms if form.scheme and form.scheme.activation != form.scheme.weight]
     return (*eight_bit_forms, *(_narrow(form) for form in mixed if form.scheme and form.scheme.per_channel))
@@ -69,24 +68,19 @@ def _narrow(form: Form) -> Form:
 
 def forms() -> tuple[Form, ...]:
     """Every ONNX form, float32 first."""
-    weights: tuple[tuple[ActivationType, bool], ...] = (("s8", False), ("s8", True), ("u8", False))
-    dynamic = [
-        Form(f"dynamic-u8{weight}-{_pc(channel)}", "dynamic", _scheme("qdq", "u8", weight, False, channel))
-        for weight, channel in weights
-    ]
-    dynamic += [_narrow(form) for form in dynamic if form.scheme and form.scheme.may_saturate]
+    dynamic = Form("int8-dynamic", "dynamic", Scheme(uncalibrated=("dyn",)))
     rules = {**{f"top-{count}": f"top-flops:{count}" for count in _TOP_FLOPS}, "faster": FASTER}
     mixed = [
-        Form(f"mixed-{_sym(symmetric)}-{name}", "mixed", _scheme("qdq", "u8", "s8", symmetric, True), rule)
+        Form(f"mixed-{_sym(symmetric)}-{name}", "mixed", _scheme("u8", "s8", symmetric, True), rule)
         for symmetric, (name, rule) in product(_BOTH, rules.items())
     ]
-    return (Form(FLOAT, FLOAT), Form("float16", "float16"), *dynamic, *static_forms(), *mixed)
+    return (Form(FLOAT, FLOAT), Form("float16", "float16"), dynamic, _narrow(dynamic), *static_forms(), *mixed)
 
 
-def _scheme(form: Format, activation: ActivationType, weight: ActivationType, symmetric: bool, channel: bool) -> Scheme:
+def _scheme(activation: ActivationType, weight: ActivationType, symmetric: bool, channel: bool) -> Scheme:
     symmetry: Symmetry = "symmetric" if symmetric else "asymmetric"
     whole = symmetric or weight == "s8"
-    return Scheme(form, activation, weight, symmetry, weight_symmetric=whole, per_channel=channel)
+    return Scheme(activation, weight, symmetry, weight_symmetric=whole, per_channel=channel)
 
 
 def rows_of(
@@ -127,7 +121,7 @@ def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple
     level_rows = [
         row(form, f"CPU {level}", f" {level}")
         for form in static_forms()
-        if form.key in ("qdq-u8s8-sym-pc", "qoperator-u8s8-sym-pc")
+        if form.key == "qdq-u8s8-sym-pc"
         for level in ("basic", "extended")
     ]
     gpu = [
@@ -201,7 +195,7 @@ def _onnx_row(
     if scheme is None:
         return row("onnx", "f16" if form.method == "float16" else "f32", **source)
     return row(
-        "onnx" if form.method == "dynamic" else scheme.format,
+        "onnx" if form.method == "dynamic" else "qdq",
         f"{scheme.activation}{scheme.weight}",
         symmetric=scheme.activation_symmetry == "symmetric",
         per_channel=scheme.per_channel,

@@ -1,8 +1,6 @@
 """Write the ONNX forms in the table, once for all back ends that read ONNX. Runs no back end."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import onnx
@@ -17,18 +15,17 @@ from taglio.model.load import Model
 from taglio.profile.layerwise import layer_times, speedups
 from taglio.progress import Progress, reported
 from taglio.quantize.effective import effective
-from taglio.quantize.float16_range import beyond_float16, left_in_float32
+from taglio.quantize.float16 import most_in_float16
 from taglio.quantize.keep_float import with_activation
-from taglio.quantize.library import dynamic, dynamic_blocks, float16, most, qoperator
-from taglio.quantize.precision import FLOAT32, Precision
+from taglio.quantize.precision import FLOAT32, Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.processor import instructions, sums_saturate
 
-# What the tools in quantize/library.py take beside weights of 300 MB, with this process, in sizes of the model.
-_TOOLS = 5.5
+# What the float16 converter takes beside weights of 300 MB, with this process, in sizes of the model.
+_CONVERTER = 5.5
 _SATURATES = (
     "this processor has no VNNI: sums of u8×s8 products may saturate at 16 bits; rows that end in -rr have 7-bit "
     "weights, whose sums fit"
@@ -69,11 +66,11 @@ def write(
     limit_bytes: float | None = None,
 ) -> Written:
     """Write every form below `folder`, except those for which `limit_bytes` are too few."""
-    needed = _TOOLS * weights.size_bytes(source.model.proto)
+    needed = _CONVERTER * weights.size_bytes(source.model.proto)
     too_large = dict[str, str]()
     if limit_bytes is not None and needed > limit_bytes:
-        why = f"ONNX Runtime's tools need an estimated {size_text(needed)} to write it: raise the memory limit"
-        too_large = {form.key: why for form in forms if _by_tools(form)}
+        why = f"ONNX Runtime's float16 converter needs an estimated {size_text(needed)}: raise the memory limit"
+        too_large = {form.key: why for form in forms if form.method == "float16"}
         forms = tuple(form for form in forms if form.key not in too_large)
     folder.mkdir(parents=True, exist_ok=True)
     builder = source.builder()
@@ -101,10 +98,6 @@ def write(
     return done
 
 
-def _by_tools(form: Form) -> bool:
-    return form.method in ("float16", "dynamic") or (form.scheme is not None and form.scheme.format == "qoperator")
-
-
 def int8(scheme: Scheme) -> Precision:
     """The precision of whole blocks in int8."""
     return Precision("int8", scheme, "whole")
@@ -112,26 +105,23 @@ def int8(scheme: Scheme) -> Precision:
 
 def _build(source: Source, builder: QdqBuilder, form: Form) -> tuple[onnx.ModelProto, str]:
     model, graph, scheme = source.model, source.graph, form.scheme
-    make: Callable[[Sequence[str]], onnx.ModelProto]
-    beyond_range: dict[str, str] = {}
     if form.method == "float16":
-        block_names = [block.name for block in graph.blocks]
-        beyond_range = beyond_float16(model, graph, block_names, source.ranges.low_high)
-        make, names = partial(float16, model, graph), [name for name in block_names if name not in beyond_range]
-    elif scheme is None:
+        names = [block.name for block in graph.blocks]
+        proto, _, notes = most_in_float16(model, graph, names, source.ranges.low_high)
+        return proto, "; ".join(notes)
+    if scheme is None:
         return model.proto, ""
-    elif form.method == "dynamic":
-        make, names = partial(dynamic, model, graph, scheme=scheme), dynamic_blocks(model, graph)
-    else:
-        names = _faster(source, builder, scheme) if form.blocks == FASTER else [*select(graph, form.blocks)]
+    if form.method == "dynamic":
+        uncalibrated = precisions(scheme)[-1]
+        names = [block.name for block in graph.blocks if uncalibrated.fits(block)]
         if not names:
-            raise CannotQuantize(f"no block matches the rule {form.blocks}")
-        if scheme.format == "qdq":
-            precision = int8(scheme)
-            return builder.build(effective(graph, dict.fromkeys(names, precision), precision)), ""
-        make = partial(qoperator, model, graph, scheme=scheme, ranges=source.ranges)
-    proto, _, note = most(graph, make, names)
-    return proto, "; ".join(filter(None, (left_in_float32(beyond_range, len(graph.blocks)), note)))
+            raise CannotQuantize(f"no block has an {uncalibrated.name} form")
+        return builder.build(dict.fromkeys(names, uncalibrated)), ""
+    names = _faster(source, builder, scheme) if form.blocks == FASTER else [*select(graph, form.blocks)]
+    if not names:
+        raise CannotQuantize(f"no block matches the rule {form.blocks}")
+    precision = int8(scheme)
+    return builder.build(effective(graph, dict.fromkeys(names, precision), precision)), ""
 
 
 def _faster(source: Source, builder: QdqBuilder, scheme: Scheme) -> list[str]:

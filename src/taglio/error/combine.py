@@ -17,14 +17,12 @@ from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.scheme import Scheme
 from taglio.student import t_quantile
 
-# Blocks measured alone count less: they say little about large subsets.
-_ALONE_WEIGHT = 0.5
 _FOLDS = 6
 # An output whose error never reached this share of the largest gets no model: it cannot break a limit. If more outputs
 # than `_MOST` reached it, those that most often had the largest error get one: plans are measured on all outputs.
 _NEAR, _MOST = 0.5, 8
 _TINY = 1e-9
-# A subset whose error is this factor above or below the limit counts half.
+# The interval is computed from subsets whose errors are within this factor of the limit, if there are enough.
 _NEAR_BY = 3.0
 _FEWEST_NEAR = 8
 # The log ratio of error to prediction that is assumed where it is unknown.
@@ -126,18 +124,17 @@ def fit_outputs(measured: Measured, *, unseen: bool = True) -> Fitted:
     largest = np.maximum(everything.max(axis=1, keepdims=True), _TINY)
     singles = len(measured.singles)
     rows = np.array([measured.columns.row(assignment) for assignment in (*measured.singles, *measured.subsets)])
-    weights = np.concatenate([np.full(singles, _ALONE_WEIGHT), _closeness(measured, everything[singles:].max(axis=1))])
     fold = np.concatenate([np.full(singles, -1), np.arange(subsets) % _FOLDS])
     terms: dict[int, Terms] = {}
     guesses = np.zeros(subsets)
     for output in _worst(everything / largest):
         start = _start(measured, int(output))
         errors = everything[:, output]
-        terms[int(output)] = whole = fit_terms(rows, errors, start, weights)
+        terms[int(output)] = fit_terms(rows, errors, start)
         for held_out in range(_FOLDS if unseen else 0):
             seen, out = fold != held_out, fold == held_out
             if out.any():
-                guess = fit_terms(rows[seen], errors[seen], start, weights[seen], whole).predict(rows[out])
+                guess = fit_terms(rows[seen], errors[seen], start).predict(rows[out])
                 guesses[out[singles:]] = np.maximum(guesses[out[singles:]], guess)
     return Fitted(terms, guesses)
 
@@ -147,14 +144,6 @@ def _worst(shares: np.ndarray) -> np.ndarray:
     near = np.flatnonzero((shares >= _NEAR).any(axis=0))
     ahead = (shares[:, near] >= 1.0).sum(axis=0) + shares[:, near].mean(axis=0)
     return np.sort(near[np.argsort(-ahead, kind="stable")[:_MOST]])
-
-
-def _closeness(measured: Measured, errors: np.ndarray) -> np.ndarray:
-    """Weights of subsets with these errors: smaller the further they are from the limit `near`; 1 without one."""
-    if measured.near is None:
-        return np.ones(len(errors))
-    times = np.log(np.maximum(errors, _TINY) / measured.near) / log(_NEAR_BY)
-    return np.asarray(1.0 / (1.0 + np.square(times)))
 
 
 def _telling(errors: np.ndarray, near: float | None) -> np.ndarray:

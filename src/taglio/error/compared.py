@@ -11,6 +11,9 @@ _LARGE, _SMALL = 1e15, 1e-15
 # Values whose binary exponents are at least this, and exceed those of all smaller values by at least this, are masks,
 # such as −10⁴ and −10⁹ before a Softmax: about a thousand times larger.
 _MASK_BITS = 10
+# So are values that occur again, if they are this many times as large as any other and at least this large: an exact 1
+# may be a probability.
+_BEYOND, _LEAST_MASK = 2.0, 10.0
 
 
 def as_array(value: Any) -> np.ndarray:
@@ -52,8 +55,9 @@ def unequal(reference: np.ndarray, changed: np.ndarray) -> np.ndarray:
 def comparable(reference: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Two flat float arrays as float32 (float64 if their squares need it), without values that would dominate a norm.
 
-    An infinite or NaN value becomes 0 in both if both have it, and otherwise makes the difference infinite. Masks are
-    scaled to the size of the other values.
+    An infinite or NaN value becomes 0 in both if both have it, and otherwise makes the difference infinite. Masks that
+    are a thousand times larger than the other values are scaled to their size. Of others, such as -100 again and again
+    beside logits, only the difference counts.
     """
     # float64 outputs are compared in float32 too: the differences are far above its rounding.
     a, b = np.asarray(reference, np.float32), np.asarray(changed, np.float32)
@@ -71,6 +75,13 @@ def comparable(reference: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, 
             level = np.sqrt(np.mean(size[~mask].astype(np.float64) ** 2))
             scale = np.where(mask, level / np.where(mask, size, 1.0), 1.0).astype(np.float32)
             a, b, top = a * scale, b * scale, level
+            size = np.abs(a)
+    if top >= _LEAST_MASK:
+        extreme = a[size.argmax()]
+        same = a == extreme
+        next_largest = float(size[~same].max(initial=0.0))
+        if np.count_nonzero(same) > 1 and 0.0 < _BEYOND * next_largest <= abs(extreme):
+            a, b, top = np.where(same, 0.0, a), np.where(same, b - extreme, b), next_largest
     return (a, b) if _SMALL < top < _LARGE else (a.astype(np.float64), b.astype(np.float64))
 
 

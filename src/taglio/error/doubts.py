@@ -10,8 +10,6 @@ from dataclasses import replace
 from itertools import islice
 
 import numpy as np
-import onnx
-from onnx import TensorProto
 
 from taglio.data.spec import InputSpec, batch_symbol
 from taglio.error.compared import as_array
@@ -35,12 +33,6 @@ _OVERFLOW = 0.25
 _FRACTIONS = 4.0
 # Inputs that are named in one line.
 _NAMED = 4
-_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
-# Operators whose result jumps where what they read crosses a threshold or changes its order.
-_DECIDING = frozenset({
-    "ArgMax", "ArgMin", "Ceil", "Equal", "Floor", "Greater", "GreaterOrEqual", "Hardmax", "Less", "LessOrEqual",
-    "NonMaxSuppression", "Round", "Sign", "TopK",
-})  # fmt: skip
 
 
 def digests(samples: Iterable[Mapping[str, np.ndarray]]) -> tuple[bytes, ...]:
@@ -204,30 +196,16 @@ def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[
     )
 
 
-def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int, steps: Sequence[str] = ()) -> str:
+def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int) -> str:
     """A line if int8 changed no output on any of `inputs` distinct held-out inputs, or "".
 
-    Where one of `steps`, such as a Hardmax, decides the outputs, the output for another input may change altogether. If
-    none of n changes, at most 1 - 0.05^(1/n) do, at 95 % confidence.
+    If none of n changes, at most 1 - 0.05^(1/n) do, at 95 % confidence.
     """
     if not metric.smooth or error > 0.0 or not int8_blocks:
         return ""
-    first = f"{steps[0]} and {len(steps) - 1} more decide" if len(steps) > 1 else f"{steps[0]} decides" if steps else ""
-    altogether = f", by any amount where {first}" if first else ""
     return (
         f"no output changes on any of {inputs} held-out inputs: up to {1.0 - 0.05 ** (1.0 / inputs):.0%} of other "
-        f"inputs may change (95 % confidence){altogether}; give more data"
-    )
-
-
-def deciding_steps(graph: onnx.GraphProto) -> tuple[str, ...]:
-    """The operators that make a choice of float values, as "Round rounded": a small change of an input may change their
-    output altogether."""
-    typed = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input)}
-    return tuple(
-        f"{node.op_type} {node.name}"
-        for node in graph.node
-        if node.op_type in _DECIDING and typed.get(node.input[0]) in _FLOATS
+        "inputs may change (95 % confidence); give more data"
     )
 
 

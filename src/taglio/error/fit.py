@@ -11,7 +11,6 @@ import numpy as np
 
 _RIDGE, _LEVEL_RIDGE, _EXPONENT_RIDGE = 0.1, 0.01, 0.1
 _FLOOR = 1e-9
-_NOTHING = 1e-3
 _ITERATIONS = 25
 
 
@@ -29,21 +28,15 @@ class Terms:
         return np.asarray(np.exp(self.level + 0.5 * self.exponent * np.log(total)))
 
 
-def fit_terms(
-    rows: np.ndarray, errors: np.ndarray, start: np.ndarray, weights: np.ndarray, near: Terms | None = None
-) -> Terms:
+def fit_terms(rows: np.ndarray, errors: np.ndarray, start: np.ndarray) -> Terms:
     """Fit to `rows` [subsets, terms] (0/1), measured `errors` [subsets] and starting noises `start` [terms].
 
-    `weights` [subsets] say how much each subset counts. Subsets with a negligible error are left out, since its
-    logarithm is useless; their terms start near zero anyway. `near` is a fit to almost the same subsets, from which
-    this one is reached in fewer steps.
+    Subsets without an error are left out, since zero has no logarithm; their terms start near zero anyway.
     """
-    keep = ((rows @ start) > 0.0) & (errors > _NOTHING * np.median(errors)) if len(errors) else np.zeros(0, bool)
-    rows, target, weights = rows[keep], np.log(np.maximum(errors[keep], _FLOOR)), np.sqrt(weights[keep])
+    keep = ((rows @ start) > 0.0) & (errors > 0.0)
+    rows, target = rows[keep], np.log(np.maximum(errors[keep], _FLOOR))
     start = np.maximum(start, _FLOOR**2)
     theta, level, exponent = np.zeros(len(start)), 0.0, 1.0
-    if near is not None:
-        theta, level, exponent = np.log(near.noise / start), near.level, near.exponent
     if len(target) == 0:
         return Terms(start, level, exponent)
     size = len(start)
@@ -53,7 +46,7 @@ def fit_terms(
         noise = start * np.exp(theta)
         total = rows @ noise
         residual = target - (level + 0.5 * exponent * np.log(total))
-        cost = float(np.sum((weights * residual) ** 2) + _RIDGE * np.sum(theta**2))
+        cost = float(np.sum(residual**2) + _RIDGE * np.sum(theta**2))
         cost += _LEVEL_RIDGE * level**2 + _EXPONENT_RIDGE * (exponent - 1.0) ** 2
         if cost > previous * (1 + 1e-12):
             damping *= 10.0
@@ -66,8 +59,8 @@ def fit_terms(
             damping = max(damping / 10.0, 1e-9)
         theta, level, exponent, noise, total, residual = best
         slope = 0.5 * exponent * rows * noise / total[:, None]
-        jacobian = np.column_stack([slope, np.ones(len(total)), 0.5 * np.log(total)]) * weights[:, None]
-        gradient = jacobian.T @ (weights * residual) - ridge * np.array([*theta, level, exponent - 1.0])
+        jacobian = np.column_stack([slope, np.ones(len(total)), 0.5 * np.log(total)])
+        gradient = jacobian.T @ residual - ridge * np.array([*theta, level, exponent - 1.0])
         step = _ridge_step(jacobian, ridge + damping, gradient)
         theta = np.clip(theta + np.clip(step[:size], -2.0, 2.0), -8.0, 8.0)
         level += float(step[size])

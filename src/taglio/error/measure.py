@@ -12,7 +12,7 @@ from taglio.error.compared import as_array
 from taglio.error.judge import Judge, TaskJudge
 from taglio.error.loss import Metric
 from taglio.error.parts import Parts, whole
-from taglio.error.sketch import Sketcher
+from taglio.error.sketch import SIZE, add_differences
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Measure, Outputs, Tally, finite
 from taglio.errors import BadData
@@ -65,8 +65,6 @@ class ErrorMeter:
             refuse_missing(name, (outputs[index] for outputs in self.references))
         self.measure = anchored(measure or Measure(Metric()), lambda: self.references)
         self.evaluation_s = time.perf_counter() - start
-        same = Tally(self._parts)
-        self._sketcher = Sketcher([[len(part) for part in same.add(outputs, outputs)] for outputs in self.references])
 
     @property
     def metric(self) -> Metric:
@@ -109,11 +107,11 @@ class ErrorMeter:
     def read(self, assignment: Assignment, wires: Collection[str] = (), *, sketch: bool = True) -> Reading:
         """One evaluation for the study; the tensors `wires` also travel as int8."""
         tally = Tally(self._parts, self.measure)
-        sums = np.zeros((len(self.names), self._sketcher.size if sketch else 0))
+        sums = np.zeros((len(self.names), SIZE if sketch else 0))
         for index, (sample, reference) in enumerate(zip(self._samples, self.references, strict=True)):
             differences = tally.add(reference, self._run(assignment, sample, wires))
             if sketch:
-                self._sketcher.add(sums, index, differences)
+                add_differences(sums, index, differences)
         return Reading(tally.l2(), tally.losses(), tally.in_l2(sums.astype(np.float32)), tally.spread())
 
 

@@ -22,14 +22,12 @@ class Parts:
     """The parts of all outputs, in the order of the outputs; each value is in exactly one part.
 
     `labels` gives, by output index and then by the shape of the output, the label of every value. Axes along which
-    labels do not change have length 1. `masks` gives, by part index, a value that masks others out, such as -999: it is
-    no part of the norm. `ranked` are the outputs whose rows are sorted by computed scores (ranking.py).
+    labels do not change have length 1. `ranked` are the outputs whose rows are sorted by computed scores (ranking.py).
     """
 
     outputs: tuple[str, ...]
     parts: tuple[Part, ...]
     labels: Mapping[int, Labels] = field(default_factory=dict)
-    masks: Mapping[int, float] = field(default_factory=dict)
     ranked: frozenset[int] = frozenset()
     _chosen: dict[tuple[int, tuple[int, ...]], tuple[slice, ...] | np.ndarray] = field(default_factory=dict)
 
@@ -50,10 +48,6 @@ class Parts:
         chosen = self._chosen[key]
         return value.ravel()[chosen] if isinstance(chosen, np.ndarray) else value[chosen].ravel()
 
-    def unmasked(self, index: int, values: np.ndarray) -> np.ndarray:
-        """The values of part `index`, as from `take`, with 0 for its mask."""
-        return np.where(values == self.masks[index], 0.0, values) if index in self.masks else values
-
     def fits(self, output: int, shape: tuple[int, ...]) -> bool:
         """Whether an output of this shape can be divided into its parts."""
         return output not in self.labels or fitting(self.labels[output], shape) is not None
@@ -72,26 +66,22 @@ def whole(outputs: Sequence[str]) -> Parts:
     return Parts(tuple(outputs), tuple(Part(index, name) for index, name in enumerate(outputs)))
 
 
-def labelled(
-    outputs: Sequence[str], labels: Mapping[int, Labels], sources: Mapping[int, str], masks: Mapping[int, float]
-) -> Parts:
-    """Parts by `labels` (as in `Parts`); an output with fewer than two labels is one part. `sources` names the origin
-    of each label's values, `masks` gives the mask of labels that have one."""
+def labelled(outputs: Sequence[str], labels: Mapping[int, Labels], sources: Sequence[str]) -> Parts:
+    """Parts by `labels` (as in `Parts`), places in `sources`, which are the tensors that the values come from. An
+    output with fewer than two labels is one part."""
     parts: list[Part] = []
     kept: dict[int, Labels] = {}
-    masked: dict[int, float] = {}
     for output, name in enumerate(outputs):
         own = sorted({int(label) for array in labels.get(output, {}).values() for label in np.unique(array)})
-        masked |= {len(parts) + place: masks[label] for place, label in enumerate(own) if label in masks}
         if len(own) < 2:
             parts.append(Part(output, name))
             continue
-        kept[output] = {shape: reduced(array) for shape, array in labels[output].items()}
+        kept[output] = labels[output]
         names: list[str] = []
         for label in own:
-            names.append(_named(name, label, kept[output], sources[label], names))
+            names.append(_named(name, label, kept[output], f"from {sources[label]}", names))
             parts.append(Part(output, names[-1], label))
-    return Parts(tuple(outputs), tuple(parts), kept, masked)
+    return Parts(tuple(outputs), tuple(parts), kept)
 
 
 def reduced(labels: np.ndarray) -> np.ndarray:

@@ -31,9 +31,8 @@ _FLOWS_SHARE = 0.4
 _FEWEST_SUBSETS = 8
 # Share of subsets picked as a planner would: without and with a known limit.
 _PICKED_SHARE, _PICKED_NEAR = 0.5, 0.75
-# Near a limit means from half to twice the limit. Subsets are picked in rounds, with a fit between.
+# Near a limit means from half to twice the limit.
 _NEAR = 2.0
-_ROUNDS = 3
 # Blocks that save nothing count as saving this share of the most: a neighbour in int8 may make them worth it.
 _LEAST_SAVED = 1e-3
 
@@ -120,10 +119,8 @@ def measure(
     share = _PICKED_SHARE if near is None else _PICKED_NEAR
     drawn = random_subsets(graph, precisions, count - int(share * count), seed)
     measured = together(drawn, "random subsets")
-    rounds = 1 if near is None else _ROUNDS
-    for index in range(rounds if drawn else 0):
-        wanted = (count - len(subsets)) // (rounds - index)
-        picks = picked_subsets(graph, measured, wanted, seed + index, saved_s)
+    if drawn:
+        picks = picked_subsets(graph, measured, count - len(drawn), seed, saved_s)
         measured = together(picks, "subsets as a planner picks them")
     return replace(measured, picked=len(subsets) - len(drawn))
 

@@ -92,10 +92,9 @@ class Tally:
                 row[:2, index] = difference.sum(), difference.size
             else:
                 a, b = comparable(parts.take(index, y), parts.take(index, z))
-                counted = parts.unmasked(index, a)
                 with np.errstate(all="ignore"):
                     difference = b - a
-                    row[:, index] = np.dot(difference, difference), counted @ counted, counted @ difference
+                    row[:, index] = np.dot(difference, difference), a @ a, a @ difference
                 self._sizes[index] = a.size
                 if self._watches:
                     self._watches[index].add(a, b)

@@ -6,7 +6,7 @@ report/remarks.py orders them by a phrase of each.
 from collections import Counter
 
 from taglio.deploy.processor_needs import unsafe_processors
-from taglio.error.doubts import deciding_steps, nothing_changed
+from taglio.error.doubts import nothing_changed
 from taglio.flow.answers import of_answers, of_unseen, on_calibration
 from taglio.flow.build import Built
 from taglio.flow.deliver import needs_of_plan
@@ -66,10 +66,9 @@ def _left_out(work: Work, screened: Screened) -> tuple[str, ...]:
 def _of_inputs(work: Work, decision: Decision, built: Built, limits: Limits) -> tuple[str, ...]:
     """What the held-out inputs do not show, or the calibration inputs show otherwise."""
     int8_blocks, error = len(decision.plan.assignment()), decision.answers[decision.winner].error
-    inputs, steps = len(set(work.digests[1])), deciding_steps(work.model.proto.graph)
-    step = nothing_changed(limits.metric, error, int8_blocks, inputs, steps)
+    exact = nothing_changed(limits.metric, error, int8_blocks, len(set(work.digests[1])))
     again = on_calibration(work, built, limits) if error > 0.0 else ""
-    return tuple(note for note in (step, again) if note)
+    return tuple(note for note in (exact, again) if note)
 
 
 def _of_forms(plan: Plan) -> tuple[str, ...]:

@@ -1,8 +1,7 @@
 """Quantise chosen blocks under one scheme, without a plan. Writes nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import onnx
 
@@ -15,17 +14,16 @@ from taglio.flow.outcome import Quantized
 from taglio.flow.work import Work
 from taglio.model.graph import match, select
 from taglio.progress import Progress
-from taglio.quantize.float16_range import beyond_float16, in_true_float16, left_in_float32
-from taglio.quantize.library import dynamic, dynamic_blocks, float16, most, qoperator
-from taglio.quantize.precision import UNCALIBRATED, Precision
+from taglio.quantize.float16 import most_in_float16
+from taglio.quantize.float16_range import in_true_float16
+from taglio.quantize.precision import UNCALIBRATED, Precision, uncalibrated_forms
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme, parse_scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.runtimes.processor import instructions, sums_saturate
 
-_UNCALIBRATED = {form.name: form for form in UNCALIBRATED.values() if form.form != "dynamic"}
-METHODS = ("static", "dynamic", "float16", *_UNCALIBRATED)
+METHODS = ("static", "float16", *dict.fromkeys(form.name for form in UNCALIBRATED.values()))
 _MEASURED = 16
 
 
@@ -40,85 +38,50 @@ def quantize(
 ) -> tuple[onnx.ModelProto, Quantized]:
     """The model with the chosen blocks quantised, and its error measured on held-out inputs.
 
-    `method` is "static", "dynamic", "float16", "int8-weights" or "int4-weights"; `scheme` "" takes the method's default
-    for this processor; `blocks` is "all", "top-flops:K", "top-bytes:K" or name patterns. `also` gives other blocks
-    another scheme, as SCHEME=PATTERN; later ones win. Raises BadOption.
+    `method` is "static", "float16", "int8-weights", "int8-dynamic" or "int4-weights"; `scheme` is that of static int8,
+    "" for the default on this processor; `blocks` is "all", "top-flops:K", "top-bytes:K" or name patterns. `also` gives
+    other blocks another scheme, as SCHEME=PATTERN; later ones win. Raises BadOption.
     """
     work = work.telling(progress)
     if method not in METHODS:
         raise BadOption(f"`method` is {method}: use {' or '.join(METHODS)}")
+    if also and method != "static":
+        raise BadOption("`also` mixes schemes of static int8: use the method static")
     saturates = sums_saturate(instructions())
-    form = parse_scheme(scheme) if scheme else default_scheme(method, saturates)
-    if method == "static" and form.format == "qdq":
-        work = work.settled(form)
+    static = parse_scheme(scheme) if scheme else default_scheme(saturates)
+    if method == "static":
+        work = work.settled(static)
     names: Sequence[str] = select(work.graph, blocks)
     if not names:
         if not work.graph.candidates():
             raise BadOption(f"{work.name}: no block can be int8{work.graph.refusal()}")
         raise BadOption(f'{work.name}: `blocks` "{blocks}" matches no block: `taglio inspect` lists them')
-    rule = ":" in blocks or blocks == "all"  # not names: take those of its blocks that have such a form
-    if rule:
-        fitting = _fitting(work, method, names)
-        if not fitting:
-            raise BadOption(f"{work.name}: no block can be {method}: use another `method`")
-        names = fitting
-    used = [form] if method in ("static", "dynamic") else []
-    note = ""
+    doubts: tuple[str, ...] = ()
+    schemes: list[Scheme] = []
     if method == "float16":
-        names, note = _within_float16(work, names)
-    if method in _UNCALIBRATED:
-        proto = QdqBuilder(work.model, work.graph, {}).build(dict.fromkeys(names, _UNCALIBRATED[method]))
-    elif method == "static" and form.format == "qdq":
-        assignment = _assignment(work, names, form, also)
-        schemes = [precision.scheme for precision in assignment.values() if precision.scheme]
-        names, used = tuple(assignment), [*dict.fromkeys(schemes)]
-        ranges: dict[str, Ranges] = {scheme.calibration: work.ranges(scheme) for scheme in used}
+        low_high = work.ranges(DEFAULT_SCHEME).low_high
+        proto, names, doubts = most_in_float16(work.model, work.graph, names, low_high)
+    elif method == "static":
+        assignment = _assignment(work, names, static, also)
+        schemes = [*dict.fromkeys(precision.scheme for precision in assignment.values() if precision.scheme)]
+        names = tuple(assignment)
+        ranges: dict[str, Ranges] = {scheme.calibration: work.ranges(scheme) for scheme in schemes}
         proto = QdqBuilder(work.model, work.graph, ranges).build(assignment)
-    elif also:
-        raise BadOption("`also` mixes schemes in the qdq format only: use the static method and a qdq scheme")
+        doubts = tuple(filter(None, (saturating_sums(scheme, saturates) for scheme in schemes)))
     else:
-        make = _by_tool(work, method, form)
-        if rule:
-            proto, names, left_out = most(work.graph, make, names)
-            note = "; ".join(filter(None, (note, left_out)))
-        else:
-            proto = make(names)
+        form = next(form for form in uncalibrated_forms(saturates).values() if form.name == method)
+        if ":" in blocks or blocks == "all":  # a rule and not names: those of its blocks that have the form
+            names = [name for name in names if form.fits(work.graph.block(name))]
+            if not names:
+                raise BadOption(f"{work.name}: no block can be {method}: use another `method`")
+        proto = QdqBuilder(work.model, work.graph, {}).build(dict.fromkeys(names, form))
     result = _judged(work, method, names, proto)
-    doubts = (note, *(saturating_sums(scheme, saturates) for scheme in used))
-    return proto, replace(result, schemes=tuple(map(str, used)), notes=(*result.notes, *filter(None, doubts)))
+    return proto, replace(result, schemes=tuple(map(str, schemes)), notes=(*result.notes, *doubts))
 
 
-def default_scheme(method: str, saturates: bool) -> Scheme:
-    """The scheme of a method for which none is given: weights of 7 bits where sums of u8×s8 products saturate."""
-    scheme = Scheme(per_channel=method != "dynamic")
-    return scheme.narrow if saturates else scheme
-
-
-def _fitting(work: Work, method: str, names: Sequence[str]) -> Sequence[str]:
-    """Those of the blocks `names` that have the form that a method gives."""
-    if method == "dynamic":
-        able = set(dynamic_blocks(work.model, work.graph))
-        return [name for name in names if name in able]
-    fits = _UNCALIBRATED[method].fits if method in _UNCALIBRATED else None
-    return [name for name in names if fits is None or fits(work.graph.block(name))]
-
-
-def _within_float16(work: Work, names: Sequence[str]) -> tuple[Sequence[str], str]:
-    """Those of the blocks `names` whose values float16 can hold, and a line about the others, "" if there are none."""
-    low_high = work.ranges(DEFAULT_SCHEME).low_high
-    beyond = beyond_float16(work.model, work.graph, names, low_high)
-    if len(beyond) == len(names):
-        raise BadOption(f"{work.name}: no block can be float16: {beyond[names[0]]}: use another `method`")
-    return [name for name in names if name not in beyond], left_in_float32(beyond, len(names))
-
-
-def _by_tool(work: Work, method: str, form: Scheme) -> Callable[[Sequence[str]], onnx.ModelProto]:
-    """What quantises chosen blocks by ONNX Runtime's own tools."""
-    if method == "float16":
-        return partial(float16, work.model, work.graph)
-    if method == "dynamic":
-        return partial(dynamic, work.model, work.graph, scheme=form)
-    return partial(qoperator, work.model, work.graph, scheme=form, ranges=work.ranges(form))
+def default_scheme(saturates: bool) -> Scheme:
+    """The scheme of static int8 if none is given: weights of 7 bits where sums of u8×s8 products saturate."""
+    return DEFAULT_SCHEME.narrow if saturates else DEFAULT_SCHEME
 
 
 def _assignment(work: Work, names: Sequence[str], form: Scheme, also: Sequence[str]) -> dict[str, Precision]:

@@ -1,6 +1,6 @@
 """What float16 changes: the blocks whose values it cannot hold, and the answers of a model in true float16.
 
-Converts nothing (library.py). ONNX Runtime has hardly any float16 kernels for CPUs: it computes in float32, and rounds
+Converts nothing (float16.py). ONNX Runtime has hardly any float16 kernels for CPUs: it computes in float32, and rounds
 only the tensors that it casts. So it does not show an overflow that a processor with float16 arithmetic would have.
 """
 
@@ -11,7 +11,6 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio import weights
-from taglio.errors import plural
 from taglio.model.captures import bodies
 from taglio.model.element_types import element_types
 from taglio.model.graph import Graph
@@ -36,13 +35,6 @@ def beyond_float16(
                 reasons[name] = f"{tensor} reaches {largest:.3g}; float16 ends at {LARGEST:.0f}"
                 break
     return reasons
-
-
-def left_in_float32(beyond: Mapping[str, str], count: int) -> str:
-    """A line on the blocks of `beyond_float16` among `count`, "" if there are none."""
-    if not beyond:
-        return ""
-    return f"{len(beyond)} of {plural(count, 'block')} left in float32: {next(iter(beyond.values()))}"
 
 
 def _largest(name: str, constants: Mapping[str, TensorProto], low_high: Mapping[str, tuple[float, float]]) -> float:

@@ -6,7 +6,6 @@ from typing import Literal
 
 from taglio.errors import BadOption
 
-Format = Literal["qdq", "qoperator"]
 ActivationType = Literal["u8", "s8"]
 Symmetry = Literal["asymmetric", "symmetric", "restricted"]
 Calibration = Literal["minmax", "entropy", "percentile"]
@@ -29,7 +28,6 @@ class Scheme:
     `dyn` int8-dynamic, `dyn7` the same with weights of 7 bits, for the same processors, `w4` int4-weights.
     """
 
-    format: Format = "qdq"
     activation: ActivationType = "u8"
     weight: ActivationType = "s8"
     activation_symmetry: Symmetry = "asymmetric"
@@ -46,7 +44,7 @@ class Scheme:
             raise BadOption(f"scheme {self}: int8-dynamic has weights of 8 bits or of 7: write dyn or dyn7")
 
     def __str__(self) -> str:
-        parts = [self.format, self.activation + self.weight, _SHORT[self.activation_symmetry]]
+        parts = ["qdq", self.activation + self.weight, _SHORT[self.activation_symmetry]]
         parts += [] if self.weight_symmetric else ["wasym"]
         parts += ["pc" if self.per_channel else "pt"]
         parts += ["rr"] if self.reduced_range else []
@@ -82,8 +80,8 @@ def parse_scheme(text: str) -> Scheme:
     tokens = re.split(r"[-:,]", text.strip().lower())
     for token in tokens:
         match token:
-            case "qdq" | "qoperator":
-                fields["format"] = token
+            case "qdq":
+                pass
             case "u8s8" | "u8u8" | "s8s8" | "s8u8":
                 fields["activation"], fields["weight"] = token[:2], token[2:]
             case "asym" | "sym" | "restr":
@@ -98,7 +96,7 @@ def parse_scheme(text: str) -> Scheme:
                 fields["calibration"] = token
             case _ if token not in UNCALIBRATED:
                 raise BadOption(
-                    f'scheme "{text}": "{token}" is not one of qdq, qoperator, u8s8, u8u8, s8s8, asym, sym, restr, '
+                    f'scheme "{text}": "{token}" is not one of qdq, u8s8, u8u8, s8s8, asym, sym, restr, '
                     f"wsym, wasym, pc, pt, rr, minmax, entropy, percentile, {', '.join(UNCALIBRATED)}"
                 )
     fields["uncalibrated"] = tuple(name for name in UNCALIBRATED if name in tokens)

@@ -1,0 +1,193 @@
+"""Float16: the chosen blocks are converted, nothing else is, and what cannot be is refused by name."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from taglio.errors import BadOption, CannotQuantize
+from taglio.model import graph as graphs
+from taglio.model.graph import Graph
+from taglio.model.load import Model
+from taglio.quantize.float16 import float16, most_in_float16
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from tests.models import (
+    TINY,
+    Sketch,
+    feeds,
+    loaded,
+    messy,
+    residual,
+    silu,
+    two_in_two_out,
+)
+
+
+def case(proto: onnx.ModelProto, folder: Path) -> tuple[Model, Graph]:
+    model = loaded(proto, folder)
+    return model, graphs.build(model)
+
+
+def run(proto: onnx.ModelProto, model: Model) -> list[np.ndarray]:
+    outputs: list[np.ndarray] = open_session(proto, SessionOptions(threads=1)).run(None, feeds(model, 1).samples[0])
+    return outputs
+
+
+def distance(reference: list[np.ndarray], others: list[np.ndarray]) -> float:
+    return max(float(np.linalg.norm(a - b) / np.linalg.norm(a)) for a, b in zip(reference, others, strict=True))
+
+
+def kinds(proto: onnx.ModelProto) -> Counter[str]:
+    return Counter(node.op_type for node in proto.graph.node)
+
+
+def anchors(graph: Graph) -> list[str]:
+    return [block.name for block in graph.blocks if block.kind.split("+")[0] in ("Conv", "MatMul", "Gemm")]
+
+
+def test_no_blocks_are_a_copy(tmp_path: Path) -> None:
+    model, graph = case(residual(), tmp_path)
+    proto = float16(model, graph, ())
+    assert proto == model.proto
+    assert proto is not model.proto
+
+
+@pytest.mark.parametrize("proto", [*(make() for make in TINY.values()), messy()], ids=[*TINY, "messy"])
+def test_the_model_is_not_written_to_and_outputs_keep_their_names(proto: onnx.ModelProto, tmp_path: Path) -> None:
+    model, graph = case(proto, tmp_path)
+    before = model.proto.SerializeToString(deterministic=True)
+    converted = float16(model, graph, [block.name for block in graph.blocks])
+    assert model.proto.SerializeToString(deterministic=True) == before
+    assert [value.name for value in converted.graph.output] == list(model.outputs)
+    onnx.checker.check_model(converted)
+
+
+def test_an_unknown_block_is_refused(tmp_path: Path) -> None:
+    model, graph = case(residual(), tmp_path)
+    with pytest.raises(BadOption, match='no block "conv99"'):
+        float16(model, graph, ["conv99"])
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_float16_of_any_block_is_close_and_of_float16(name: str, tmp_path: Path) -> None:
+    model, graph = case(TINY[name](), tmp_path)
+    reference = run(model.proto, model)
+    for blocks in [[block.name] for block in graph.blocks] + [[block.name for block in graph.blocks]]:
+        made = float16(model, graph, blocks)
+        assert distance(reference, run(made, model)) < 2e-3
+        halves = {t.name for t in made.graph.initializer if t.data_type == TensorProto.FLOAT16}
+        asked = {operator for block in blocks for operator in graph.block(block).operators}
+        floats = {t.name for t in model.proto.graph.initializer if t.data_type == TensorProto.FLOAT}
+        for node in made.graph.node:
+            for weight in node.input:
+                if weight.split("/")[0] in floats and not (node.op_type == "Resize" and weight == node.input[2]):
+                    assert (weight in halves) == (node.name in asked), node.name
+        for value in (*made.graph.input, *made.graph.output):
+            assert value.type.tensor_type.elem_type == TensorProto.FLOAT
+
+
+def test_float32_blocks_are_untouched(tmp_path: Path) -> None:
+    model, graph = case(two_in_two_out(), tmp_path)
+    middle, end = run(model.proto, model)
+    made = float16(model, graph, ["conv6"])
+    half_middle, half_end = run(made, model)
+    np.testing.assert_array_equal(middle, half_middle)
+    assert 0 < distance([end], [half_end]) < 2e-3
+    # The tool alone would pass every tensor between two float32 operators through float16.
+    assert kinds(made)["Cast"] == 2
+    tensors = {name for node in made.graph.node for name in node.output}
+    assert {name for node in model.proto.graph.node for name in node.output} - {"end"} <= tensors
+
+
+def test_a_constant_shared_with_a_float32_block_keeps_its_digits(tmp_path: Path) -> None:
+    g = Sketch(66)
+    third = g.constant(np.full((1, 4, 1, 1), 1 / 3))
+    x = g.conv(g.op("Mul", g.input("x", 1, 4, 8, 8), third), 4, 4)
+    model, graph = case(g.model(x, g.op("Add", x, third)), tmp_path)
+    before, after = run(model.proto, model), run(float16(model, graph, ["add2"]), model)
+    np.testing.assert_array_equal(before[0], after[0])
+
+
+def test_casts_of_the_models_own_stay(tmp_path: Path) -> None:
+    g = Sketch(67)
+    half = g.op("Cast", g.conv(g.input("x", 1, 3, 4, 4), 3, 4), to=TensorProto.FLOAT16)
+    x = g.op("Cast", half, to=TensorProto.FLOAT)
+    model, graph = case(g.model(g.conv(x, 4, 2)), tmp_path)
+    own = kinds(model.proto)["Cast"]
+    made = float16(model, graph, [graph.blocks[-1].name])
+    assert kinds(made)["Cast"] == own + 2
+
+
+def test_float16_refusals(tmp_path: Path) -> None:
+    g = Sketch(68)
+    x = g.op("Max", g.conv(g.input("x", 1, 3, 4, 4), 3, 4), g.constant(np.zeros(1)))
+    model, graph = case(g.model(x), tmp_path)
+    with pytest.raises(CannotQuantize, match="block max1: the float16 converter keeps Max in float32"):
+        float16(model, graph, ["max1"])
+
+
+def test_what_bodies_read_from_outside_stays_float32(tmp_path: Path) -> None:
+    g = Sketch(81)
+    image = g.input("x", 1, 4, 6, 6)
+    x = g.conv(image, 4, 4)
+    flag = g.op("Greater", g.op("ReduceSum", x, keepdims=0), g.constant(0.0))
+    result = helper.make_tensor_value_info("result", TensorProto.FLOAT, None)
+    inner = helper.make_graph([helper.make_node("Mul", [x, g.weight(1, 4, 1, 1)], ["result"])], "inner", [], [result])
+    nodes = [helper.make_node("If", [flag], ["chosen"], then_branch=inner, else_branch=inner)]
+    nodes.append(helper.make_node("Add", ["chosen", image], ["result"]))
+    outer = helper.make_graph(nodes, "outer", [], [result])
+    chosen = g.op("If", flag, then_branch=outer, else_branch=outer)
+    model, graph = case(g.model(g.conv(chosen, 4, 2), x), tmp_path)
+    before = run(model.proto, model)
+    for name in ("conv0", "reducesum1", "conv4"):
+        assert distance(before, run(float16(model, graph, [name]), model)) < 2e-3
+    made, done, (left,) = most_in_float16(model, graph, [block.name for block in graph.blocks], {})
+    assert distance(before, run(made, model)) < 2e-3
+    assert {"conv0", "reducesum1", "conv4"} == {*done}
+    assert "2 of 5 blocks left in float32: block if3: float16 bodies cannot read" in left
+
+
+def test_float16_halves_the_file(tmp_path: Path) -> None:
+    model, graph = case(silu(), tmp_path)
+    every = float16(model, graph, [block.name for block in graph.blocks])
+    before, after = (sum(len(t.raw_data) for t in proto.graph.initializer) for proto in (model.proto, every))
+    assert after == before / 2
+
+
+def test_the_converter_knows_the_types_behind_operators_that_onnx_does_not_know(tmp_path: Path) -> None:
+    g = Sketch(70)
+    x = g.op("Relu", g.conv(g.conv(g.input("x", 1, 3, 8, 8), 3, 4), 4, 4))
+    proto = g.model(g.op("MatMul", x, g.weight(8, 5)))
+    proto.graph.node[0].op_type, proto.graph.node[0].domain = "FusedConv", "com.microsoft"
+    proto.graph.node[0].attribute.append(onnx.helper.make_attribute("activation", "Relu"))
+    proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    del proto.graph.value_info[:]
+    model, graph = case(proto, tmp_path)
+    asked = anchors(graph)
+    assert len(asked) == 2
+    assert 0 < distance(run(model.proto, model), run(float16(model, graph, asked), model)) < 0.05
+
+
+def test_float16_keeps_outputs_that_are_inputs_or_constants(tmp_path: Path) -> None:
+    g = Sketch(71)
+    grid = g.constant(np.arange(4.0).reshape(1, 4, 1, 1), "grid")
+    x = g.op("Mul", g.conv(g.input("x", 1, 4, 6, 6), 4, 4), grid)
+    model, graph = case(g.model("x", g.conv(x, 4, 2), grid), tmp_path)
+    made = float16(model, graph, [block.name for block in graph.blocks])
+    assert [each.name for each in made.graph.output] == [*model.outputs]
+    before, after = run(model.proto, model), run(made, model)
+    for index in (0, 2):
+        np.testing.assert_array_equal(before[index], after[index])
+    assert 0 < distance(before, after) < 2e-3
+
+
+def test_operators_that_have_the_form_already_are_no_surprise(tmp_path: Path) -> None:
+    g = Sketch(72)
+    half = g.op("Cast", g.input("x", 2, 8), to=TensorProto.FLOAT16)
+    half = g.op("MatMul", half, g.constant(g.rng.normal(0, 0.3, (8, 8)).astype(np.float16)))
+    x = g.op("MatMul", g.op("Cast", half, to=TensorProto.FLOAT), g.weight(8, 8))
+    model, graph = case(g.model(x), tmp_path)
+    assert distance(run(model.proto, model), run(float16(model, graph, ["matmul3"]), model)) < 0.05
