@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taglio.compare.row import Layer, Wanted
+from taglio.compare.row import Wanted
 from taglio.compare.workers import loop
 from taglio.compare.workers.contract import Array, Data, Opened, Refused
 from taglio.error.parts import Part, Parts, whole
@@ -45,10 +45,6 @@ class Doubler:
             return [sample[0] * 2 * (1.01 if key == "shifted" else 1.0)]
 
         return Opened(run, 10, {"Mul": 1}, {})
-
-    def layers(self) -> Iterator[Layer]:
-        """None."""
-        yield from ()
 
 
 def events(tmp_path: Path, *keys: str, memory_bytes: int = 2**40) -> tuple[list[tuple[Any, ...]], Doubler]:

@@ -1,4 +1,4 @@
-"""Commands for the environments of back ends: list, add, remove, doctor."""
+"""Commands for the environments of back ends: list, add, remove."""
 
 import argparse
 import sys
@@ -11,7 +11,6 @@ from taglio.report import console
 from taglio.report.console import say
 from taglio.report.parts import Table
 from taglio.report.units import size
-from taglio.scratch import scratch
 
 
 def show(options: argparse.Namespace) -> Shown:
@@ -68,21 +67,6 @@ def remove(options: argparse.Namespace) -> Shown:
             say(f"{name}: removed, {size(count)} freed" if count else f"{name}: was not installed")
 
     return Shown(freed, tables)
-
-
-def doctor(options: argparse.Namespace) -> Shown:
-    """Run `taglio backends doctor`: each environment's problem and the command that fixes it."""
-    wanted = [environments.environment(name) for name in options.names] or ENVIRONMENTS
-    with scratch() as folder:
-        states = [environments.diagnose(environment, folder / environment.name) for environment in wanted]
-
-    def tables() -> None:
-        words = {"ready": "ok", "absent": "not installed"}
-        for state in states:
-            wrong = f"{state.status}: {state.reason}: run taglio backends add {state.name}"
-            say(f"{state.name}: {words.get(state.status, wrong)}")
-
-    return Shown(states, tables, code=int(any(state.status in ("unfinished", "broken") for state in states)))
 
 
 def _told(versions: Mapping[str, str]) -> str:

@@ -64,7 +64,7 @@ _SPELLINGS = {"--out": ("-o", "--out"), "--http-port": ("--http-port", "--port")
 GROUPS = {
     "device": "start or stop a device of a cluster on this machine",
     "cluster": "inspect and probe a running cluster",
-    "backends": "list, install, remove and check the other back ends of compare",
+    "backends": "list, install and remove the other back ends of compare",
 }
 COMMANDS = (
     Command(
@@ -325,12 +325,11 @@ COMMANDS = (
         "compare",
         "compare:compare",
         "run and quantise one model with every back end, measured side by side",
-        f"model --shape {_DATA} --backends --layers --max-error --threads --row-limit --memory-limit --effort --out",
+        f"model --shape {_DATA} --backends --max-error --threads --row-limit --memory-limit --effort --out",
         {
             "--backends": option(
                 "back ends to measure, in this order", type=names, default=_BACKENDS, metavar="A,B,..."
             ),
-            "--layers": option("also time each layer, in back ends that can", action="store_true"),
             "--max-error": _ERROR,
             "--row-limit": option(
                 "timeout per row, in seconds without output (default 300)",
@@ -351,13 +350,6 @@ COMMANDS = (
         {"names": _NAMES},
     ),
     Command("backends remove", "backends:remove", "remove installed back ends", "names", {"names": _NAMES}),
-    Command(
-        "backends doctor",
-        "backends:doctor",
-        "load every installed back end; report what is broken and how to fix it",
-        "names",
-        {"names": option("as listed (default: all)", nargs="*", metavar="NAME")},
-    ),
 )
 
 

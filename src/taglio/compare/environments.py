@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import distributions
 from importlib.resources import files
 from pathlib import Path
@@ -21,8 +21,6 @@ from packaging.specifiers import SpecifierSet
 from platformdirs import user_cache_path
 
 from taglio.compare import supervise
-from taglio.compare.request import Request
-from taglio.compare.supervise import Limits
 from taglio.errors import BadEnvironment, BadOption, one_line
 from taglio.runtimes.onnxruntime import version as onnxruntime_version
 from taglio.transaction import held
@@ -31,7 +29,6 @@ VARIABLE = "TAGLIO_BACKENDS"
 # The lock that a finished environment was built from, with the Python.
 STAMP = "taglio-lock.txt"
 _REQUIREMENTS = "requirements.txt"
-_LOADING = Limits(120.0, sys.maxsize)
 
 State = Literal[
     "absent",
@@ -201,19 +198,6 @@ def inspect(environment: Environment) -> Installed:
     users = tuple(name for name, host in (BACKENDS | CONVERTERS).items() if host == environment.name)
     size, need = bytes_below(place), environment.disk_bytes
     return Installed(environment.name, users, str(place), status, reason, versions, size, need)
-
-
-def diagnose(environment: Environment, scratch: Path) -> Installed:
-    """`inspect`, and if usable, load each of its back ends the way `compare` does, in the folder `scratch`."""
-    installation = inspect(environment)
-    if installation.status not in _USABLE:
-        return installation
-    for backend in installation.backends:
-        job = Request("load", str(scratch / backend), backend)
-        _, reason = supervise.answers(_interpreter(Path(installation.place)), job, _LOADING)
-        if reason:
-            return replace(installation, status="broken", reason=f"{backend} does not load: {one_line(reason)}")
-    return installation
 
 
 def tool() -> str:

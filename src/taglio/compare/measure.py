@@ -5,7 +5,6 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,9 @@ import onnx
 from taglio import artifact
 from taglio.arguments import number, positive
 from taglio.compare import convert, environments, supervise, table, variants
-from taglio.compare.bench import Bench, Measured
-from taglio.compare.layers import owners
-from taglio.compare.ranking import best, drift
+from taglio.compare.bench import Bench
 from taglio.compare.request import Request
-from taglio.compare.result import COMPARISON, Comparison, Conversion
+from taglio.compare.result import COMPARISON, Comparison, Conversion, best
 from taglio.compare.row import Row, Wanted
 from taglio.compare.supervise import Limits
 from taglio.compare.variants import Source, Written
@@ -54,6 +51,7 @@ MOST_CALIBRATION, MOST_HELD_OUT = 64, 16
 _WORK, _MODELS = "compare-work", "models"
 _LONGEST_NAME = 100
 _BUDGET_S = 30.0
+_STOPPED = "the comparison was stopped before this row"
 # Shares: of the free memory, at which a worker is stopped by default; of its limit, at which it times its open rows.
 _STOP_AT, _TIME_AT = 0.5, 0.5
 Reader = Callable[[tuple[InputSpec, ...]], Dataset]
@@ -66,7 +64,6 @@ def compare(
     out: str | os.PathLike[str] | None = None,
     backends: Sequence[str] = BACKENDS,
     rows: Sequence[str] = (),
-    layers: bool = False,
     shapes: Mapping[str, Sequence[int]] | None = None,
     preprocess: str = "",
     max_error: float = 0.01,
@@ -116,57 +113,33 @@ def compare(
         if forms := _forms(backends, rows):
             written = variants.write(source, forms, work / _MODELS, progress, limit_bytes=memory_bytes)
         wanted = {backend: _wanted(backend, written, rows, options.threads, max_error) for backend in backends}
-        bench = Bench(request, source, written, limits, _reference(source), layers, progress)
-        measured = bench.measure(wanted)
-        name = str(data) if _is_path(data) else "data in memory"
-        comparison = _comparison(bench, wanted, measured, converted, distance, name, max_error)
-        comparison = replace(comparison, wall_s=time.perf_counter() - start)
+        measured = Bench(request, written, limits, _reference(source), progress).measure(wanted)
+        table_rows = [row for backend_rows in wanted.values() for row in backend_rows]
+        ended_rows = tuple(measured.rows.get(row.id, Row(row, "stopped", _STOPPED, None, None)) for row in table_rows)
+        fastest = best(ended_rows, max_error)
+        origin = [Conversion(converted.kind, "onnx", converted.tool, distance, str(converted.path))]
+        comparison = Comparison(
+            model=model_path.name,
+            model_sha256=network.sha256,
+            kind=converted.kind,
+            machine=describe(),
+            threads=options.threads,
+            data=str(data) if _is_path(data) else "data in memory",
+            calibration_samples=len(samples.calibration.samples),
+            held_out_samples=len(samples.held_out.samples),
+            max_error=max_error,
+            silence_s=limits.timeout_s,
+            memory_limit_bytes=memory_bytes if supervise.limits_memory() else None,
+            backends=tuple(backends),
+            versions={"taglio": {"onnxruntime": version()}} | measured.versions,
+            conversions=(*(origin if converted.tool else ()), *measured.conversions),
+            rows=ended_rows,
+            recommended="" if fastest is None else fastest.wanted.id,
+            stopped=measured.stopped,
+            wall_s=time.perf_counter() - start,
+        )
         artifact.save(folder / f"{COMPARISON}.json", COMPARISON, comparison.model_sha256, comparison)
     return comparison
-
-
-def _comparison(
-    bench: Bench,
-    wanted: Mapping[str, Sequence[Wanted]],
-    measured: Measured,
-    converted: convert.Converted,
-    distance: float | None,
-    data: str,
-    max_error: float,
-) -> Comparison:
-    """The result, with a row for everything wanted."""
-    request, source, limits = bench.request, bench.source, bench.limits
-    conversions = (
-        [Conversion(converted.kind, "onnx", converted.tool, distance, str(converted.path))] if converted.tool else []
-    )
-    why = "the comparison was stopped before this row"
-    stopped = {row.id: Row(row, "stopped", why, None, None) for table_rows in wanted.values() for row in table_rows}
-    rows = tuple((stopped | measured.rows).values())
-    machine = drift(rows)
-    fastest = best(rows, max_error, machine)
-    return Comparison(
-        model=Path(request.model).name,
-        model_sha256=source.model.sha256,
-        kind=converted.kind,
-        machine=describe(),
-        threads=request.threads,
-        data=data,
-        calibration_samples=len(source.data.calibration.samples),
-        held_out_samples=len(source.data.held_out.samples),
-        max_error=max_error,
-        silence_s=limits.timeout_s,
-        memory_limit_bytes=limits.memory_bytes if supervise.limits_memory() else None,
-        backends=tuple(wanted),
-        versions={"taglio": {"onnxruntime": version()}} | measured.versions,
-        conversions=(*conversions, *measured.conversions),
-        rows=rows,
-        layers=tuple(measured.layers),
-        absent=measured.absent,
-        drift=machine,
-        recommended="" if fastest is None else fastest.wanted.id,
-        stopped=measured.stopped,
-        wall_s=0.0,
-    )
 
 
 def _reference(source: Source) -> Callable[[], float]:
@@ -250,7 +223,6 @@ def _request(
         outputs=source.model.outputs,
         arrays=str(work / "arrays.npz"),
         parts=find_parts(source.model, source.data.held_out.samples),
-        owners=owners(source.graph),
         threads=source.options.threads,
         budget_s=budget_s,
         memory_bytes=int(_TIME_AT * memory_bytes),

@@ -7,12 +7,12 @@ A worker receives a `Request` through a connection, and sends events as tuples:
     "refused", ROW, status, reason
     "round", first                     it waits for a message while the reference runs
     "timed", ROW, Latency
-    "answer", value                    a `Layer`, the result of a conversion, or the outputs for each sample
+    "answer", value                    the result of a conversion, or the outputs for each sample
     "failed", status, reason           the back end as a whole cannot go on
     "done",
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from taglio.compare.row import Wanted
@@ -27,7 +27,7 @@ KINDS = {
     "torch": "PyTorch",
     "huggingface": "a Hugging Face model",
 }
-Task = Literal["rows", "layers", "convert", "reference", "load"]
+Task = Literal["rows", "convert", "reference"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,7 @@ class Request:
     and `held_out_I` (samples first, in the order of `inputs`), `reference_I` (the original's outputs on the held-out
     inputs, in the order of `outputs`), and optionally `labels`; `parts` are those of the outputs. `folder` is the
     worker's own writable folder. `converted` is the model converted for this back end, if it needs that (a SavedModel
-    for LiteRT). `owners` has the block of every operator, and of every tensor that a block writes. `shapes` are those
-    of the inputs, `dtypes` their types if a conversion needs them.
+    for LiteRT). `shapes` are those of the inputs, `dtypes` their types if a conversion needs them.
     """
 
     task: Task
@@ -53,7 +52,6 @@ class Request:
     outputs: tuple[str, ...] = ()
     arrays: str = ""
     parts: Parts | None = None
-    owners: dict[str, str] = field(default_factory=dict)
     converted: str = ""
     rows: tuple[Wanted, ...] = ()
     threads: int = 1

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -62,10 +60,7 @@ def file_bytes(path: Path) -> int:
 
 
 class Backend(Protocol):
-    """One back end, made by its module's `make` from a request and its data: it converts, and may raise Refused.
-
-    For the task "layers" it has a method of this name, which gives a `Layer` at a time, unless it is in `NO_LAYERS`.
-    """
+    """One back end, made by its module's `make` from a request and its data: it converts, and may raise Refused."""
 
     def open(self, wanted: Wanted) -> Opened:
         """Prepare a row. Raises Refused with the reason, or any error of the back end."""
@@ -93,16 +88,6 @@ def load_data(request: Request) -> Data:
 def reference(request: Request, run: Run) -> list[list[Array]]:
     """A model's outputs on each held-out sample: the answer to the task "reference"."""
     return [[np.asarray(output) for output in run(sample)] for sample in load_data(request).held_out]
-
-
-def median_s(run: Callable[[], object]) -> float:
-    """Median seconds of ten runs, after one that does not count."""
-    seconds = []
-    for _ in range(11):
-        start = perf_counter()
-        run()
-        seconds.append(perf_counter() - start)
-    return median(seconds[1:])
 
 
 def one(values: Sequence[Any]) -> Any:
