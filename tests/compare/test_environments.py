@@ -140,9 +140,8 @@ def test_an_environment_is_built_again_after_a_failure_and_removed(
 ) -> None:
     assert environments.inspect(SMALL).status == "absent"
     monkeypatch.setattr(environments, "lock_of", lambda _: "small @ file:///nowhere/small-1.5-py3-none-any.whl\n")
-    with pytest.raises(BadEnvironment, match=r"small could not be built: .*nowhere") as caught:
+    with pytest.raises(BadEnvironment, match=r"small could not be built: .* failed, see above"):
         environments.build(SMALL)
-    assert "\n" not in str(caught.value)
     assert not (folder / "small").exists()
     monkeypatch.setattr(environments, "lock_of", lambda _: lock)
     environments.build(SMALL)
@@ -167,7 +166,7 @@ def test_a_build_that_was_killed_is_not_used(folder: Path, lock: str, monkeypatc
         time.sleep(0.005)
     running.send_signal(signal.SIGKILL)
     running.wait()
-    assert environments.inspect(SMALL).status == "unfinished"
+    assert environments.inspect(SMALL).status == "broken"
     monkeypatch.setattr(environments, "ENVIRONMENTS", (SMALL,))
     monkeypatch.setattr(environments, "BACKENDS", {"small": "small"})
     found = environments.find("small")

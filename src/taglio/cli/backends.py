@@ -1,7 +1,6 @@
 """Commands for the environments of back ends: list, add, remove."""
 
 import argparse
-import sys
 from collections.abc import Mapping
 
 from taglio.cli.output import Shown
@@ -43,7 +42,7 @@ def add(options: argparse.Namespace) -> Shown:
         room = f"about {size(sum(environment.disk_bytes for environment in missing))} of disk space"
         say(f"building {names} in {environments.folder()} with {environments.tool()}: needs {room}")
     for environment in missing:
-        environments.build(environment, show=sys.stderr.isatty() and not options.json)
+        environments.build(environment)
     states = [environments.inspect(environment) for environment in wanted]
 
     def tables() -> None:

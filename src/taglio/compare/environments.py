@@ -21,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 from platformdirs import user_cache_path
 
 from taglio.compare import supervise
-from taglio.errors import BadEnvironment, BadOption, one_line
+from taglio.errors import BadEnvironment, BadOption
 from taglio.runtimes.onnxruntime import version as onnxruntime_version
 from taglio.transaction import held
 
@@ -34,7 +34,6 @@ State = Literal[
     "absent",
     "ready",
     "outdated",  # usable, but built from another lock or by another Python
-    "unfinished",  # its build was stopped
     "broken",
 ]
 _USABLE = ("ready", "outdated")
@@ -205,8 +204,8 @@ def tool() -> str:
     return "uv" if shutil.which("uv") else "pip"
 
 
-def build(environment: Environment, *, show: bool = False) -> None:
-    """Build an environment, replacing an existing one; with `show` uv or pip show their progress on the terminal.
+def build(environment: Environment) -> None:
+    """Build an environment, replacing an existing one. The output of uv or pip goes to standard error.
 
     Raises BadEnvironment with the reason; Busy if another process is building it.
     """
@@ -224,7 +223,7 @@ def build(environment: Environment, *, show: bool = False) -> None:
         try:
             requirements.write_text(_stamp(environment), encoding="utf-8")
             for words in _commands(place):
-                _run(words, show, lock)
+                _run(words, lock)
             requirements.rename(place / STAMP)
         except (BadEnvironment, OSError) as error:
             shutil.rmtree(place, ignore_errors=True)
@@ -250,7 +249,7 @@ def _state(environment: Environment, place: Path) -> tuple[State, str, dict[str,
     if not place.exists():
         return "absent", "", {}
     if not (stamp := place / STAMP).exists():
-        return "unfinished", "its build did not finish", {}
+        return "broken", "its build did not finish", {}
     versions = installed(place, environment.packages)
     if wrong := complaint(environment, versions):
         return "broken", wrong, {}
@@ -277,18 +276,9 @@ def _commands(place: Path) -> list[list[str]]:
     ]
 
 
-def _run(words: list[str], show: bool, lock: tuple[int, ...]) -> None:
-    """Run one step; its output goes to standard error, or is kept for the error's reason. The step holds the lock too:
-    if taglio is killed the step goes on, and no other build may write at the same time."""
-    out, err = (sys.stderr, None) if show else (subprocess.PIPE, subprocess.STDOUT)
+def _run(words: list[str], lock: tuple[int, ...]) -> None:
+    """Run one step. It holds the lock too: if taglio is killed the step goes on, and no other build may write at the
+    same time."""
     variables = supervise.clean_environment()
-    done = subprocess.run(words, stdout=out, stderr=err, env=variables, text=True, check=False, pass_fds=lock)
-    if done.returncode:
-        raise BadEnvironment(f"{Path(words[0]).name} failed, see above" if show else _reason(done.stdout))
-
-
-def _reason(printed: str) -> str:
-    """The last error in the output of uv or pip, on one line."""
-    lines = printed.splitlines()
-    starts = [index for index, line in enumerate(lines) if line.lower().lstrip(" ×").startswith("error")]
-    return one_line(" ".join(lines[starts[-1] :] if starts else lines[-3:]), 300) or "no reason was given"
+    if subprocess.run(words, stdout=2, env=variables, check=False, pass_fds=lock).returncode:
+        raise BadEnvironment(f"{Path(words[0]).name} failed, see above")

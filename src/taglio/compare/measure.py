@@ -5,6 +5,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ import onnx
 
 from taglio import artifact
 from taglio.arguments import number, positive
-from taglio.compare import convert, environments, supervise, table, variants
+from taglio.compare import convert, environments, table, variants
 from taglio.compare.bench import Bench
-from taglio.compare.request import Request
+from taglio.compare.request import Arrays, Request
 from taglio.compare.result import COMPARISON, Comparison, Conversion, best
 from taglio.compare.row import Row, Wanted
 from taglio.compare.supervise import Limits
@@ -40,7 +41,7 @@ from taglio.model.written import as_written, open_exact
 from taglio.profile.machine import describe
 from taglio.progress import Progress
 from taglio.quantize.ranges import calibrate
-from taglio.runtimes.onnxruntime import SessionOptions, open_session, version
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.scratch import scratch
 from taglio.transaction import held
 
@@ -108,7 +109,7 @@ def compare(
         ranges = calibrate(network, samples.calibration, "minmax", progress)
         source = Source(network, graph, samples, ranges, options)
         request = _request(source, converted.kind, model_path, work, budget_s, memory_bytes, seed)
-        distance = _write_arrays(request, source, limits)
+        request, distance = _with_reference(request, samples.held_out.source, limits)
         written = Written()
         if forms := _forms(backends, rows):
             written = variants.write(source, forms, work / _MODELS, progress, limit_bytes=memory_bytes)
@@ -129,9 +130,9 @@ def compare(
             held_out_samples=len(samples.held_out.samples),
             max_error=max_error,
             silence_s=limits.timeout_s,
-            memory_limit_bytes=memory_bytes if supervise.limits_memory() else None,
+            memory_limit_bytes=memory_bytes,
             backends=tuple(backends),
-            versions={"taglio": {"onnxruntime": version()}} | measured.versions,
+            versions=measured.versions,
             conversions=(*(origin if converted.tool else ()), *measured.conversions),
             rows=ended_rows,
             recommended="" if fastest is None else fastest.wanted.id,
@@ -212,16 +213,19 @@ def _request(
     work = work.resolve()
     checked = work / "float32.onnx"
     artifact.write_model(checked, source.model.proto)
+    names = tuple(spec.name for spec in source.model.inputs)
     return Request(
         task="rows",
         folder=str(work),
         model=str(model.absolute()),
         kind=kind,
         onnx=str(checked),
-        inputs=tuple(spec.name for spec in source.model.inputs),
+        inputs=names,
         shapes=tuple(spec.sizes() for spec in source.model.inputs),
         outputs=source.model.outputs,
-        arrays=str(work / "arrays.npz"),
+        calibration=_arrays(source.data.calibration, names),
+        held_out=_arrays(source.data.held_out, names),
+        labels=source.data.held_out.labels,
         parts=find_parts(source.model, source.data.held_out.samples),
         threads=source.options.threads,
         budget_s=budget_s,
@@ -230,26 +234,19 @@ def _request(
     )
 
 
-def _write_arrays(request: Request, source: Source, limits: Limits) -> float | None:
-    """Write the inputs and the original's outputs; returns the distance of the ONNX form's outputs from them (None: the
-    ONNX form is the original). Raises BadModel if the original cannot run the inputs."""
-    data = source.data
-    arrays: dict[str, np.ndarray] = {} if data.held_out.labels is None else {"labels": data.held_out.labels}
-    for prefix, dataset in (("calibration", data.calibration), ("held_out", data.held_out)):
-        for index, name in enumerate(request.inputs):
-            arrays[f"{prefix}_{index}"] = np.stack([sample[name] for sample in dataset.samples])
+def _with_reference(request: Request, data_source: str, limits: Limits) -> tuple[Request, float | None]:
+    """The request with the original's outputs on the held-out inputs, and the distance of the ONNX form's outputs from
+    them (None: the ONNX form is the original). Raises BadModel if the original cannot run the inputs."""
+    if request.kind != "onnx":
+        reference, distance = convert.beside_original(request, Path(request.onnx), limits)
+        return replace(request, reference=reference), distance
+    written = as_written(Path(request.model))  # its weights' files last as long as it
+    session = open_exact(written.proto, request.model, request.threads)
+    return replace(request, reference=convert.onnx_outputs(session, request, data_source)), None
 
-    distance = None
-    if request.kind == "onnx":
-        written = as_written(Path(request.model))
-        session = open_exact(written.proto, request.model, source.options.threads)
-        reference = convert.onnx_outputs(session, request.outputs, data.held_out.samples, data.held_out.source)
-    else:
-        np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
-        reference, distance = convert.beside_original(request, Path(request.onnx), data.held_out.samples, limits)
-    arrays |= {f"reference_{index}": column for index, column in enumerate(reference)}
-    np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
-    return distance
+
+def _arrays(dataset: Dataset, names: Sequence[str]) -> tuple[Arrays, ...]:
+    return tuple(tuple(np.asarray(sample[name], order="C") for name in names) for sample in dataset.samples)
 
 
 def _forms(backends: Sequence[str], rows: Sequence[str]) -> tuple[table.Form, ...]:

@@ -15,6 +15,8 @@ A worker receives a `Request` through a connection, and sends events as tuples:
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from taglio.compare.row import Wanted
 from taglio.error.parts import Parts
 
@@ -28,17 +30,18 @@ KINDS = {
     "huggingface": "a Hugging Face model",
 }
 Task = Literal["rows", "convert", "reference"]
+Arrays = tuple[np.ndarray, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """One job of one worker.
 
-    `model` is the user's file, `kind` its format, `onnx` its checked ONNX form. `arrays` is an .npz of `calibration_I`
-    and `held_out_I` (samples first, in the order of `inputs`), `reference_I` (the original's outputs on the held-out
-    inputs, in the order of `outputs`), and optionally `labels`; `parts` are those of the outputs. `folder` is the
-    worker's own writable folder. `converted` is the model converted for this back end, if it needs that (a SavedModel
-    for LiteRT). `shapes` are those of the inputs, `dtypes` their types if a conversion needs them.
+    `model` is the user's file, `kind` its format, `onnx` its checked ONNX form. `calibration` and `held_out` are
+    samples, each with an array per input; `reference` has the original's outputs on each held-out sample, whose `parts`
+    (None: outputs) are measured separately; `labels` has one label per held-out sample. `folder` is the worker's own
+    writable folder. `converted` is the model converted for this back end, if it needs that (a SavedModel for LiteRT).
+    `shapes` are those of the inputs, `dtypes` their types if a conversion needs them.
     """
 
     task: Task
@@ -50,7 +53,10 @@ class Request:
     inputs: tuple[str, ...] = ()
     shapes: tuple[tuple[int, ...], ...] = ()
     outputs: tuple[str, ...] = ()
-    arrays: str = ""
+    calibration: tuple[Arrays, ...] = ()
+    held_out: tuple[Arrays, ...] = ()
+    reference: tuple[Arrays, ...] = ()
+    labels: np.ndarray | None = None
     parts: Parts | None = None
     converted: str = ""
     rows: tuple[Wanted, ...] = ()

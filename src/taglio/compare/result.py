@@ -37,9 +37,9 @@ class Conversion:
 class Comparison:
     """One model on one machine in all requested back ends.
 
-    `silence_s` is the timeout per row, `memory_limit_bytes` the limit of a back end's process (None: this system does
-    not report memory per process, so nothing is limited). `versions` are by back end. `recommended` is the id of
-    the fastest row within `max_error`, "" if there is none. `stopped` means that Ctrl-C ended it before the last row.
+    `silence_s` is the timeout per row, `memory_limit_bytes` the limit of a back end's process. `versions` are by back
+    end. `recommended` is the id of the fastest row within `max_error`, "" if there is none. `stopped` means that Ctrl-C
+    ended it before the last row.
     """
 
     model: str
@@ -52,7 +52,7 @@ class Comparison:
     held_out_samples: int
     max_error: float
     silence_s: float
-    memory_limit_bytes: int | None
+    memory_limit_bytes: int
     backends: tuple[str, ...]
     versions: dict[str, dict[str, str]]
     conversions: tuple[Conversion, ...]

@@ -177,11 +177,6 @@ def _post_mortem(process: "subprocess.Popen[bytes]", log: Path) -> Event:
     return "ended", "crashed", f"its process died from {name}{output}"
 
 
-def limits_memory() -> bool:
-    """Whether this system reports the memory of a process; if not, `memory_bytes` has no effect."""
-    return resident_bytes(os.getpid()) is not None
-
-
 def clean_environment() -> dict[str, str]:
     """The environment without the variables that would mix another Python's packages into a process."""
     dropped = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")

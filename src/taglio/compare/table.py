@@ -268,13 +268,9 @@ def _qkeras() -> tuple[Wanted, ...]:
     """Quantised after training and by training, with fewer and fewer bits; in TensorFlow and TFLite."""
     row = partial(_row, "qkeras")
     quantized = partial(row, symmetric=True, per_channel=True)
-    rows = [
-        row("float32", FLOAT, "tf_keras", "f32", "tf.function"),
-        row("float32 TFLite", FLOAT, "tflite", "f32", "TFLite"),
-    ]
+    rows = [row("float32", FLOAT, "tf_keras", "f32", "tf.function")]
     for method, key in (("static", "ptq"), ("qat", "qat")):
         rows += [quantized(f"{key}-{n}", method, "qkeras", f"u{n}s{n}", "tf.function") for n in (8, 6, 4)]
-        rows.append(quantized(f"{key}-8 TFLite", method, "tflite", "u8s8", "TFLite"))
         rows.append(quantized(f"{key}-8 TFLite int8", method, "tflite int8", "u8s8", "TFLite"))
     return tuple(rows)
 

@@ -58,15 +58,12 @@ def _answer(comparison: Comparison) -> str:
 
 def _conditions(comparison: Comparison) -> Items:
     """Where and how rows were measured, their limits, and how steady the machine was."""
-    memory = "no memory limit: this system does not report the memory of a process"
-    if comparison.memory_limit_bytes is not None:
-        memory = f"memory limit {size_text(comparison.memory_limit_bytes)}"
     calibration = f"{plural(comparison.calibration_samples, 'sample')} for calibration"
     lines = [
         str(comparison.machine),
         f"{plural(comparison.threads, 'thread')}; rows of one back end are interleaved, after a warm-up; times are "
         "medians",
-        f"timeout per row {comparison.silence_s:.0f} s; {memory}",
+        f"timeout per row {comparison.silence_s:.0f} s; memory limit {size_text(comparison.memory_limit_bytes)}",
         f"{comparison.data}: {calibration}, {comparison.held_out_samples} held out",
     ]
     if comparison.stopped:

@@ -22,11 +22,11 @@ def test_qkeras(keras_model: tuple[Path, Path], tmp_path: Path) -> None:
     found = rows(compare(tmp_path, *keras_model, "qkeras"), "qkeras")
     sound(found)
     errors = {}
-    for key in ("ptq-8", "ptq-4", "qat-8", "ptq-8 TFLite", "qat-8 TFLite int8"):
+    for key in ("ptq-8", "ptq-4", "qat-8", "ptq-8 TFLite int8", "qat-8 TFLite int8"):
         assert found[key]["status"] == "measured", (key, shown(found[key]))
         errors[key] = found[key]["checked"]["error_to_float"]
     assert errors["ptq-8"] < errors["ptq-4"]
-    assert found["ptq-8 TFLite"]["checked"]["size_bytes"] > 0
+    assert found["ptq-8 TFLite int8"]["checked"]["size_bytes"] > 0
 
 
 def test_qkeras_needs_a_keras_model(few: tuple[Path, Path], tmp_path: Path) -> None:

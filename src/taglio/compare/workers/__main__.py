@@ -37,8 +37,7 @@ def main() -> None:
         if request.task in ("convert", "reference"):
             tell("answer", module.convert(request))
         else:
-            data = contract.load_data(request)
-            loop.rows(request, data, module.make(request, data), tell, wait)
+            loop.rows(request, module.make(request), tell, wait)
     except contract.Refused as refusal:
         tell("failed", refusal.status, str(refusal))
     except Exception as error:  # any error of the back end becomes the reason of its rows

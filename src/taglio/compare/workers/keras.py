@@ -11,7 +11,7 @@ import tf2onnx
 
 from taglio.compare.request import KINDS, Request
 from taglio.compare.row import Wanted
-from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, one, reference
+from taglio.compare.workers.contract import Array, Opened, Refused, Run, one, reference
 from taglio.compare.workers.keras_file import load_keras
 
 OPSET = 17
@@ -88,7 +88,7 @@ def _runner(request: Request) -> Run:
 class Keras:
     """One Keras model."""
 
-    def __init__(self, request: Request, _: Data) -> None:
+    def __init__(self, request: Request) -> None:
         """Raises Refused if the model is not a Keras model."""
         if request.kind != "keras":
             raise Refused(_NEEDS.format(KINDS[request.kind]))

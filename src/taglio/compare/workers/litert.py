@@ -12,7 +12,7 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 from taglio.compare.request import Request
 from taglio.compare.row import Wanted
 from taglio.compare.workers.binding import arrange
-from taglio.compare.workers.contract import Array, Data, Opened, Run
+from taglio.compare.workers.contract import Array, Opened, Run
 from taglio.compare.workers.tflite_forms import Forms
 from taglio.compare.workers.tflite_graph import Operator, operators
 from taglio.errors import plural
@@ -28,9 +28,9 @@ _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE", "CAST", "DENSIFY"})
 class LiteRt:
     """Interpreters for the forms of one model."""
 
-    def __init__(self, request: Request, data: Data) -> None:
-        self._request, self._data = request, data
-        self._forms = Forms(request, data)
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._forms = Forms(request)
 
     def open(self, wanted: Wanted) -> Opened:
         """The row's file, opened in an interpreter."""
@@ -63,7 +63,7 @@ class LiteRt:
         """A function that feeds a sample, quantising int8 inputs and dequantising int8 outputs: both are timed, because
         the caller pays for them."""
         inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
-        moves = arrange(self._data.held_out[0], [tuple(detail["shape"]) for detail in inputs])
+        moves = arrange(self._request.held_out[0], _shapes(inputs))
 
         def run(sample: Sequence[Array]) -> list[Array]:
             for detail, array, axes in zip(inputs, sample, moves, strict=True):
@@ -78,8 +78,8 @@ class LiteRt:
         model = CompiledModel.from_file(str(path), hardware_accel=HardwareAccelerator.CPU)
         inputs, outputs = model.create_input_buffers(0), model.create_output_buffers(0)
         interpreter = self._interpreter(path, "built-in kernels", 1)
-        details = interpreter.get_output_details()
-        moves = arrange(self._data.held_out[0], [tuple(detail["shape"]) for detail in interpreter.get_input_details()])
+        details, shapes = interpreter.get_output_details(), _shapes(interpreter.get_input_details())
+        moves = arrange(self._request.held_out[0], shapes)
 
         def run(sample: Sequence[Array]) -> list[Array]:
             for buffer, array, axes in zip(inputs, sample, moves, strict=True):
@@ -91,6 +91,10 @@ class LiteRt:
             ]
 
         return run
+
+
+def _shapes(details: Sequence[dict[str, Any]]) -> list[tuple[int, ...]]:
+    return [tuple(detail["shape"]) for detail in details]
 
 
 def _in_int8(operator: Operator) -> bool:

@@ -9,7 +9,7 @@ import openvino as ov
 
 from taglio.compare.request import Request
 from taglio.compare.row import Wanted
-from taglio.compare.workers.contract import Array, Data, Opened, Refused, file_bytes
+from taglio.compare.workers.contract import Array, Opened, Refused, file_bytes
 from taglio.runtimes.openvino_fusions import read_fused
 from taglio.runtimes.openvino_parts import parts_of
 from taglio.runtimes.openvino_words import complaint
@@ -25,8 +25,8 @@ _STILL = frozenset(
 class OpenVino:
     """Compiled models on the CPU device."""
 
-    def __init__(self, request: Request, data: Data) -> None:
-        self._request, self._data = request, data
+    def __init__(self, request: Request) -> None:
+        self._request = request
         self._core = ov.Core()
 
     def open(self, wanted: Wanted) -> Opened:

@@ -14,10 +14,11 @@ from torch import nn
 from taglio.compare.request import Request
 from taglio.compare.row import Wanted
 from taglio.compare.workers import torch_model
-from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, reference
+from taglio.compare.workers.contract import Array, Opened, Refused, Run, reference
 from taglio.compare.workers.torch_forms import Int8Watch, quantize
 from taglio.compare.workers.torch_model import flat, tensors
 from taglio.errors import plural
+from taglio.runtimes.processor import listed, sums_saturate
 
 
 def convert(request: Request) -> dict[str, str] | list[list[Array]]:
@@ -52,15 +53,14 @@ def convert(request: Request) -> dict[str, str] | list[list[Array]]:
 class PyTorch:
     """The modules of one model's rows."""
 
-    def __init__(self, request: Request, data: Data) -> None:
+    def __init__(self, request: Request) -> None:
         self._request = request
         torch.set_num_threads(request.threads)
         torch.manual_seed(request.seed)
         self._model = torch_model.load(request)
-        self._calibration = [tensors(sample) for sample in data.calibration]
-        self._sample = data.held_out[0]
-        cpuinfo = Path("/proc/cpuinfo")
-        self._wide = not cpuinfo.exists() or "vnni" in cpuinfo.read_text() or "asimd" in cpuinfo.read_text()
+        self._calibration = [tensors(sample) for sample in request.calibration]
+        self._sample = request.held_out[0]
+        self._wide = not sums_saturate(listed())
 
     def open(self, wanted: Wanted) -> Opened:
         """The row's module, ready to run."""

@@ -14,7 +14,7 @@ from ai_edge_quantizer.algorithm_manager import AlgorithmName
 from taglio.compare.request import Request
 from taglio.compare.row import Wanted
 from taglio.compare.workers.binding import arrange
-from taglio.compare.workers.contract import Array, Data, Refused, one
+from taglio.compare.workers.contract import Array, Refused, one
 from taglio.compare.workers.keras_file import load_keras
 from taglio.compare.workers.tflite_graph import operators
 
@@ -25,8 +25,8 @@ _OPERATIONS = qtyping.TFLOperationName
 class Forms:
     """The files of one model, made on demand and kept in the folder."""
 
-    def __init__(self, request: Request, data: Data) -> None:
-        self._request, self._data = request, data
+    def __init__(self, request: Request) -> None:
+        self._request = request
         self._folder = Path(request.folder)
         self._calibration: Any = None
         self.float_path = self._folder / "float32.tflite"
@@ -124,7 +124,7 @@ class Forms:
         """Calibration samples in the layout that the float file takes."""
         details = tf.lite.Interpreter(str(self.float_path)).get_input_details()
         shapes = [tuple(detail["shape"]) for detail in details]
-        for sample in self._data.calibration:
+        for sample in self._request.calibration:
             yield [array.transpose(axes) for array, axes in zip(sample, arrange(sample, shapes), strict=True)]
 
     def _named(self) -> Iterator[dict[str, Array]]:
