@@ -89,7 +89,7 @@ class Forms:
             saved = self._folder / "saved_model"
             if not saved.exists():
                 model = load_keras(request.model)
-                if isinstance(model, keras.Model):
+                if isinstance(model, keras.Model):  # from a function, the converter would keep its variables unfused
                     archive = keras.export.ExportArchive()
                     archive.track(model)
                     archive.add_endpoint("serving_default", _function(model), input_signature=_signatures(request))
