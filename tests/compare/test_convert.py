@@ -34,10 +34,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
         jobs.append(request)
         if request.task == "convert":
             return {"path": str(digits_model()), "tool": "a tool 1.0"}, ""
-        with np.load(request.arrays) as arrays:
-            images = arrays["held_out_0"]
         session = open_session(digits_model(), SessionOptions(1), label="x")
-        outputs = [run_session(session, ["logits"], {"image": image}, "x")[0] for image in images]
+        outputs = [run_session(session, ["logits"], {"image": image}, "x")[0] for (image,) in request.held_out]
         return [[output * (1.0 if len(jobs) < 9 else 1.02)] for output in outputs], ""
 
     monkeypatch.setattr(supervise, "answer", answer)

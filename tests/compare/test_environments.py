@@ -140,9 +140,8 @@ def test_an_environment_is_built_again_after_a_failure_and_removed(
 ) -> None:
     assert environments.inspect(SMALL).status == "absent"
     monkeypatch.setattr(environments, "lock_of", lambda _: "small @ file:///nowhere/small-1.5-py3-none-any.whl\n")
-    with pytest.raises(BadEnvironment, match=r"small could not be built: .*nowhere") as caught:
+    with pytest.raises(BadEnvironment, match=r"small could not be built: .* failed, see above"):
         environments.build(SMALL)
-    assert "\n" not in str(caught.value)
     assert not (folder / "small").exists()
     monkeypatch.setattr(environments, "lock_of", lambda _: lock)
     environments.build(SMALL)
@@ -167,7 +166,7 @@ def test_a_build_that_was_killed_is_not_used(folder: Path, lock: str, monkeypatc
         time.sleep(0.005)
     running.send_signal(signal.SIGKILL)
     running.wait()
-    assert environments.inspect(SMALL).status == "unfinished"
+    assert environments.inspect(SMALL).status == "broken"
     monkeypatch.setattr(environments, "ENVIRONMENTS", (SMALL,))
     monkeypatch.setattr(environments, "BACKENDS", {"small": "small"})
     found = environments.find("small")
@@ -214,21 +213,6 @@ def test_an_environment_with_another_version_is_broken(folder: Path) -> None:
     assert (found.status, found.reason) == ("broken", "small 2.1, needs >=1,<2")
 
 
-def test_the_doctor_loads_what_compare_loads(folder: Path, tmp_path: Path) -> None:
-    """An environment with the right versions in which the back end cannot be imported."""
-    openvino = environments.environment("openvino")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "openvino"], check=True)
-    shutil.move(pretend(tmp_path, "other", {"openvino": "2026.4.1"}).parents[1] / STAMP, folder / "openvino")
-    packages = next((folder / "openvino" / "lib").glob("python*/site-packages"))
-    (info,) = (tmp_path / "other").glob("lib/*/site-packages/*")
-    shutil.move(info, packages)
-    assert environments.inspect(openvino).status == "outdated"
-    found = environments.diagnose(openvino, tmp_path / "scratch")
-    assert found.status == "broken"
-    assert found.reason.startswith("openvino does not load: ")
-    assert found.reason.endswith("ModuleNotFoundError: No module named 'numpy'")
-
-
 @pytest.mark.parametrize(("name", "wanted"), [("torch", "torch"), ("pytorch", "torch"), ("keras", "litert")])
 def test_a_back_end_names_its_environment(name: str, wanted: str) -> None:
     assert environments.environment(name).name == wanted
@@ -257,12 +241,4 @@ def test_the_commands_say_what_is_there() -> None:
     assert "needs 278" in ran.out
     assert [each["status"] for each in taglio("backends", "list", "--json").json()] == ["absent"] * 8
     assert "torch: was not installed" in taglio("backends", "remove", "pytorch").out
-    assert "openvino: not installed" in taglio("backends", "doctor").out
     refused(taglio("backends", "add", "tvm"), "tvm is not a back end", "openvino")
-
-
-def test_the_doctor_fails_where_something_is_broken(folder: Path) -> None:
-    (folder / "torch").mkdir(parents=True)
-    ran = taglio("backends", "doctor", "torch")
-    assert ran.code == 1
-    assert ran.out == "torch: unfinished: its build did not finish: run taglio backends add torch\n"

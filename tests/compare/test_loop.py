@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taglio.compare.row import Layer, Wanted
+from taglio.compare.request import Request
+from taglio.compare.row import Wanted
 from taglio.compare.workers import loop
-from taglio.compare.workers.contract import Array, Data, Opened, Refused
-from taglio.error.parts import Part, Parts, whole
+from taglio.compare.workers.contract import Array, Opened, Refused
+from taglio.error.parts import Part, Parts
 from tests.compare.made_up import request, wanted
 
 SAMPLES = tuple((np.array([[1.0, float(i)]], np.float32),) for i in range(3))
@@ -46,19 +47,20 @@ class Doubler:
 
         return Opened(run, 10, {"Mul": 1}, {})
 
-    def layers(self) -> Iterator[Layer]:
-        """None."""
-        yield from ()
+
+def with_samples(job: Request, factor: float) -> Request:
+    """The job with inputs and the outputs of an original that multiplies them by `factor`."""
+    reference = tuple((sample[0] * np.float32(factor),) for sample in SAMPLES)
+    return replace(job, calibration=SAMPLES, held_out=SAMPLES, reference=reference)
 
 
 def events(tmp_path: Path, *keys: str, memory_bytes: int = 2**40) -> tuple[list[tuple[Any, ...]], Doubler]:
     heard: list[tuple[Any, ...]] = []
     backend = Doubler()
     rows = tuple(wanted(key) for key in keys)
-    asked = replace(request(tmp_path, rows), memory_bytes=memory_bytes)
-    reference = tuple((2 * sample[0],) for sample in SAMPLES)
-    data = Data(SAMPLES, SAMPLES, reference, whole("y"), np.array([0, 1, 1]))
-    loop.rows(asked, data, backend, lambda *event: heard.append(event))
+    asked = with_samples(request(tmp_path, rows), 2.0)
+    asked = replace(asked, memory_bytes=memory_bytes, labels=np.array([0, 1, 1]))
+    loop.rows(asked, backend, lambda *event: heard.append(event))
     return heard, backend
 
 
@@ -124,9 +126,8 @@ def test_the_reference_has_a_turn_before_each_round_that_counts_and_rows_are_tim
         timed.extend(values[:1] if kind == "timed" else ())
 
     rows = tuple(wanted(key) for key in ("float32", *(f"row {i}" for i in range(loop.MOST_OPEN))))
-    data = Data(SAMPLES, SAMPLES, tuple((2 * sample[0],) for sample in SAMPLES), whole("y"), None)
-    asked = replace(request(tmp_path, rows), budget_s=0.0)
-    loop.rows(asked, data, Doubler(), tell, waits.append)
+    asked = replace(with_samples(request(tmp_path, rows), 2.0), budget_s=0.0)
+    loop.rows(asked, Doubler(), tell, waits.append)
     assert waits == [True, False, False] * 2  # two groups of three rounds
     assert sorted(timed) == sorted(row.id for row in rows)
 
@@ -134,8 +135,7 @@ def test_the_reference_has_a_turn_before_each_round_that_counts_and_rows_are_tim
 def test_a_conversion_that_is_not_the_original_is_said_on_every_row(tmp_path: Path) -> None:
     heard: list[tuple[Any, ...]] = []
     rows = (wanted("float32"), wanted("shifted"))
-    data = Data(SAMPLES, SAMPLES, tuple((2.1 * sample[0],) for sample in SAMPLES), whole("y"), None)
-    loop.rows(request(tmp_path, rows), data, Doubler(), lambda *event: heard.append(event))
+    loop.rows(with_samples(request(tmp_path, rows), 2.1), Doubler(), lambda *event: heard.append(event))
     for checked in of(heard, "checked").values():
         assert "differ from the original's by 4.76%" in " ".join(checked.notes)
 

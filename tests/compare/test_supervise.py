@@ -147,15 +147,6 @@ def test_a_row_that_takes_too_much_memory_is_stopped(worker: Path, tmp_path: Pat
     assert "the limit is 210 MB" in rows["opening memory"].reason
 
 
-def test_a_system_that_does_not_say_what_a_process_holds_limits_nothing(
-    worker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervise, "resident_bytes", lambda _: None)
-    assert not supervise.limits_memory()
-    rows = ran(worker, tmp_path, "a", limits=Limits(60.0, 1))
-    assert rows["a"].status == "measured"
-
-
 def test_the_reference_runs_between_rounds_and_rows_come_as_soon_as_they_end(worker: Path, tmp_path: Path) -> None:
     rows = tuple(wanted(key) for key in ("rounds", "opening segfault", "b"))
     turns = iter([9.0, 1.0, 2.0])

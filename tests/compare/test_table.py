@@ -64,7 +64,7 @@ def test_pytorch_has_every_way_on_every_engine() -> None:
 
 
 def test_litert_has_selected_layers() -> None:
-    assert {row.blocks for row in TABLES["litert"] if row.blocks} >= {"all", "top-flops:10", "speed-up > 1"}
+    assert {row.blocks for row in TABLES["litert"] if row.blocks} == {"all", "top-flops:10", "top-flops:20"}
 
 
 def test_only_a_form_that_could_not_be_written_is_refused() -> None:

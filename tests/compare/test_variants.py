@@ -6,12 +6,11 @@ import numpy as np
 import onnx
 import pytest
 
-from taglio.compare.table import FASTER, FLOAT, PROVIDER, Form, forms
+from taglio.compare.table import FASTER, FLOAT, Form, forms
 from taglio.compare.variants import Source, Written, write
 from taglio.data.dataset import split
 from taglio.model.graph import build
 from taglio.quantize.ranges import calibrate
-from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.processor import instructions, sums_saturate
 from tests.models import TINY, feeds, loaded
@@ -33,7 +32,7 @@ def pyramid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, Written]:
 def test_every_form_is_written_or_refused_with_a_reason(pyramid: tuple[Source, Written]) -> None:
     _, written = pyramid
     keys = {form.key for form in forms()}
-    assert {key.removesuffix(PROVIDER) for key in written.files} | written.refusals.keys() == keys
+    assert written.files.keys() | written.refusals.keys() == keys
     assert not written.files.keys() & written.refusals.keys()
     assert all(written.refusals.values())
     assert {FLOAT, "float16", "qdq-u8s8-sym-pc", "mixed-asym-top-10"} <= written.files.keys()
@@ -47,7 +46,7 @@ def test_every_form_computes_nearly_what_the_model_computes(pyramid: tuple[Sourc
     for key, path in written.files.items():
         found = open_session(Path(path), options).run(None, feed)[0]
         error = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
-        assert error < 0.08 or "saturate" in written.notes.get(key.removesuffix(PROVIDER), ""), key
+        assert error < 0.08 or "saturate" in written.notes.get(key, ""), key
         assert (error == 0) == (key == FLOAT), key
 
 
@@ -57,19 +56,6 @@ def test_where_sums_saturate_the_forms_that_may_do_so_say_it(pyramid: tuple[Sour
     assert ("qdq-u8s8-sym-pc" in said) == sums_saturate(instructions())
     assert not any(key.endswith("-rr") or "u8u8" in key for key in said)
     assert {"qdq-u8s8-sym-pc-rr", "qdq-u8s8-asym-pc-rr"} <= written.files.keys()
-
-
-def test_the_provider_reads_files_in_which_every_fused_convolution_has_an_activation(tmp_path: Path) -> None:
-    """A float convolution between int8 blocks is a FusedConv."""
-    made, form = source("residual", tmp_path), Form("mixed", "mixed", DEFAULT_SCHEME, "conv0,conv4")
-    files = write(made, (form,), tmp_path / "models").files
-    own, plain = files[form.key + PROVIDER], files[form.key]
-    fused = [node for node in onnx.load(own).graph.node if node.op_type == "FusedConv"]
-    assert fused
-    assert all(any(attribute.name == "activation" for attribute in node.attribute) for node in fused)
-    feed = made.data.held_out.samples[0]
-    first, second = (open_session(Path(path), SessionOptions(1)).run(None, feed) for path in (own, plain))
-    assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
 
 
 def test_a_form_that_no_block_has_is_refused(tmp_path: Path) -> None:

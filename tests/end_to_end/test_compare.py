@@ -44,7 +44,7 @@ def nothing_installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def compared(tiny: Case, tmp_path_factory: pytest.TempPathFactory, nothing_installed: Path) -> tuple[Path, Any]:
     """Every back end asked for, ONNX Runtime alone there."""
-    asked = (*tiny.arguments(), "--layers", "--effort", "0.01", "--max-error", "10%")
+    asked = (*tiny.arguments(), "--effort", "0.01", "--max-error", "10%")
 
     def make(folder: Path) -> Any:
         with pytest.MonkeyPatch.context() as patch:
@@ -98,16 +98,6 @@ def test_a_back_end_that_is_missing_costs_its_rows_and_says_how_to_get_it(compar
         reasons = {row["reason"] for row in rows(result, backend).values() if row["status"] == "missing"}
         assert len(reasons) == 1
         assert "run taglio backends add" in reasons.pop()
-
-
-def test_layers_have_time_and_error(compared: tuple[Path, Any]) -> None:
-    _, result = compared
-    layers = [layer for layer in result["layers"] if layer["backend"] == "onnxruntime"]
-    assert len(layers) > 5
-    convolutions = [layer for layer in layers if "Conv" in layer["kind"]]
-    assert all(layer["float_s"] > 0 and layer["int8_s"] > 0 and layer["error"] > 0 for layer in convolutions)
-    assert all(layer["float_bytes"] == 4 * layer["int8_bytes"] for layer in convolutions)
-    assert set(result["absent"]) == ABSENT
 
 
 def test_the_page_and_the_file_hold_it_all(compared: tuple[Path, Any]) -> None:

@@ -1,7 +1,6 @@
-"""Commands for the environments of back ends: list, add, remove, doctor."""
+"""Commands for the environments of back ends: list, add, remove."""
 
 import argparse
-import sys
 from collections.abc import Mapping
 
 from taglio.cli.output import Shown
@@ -11,7 +10,6 @@ from taglio.report import console
 from taglio.report.console import say
 from taglio.report.parts import Table
 from taglio.report.units import size
-from taglio.scratch import scratch
 
 
 def show(options: argparse.Namespace) -> Shown:
@@ -44,7 +42,7 @@ def add(options: argparse.Namespace) -> Shown:
         room = f"about {size(sum(environment.disk_bytes for environment in missing))} of disk space"
         say(f"building {names} in {environments.folder()} with {environments.tool()}: needs {room}")
     for environment in missing:
-        environments.build(environment, show=sys.stderr.isatty() and not options.json)
+        environments.build(environment)
     states = [environments.inspect(environment) for environment in wanted]
 
     def tables() -> None:
@@ -68,21 +66,6 @@ def remove(options: argparse.Namespace) -> Shown:
             say(f"{name}: removed, {size(count)} freed" if count else f"{name}: was not installed")
 
     return Shown(freed, tables)
-
-
-def doctor(options: argparse.Namespace) -> Shown:
-    """Run `taglio backends doctor`: each environment's problem and the command that fixes it."""
-    wanted = [environments.environment(name) for name in options.names] or ENVIRONMENTS
-    with scratch() as folder:
-        states = [environments.diagnose(environment, folder / environment.name) for environment in wanted]
-
-    def tables() -> None:
-        words = {"ready": "ok", "absent": "not installed"}
-        for state in states:
-            wrong = f"{state.status}: {state.reason}: run taglio backends add {state.name}"
-            say(f"{state.name}: {words.get(state.status, wrong)}")
-
-    return Shown(states, tables, code=int(any(state.status in ("unfinished", "broken") for state in states)))
 
 
 def _told(versions: Mapping[str, str]) -> str:

@@ -64,7 +64,7 @@ class Command:
 _SPELLINGS = {"--out": ("-o", "--out"), "--http-port": ("--http-port", "--port")}
 GROUPS = {
     "cluster": "start, stop, list and probe the devices of a cluster, or emulate one",
-    "backends": "list, install, remove and check the other back ends of compare",
+    "backends": "list, install and remove the other back ends of compare",
 }
 # First words of commands that have another spelling now.
 _OLD_WORDS = {
@@ -309,12 +309,11 @@ COMMANDS = (
         "compare",
         "compare:compare",
         "run and quantise one model with every back end, measured side by side",
-        f"model --shape {_DATA} --backends --layers --max-error --threads --row-limit --memory-limit --effort --out",
+        f"model --shape {_DATA} --backends --max-error --threads --row-limit --memory-limit --effort --out",
         {
             "--backends": option(
                 "back ends to measure, in this order", type=names, default=_BACKENDS, metavar="A,B,..."
             ),
-            "--layers": option("also time each layer, in back ends that can", action="store_true"),
             "--max-error": _ERROR,
             "--row-limit": option(
                 "timeout per row, in seconds without output (default 300)",
@@ -335,13 +334,6 @@ COMMANDS = (
         {"names": _NAMES},
     ),
     Command("backends remove", "backends:remove", "remove installed back ends", "names", {"names": _NAMES}),
-    Command(
-        "backends doctor",
-        "backends:doctor",
-        "load every installed back end; report what is broken and how to fix it",
-        "names",
-        {"names": option("as listed (default: all)", nargs="*", metavar="NAME")},
-    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""Measure the rows and layers of one back end after another."""
+"""Measure the rows of one back end after another."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -6,42 +6,34 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from taglio.compare import environments, supervise
-from taglio.compare.layers import described, onnxruntime_layers
 from taglio.compare.request import Request
 from taglio.compare.result import Conversion
-from taglio.compare.row import Layer, Row, Wanted
+from taglio.compare.row import Row, Wanted
 from taglio.compare.supervise import Limits, Reference
-from taglio.compare.table import NO_LAYERS
-from taglio.compare.variants import Source, Written
+from taglio.compare.variants import Written
 from taglio.progress import Progress
 
 _REFERENCE = "onnxruntime"  # its float row is the reference model itself and runs in every round already
-_NOTHING = "no row of this back end could be measured"
 
 
 @dataclass(slots=True)
 class Measured:
-    """What was measured: rows by id; versions, and reasons for having no layers, by back end. `stopped`: Ctrl-C ended
-    the comparison early."""
+    """What was measured: rows by id, versions by back end. `stopped`: Ctrl-C ended the comparison early."""
 
     rows: dict[str, Row] = field(default_factory=dict)
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
     conversions: list[Conversion] = field(default_factory=list)
-    layers: list[Layer] = field(default_factory=list)
-    absent: dict[str, str] = field(default_factory=dict)
     stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bench:
-    """Settings shared by all back ends. `layers`: whether to measure layers."""
+    """Settings shared by all back ends."""
 
     request: Request
-    source: Source
     written: Written
     limits: Limits
     reference: Reference
-    layers: bool
     progress: Progress | None
     measured: Measured = field(default_factory=Measured)
 
@@ -63,14 +55,11 @@ class Bench:
             elif place.interpreter is None:
                 finished[row.id] = Row(row, "missing", place.reason, None, None)
         if place.interpreter is None:
-            self.measured.absent |= {backend: _NOTHING} if self.layers else {}
             return
         self.measured.versions[backend] = place.versions
         job = replace(self.request, backend=backend, folder=str(Path(self.request.folder) / backend))
         if unfinished := tuple(row for row in rows if row.id not in finished):
             self._rows(place.interpreter, replace(job, rows=unfinished))
-        if self.layers:
-            self._layers(place.interpreter, replace(job, rows=tuple(rows)))
 
     def _rows(self, interpreter: Path, job: Request) -> None:
         finished, reason = self.measured.rows, ""
@@ -108,19 +97,3 @@ class Bench:
         files = self.written.files
         notes = [note for key, note in self.written.notes.items() if files[key] == row.wanted.file]
         return replace(row, checked=replace(row.checked, notes=(*row.checked.notes, *notes)))
-
-    def _layers(self, interpreter: Path, job: Request) -> None:
-        measured, backend, what = self.measured, job.backend, f"layers of {job.backend}"
-        if not any(measured.rows[row.id].status == "measured" for row in job.rows):
-            measured.absent[backend] = _NOTHING
-        elif backend in NO_LAYERS:
-            measured.absent[backend] = NO_LAYERS[backend]
-        elif backend == "onnxruntime":
-            measured.layers += onnxruntime_layers(self.source, self.progress)
-        else:
-            progress = self.progress or (lambda *_: None)
-            progress(what, 0, 1)
-            layers, reason = supervise.answers(interpreter, replace(job, task="layers"), self.limits)
-            measured.layers += described(layers, self.source.graph) if backend == "openvino" else layers
-            measured.absent |= {backend: reason} if reason else {}
-            progress(what, 1, 1)

@@ -20,7 +20,7 @@ from onnxruntime import InferenceSession
 
 from taglio import artifact, weights
 from taglio.compare import environments, supervise
-from taglio.compare.request import KINDS, Request
+from taglio.compare.request import KINDS, Arrays, Request
 from taglio.compare.supervise import Limits
 from taglio.data.arrays import read_columns
 from taglio.data.dataset import LABEL_KEYS, Sample
@@ -159,12 +159,10 @@ def distance(
     if data_sha256 not in distances:
         samples = samples[:_CHECKED]
         with scratch() as work:
-            arrays, names = work / "arrays.npz", tuple(samples[0])
-            columns = [np.stack([sample[name] for sample in samples]) for name in names]
-            np.savez(arrays, **{f"held_out_{i}": column for i, column in enumerate(columns)})  # type: ignore[arg-type]
             request = Request("reference", str(work), WORKERS[converted.kind], str(model.absolute()), converted.kind)
-            request = replace(request, inputs=names, outputs=tuple(outputs), arrays=str(arrays), threads=threads)
-            distances[data_sha256] = beside_original(request, converted.path, samples, _LIMITS)[1]
+            inputs, held_out = tuple(samples[0]), tuple(tuple(sample.values()) for sample in samples)
+            request = replace(request, inputs=inputs, outputs=tuple(outputs), held_out=held_out, threads=threads)
+            distances[data_sha256] = beside_original(request, converted.path, _LIMITS)[1]
         artifact.write_bytes(record, json.dumps(distances).encode())
     value = float(distances[data_sha256])
     if not value <= MOST_DISTANCE:
@@ -175,10 +173,8 @@ def distance(
     return value
 
 
-def beside_original(
-    request: Request, onnx_path: Path, samples: Sequence[Sample], limits: Limits
-) -> tuple[list[np.ndarray], float]:
-    """Outputs of the request's model in its own framework on `samples`, its held-out inputs; and the relative L2
+def beside_original(request: Request, onnx_path: Path, limits: Limits) -> tuple[tuple[Arrays, ...], float]:
+    """Outputs of the request's model in its own framework on the held-out inputs, by sample; and the relative L2
     distance of the ONNX form's outputs from them, for the worst output. Raises BadModel if either cannot run them."""
     backend = WORKERS[request.kind]
     place = environments.find(backend)
@@ -188,20 +184,17 @@ def beside_original(
     answer, reason = supervise.answer(place.interpreter, job, limits)
     if answer is None:
         raise BadModel(f"{request.model}: cannot run the data in its own framework: {reason}")
-    reference = [np.stack(output) for output in zip(*answer, strict=True)]
     session = open_session(onnx_path, SessionOptions(request.threads, Optimization.BASIC), label=str(onnx_path))
-    converted = onnx_outputs(session, request.outputs, samples, request.model)
     meter = Tally(request.outputs)
-    meter.add(reference, [np.reshape(c, r.shape) for c, r in zip(converted, reference, strict=True)])
-    return reference, meter.value()
+    for original, converted in zip(answer, onnx_outputs(session, request, request.model), strict=True):
+        meter.add(original, [np.reshape(array, like.shape) for array, like in zip(converted, original, strict=True)])
+    return tuple(map(tuple, answer)), meter.value()
 
 
-def onnx_outputs(
-    session: InferenceSession, outputs: Sequence[str], samples: Sequence[Sample], label: str
-) -> list[np.ndarray]:
-    """Outputs of an ONNX model on `samples` of one shape, one array per output; `label` names them in errors."""
-    by_sample = [run_session(session, outputs, sample, label) for sample in samples]
-    return [np.stack(output) for output in zip(*by_sample, strict=True)]
+def onnx_outputs(session: InferenceSession, request: Request, label: str) -> tuple[Arrays, ...]:
+    """Outputs of an ONNX model on the held-out inputs, by sample; `label` names them in errors."""
+    feeds = [dict(zip(request.inputs, sample, strict=True)) for sample in request.held_out]
+    return tuple(tuple(run_session(session, request.outputs, feed, label)) for feed in feeds)
 
 
 def _digest(model: Path, form: str, shapes: Mapping[str, tuple[int, ...]], versions: Mapping[str, str]) -> str:

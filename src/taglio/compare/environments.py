@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import distributions
 from importlib.resources import files
 from pathlib import Path
@@ -21,9 +21,7 @@ from packaging.specifiers import SpecifierSet
 from platformdirs import user_cache_path
 
 from taglio.compare import supervise
-from taglio.compare.request import Request
-from taglio.compare.supervise import Limits
-from taglio.errors import BadEnvironment, BadOption, one_line
+from taglio.errors import BadEnvironment, BadOption
 from taglio.runtimes.onnxruntime import version as onnxruntime_version
 from taglio.transaction import held
 
@@ -31,13 +29,11 @@ VARIABLE = "TAGLIO_BACKENDS"
 # The lock that a finished environment was built from, with the Python.
 STAMP = "taglio-lock.txt"
 _REQUIREMENTS = "requirements.txt"
-_LOADING = Limits(120.0, sys.maxsize)
 
 State = Literal[
     "absent",
     "ready",
     "outdated",  # usable, but built from another lock or by another Python
-    "unfinished",  # its build was stopped
     "broken",
 ]
 _USABLE = ("ready", "outdated")
@@ -203,26 +199,13 @@ def inspect(environment: Environment) -> Installed:
     return Installed(environment.name, users, str(place), status, reason, versions, size, need)
 
 
-def diagnose(environment: Environment, scratch: Path) -> Installed:
-    """`inspect`, and if usable, load each of its back ends the way `compare` does, in the folder `scratch`."""
-    installation = inspect(environment)
-    if installation.status not in _USABLE:
-        return installation
-    for backend in installation.backends:
-        job = Request("load", str(scratch / backend), backend)
-        _, reason = supervise.answers(_interpreter(Path(installation.place)), job, _LOADING)
-        if reason:
-            return replace(installation, status="broken", reason=f"{backend} does not load: {one_line(reason)}")
-    return installation
-
-
 def tool() -> str:
     """The build tool: "uv" or "pip"."""
     return "uv" if shutil.which("uv") else "pip"
 
 
-def build(environment: Environment, *, show: bool = False) -> None:
-    """Build an environment, replacing an existing one; with `show` uv or pip show their progress on the terminal.
+def build(environment: Environment) -> None:
+    """Build an environment, replacing an existing one. The output of uv or pip goes to standard error.
 
     Raises BadEnvironment with the reason; Busy if another process is building it.
     """
@@ -240,7 +223,7 @@ def build(environment: Environment, *, show: bool = False) -> None:
         try:
             requirements.write_text(_stamp(environment), encoding="utf-8")
             for words in _commands(place):
-                _run(words, show, lock)
+                _run(words, lock)
             requirements.rename(place / STAMP)
         except (BadEnvironment, OSError) as error:
             shutil.rmtree(place, ignore_errors=True)
@@ -266,7 +249,7 @@ def _state(environment: Environment, place: Path) -> tuple[State, str, dict[str,
     if not place.exists():
         return "absent", "", {}
     if not (stamp := place / STAMP).exists():
-        return "unfinished", "its build did not finish", {}
+        return "broken", "its build did not finish", {}
     versions = installed(place, environment.packages)
     if wrong := complaint(environment, versions):
         return "broken", wrong, {}
@@ -293,18 +276,9 @@ def _commands(place: Path) -> list[list[str]]:
     ]
 
 
-def _run(words: list[str], show: bool, lock: tuple[int, ...]) -> None:
-    """Run one step; its output goes to standard error, or is kept for the error's reason. The step holds the lock too:
-    if taglio is killed the step goes on, and no other build may write at the same time."""
-    out, err = (sys.stderr, None) if show else (subprocess.PIPE, subprocess.STDOUT)
+def _run(words: list[str], lock: tuple[int, ...]) -> None:
+    """Run one step. It holds the lock too: if taglio is killed the step goes on, and no other build may write at the
+    same time."""
     variables = supervise.clean_environment()
-    done = subprocess.run(words, stdout=out, stderr=err, env=variables, text=True, check=False, pass_fds=lock)
-    if done.returncode:
-        raise BadEnvironment(f"{Path(words[0]).name} failed, see above" if show else _reason(done.stdout))
-
-
-def _reason(printed: str) -> str:
-    """The last error in the output of uv or pip, on one line."""
-    lines = printed.splitlines()
-    starts = [index for index, line in enumerate(lines) if line.lower().lstrip(" ×").startswith("error")]
-    return one_line(" ".join(lines[starts[-1] :] if starts else lines[-3:]), 300) or "no reason was given"
+    if subprocess.run(words, stdout=2, env=variables, check=False, pass_fds=lock).returncode:
+        raise BadEnvironment(f"{Path(words[0]).name} failed, see above")

@@ -15,12 +15,10 @@ import onnx
 
 from taglio import artifact
 from taglio.arguments import number, positive
-from taglio.compare import convert, environments, supervise, table, variants
-from taglio.compare.bench import Bench, Measured
-from taglio.compare.layers import owners
-from taglio.compare.ranking import best, drift
-from taglio.compare.request import Request
-from taglio.compare.result import COMPARISON, Comparison, Conversion
+from taglio.compare import convert, environments, table, variants
+from taglio.compare.bench import Bench
+from taglio.compare.request import Arrays, Request
+from taglio.compare.result import COMPARISON, Comparison, Conversion, best
 from taglio.compare.row import Row, Wanted
 from taglio.compare.supervise import Limits
 from taglio.compare.variants import Source, Written
@@ -43,7 +41,7 @@ from taglio.model.written import as_written, open_exact
 from taglio.profile.machine import describe
 from taglio.progress import Progress
 from taglio.quantize.ranges import calibrate
-from taglio.runtimes.onnxruntime import SessionOptions, open_session, version
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.scratch import scratch
 from taglio.transaction import held
 
@@ -54,6 +52,7 @@ MOST_CALIBRATION, MOST_HELD_OUT = 64, 16
 _WORK, _MODELS = "compare-work", "models"
 _LONGEST_NAME = 100
 _BUDGET_S = 30.0
+_STOPPED = "the comparison was stopped before this row"
 # Shares: of the free memory, at which a worker is stopped by default; of its limit, at which it times its open rows.
 _STOP_AT, _TIME_AT = 0.5, 0.5
 Reader = Callable[[tuple[InputSpec, ...]], Dataset]
@@ -66,7 +65,6 @@ def compare(
     out: str | os.PathLike[str] | None = None,
     backends: Sequence[str] = BACKENDS,
     rows: Sequence[str] = (),
-    layers: bool = False,
     shapes: Mapping[str, Sequence[int]] | None = None,
     preprocess: str = "",
     max_error: float = 0.01,
@@ -111,62 +109,38 @@ def compare(
         ranges = calibrate(network, samples.calibration, "minmax", progress)
         source = Source(network, graph, samples, ranges, options)
         request = _request(source, converted.kind, model_path, work, budget_s, memory_bytes, seed)
-        distance = _write_arrays(request, source, limits)
+        request, distance = _with_reference(request, samples.held_out.source, limits)
         written = Written()
         if forms := _forms(backends, rows):
             written = variants.write(source, forms, work / _MODELS, progress, limit_bytes=memory_bytes)
         wanted = {backend: _wanted(backend, written, rows, options.threads, max_error) for backend in backends}
-        bench = Bench(request, source, written, limits, _reference(source), layers, progress)
-        measured = bench.measure(wanted)
-        name = str(data) if _is_path(data) else "data in memory"
-        comparison = _comparison(bench, wanted, measured, converted, distance, name, max_error)
-        comparison = replace(comparison, wall_s=time.perf_counter() - start)
+        measured = Bench(request, written, limits, _reference(source), progress).measure(wanted)
+        table_rows = [row for backend_rows in wanted.values() for row in backend_rows]
+        ended_rows = tuple(measured.rows.get(row.id, Row(row, "stopped", _STOPPED, None, None)) for row in table_rows)
+        fastest = best(ended_rows, max_error)
+        origin = [Conversion(converted.kind, "onnx", converted.tool, distance, str(converted.path))]
+        comparison = Comparison(
+            model=model_path.name,
+            model_sha256=network.sha256,
+            kind=converted.kind,
+            machine=describe(),
+            threads=options.threads,
+            data=str(data) if _is_path(data) else "data in memory",
+            calibration_samples=len(samples.calibration.samples),
+            held_out_samples=len(samples.held_out.samples),
+            max_error=max_error,
+            silence_s=limits.timeout_s,
+            memory_limit_bytes=memory_bytes,
+            backends=tuple(backends),
+            versions=measured.versions,
+            conversions=(*(origin if converted.tool else ()), *measured.conversions),
+            rows=ended_rows,
+            recommended="" if fastest is None else fastest.wanted.id,
+            stopped=measured.stopped,
+            wall_s=time.perf_counter() - start,
+        )
         artifact.save(folder / f"{COMPARISON}.json", COMPARISON, comparison.model_sha256, comparison)
     return comparison
-
-
-def _comparison(
-    bench: Bench,
-    wanted: Mapping[str, Sequence[Wanted]],
-    measured: Measured,
-    converted: convert.Converted,
-    distance: float | None,
-    data: str,
-    max_error: float,
-) -> Comparison:
-    """The result, with a row for everything wanted."""
-    request, source, limits = bench.request, bench.source, bench.limits
-    conversions = (
-        [Conversion(converted.kind, "onnx", converted.tool, distance, str(converted.path))] if converted.tool else []
-    )
-    why = "the comparison was stopped before this row"
-    stopped = {row.id: Row(row, "stopped", why, None, None) for table_rows in wanted.values() for row in table_rows}
-    rows = tuple((stopped | measured.rows).values())
-    machine = drift(rows)
-    fastest = best(rows, max_error, machine)
-    return Comparison(
-        model=Path(request.model).name,
-        model_sha256=source.model.sha256,
-        kind=converted.kind,
-        machine=describe(),
-        threads=request.threads,
-        data=data,
-        calibration_samples=len(source.data.calibration.samples),
-        held_out_samples=len(source.data.held_out.samples),
-        max_error=max_error,
-        silence_s=limits.timeout_s,
-        memory_limit_bytes=limits.memory_bytes if supervise.limits_memory() else None,
-        backends=tuple(wanted),
-        versions={"taglio": {"onnxruntime": version()}} | measured.versions,
-        conversions=(*conversions, *measured.conversions),
-        rows=rows,
-        layers=tuple(measured.layers),
-        absent=measured.absent,
-        drift=machine,
-        recommended="" if fastest is None else fastest.wanted.id,
-        stopped=measured.stopped,
-        wall_s=0.0,
-    )
 
 
 def _reference(source: Source) -> Callable[[], float]:
@@ -239,18 +213,20 @@ def _request(
     work = work.resolve()
     checked = work / "float32.onnx"
     artifact.write_model(checked, source.model.proto)
+    names = tuple(spec.name for spec in source.model.inputs)
     return Request(
         task="rows",
         folder=str(work),
         model=str(model.absolute()),
         kind=kind,
         onnx=str(checked),
-        inputs=tuple(spec.name for spec in source.model.inputs),
+        inputs=names,
         shapes=tuple(spec.sizes() for spec in source.model.inputs),
         outputs=source.model.outputs,
-        arrays=str(work / "arrays.npz"),
+        calibration=_arrays(source.data.calibration, names),
+        held_out=_arrays(source.data.held_out, names),
+        labels=source.data.held_out.labels,
         parts=find_parts(source.model, source.data.held_out.samples),
-        owners=owners(source.graph),
         threads=source.options.threads,
         budget_s=budget_s,
         memory_bytes=int(_TIME_AT * memory_bytes),
@@ -258,26 +234,19 @@ def _request(
     )
 
 
-def _write_arrays(request: Request, source: Source, limits: Limits) -> float | None:
-    """Write the inputs and the original's outputs; returns the distance of the ONNX form's outputs from them (None: the
-    ONNX form is the original). Raises BadModel if the original cannot run the inputs."""
-    data = source.data
-    arrays: dict[str, np.ndarray] = {} if data.held_out.labels is None else {"labels": data.held_out.labels}
-    for prefix, dataset in (("calibration", data.calibration), ("held_out", data.held_out)):
-        for index, name in enumerate(request.inputs):
-            arrays[f"{prefix}_{index}"] = np.stack([sample[name] for sample in dataset.samples])
+def _with_reference(request: Request, data_source: str, limits: Limits) -> tuple[Request, float | None]:
+    """The request with the original's outputs on the held-out inputs, and the distance of the ONNX form's outputs from
+    them (None: the ONNX form is the original). Raises BadModel if the original cannot run the inputs."""
+    if request.kind != "onnx":
+        reference, distance = convert.beside_original(request, Path(request.onnx), limits)
+        return replace(request, reference=reference), distance
+    written = as_written(Path(request.model))  # its weights' files last as long as it
+    session = open_exact(written.proto, request.model, request.threads)
+    return replace(request, reference=convert.onnx_outputs(session, request, data_source)), None
 
-    distance = None
-    if request.kind == "onnx":
-        written = as_written(Path(request.model))
-        session = open_exact(written.proto, request.model, source.options.threads)
-        reference = convert.onnx_outputs(session, request.outputs, data.held_out.samples, data.held_out.source)
-    else:
-        np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
-        reference, distance = convert.beside_original(request, Path(request.onnx), data.held_out.samples, limits)
-    arrays |= {f"reference_{index}": column for index, column in enumerate(reference)}
-    np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
-    return distance
+
+def _arrays(dataset: Dataset, names: Sequence[str]) -> tuple[Arrays, ...]:
+    return tuple(tuple(np.asarray(sample[name], order="C") for name in names) for sample in dataset.samples)
 
 
 def _forms(backends: Sequence[str], rows: Sequence[str]) -> tuple[table.Form, ...]:

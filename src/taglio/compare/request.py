@@ -7,13 +7,15 @@ A worker receives a `Request` through a connection, and sends events as tuples:
     "refused", ROW, status, reason
     "round", first                     it waits for a message while the reference runs
     "timed", ROW, Latency
-    "answer", value                    a `Layer`, the result of a conversion, or the outputs for each sample
+    "answer", value                    the result of a conversion, or the outputs for each sample
     "failed", status, reason           the back end as a whole cannot go on
     "done",
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 from taglio.compare.row import Wanted
 from taglio.error.parts import Parts
@@ -27,19 +29,19 @@ KINDS = {
     "torch": "PyTorch",
     "huggingface": "a Hugging Face model",
 }
-Task = Literal["rows", "layers", "convert", "reference", "load"]
+Task = Literal["rows", "convert", "reference"]
+Arrays = tuple[np.ndarray, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """One job of one worker.
 
-    `model` is the user's file, `kind` its format, `onnx` its checked ONNX form. `arrays` is an .npz of `calibration_I`
-    and `held_out_I` (samples first, in the order of `inputs`), `reference_I` (the original's outputs on the held-out
-    inputs, in the order of `outputs`), and optionally `labels`; `parts` are those of the outputs. `folder` is the
-    worker's own writable folder. `converted` is the model converted for this back end, if it needs that (a SavedModel
-    for LiteRT). `owners` has the block of every operator, and of every tensor that a block writes. `shapes` are those
-    of the inputs, `dtypes` their types if a conversion needs them.
+    `model` is the user's file, `kind` its format, `onnx` its checked ONNX form. `calibration` and `held_out` are
+    samples, each with an array per input; `reference` has the original's outputs on each held-out sample, whose `parts`
+    (None: outputs) are measured separately; `labels` has one label per held-out sample. `folder` is the worker's own
+    writable folder. `converted` is the model converted for this back end, if it needs that (a SavedModel for LiteRT).
+    `shapes` are those of the inputs, `dtypes` their types if a conversion needs them.
     """
 
     task: Task
@@ -51,9 +53,11 @@ class Request:
     inputs: tuple[str, ...] = ()
     shapes: tuple[tuple[int, ...], ...] = ()
     outputs: tuple[str, ...] = ()
-    arrays: str = ""
+    calibration: tuple[Arrays, ...] = ()
+    held_out: tuple[Arrays, ...] = ()
+    reference: tuple[Arrays, ...] = ()
+    labels: np.ndarray | None = None
     parts: Parts | None = None
-    owners: dict[str, str] = field(default_factory=dict)
     converted: str = ""
     rows: tuple[Wanted, ...] = ()
     threads: int = 1

@@ -18,11 +18,6 @@ Status = Literal[
 ]
 
 
-# How many of the largest layers (by operations) have their error alone in int8 measured; and the note on the others.
-MOST_ALONE = 24
-NOT_ALONE = "its error was not measured: it is not one of the largest layers"
-
-
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A row before it is measured.
@@ -105,25 +100,3 @@ class Row:
     reason: str
     checked: Checked | None
     latency: Latency | None
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One layer in one back end. Bytes are of its outputs; seconds and error are None if the back end cannot measure
-    them, with the reason in `note`. `error` is the model's output error if only this layer is quantised."""
-
-    backend: str
-    name: str
-    kind: str
-    flops: int | None
-    float_bytes: int | None
-    int8_bytes: int | None
-    float_s: float | None
-    int8_s: float | None
-    error: float | None
-    note: str = ""
-
-    @property
-    def speedup(self) -> float | None:
-        """Float seconds divided by int8 seconds."""
-        return self.float_s / self.int8_s if self.float_s is not None and self.int8_s else None

@@ -88,24 +88,18 @@ def measure_rows(
                             yield ended(row, status, reason)
 
 
-def answers(interpreter: Path, request: Request, limits: Limits) -> tuple[list[Any], str]:
-    """A worker's answers to a request for layers or a conversion, and the reason if it stopped early."""
-    values, reasons = [], []
+def answer(interpreter: Path, request: Request, limits: Limits) -> tuple[Any, str]:
+    """A worker's answer to a request for a conversion or for outputs (None if it failed), and the reason."""
+    value, reasons = None, []
     for event in _events(interpreter, request, limits, MAIN):
         match event:
-            case "answer", value:
-                values.append(value)
+            case "answer", result:
+                value = result
             case "failed", _, reason:
                 reasons.append(reason)
             case "ended", status, reason:
                 reasons.append(f"{status}: {reason}")
-    return values, "; ".join(reasons)
-
-
-def answer(interpreter: Path, request: Request, limits: Limits) -> tuple[Any, str]:
-    """A worker's answer to a request for a conversion or for outputs (None if it failed), and the reason."""
-    values, reason = answers(interpreter, request, limits)
-    return values[0] if values else None, reason
+    return value, "; ".join(reasons)
 
 
 def _events(interpreter: Path, request: Request, limits: Limits, main: Path) -> Generator[Event]:
@@ -181,11 +175,6 @@ def _post_mortem(process: "subprocess.Popen[bytes]", log: Path) -> Event:
         return "ended", "crashed", f"its process ended with exit code {code}{output}"
     name = next((number.name for number in signal.Signals if number == -code), f"signal {-code}")
     return "ended", "crashed", f"its process died from {name}{output}"
-
-
-def limits_memory() -> bool:
-    """Whether this system reports the memory of a process; if not, `memory_bytes` has no effect."""
-    return resident_bytes(os.getpid()) is not None
 
 
 def clean_environment() -> dict[str, str]:

@@ -15,14 +15,6 @@ from taglio.runtimes import cuda
 
 FLOAT = "float32"
 FASTER = "speed-up > 1"
-# Why a back end has no times of layers.
-NO_LAYERS = {
-    "nncf": "its models run in OpenVINO: see openvino",
-    "onnxsim": "its models run in ONNX Runtime: see onnxruntime",
-    "openvino-ep": "the provider shows one kernel per partition: see openvino for the operators inside",
-    "qkeras": "QKeras computes on rounded floats, so its layers have no int8 time: see litert for its TFLite",
-}
-PROVIDER = " for the provider"
 _TOP_FLOPS = (10, 20)
 _TYPES: tuple[tuple[ActivationType, ActivationType], ...] = (("u8", "u8"), ("u8", "s8"), ("s8", "s8"))
 _BOTH = (False, True)
@@ -176,14 +168,12 @@ def _onnxsim(max_error: float) -> tuple[Wanted, ...]:
 
 
 def _openvino_provider(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
-    """OpenVINO as ONNX Runtime's provider; some forms have a separate file for it."""
-    paths = {**files, **{key.removesuffix(PROVIDER): path for key, path in files.items() if key.endswith(PROVIDER)}}
-    row = partial(_onnx_row, "openvino-ep", refusals=refusals)
+    """OpenVINO as ONNX Runtime's provider, which cannot read the float convolutions of mixed forms."""
+    row = partial(_onnx_row, "openvino-ep", files=files, refusals=refusals)
     key = "float32 CPU provider"
     plain = _row("openvino-ep", key, FLOAT, "onnx", "f32", "CPU all", file=files[FLOAT])
-    quantized = [form for form in forms() if form.method in ("dynamic", "static", "mixed")]
-    rows = [row(form, "OpenVINO all", files=paths) for form in quantized]
-    return (row(forms()[0], "OpenVINO all", files=files), plain, *rows)
+    quantized = [row(form, "OpenVINO all") for form in forms() if form.method in ("dynamic", "static")]
+    return (row(forms()[0], "OpenVINO all"), plain, *quantized)
 
 
 def _onnx_row(
@@ -234,7 +224,6 @@ def _litert(threads: int) -> tuple[Wanted, ...]:
         quantizer("weights", "weights only", "f32s8"),
         quantizer("int16x8", "int16x8", "s16s8"),
         *(static(f"mixed-top-{count}", _QUANTIZER, blocks=f"top-flops:{count}") for count in _TOP_FLOPS),
-        static("mixed-faster", _QUANTIZER, blocks=FASTER),
     )
 
 
@@ -273,13 +262,9 @@ def _qkeras() -> tuple[Wanted, ...]:
     """Quantised after training and by training, with fewer and fewer bits; in TensorFlow and TFLite."""
     row = partial(_row, "qkeras")
     quantized = partial(row, symmetric=True, per_channel=True)
-    rows = [
-        row("float32", FLOAT, "tf_keras", "f32", "tf.function"),
-        row("float32 TFLite", FLOAT, "tflite", "f32", "TFLite"),
-    ]
+    rows = [row("float32", FLOAT, "tf_keras", "f32", "tf.function")]
     for method, key in (("static", "ptq"), ("qat", "qat")):
         rows += [quantized(f"{key}-{n}", method, "qkeras", f"u{n}s{n}", "tf.function") for n in (8, 6, 4)]
-        rows.append(quantized(f"{key}-8 TFLite", method, "tflite", "u8s8", "TFLite"))
         rows.append(quantized(f"{key}-8 TFLite int8", method, "tflite int8", "u8s8", "TFLite"))
     return tuple(rows)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 
 from taglio import artifact, weights
-from taglio.compare.table import FASTER, PROVIDER, Form
+from taglio.compare.table import FASTER, Form
 from taglio.data.dataset import Split
 from taglio.errors import CannotQuantize, TaglioError
 from taglio.memory import make_room, size_text
@@ -16,7 +16,6 @@ from taglio.profile.layerwise import layer_times, speedups
 from taglio.progress import Progress, reported
 from taglio.quantize.effective import effective
 from taglio.quantize.float16 import most_in_float16
-from taglio.quantize.keep_float import with_activation
 from taglio.quantize.precision import FLOAT32, Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
@@ -49,8 +48,7 @@ class Source:
 
 @dataclass(slots=True)
 class Written:
-    """Files, or reasons for their absence, by the form's key. `notes` say what a form left out. If ONNX Runtime's
-    OpenVINO provider needs a different file, its key ends in PROVIDER."""
+    """Files, or reasons for their absence, by the form's key. `notes` say what a form left out."""
 
     files: dict[str, str] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
@@ -75,12 +73,6 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     builder = source.builder()
     done = Written(refusals=too_large)
-
-    def keep(name: str, proto: onnx.ModelProto) -> None:
-        path = folder / f"{name}.onnx"
-        artifact.write_model(path, proto)
-        done.files[name] = str(path.resolve())
-
     for form in reported(forms, "writing models", progress):
         make_room(limit_bytes)
         try:
@@ -88,9 +80,9 @@ def write(
         except TaglioError as refusal:
             done.refusals[form.key] = str(refusal)
             continue
-        keep(form.key, proto)
-        if (other := with_activation(proto)) is not None:
-            keep(form.key + PROVIDER, other)
+        path = folder / f"{form.key}.onnx"
+        artifact.write_model(path, proto)
+        done.files[form.key] = str(path.resolve())
         saturating = form.scheme is not None and form.scheme.may_saturate and sums_saturate(instructions())
         if notes := "; ".join(filter(None, (note, _SATURATES if saturating else ""))):
             done.notes[form.key] = notes

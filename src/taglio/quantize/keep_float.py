@@ -6,7 +6,7 @@ scales. It also moves a pair back past movement operators, and then the output o
 by the pair. All change the error, so these patterns are broken up in the file, for all later users of it:
 
 1. A Conv becomes ONNX Runtime's own FusedConv, without an activation: it runs the same kernels, and the pass ignores
-   it. OpenVINO reads it too, but not the version in ONNX Runtime's OpenVINO provider: see `with_activation`.
+   it. OpenVINO reads it too, but not the version in ONNX Runtime's OpenVINO provider.
 2. ConvTranspose and Gemm: the pass needs a DequantizeLinear with one scale, so the scale is repeated per channel. (This
    works for Conv too, but per-channel DequantizeLinear was measured 45 % slower on large tensors.)
 3. Softmax, MatMul with the Add of its bias (which ONNX Runtime turns into a Gemm first), a single channel, or a
@@ -21,7 +21,6 @@ by the pair. All change the error, so these patterns are broken up in the file, 
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -95,22 +94,6 @@ def import_domains(proto: onnx.ModelProto) -> None:
     declared = {entry.domain for entry in proto.opset_import}
     if MICROSOFT not in declared and any(node.domain == MICROSOFT for node in proto.graph.node):
         proto.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
-
-
-def with_activation(proto: onnx.ModelProto) -> onnx.ModelProto | None:
-    """A copy in which each such FusedConv has an activation that changes nothing; None if there is no such FusedConv.
-
-    ONNX Runtime's OpenVINO provider 1.24 requires an activation. Elsewhere it is left out: in ONNX Runtime's own
-    kernels it costs 2 to 4 % of ultraface's time.
-    """
-    copy = deepcopy(proto)
-    bare = [node for node in copy.graph.node if node.op_type == "FusedConv"]
-    bare = [node for node in bare if all(attribute.name != "activation" for attribute in node.attribute)]
-    limits = np.finfo(np.float32)
-    for node in bare:
-        node.attribute.append(helper.make_attribute("activation", "Clip"))
-        node.attribute.append(helper.make_attribute("activation_params", [float(limits.min), float(limits.max)]))
-    return copy if bare else None
 
 
 def _with_bias(

@@ -3,21 +3,19 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from taglio.compare.ranking import seconds, standings
-from taglio.compare.result import COMPARISON, Comparison
-from taglio.compare.row import Layer, Row
+from taglio.compare.result import COMPARISON, Comparison, best
+from taglio.compare.row import Row
 from taglio.errors import plural
 from taglio.memory import size_text
 from taglio.report import console, written
-from taglio.report.parts import Axis, Bar, Bars, Chart, Columns, Heading, Items, Legend, Mark, Part, Table, Text
+from taglio.report.parts import Axis, Chart, Columns, Heading, Items, Legend, Mark, Part, Table, Text
 from taglio.report.units import MISSING, ms, percent, size, times
 from taglio.report.written import Section
 
 _SYMBOLS = ("circle", "square", "diamond")
 _COLORS = 7  # for back ends in the style sheet
-_BARS = 30
 _NOTHING = 1e-3  # per cent: smaller errors are float rounding, and drawn as 0
-_LAYERS, _NAMES = 15, 4  # on the terminal: layers, and rows named in a note
+_NAMES = 4  # on the terminal: rows named in a note
 FILE = f"{COMPARISON}.html"
 
 
@@ -39,7 +37,7 @@ def render(comparison: Comparison) -> str:
 
 
 def show(comparison: Comparison, page: Path) -> None:
-    """Print the conditions, the rows and layers of every back end, and the fastest rows."""
+    """Print the conditions, the rows of every back end, and the fastest rows."""
     console.say(f"{comparison.model} ({comparison.kind})")
     console.show([_conditions(comparison)])
     for backend in comparison.backends:
@@ -60,24 +58,16 @@ def _answer(comparison: Comparison) -> str:
 
 def _conditions(comparison: Comparison) -> Items:
     """Where and how rows were measured, their limits, and how steady the machine was."""
-    memory = "no memory limit: this system does not report the memory of a process"
-    if comparison.memory_limit_bytes is not None:
-        memory = f"memory limit {size_text(comparison.memory_limit_bytes)}"
     calibration = f"{plural(comparison.calibration_samples, 'sample')} for calibration"
     lines = [
         str(comparison.machine),
         f"{plural(comparison.threads, 'thread')}; rows of one back end are interleaved, after a warm-up; times are "
         "medians",
-        f"timeout per row {comparison.silence_s:.0f} s; {memory}",
+        f"timeout per row {comparison.silence_s:.0f} s; memory limit {size_text(comparison.memory_limit_bytes)}",
         f"{comparison.data}: {calibration}, {comparison.held_out_samples} held out",
     ]
     if comparison.stopped:
         lines.append("stopped before the last row")
-    if comparison.drift is not None:
-        lines.append(
-            f"ONNX Runtime's float model, timed beside every back end, took {ms(comparison.drift.fastest_s)} to "
-            f"{ms(comparison.drift.slowest_s)}: compare back ends by × ORT, which is independent of drift"
-        )
     lines += [
         f"{step.source} → {step.target} by {step.tool}: outputs differ by {percent(step.distance)}"
         for step in comparison.conversions
@@ -91,7 +81,7 @@ def _plots(comparison: Comparison) -> list[Part]:
         return [Text("No row was measured.", "absent")]
 
     def milliseconds(row: Row) -> float:
-        return seconds(row, comparison.drift) * 1e3
+        return row.latency.median_s * 1e3 if row.latency is not None else 0.0
 
     def megabytes(row: Row) -> float:
         return row.checked.size_bytes / 1e6 if row.checked is not None else 0.0
@@ -130,32 +120,32 @@ def _fastest(comparison: Comparison) -> str:
 
 def _standings(comparison: Comparison) -> list[Part]:
     head = ("back end", "row", "latency", "× float", "× ORT", "error against the original", "size", "rows measured")
-    rows: list[Sequence[object]] = []
-    for standing in standings(comparison.rows, comparison.backends, comparison.max_error):
+    fastest = {}
+    for backend in comparison.backends:
+        backend_rows = [row for row in comparison.rows if row.wanted.backend == backend]
+        count = f"{sum(row.latency is not None for row in backend_rows)} of {len(backend_rows)}"
         cells: tuple[object, ...] = ("none", *[MISSING] * 5)
-        if standing.row is not None and standing.row.latency is not None and standing.row.checked is not None:
-            latency, checked = standing.row.latency, standing.row.checked
-            speeds = (ms(standing.seconds), times(latency.speedup), times(latency.against_reference))
-            cells = (_short(standing.row), *speeds, percent(checked.error_to_original), size(checked.size_bytes))
-        rows.append((standing.backend, *cells, f"{standing.measured} of {standing.total}"))
-    text = "Latency corrected for drift; × ORT is the speed relative to ONNX Runtime's float model in the same rounds."
-    return [Text(text, "small"), Table(head, rows, words=frozenset({1}))]
+        ratio = 0.0
+        row = best(backend_rows, comparison.max_error)
+        if row is not None and row.latency is not None and row.checked is not None:
+            latency, checked = row.latency, row.checked
+            ratio = latency.against_reference or 0.0
+            speeds = (ms(latency.median_s), times(latency.speedup), times(latency.against_reference))
+            cells = (_short(row), *speeds, percent(checked.error_to_original), size(checked.size_bytes))
+        fastest[backend, *cells, count] = ratio
+    text = "× ORT is the speed relative to ONNX Runtime's float model in the same rounds: back ends are ranked by it."
+    ranked = sorted(fastest, key=lambda cells: -fastest[cells])
+    return [Text(text, "small"), Table(head, ranked, words=frozenset({1}))]
 
 
 def _backend(comparison: Comparison, backend: str, *, brief: bool = False) -> list[Part]:
-    """The rows and layers of a back end; `brief` for the terminal."""
+    """The rows of a back end; `brief` for the terminal."""
     rows = [row for row in comparison.rows if row.wanted.backend == backend]
-    layers = [layer for layer in comparison.layers if layer.backend == backend]
     versions = ", ".join(f"{name} {version}" for name, version in comparison.versions.get(backend, {}).items())
     parts: list[Part] = [Text(versions, "small")] if versions or not brief else []
     if not brief or any(row.status == "measured" for row in rows):
         parts.append(_rows(rows))
     parts += _reasons(rows, brief=brief)
-    if layers:
-        slowest = sorted(layers, key=lambda layer: -(layer.float_s or 0.0))
-        parts += [_layers(slowest, _LAYERS)] if brief else [_speedups(slowest), _layers(layers)]
-    if backend in comparison.absent:
-        parts.append(Text(f"Layers: {comparison.absent[backend]}", "absent"))
     return parts
 
 
@@ -205,22 +195,3 @@ def _short(row: Row) -> str:
 
 def _yes(value: bool | None) -> str:
     return MISSING if value is None else "yes" if value else "no"
-
-
-def _speedups(slowest: Sequence[Layer]) -> Part:
-    ratios = [(layer.name, layer.speedup) for layer in slowest if layer.speedup][:_BARS]
-    if not ratios:
-        return Text("No layer has both times.", "absent")
-    bars = [Bar(name, 1.0, ratio, times(ratio), "int8" if ratio >= 1.0 else "float") for name, ratio in ratios]
-    return Bars(bars, f"Speed-up of the {plural(len(ratios), 'slowest layer')} (left of 1: int8 is slower)")
-
-
-def _layers(layers: Sequence[Layer], first: int = 0) -> Table:
-    head = ("layer", "kind", "MFLOPs", "output", "in int8", "float", "int8", "speed-up", "error alone", "note")
-    rows = []
-    for layer in layers:
-        flops = MISSING if layer.flops is None else f"{layer.flops / 1e6:.2f}"
-        sizes = [MISSING if count is None else size(count) for count in (layer.float_bytes, layer.int8_bytes)]
-        speed = (ms(layer.float_s), ms(layer.int8_s), times(layer.speedup))
-        rows.append((layer.name, layer.kind, flops, *sizes, *speed, percent(layer.error), layer.note))
-    return Table(head, rows, "Layer by layer", words=frozenset({1, 9}), details=frozenset({9}), first=first)

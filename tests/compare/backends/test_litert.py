@@ -14,7 +14,7 @@ RUN = (
 
 def test_from_onnx(few: tuple[Path, Path], tmp_path: Path) -> None:
     need("litert", "onnx2tf")
-    result = compare(tmp_path, *few, "litert", "--layers")
+    result = compare(tmp_path, *few, "litert")
     found = rows(result, "litert")
     sound(found)
     assert [step["target"] for step in result["conversions"]] == ["SavedModel"]
@@ -27,10 +27,6 @@ def test_from_onnx(few: tuple[Path, Path], tmp_path: Path) -> None:
     assert sum(selected["int8_operators"].values()) == 10
     assert "10 layers selected, 10 operators became int8" in selected["notes"]
     assert 0 < selected["error_to_float"] < 0.2
-    layers = [layer for layer in result["layers"] if layer["error"] is not None]
-    assert len(layers) >= 10
-    assert all(layer["float_s"] > 0 and layer["int8_s"] > 0 and layer["flops"] > 0 for layer in layers)
-    assert all(layer["float_bytes"] == 4 * layer["int8_bytes"] for layer in layers)
 
 
 def test_from_keras_needs_no_converter_between(keras_model: tuple[Path, Path], tmp_path: Path) -> None:

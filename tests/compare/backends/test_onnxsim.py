@@ -7,8 +7,7 @@ from tests.compare.backends.conftest import compare, need, rows, shown, sound
 
 def test_recommended(few: tuple[Path, Path], tmp_path: Path) -> None:
     need("onnxsim")
-    result = compare(tmp_path, *few, "onnxsim", "--max-error", "1%", "--layers")
-    found = rows(result, "onnxsim")
+    found = rows(compare(tmp_path, *few, "onnxsim", "--max-error", "1%"), "onnxsim")
     sound(found)
     recommended = found["recommended"]
     assert recommended["status"] == "measured", shown(recommended)
@@ -16,9 +15,7 @@ def test_recommended(few: tuple[Path, Path], tmp_path: Path) -> None:
     assert "on the calibration samples by onnxsim" in checked["notes"][0]
     assert 0 < checked["error_to_float"] < 0.02
     assert checked["int8_operators"] == {"DynamicQuantizeMatMul": 1}  # all that its dynamic scheme takes
-    assert checked["size_bytes"] < found["float32"]["checked"]["size_bytes"]
     assert Path(checked["file"]).exists()
-    assert "see onnxruntime" in result["absent"]["onnxsim"]
 
 
 def test_a_limit_that_no_scheme_keeps_is_said(few: tuple[Path, Path], tmp_path: Path) -> None:

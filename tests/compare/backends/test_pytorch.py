@@ -30,7 +30,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     np.save(folder / "data.npy", np.random.default_rng(0).standard_normal((80, 3, 8, 8)).astype(np.float32))
     model = Path(f"{folder}/small.py:build")
     out = folder / "out"
-    return compare(out, model, folder / "data.npy", "pytorch,onnxruntime", "--shape", "x=1x3x8x8", "--layers"), out
+    return compare(out, model, folder / "data.npy", "pytorch,onnxruntime", "--shape", "x=1x3x8x8"), out
 
 
 def test_every_way_on_every_engine(own: tuple[Any, Path]) -> None:
@@ -76,7 +76,7 @@ def test_the_module_reaches_the_other_back_ends(own: tuple[Any, Path]) -> None:
 def test_from_onnx(few: tuple[Path, Path], tmp_path: Path) -> None:
     need("torch")
     asked = ("eager-static-asym-pc x86", "fx-static-asym-pc x86", "fx-qat-asym-pc x86", "fx-dynamic-pc x86", *PT2E)
-    how: dict[str, Any] = {"layers": True, "threads": 1, "effort": 0.01, "row_limit_s": 240.0}
+    how: dict[str, Any] = {"threads": 1, "effort": 0.01, "row_limit_s": 240.0}
     result = to_builtins(taglio.compare(*few, out=tmp_path, backends=("pytorch",), rows=asked, **how))
     found = rows(result, "pytorch")
     sound(found)
@@ -87,9 +87,3 @@ def test_from_onnx(few: tuple[Path, Path], tmp_path: Path) -> None:
         # Equal within a tenth with VNNI; without it the activations' 7 bits are coarse and compiled kernels, which fuse
         # what the exported graph rounds in between, were seen a sixth closer to float. None may be further off.
         assert 0.7 * as_exported < compiled < 1.1 * as_exported
-    timed = [layer for layer in result["layers"] if layer["int8_s"]]
-    assert len(timed) > 5
-    whole = found[asked[1]]["checked"]["error_to_float"]
-    alone = [layer["error"] for layer in timed if layer["error"] is not None]
-    assert len(alone) == min(len(timed), 24)
-    assert all(0 < error < 2 * whole for error in alone)

@@ -36,14 +36,8 @@ def main() -> None:
         module: ModuleType = importlib.import_module(f"taglio.compare.workers.{request.backend.replace('-', '_')}")
         if request.task in ("convert", "reference"):
             tell("answer", module.convert(request))
-        elif request.task in ("rows", "layers"):
-            data = contract.load_data(request)
-            backend = module.make(request, data)
-            if request.task == "rows":
-                loop.rows(request, data, backend, tell, wait)
-            else:
-                for layer in backend.layers():
-                    tell("answer", layer)
+        else:
+            loop.rows(request, module.make(request), tell, wait)
     except contract.Refused as refusal:
         tell("failed", refusal.status, str(refusal))
     except Exception as error:  # any error of the back end becomes the reason of its rows

@@ -1,10 +1,8 @@
-"""The interface between a back end's worker module and the loop that drives it, and the request's arrays."""
+"""The interface between a back end's worker module and the loop that drives it, and helpers of both."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +10,6 @@ from numpy.typing import NDArray
 
 from taglio.compare.request import Request
 from taglio.compare.row import Status, Wanted
-from taglio.error.parts import Parts, whole
 
 Array = NDArray[Any]
 Run = Callable[[Sequence[Array]], Sequence[Array]]
@@ -24,19 +21,6 @@ class Refused(Exception):
     def __init__(self, reason: str, status: Status = "impossible") -> None:
         super().__init__(reason)
         self.status: Status = status
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Data:
-    """The request's arrays. `calibration` and `held_out` are samples, each with one array per input; `reference` has
-    the outputs per held-out sample, whose `parts` are measured separately; `labels` one label per held-out sample, or
-    None."""
-
-    calibration: tuple[tuple[Array, ...], ...]
-    held_out: tuple[tuple[Array, ...], ...]
-    reference: tuple[tuple[Array, ...], ...]
-    parts: Parts
-    labels: Array | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,47 +46,15 @@ def file_bytes(path: Path) -> int:
 
 
 class Backend(Protocol):
-    """One back end, made by its module's `make` from a request and its data: it converts, and may raise Refused.
-
-    For the task "layers" it has a method of this name, which gives a `Layer` at a time, unless it is in `NO_LAYERS`.
-    """
+    """One back end, made by its module's `make` from a request: it converts, and may raise Refused."""
 
     def open(self, wanted: Wanted) -> Opened:
         """Prepare a row. Raises Refused with the reason, or any error of the back end."""
 
 
-def load_data(request: Request) -> Data:
-    """The arrays of a request."""
-    with np.load(request.arrays, allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-
-    def samples(part: str, count: int) -> tuple[tuple[Array, ...], ...]:
-        columns = [arrays[f"{part}_{index}"] for index in range(count) if f"{part}_{index}" in arrays]
-        return tuple(tuple(column[i, ...] for column in columns) for i in range(len(columns[0]))) if columns else ()
-
-    inputs, outputs = len(request.inputs), len(request.outputs)
-    return Data(
-        samples("calibration", inputs),
-        samples("held_out", inputs),
-        samples("reference", outputs),
-        request.parts or whole(request.outputs),
-        arrays.get("labels"),
-    )
-
-
 def reference(request: Request, run: Run) -> list[list[Array]]:
     """A model's outputs on each held-out sample: the answer to the task "reference"."""
-    return [[np.asarray(output) for output in run(sample)] for sample in load_data(request).held_out]
-
-
-def median_s(run: Callable[[], object]) -> float:
-    """Median seconds of ten runs, after one that does not count."""
-    seconds = []
-    for _ in range(11):
-        start = perf_counter()
-        run()
-        seconds.append(perf_counter() - start)
-    return median(seconds[1:])
+    return [[np.asarray(output) for output in run(sample)] for sample in request.held_out]
 
 
 def one(values: Sequence[Any]) -> Any:

@@ -1,26 +1,20 @@
-"""Keras with TensorFlow: ways to call a model, operations and seconds per layer; converts Keras or TFLite to ONNX."""
+"""Keras with TensorFlow: ways to call a model; converts Keras or TFLite to ONNX."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from math import prod
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tf2onnx
-from tensorflow.python.profiler import model_analyzer, option_builder
 
 from taglio.compare.request import KINDS, Request
-from taglio.compare.row import Layer, Wanted
-from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, median_s, one, reference
+from taglio.compare.row import Wanted
+from taglio.compare.workers.contract import Array, Opened, Refused, Run, one, reference
 from taglio.compare.workers.keras_file import load_keras
 
 OPSET = 17
-_RUNS = 10
 _NEEDS = "Keras rows start from a Keras model, and this is {}: give the .keras or .h5 file"
 
 
@@ -47,10 +41,8 @@ def convert(request: Request) -> dict[str, str] | list[list[Array]]:
             tf.TensorSpec(shape, tensor.dtype, name=f"input_{i}" if i else "input")
             for i, (tensor, shape) in enumerate(zip(model.inputs, shapes, strict=True))
         ]
-        # Operators are named after their layers, which Keras renumbers in a new graph; the trailing slash keeps
-        # TensorFlow from numbering the scope.
-        with _around_calls(model, lambda name: tf.name_scope(f"{name}/")):
-            tf2onnx.convert.from_function(_function(model), signature, opset=OPSET, output_path=str(path))
+        _name_operators_after_layers(model)
+        tf2onnx.convert.from_function(_function(model), signature, opset=OPSET, output_path=str(path))
     return {"path": str(path), "tool": f"tf2onnx {tf2onnx.__version__}"}
 
 
@@ -96,12 +88,12 @@ def _runner(request: Request) -> Run:
 class Keras:
     """One Keras model."""
 
-    def __init__(self, request: Request, data: Data) -> None:
+    def __init__(self, request: Request) -> None:
         """Raises Refused if the model is not a Keras model."""
         if request.kind != "keras":
             raise Refused(_NEEDS.format(KINDS[request.kind]))
         tf.config.threading.set_intra_op_parallelism_threads(request.threads)
-        self._request, self._data = request, data
+        self._request = request
         self._model = load_keras(request.model)
 
     def open(self, wanted: Wanted) -> Opened:
@@ -120,65 +112,6 @@ class Keras:
 
         return Opened(run, size, dict(Counter(type(layer).__name__ for layer in model.layers)))
 
-    def layers(self) -> Iterator[Layer]:
-        """Operations by TensorFlow's profiler, seconds by wrapping calls in one inference. The note has the seconds of
-        the layer alone as a sub-model."""
-        wrapped = self._wrapped()
-        for layer in self._model.layers:
-            if type(layer).__name__ == "InputLayer":
-                continue
-            elements = prod(int(size or 1) for size in tf.nest.flatten(layer.output)[0].shape)
-            yield Layer(
-                backend="keras",
-                name=layer.name,
-                kind=type(layer).__name__,
-                flops=self._flops(layer),
-                float_bytes=4 * elements,
-                int8_bytes=None,
-                float_s=wrapped.get(layer.name),
-                int8_s=None,
-                error=None,
-                note=f"alone as a sub-model {self._alone(layer) * 1e3:.3f} ms",
-            )
-
-    def _wrapped(self) -> dict[str, float]:
-        """Median seconds of each layer's call inside one inference, measured as in the research notes."""
-        seconds_of: dict[str, list[float]] = {}
-
-        @contextmanager
-        def timing(name: str) -> Iterator[None]:
-            start = perf_counter()
-            yield
-            seconds_of.setdefault(name, []).append(perf_counter() - start)
-
-        with _around_calls(self._model, timing):
-            for _ in range(_RUNS + 1):
-                self._model(one(self._data.held_out[0]), training=False)
-        return {name: median(values[1:]) for name, values in seconds_of.items() if len(values) > 1}
-
-    def _alone(self, layer: Any) -> float:
-        """Median seconds of a layer as a separate model, on normally distributed inputs of its shapes."""
-        rng = np.random.default_rng(self._request.seed)
-        inputs = [
-            tf.constant(rng.standard_normal([int(size or 1) for size in tensor.shape]).astype(np.float32))
-            for tensor in tf.nest.flatten(layer.input)
-        ]
-        function = tf.function(lambda *values: layer(one(values)))
-        return median_s(lambda: function(*inputs))
-
-    def _flops(self, layer: Any) -> int:
-        """Operations of a layer summed by TensorFlow's profiler, with a fixed batch.
-
-        The layer is traced alone: in the whole model's graph Keras renumbers scopes, so names do not identify layers.
-        """
-        inputs = tf.nest.flatten(layer.input)
-        signature = [tf.TensorSpec([int(size or 1) for size in tensor.shape], tensor.dtype) for tensor in inputs]
-        function = tf.function(lambda *values: layer(one(values)))
-        options = option_builder.ProfileOptionBuilder(option_builder.ProfileOptionBuilder.float_operation())
-        graph = function.get_concrete_function(*signature).graph
-        profile = model_analyzer.profile(graph, options=options.with_empty_output().build())
-        return int(profile.total_float_ops) if profile is not None else 0
-
 
 def _function(model: Any) -> Any:
     """The model as a TensorFlow function with one argument per input, named after the inputs in the graph."""
@@ -187,22 +120,15 @@ def _function(model: Any) -> Any:
     return tf.function(lambda *inputs: model(list(inputs), training=False))
 
 
-@contextmanager
-def _around_calls(model: Any, context: Callable[[str], AbstractContextManager[Any]]) -> Iterator[None]:
-    """Call every layer within `context` of its name while this context lasts."""
-    originals = {layer: layer.call for layer in model.layers}
-    for layer, call in originals.items():
+def _name_operators_after_layers(model: Any) -> None:
+    """Run each layer of `model` in a name scope of its name: in a new graph Keras would number layers anew."""
+    for layer in model.layers:
 
-        def within(*args: Any, _name: str = layer.name, _call: Any = call, **kwargs: Any) -> Any:
-            with context(_name):
+        def within(*args: Any, _name: str = layer.name, _call: Any = layer.call, **kwargs: Any) -> Any:
+            with tf.name_scope(f"{_name}/"):  # the slash keeps TensorFlow from numbering the scope
                 return _call(*args, **kwargs)
 
         layer.call = within
-    try:
-        yield
-    finally:
-        for layer, call in originals.items():
-            layer.call = call
 
 
 make = Keras

@@ -1,7 +1,7 @@
 """LiteRT: its interpreter with XNNPACK, built-in kernels or reference kernels; and its CompiledModel."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,11 @@ from ai_edge_litert.compiled_model import CompiledModel, HardwareAccelerator
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from taglio.compare.request import Request
-from taglio.compare.row import MOST_ALONE, NOT_ALONE, Layer, Wanted
+from taglio.compare.row import Wanted
 from taglio.compare.workers.binding import arrange
-from taglio.compare.workers.contract import Array, Data, Opened, Run, median_s
-from taglio.compare.workers.loop import distance
-from taglio.compare.workers.tflite_forms import Forms, graph
-from taglio.compare.workers.tflite_graph import Operator, TfliteGraph, random_inputs
+from taglio.compare.workers.contract import Array, Opened, Run
+from taglio.compare.workers.tflite_forms import Forms
+from taglio.compare.workers.tflite_graph import Operator, operators
 from taglio.errors import plural
 
 _RESOLVERS = {
@@ -29,17 +28,16 @@ _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE", "CAST", "DENSIFY"})
 class LiteRt:
     """Interpreters for the forms of one model."""
 
-    def __init__(self, request: Request, data: Data) -> None:
-        self._request, self._data = request, data
-        self._forms = Forms(request, data)
-        self._fast: list[str] | None = None
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._forms = Forms(request)
 
     def open(self, wanted: Wanted) -> Opened:
         """The row's file, opened in an interpreter."""
-        path = self._forms.path(wanted, self._chosen)
-        operators = [operator for operator in graph(path).operators() if operator.kind not in _CONVERSIONS]
-        counts = Counter(operator.kind for operator in operators)
-        int8 = Counter(operator.kind for operator in operators if _in_int8(operator))
+        path = self._forms.path(wanted)
+        computing = [operator for operator in operators(path) if operator.kind not in _CONVERSIONS]
+        counts = Counter(operator.kind for operator in computing)
+        int8 = Counter(operator.kind for operator in computing if _in_int8(operator))
         notes = []
         if wanted.engine.startswith("CompiledModel"):
             run = self._compiled(path)
@@ -50,83 +48,9 @@ class LiteRt:
             notes += [f"XNNPACK took the graph in {parts} part{'s' if parts != 1 else ''}"] if parts else []
             run = self._runner(interpreter)
         if wanted.blocks not in ("", "all"):
-            layer_count = len(self._chosen(wanted.blocks))
-            notes.append(
-                f"{plural(layer_count, 'layer')} selected, {plural(sum(int8.values()), 'operator')} became int8"
-            )
+            layers = plural(len(self._forms.largest(wanted.blocks)), "layer")
+            notes.append(f"{layers} selected, {plural(sum(int8.values()), 'operator')} became int8")
         return Opened(run, path.stat().st_size, dict(counts), dict(int8), tuple(notes), str(path))
-
-    def layers(self) -> Iterator[Layer]:
-        """Every operator of the float file, timed as a separate model, beside the int8 operator with the same output;
-        for the largest also the error with only that operator in int8 by ai-edge-quantizer."""
-        float_graph = graph(self._forms.float_path)
-        operators = float_graph.operators()
-        int8_graph, by_name = self._static()
-        largest = {
-            operator.name
-            for operator in sorted(operators, key=lambda operator: -operator.flops)[:MOST_ALONE]
-            if operator.flops
-        }
-        reference = self._outputs(self._forms.float_path)
-        for operator in operators:
-            twin = by_name.get(operator.name)
-            error, note = None, ""
-            if twin is None:
-                note = "ai-edge-quantizer leaves it in float"
-            elif operator.name in largest:
-                path = Path(self._request.folder) / "alone.tflite"
-                path.write_bytes(self._forms.selected("static", [operator.name]))
-                error = distance(reference, self._outputs(path))
-            else:
-                note = NOT_ALONE
-            yield Layer(
-                backend="litert",
-                name=operator.name,
-                kind=operator.kind,
-                flops=operator.flops,
-                float_bytes=operator.output_bytes,
-                int8_bytes=twin.output_bytes if twin else None,
-                float_s=self._seconds(float_graph, operator),
-                int8_s=self._seconds(int8_graph, twin) if twin else None,
-                error=error,
-                note=note,
-            )
-
-    def _chosen(self, rule: str) -> list[str]:
-        operators = graph(self._forms.float_path).operators()
-        name, _, count = rule.partition(":")
-        if name == "top-flops":
-            largest = sorted(operators, key=lambda operator: -operator.flops)[: int(count)]
-            return [operator.name for operator in largest if operator.flops]
-        if self._fast is None:
-            float_graph, (int8_graph, twins) = graph(self._forms.float_path), self._static()
-            self._fast = [
-                operator.name
-                for operator in operators
-                if operator.name in twins
-                and self._seconds(float_graph, operator) > self._seconds(int8_graph, twins[operator.name])
-            ]
-        return self._fast
-
-    def _static(self) -> tuple[TfliteGraph, dict[str, Operator]]:
-        """The model with every supported operator in int8, and these by the float operator's name."""
-        static = TfliteGraph(self._forms.selected("static", None))
-        return static, {
-            operator.name.removesuffix("_quantized"): operator for operator in static.operators() if _in_int8(operator)
-        }
-
-    def _seconds(self, source: TfliteGraph, operator: Operator) -> float:
-        """Median seconds of an operator alone, with XNNPACK."""
-        interpreter = Interpreter(model_content=source.alone(operator.index), num_threads=self._request.threads)
-        interpreter.allocate_tensors()
-        details = interpreter.get_input_details()
-        for detail, values in zip(details, random_inputs(details, self._request.seed), strict=True):
-            interpreter.set_tensor(detail["index"], values)
-        return median_s(interpreter.invoke)
-
-    def _outputs(self, path: Path) -> list[tuple[Array, ...]]:
-        run = self._runner(self._interpreter(path, "XNNPACK", self._request.threads))
-        return [tuple(np.array(output) for output in run(sample)) for sample in self._data.held_out[:4]]
 
     def _interpreter(self, path: Path, engine: str, threads: int) -> Any:
         interpreter = Interpreter(
@@ -139,7 +63,7 @@ class LiteRt:
         """A function that feeds a sample, quantising int8 inputs and dequantising int8 outputs: both are timed, because
         the caller pays for them."""
         inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
-        moves = arrange(self._data.held_out[0], [tuple(detail["shape"]) for detail in inputs])
+        moves = arrange(self._request.held_out[0], _shapes(inputs))
 
         def run(sample: Sequence[Array]) -> list[Array]:
             for detail, array, axes in zip(inputs, sample, moves, strict=True):
@@ -154,8 +78,8 @@ class LiteRt:
         model = CompiledModel.from_file(str(path), hardware_accel=HardwareAccelerator.CPU)
         inputs, outputs = model.create_input_buffers(0), model.create_output_buffers(0)
         interpreter = self._interpreter(path, "built-in kernels", 1)
-        details = interpreter.get_output_details()
-        moves = arrange(self._data.held_out[0], [tuple(detail["shape"]) for detail in interpreter.get_input_details()])
+        details, shapes = interpreter.get_output_details(), _shapes(interpreter.get_input_details())
+        moves = arrange(self._request.held_out[0], shapes)
 
         def run(sample: Sequence[Array]) -> list[Array]:
             for buffer, array, axes in zip(inputs, sample, moves, strict=True):
@@ -167,6 +91,10 @@ class LiteRt:
             ]
 
         return run
+
+
+def _shapes(details: Sequence[dict[str, Any]]) -> list[tuple[int, ...]]:
+    return [tuple(detail["shape"]) for detail in details]
 
 
 def _in_int8(operator: Operator) -> bool:

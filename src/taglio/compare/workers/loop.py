@@ -13,7 +13,7 @@ import numpy as np
 from taglio.compare.request import Request
 from taglio.compare.row import Checked, Latency, Status, Wanted
 from taglio.compare.workers.binding import Binding, bind
-from taglio.compare.workers.contract import Array, Backend, Data, Opened, Refused
+from taglio.compare.workers.contract import Array, Backend, Opened, Refused
 from taglio.error.parts import Parts, whole
 from taglio.error.tally import Tally
 from taglio.errors import one_line, with_kind
@@ -30,14 +30,14 @@ CONVERSION_TOLERANCE = 1e-3
 _MEMORY_WORDS = ("bad_alloc", "out of memory", "can't allocate memory", "cannot allocate memory", "failed to allocate")
 
 
-def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait = lambda _: None) -> None:
+def rows(request: Request, backend: Backend, tell: Tell, wait: Wait = lambda _: None) -> None:
     """Open and check every row, then time them in rounds together with the float row.
 
     Rows stay open until they are timed; when they fill `request.memory_bytes` or number MOST_OPEN, the open rows are
     timed, and only the float row stays for the next group. `wait` is called before each round that counts, with whether
     it is the first of its group.
     """
-    open_rows = _OpenRows(request, data, tell, wait)
+    open_rows = _OpenRows(request, tell, wait)
     untimed = 0
     for wanted in sorted(request.rows, key=lambda row: not row.baseline):
         tell("at", wanted.id)
@@ -72,8 +72,8 @@ def describe(error: BaseException) -> tuple[Status, str]:
 class _OpenRows:
     """The rows that are open, and what the first rows of a back end decide for all: outputs, baseline, warning."""
 
-    def __init__(self, request: Request, data: Data, tell: Tell, wait: Wait) -> None:
-        self._request, self._data, self._tell, self._wait = request, data, tell, wait
+    def __init__(self, request: Request, tell: Tell, wait: Wait) -> None:
+        self._request, self._tell, self._wait = request, tell, wait
         self._binding: Binding | None = None
         self._float_outputs: list[tuple[Array, ...]] = []
         self._warning = ""
@@ -83,17 +83,17 @@ class _OpenRows:
 
     def check(self, wanted: Wanted, opened: Opened) -> Checked:
         """Run a row on the held-out samples, and compare its outputs with the float row's and the original's."""
-        data, notes = self._data, list(opened.notes)
+        request, notes = self._request, list(opened.notes)
         outputs = []
-        for sample in data.held_out:
+        for sample in request.held_out:
             raw = [np.asarray(output) for output in opened.run(sample)]
             if self._binding is None:
-                self._binding = bind(data.reference[0], raw)
+                self._binding = bind(request.reference[0], raw)
             outputs.append(tuple(np.array(output, copy=True) for output in self._binding(raw)))
         assert self._binding is not None
         if not all(np.isfinite(np.asarray(output, np.float64)).all() for sample in outputs for output in sample):
             raise Refused("its outputs are NaN or infinite on the held-out inputs", "failed")
-        to_original = distance(data.reference, outputs, data.parts)
+        to_original = distance(request.reference, outputs, request.parts)
         if wanted.baseline:
             self._baseline, self._float_outputs = wanted.id, outputs
             if to_original > CONVERSION_TOLERANCE:
@@ -101,13 +101,13 @@ class _OpenRows:
                     f"the float model's answers here differ from the original's by {to_original:.2%} "
                     f"(limit {CONVERSION_TOLERANCE:.1%})"
                 )
-        to_float = distance(self._float_outputs, outputs, data.parts) if self._float_outputs else None
+        to_float = distance(self._float_outputs, outputs, request.parts) if self._float_outputs else None
         notes += [note for note in (self._binding.note() if wanted.baseline else "", self._warning) if note]
         return Checked(
             opened.size_bytes,
             to_float,
             to_original,
-            _accuracy(outputs, data),
+            _accuracy(outputs, request),
             dict(sorted(opened.operators.items())),
             dict(sorted(opened.int8_operators.items())),
             tuple(notes),
@@ -117,7 +117,7 @@ class _OpenRows:
     def time(self) -> None:
         """Time the open rows in rounds in which each runs, in a new random order, after one round that does not count;
         then close all but the float row."""
-        request, sample, shuffle = self._request, self._data.held_out[0], random.Random(self._request.seed)
+        request, sample, shuffle = self._request, self._request.held_out[0], random.Random(self._request.seed)
         seconds = {name: list[float]() for name in self.group}
         rounds, done = 1 + FEWEST_ROUNDS, 0
         while done < rounds:
@@ -163,12 +163,12 @@ def distance(
     return float(meter.value())
 
 
-def _accuracy(outputs: Sequence[Sequence[Array]], data: Data) -> float | None:
+def _accuracy(outputs: Sequence[Sequence[Array]], request: Request) -> float | None:
     """Top-1 of a classifier with one output [batch, classes]; None for anything else."""
-    if data.labels is None or len(outputs[0]) != 1 or outputs[0][0].ndim != 2:
+    if request.labels is None or len(outputs[0]) != 1 or outputs[0][0].ndim != 2:
         return None
     guesses = np.concatenate([np.argmax(sample[0], axis=1) for sample in outputs])
-    labels = np.asarray(data.labels).reshape(-1)
+    labels = np.asarray(request.labels).reshape(-1)
     return float(np.mean(guesses == labels)) if labels.shape == guesses.shape else None
 
 

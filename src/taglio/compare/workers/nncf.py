@@ -11,7 +11,7 @@ import openvino as ov
 
 from taglio.compare.request import Request
 from taglio.compare.row import Wanted
-from taglio.compare.workers.contract import Array, Data, Opened, Refused
+from taglio.compare.workers.contract import Array, Opened, Refused
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.openvino import OpenVino
 from taglio.runtimes.openvino_fusions import read_fused
@@ -20,9 +20,9 @@ from taglio.runtimes.openvino_fusions import read_fused
 class Nncf(OpenVino):
     """The files that NNCF makes of one model, each made once."""
 
-    def __init__(self, request: Request, data: Data) -> None:
-        super().__init__(request, data)
-        self._feeds = [dict(zip(request.inputs, sample, strict=True)) for sample in data.calibration]
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self._feeds = [dict(zip(request.inputs, sample, strict=True)) for sample in request.calibration]
         self._files: dict[str, Path] = {}
 
     def open(self, wanted: Wanted) -> Opened:
@@ -67,7 +67,7 @@ class Nncf(OpenVino):
         def score(compiled: Any, indices: Iterable[int]) -> float:
             positions = list(indices)
             outputs = [self._outputs_of(compiled, self._feeds[index]) for index in positions]
-            return 1.0 - distance([reference[index] for index in positions], outputs, self._data.parts)
+            return 1.0 - distance([reference[index] for index in positions], outputs, self._request.parts)
 
         validation = nncf.Dataset(range(len(self._feeds)), self._feeds.__getitem__)
         return nncf.quantize_with_accuracy_control(

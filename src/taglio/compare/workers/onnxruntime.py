@@ -5,16 +5,16 @@ from pathlib import Path
 
 from taglio.compare.request import Request
 from taglio.compare.row import Wanted
-from taglio.compare.workers.contract import Array, Data, Opened, Refused, file_bytes
+from taglio.compare.workers.contract import Array, Opened, Refused, file_bytes
 from taglio.compare.workers.sessions import Sessions
 from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.places import refusal
 
 
-def make(request: Request, data: Data) -> "OnnxRuntime":
+def make(request: Request) -> "OnnxRuntime":
     """The back end."""
-    return OnnxRuntime(request, data, ["CPUExecutionProvider"])
+    return OnnxRuntime(request, ["CPUExecutionProvider"])
 
 
 class OnnxRuntime(Sessions):

@@ -8,7 +8,7 @@ import onnxsim
 
 from taglio.compare.request import Request
 from taglio.compare.row import Wanted
-from taglio.compare.workers.contract import Data, Opened
+from taglio.compare.workers.contract import Opened
 from taglio.compare.workers.sessions import Sessions
 
 _PROVIDERS = ["CPUExecutionProvider"]
@@ -23,27 +23,18 @@ class Onnxsim(Sessions):
         source = self._request.onnx
         if wanted.method == "float32":
             return super().open(replace(wanted, file=source))
-        feeds = [dict(zip(self._request.inputs, sample, strict=True)) for sample in self._data.calibration]
+        feeds = [dict(zip(self._request.inputs, sample, strict=True)) for sample in self._request.calibration]
         advice = onnxsim.recommend_quantization(
             onnx.load(source), wanted.max_error, calibration_data=feeds, providers=_PROVIDERS
         )
         path = Path(self._request.folder) / "recommended.onnx"
-        onnx.save(_without_unused(advice.quantized_model), path)
+        onnx.save(advice.quantized_model, path)
         opened = super().open(replace(wanted, file=str(path)))
         scheme = " ".join(filter(None, (advice.config.scheme, advice.config.dtype, advice.config.granularity)))
         note = f"{scheme}: {advice.report.worst_relative_l2:.2%} on the calibration samples by onnxsim"
         return replace(opened, notes=(note if advice.meets_budget else f"{note}, and no scheme is within the limit",))
 
 
-def _without_unused(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without the float weights that onnxsim leaves beside their quantised form."""
-    used = {name for node in model.graph.node for name in node.input} | {value.name for value in model.graph.output}
-    used_tensors = [tensor for tensor in model.graph.initializer if tensor.name in used]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(used_tensors)
-    return model
-
-
-def make(request: Request, data: Data) -> Onnxsim:
+def make(request: Request) -> Onnxsim:
     """The back end."""
-    return Onnxsim(request, data, _PROVIDERS)
+    return Onnxsim(request, _PROVIDERS)

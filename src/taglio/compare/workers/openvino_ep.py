@@ -4,7 +4,7 @@ import onnxruntime as ort
 
 from taglio.compare.request import Request
 from taglio.compare.row import Wanted
-from taglio.compare.workers.contract import Data, Opened, Refused
+from taglio.compare.workers.contract import Opened, Refused
 from taglio.compare.workers.sessions import Sessions
 from taglio.runtimes.openvino_words import complaint
 
@@ -14,7 +14,7 @@ PROVIDER = "OpenVINOExecutionProvider"
 class OpenVinoProvider:
     """Sessions of the provider, and of the CPU provider of the same build."""
 
-    def __init__(self, request: Request, data: Data) -> None:
+    def __init__(self, request: Request) -> None:
         """Raises Refused if this build of ONNX Runtime lacks the provider."""
         if PROVIDER not in ort.get_available_providers():
             raise Refused(f"this ONNX Runtime has no {PROVIDER}, only {', '.join(ort.get_available_providers())}")
@@ -22,8 +22,8 @@ class OpenVinoProvider:
         options = {
             "device_type": "CPU", "num_of_threads": str(request.threads), "num_streams": "1", "precision": "FP32",
         }  # fmt: skip
-        self._cpu = Sessions(request, data, [cpu])
-        self._provider = Sessions(request, data, [(PROVIDER, options), cpu])
+        self._cpu = Sessions(request, [cpu])
+        self._provider = Sessions(request, [(PROVIDER, options), cpu])
 
     def open(self, wanted: Wanted) -> Opened:
         """A session on `wanted.file`."""

@@ -4,26 +4,21 @@ import copy
 import inspect
 import io
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from taglio.compare.request import Request
-from taglio.compare.row import MOST_ALONE, NOT_ALONE, Layer, Wanted
+from taglio.compare.row import Wanted
 from taglio.compare.workers import torch_model
-from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, reference
-from taglio.compare.workers.loop import distance
-from taglio.compare.workers.torch_forms import Int8Watch, alone, quantize
+from taglio.compare.workers.contract import Array, Opened, Refused, Run, reference
+from taglio.compare.workers.torch_forms import Int8Watch, quantize
 from taglio.compare.workers.torch_model import flat, tensors
 from taglio.errors import plural
-
-_RUNS = 10
+from taglio.runtimes.processor import listed, sums_saturate
 
 
 def convert(request: Request) -> dict[str, str] | list[list[Array]]:
@@ -58,16 +53,14 @@ def convert(request: Request) -> dict[str, str] | list[list[Array]]:
 class PyTorch:
     """The modules of one model's rows."""
 
-    def __init__(self, request: Request, data: Data) -> None:
+    def __init__(self, request: Request) -> None:
         self._request = request
         torch.set_num_threads(request.threads)
         torch.manual_seed(request.seed)
         self._model = torch_model.load(request)
-        self._calibration = [tensors(sample) for sample in data.calibration]
-        self._held_out = data.held_out[:4]
-        self._sample = data.held_out[0]
-        cpuinfo = Path("/proc/cpuinfo")
-        self._wide = not cpuinfo.exists() or "vnni" in cpuinfo.read_text() or "asimd" in cpuinfo.read_text()
+        self._calibration = [tensors(sample) for sample in request.calibration]
+        self._sample = request.held_out[0]
+        self._wide = not sums_saturate(listed())
 
     def open(self, wanted: Wanted) -> Opened:
         """The row's module, ready to run."""
@@ -93,47 +86,6 @@ class PyTorch:
         if not watch.int8:
             raise Refused("no operator became int8: this method supports none of the model's")
         return Opened(_runner(module, engine), size, dict(watch.operators), dict(watch.int8))
-
-    def layers(self) -> Iterator[Layer]:
-        """Every torch.nn layer of the module, timed by hooks inside one inference, float beside FX static (x86); for
-        the largest also the output error with only that layer in int8."""
-        if not isinstance(self._model, torch.fx.GraphModule):
-            raise Refused("the module is not a graph: layers are available only for models converted from ONNX")
-        wanted = Wanted("", "pytorch", "static", "fx", "u8s8", False, True, "x86")
-        quantized = quantize(self._model, wanted, self._calibration, "x86", wide=self._wide)
-        leaves = {name: module for name, module in self._model.named_modules() if not list(module.children())}
-        float_s, shapes = self._times(self._model, leaves)
-        int8_s, _ = self._times(quantized, leaves)
-        flops = {name: _flops(leaves[name], shape) for name, shape in shapes.items()}
-        largest = sorted((name for name in float_s if name in int8_s), key=lambda name: -flops[name])[:MOST_ALONE]
-        reference = self._outputs(self._model)
-        for name in float_s:
-            error, note = None, ""
-            if name not in int8_s:
-                note = "fused into the layer before, or left in float"
-            elif name in largest:
-                error = distance(
-                    reference, self._outputs(alone(self._model, name, self._calibration, "x86", wide=self._wide))
-                )
-            else:
-                note = NOT_ALONE
-            elements = int(np.prod(shapes[name]))
-            yield Layer(
-                backend="pytorch",
-                name=name,
-                kind=type(leaves[name]).__name__,
-                flops=flops[name],
-                float_bytes=4 * elements,
-                int8_bytes=elements if name in int8_s else None,
-                float_s=float_s[name],
-                int8_s=int8_s.get(name),
-                error=error,
-                note=note,
-            )
-
-    def _outputs(self, model: nn.Module) -> list[list[Array]]:
-        run = _runner(model, "x86")
-        return [[np.array(output) for output in run(sample)] for sample in self._held_out]
 
     def _float(self, wanted: Wanted, device: str, compiled: bool) -> Opened:
         kind = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(wanted.method)
@@ -177,31 +129,6 @@ class PyTorch:
         note = f"{plural(len(fed), 'operator')} with dequantised inputs in the exported graph"
         return Opened(run, size, counts, lowered, (note,))
 
-    def _times(self, model: nn.Module, names: Collection[str]) -> tuple[dict[str, float], dict[str, tuple[int, ...]]]:
-        """Median seconds and output shape of the named modules, by hooks around their calls in one inference."""
-        started: dict[str, float] = {}
-        seconds_of: dict[str, list[float]] = {}
-        shapes: dict[str, tuple[int, ...]] = {}
-
-        def watch(name: str, module: nn.Module) -> list[Any]:
-            def before(_: nn.Module, __: Any) -> None:
-                started[name] = perf_counter()
-
-            def after(_: nn.Module, __: Any, output: Any) -> None:
-                seconds_of.setdefault(name, []).append(perf_counter() - started[name])
-                if isinstance(output, torch.Tensor):
-                    shapes[name] = tuple(output.shape)
-
-            return [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
-
-        handles = [handle for name, module in model.named_modules() if name in names for handle in watch(name, module)]
-        with torch.no_grad():
-            for _ in range(_RUNS + 1):
-                model(*tensors(self._sample))
-        for handle in handles:
-            handle.remove()
-        return {name: median(values[1:]) for name, values in seconds_of.items() if name in shapes}, shapes
-
 
 def _compiled(module: nn.Module) -> Any:
     torch._inductor.config.freezing = True  # noqa: SLF001 – weights must be constants for int8 kernels to be chosen
@@ -222,16 +149,6 @@ def _size(module: nn.Module) -> int:
     buffer = io.BytesIO()
     torch.save(module.state_dict(), buffer)
     return buffer.tell()
-
-
-def _flops(module: nn.Module, shape: tuple[int, ...]) -> int:
-    """Operations, counted as in `taglio.model.flops`."""
-    size = int(np.prod(shape))
-    if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-        return int(size * (2 * int(np.prod(module.weight.shape[1:])) + int(module.bias is not None)))
-    if isinstance(module, nn.Linear):
-        return int(size * (2 * module.in_features + int(module.bias is not None)))
-    return size if isinstance(module, nn.ReLU) else 0
 
 
 make = PyTorch

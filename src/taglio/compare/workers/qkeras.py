@@ -18,7 +18,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 
 from taglio.compare.request import KINDS, Request
 from taglio.compare.row import Wanted
-from taglio.compare.workers.contract import Array, Data, Opened, Refused, one
+from taglio.compare.workers.contract import Array, Opened, Refused, one
 from taglio.errors import one_line
 
 _NEEDS = "QKeras replaces the layers of a Keras model, and this is {}: give the .keras or .h5 file"
@@ -30,13 +30,13 @@ EPOCHS, MOST_SAMPLES = 8, 64
 class QKeras:
     """One Keras model and its quantised forms."""
 
-    def __init__(self, request: Request, data: Data) -> None:
+    def __init__(self, request: Request) -> None:
         """Raises Refused if the model is not a Keras model."""
         if request.kind != "keras":
             raise Refused(_NEEDS.format(KINDS[request.kind]))
         tf.config.threading.set_intra_op_parallelism_threads(request.threads)
         tf_keras.utils.set_random_seed(request.seed)
-        self._request, self._data = request, data
+        self._request = request
         try:
             self._model = tf_keras.models.load_model(request.model, compile=False)
         except (ValueError, TypeError, OSError) as error:
@@ -58,7 +58,7 @@ class QKeras:
         counts = Counter(type(layer).__name__ for layer in model.layers)
         quantized = {name: count for name, count in counts.items() if name.startswith("Q")}
         if wanted.engine == "TFLite":
-            run, size = self._tflite(model, int8=wanted.format.endswith("int8"))
+            run, size = self._tflite(model)
             return Opened(run, size, dict(counts), quantized, notes)
         path = Path(self._request.folder) / "model.h5"
         model.save(path)
@@ -109,7 +109,7 @@ class QKeras:
         names = [layer.name for layer in self._model.layers]
         probe = tf_keras.Model(self._model.inputs, [layer.output for layer in self._model.layers])
         highest = dict.fromkeys(names, 0.0)
-        for sample in self._data.calibration:
+        for sample in self._request.calibration:
             for name, value in zip(names, probe(one(sample), training=False), strict=True):
                 highest[name] = max(highest[name], float(np.max(np.asarray(value))))
         return highest
@@ -118,7 +118,7 @@ class QKeras:
         """Train to match the float model's outputs, which needs no labels, and keep the weights with the smallest loss,
         including those before training; returns their number of epochs."""
         optimizer = tf_keras.optimizers.Adam(LEARNING_RATE)
-        samples = self._data.calibration[:MOST_SAMPLES]
+        samples = self._request.calibration[:MOST_SAMPLES]
         targets = [self._model(one(sample), training=False) for sample in samples]
         least_loss, best_weights, best_epoch = float("inf"), model.get_weights(), 0
 
@@ -141,14 +141,14 @@ class QKeras:
         model.set_weights(best_weights)
         return best_epoch
 
-    def _tflite(self, model: Any, *, int8: bool) -> tuple[Callable[[Sequence[Array]], list[Array]], int]:
+    def _tflite(self, model: Any) -> tuple[Callable[[Sequence[Array]], list[Array]], int]:
+        """The model in TFLite's int8, which rounds on grids of its own, and the file's bytes."""
         signature = [tf.TensorSpec(shape, tf.float32) for shape in self._request.shapes]
         function = tf.function(lambda *inputs: model(one(inputs), training=False))
         concrete = function.get_concrete_function(*signature)
         converter = tf.lite.TFLiteConverter.from_concrete_functions([convert_variables_to_constants_v2(concrete)])
-        if int8:
-            converter.optimizations = [tf.lite.Optimize.DEFAULT]
-            converter.representative_dataset = lambda: (list(sample) for sample in self._data.calibration)
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.representative_dataset = lambda: (list(sample) for sample in self._request.calibration)
         content = converter.convert()
         interpreter = tf.lite.Interpreter(model_content=content, num_threads=self._request.threads)
         interpreter.allocate_tensors()

@@ -14,7 +14,7 @@ import onnxruntime as ort
 
 from taglio.compare.request import Request
 from taglio.compare.row import Wanted
-from taglio.compare.workers.contract import Array, Data, Opened, file_bytes
+from taglio.compare.workers.contract import Array, Opened, file_bytes
 
 _LEVELS = {
     "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -32,8 +32,8 @@ _INT8 = ("uint8", "int8")
 class Sessions:
     """Sessions of one provider."""
 
-    def __init__(self, request: Request, data: Data, providers: Sequence[str | tuple[str, dict[str, str]]]) -> None:
-        self._request, self._data, self._providers = request, data, list(providers)
+    def __init__(self, request: Request, providers: Sequence[str | tuple[str, dict[str, str]]]) -> None:
+        self._request, self._providers = request, list(providers)
 
     def open(self, wanted: Wanted) -> Opened:
         """A session on `wanted.file` at the optimisation level in `wanted.engine`."""
@@ -66,7 +66,7 @@ class Sessions:
         """Counts by type of the kernels in one profiled inference, and of those that computed on int8."""
         with tempfile.TemporaryDirectory(dir=self._request.folder) as folder:
             session = self.session(path, level, Path(folder) / "profile")
-            feed = dict(zip((value.name for value in session.get_inputs()), self._data.held_out[0], strict=True))
+            feed = dict(zip((value.name for value in session.get_inputs()), self._request.held_out[0], strict=True))
             session.run(None, feed)
             events = json.loads(Path(session.end_profiling()).read_text())
         kernels = [event["args"] for event in events if event.get("cat") == "Node" and event["name"].endswith(_SUFFIX)]

@@ -14,9 +14,9 @@ from ai_edge_quantizer.algorithm_manager import AlgorithmName
 from taglio.compare.request import Request
 from taglio.compare.row import Wanted
 from taglio.compare.workers.binding import arrange
-from taglio.compare.workers.contract import Array, Data, Refused, one
+from taglio.compare.workers.contract import Array, Refused, one
 from taglio.compare.workers.keras_file import load_keras
-from taglio.compare.workers.tflite_graph import TfliteGraph
+from taglio.compare.workers.tflite_graph import operators
 
 QUANTIZER = "ai-edge-quantizer"
 _OPERATIONS = qtyping.TFLOperationName
@@ -25,8 +25,8 @@ _OPERATIONS = qtyping.TFLOperationName
 class Forms:
     """The files of one model, made on demand and kept in the folder."""
 
-    def __init__(self, request: Request, data: Data) -> None:
-        self._request, self._data = request, data
+    def __init__(self, request: Request) -> None:
+        self._request = request
         self._folder = Path(request.folder)
         self._calibration: Any = None
         self.float_path = self._folder / "float32.tflite"
@@ -35,21 +35,26 @@ class Forms:
         elif not self.float_path.exists():
             self.float_path.write_bytes(self._converter().convert())
 
-    def path(self, wanted: Wanted, layers: Callable[[str], Sequence[str]]) -> Path:
-        """The file of a row. `layers` maps the row's `blocks` rule to output tensor names."""
+    def path(self, wanted: Wanted) -> Path:
+        """The file of a row."""
         if wanted.method == "float32":
             return self.float_path
         words = f"{wanted.method} {wanted.format} {wanted.types} {wanted.per_channel} {wanted.blocks}"
         target = self._folder / (re.sub(r"[^\w.+-]", "_", words) + ".tflite")
         if not target.exists():
             if wanted.format == QUANTIZER:
-                names = None if wanted.blocks in ("", "all") else tuple(layers(wanted.blocks))
-                target.write_bytes(self.selected(wanted.method, names, wanted.per_channel is not False))
+                names = None if wanted.blocks in ("", "all") else self.largest(wanted.blocks)
+                target.write_bytes(self._selected(wanted.method, names, wanted.per_channel is not False))
             else:
                 target.write_bytes(self._converted(wanted))
         return target
 
-    def selected(self, method: str, names: Sequence[str] | None, per_channel: bool = True) -> bytes:
+    def largest(self, rule: str) -> list[str]:
+        """The output tensors of the operators that a rule such as top-flops:10 selects."""
+        ordered = sorted(operators(self.float_path), key=lambda operator: -operator.flops)
+        return [operator.name for operator in ordered[: int(rule.partition(":")[2])] if operator.flops]
+
+    def _selected(self, method: str, names: Sequence[str] | None, per_channel: bool) -> bytes:
         """The float file with the operators that write `names` (None: all supported) quantised."""
         tool = quantizer.Quantizer(str(self.float_path))
         whole = qtyping.QuantGranularity.CHANNELWISE if per_channel else qtyping.QuantGranularity.TENSORWISE
@@ -84,7 +89,7 @@ class Forms:
             saved = self._folder / "saved_model"
             if not saved.exists():
                 model = load_keras(request.model)
-                if isinstance(model, keras.Model):
+                if isinstance(model, keras.Model):  # from a function, the converter would keep its variables unfused
                     archive = keras.export.ExportArchive()
                     archive.track(model)
                     archive.add_endpoint("serving_default", _function(model), input_signature=_signatures(request))
@@ -119,7 +124,7 @@ class Forms:
         """Calibration samples in the layout that the float file takes."""
         details = tf.lite.Interpreter(str(self.float_path)).get_input_details()
         shapes = [tuple(detail["shape"]) for detail in details]
-        for sample in self._data.calibration:
+        for sample in self._request.calibration:
             yield [array.transpose(axes) for array, axes in zip(sample, arrange(sample, shapes), strict=True)]
 
     def _named(self) -> Iterator[dict[str, Array]]:
@@ -143,8 +148,3 @@ def _function(model: Any) -> Callable[..., Any]:
 
 def _signatures(request: Request) -> list[Any]:
     return [tf.TensorSpec(shape, tf.float32, name=f"input_{i}") for i, shape in enumerate(request.shapes)]
-
-
-def graph(path: Path) -> TfliteGraph:
-    """The operators of a file."""
-    return TfliteGraph(path.read_bytes())

@@ -45,17 +45,6 @@ def quantize(model: nn.Module, wanted: Wanted, calibration: Sequence[Tensors], e
     return way(copy.deepcopy(model), wanted.method, qconfig, calibration)
 
 
-def alone(model: nn.Module, layer: str, calibration: Sequence[Tensors], engine: str, *, wide: bool) -> nn.Module:
-    """`model` by FX with only the child `layer` in static int8, affine and per channel."""
-    torch.backends.quantized.engine = engine
-    qconfig = static_qconfig(symmetric=False, per_channel=True, qat=False, wide=wide)
-    mapping = ao.QConfigMapping().set_module_name(layer, qconfig)
-    prepared = quantize_fx.prepare_fx(copy.deepcopy(model), mapping, calibration[0])
-    _observe(prepared, calibration)
-    converted: nn.Module = quantize_fx.convert_fx(prepared)
-    return converted
-
-
 def static_qconfig(symmetric: bool, per_channel: bool, *, qat: bool, wide: bool) -> Any:
     """QConfig with u8 activations, affine or symmetric, and symmetric s8 weights, as all engines here require."""
     activation: dict[str, Any] = {
