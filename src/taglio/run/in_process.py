@@ -119,6 +119,11 @@ class Executor:
         from several threads at once."""
         if self._whole is not None and seconds is None and feed.keys() == self._names:
             return self._whole.session.run(self._whole.outputs, feed)
+        tensors = self.tensors(feed, seconds)
+        return [tensors[name] for name in self.manifest.outputs]
+
+    def tensors(self, feed: Mapping[str, np.ndarray], seconds: dict[str, float] | None = None) -> dict[str, np.ndarray]:
+        """The inputs, outputs and tensors between components for one feed, by name; `seconds` as for `run`."""
         for name in self.manifest.inputs:
             if name not in feed:
                 raise BadData(f"input {name} is missing: the model reads {', '.join(self.manifest.inputs)}")
@@ -129,7 +134,7 @@ class Executor:
             if seconds is not None:
                 seconds[piece.name] = seconds.get(piece.name, 0.0) + time.perf_counter() - start
             tensors.update(zip(piece.outputs, values, strict=True))
-        return [tensors[name] for name in self.manifest.outputs]
+        return tensors
 
 
 def _opened(path: Path, place: str, options: SessionOptions) -> Session:
