@@ -13,7 +13,6 @@ from taglio import artifact, weights
 from taglio.components import build as files
 from taglio.components.build import Manifest
 from taglio.components.cut import Component, Wires, cut
-from taglio.components.placed import placed
 from taglio.components.prove import Proof, prove
 from taglio.cores import available_cores
 from taglio.data.dataset import Sample, covering
@@ -31,8 +30,8 @@ from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.session import why_failed
 from taglio.scratch import scratch
 
-# For several devices: the whole quantised model with the placement in its metadata, beside the components.
-PLACED = "placed.onnx"
+# For several components: the whole quantised model, beside them.
+WHOLE = "whole.onnx"
 # Inputs, of different shapes if possible, on which components must equal the whole model: as many as run in _PROVEN_S.
 _PROVEN, _PROVEN_S = 8, 20.0
 # Most elements of an input that is recorded where it is constant.
@@ -43,8 +42,8 @@ _SMALL = 16
 class Built:
     """Components in running order, the runtime of each device, the tensors computed in `bfloat16`, the model's states,
     its inputs that were constant in all data, and `samples`, the held-out inputs on which it is proven. `whole` is the
-    quantised model with the placement in its metadata, None if one component is the whole model; `proof` shows that
-    together they equal it, None if it was not requested."""
+    quantised model, None if one component is the whole model; `proof` shows that together they equal it, None if it was
+    not requested."""
 
     model_sha256: str
     plan_sha256: str
@@ -72,9 +71,9 @@ class Built:
 
     def write(self, folder: Path) -> Manifest:
         """Write the components and their manifest."""
-        (folder / PLACED).unlink(missing_ok=True)
+        (folder / WHOLE).unlink(missing_ok=True)
         if self.whole is not None:
-            artifact.write_model(folder / PLACED, self.whole)
+            artifact.write_model(folder / WHOLE, self.whole)
         return files.write(
             folder,
             self.model_sha256,
@@ -184,10 +183,6 @@ def assemble(work: Work, plan: Plan) -> Built:
         if plan.runtime_on(part.device) != NAME:
             parts[number] = replace(part, proto=with_hard_swish(part.proto))
             keep_apart(parts[number].proto.graph, dynamic=work.builder(plan.scheme).dynamic)
-    whole = None
-    if len(parts) > 1:
-        owner = {operator: block.name for block in work.graph.blocks for operator in block.operators}
-        whole = placed(model, parts, plan, owner)
     first = work.first_states
     return Built(
         model_sha256=work.model.sha256,
@@ -195,7 +190,7 @@ def assemble(work: Work, plan: Plan) -> Built:
         inputs=tuple(spec.name for spec in work.inputs),
         outputs=work.outputs,
         parts=tuple(parts),
-        whole=whole,
+        whole=model if len(parts) > 1 else None,
         store=work.model.store,
         runtimes={part.device: plan.runtime_on(part.device) for part in parts},
         bfloat16=work.setup.options(plan.runtime).bfloat16,
@@ -246,7 +241,7 @@ def read(folder: Path, model_sha256: str) -> Built:
         inputs=manifest.inputs,
         outputs=manifest.outputs,
         parts=parts,
-        whole=weights.load(folder / PLACED) if len(parts) > 1 and (folder / PLACED).exists() else None,
+        whole=weights.load(folder / WHOLE) if len(parts) > 1 and (folder / WHOLE).exists() else None,
         runtimes={piece.device: piece.runtime for piece in manifest.pieces},
         bfloat16=manifest.pieces[0].bfloat16,
         states=manifest.states,
