@@ -35,7 +35,7 @@ def opened() -> Work:
 
 @pytest.fixture(scope="module")
 def staged(opened: Work) -> tuple[Any, Any]:
-    profile = taglio.profile(opened, scheme=SCHEME, effort=0.01)
+    profile = taglio.profile_model(opened, scheme=SCHEME, effort=0.01)
     return profile, taglio.error_model(opened, profile, effort=0.01)
 
 
@@ -207,7 +207,7 @@ def test_steps_are_timed_and_a_model_without_state_is_told(
     opened: Work, staged: tuple[Any, Any], tmp_path: Path
 ) -> None:
     profile, error = staged
-    plan = taglio.plan(opened, profile, error, max_error=0.5, effort=0.01)
+    plan = taglio.plan_model(opened, profile, error, max_error=0.5, effort=0.01)
     report = run_steps(opened, profile, plan, taglio.build(opened, plan), steps=20)
     assert report.rate_per_s > 0.0 and 0.0 <= report.error < 0.5
     case = written(tmp_path)

@@ -20,7 +20,7 @@ from taglio.runtimes.way import Way
 _RUNS, _PATIENCE_S, _FEWEST = 100, 60.0, 2
 
 
-def run(
+def run_model(
     work: Work,
     profile: Profile,
     plan: Plan,
@@ -36,7 +36,7 @@ def run(
     `runtime` runs both (None: the one that the plan was built for). Components of several devices run one after another
     in this process. Raises BadOption if `built` is of another plan.
 
-    >>> report = taglio.run(model, profile, plan, built, runs=10)
+    >>> report = taglio.run_model(model, profile, plan, built, runs=10)
     >>> report.plan.runs, report.predicted_s > 0.0
     (10, True)
     """

@@ -5,8 +5,7 @@ Results that are computed once (ranges, blocks that cannot be int8, builders, th
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from math import inf
 from pathlib import Path
@@ -348,11 +347,7 @@ class Work:
 
     def but(self, **changes: Any) -> "Work":
         """A copy with other fields; kept results are shared."""
-        other = copy(self)
-        for name in ("digests", "typical", "timed"):
-            other.__dict__.pop(name, None)
-        other.__dict__.update(changes)
-        return other
+        return Work(**({member.name: getattr(self, member.name) for member in fields(self)} | changes))
 
     @contextmanager
     def stored(self) -> Iterator[Path]:
