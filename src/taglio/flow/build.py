@@ -52,7 +52,7 @@ class Built:
     parts: tuple[Component, ...]
     whole: onnx.ModelProto | None = None
     proof: Proof | None = None
-    store: weights.Store | None = None
+    store: weights.WeightFiles | None = None
     runtimes: Mapping[str, str] = field(default_factory=dict)
     bfloat16: tuple[str, ...] = ()
     states: tuple[files.State, ...] = ()

@@ -33,7 +33,7 @@ from taglio.memory import OUTPUTS, Shelf, make_room
 from taglio.model.graph import Graph
 from taglio.model.inputs import free_dimensions, input_specs
 from taglio.model.load import Model as Network
-from taglio.model.written import Written, as_written, open_exact
+from taglio.model.written import SourceModel, as_written, open_exact
 from taglio.profile.machine import MOST_THREADS
 from taglio.profile.stopwatch import FEEDS, Effort, Timed, time_models
 from taglio.progress import Progress
@@ -289,7 +289,7 @@ class Work:
         agreement = agreement_of(self.model, self._written, samples, options, self.outputs_bytes, unfolded)
         return replace(agreement, remark="") if self.setup.instead else agreement  # instead.py says what differs
 
-    def _written(self) -> Written:
+    def _written(self) -> SourceModel:
         written = as_written(self.source, self.setup.shapes, requantize=self.setup.requantize)
         freed = _named(input_specs(written.path, written.proto)) - _named(self.model.inputs)
         if freed:  # the data contradict these names (model/load.py)

@@ -117,7 +117,7 @@ def why_float(proto: onnx.ModelProto) -> dict[str, str]:
     return reasons
 
 
-def fold_weights(proto: onnx.ModelProto, store: weights.Store | None = None) -> bool:
+def fold_weights(proto: onnx.ModelProto, store: weights.WeightFiles | None = None) -> bool:
     """Turn weights of 8 bits or more that are dequantised for a float operator, and float16 ones that are cast for it,
     into float32 ones, in place; True if any.
 
@@ -142,7 +142,7 @@ def fold_weights(proto: onnx.ModelProto, store: weights.Store | None = None) -> 
     return _fold(proto, folded, store)
 
 
-def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], store: weights.Store | None) -> bool:
+def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], store: weights.WeightFiles | None) -> bool:
     """Replace `nodes`, which read only constants, by their values as ONNX Runtime computes them; True if there are any.
 
     With a `store` they are computed one by one and written to its files.
@@ -175,7 +175,7 @@ def _computed(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], names: list[s
     return values
 
 
-def to_float(proto: onnx.ModelProto, store: weights.Store | None = None) -> onnx.ModelProto:
+def to_float(proto: onnx.ModelProto, store: weights.WeightFiles | None = None) -> onnx.ModelProto:
     """A copy of `proto` in float: weights are dequantised, and Q/DQ pairs on activations are removed.
 
     1. An integer operator becomes its float operator, between DequantizeLinear and QuantizeLinear.
@@ -206,7 +206,7 @@ def to_float(proto: onnx.ModelProto, store: weights.Store | None = None) -> onnx
     return float_proto
 
 
-def _body_to_float(body: onnx.GraphProto, outer: onnx.ModelProto, store: weights.Store | None) -> None:
+def _body_to_float(body: onnx.GraphProto, outer: onnx.ModelProto, store: weights.WeightFiles | None) -> None:
     """`to_float` of a subgraph, in place: as a model with the constants of `outer` that it reads."""
     part = onnx.ModelProto(ir_version=outer.ir_version, opset_import=outer.opset_import, graph=body)
     if not quantized_operators(part):
@@ -272,7 +272,7 @@ def _float_twin(node: onnx.NodeProto, proto: onnx.ModelProto) -> Iterator[onnx.N
 
 
 def _dynamic_to_float(
-    nodes: list[onnx.NodeProto], proto: onnx.ModelProto, store: weights.Store | None
+    nodes: list[onnx.NodeProto], proto: onnx.ModelProto, store: weights.WeightFiles | None
 ) -> list[onnx.NodeProto]:
     """`nodes` with dynamic quantisation and the integer products behind it as float products, with a scale of 1."""
     arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
@@ -332,7 +332,7 @@ def _dequantized_first(nodes: list[onnx.NodeProto], constants: Sequence[TensorPr
 
 
 def _blockwise_to_float(
-    nodes: list[onnx.NodeProto], proto: onnx.ModelProto, store: weights.Store | None
+    nodes: list[onnx.NodeProto], proto: onnx.ModelProto, store: weights.WeightFiles | None
 ) -> list[onnx.NodeProto]:
     """`nodes` with float operators for those with weights in blocks. ONNX Runtime computes the float weights: it
     multiplies the unit matrix, or gathers all rows."""

@@ -10,7 +10,7 @@ Rows keep apart if
    samples. Whatever is reduced, normalised or compared along the batch changes it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -19,7 +19,7 @@ import onnx
 
 from taglio.data.spec import InputSpec
 from taglio.errors import one_line
-from taglio.model.captures import graphs
+from taglio.model.captures import operators
 from taglio.model.inputs import Feed
 from taglio.model.operators import RANDOM
 from taglio.model.same import difference
@@ -47,20 +47,13 @@ def why_rows_mix(
             return f"input {spec.name} has no batch dimension"
         if isinstance(spec.shape[0], int):
             return f"input {spec.name} has a fixed first dimension of {spec.shape[0]}"
-    for node in (node for model in models for node in _nodes(model)):
+    for node in (node for model in models for node in operators(model)):
         if reason := _why_coupled(node.op_type):
             return f"{node.op_type} {node.name or node.output[0]} {reason}"
     try:
         return _tried(feeds, run)
     except Exception as error:  # the runtimes' exceptions share no useful base class
         return f"it does not run on every batch: {one_line(error, 200)}"
-
-
-def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    for graph in graphs(model.graph):
-        yield from graph.node
-    for function in model.functions:
-        yield from function.node
 
 
 def _why_coupled(kind: str) -> str:

@@ -88,13 +88,15 @@ class Executor:
         self.manifest = manifest
         self._names = frozenset(manifest.inputs)
         self._without_states = manifest.without_states()[1]
-        self._pieces: list[_Opened] = []
+        self._pieces: list[_OpenPiece] = []
         for piece in manifest.pieces:
             place = runtime or piece.runtime
             require_here(place, f"{folder / piece.file}")
             opened = _opened(folder / piece.file, place, replace(options, bfloat16=piece.bfloat16))
             self._pieces.append(
-                _Opened(piece.name, opened, [port.name for port in piece.inputs], [port.name for port in piece.outputs])
+                _OpenPiece(
+                    piece.name, opened, [port.name for port in piece.inputs], [port.name for port in piece.outputs]
+                )
             )
         first = self._pieces[0]
         self._whole = first if (first.inputs, first.outputs) == ([*manifest.inputs], [*manifest.outputs]) else None
@@ -164,7 +166,7 @@ class _TakingTurns:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _OpenPiece:
     """A component's session, and the tensors that it reads and writes."""
 
     name: str
