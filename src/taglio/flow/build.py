@@ -1,6 +1,7 @@
 """The build stage: a plan → components in memory, proven equal to the whole model. Writes only where it is told to."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,6 @@ from taglio.data.spec import InputSpec, dtype_name
 from taglio.data.values import Feeder
 from taglio.errors import BadData, TaglioError
 from taglio.flow.work import Work, require_own
-from taglio.model.derived import with_hard_swish
 from taglio.model.inputs import input_specs
 from taglio.plan.result import Plan
 from taglio.progress import Progress
@@ -181,7 +181,7 @@ def assemble(work: Work, plan: Plan) -> Built:
     parts = cut(work.model, work.graph, model, plan.devices(), wires, plan.levels())
     for number, part in enumerate(parts):
         if plan.runtime_on(part.device) != NAME:
-            parts[number] = replace(part, proto=with_hard_swish(part.proto))
+            parts[number] = replace(part, proto=deepcopy(part.proto))
             keep_apart(parts[number].proto.graph, dynamic=work.builder(plan.scheme).dynamic)
     first = work.first_states
     return Built(
