@@ -44,7 +44,7 @@ class CudaSession:
     def __init__(self, open_session: Callable[[bool], ort.InferenceSession], device: str = "cuda") -> None:
         self._open, self._device = open_session, device
         self._lock = threading.Lock()  # a graph has one set of buffers
-        self._replays: dict[tuple[object, ...], _Replay | None] = {}
+        self._replays: dict[tuple[object, ...], _CapturedGraph | None] = {}
         try:
             self._session, self.captures = open_session(True), True
         except BadModel:  # operators that run on the CPU, or control flow
@@ -74,7 +74,7 @@ class CudaSession:
         outputs: list[np.ndarray] = self._session.run(list(names) if names else None, dict(feed), _in_graph(_NO_GRAPH))
         return outputs
 
-    def _replay(self, feed: Mapping[str, np.ndarray]) -> "_Replay | None":
+    def _replay(self, feed: Mapping[str, np.ndarray]) -> "_CapturedGraph | None":
         """The graph for the shapes of `feed`, captured and compared with runs kernel by kernel; None if there is none:
         beyond _MOST_SHAPES, or for what is empty or no tensor of numbers."""
         key = tuple((name, np.shape(value), np.asarray(value).dtype.str) for name, value in feed.items())
@@ -85,10 +85,10 @@ class CudaSession:
             self._replays[key] = self._captured(feed, outputs) if fits else None
         return self._replays.get(key)
 
-    def _captured(self, feed: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]) -> "_Replay | None":
+    def _captured(self, feed: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]) -> "_CapturedGraph | None":
         other = {name: _changed(value) for name, value in feed.items()}
         try:
-            replay = _Replay(self._session, feed, outputs, self._device, len(self._replays) + 1)
+            replay = _CapturedGraph(self._session, feed, outputs, self._device, len(self._replays) + 1)
             follows = _alike(replay.run(None, feed), outputs)
             follows = follows and _alike(replay.run(None, other), self._plain(None, other))
         except Exception:  # as above
@@ -105,7 +105,7 @@ class CudaSession:
         self._session = self._open(False)
 
 
-class _Replay:
+class _CapturedGraph:
     """Runs of one captured graph, on inputs and outputs that stay on the device. The first run captures it."""
 
     def __init__(
