@@ -43,7 +43,7 @@ def optimized(model: Path, data: Path, preprocess: str, limit: float, effort: fl
 
 
 def compared(model: Path, data: Path, preprocess: str, effort: float) -> list[dict[str, Any]]:
-    comparison = taglio.compare(
+    comparison = taglio.compare_backends(
         model, data, backends=["onnxruntime", "pytorch"], rows=ROWS, preprocess=preprocess, effort=effort
     )
     return [

@@ -30,8 +30,8 @@ bandwidth_mbit_s = 50
 latency_ms = 5
 """
 ORDER = (
-    opening.Model, profile.profile, error.error_model, plan.plan, build.build, run.run, place.place, optimize.optimize,
-    result.Result, measure.compare,
+    opening.Model, profile.profile_model, error.error_model, plan.plan_model, build.build, run.run_model, place.place,
+    optimize.optimize, result.Result, measure.compare_backends,
 )  # fmt: skip
 
 

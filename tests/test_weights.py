@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from taglio import weights
 from taglio.errors import BadModel
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from taglio.weights import Store
+from taglio.weights import WeightFiles
 
 RNG = np.random.default_rng(0)
 SQUARE = RNG.standard_normal((64, 64)).astype(np.float32)
@@ -26,7 +26,7 @@ def product(tensor: TensorProto) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int8, np.uint8, np.int32, np.int64, np.bool_])
 def test_values_come_back(dtype: type) -> None:
-    store = Store()
+    store = WeightFiles()
     values: np.ndarray = (100 * RNG.standard_normal((50, 200))).astype(dtype)
     tensor = store.tensor(values, "w")
     assert weights.in_file(tensor)
@@ -36,7 +36,7 @@ def test_values_come_back(dtype: type) -> None:
 
 
 def test_short_values_are_held() -> None:
-    store = Store()
+    store = WeightFiles()
     tensor = store.tensor(np.array(3.0, np.float32), "s")
     assert not weights.in_file(tensor)
     assert weights.values(tensor) == 3.0
@@ -44,7 +44,7 @@ def test_short_values_are_held() -> None:
 
 
 def test_the_same_bytes_are_written_once() -> None:
-    store = Store()
+    store = WeightFiles()
     first = store.keep(SQUARE)
     places = {weights.place(store.tensor(each, name)) for name, each in {"a": SQUARE, "b": first}.items()}
     assert len(places) == 1
@@ -54,10 +54,10 @@ def test_the_same_bytes_are_written_once() -> None:
 
 
 def test_a_runtime_finds_them_and_what_it_saves_finds_them_too(tmp_path: Path) -> None:
-    proto = product(Store().tensor(SQUARE, "w"))  # the store is gone: its files are
+    proto = product(WeightFiles().tensor(SQUARE, "w"))  # the store is gone: its files are
     with pytest.raises(FileNotFoundError):
         weights.values(proto.graph.initializer[0])
-    store = Store()
+    store = WeightFiles()
     proto = product(store.tensor(SQUARE, "w"))
     saved = tmp_path / "optimised.onnx"
     first = open_session(proto, SessionOptions(1), save_optimized=saved).run(None, FEED)
@@ -68,7 +68,7 @@ def test_a_runtime_finds_them_and_what_it_saves_finds_them_too(tmp_path: Path) -
 
 
 def test_a_saved_model_stands_on_its_own(tmp_path: Path) -> None:
-    store = Store()
+    store = WeightFiles()
     store.keep(np.zeros(5000, np.float32))  # what it does not refer to stays behind
     path, data = tmp_path / "model.onnx", tmp_path / "model.onnx.data"
     weights.save(path, product(store.tensor(SQUARE, "w")), data, data.name)
@@ -81,7 +81,7 @@ def test_a_saved_model_stands_on_its_own(tmp_path: Path) -> None:
 
 
 def test_what_a_model_holds_moves_into_the_store() -> None:
-    store = Store()
+    store = WeightFiles()
     held = product(numpy_helper.from_array(SQUARE, "w"))
     moved = store.take(held)
     assert moved.ByteSize() < 1000
@@ -101,7 +101,7 @@ def test_tensors_in_branches_and_attributes_are_found() -> None:
 
 
 def test_a_full_disk_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store()
+    store = WeightFiles()
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")

@@ -1,8 +1,8 @@
 """Weights kept in files: initialisers refer to bytes on disk instead of holding them. Judges no graph.
 
 A protobuf message is limited to 2 GB, and each variant of a model would hold its own copy of the weights. So weights of
-`IN_FILES_BYTES` or more lie in the files of one `Store`, and every variant refers to them. Inside taglio the `location`
-of such a tensor is an absolute path; for a runtime or the user's folder it is made relative, as ONNX requires.
+`IN_FILES_BYTES` or more lie in one `WeightFiles`, and every variant refers to them. Inside taglio the `location` of
+such a tensor is an absolute path; for a runtime or the user's folder it is made relative, as ONNX requires.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ _BITS: dict[int, int] = {
 }  # fmt: skip
 
 
-class Store:
+class WeightFiles:
     """The folder that holds one model's weights; removed with the last reference to it."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Store:
         return self._places[digest]
 
 
-def constant(values: np.ndarray, name: str, store: Store | None) -> TensorProto:
+def constant(values: np.ndarray, name: str, store: WeightFiles | None) -> TensorProto:
     """An initialiser with these values, which refers to a file of the `store`, if there is one, unless it is short."""
     return numpy_helper.from_array(np.asarray(values), name) if store is None else store.tensor(values, name)
 

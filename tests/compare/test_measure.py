@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from taglio import weights
-from taglio.compare.measure import _emptied, _model, _opened, compare
+from taglio.compare.measure import _emptied, _model, _opened, compare_backends
 from taglio.data.files import load
 from taglio.errors import BadOption
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
@@ -71,7 +71,7 @@ def test_a_model_with_its_weights_in_files_is_compared(
     monkeypatch.setattr(weights, "IN_FILES_BYTES", 1)
     monkeypatch.setattr(weights, "ONE_FILE_BYTES", one_file_bytes)
     model, data, how = small(Sketch())
-    found = compare(model, data, out=tmp_path, **how)
+    found = compare_backends(model, data, out=tmp_path, **how)
     assert [each.status for each in found.rows] == ["measured"] * 3
     assert all(each.checked and each.checked.size_bytes > 16 * 16 * 9 for each in found.rows)
     checked = found.rows[0].checked
@@ -81,7 +81,9 @@ def test_a_model_with_its_weights_in_files_is_compared(
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_rows_beyond_the_memory_limit_are_left_out() -> None:
     model, data, how = small(Sketch())
-    found = {each.wanted.id.partition("/")[2]: each for each in compare(model, data, memory_limit=1000, **how).rows}
+    found = {
+        each.wanted.id.partition("/")[2]: each for each in compare_backends(model, data, memory_limit=1000, **how).rows
+    }
     assert [found[row].status for row in ("float32", "qdq-u8s8-sym-pc")] == ["out of memory"] * 2
     assert found["float16"].status == "impossible" and "raise the memory limit" in found["float16"].reason
 
@@ -89,7 +91,7 @@ def test_rows_beyond_the_memory_limit_are_left_out() -> None:
 def test_data_in_memory_is_what_optimize_takes() -> None:
     model, data, how = small(Sketch())
     for values in (data["x"], list(data["x"])):
-        found = compare(model, values, **how)
+        found = compare_backends(model, values, **how)
         assert found.data == "data in memory" and {row.status for row in found.rows} == {"measured"}
     with pytest.raises(BadOption, match="`preprocess` is for folders of images, but `data` is in memory"):
-        compare(model, data, preprocess="rgb", **how)
+        compare_backends(model, data, preprocess="rgb", **how)

@@ -221,7 +221,7 @@ def test_a_profile_by_itself_is_not_of_a_mix(tiny: Case, monkeypatch: pytest.Mon
     only = Measurement(Variant(MIXED, "float32"), 0.001, 0.001, 0.0, 0.001)
     everywhere = Places((only,), NOT_RACED, work.graph.blocks[3].outputs)
     monkeypatch.setattr(screen, "float_everywhere", lambda *_: everywhere)
-    assert taglio.profile(work, scheme="qdq-u8s8-asym-pc", effort=0.01).conditions.runtime == NAME
+    assert taglio.profile_model(work, scheme="qdq-u8s8-asym-pc", effort=0.01).conditions.runtime == NAME
 
 
 def test_effort_scales_the_time_for_trying(few: Model, monkeypatch: pytest.MonkeyPatch) -> None:

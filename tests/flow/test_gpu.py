@@ -1,7 +1,6 @@
 """A GPU as a place of `optimize`, with a provider that knows all answers: no GPU is needed."""
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -44,9 +43,6 @@ class Prompt(CudaSession):
         (value,) = input_feed.values()
         return [each * (1.5 if self._place == cuda.F16 else 1.0) for each in self._answers[value.tobytes()]]
 
-    def on_cpu(self) -> Counter[str]:
-        return Counter({"Gather": 2, "Slice": 1})
-
 
 @pytest.fixture
 def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +57,7 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.whole
 @pytest.mark.usefixtures("with_gpu")
-def test_the_fastest_place_wins_with_its_copies_and_what_it_leaves_to_the_cpu(tmp_path: Path) -> None:
+def test_the_fastest_place_wins(tmp_path: Path) -> None:
     result = taglio.optimize(*network(), max_error=0.01, effort=0.2, threads=1)
     assert result.table and result.plan.runtime == cuda.NAME and not result.plan.assignment()
     rows = {(row.runtime, row.name): row for row in result.table.places}
@@ -69,8 +65,6 @@ def test_the_fastest_place_wins_with_its_copies_and_what_it_leaves_to_the_cpu(tm
     # All int8 is raced where the processor runs it fastest, in either of its runtimes.
     assert {runtime for runtime, name in rows if name == "int8"} - {*cuda.PLACES} and (cuda.TF32, "int8") not in rows
     assert "the float model's answers there have error" in rows[cuda.F16, "float32"].reason
-    (told,) = [note for note in result.table.notes if note.startswith(f"{cuda.NAME}: ")]
-    assert "copying between host and GPU takes 0.0" in told and "on the CPU: 3 operators (Gather 2, Slice 1)" in told
 
     result.save(tmp_path / "out")
     (piece,) = read(tmp_path / "out" / COMPONENTS).pieces

@@ -193,7 +193,7 @@ def test_a_model_without_int8_forms_sends_nothing_as_int8() -> None:
     model = taglio.Model(
         sketch.model(sketch.rename(y, "y")), {"x": np.ones((8, 1, 4096), np.float32)}, threads=1, runtime="onnxruntime"
     )
-    profile = taglio.profile(model, scheme=SCHEME, effort=0.01)
+    profile = taglio.profile_model(model, scheme=SCHEME, effort=0.01)
     error = taglio.error_model(model, profile, effort=0.01)
     pins = ("camera=sin0", "camera=less1", "server=where3")
     candidate = taglio.candidate(model, profile, error, max_error=0.05, pins=pins)

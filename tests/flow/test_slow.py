@@ -152,7 +152,7 @@ def test_a_fast_model_is_studied_on_all_inputs(monkeypatch: pytest.MonkeyPatch) 
     data = g.rng.normal(0, 1, (64, 16)).astype(np.float32)
     data[::10] *= 10.0
     work = Model(g.model(g.rename(y, "y")), {"x": data}, threads=1)
-    profile = taglio.profile(work, effort=0.001)
+    profile = taglio.profile_model(work, effort=0.001)
     studied = taglio.error_model(work, profile, effort=0.001)
     assert studied.samples == len(work.data.held_out.samples) == 22  # ten are unseen
 

@@ -15,7 +15,6 @@ from taglio.data.spec import InputSpec
 from taglio.errors import BadOption
 from taglio.flow.run import run_steps
 from taglio.flow.work import Work
-from taglio.model.inputs import spec_of
 from taglio.model.state import suggested
 from tests.stateful import PRESENT, STATES, WIDE, inputs, network, written
 
@@ -35,7 +34,7 @@ def opened() -> Work:
 
 @pytest.fixture(scope="module")
 def staged(opened: Work) -> tuple[Any, Any]:
-    profile = taglio.profile(opened, scheme=SCHEME, effort=0.01)
+    profile = taglio.profile_model(opened, scheme=SCHEME, effort=0.01)
     return profile, taglio.error_model(opened, profile, effort=0.01)
 
 
@@ -77,39 +76,6 @@ def test_pairs_are_suggested_by_name_and_shape() -> None:
     assert told("output scores", "input image") == []
     assert told("mask_out y", "x mask") == []  # only passed on
     assert told("output", "input") == told("hn cn", "h0 c0") == []  # nothing is left to give data for
-
-
-@pytest.mark.parametrize(
-    ("cell", "pairs"),
-    [
-        ("""h = Slice (b, zero, one, one)
-            c = Slice (b, one, two, one)
-            y, hn, cn = LSTM <hidden_size = 8> (x, w, r, "", "", h, c)
-            s = Squeeze (y, one)
-            q = Concat <axis = 1> (hn, cn)
-            p = Identity (s)""", [("q", "b")]),
-        ("""h, c = Split <axis = 1> (b)
-            t = Add (x, h)
-            f = Sigmoid (t)
-            g = Tanh (t)
-            kept = Mul (c, f)
-            new = Mul (f, g)
-            cn = Add (kept, new)
-            th = Tanh (cn)
-            hn = Mul (f, th)
-            q = Concat <axis = 1> (hn, cn)
-            p = Identity (hn)""", [("q", "b")]),
-        ("""f = Sigmoid (b)
-            q = Mul (b, f)
-            p = Identity (x)""", []),
-    ],
-)  # fmt: skip
-def test_states_of_recurrent_cells_are_suggested_whatever_their_names(cell: str, pairs: list[tuple[str, str]]) -> None:
-    """Two networks of a noise suppressor call them input_3 and tf_op_layer_stack_2; their masks have one shape too."""
-    graph = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17]>
-        cells (float[1, 1, 8] x, float[1, 2, 8] b) => (float[1, 1, 8] p, float[1, 2, 8] q)
-        <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}> {{ {cell} }}""").graph
-    assert list(suggested([spec_of(value) for value in graph.input], graph)) == pairs
 
 
 @pytest.mark.parametrize("read", ["Identity (h)", "Reshape (h, one)"])
@@ -207,7 +173,7 @@ def test_steps_are_timed_and_a_model_without_state_is_told(
     opened: Work, staged: tuple[Any, Any], tmp_path: Path
 ) -> None:
     profile, error = staged
-    plan = taglio.plan(opened, profile, error, max_error=0.5, effort=0.01)
+    plan = taglio.plan_model(opened, profile, error, max_error=0.5, effort=0.01)
     report = run_steps(opened, profile, plan, taglio.build(opened, plan), steps=20)
     assert report.rate_per_s > 0.0 and 0.0 <= report.error < 0.5
     case = written(tmp_path)

@@ -6,7 +6,7 @@ from onnx import helper
 
 from taglio.errors import MeasurementFailed
 from taglio.profile.openvino_clock import join
-from taglio.runtimes.openvino_parts import Part
+from taglio.runtimes.openvino_parts import CompiledPart
 
 
 def graph() -> onnx.ModelProto:
@@ -21,22 +21,25 @@ def graph() -> onnx.ModelProto:
 
 
 def test_a_fused_part_is_its_convs() -> None:
-    parts = [Part("relu", "Convolution", ("x_q_to_dq", "conv", "relu"), "x"), Part("out", "Softmax", ("out",), "relu")]
+    parts = [
+        CompiledPart("relu", "Convolution", ("x_q_to_dq", "conv", "relu"), "x"),
+        CompiledPart("out", "Softmax", ("out",), "relu"),
+    ]
     assert join(graph(), parts, {"relu": 2.0, "out": 1.0}) == {"conv": 2.0, "soft": 1.0}
 
 
 def test_a_part_of_a_pair_alone_is_the_pairs() -> None:
-    parts = [Part("x_q", "Subgraph", ("x_q",), "x"), Part("conv", "Convolution", ("conv",), "x_q")]
+    parts = [CompiledPart("x_q", "Subgraph", ("x_q",), "x"), CompiledPart("conv", "Convolution", ("conv",), "x_q")]
     assert join(graph(), parts, {"x_q": 0.5, "conv": 2.0}) == {"x_q": 0.5, "conv": 2.0}
 
 
 def test_what_was_put_in_stands_behind_what_it_reads() -> None:
     model = graph()
     parts = [
-        Part("conv", "Convolution", ("conv",), "x"),
-        Part("r1", "Reorder", (), "conv"),
-        Part("r2", "Reorder", (), "r1"),
-        Part("start", "Reorder", (), "x"),
+        CompiledPart("conv", "Convolution", ("conv",), "x"),
+        CompiledPart("r1", "Reorder", (), "conv"),
+        CompiledPart("r2", "Reorder", (), "r1"),
+        CompiledPart("start", "Reorder", (), "x"),
     ]
     seconds_of = join(model, parts, {"conv": 2.0, "r1": 0.25, "r2": 0.125, "start": 1.0})
     assert seconds_of == {"conv": 2.0, "r1/put in": 0.25, "r2/put in": 0.125}
@@ -53,11 +56,11 @@ def test_a_product_with_a_bias_is_its_matmuls_whatever_it_is_called() -> None:
     ]
     model = helper.make_model(helper.make_graph(nodes, "g", [], []))
     for originals in (("dense/Add", "act"), ("dense/MatMul/DequantizationMultiply", "act_q"), ("act_q",)):
-        fused = Part("dense/Add", "FullyConnected", originals, "x")
+        fused = CompiledPart("dense/Add", "FullyConnected", originals, "x")
         assert join(model, [fused], {"dense/Add": 2.0}) == {"dense/MatMul": 2.0}
-    assert join(model, [Part("act", "Eltwise", ("act",), "x")], {"act": 1.0}) == {"act": 1.0}
+    assert join(model, [CompiledPart("act", "Eltwise", ("act",), "x")], {"act": 1.0}) == {"act": 1.0}
 
 
 def test_a_graph_of_other_names_is_refused() -> None:
     with pytest.raises(MeasurementFailed, match="names none of the model's operators"):
-        join(graph(), [Part("a", "Convolution", ("a",), "")], {"a": 1.0})
+        join(graph(), [CompiledPart("a", "Convolution", ("a",), "")], {"a": 1.0})

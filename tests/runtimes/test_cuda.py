@@ -118,7 +118,6 @@ def test_a_model_that_cannot_be_captured_is_opened_without() -> None:
 
     session = CudaSession(opened, "cpu")
     assert not session.captures and session.run(["t0"], feed(1.0))[0].tolist() == [2.0]
-    session.resident(feed(3.0))()
 
 
 def test_float16_keeps_the_interface(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ ALONE = {
         "float t = {2.5}",
         "b = Greater(x, t) n = NonZero(b) y = Transpose(n)",
     ),
-    # Two random feeds do not have values above 2.5, and the greatest of all rows divides.
+    # Random feeds have no values above 4, and the greatest of all rows divides.
     "coupled": graph(
         "float[batch,4] x",
         "float[batch,4] y",
@@ -267,11 +267,17 @@ def rows_of(count: int) -> dict[str, np.ndarray]:
     return {"x": np.ones((count, 4), np.float32)}
 
 
-def test_samples_of_the_data_confirm_what_the_graph_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Should the graph be misread, samples show what random values do not: here rows above 3 change the others."""
-    monkeypatch.setattr("taglio.flow.joining.why_rows_mix", lambda *_: "")
-    folder = workspace(tmp_path / "model", ALONE["coupled"])
+def test_batches_are_made_of_the_samples_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Integers stay as they are in the trial, and the greatest of random ones is 1: samples show that 2 and more
+    divide."""
+    coupled = graph(
+        "int64[batch,4] x",
+        "int64[batch,4] y",
+        "int64 one = {1}",
+        "m = ReduceMax<keepdims=0>(x) c = Max(m, one) y = Div(x, c)",
+    )
+    folder = workspace(tmp_path / "model", coupled)
     assert open_model(folder, "m", "1").alone == ""
-    np.savez(tmp_path / "d.npz", x=np.arange(40, dtype=np.float32).reshape(10, 4))
+    np.savez(tmp_path / "d.npz", x=np.arange(40).reshape(10, 4))
     monkeypatch.chdir(tmp_path)  # the workspace names its data d.npz
-    assert "output y of 4 samples in a batch differs by" in open_model(folder, "m", "1").alone
+    assert "in a batch of 2 samples from that of each alone" in open_model(folder, "m", "1").alone

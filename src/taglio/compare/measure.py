@@ -58,7 +58,7 @@ _STOP_AT, _TIME_AT = 0.5, 0.5
 Reader = Callable[[tuple[InputSpec, ...]], Dataset]
 
 
-def compare(
+def compare_backends(
     model: Any,
     data: Any,
     *,
@@ -87,7 +87,8 @@ def compare(
 
     Raises BadModel, BadData or BadOption for a model or data that no back end could use.
 
-    >>> table = taglio.compare(model.source, {"image": images}, backends=["onnxruntime"], rows=["float32"], effort=0.01)
+    >>> only = {"backends": ["onnxruntime"], "rows": ["float32"]}
+    >>> table = taglio.compare_backends(model.source, {"image": images}, effort=0.01, **only)
     >>> [row.wanted.id for row in table.rows]
     ['onnxruntime/float32']
     """

@@ -11,7 +11,7 @@ from typing import Any
 
 from taglio.deploy.folder import DeliveredPart
 from taglio.errors import BadOption
-from taglio.runtimes.signature import Port
+from taglio.runtimes.signature import RuntimePort
 
 # Settings of ONNX Runtime that change speed and memory and no answer. Others are not known to be harmless.
 WITHOUT_EFFECT_ON_ANSWERS = frozenset(
@@ -55,7 +55,7 @@ def refused(part: DeliveredPart, server: str, reason: str, fix: str) -> BadOptio
     return BadOption(f"component {part.name} cannot be exported for {server}: {reason}: {fix}")
 
 
-def check_tensors(part: DeliveredPart, server: str, ports: tuple[Port, ...], types: Mapping[str, str]) -> None:
+def check_tensors(part: DeliveredPart, server: str, ports: tuple[RuntimePort, ...], types: Mapping[str, str]) -> None:
     """Raise BadOption for a tensor of a type that is not in `types`, or without elements."""
     for port in ports:
         if port.dtype not in types:

@@ -24,7 +24,7 @@ from taglio.model.captures import writers
 from taglio.model.exact import saturating_products, with_exact_sums
 from taglio.model.load import Model
 from taglio.model.operators import MOVEMENT
-from taglio.model.written import Written, open_exact
+from taglio.model.written import SourceModel, open_exact
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 
 # Fusions reorder float sums; a larger relative distance is more than rounding.
@@ -54,11 +54,11 @@ class Agreement:
 
 def agreement_of(
     model: Model,
-    written: Callable[[], Written],
+    written: Callable[[], SourceModel],
     samples: Sequence[Mapping[str, np.ndarray]],
     options: SessionOptions,
     room_bytes: float | None = None,
-    unfolded: Callable[[], Written] | None = None,
+    unfolded: Callable[[], SourceModel] | None = None,
 ) -> Agreement:
     """Compare `model`, as ONNX Runtime runs it with `options`, with the source as `written` reads it, on `samples`.
     `room_bytes` is the memory for answers (None: no limit). `unfolded` reads the source with its quantised operators,
@@ -150,7 +150,7 @@ class _Runs:
         triples = zip(self.names, reference, answers, strict=True)
         return [left if same(name, left, right) else right for name, left, right in triples]
 
-    def distance_by_folding(self, unfolded: Written, reference: Sequence[list[np.ndarray]], threads: int) -> str:
+    def distance_by_folding(self, unfolded: SourceModel, reference: Sequence[list[np.ndarray]], threads: int) -> str:
         """A line on how far the `reference` is from the quantised source that it was folded from."""
         session = open_exact(unfolded.proto, self.label, threads)
         distance = self.distance(session, reference, range(len(self.samples)))

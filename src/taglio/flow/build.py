@@ -1,6 +1,7 @@
 """The build stage: a plan → components in memory, proven equal to the whole model. Writes only where it is told to."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,6 @@ from taglio import artifact, weights
 from taglio.components import build as files
 from taglio.components.build import Manifest
 from taglio.components.cut import Component, Wires, cut
-from taglio.components.placed import placed
 from taglio.components.prove import Proof, prove
 from taglio.cores import available_cores
 from taglio.data.dataset import Sample, covering
@@ -21,7 +21,6 @@ from taglio.data.spec import InputSpec, dtype_name
 from taglio.data.values import Feeder
 from taglio.errors import BadData, TaglioError
 from taglio.flow.work import Work, require_own
-from taglio.model.derived import with_hard_swish
 from taglio.model.inputs import input_specs
 from taglio.plan.result import Plan
 from taglio.progress import Progress
@@ -31,8 +30,8 @@ from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.session import why_failed
 from taglio.scratch import scratch
 
-# For several devices: the whole quantised model with the placement in its metadata, beside the components.
-PLACED = "placed.onnx"
+# For several components: the whole quantised model, beside them.
+WHOLE = "whole.onnx"
 # Inputs, of different shapes if possible, on which components must equal the whole model: as many as run in _PROVEN_S.
 _PROVEN, _PROVEN_S = 8, 20.0
 # Most elements of an input that is recorded where it is constant.
@@ -43,8 +42,8 @@ _SMALL = 16
 class Built:
     """Components in running order, the runtime of each device, the tensors computed in `bfloat16`, the model's states,
     its inputs that were constant in all data, and `samples`, the held-out inputs on which it is proven. `whole` is the
-    quantised model with the placement in its metadata, None if one component is the whole model; `proof` shows that
-    together they equal it, None if it was not requested."""
+    quantised model, None if one component is the whole model; `proof` shows that together they equal it, None if it was
+    not requested."""
 
     model_sha256: str
     plan_sha256: str
@@ -53,7 +52,7 @@ class Built:
     parts: tuple[Component, ...]
     whole: onnx.ModelProto | None = None
     proof: Proof | None = None
-    store: weights.Store | None = None
+    store: weights.WeightFiles | None = None
     runtimes: Mapping[str, str] = field(default_factory=dict)
     bfloat16: tuple[str, ...] = ()
     states: tuple[files.State, ...] = ()
@@ -72,9 +71,9 @@ class Built:
 
     def write(self, folder: Path) -> Manifest:
         """Write the components and their manifest."""
-        (folder / PLACED).unlink(missing_ok=True)
+        (folder / WHOLE).unlink(missing_ok=True)
         if self.whole is not None:
-            artifact.write_model(folder / PLACED, self.whole)
+            artifact.write_model(folder / WHOLE, self.whole)
         return files.write(
             folder,
             self.model_sha256,
@@ -182,12 +181,8 @@ def assemble(work: Work, plan: Plan) -> Built:
     parts = cut(work.model, work.graph, model, plan.devices(), wires, plan.levels())
     for number, part in enumerate(parts):
         if plan.runtime_on(part.device) != NAME:
-            parts[number] = replace(part, proto=with_hard_swish(part.proto))
+            parts[number] = replace(part, proto=deepcopy(part.proto))
             keep_apart(parts[number].proto.graph, dynamic=work.builder(plan.scheme).dynamic)
-    whole = None
-    if len(parts) > 1:
-        owner = {operator: block.name for block in work.graph.blocks for operator in block.operators}
-        whole = placed(model, parts, plan, owner)
     first = work.first_states
     return Built(
         model_sha256=work.model.sha256,
@@ -195,7 +190,7 @@ def assemble(work: Work, plan: Plan) -> Built:
         inputs=tuple(spec.name for spec in work.inputs),
         outputs=work.outputs,
         parts=tuple(parts),
-        whole=whole,
+        whole=model if len(parts) > 1 else None,
         store=work.model.store,
         runtimes={part.device: plan.runtime_on(part.device) for part in parts},
         bfloat16=work.setup.options(plan.runtime).bfloat16,
@@ -246,7 +241,7 @@ def read(folder: Path, model_sha256: str) -> Built:
         inputs=manifest.inputs,
         outputs=manifest.outputs,
         parts=parts,
-        whole=weights.load(folder / PLACED) if len(parts) > 1 and (folder / PLACED).exists() else None,
+        whole=weights.load(folder / WHOLE) if len(parts) > 1 and (folder / WHOLE).exists() else None,
         runtimes={piece.device: piece.runtime for piece in manifest.pieces},
         bfloat16=manifest.pieces[0].bfloat16,
         states=manifest.states,

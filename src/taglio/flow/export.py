@@ -1,10 +1,6 @@
 """Export a built model for a server. Decides which requests the server may join."""
 
-from collections.abc import Mapping
 from pathlib import Path
-
-import numpy as np
-import onnx
 
 from taglio import artifact
 from taglio.components.build import Manifest
@@ -17,7 +13,6 @@ from taglio.deploy.write import read_answered
 from taglio.flow.joining import interface, most_rows, why_alone
 from taglio.flow.work import Setup
 from taglio.flow.workspace import COMPONENTS, DEPLOY, SETUP
-from taglio.model.batch.follow import why_rows_mix
 from taglio.run.in_process import Executor
 from taglio.transaction import held
 
@@ -41,19 +36,10 @@ def export(folder: Path, target: Path, layout: str = PLAIN) -> Export:
 
 
 def _joining(components: Path, manifest: Manifest, setup: Setup, rows: int) -> dict[str, Joining]:
-    """Whether requests of each component may be joined, to so many `rows`. The whole model must allow it, as serving
-    decides, and of several components each by itself: tensors that cross may hold the rows in another dimension."""
-    if rows == 1:
-        return {piece.name: Joining("one item in a run was the fastest way") for piece in manifest.pieces}
-    executor = Executor(components, manifest, setup.options())
-
-    def run(feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return dict(zip(manifest.outputs, map(np.asarray, executor.run(feed)), strict=True))
-
-    whole = why_alone(components, manifest, setup, interface(components, manifest)[0], run)
-    joining = {}
-    for piece in manifest.pieces:
-        proto = onnx.load(components / piece.file, load_external_data=False)
-        ports = [[port.name for port in ports] for ports in (piece.inputs, piece.outputs)]
-        joining[piece.name] = Joining(whole or why_rows_mix([proto], *ports), rows)
-    return joining
+    """Whether requests may be joined, to so many `rows`, as serving decides; of several components, tensors that cross
+    must hold the rows as outputs do."""
+    alone = "one item in a run was the fastest way"
+    if rows > 1:
+        run = Executor(components, manifest, setup.options()).tensors
+        alone = why_alone(components, manifest, setup, interface(components, manifest)[0], run)
+    return {piece.name: Joining(alone, rows) for piece in manifest.pieces}

@@ -3,15 +3,17 @@ a batch, so a large row costs its neighbours their precision. Chooses nothing.""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx
+from onnxruntime import InferenceSession
 
 from taglio.data.dataset import Sample
 from taglio.error.compared import as_array
 from taglio.flow.work import Work
 from taglio.memory import make_room
-from taglio.model.batch.follow import why_rows_mix
+from taglio.model.rows import why_rows_mix
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session
 
 # Rows that are joined: a usual batch of a server.
@@ -43,18 +45,30 @@ class RowErrors:
 def row_errors(work: Work, changed: onnx.ModelProto) -> RowErrors | None:
     """The errors of rows of `changed`, a form of the model, on held-out inputs; None if the float model does
     not answer a batch as it answers its rows, or there are not two inputs of one row and one shape."""
-    rows = _joinable(work)
+    rows = [
+        sample
+        for sample in work.typical[: work.affordable(1.0, _ROWS, 2)]
+        if all(value.shape[:1] == (1,) for value in sample.values())
+    ]
     if len(rows) < 2:
         return None
-    batch = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
     make_room(work.memory_bytes)
-    first, second = (open_session(proto, work.setup.options(NAME)) for proto in (work.model.proto, changed))
+    reference = open_session(work.model.proto, work.setup.options(NAME))
+
+    def answers(session: InferenceSession, feed: Sample) -> dict[str, np.ndarray]:
+        values = run_session(session, work.outputs, feed, work.data.held_out.source)
+        return dict(zip(work.outputs, values, strict=True))
+
+    if why_rows_mix([work.model.proto], work.model.inputs, rows[:2], partial(answers, reference)):
+        return None
+    batch = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+    quantized = open_session(changed, work.setup.options(NAME))
 
     def error(feeds: Sequence[Sample]) -> float:
         squares = list[float]()
         for feed in feeds:
-            answers = (run_session(each, work.outputs, feed, work.data.held_out.source) for each in (first, second))
-            for exact, other in zip(*(map(as_array, answer) for answer in answers), strict=True):
+            pair = (answers(session, feed).values() for session in (reference, quantized))
+            for exact, other in zip(*(map(as_array, answer) for answer in pair), strict=True):
                 if exact.dtype.kind == "f" and len(exact) == len(next(iter(feed.values()))):
                     flat = exact.reshape(len(exact), -1).astype(np.float64)
                     difference = other.reshape(len(exact), -1) - flat
@@ -64,11 +78,3 @@ def row_errors(work: Work, changed: onnx.ModelProto) -> RowErrors | None:
         return float(np.sqrt(np.mean(squares))) if squares else 0.0
 
     return RowErrors(len(rows), error(rows), error([batch]))
-
-
-def _joinable(work: Work) -> list[Sample]:
-    """Held-out inputs of one row and one shape, at most _ROWS; none if the float model does not keep rows apart."""
-    if why_rows_mix([work.model.proto], [spec.name for spec in work.inputs], work.outputs):
-        return []
-    alike = work.typical[: work.affordable(1.0, _ROWS, 2)]
-    return [sample for sample in alike if all(value.shape[:1] == (1,) for value in sample.values())]

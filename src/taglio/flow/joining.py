@@ -1,8 +1,7 @@
-"""Whether requests of a model may share a batch: the graph decides, and runs of samples confirm it. Queues nothing."""
+"""Whether requests of a model may share a batch, tried on samples. Queues nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -14,21 +13,16 @@ from taglio.data.files import load
 from taglio.data.preprocess import parse_preprocess
 from taglio.data.processor import Beside, files_beside
 from taglio.data.spec import InputSpec, Shape
-from taglio.errors import TaglioError, one_line
+from taglio.errors import TaglioError
 from taglio.flow.work import Setup
-from taglio.model.batch.follow import why_rows_mix
 from taglio.model.inputs import random_feed
 from taglio.model.inputs import spec_of as declared
-from taglio.model.same import difference
+from taglio.model.rows import why_rows_mix
 from taglio.runtimes.way import Way
 
 Feed = Mapping[str, np.ndarray]
-# A batch must give the same answers as its requests alone, up to the order of sums.
-_SAME = 1e-3
-# Which of four samples each batch holds: different numbers of rows, in different orders.
-_BATCHES = ((0, 1, 2, 3), (3, 1, 0), (2, 0))
-# Samples to choose four of one shape from.
-_READ = 16
+# Samples that batches are made of, and samples to choose them from: all have one shape.
+_TRIED, _READ = 4, 16
 # The most rows of a batch if the way of running does not say.
 ROWS = 8
 
@@ -47,9 +41,7 @@ def why_alone(
     if manifest.states:
         return "it keeps a state from step to step"
     models = [onnx.load(components / piece.file, load_external_data=False) for piece in manifest.pieces]
-    return why_rows_mix(models, manifest.inputs, manifest.outputs) or _contradiction(
-        _samples(manifest, setup, inputs), run
-    )
+    return why_rows_mix(models, inputs, _samples(manifest, setup, inputs), run)
 
 
 def interface(components: Path, manifest: Manifest) -> tuple[list[InputSpec], list[InputSpec]]:
@@ -77,15 +69,14 @@ def batched_inputs(inputs: Sequence[InputSpec], planned: Mapping[str, Shape], *,
 def _samples(manifest: Manifest, setup: Setup, inputs: Sequence[InputSpec]) -> list[Feed]:
     """Four feeds of one shape: samples of the data that the workspace was made with, where they can be read, and
     random ones."""
-    count = 1 + max(map(max, _BATCHES))
-    samples = _read(setup, inputs)[:count]
+    samples = _read(setup, inputs)[:_TRIED]
     if samples:
         shapes, constant = shapes_of(samples[0]), {}
     else:
         shapes = {name: (1, *shape[1:]) for name, shape in manifest.planned.items() if shape}
         constant = {name: value[:1] for name, value in manifest.constant_feed().items()}
     sized = [replace(spec, shape=shapes.get(spec.name, spec.shape)) for spec in inputs]
-    return [*samples, *({**random_feed(sized, seed), **constant} for seed in range(count - len(samples)))]
+    return [*samples, *({**random_feed(sized, seed), **constant} for seed in range(_TRIED - len(samples)))]
 
 
 def _read(setup: Setup, inputs: Sequence[InputSpec]) -> Sequence[Feed]:
@@ -99,19 +90,3 @@ def _read(setup: Setup, inputs: Sequence[InputSpec]) -> Sequence[Feed]:
     except (TaglioError, OSError):
         return ()
     return chosen(samples, typical(samples))
-
-
-def _contradiction(feeds: Sequence[Feed], run: Callable[[Feed], Feed]) -> str:
-    """How a batch of `feeds` is answered differently from each alone; "" if it is not."""
-    try:
-        alone = [run(feed) for feed in feeds]
-        for rows in _BATCHES:
-            together = run({name: np.concatenate([feeds[row][name] for row in rows]) for name in feeds[0]})
-            for name, value in together.items():
-                apart = difference(np.concatenate([alone[row][name] for row in rows]), value)
-                if not apart <= _SAME:
-                    size = f"by {apart:.2%}" if isfinite(apart) else "in shape"
-                    return f"output {name} of {len(rows)} samples in a batch differs {size} from that of each alone"
-    except Exception as error:  # the runtimes' exceptions share no useful base class
-        return f"it does not run on every number of rows: {one_line(error, 200)}"
-    return ""

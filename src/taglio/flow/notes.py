@@ -10,7 +10,6 @@ from taglio.error.doubts import nothing_changed
 from taglio.flow.answers import of_answers, of_unseen, on_calibration
 from taglio.flow.build import Built
 from taglio.flow.deliver import needs_of_plan
-from taglio.flow.gpu import on_gpus
 from taglio.flow.joined_rows import row_errors
 from taglio.flow.plan import Decision
 from taglio.flow.screen import Screened
@@ -44,7 +43,6 @@ def of_search(screened: Screened, work: Work, *, wants_scheme: bool) -> tuple[st
     """Notes on the model, opened as `work`, and on what was compared before any plan was made."""
     return (
         *filter(None, [screened.note]),
-        *on_gpus(screened.work, [*screened.usable]),
         *(() if wants_scheme else _left_out(work, screened)),
         *already_quantized(screened.work.model.proto, work.setup.requantize),
     )

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,7 @@ class Model(Work):
         needs = memory_needs(opened.model, opened.graph, opened.data)
         if memory_limit is not None or needs.like > min(opened.memory_bytes, _WORTH_SAYING_BYTES):
             _LOG.info(needs.summary(opened.memory_bytes))
-        self.__dict__.update(vars(opened))
+        super().__init__(**{member.name: getattr(opened, member.name) for member in fields(opened)})
 
 
 def checked(setup: Setup) -> Setup:

@@ -121,7 +121,7 @@ class Decision:
         return doubt(max(self.others, conditions.others), conditions.reference_half_s)
 
 
-def plan(
+def plan_model(
     work: Work,
     profile: Profile,
     error: ErrorModel,
@@ -144,7 +144,7 @@ def plan(
     patterns of blocks; `pins` ("DEVICE=PATTERN"), or `cuts` (tensors) and `devices`, place blocks by hand. Raises
     Infeasible if no plan keeps the limit.
 
-    >>> plan = taglio.plan(model, profile, error, max_error=0.02, effort=0.02)
+    >>> plan = taglio.plan_model(model, profile, error, max_error=0.02, effort=0.02)
     >>> plan.measured_error <= 0.02
     True
     """

@@ -24,7 +24,7 @@ AUTO = "auto"
 DEFAULT_BOUND = 0.01
 
 
-def profile(
+def profile_model(
     work: Work,
     *,
     scheme: str | Scheme = AUTO,
@@ -38,7 +38,7 @@ def profile(
     error of `max_error`. `effort` scales the time given to measuring; `progress` is called with what is done, how
     much of it is done, and the total.
 
-    >>> profile = taglio.profile(model, scheme="qdq-u8s8-asym-pc", effort=0.02)
+    >>> profile = taglio.profile_model(model, scheme="qdq-u8s8-asym-pc", effort=0.02)
     >>> str(profile.scheme), len(profile.runs) > 10
     ('qdq-u8s8-asym-pc', True)
     """

@@ -11,7 +11,7 @@ from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, predict
 from taglio.progress import Progress
-from taglio.run.in_process import RunReport, StepsReport, time_plan, time_steps
+from taglio.run.in_process import Expected, RunReport, StepsReport, time_plan, time_steps
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.processor import instructions, sums_saturate
 from taglio.runtimes.way import Way
@@ -20,7 +20,7 @@ from taglio.runtimes.way import Way
 _RUNS, _PATIENCE_S, _FEWEST = 100, 60.0, 2
 
 
-def run(
+def run_model(
     work: Work,
     profile: Profile,
     plan: Plan,
@@ -36,7 +36,7 @@ def run(
     `runtime` runs both (None: the one that the plan was built for). Components of several devices run one after another
     in this process. Raises BadOption if `built` is of another plan.
 
-    >>> report = taglio.run(model, profile, plan, built, runs=10)
+    >>> report = taglio.run_model(model, profile, plan, built, runs=10)
     >>> report.plan.runs, report.predicted_s > 0.0
     (10, True)
     """
@@ -47,16 +47,13 @@ def run(
     floats = next(run for run in profile.runs if run.name == FLOAT_RUN).wall.median_s
     # For a place without a profile only the plan's own time is known, not the machine's speed at that time.
     profiled, predicted_in = (floats, home) if plan.usage or plan.runtime == home else (None, plan.runtime)
-    expected = _expected_s(work, profile, plan)
     with work.stored() as model:
         result = time_plan(
             built.open(options, runtime),
             model,
             work.timed,
-            options,
             runs,
-            predicted_s=expected,
-            profiled_float_s=profiled,
+            expected=Expected(_expected_s(work, profile, plan), profiled),
             progress=progress,
         )
     note = "; ".join(filter(None, [moved(profile, plan, instructions()), _other_way(work, options)]))
@@ -79,7 +76,7 @@ def run_steps(
     options, expected, feeds = _as_profiled(work, profile), _expected_s(work, profile, plan), work.steps
     with work.stored() as model:
         executor = built.open(options, runtime)
-        return time_steps(executor, model, feeds, options, steps, predicted_s=expected, progress=progress)
+        return time_steps(executor, model, feeds, steps, predicted_s=expected, progress=progress)
 
 
 def moved(profile: Profile, plan: Plan, here: Collection[str]) -> str:

@@ -24,11 +24,10 @@ from taglio.flow.optimize import optimize as optimize_model
 from taglio.flow.outcome import Quantized
 from taglio.flow.plan import decide
 from taglio.flow.profile import layers as time_layers
-from taglio.flow.profile import only_onnxruntime
-from taglio.flow.profile import profile as measure
+from taglio.flow.profile import only_onnxruntime, profile_model
 from taglio.flow.quantize import quantize as quantize_model
 from taglio.flow.result import Result, write
-from taglio.flow.run import run as time_run
+from taglio.flow.run import run_model
 from taglio.flow.run import run_steps as time_run_steps
 from taglio.flow.sensitivity import Sensitivity, sensitivity
 from taglio.flow.work import Work
@@ -63,7 +62,7 @@ def profile(
         given["runtime"] = only_onnxruntime(given.get("runtime", "auto"))
     with changing(folder, create=True) as draft:
         work = Model(model, data, **given).telling(progress)
-        result = measure(work, **asked)
+        result = profile_model(work, **asked)
         timed = time_layers(work, result, layers) if layers else None
         sha256, graph = work.model.sha256, work.settled(result.scheme).graph
         setup = replace(work.setup, scheme=result.scheme, runtime=result.conditions.runtime)
@@ -120,7 +119,7 @@ def plan(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> Plan:
-    """Plan as taglio.plan does; the profile and the error model are updated with the measurements of plans."""
+    """Plan as taglio.plan_model does; the profile and the error model are updated with the measurements of plans."""
     wanted = refuse_no_limit(user_limits(max_error, min_score, max_drop))
     with changing(folder) as draft:
         work, measured = workspace.reopen_profiled(draft)
@@ -172,7 +171,7 @@ def run(
     """Time the built components beside the float model, both in `runtime` (None: the plan's)."""
     with held(folder):
         work, measured, known, built = _reopen_built(folder)
-        result = time_run(work, measured, known, built, runs=runs, runtime=runtime, progress=progress)
+        result = run_model(work, measured, known, built, runs=runs, runtime=runtime, progress=progress)
         artifact.save(folder / f"{RUN}.json", RUN, work.model.sha256, result)
     return result
 

@@ -5,8 +5,7 @@ Results that are computed once (ranges, blocks that cannot be int8, builders, th
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from math import inf
 from pathlib import Path
@@ -34,7 +33,7 @@ from taglio.memory import OUTPUTS, Shelf, make_room
 from taglio.model.graph import Graph
 from taglio.model.inputs import free_dimensions, input_specs
 from taglio.model.load import Model as Network
-from taglio.model.written import Written, as_written, open_exact
+from taglio.model.written import SourceModel, as_written, open_exact
 from taglio.profile.machine import MOST_THREADS
 from taglio.profile.stopwatch import FEEDS, Effort, Timed, time_models
 from taglio.progress import Progress
@@ -290,7 +289,7 @@ class Work:
         agreement = agreement_of(self.model, self._written, samples, options, self.outputs_bytes, unfolded)
         return replace(agreement, remark="") if self.setup.instead else agreement  # instead.py says what differs
 
-    def _written(self) -> Written:
+    def _written(self) -> SourceModel:
         written = as_written(self.source, self.setup.shapes, requantize=self.setup.requantize)
         freed = _named(input_specs(written.path, written.proto)) - _named(self.model.inputs)
         if freed:  # the data contradict these names (model/load.py)
@@ -348,11 +347,7 @@ class Work:
 
     def but(self, **changes: Any) -> "Work":
         """A copy with other fields; kept results are shared."""
-        other = copy(self)
-        for name in ("digests", "typical", "timed"):
-            other.__dict__.pop(name, None)
-        other.__dict__.update(changes)
-        return other
+        return Work(**({member.name: getattr(self, member.name) for member in fields(self)} | changes))
 
     @contextmanager
     def stored(self) -> Iterator[Path]:

@@ -105,6 +105,14 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
             yield from graphs(body)
 
 
+def operators(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """The operators of a model, also in subgraphs and functions."""
+    for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
+        yield node
+        for body in bodies(node):
+            yield from (inner for graph in graphs(body) for inner in graph.node)
+
+
 def _defined(graph: onnx.GraphProto) -> set[str]:
     defined = {name for node in graph.node for name in node.output}
     defined |= {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}

@@ -1,6 +1,5 @@
-"""Models made from another: with more outputs, with HardSwish, with flags, or empty. Only flags are added in place."""
+"""Models made from another: with more outputs, with flags, or empty. Only flags are added in place."""
 
-from collections import Counter
 from collections.abc import Iterable
 from copy import deepcopy
 
@@ -8,10 +7,6 @@ import onnx
 from onnx import TensorProto, helper
 
 from taglio.model.captures import node_inputs
-from taglio.model.opset import declared_opset
-
-# HardSwish is an operator from this opset on. Its HardSigmoid is max(0, min(1, x / 6 + 0.5)).
-_HARD_SWISH_OPSET, _SLOPE = 14, {"alpha": 1.0 / 6.0, "beta": 0.5}
 
 
 def with_outputs(proto: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
@@ -65,30 +60,3 @@ def add_flags(graph: onnx.GraphProto, name: str, count: int) -> list[str]:
         graph.initializer.append(sizes)
         graph.node.append(helper.make_node("Split", [name, sizes.name], flags, name=f"{name}/split", axis=0))
     return flags
-
-
-def with_hard_swish(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of `proto` with one HardSwish for each x · HardSigmoid(x) that ONNX Runtime made of it. `proto` itself if
-    its opset has none. The copy answers the same, and OpenVINO is fast on it without runtimes/openvino_fusions.py."""
-    if declared_opset(proto) < _HARD_SWISH_OPSET:
-        return proto
-    rewritten = deepcopy(proto)
-    nodes = rewritten.graph.node
-    read_counts = Counter(name for node in nodes for name in node_inputs(node))
-    read_counts.update(output.name for output in rewritten.graph.output)
-    hard = {
-        node.output[0]: node for node in nodes if node.op_type == "HardSigmoid" and read_counts[node.output[0]] == 1
-    }
-    for node in [node for node in nodes if node.op_type == "Mul"]:
-        for gate, value in (node.input, [*node.input][::-1]):
-            if gate in hard and hard[gate].input[0] == value and _hard_swish(hard[gate]):
-                nodes.remove(hard[gate])
-                node.op_type, node.input[:] = "HardSwish", [value]
-                break
-    return rewritten
-
-
-def _hard_swish(node: onnx.NodeProto) -> bool:
-    """Whether a HardSigmoid is that of HardSwish."""
-    attributes = {attribute.name: attribute.f for attribute in node.attribute}
-    return all(abs(attributes.get(name, 0.0) - value) < 1e-6 for name, value in _SLOPE.items())

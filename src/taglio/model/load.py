@@ -16,7 +16,7 @@ from taglio.model.inputs import Feed, free_dimensions, input_specs, keep_interfa
 from taglio.model.opset import declared_opset, no_int8, with_quantizable_opset
 from taglio.model.outputs import correct_outputs
 from taglio.model.quantized import fold_weights
-from taglio.model.same import Reference
+from taglio.model.same import OriginalAnswers
 from taglio.model.simplify import as_it_is, simplify
 from taglio.model.written import as_written
 
@@ -38,7 +38,7 @@ class Model:
     outputs: tuple[str, ...]
     proto: onnx.ModelProto
     no_int8: str = ""
-    store: weights.Store | None = None
+    store: weights.WeightFiles | None = None
     remarks: tuple[str, ...] = ()
     run_s: float = 0.0
     random: bool = False
@@ -101,8 +101,8 @@ def _sizes(feed: Feed) -> dict[str, tuple[int, ...]]:
 
 
 def _simplified(
-    path: Path, proto: onnx.ModelProto, feeds: Sequence[Feed], from_user: bool, store: weights.Store | None
-) -> tuple[onnx.ModelProto, Reference]:
+    path: Path, proto: onnx.ModelProto, feeds: Sequence[Feed], from_user: bool, store: weights.WeightFiles | None
+) -> tuple[onnx.ModelProto, OriginalAnswers]:
     """The first of these that answers as `proto` does: simplified at an opset with int8 forms, simplified, unchanged.
     Also the answers of `proto`."""
     plannable = with_zero_points(proto)
@@ -110,7 +110,7 @@ def _simplified(
         session, basic = simplify(path, plannable, store)
     except BadModel as error:
         raise BadModel(name_unknown_operators(path, proto) or str(error)) from None
-    reference = Reference(path, proto, session, feeds, from_user)
+    reference = OriginalAnswers(path, proto, session, feeds, from_user)
     del session  # and its memory
     reference.take_exact_answers(proto)
     raised = with_quantizable_opset(plannable)

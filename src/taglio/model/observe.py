@@ -28,17 +28,17 @@ _PLAIN = SessionOptions(threads=0, optimization=Optimization.NONE, lean=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TensorInfo:
     """A tensor's shape and type in one inference; `dtype` is a NumPy name, or "str"."""
 
     shape: Shape
     dtype: str
 
 
-Observed = Mapping[str, Seen]
+Observed = Mapping[str, TensorInfo]
 
 
-def observe(model: Model, feed: Feed, label: str) -> dict[str, Seen]:
+def observe(model: Model, feed: Feed, label: str) -> dict[str, TensorInfo]:
     """Shape and type of every input and every tensor that an operator of the graph writes, in one inference of `feed`.
 
     Leaves out sequences, optionals, and types under 16 bits that NumPy lacks. Raises BadData, naming `label`, if the
@@ -67,15 +67,15 @@ def observe(model: Model, feed: Feed, label: str) -> dict[str, Seen]:
     return seen
 
 
-def _of_array(value: np.ndarray) -> Seen:
-    return Seen(value.shape, dtype_name(value.dtype))
+def _of_array(value: np.ndarray) -> TensorInfo:
+    return TensorInfo(value.shape, dtype_name(value.dtype))
 
 
-def _declared(shape: Iterable[int], kind: int) -> Seen:
-    return Seen(tuple(map(int, shape)), dtype_name(helper.tensor_dtype_to_np_dtype(kind)))
+def _declared(shape: Iterable[int], kind: int) -> TensorInfo:
+    return TensorInfo(tuple(map(int, shape)), dtype_name(helper.tensor_dtype_to_np_dtype(kind)))
 
 
-def observe_random(model: Model) -> tuple[dict[str, Seen] | None, str]:
+def observe_random(model: Model) -> tuple[dict[str, TensorInfo] | None, str]:
     """Shapes and types for random inputs, a dynamic batch taken as 1; and a line that says what was taken. The model
     runs only if shape inference leaves some of them open.
 
@@ -95,7 +95,7 @@ def observe_random(model: Model) -> tuple[dict[str, Seen] | None, str]:
     return observed, line if dynamic else ""
 
 
-def _inferred(model: Model, feed: Feed) -> dict[str, Seen] | None:
+def _inferred(model: Model, feed: Feed) -> dict[str, TensorInfo] | None:
     """What `observe` would find for `feed`, by shape inference; None if it leaves a shape or type open."""
     proto = model.proto
     if any(spec.dynamic for spec in model.inputs):

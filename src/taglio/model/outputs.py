@@ -4,6 +4,7 @@ import onnx
 from onnx import shape_inference
 
 from taglio.data.spec import Dim, shown
+from taglio.model.inputs import spec_of
 
 Dims = tuple[Dim, ...]
 
@@ -27,7 +28,7 @@ def correct_outputs(proto: onnx.ModelProto) -> tuple[str, ...]:
     symbols = {dim.dim_param for value in proto.graph.input for dim in value.type.tensor_type.shape.dim} - {""}
     lines = []
     for value in proto.graph.output:
-        declared, computed = _dims(value), _dims(inferred[value.name])
+        declared, computed = spec_of(value).shape, spec_of(inferred[value.name]).shape
         if declared is None or computed is None or not _contradicts(declared, computed, symbols):
             continue
         value.type.tensor_type.shape.CopyFrom(inferred[value.name].type.tensor_type.shape)
@@ -36,14 +37,6 @@ def correct_outputs(proto: onnx.ModelProto) -> tuple[str, ...]:
             "which is used"
         )
     return tuple(lines)
-
-
-def _dims(value: onnx.ValueInfoProto) -> Dims | None:
-    """The dimensions of a tensor; None if its shape, or that it is a tensor, is not known."""
-    if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
-        return None
-    dims = value.type.tensor_type.shape.dim
-    return tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in dims)
 
 
 def _contradicts(declared: Dims, computed: Dims, symbols: set[str]) -> bool:

@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio import weights
-from taglio.model.captures import bodies, graphs, node_inputs, readers, rename_inputs, writers
+from taglio.model.captures import graphs, node_inputs, readers, rename_inputs, writers
 from taglio.model.operators import MOVEMENT, integer
 from taglio.model.simplify import drop_unused_initializers
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
@@ -33,9 +33,6 @@ _TWINS = {
     "QLinearAveragePool": 1, "QLinearGlobalAveragePool": 1, "QGemm": 2,
     "QLinearSoftmax": 1,
 }  # fmt: skip
-# Operators with weights in blocks -> their float operator, and which input is not constant.
-_BLOCKWISE = {"MatMulNBits": ("MatMul", 0), "GatherBlockQuantized": ("Gather", 1)}
-_BIAS = 5
 # From here on the limits of Clip are inputs.
 _CLIP_OPSET = 11
 _WIDE = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32})
@@ -117,7 +114,7 @@ def why_float(proto: onnx.ModelProto) -> dict[str, str]:
     return reasons
 
 
-def fold_weights(proto: onnx.ModelProto, store: weights.Store | None = None) -> bool:
+def fold_weights(proto: onnx.ModelProto, store: weights.WeightFiles | None = None) -> bool:
     """Turn weights of 8 bits or more that are dequantised for a float operator, and float16 ones that are cast for it,
     into float32 ones, in place; True if any.
 
@@ -142,7 +139,7 @@ def fold_weights(proto: onnx.ModelProto, store: weights.Store | None = None) -> 
     return _fold(proto, folded, store)
 
 
-def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], store: weights.Store | None) -> bool:
+def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], store: weights.WeightFiles | None) -> bool:
     """Replace `nodes`, which read only constants, by their values as ONNX Runtime computes them; True if there are any.
 
     With a `store` they are computed one by one and written to its files.
@@ -175,27 +172,21 @@ def _computed(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], names: list[s
     return values
 
 
-def to_float(proto: onnx.ModelProto, store: weights.Store | None = None) -> onnx.ModelProto:
+def to_float(proto: onnx.ModelProto, store: weights.WeightFiles | None = None) -> onnx.ModelProto:
     """A copy of `proto` in float: weights are dequantised, and Q/DQ pairs on activations are removed.
 
     1. An integer operator becomes its float operator, between DequantizeLinear and QuantizeLinear.
-    2. MatMulNBits and GatherBlockQuantized of constants become MatMul and Gather of float ones.
-    3. DequantizeLinear of a constant, also of one that was moved first, as rows of an embedding are, becomes a float
+    2. DequantizeLinear of a constant, also of one that was moved first, as rows of an embedding are, becomes a float
        constant.
-    4. A pair on an activation is removed. If its zero point is an end of its type, a Clip replaces it: that is how
+    3. A pair on an activation is removed. If its zero point is an end of its type, a Clip replaces it: that is how
        quantisers fold away a Relu or Clip before the pair.
-    5. The same holds in subgraphs, except for quantised values that they exchange with the graph around them.
 
-    Operators without a known float equivalent stay.
+    Operators without a known float equivalent stay, so do weights in blocks and what is in subgraphs.
     """
     float_proto = deepcopy(proto)
     del float_proto.graph.value_info[:]
-    for node in float_proto.graph.node:
-        for body in bodies(node):
-            _body_to_float(body, float_proto, store)
     nodes = [float_node for node in float_proto.graph.node for float_node in _float_twin(node, float_proto)]
-    nodes = _blockwise_to_float(_dynamic_to_float(nodes, float_proto, store), float_proto, store)
-    nodes = _dequantized_first(nodes, float_proto.graph.initializer)
+    nodes = _dequantized_first(_dynamic_to_float(nodes, float_proto, store), float_proto.graph.initializer)
     del float_proto.graph.node[:]
     float_proto.graph.node.extend(nodes)
     _name(float_proto.graph.node)
@@ -204,23 +195,6 @@ def to_float(proto: onnx.ModelProto, store: weights.Store | None = None) -> onnx
     _fold(float_proto, [node for node in dequantize if all(name in constants for name in node.input if name)], store)
     _drop_pairs(float_proto)
     return float_proto
-
-
-def _body_to_float(body: onnx.GraphProto, outer: onnx.ModelProto, store: weights.Store | None) -> None:
-    """`to_float` of a subgraph, in place: as a model with the constants of `outer` that it reads."""
-    part = onnx.ModelProto(ir_version=outer.ir_version, opset_import=outer.opset_import, graph=body)
-    if not quantized_operators(part):
-        return
-    own = {tensor.name for tensor in body.initializer}
-    read_names = {name for node in body.node for name in node_inputs(node)} - own
-    shared = [tensor for tensor in outer.graph.initializer if tensor.name in read_names]
-    part.graph.initializer.extend(shared)
-    float_body = to_float(part, store).graph
-    shared_names = {tensor.name for tensor in shared}
-    own_constants = [tensor for tensor in float_body.initializer if tensor.name not in shared_names]
-    float_body.ClearField("initializer")
-    float_body.initializer.extend(own_constants)
-    body.CopyFrom(float_body)
 
 
 def _name(nodes: Collection[onnx.NodeProto]) -> None:
@@ -272,7 +246,7 @@ def _float_twin(node: onnx.NodeProto, proto: onnx.ModelProto) -> Iterator[onnx.N
 
 
 def _dynamic_to_float(
-    nodes: list[onnx.NodeProto], proto: onnx.ModelProto, store: weights.Store | None
+    nodes: list[onnx.NodeProto], proto: onnx.ModelProto, store: weights.WeightFiles | None
 ) -> list[onnx.NodeProto]:
     """`nodes` with dynamic quantisation and the integer products behind it as float products, with a scale of 1."""
     arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
@@ -329,46 +303,6 @@ def _dequantized_first(nodes: list[onnx.NodeProto], constants: Sequence[TensorPr
         twin.name, twin.input[0], twin.output[:] = node.name, constant_of[key], [node.output[0]]
         reordered.append(twin)
     return reordered
-
-
-def _blockwise_to_float(
-    nodes: list[onnx.NodeProto], proto: onnx.ModelProto, store: weights.Store | None
-) -> list[onnx.NodeProto]:
-    """`nodes` with float operators for those with weights in blocks. ONNX Runtime computes the float weights: it
-    multiplies the unit matrix, or gathers all rows."""
-    arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
-    float_nodes = []
-    for node in nodes:
-        kind, moving = _BLOCKWISE.get(node.op_type, ("", 0))
-        fixed = [name for index, name in enumerate(node.input) if name and index != moving]
-        if not kind or any(name not in arrays for name in fixed):
-            float_nodes.append(node)
-            continue
-        out, bias = node.output[0], [*node.input[_BIAS:]] if kind == "MatMul" else []
-        if kind == "MatMul":
-            everything = np.eye(integer(node, "K")).astype(weights.values(arrays[node.input[2]]).dtype)
-        else:
-            everything = np.asarray(range(arrays[node.input[0]].dims[integer(node, "gather_axis")]))
-        tensor = numpy_helper.from_array(everything)
-        source = helper.make_node("Constant", [], [f"{out}:everything"], value=tensor)
-        unpacker = deepcopy(node)
-        del unpacker.input[_BIAS:]
-        unpacker.input[moving] = source.output[0]
-        # With an accuracy level it would round the unit matrix.
-        attributes = [attribute for attribute in node.attribute if attribute.name != "accuracy_level"]
-        del unpacker.attribute[:]
-        unpacker.attribute.extend(attributes)
-        [value] = _computed(proto, [source, unpacker], [out])
-        name = f"{out}:weight"
-        proto.graph.initializer.append(weights.constant(value, name, store))
-        inputs = [node.input[0], name] if kind == "MatMul" else [name, node.input[1]]
-        twin = helper.make_node(kind, inputs, [f"{out}:product" if bias else out], name=node.name)
-        if kind == "Gather":
-            twin.attribute.append(helper.make_attribute("axis", integer(node, "gather_axis")))
-        float_nodes.append(twin)
-        if bias:
-            float_nodes.append(helper.make_node("Add", [twin.output[0], *bias], [out]))
-    return float_nodes
 
 
 def _drop_pairs(proto: onnx.ModelProto) -> None:

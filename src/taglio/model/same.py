@@ -3,7 +3,7 @@
 import contextlib
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -15,7 +15,7 @@ from onnxruntime import InferenceSession
 
 from taglio.cores import available_cores
 from taglio.errors import BadData, BadModel, MeasurementFailed
-from taglio.model.captures import bodies
+from taglio.model.captures import operators
 from taglio.model.check import contradicts_itself
 from taglio.model.inputs import Feed
 from taglio.model.operators import RANDOM
@@ -34,7 +34,7 @@ _ENOUGH_S = 5.0
 _PRODUCT_FAILS = re.compile(r"while running (Conv|ConvTranspose|MatMul|Gemm) node")
 
 
-class Reference:
+class OriginalAnswers:
     """The answers of the original model to `feeds`, up to the first that it cannot run, or to fewer if it is slow.
     `run_s` is the median time of one, in seconds; 0 if there is none. `random` is a line for the user if two runs on
     the same feed differ, or ""."""
@@ -55,10 +55,7 @@ class Reference:
         self._varies, self.random = 0.0, ""
         self._is_exact = False
         took_s: list[float] = []
-        nodes = [
-            *_every(original.graph.node),
-            *(node for function in original.functions for node in _every(function.node)),
-        ]
+        nodes = [*operators(original)]
         self._limit_s = _LIMIT_S if any(node.op_type == "Loop" for node in nodes) else None
         limit_s = self._limit_s if from_user else _RANDOM_S
         for feed in feeds:
@@ -133,14 +130,6 @@ class Reference:
                         f"{self._path}: after simplification, output {name} differs by {distance:.2%} "
                         f"(limit {tolerance:.1%})"
                     )
-
-
-def _every(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The operators, also in subgraphs."""
-    for node in nodes:
-        yield node
-        for body in bodies(node):
-            yield from _every(body.node)
 
 
 def _answers_at_random(node: onnx.NodeProto) -> bool:

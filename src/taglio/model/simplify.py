@@ -34,7 +34,7 @@ _FOLDED_BYTES = 1 << 20
 
 
 def simplify(
-    path: Path, proto: onnx.ModelProto, store: weights.Store | None = None
+    path: Path, proto: onnx.ModelProto, store: weights.WeightFiles | None = None
 ) -> tuple[InferenceSession, onnx.ModelProto]:
     """A session of `proto`, and `proto` simplified: constants that stay small and BatchNorm folded, dead nodes dropped,
     strides moved up (strides.py), shapes inferred, every node and tensor with a unique name.

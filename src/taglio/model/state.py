@@ -1,7 +1,6 @@
 """The states of a model: outputs that are inputs of the next step."""
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 
@@ -11,7 +10,6 @@ import onnx
 from taglio.data.spec import Array, InputSpec, Shape, batch_symbol
 from taglio.errors import BadData, BadOption
 from taglio.model.inputs import spec_of
-from taglio.model.operators import moves
 
 # An output and the input that takes its value in the next step.
 Pair = tuple[str, str]
@@ -21,9 +19,6 @@ _MARKS = re.compile(
 )
 # The base of a name that is only a mark, such as past; a name that only says input or output has no base.
 _ALONE, _WHICH_END = "state", re.compile(r"output|out|input|in")
-# Recurrent operators write their last states after the output, in the order in which they read the first ones.
-_RECURRENT, _FIRST_STATE = frozenset({"LSTM", "GRU", "RNN"}), 5
-_GATES = frozenset({"Sigmoid", "HardSigmoid"})
 _LAST, _FIRST = re.compile(r"(?<=[a-z0-9])_?[no]$", re.IGNORECASE), re.compile(r"(?<=[a-z])_?0$|(?<=[a-z0-9])_?i$")
 
 
@@ -52,55 +47,22 @@ def pairs(specs: Sequence[InputSpec], values: Iterable[onnx.ValueInfoProto], tex
 
 
 def suggested(specs: Sequence[InputSpec], graph: onnx.GraphProto) -> tuple[Pair, ...]:
-    """Pairs of an output and an input of the same type and shape where
-
-    1. the names are the same but for a mark of direction: present.0.key and past_key_values.0.key, stateN and state, hn
-       and h0; or
-    2. the input holds a first state of a recurrent cell, and the output holds its last one.
+    """Pairs of an output and an input of the same type and shape whose names are the same but for a mark of direction:
+    present.0.key and past_key_values.0.key, stateN and state, hn and h0.
 
     An input that is only passed on is no state. Nor is one if no other input would be left to give data for.
     """
     passed = {(node.output[0], node.input[0]) for node in graph.node if node.op_type == "Identity"}
-    continued = _continued(graph)
     matches: list[Pair] = []
     for spec in specs:
         for value in graph.output:
             pair = (value.name, spec.name)
             named = value.name != spec.name and not _base(value.name, _LAST).isdisjoint(_base(spec.name, _FIRST))
-            if (named or spec.name in continued[value.name]) and pair not in passed and _fits(spec_of(value), spec):
+            if named and pair not in passed and _fits(spec_of(value), spec):
                 matches.append(pair)
     presents, pasts = [present for present, _ in matches], [past for _, past in matches]
     unambiguous = tuple(match for match in matches if presents.count(match[0]) == pasts.count(match[1]) == 1)
     return unambiguous if len(unambiguous) < len(specs) else ()
-
-
-def _continued(graph: onnx.GraphProto) -> Mapping[str, set[str]]:
-    """The inputs of `graph` that hold the first states of recurrent cells, by tensors that hold the last ones."""
-    writer_of = {name: node for node in graph.node for name in node.output}
-    holds = defaultdict[str, set[str]](set, {value.name: {value.name} for value in graph.input})
-    continued = defaultdict[str, set[str]](set)
-    for node in graph.node:
-        if node.op_type in _RECURRENT:
-            for first, last in zip(node.input[_FIRST_STATE:], node.output[1:], strict=False):
-                continued[last] |= holds[first]
-        elif node.op_type == "Add":
-            continued[node.output[0]] |= set().union(*(holds[name] for name in _kept(node, writer_of)))
-        elif node.op_type == "Concat" or moves(node):
-            moved = node.input if node.op_type == "Concat" else node.input[:1]
-            for tensors in (holds, continued):
-                tensors |= {name: set().union(*(tensors[source] for source in moved)) for name in node.output}
-    return continued
-
-
-def _kept(add: onnx.NodeProto, writer_of: Mapping[str, onnx.NodeProto]) -> Iterable[str]:
-    """What a gate multiplies in `add` if this is sigmoid · state + … · tanh, as in LSTM and GRU cells."""
-    factors = [
-        writer_of[name].input if name in writer_of and writer_of[name].op_type == "Mul" else () for name in add.input
-    ]
-    for old, new in (factors, reversed(factors)):
-        kinds = {name: writer_of[name].op_type for name in (*old, *new) if name in writer_of}
-        if any(kinds.get(name) == "Tanh" for name in new) and any(kinds.get(name) in _GATES for name in old):
-            yield from old
 
 
 def first_states(

@@ -20,7 +20,7 @@ from math import prod
 import onnx
 from onnx import helper
 
-from taglio.model.captures import node_inputs
+from taglio.model.captures import readers
 from taglio.model.operators import integers, standard, text
 
 _ELEMENTWISE = frozenset(
@@ -52,10 +52,7 @@ class _Moving:
     reader."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
-        self.readers = defaultdict[str, list[onnx.NodeProto]](list)
-        for node in graph.node:
-            for name in node_inputs(node):
-                self.readers[name].append(node)
+        self.readers = defaultdict(list, readers(graph.node))
         self.smaller = set[str]()
         self.pools = defaultdict[str, list[onnx.NodeProto]](list)
         self._producers = {node.output[0]: node for node in graph.node if len(node.output) == 1}

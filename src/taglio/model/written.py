@@ -21,26 +21,26 @@ from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_sessi
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Written:
+class SourceModel:
     """A model as written. `digest` is a hash of the file and of what was changed on request; `store` has the files that
     hold large weights, or is None."""
 
     path: Path
     proto: onnx.ModelProto
     digest: Any
-    store: weights.Store | None = None
+    store: weights.WeightFiles | None = None
 
 
 def as_written(
     source: Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]] | None = None, *, requantize: bool = False
-) -> Written:
+) -> SourceModel:
     """`source` with its input `shapes` fixed and no initialiser among its inputs; with `requantize` its quantised
     operators are folded to float. Raises BadModel for a file that is no usable model."""
     proto, digest = read(source)
     path = source if isinstance(source, Path) else IN_MEMORY
     refuse_damage(path, proto)
     refuse_bad_weights(path, proto)
-    store = weights.Store() if weights.float_bytes(proto) >= weights.IN_FILES_BYTES else None
+    store = weights.WeightFiles() if weights.float_bytes(proto) >= weights.IN_FILES_BYTES else None
     if store is not None:
         proto = store.take(proto)
     _drop_initializers_from_inputs(proto)
@@ -52,7 +52,7 @@ def as_written(
     if requantize and quantized_operators(proto):
         proto = to_float(proto, store)
         digest.update(b"requantized")
-    return Written(path, proto, digest, store)
+    return SourceModel(path, proto, digest, store)
 
 
 def open_exact(proto: onnx.ModelProto, label: str, threads: int | None = None) -> InferenceSession:

@@ -17,7 +17,7 @@ from onnx import helper
 from taglio.errors import MeasurementFailed
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.runtimes.openvino_parts import Part
+from taglio.runtimes.openvino_parts import CompiledPart
 
 _ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "MatMulNBits", "DynamicQuantizeMatMul"})
 _PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -57,7 +57,7 @@ class Counting:
         return {name: median(fmean(run.get(name, 0.0) for run in runs) for runs in rounds) for name in rounds[0][0]}
 
 
-def join(graph: onnx.ModelProto, parts: Sequence[Part], seconds: Mapping[str, float]) -> dict[str, float]:
+def join(graph: onnx.ModelProto, parts: Sequence[CompiledPart], seconds: Mapping[str, float]) -> dict[str, float]:
     """`seconds` of `parts` by node of `graph`, to which nodes are added for parts that OpenVINO inserted.
 
     Raises MeasurementFailed if no part names an operator of the graph.
@@ -84,7 +84,7 @@ def join(graph: onnx.ModelProto, parts: Sequence[Part], seconds: Mapping[str, fl
     return seconds_of
 
 
-def _main(part: Part, nodes: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto | None:
+def _main(part: CompiledPart, nodes: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto | None:
     """The node that the time of `part` belongs to; `nodes` by their own and their outputs' names."""
     names = [name.removesuffix(_SCALED) for name in part.originals]
     originals = [nodes[name] for name in names if name in nodes]

@@ -26,7 +26,7 @@ class Emitter:
     written: dict[str, Scheme] = field(default_factory=dict)
     named: dict[str, object] = field(default_factory=dict)
     wire: Mapping[tuple[str, str], Scheme] = field(default_factory=dict)
-    store: weights.Store | None = None
+    store: weights.WeightFiles | None = None
 
     def constant(self, name: str, values: np.ndarray) -> str:
         """Add an initialiser once and return its name."""

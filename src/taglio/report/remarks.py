@@ -84,7 +84,6 @@ FACTS = (
     "than during profiling",
     "of the plan's blocks in ",
     "blocks in bfloat16 if in float",
-    "copying between host and GPU",
     "all-int8 is rejected",
     "if new inputs are like these: worst of",
     "no upper end is given for other inputs",

@@ -33,6 +33,14 @@ class PieceTime:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """Predicted seconds of the plan, and those of the float model in the profile, if it was profiled there."""
+
+    plan_s: float
+    float_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunReport:
     """Times of `runs` inferences of the plan, interleaved with the float model on the same inputs.
 
@@ -85,24 +93,26 @@ class Executor:
     def __init__(self, folder: Path, manifest: Manifest, options: SessionOptions, runtime: str | None = None) -> None:
         """Open each component in the runtime named by the manifest, or all in `runtime`, for `options.at_once` runs at
         once. Raises BadOption if this machine does not have the runtime."""
-        self.manifest = manifest
+        self.manifest, self._options = manifest, options
         self._names = frozenset(manifest.inputs)
         self._without_states = manifest.without_states()[1]
-        self._pieces: list[_Opened] = []
+        self._pieces: list[_OpenPiece] = []
         for piece in manifest.pieces:
             place = runtime or piece.runtime
             require_here(place, f"{folder / piece.file}")
             opened = _opened(folder / piece.file, place, replace(options, bfloat16=piece.bfloat16))
             self._pieces.append(
-                _Opened(piece.name, opened, [port.name for port in piece.inputs], [port.name for port in piece.outputs])
+                _OpenPiece(
+                    piece.name, opened, [port.name for port in piece.inputs], [port.name for port in piece.outputs]
+                )
             )
         first = self._pieces[0]
         self._whole = first if (first.inputs, first.outputs) == ([*manifest.inputs], [*manifest.outputs]) else None
         self.runtime = runtime or manifest.pieces[0].runtime
 
-    def beside(self, float_model: Path, options: SessionOptions) -> Session:
+    def beside(self, float_model: Path) -> Session:
         """The float model, opened as the first component is."""
-        return opener(self.runtime)(float_model, replace(options, bfloat16=self.manifest.pieces[0].bfloat16))
+        return opener(self.runtime)(float_model, replace(self._options, bfloat16=self.manifest.pieces[0].bfloat16))
 
     def step(
         self, feed: Mapping[str, np.ndarray], states: Mapping[str, np.ndarray] | None
@@ -119,6 +129,11 @@ class Executor:
         from several threads at once."""
         if self._whole is not None and seconds is None and feed.keys() == self._names:
             return self._whole.session.run(self._whole.outputs, feed)
+        tensors = self.tensors(feed, seconds)
+        return [tensors[name] for name in self.manifest.outputs]
+
+    def tensors(self, feed: Mapping[str, np.ndarray], seconds: dict[str, float] | None = None) -> dict[str, np.ndarray]:
+        """The inputs, outputs and tensors between components for one feed, by name; `seconds` as for `run`."""
         for name in self.manifest.inputs:
             if name not in feed:
                 raise BadData(f"input {name} is missing: the model reads {', '.join(self.manifest.inputs)}")
@@ -129,7 +144,7 @@ class Executor:
             if seconds is not None:
                 seconds[piece.name] = seconds.get(piece.name, 0.0) + time.perf_counter() - start
             tensors.update(zip(piece.outputs, values, strict=True))
-        return [tensors[name] for name in self.manifest.outputs]
+        return tensors
 
 
 def _opened(path: Path, place: str, options: SessionOptions) -> Session:
@@ -159,7 +174,7 @@ class _TakingTurns:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _OpenPiece:
     """A component's session, and the tensors that it reads and writes."""
 
     name: str
@@ -183,16 +198,14 @@ def time_plan(
     executor: Executor,
     float_model: Path,
     feeds: Sequence[Mapping[str, np.ndarray]],
-    options: SessionOptions,
     runs: int,
     *,
-    predicted_s: float,
-    profiled_float_s: float | None,
+    expected: Expected,
     progress: Progress | None = None,
 ) -> RunReport:
     """Time about `runs` inferences of the plan and of the float model alternately over `feeds`. If the feeds differ in
     shape, one of each is timed together, and the time of an inference is their mean."""
-    reference = executor.beside(float_model, options)
+    reference = executor.beside(float_model)
     plan_s: list[float] = []
     float_s: list[float] = []
     parts: dict[str, list[float]] = {}
@@ -221,11 +234,11 @@ def time_plan(
 
     pair_s = [sum(pair) for pair in zip(plan_s, float_s, strict=True)]
     plan, reference_time = wall(plan_s, pair_s), wall(float_s, pair_s)
-    drift = reference_time.steady_s / profiled_float_s if profiled_float_s else 1.0
+    drift = reference_time.steady_s / expected.float_s if expected.float_s else 1.0
     times = tuple(PieceTime(piece.name, piece.device, wall(parts[piece.name])) for piece in executor.manifest.pieces)
-    ratio, made_from = predicted_s / plan.steady_s, executor.manifest.plan_sha256
+    ratio, made_from = expected.plan_s / plan.steady_s, executor.manifest.plan_sha256
     return RunReport(
-        plan, reference_time, times, predicted_s, drift, ratio, ratio * drift, made_from, runtime=executor.runtime
+        plan, reference_time, times, expected.plan_s, drift, ratio, ratio * drift, made_from, runtime=executor.runtime
     )
 
 
@@ -233,14 +246,13 @@ def time_steps(
     executor: Executor,
     float_model: Path,
     feeds: Sequence[Mapping[str, np.ndarray]],
-    options: SessionOptions,
     steps: int,
     *,
     predicted_s: float,
     progress: Progress | None = None,
 ) -> StepsReport:
     """Run `steps` steps over `feeds`, starting over if there are fewer feeds."""
-    manifest, reference = executor.manifest, executor.beside(float_model, options)
+    manifest, reference = executor.manifest, executor.beside(float_model)
     names = manifest.without_states()[1]
     ours: dict[str, np.ndarray] | None = None
     theirs = {state.past: state.first() for state in manifest.states}

@@ -19,7 +19,7 @@ from taglio.optional import optional
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.openvino_fusions import read_fused
 from taglio.runtimes.openvino_marks import MarkedModel
-from taglio.runtimes.openvino_parts import Part, parts_of
+from taglio.runtimes.openvino_parts import CompiledPart, parts_of
 from taglio.runtimes.openvino_words import complaint, without_sources
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
@@ -58,7 +58,7 @@ class OpenVinoSession:
         hint."""
         return str(self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name())
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[CompiledPart]:
         """The nodes of the compiled graph, in execution order."""
         return parts_of(self._compiled)
 

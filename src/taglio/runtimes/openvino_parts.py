@@ -5,7 +5,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CompiledPart:
     """One node of a compiled graph: its kind, the names of the model's operators that were fused into it, the part that
     writes its first input ("" for none), and the number type it computes in, such as "bf16"."""
 
@@ -16,12 +16,12 @@ class Part:
     precision: str = ""
 
 
-def parts_of(compiled: Any) -> list[Part]:
+def parts_of(compiled: Any) -> list[CompiledPart]:
     """The parts of an openvino.CompiledModel, in execution order."""
     return [_part(node) for node in compiled.get_runtime_model().get_ordered_ops()]
 
 
-def _part(node: Any) -> Part:
+def _part(node: Any) -> CompiledPart:
     info, inputs = node.get_rt_info(), node.inputs()
 
     def text(key: str) -> str:
@@ -29,4 +29,6 @@ def _part(node: Any) -> Part:
 
     source = inputs[0].get_source_output().get_node().get_friendly_name() if inputs else ""
     originals = tuple(name for name in text("originalLayersNames").split(",") if name)
-    return Part(node.get_friendly_name(), text("layerType"), originals, source, text("runtimePrecision").lower())
+    return CompiledPart(
+        node.get_friendly_name(), text("layerType"), originals, source, text("runtimePrecision").lower()
+    )

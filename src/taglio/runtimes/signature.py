@@ -13,7 +13,7 @@ from taglio.runtimes.onnxruntime import SessionOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class RuntimePort:
     """An input or output. `dtype` is the runtime's own name of the type, such as tensor(float) or f32; a size that
     depends on the data is -1."""
 
@@ -26,8 +26,8 @@ class Port:
 class Signature:
     """The inputs and outputs of a file, in its order."""
 
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[RuntimePort, ...]
+    outputs: tuple[RuntimePort, ...]
 
 
 def signature(package: str, path: Path) -> Signature:
@@ -39,16 +39,16 @@ def signature(package: str, path: Path) -> Signature:
     return Signature(_of_onnxruntime(session.get_inputs()), _of_onnxruntime(session.get_outputs()))
 
 
-def _of_onnxruntime(values: Iterable[Any]) -> tuple[Port, ...]:
+def _of_onnxruntime(values: Iterable[Any]) -> tuple[RuntimePort, ...]:
     return tuple(
-        Port(value.name, value.type, tuple(size if isinstance(size, int) else -1 for size in value.shape or ()))
+        RuntimePort(value.name, value.type, tuple(size if isinstance(size, int) else -1 for size in value.shape or ()))
         for value in values
     )
 
 
-def _of_openvino(values: Iterable[Any]) -> tuple[Port, ...]:
+def _of_openvino(values: Iterable[Any]) -> tuple[RuntimePort, ...]:
     return tuple(
-        Port(
+        RuntimePort(
             value.get_any_name(),
             value.get_element_type().get_type_name(),
             tuple(size.get_length() if size.is_static else -1 for size in value.get_partial_shape()),

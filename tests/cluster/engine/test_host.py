@@ -17,7 +17,7 @@ from taglio.components.build import write
 from taglio.components.cut import Component
 from taglio.runtimes.openvino import BF16
 from taglio.runtimes.places import refusal
-from taglio.weights import Store as Weights
+from taglio.weights import WeightFiles
 
 HERE = "near"
 ANSWER = 6
@@ -103,7 +103,7 @@ def test_a_component_for_bfloat16_computes_in_bfloat16(tmp_path: Path) -> None:
 def test_a_component_whose_weights_are_in_a_file_of_their_own_is_sent_and_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part, store = product(), Weights()
+    part, store = product(), WeightFiles()
     monkeypatch.setattr("taglio.weights.ONE_FILE_BYTES", 0)
     manifest = write(tmp_path, "0" * 64, ["x"], ["y"], [replace(part, proto=store.take(part.proto))])
     (piece,) = manifest.pieces

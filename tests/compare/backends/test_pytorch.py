@@ -77,7 +77,7 @@ def test_from_onnx(few: tuple[Path, Path], tmp_path: Path) -> None:
     need("torch")
     asked = ("eager-static-asym-pc x86", "fx-static-asym-pc x86", "fx-qat-asym-pc x86", "fx-dynamic-pc x86", *PT2E)
     how: dict[str, Any] = {"threads": 1, "effort": 0.01, "row_limit_s": 240.0}
-    result = to_builtins(taglio.compare(*few, out=tmp_path, backends=("pytorch",), rows=asked, **how))
+    result = to_builtins(taglio.compare_backends(*few, out=tmp_path, backends=("pytorch",), rows=asked, **how))
     found = rows(result, "pytorch")
     sound(found)
     for key in asked[:3]:

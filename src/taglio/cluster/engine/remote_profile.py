@@ -91,7 +91,7 @@ class Profiler(Resident):
         proto = weights.load(self.named(job.files))
         if not weights.refers(proto):
             return replace(job.model, proto=proto)
-        store = weights.Store()
+        store = weights.WeightFiles()
         return replace(job.model, proto=store.take(proto), store=store)
 
 

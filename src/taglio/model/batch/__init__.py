@@ -1,1 +1,0 @@
-"""Follow the batch dimension through a graph: do the rows of a batch keep apart? Runs nothing and knows no requests."""
