@@ -54,7 +54,7 @@ test-fuzz: dev ## test damaged files, for FUZZ_SECONDS a kind
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m pytest tests/fuzz
 
 test-slow: dev ## test what is slow
-	@TAGLIO_TEST_SUITE=1 $(PY) -m pytest -m slow
+	@$(PY) -m pytest -m slow
 
 backends: core ## build the environments of the other back ends (BACKENDS="openvino torch" for some)
 	@$(VENV)/bin/taglio backends add $(BACKENDS)

@@ -1,6 +1,5 @@
 """A full disk, an impatient user, a killed process: what was there stays, and the next run succeeds."""
 
-import contextlib
 import errno
 import os
 import shutil
@@ -170,23 +169,6 @@ def test_other_folders_of_a_workspace_are_read_and_stay(workspace: Path) -> None
     with transaction.changing(workspace) as staged:
         transaction.drop(staged, "profiles")
     assert not (workspace / "profiles").exists()
-
-
-def test_compare_killed(tiny: Case, tmp_path: Path) -> None:
-    """Its workers end with it, and the same command starts anew. What lay in the folder before stays."""
-    out = tmp_path / "out"
-    (out / "work").mkdir(parents=True)
-    (out / "work" / "mine.txt").write_text("here first")
-    command = ("compare", *tiny.arguments(), "--backends", "onnxruntime", "--effort", 0.01, "-o", out)
-    process = begun(command)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=4.0)
-    process.kill()
-    process.communicate()
-    assert taglio(*command).code == 0
-    assert (out / "comparison.json").exists()
-    assert (out / "work" / "mine.txt").read_text() == "here first"
-    assert not [*out.glob(".*")]
 
 
 def test_a_workspace_is_not_changed_by_reading_it(tiny_staged: Staged, workspace: Path) -> None:

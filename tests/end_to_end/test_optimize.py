@@ -12,16 +12,13 @@ import pytest
 from onnx import TensorProto
 
 from taglio import artifact
-from taglio.data import dataset as data
-from taglio.data import files
-from taglio.data.preprocess import Preprocess
 from taglio.data.spec import InputSpec
 from taglio.flow.opening import Model
 from taglio.flow.outcome import Outcome
 from taglio.model import load as model
 from taglio.plan.result import Plan
 from tests.conftest import Optimized, Staged
-from tests.end_to_end.command import SCHEME, SHARED, Case, Ran, quick, refused, taglio
+from tests.end_to_end.command import SCHEME, Case, Ran, quick, refused, taglio
 from tests.end_to_end.independent import DIGITS, SAME, difference, held_out, session
 from tests.models import digits_model, saved, softmax_sandwich, two_in_two_out
 
@@ -205,28 +202,6 @@ def test_a_bound_on_the_brink_holds_or_is_refused(many: Case, tmp_path: Path) ->
             assert best_reachable(ran) > share * brink - 1e-6
         else:
             assert ran.json()["measured_error"] <= share * brink
-
-
-@pytest.mark.slow
-def test_photographs_through_a_real_detector(tmp_path: Path) -> None:
-    network = SHARED / "models" / "ultraface-rfb-320.onnx"
-    photographs = sorted((SHARED / "images").glob("faces-*.jpg"))
-    if not network.exists() or len(photographs) < 4:
-        pytest.skip("needs models/ultraface-rfb-320.onnx and images/faces-*.jpg in ../shared, next to the repository")
-    case = Case(network, tmp_path / "photographs")
-    case.data.mkdir()
-    for each in photographs:
-        (case.data / each.name).symlink_to(each)
-    how = ("--preprocess", "rgb,mean=127,scale=1/128")
-    arguments = (*case.arguments(), *how, "--scheme", SCHEME, "--max-error", 0.005, "--effort", 0.02)
-    arguments = (*arguments, "--runtime", "onnxruntime", "-o", tmp_path / "out")
-    printed = taglio("optimize", *arguments, "--json").json()
-    assert printed["plan"]["error"] <= 0.005
-    spec = (InputSpec("input", (1, 3, 240, 320), "float32"),)
-    loaded = files.load(case.data, spec, Preprocess("rgb", (127.0,), (1 / 128,)))
-    samples = data.split(loaded, seed=0).held_out.samples
-    made = Path(printed["artifacts"]["model"])
-    assert difference(network, made, samples) == pytest.approx(printed["plan"]["error"], abs=SAME)
 
 
 # --- a stage at a time ------------------------------------------------------------------------------------------------

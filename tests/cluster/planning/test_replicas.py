@@ -85,7 +85,7 @@ def test_no_more_devices_take_turns_than_the_period_needs() -> None:
 
 
 @pytest.mark.whole
-@examples(8)
+@examples(4)
 @given(made_up.problems(largest=4, sparing=False))
 def test_taking_turns_is_never_slower_than_a_device_for_each_component(problem: Problem) -> None:
     cluster = several(2)
