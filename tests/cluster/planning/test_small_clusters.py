@@ -91,7 +91,7 @@ def worth(assembled: Assembled, totals: Totals, objective: Objective) -> float:
     if not objective.simulated:
         return totals.objective
     pairs = zip(problem.resources, totals.resources, strict=True)
-    summed = sum(resource.weight * amount for resource, amount in pairs if resource.kind == LATENCY)
+    summed = float(sum(resource.weight * amount for resource, amount in pairs if resource.kind == LATENCY))
     return objective.latency * latencies(assembled, totals)[0] + totals.objective - problem.constant - summed
 
 
