@@ -36,7 +36,7 @@ def bound(assembled: Assembled) -> float:
     return lower_bound([Timetable(assembled, 0)], np.ones(1), least)
 
 
-@examples(12)
+@examples(8)
 @given(made_up.problems(largest=3))
 def test_no_placement_undercuts_the_bound(problem: Problem) -> None:
     assembled = assemble([workload(problem)], CLUSTER, Objective())

@@ -76,7 +76,7 @@ def test_any_order_lets_blocks_run_after_what_they_read(problem: Problem, seed: 
         assert all(place[way.producer] < place[node] for way in ways if way.producer is not None)
 
 
-@examples(30)
+@examples(15)
 @given(made_up.problems(largest=5, sparing=False))
 def test_a_pool_only_becomes_better_and_keeps_the_limits(problem: Problem) -> None:
     assembled = assemble([workload(problem)], CLUSTER, Objective())

@@ -67,12 +67,11 @@ def simulated(answer: Answer) -> float:
     return 100 / (ends_s[-1] - ends_s[-101])
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_a_stream_over_devices_that_are_alike_is_as_many_times_as_fast(count: int) -> None:
-    alone, together = (place([work(c)], c, STREAM) for c in (several(1), several(count)))
-    assert far(together) == NAMES[:count]
+def test_a_stream_over_devices_that_are_alike_is_many_times_as_fast() -> None:
+    alone, together = (place([work(c)], c, STREAM) for c in (several(1), several(3)))
+    assert far(together) == NAMES[:3]
     # What the start device and links do limits the rest.
-    assert rate(together.plans[0]) >= min(count, 1.9) * rate(alone.plans[0])
+    assert rate(together.plans[0]) >= 1.9 * rate(alone.plans[0])
     assert simulated(together) == pytest.approx(rate(together.plans[0]), rel=0.02)
 
 
