@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.end_to_end.command import SCHEME, Case, refused, snapshot, taglio
+from tests.end_to_end.command import Case, refused, snapshot, taglio
 from tests.models import conv_relu_chain, pyramid, saved
 
 PLAN = ("plan", "--max-error", "0.1")
@@ -114,17 +114,12 @@ def test_data_that_is_gone(tmp_path: Path, workspace: Path, tiny: Case) -> None:
     refused(taglio("error", workspace), "BadArtifact", "setup.json: its data", data.name, "profile again")
 
 
-def test_an_error_model_of_another_scheme(workspace: Path, tiny: Case) -> None:
-    other = ("--scheme", "qdq-s8s8-sym-pt", "--effort", 0.01, "-o", workspace)
-    assert taglio("profile", *tiny.arguments(), *other).code == 0
+def test_an_error_model_and_a_plan_of_another_scheme(workspace: Path, tiny: Case) -> None:
+    plan, other = (workspace / "plan.json").read_bytes(), ("--scheme", "qdq-s8s8-sym-pt", "--effort", 0.01)
+    assert taglio("profile", *tiny.arguments(), *other, "-o", workspace).code == 0
     refused(taglio("plan", workspace, "--max-error", 0.1), "BadArtifact", "error.json", "scheme", "taglio error")
     assert not (workspace / "plan.json").exists()  # it was made from the profile that is no more
-
-
-def test_a_plan_of_another_scheme(workspace: Path, tiny: Case, tmp_path: Path) -> None:
-    other = ("--scheme", f"{SCHEME}-percentile", "--effort", 0.01, "-o", tmp_path / "other")
-    assert taglio("profile", *tiny.arguments(), *other).code == 0
-    shutil.copy(tmp_path / "other" / "profile.json", workspace)
+    (workspace / "plan.json").write_bytes(plan)
     for command in ("build", "run"):
         refused(taglio(command, workspace), "BadArtifact", "plan.json", "scheme", "taglio plan")
 
