@@ -51,10 +51,10 @@ test-onnx: dev ## test every case of the ONNX project's backend suite with its v
 # What each kind of damaged file gets of one core.
 FUZZ_SECONDS ?= 300
 test-fuzz: dev ## test damaged files, for FUZZ_SECONDS a kind
-	@$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS)
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m pytest tests/fuzz
 
 test-slow: dev ## test what is slow
-	@TAGLIO_TEST_SUITE=1 $(PY) -m pytest -m slow
+	@$(PY) -m pytest -m slow
 
 backends: core ## build the environments of the other back ends (BACKENDS="openvino torch" for some)
 	@$(VENV)/bin/taglio backends add $(BACKENDS)

@@ -73,7 +73,8 @@ def brief() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(busy, "STAT", Path("/nothing"))
         patch.setattr(speed, "_WAITS", 3)
-        patch.setattr(race, "USUAL", Patience(seconds=4.0, slow_seconds=4.0, most_pairs=5, doubt=0.5))
+        patience = Patience(openings=4, choosing=2, seconds=2.0, slow_seconds=2.0, most_pairs=5, doubt=0.5)
+        patch.setattr(race, "USUAL", patience)
         yield
 
 

@@ -45,11 +45,3 @@ def test_what_is_found_needs_an_explanation(
     assert audit.main() == code
     told = capsys.readouterr().out
     assert said in told and bool(told) == bool(said)
-
-
-def test_without_pip_audit_it_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    assert audit.main() == 0
-    assert "pip install pip-audit" in capsys.readouterr().out

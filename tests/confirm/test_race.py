@@ -15,7 +15,7 @@ from taglio.deploy import verify
 from taglio.deploy.write import Answered, write_samples, write_source
 from taglio.errors import MeasurementFailed
 
-QUICK = Patience(openings=4, seconds=4.0, most_pairs=9)
+QUICK = Patience(openings=4, seconds=2.0, most_pairs=9)
 
 
 def network(layers: int) -> onnx.ModelProto:

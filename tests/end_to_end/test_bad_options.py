@@ -1,22 +1,10 @@
 """Bounds, pins and placements that taglio refuses, in one line, and before anything is written."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.command import Case, quick, refused, snapshot, taglio
-
-
-def test_a_bound_that_nothing_meets_says_the_best_reachable(tiny: Case, tmp_path: Path) -> None:
-    pins = ("--force-int8", "conv*")
-    line = refused(quick(tiny, tmp_path / "out", "--max-error", 1e-9, *pins), "Infeasible", "--max-error", code=3)
-    reached = re.search(r"the best has ([0-9.]+)%", line)
-    assert reached is not None
-    best = float(reached.group(1)) / 100
-    assert 1e-4 < best < 0.5
-    printed = quick(tiny, tmp_path / "out", "--max-error", 1.001 * best + 1e-6, *pins, "--json").json()
-    assert printed["plan"]["error"] == pytest.approx(best, rel=0.01)
 
 
 def test_a_plan_that_nothing_meets_leaves_the_old_one(workspace: Path) -> None:

@@ -41,9 +41,6 @@ def optimize(case: Case, out: Path, busy_s: tuple[float, float]) -> dict[str, ob
 
 @pytest.mark.slow
 @pytest.mark.alone
-@pytest.mark.skipif(
-    "TAGLIO_TEST_SUITE" not in os.environ, reason="takes all processors for minutes: run make test-suite"
-)
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's count of what processors worked is Linux's")
 def test_a_machine_that_is_busy_throughout_is_said(few_digits: Case, tmp_path: Path) -> None:
     found = optimize(few_digits, tmp_path / "out", (0.0, 1e9))

@@ -63,17 +63,17 @@ def test_a_plan_on_two_devices_is_built_and_runs(out: Path, cluster: Path) -> No
     assert "One request" in page and ("assumed" in page) == on_camera
 
 
-def test_pins_and_running_plans(out: Path, cluster: Path) -> None:
-    ran = taglio("plan", out, "--cluster", cluster, *QUICK, "--pin", "camera=*", "--json").json()
+def test_pins_and_running_plans(workspace: Path, cluster: Path) -> None:
+    ran = taglio("plan", workspace, "--cluster", cluster, *QUICK, "--pin", "camera=*", "--json").json()
     assert {each["device"] for each in ran["plans"][0]["placements"]} == {"camera"}
     again = taglio(
-        "plan", out, "--cluster", cluster, *QUICK, "--from", "plan.json", "--switching-cost-ms", 1000,
+        "plan", workspace, "--cluster", cluster, *QUICK, "--from", "plan.json", "--switching-cost-ms", 1000,
         "--objective", "sum", "--json",
     ).json()  # fmt: skip
     assert again["plans"][0]["placements"] == ran["plans"][0]["placements"]
     assert again["moves"] == [0, 0.0]
-    shutil.copy(out / "plan.json", out / "before.json")
-    asked = ("plan", out, "--cluster", cluster, *QUICK, "--pin", "server=*", "--from", "before.json")
+    shutil.copy(workspace / "plan.json", workspace / "before.json")
+    asked = ("plan", workspace, "--cluster", cluster, *QUICK, "--pin", "server=*", "--from", "before.json")
     moved = taglio(*asked, "--json").json()
     blocks, cost_s = moved["moves"]
     assert blocks == len(moved["plans"][0]["placements"]) and cost_s == pytest.approx(blocks * 1e-3)

@@ -112,15 +112,20 @@ def test_the_page_and_the_file_hold_it_all(compared: tuple[Path, Any]) -> None:
 
 
 def test_a_stopped_comparison_keeps_its_finished_rows(tiny: Case, tmp_path: Path) -> None:
+    """After one that was killed. What lay in the folder before stays."""
     out = tmp_path / "out"
+    (out / "work").mkdir(parents=True)
+    (out / "work" / "mine.txt").write_text("here first")
     asked = [str(word) for word in ("compare", *tiny.arguments(), "--backends", "onnxruntime", "--effort", "0.01")]
     command = [sys.executable, "-m", "taglio", *asked, "-o", str(out), "--json"]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    while not (out / "compare-work" / "onnxruntime" / "log.txt").exists() and running.poll() is None:
-        time.sleep(0.01)
-    time.sleep(1.0)
-    running.send_signal(signal.SIGINT)
-    printed, complaint = running.communicate(timeout=120)
+    for number in (signal.SIGKILL, signal.SIGINT):
+        (out / "compare-work" / "onnxruntime" / "log.txt").unlink(missing_ok=True)
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        while not (out / "compare-work" / "onnxruntime" / "log.txt").exists() and running.poll() is None:
+            time.sleep(0.01)
+        time.sleep(1.0)
+        running.send_signal(number)
+        printed, complaint = running.communicate(timeout=120)
     assert running.returncode == 130, complaint
     result = json.loads(printed)
     assert result["stopped"] and "stopped" in {row["status"] for row in result["rows"]}
@@ -131,6 +136,7 @@ def test_a_stopped_comparison_keeps_its_finished_rows(tiny: Case, tmp_path: Path
     assert ran.code == 0, ran.err
     assert "stopped before" not in ran.out
     assert "qdq-u8s8-sym-pc" in ran.out
+    assert (out / "work" / "mine.txt").read_text() == "here first" and not [*out.glob(".*")]
 
 
 def test_an_unknown_back_end_is_refused(tiny: Case, tmp_path: Path) -> None:

@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
+from taglio.flow.opening import Model
+from taglio.profile.measure import pure_assignments
+from taglio.quantize.precision import precisions
+from taglio.quantize.scheme import parse_scheme
 from taglio.runtimes.places import refusal
-from tests.end_to_end.command import Case, quick, refused, taglio
-from tests.models import saved, silu
+from tests.end_to_end.command import SCHEME, Case, quick, refused, taglio
+from tests.models import silu
 
 needs_openvino = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="needs openvino: pip install 'taglio[openvino]'"
@@ -51,19 +54,16 @@ def test_what_was_built_for_openvino_says_so_where_it_is_missing(
 
 
 @needs_openvino
-def test_what_is_built_for_openvino_has_no_pair_before_an_activation(tmp_path: Path) -> None:
-    case = Case(saved(silu(), tmp_path), tmp_path / "samples.npy")
-    np.save(case.data, np.random.default_rng(0).standard_normal((10, 3, 8, 8)).astype(np.float32))
-    forced = ("--force-int8", "conv*", "--max-error", 0.5, "--json")
+def test_what_is_built_for_openvino_has_no_pair_before_an_activation() -> None:
+    data = np.random.default_rng(0).standard_normal((10, 3, 8, 8)).astype(np.float32)
+    scheme = parse_scheme(SCHEME)
     for runtime, some in (("openvino", False), ("onnxruntime", True)):
-        out = tmp_path / runtime
-        assert quick(case, out, "--runtime", runtime, *forced).json()["plan"]["int8_blocks"] >= 3
-        nodes = onnx.load(out / "components" / "model.onnx").graph.node
+        work = Model(silu(), {"x": data}, threads=1, runtime=runtime)
+        everything = pure_assignments(work.graph, precisions(scheme))["int8"]
+        nodes = work.builder(scheme).build(everything).graph.node
         quantized = {node.input[0] for node in nodes if node.op_type == "QuantizeLinear"}
+        assert len(everything) >= 3
         assert bool(quantized & {node.output[0] for node in nodes if node.op_type == "Conv"}) == some
-        before = (out / "components" / "model.onnx").read_bytes()
-        assert taglio("build", out).code == 0
-        assert (out / "components" / "model.onnx").read_bytes() == before
 
 
 def test_without_openvino_a_line_says_what_it_takes(

@@ -1,9 +1,11 @@
 """A run into the workspace of an earlier one reuses its measured errors where nothing that they depend on changed."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 
 import taglio
 from taglio import artifact
@@ -16,14 +18,25 @@ from tests.models import Sketch
 STUDIED = ("--force-int8", "*", "--effort", 0.3)
 
 
-def reused(case: Case, out: Path, *options: object) -> int:
-    assert quick(case, out, *STUDIED, *options).code == 0
-    return artifact.load(out / "outcome.json", "outcome", Outcome).reused_errors
+@pytest.fixture(scope="module")
+def studied(tiny: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The workspace of a first run."""
+    folder = tmp_path_factory.mktemp("studied") / "out"
+    assert quick(tiny, folder, *STUDIED, "--max-error", "90%").code == 0
+    assert reused(folder) == 0
+    return folder
 
 
-def test_a_second_run_reuses_the_errors_and_says_so(tiny: Case, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert reused(tiny, out, "--max-error", "90%") == 0
+@pytest.fixture
+def out(studied: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(studied, tmp_path / "out"))
+
+
+def reused(folder: Path) -> int:
+    return artifact.load(folder / "outcome.json", "outcome", Outcome).reused_errors
+
+
+def test_a_second_run_reuses_the_errors_and_says_so(tiny: Case, out: Path) -> None:
     error = artifact.load(out / "error.json", "error", ErrorModel)
     ran = quick(tiny, out, *STUDIED, "--max-error", "80%", "--verbose")
     assert f"{error.evaluations} errors of blocks measured in the run before were used again" in ran.out
@@ -31,16 +44,15 @@ def test_a_second_run_reuses_the_errors_and_says_so(tiny: Case, tmp_path: Path) 
     assert (again.alone, again.subsets) == (error.alone, error.subsets)
 
 
-def test_errors_on_other_data_are_measured_again(tiny: Case, tmp_path: Path) -> None:
-    out, data = tmp_path / "out", tmp_path / "other.npy"
+def test_errors_on_other_data_are_measured_again(tiny: Case, out: Path, tmp_path: Path) -> None:
+    data = tmp_path / "other.npy"
     np.save(data, np.load(tiny.data) * 0.5)
-    assert reused(tiny, out, "--max-error", "90%") == 0
-    assert reused(Case(tiny.model, data), out, "--max-error", "90%") == 0
+    assert quick(Case(tiny.model, data), out, *STUDIED, "--max-error", "90%").code == 0
+    assert reused(out) == 0
 
 
-def test_errors_of_another_model_do_not_stay_where_none_are_studied(tiny: Case, tmp_path: Path) -> None:
-    out, model, data = tmp_path / "out", tmp_path / "softmax.onnx", tmp_path / "rows.npy"
-    assert reused(tiny, out, "--max-error", "90%") == 0
+def test_errors_of_another_model_do_not_stay_where_none_are_studied(out: Path, tmp_path: Path) -> None:
+    model, data = tmp_path / "softmax.onnx", tmp_path / "rows.npy"
     assert (out / "error.json").exists()
     g = Sketch()
     onnx.save(g.model(g.rename(g.op("Softmax", g.input("x", 1, 8)), "y")), model)  # has no other form

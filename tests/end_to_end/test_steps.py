@@ -2,13 +2,9 @@
 
 from pathlib import Path
 
-import numpy as np
-import pytest
-
-from tests.end_to_end.command import SCHEME, SHARED, Case, refused, taglio
+from tests.end_to_end.command import SCHEME, Case, refused, taglio
 from tests.stateful import STATES, written
 
-SILERO = SHARED / "models" / "wild" / "silero_vad_op18_ifless.onnx"
 CLUSTER = """
 start = "camera"
 [device.camera]
@@ -51,16 +47,3 @@ def test_a_session_of_steps_by_the_command_line(tmp_path: Path) -> None:
 
 def test_steps_of_a_model_without_state_are_refused(tmp_path: Path, tiny: Case) -> None:
     refused(taglio("profile", *tiny.arguments(), "--state", "y=z", *SETTINGS, "-o", tmp_path / "out"), "OUTPUT=INPUT")
-
-
-@pytest.mark.skipif(not SILERO.exists(), reason=f"needs {SILERO.name} in ../shared")
-def test_the_state_of_a_trained_recurrent_network(tmp_path: Path) -> None:
-    """Windows of sound, one after the other; in float the session is the model's own, bit for bit."""
-    sound = np.random.default_rng(0).standard_normal((16, 1, 576)).astype(np.float32)
-    np.savez(tmp_path / "steps.npz", input=sound, sr=np.full(16, 16_000, np.int64))
-    case, out = Case(SILERO, tmp_path / "steps.npz"), tmp_path / "out"
-    profiled(case, out, "stateN=state")
-    taglio("plan", out, "--max-error", 0, "--effort", 0.01, "--json").json()
-    taglio("build", out, "--json").json()
-    ran = taglio("run", out, "--steps", 200, "--json").json()
-    assert (ran["error"], ran["late_error"], ran["state_bytes"]) == (0.0, 0.0, 2 * 128 * 4)

@@ -19,7 +19,6 @@ from taglio.flow.choose_bfloat16 import (
     _ONE,
     Choice,
     _alone,
-    _divided,
     corrected,
     fastest,
     following,
@@ -101,20 +100,6 @@ def test_movement_that_reads_float32_stays_float32(few: Model) -> None:
         expected = chosen.copy()
         expected[moved] = [not read[graph.blocks[each].name] & producers for each in moved]
         np.testing.assert_array_equal(following(graph, chosen), expected)
-
-
-def test_the_worst_of_many_blocks_is_found_in_few_measurements() -> None:
-    names = [[f"block{index}"] for index in range(64)]
-    tried = []
-
-    def error(some: list[str]) -> float:
-        tried.append(some)
-        return 0.1 if "block41" in some else 0.001
-
-    found = _divided([(0.1, names)], error, lambda: len(tried) < 12)
-    assert [group for each, group in found if each == 0.1] == [[["block41"]]]
-    assert sorted(name for _, group in found for run in group for name in run) == sorted(name for (name,) in names)
-    assert len(_divided([(0.1, names[:4])], error, lambda: True)) == 4  # nothing is left to divide
 
 
 @pytest.mark.parametrize("seed", range(3))

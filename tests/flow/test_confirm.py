@@ -15,7 +15,7 @@ from taglio.plan.one_machine import describe
 from taglio.plan.result import Limits, Plan
 from tests.models import Sketch, exact, saved
 
-QUICK = Patience(openings=4, seconds=4.0, most_pairs=9)
+QUICK = Patience(openings=4, seconds=2.0, most_pairs=9)
 SIZE = 40_000
 
 

@@ -58,17 +58,18 @@ def cluster(camera: str = "", server: str = "") -> Cluster:
     return Cluster("camera", devices, (Link("camera", "server", 1e8), Link("server", "camera", 1e8)))
 
 
-@pytest.fixture
-def embedded(digits_staged: Staged, tmp_path: Path) -> Candidate:
+@pytest.fixture(scope="module")
+def embedded(digits_staged: Staged, tmp_path_factory: pytest.TempPathFactory) -> Candidate:
     """The embedded model, allowed an error of 1 %."""
-    folder = Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
+    folder = Path(shutil.copytree(digits_staged.folder, tmp_path_factory.mktemp("embedded") / "out"))
     return reopened(folder, cluster(), max_error=0.01)
 
 
 def taken_in(candidate: Candidate, runtime: str) -> Candidate:
-    """The same with a profile as if it had been taken in `runtime`."""
-    measured = candidate.measured
-    return replace(candidate, measured=replace(measured, conditions=replace(measured.conditions, runtime=runtime)))
+    """The same with a profile as if it had been taken in `runtime`, and no results kept."""
+    measured, work = candidate.measured, candidate.work.but(kept=type(candidate.work.kept)())
+    there = replace(measured, conditions=replace(measured.conditions, runtime=runtime))
+    return replace(candidate, work=work, measured=there)
 
 
 def with_int8_that_pays(candidate: Candidate) -> Candidate:

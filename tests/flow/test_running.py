@@ -12,12 +12,12 @@ import pytest
 import taglio
 from taglio.cores import available_cores, limited_to
 from taglio.deploy import verify
-from taglio.embedded import digits_data, digits_model
 from taglio.errors import BadOption
 from taglio.flow import stages, threads
 from taglio.flow.opening import Model
 from taglio.flow.running import running
 from taglio.runtimes.way import Way
+from tests.end_to_end.command import Case
 from tests.models import Sketch, saved
 
 QUICK = {"effort": 0.02, "scheme": "qdq-u8s8-asym-pc", "runtime": "onnxruntime"}
@@ -95,11 +95,11 @@ def test_cores_are_limited_and_given_back() -> None:
 
 
 @pytest.fixture(scope="module")
-def rated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rated(few_digits: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace whose way was chosen for a rate within a limit."""
     folder = tmp_path_factory.mktemp("rated") / "out"
     asked: dict[str, Any] = {**QUICK, "objective": "rate", "max_latency_s": 0.5, "max_error": 0.02}
-    stages.optimize(folder, digits_model(), digits_data(), **asked)
+    stages.optimize(folder, few_digits.model, few_digits.data, **asked)
     return folder
 
 
@@ -135,13 +135,13 @@ def test_a_rate_has_its_figures_in_order(rated: Path) -> None:
     assert any(note.startswith("requests are not joined: ") for note in table.notes)
 
 
-def test_a_limit_that_no_run_keeps_is_refused_and_earlier_results_stay(rated: Path) -> None:
+def test_a_limit_that_no_run_keeps_is_refused_and_earlier_results_stay(rated: Path, tiny: Case) -> None:
     before = (rated / "plan.json").read_bytes()
     asked: dict[str, Any] = {**QUICK, "objective": "rate", "max_latency_s": 1e-6, "max_error": 0.02}
     with pytest.raises(
         BadOption, match=r"`max_latency_s` 0.001 ms is too short: in the fastest way, 19 of 20 runs end within"
     ):
-        stages.optimize(rated, digits_model(), digits_data(), **asked)
+        stages.optimize(rated, tiny.model, tiny.data, **asked)
     assert (rated / "plan.json").read_bytes() == before
 
 

@@ -18,9 +18,7 @@ from taglio.flow import error, explore
 from taglio.flow.opening import Model, open_work
 from taglio.flow.work import affordable
 from taglio.profile import measure, sessions
-from taglio.profile.measure import _share
 from taglio.runtimes import openvino
-from tests.components.cases import ANCHOR, INT8
 from tests.models import Sketch
 
 RUN_S = 20.0
@@ -177,12 +175,6 @@ def test_a_model_of_one_block_is_not_timed_again_for_nothing(monkeypatch: pytest
     )
     assert len(refined) <= 1
     assert result.error is not None and result.error.samples >= 4
-
-
-def test_few_different_runs_need_a_share_of_the_time() -> None:
-    one, other = {"a": INT8}, {"a": ANCHOR}
-    assert _share([{}, one, other, one, other, one]) == pytest.approx(3 / 11)
-    assert _share([{f"block{index}": INT8} for index in range(20)]) == 1.0
 
 
 def test_fewer_inputs_compare_schemes_at_a_small_effort() -> None:

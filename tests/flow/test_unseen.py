@@ -1,16 +1,18 @@
 """A plan is accepted on inputs that nothing was selected on, and what that costs and shows is said."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import taglio
+from taglio.confirm.speedup import Speedup
 from taglio.error.loss import RELATIVE
 from taglio.errors import BadOption
 from taglio.flow.limits import limits_for, user_limits
 from taglio.flow.opening import Model
-from taglio.flow.plan import Decision
+from taglio.flow.outcome import Outcome
 from taglio.flow.unseen import Unseen, accepted, rejection, share_worse, unseen_line
 from tests.models import Sketch
 
@@ -67,6 +69,23 @@ def held_out(count: int = 30, gain: float = 1.0) -> np.ndarray:
 
 CALIBRATION = {"x": np.random.default_rng(2).normal(0.0, 1.0, (16, 512)).astype(np.float32)}
 FAST: dict[str, Any] = {"threads": 1, "runtime": "onnxruntime"}
+QUICK: dict[str, Any] = {"effort": 0.02, "scheme": "qdq-u8s8-asym-pc-rr", **FAST}
+
+
+def optimized(count: int = 30, gain: float = 1.0, limit: float = LIMIT, **options: Any) -> Outcome:
+    """The outcome with those held-out inputs."""
+    data = {"x": held_out(count, gain)}
+    result = taglio.optimize(dense(), data, calibration=CALIBRATION, max_error=limit, **QUICK, **options)
+    assert result.table is not None
+    return result.table
+
+
+@pytest.fixture(scope="module")
+def like() -> Iterator[Outcome]:
+    """Where the unseen inputs are like the others, and the race shows a gain."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Speedup, "replaces_float", True)
+        yield optimized()
 
 
 def test_the_search_does_not_see_a_third_of_the_held_out_inputs() -> None:
@@ -82,25 +101,23 @@ def test_the_search_does_not_see_a_third_of_the_held_out_inputs() -> None:
 
 
 @pytest.mark.whole
-@pytest.mark.usefixtures("gain_confirmed")
-def test_a_plan_that_breaks_the_limit_on_unseen_inputs_alone_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The unseen inputs are far beyond the calibrated ranges: int8 clips them, and only them."""
-    monkeypatch.setattr(Decision, "rivals", lambda _: [])  # a race on a busy machine may measure others there, too
-    options: dict[str, Any] = {"max_error": LIMIT, "effort": 0.02, "scheme": "qdq-u8s8-asym-pc-rr", **FAST}
-    like = taglio.optimize(dense(), {"x": held_out()}, calibration=CALIBRATION, **options)
-    table = like.table
-    assert table is not None and table.unseen is not None
-    assert table.plan.int8_blocks and table.plan.error <= LIMIT
-    assert (table.unseen.inputs, table.unseen.candidates, table.held_out_samples) == (10, 1, 30)
-    assert table.unseen.share_worse == pytest.approx(share_worse(10))
-    assert len(table.input_errors) == 30
-    assert table.unseen.worst == max(table.input_errors[-10:]) <= max(table.input_errors) == table.plan.worst_input
-    assert table.plan.error_upper is not None and table.plan.error < table.plan.error_upper < 1.1 * LIMIT
-    assert any("worst of 10 unseen inputs" in note for note in table.notes)
+def test_a_plan_that_keeps_the_limit_on_unseen_inputs_is_delivered_with_its_figures(like: Outcome) -> None:
+    assert like.unseen is not None
+    assert like.plan.int8_blocks and like.plan.error <= LIMIT
+    assert (like.unseen.inputs, like.held_out_samples) == (10, 30) and 1 <= like.unseen.candidates <= 3
+    assert like.unseen.share_worse == pytest.approx(share_worse(10))
+    assert len(like.input_errors) == 30
+    assert like.unseen.worst == max(like.input_errors[-10:]) <= max(like.input_errors) == like.plan.worst_input
+    assert like.plan.error_upper is not None and like.plan.error < like.plan.error_upper < 1.1 * LIMIT
+    assert any("worst of 10 unseen inputs" in note for note in like.notes)
 
-    beyond = taglio.optimize(dense(), {"x": held_out(gain=6.0)}, calibration=CALIBRATION, **options)
-    table = beyond.table
-    assert table is not None and table.unseen is not None
+
+@pytest.mark.whole
+@pytest.mark.usefixtures("gain_confirmed")
+def test_a_plan_that_breaks_the_limit_on_unseen_inputs_alone_is_rejected() -> None:
+    """The unseen inputs are far beyond the calibrated ranges: int8 clips them, and only them."""
+    table = optimized(gain=6.0)
+    assert table.unseen is not None
     assert table.plan.error <= LIMIT
     rejected = [note for note in table.notes if "was rejected on unseen inputs: error" in note]
     assert rejected and "not confirmed" in rejected[0]
@@ -115,27 +132,19 @@ def test_a_plan_that_breaks_the_limit_on_unseen_inputs_alone_is_rejected(monkeyp
 @pytest.mark.whole
 @pytest.mark.usefixtures("gain_confirmed")
 def test_with_few_inputs_it_says_that_the_error_was_selected() -> None:
-    result = taglio.optimize(
-        dense(), {"x": held_out(12)}, calibration=CALIBRATION, max_error=LIMIT, effort=0.02,
-        scheme="qdq-u8s8-asym-pc-rr", **FAST,
-    )  # fmt: skip
-    table = result.table
-    assert table is not None and table.unseen is None and table.plan.int8_blocks
+    table = optimized(count=12)
+    assert table.unseen is None and table.plan.int8_blocks
     assert any("was selected on the same 12 held-out inputs" in note for note in table.notes)
 
 
 @pytest.mark.whole
-def test_a_limit_on_the_worst_input_bounds_every_input() -> None:
+def test_a_limit_on_the_worst_input_bounds_every_input(like: Outcome) -> None:
     """All int8 keeps the limit on the pool, but not on every input."""
-    options: dict[str, Any] = {"effort": 0.02, "scheme": "qdq-u8s8-asym-pc-rr", **FAST}
-    data = {"x": held_out()}
-    table = taglio.optimize(dense(), data, calibration=CALIBRATION, max_error=LIMIT, **options).table
-    assert table is not None and table.int8.worst_input is not None
-    limit = 0.5 * (table.int8.error + table.int8.worst_input)
-    assert table.int8.holds(limit)
-    options |= {"limit_on": "worst-input", "max_error": limit}
-    table = taglio.optimize(dense(), data, calibration=CALIBRATION, **options).table
-    assert table is not None and table.metric.worst_input and not table.int8.holds(limit)
+    assert like.int8.worst_input is not None
+    limit = 0.5 * (like.int8.error + like.int8.worst_input)
+    assert like.int8.holds(limit)
+    table = optimized(limit=limit, limit_on="worst-input")
+    assert table.metric.worst_input and not table.int8.holds(limit)
     assert table.plan.error == table.plan.worst_input == max(table.input_errors) <= limit
     assert table.int8.error == table.int8.worst_input and table.plan.error_upper is None
 

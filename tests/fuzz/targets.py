@@ -104,19 +104,8 @@ class Finding:
     command: str = ""
 
 
-def make_base(folder: Path) -> None:
-    """Models with data, and a workspace that every stage has been through. Raises where a command fails."""
-    make_models(folder)
-    out = str(folder / "out")
-    model = ("profile", str(folder / "models" / "pyramid.onnx"), "--data", str(folder / "data.npy"), "--scheme", SCHEME)
-    _run((*model, "--effort", "0.01", "-o", out))
-    plan = ("plan", "--max-error", "0.1", "--effort", "0.01")
-    for command in (("error", "--effort", "0.01"), plan, ("build",), ("run", "--runs", "5")):
-        _run((command[0], out, *command[1:]))
-
-
 def make_models(folder: Path) -> None:
-    """The models alone, and data for some of them."""
+    """Models, and data for some of them."""
     models = folder / "models"
     models.mkdir()
     for name, build in TINY.items():
@@ -178,12 +167,6 @@ def _captured(command: tuple[str, ...]) -> tuple[int, str]:
         except SystemExit as stop:  # --help
             code = stop.code if isinstance(stop.code, int) else 1
     return code, err.getvalue()
-
-
-def _run(command: tuple[str, ...]) -> None:
-    code, err = _captured(command)
-    if code != 0:
-        raise RuntimeError(f"taglio {' '.join(command)}: exit code {code}: {err}")
 
 
 def _reset_peak() -> None:

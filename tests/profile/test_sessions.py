@@ -27,8 +27,14 @@ def chain(count: int) -> onnx.ModelProto:
     return g.model(x)
 
 
-def groups_of(monkeypatch: pytest.MonkeyPatch, limit_bytes: int | None) -> tuple[list[list[str]], dict[str, float]]:
-    """Which models were timed side by side, and their times, with a session that takes a megabyte."""
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("limit_bytes", "wanted"), [(None, ["abcde"]), (7_400_000, ["abc", "ade"]), (4_900_000, [*"abcde"])]
+)
+def test_sessions_are_timed_in_groups_beside_the_first_as_a_limit_allows(
+    limit_bytes: int | None, wanted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session takes a megabyte."""
     groups: list[list[str]] = []
     opened_bytes = [0]
     opened = onnxruntime.open_session
@@ -52,23 +58,8 @@ def groups_of(monkeypatch: pytest.MonkeyPatch, limit_bytes: int | None) -> tuple
     models = {name: lambda: model for name in "abcde"}
     timed = time_models(models, [feed], SessionOptions(1), EFFORT, kernels=False, limit_bytes=limit_bytes)
     assert [*timed] == [*"abcde"]
-    assert all(model.wall.runs > 0 for model in timed.values())
-    return groups, {name: timing.wall.median_s for name, timing in timed.items()}
-
-
-def test_sessions_are_timed_in_groups_beside_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert groups_of(monkeypatch, limit_bytes=None)[0] == [[*"abcde"]]
-
-
-def test_a_limit_makes_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert groups_of(monkeypatch, limit_bytes=7_400_000)[0] == [[*"abc"], [*"ade"]]
-
-
-@pytest.mark.whole
-def test_one_at_a_time_where_no_two_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups, seconds = groups_of(monkeypatch, limit_bytes=4_900_000)
-    assert groups == [["a"], ["b"], ["c"], ["d"], ["e"]]
-    assert min(seconds.values()) > 0.0
+    assert all(model.wall.runs > 0 and model.wall.median_s > 0.0 for model in timed.values())
+    assert groups == [[*group] for group in wanted]
 
 
 @pytest.mark.whole

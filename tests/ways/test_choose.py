@@ -97,7 +97,7 @@ def tries_of(folder: Path, bench: MadeUp, gains: dict[str, float], goal: Goal, m
     return Tries(bench, models, folder / "tried", goal, Bursts(), RUN_S, memory)
 
 
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
 def test_a_rate_that_is_reported_keeps_the_limit_and_is_near_the_best(seed: int, tmp_path: Path) -> None:
     gains, limit_s = {"float32": 1.0, "plan 1": 1.6}, 0.08
     bench = MadeUp(seed, gains)

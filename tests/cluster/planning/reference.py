@@ -233,19 +233,21 @@ def live_bytes(problem: Problem, labels: Sequence[int], held: Sequence[Mapping[i
     return live
 
 
-def brute_force(problem: Problem) -> Totals | None:
-    """The best of every labelling and every choice of copies; None where none keeps the limits. For small problems."""
-    best: Totals | None = None
+def every(problem: Problem) -> Iterator[Totals]:
+    """Every labelling with every choice of copies within the limits. For small problems."""
     allowed = problem.allowed.reshape(len(problem.nodes), -1)
     for labels in product(*(np.flatnonzero(row).tolist() for row in allowed)):
         if any(broken_edges(problem, labels, value) for value in range(len(problem.values))):
             continue
-        options = [list(choices(problem, labels, value)) for value in range(len(problem.values))]
-        for wires in product(*options):
+        for wires in product(*(list(choices(problem, labels, value)) for value in range(len(problem.values)))):
             totals = evaluate(problem, labels, array_of(problem, wires))
-            if not totals.broken and (best is None or totals.objective < best.objective):
-                best = totals
-    return best
+            if not totals.broken:
+                yield totals
+
+
+def brute_force(problem: Problem) -> Totals | None:
+    """The best of all; None where none keeps the limits."""
+    return min(every(problem), key=lambda totals: totals.objective, default=None)
 
 
 def _amount(resource: Resource, tally: Tally, model: int) -> float:

@@ -53,7 +53,7 @@ def on_three(problem: Problem) -> Assembled:
     return assemble([work], THREE, Objective())
 
 
-@examples(200)
+@examples(80)
 @given(made_up.problems(), st.integers(0, 2**32))
 def test_every_labelling_is_described_as_the_checker_finds_it(problem: Problem, seed: int) -> None:
     assembled = on_three(problem)

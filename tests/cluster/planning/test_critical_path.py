@@ -22,7 +22,7 @@ from taglio.cluster.planning.solve import solve
 from taglio.cluster.planning.workload import Objective, Workload, parse_objective
 from taglio.plan.result import Limits
 from tests.cluster.planning.test_assemble import PAIR, chain
-from tests.cluster.planning.test_place import CLUSTER, every, seconds, workload
+from tests.cluster.planning.test_place import CLUSTER, shortest, workload
 from tests.cluster.planning.test_schedule import drawn, on_two, some_levels
 from tests.examples import examples
 from tests.plan import made_up
@@ -36,20 +36,14 @@ def bound(assembled: Assembled) -> float:
     return lower_bound([Timetable(assembled, 0)], np.ones(1), least)
 
 
-def shortest(assembled: Assembled) -> float:
-    """Of all placements, copies and levels."""
-    levels = list(product(range(2), repeat=len(assembled.problem.nodes)))
-    return min((seconds(assembled, replace(t, levels=s)) for t in every(assembled) for s in levels), default=inf)
-
-
-@examples(12)
+@examples(8)
 @given(made_up.problems(largest=3))
 def test_no_placement_undercuts_the_bound(problem: Problem) -> None:
     assembled = assemble([workload(problem)], CLUSTER, Objective())
     assert bound(assembled) <= shortest(assembled) * (1 + 1e-9)
 
 
-@examples(25)
+@examples(12)
 @given(made_up.problems(largest=9), st.integers(0, 2**32))
 def test_no_placement_of_a_larger_graph_undercuts_the_bound(problem: Problem, seed: int) -> None:
     """Too many to try: some at random, and what a pool makes of them, whose aim is to be below."""
@@ -145,7 +139,7 @@ def test_one_output_needs_no_parting() -> None:
     assert not place([work], TWO, parse_objective("latency"), time_limit_s=5.0).plans[0].levels()
 
 
-@examples(60)
+@examples(30)
 @given(made_up.problems(largest=4, sparing=False))
 def test_a_placement_that_is_offered_only_becomes_better(problem: Problem) -> None:
     assembled = on_two(problem)

@@ -15,8 +15,9 @@ from taglio.cluster.planning.critical_path import Pool, Search, evolve, together
 from taglio.cluster.planning.replay import Replay, Timetable
 from taglio.cluster.planning.workload import Objective, Workload
 from taglio.plan.result import Limits
+from tests.cluster.planning.reference import every
 from tests.cluster.planning.test_assemble import PAIR, chain
-from tests.cluster.planning.test_place import CLUSTER, every, workload
+from tests.cluster.planning.test_place import CLUSTER, workload
 from tests.cluster.planning.test_schedule import on_two
 from tests.examples import examples
 from tests.plan import made_up
@@ -44,14 +45,14 @@ def test_a_chain_takes_in_a_replay_what_it_takes_in_the_simulator(send_ms: float
     graph, profiles = chain()
     pair = parse(PAIR.replace("active_", f"send_ms = {send_ms}\nsend_ms_per_mb = {1e3 * send_ms}\nactive_"))
     assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], pair, Objective())
-    tried = {totals.labels for totals in every(assembled)}
+    tried = {totals.labels for totals in every(assembled.problem)}
     assert len(tried) > 20
     for labels in tried:
         replayed, simulated = played(assembled, list(labels))
         assert replayed == pytest.approx(simulated)
 
 
-@examples(60)
+@examples(30)
 @given(made_up.problems(sparing=False))
 def test_in_float_on_one_device_a_replay_is_the_simulation(problem: Problem) -> None:
     assembled = on_two(problem)
@@ -64,7 +65,7 @@ def test_in_float_on_one_device_a_replay_is_the_simulation(problem: Problem) -> 
         assert 0.7 * simulated <= replayed <= simulated * (1 + 1e-9)
 
 
-@examples(60)
+@examples(30)
 @given(made_up.problems(sparing=False), st.integers(0, 2**32))
 def test_any_order_lets_blocks_run_after_what_they_read(problem: Problem, seed: int) -> None:
     table = Timetable(on_two(problem), 0)
@@ -75,7 +76,7 @@ def test_any_order_lets_blocks_run_after_what_they_read(problem: Problem, seed: 
         assert all(place[way.producer] < place[node] for way in ways if way.producer is not None)
 
 
-@examples(30)
+@examples(15)
 @given(made_up.problems(largest=5, sparing=False))
 def test_a_pool_only_becomes_better_and_keeps_the_limits(problem: Problem) -> None:
     assembled = assemble([workload(problem)], CLUSTER, Objective())
@@ -111,7 +112,7 @@ def test_pools_end_by_themselves_where_there_is_nothing_more_to_find() -> None:
     graph, profiles = chain()
     assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Objective())
     search = Search(assembled, Objective())
-    best = min(search.worth(totals) for totals in every(assembled))
+    best = min(search.worth(totals) for totals in every(assembled.problem))
     search.offer(evaluate(assembled.problem, [0] * len(assembled.problem.nodes)))
     evolve(search, [Timetable(assembled, 0)], inf, good_enough=0.0)
     assert search.value == pytest.approx(best, rel=3e-3)  # a component has to be worth it

@@ -147,7 +147,7 @@ def test_the_second_of_two_messages_waits_for_the_gap_behind_the_first() -> None
     assert ends[1] - ends[0] == pytest.approx(6 * US)  # the latency of the last one stays what it was
 
 
-@examples(150)
+@examples(60)
 @given(made_up.problems(sparing=False), st.integers(0, 2**32))
 def test_components_take_what_the_plain_evaluation_says(problem: Problem, seed: int) -> None:
     assembled = on_two(problem)
@@ -170,7 +170,7 @@ def test_components_take_what_the_plain_evaluation_says(problem: Problem, seed: 
     assert timeline.end_s >= max((piece.seconds for piece in schedule.tasks), default=0.0) - 1e-12
 
 
-@examples(80)
+@examples(40)
 @given(made_up.problems(sparing=False), st.integers(0, 2**32))
 def test_components_are_those_that_are_cut(problem: Problem, seed: int) -> None:
     assembled = on_two(problem)

@@ -41,24 +41,6 @@ def some_of(alive: np.ndarray, seed: int) -> np.ndarray:
 
 
 @slowly
-@given(problems(limits=False), st.sampled_from([1, 2, 3, 5]))
-def test_elimination_equals_brute_force(problem: Problem, arity: int) -> None:
-    best, costs = brute_force(problem), Costs(problem)
-    relaxation = Relaxation(costs, alive(problem), arity=arity)
-    priced = costs.price(np.zeros(len(costs.rows)))
-    value, labels = relaxation.run(priced)
-    if best is None:
-        assert value > 1e8
-        return
-    assert value <= best.objective + CLOSE
-    if relaxation.exact:
-        account = costs.account(priced, labels)
-        assert value == pytest.approx(best.objective, abs=CLOSE)
-        assert account.objective == pytest.approx(best.objective, abs=CLOSE)
-        assert evaluate(problem, labels.tolist(), account.copies).objective == pytest.approx(best.objective, abs=CLOSE)
-
-
-@slowly
 @given(problems(limits=False), st.integers(0, 9))
 def test_min_marginals_equal_brute_force_with_the_label_pinned(problem: Problem, turn: int) -> None:
     costs = Costs(problem)
@@ -81,21 +63,25 @@ def test_min_marginals_equal_brute_force_with_the_label_pinned(problem: Problem,
 
 
 @slowly
-@given(problems(limits=False), st.integers(0, 2**16))
-def test_tables_restricted_to_fewer_labels_equal_brute_force(problem: Problem, seed: int) -> None:
+@given(problems(limits=False), st.sampled_from([1, 2, 3, 5]), st.integers(0, 2**16))
+def test_elimination_over_all_labels_or_fewer_equals_brute_force(problem: Problem, arity: int, seed: int) -> None:
     costs, every = Costs(problem), alive(problem)
-    fewer = some_of(every, seed)
     priced = costs.price(np.zeros(len(costs.rows)))
-    relaxation = Relaxation(costs, every, arity=3)
-    for labels in (fewer, every):
+    relaxation = Relaxation(costs, every, arity=arity)
+    for labels in (some_of(every, seed), every):
         value, chosen = relaxation.run(priced, labels)
         best = brute_force(replace(problem, allowed=labels.reshape(problem.allowed.shape)))
         if best is None:
+            assert value > 1e8
             continue
         assert labels[np.arange(len(labels)), chosen].all()
         assert value <= best.objective + CLOSE
         if relaxation.exact:
+            account = costs.account(priced, chosen)
+            totals = evaluate(problem, chosen.tolist(), account.copies)
             assert value == pytest.approx(best.objective, abs=CLOSE)
+            assert account.objective == pytest.approx(best.objective, abs=CLOSE)
+            assert totals.objective == pytest.approx(best.objective, abs=CLOSE)
 
 
 @slowly
@@ -260,61 +246,9 @@ def test_a_graph_too_wide_to_eliminate_is_bounded_and_placed(seed: int, monkeypa
     assert placed.status != "infeasible"
 
 
-def objective(problem: Problem) -> float:
-    return solve(problem, gap=1e-6).objective
-
-
-@slowly
-@given(problems(limits=True), st.floats(0.1, 1.0))
-def test_a_faster_link_never_hurts(problem: Problem, factor: float) -> None:
-    faster = tuple(replace(each, link=each.link * factor, byte=each.byte * factor) for each in problem.resources)
-    before = objective(problem)  # below 0 where quantising saves time
-    assert objective(replace(problem, resources=faster)) <= before + CLOSE * abs(before)
-
-
-@slowly
-@given(problems(limits=True), st.floats(1.0, 3.0))
-def test_a_looser_bound_never_hurts(problem: Problem, factor: float) -> None:
-    looser = tuple(replace(each, upper=each.upper * factor) for each in problem.noises)
-    before = objective(problem)
-    assert objective(replace(problem, noises=looser)) <= before + CLOSE * abs(before)
-
-
-@slowly
-@given(problems(limits=True), st.randoms(use_true_random=False))
-def test_the_order_of_the_devices_changes_nothing(problem: Problem, rng: "object") -> None:
-    turn = np.random.default_rng(rng.getrandbits(32)).permutation(len(problem.devices))  # type: ignore[attr-defined]
-    back = np.argsort(turn)
-    values = replace(
-        problem.values,
-        home=back[problem.values.home],
-        quantize_s=problem.values.quantize_s[:, :, turn],
-        dequantize_s=problem.values.dequantize_s[:, turn],
-    )
-    turned = replace(
-        problem,
-        devices=tuple(problem.devices[index] for index in turn),
-        seconds=problem.seconds[:, turn],
-        allowed=problem.allowed[:, turn],
-        values=values,
-        resources=tuple(
-            replace(
-                each,
-                device=each.device[turn],
-                link=each.link[np.ix_(turn, turn)],
-                byte=each.byte[np.ix_(turn, turn)],
-            )
-            for each in problem.resources
-        ),
-        memory=problem.memory and replace(problem.memory, capacity=problem.memory.capacity[turn]),
-        implications=(),
-    )
-    assert objective(turned) == pytest.approx(objective(replace(problem, implications=())), rel=1e-4)
-
-
 def test_a_warm_start_gives_the_same_answer() -> None:
     rng = np.random.default_rng(3)
-    for _ in range(tries(20)):
+    for _ in range(tries(8)):
         problem = made(rng, limits=True)
         cold = solve(problem, gap=1e-6)
         warm = solve(problem, gap=1e-6, incumbent=cold.labels or None)
