@@ -41,10 +41,10 @@ _SMALL = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """Components in running order, the runtime of each device, the tensors computed in `bfloat16`, the model's states,
-    its inputs that were constant in all data, and `samples`, the held-out inputs on which it is proven. `whole` is the
-    quantised model with the placement in its metadata, None if one component is the whole model; `proof` shows that
-    together they equal it, None if it was not requested."""
+    """Components in running order, the runtime of each device, the model's states, its inputs that were constant in all
+    data, and `samples`, the held-out inputs on which it is proven. `whole` is the quantised model with the placement in
+    its metadata, None if one component is the whole model; `proof` shows that together they equal it, None if it was
+    not requested."""
 
     model_sha256: str
     plan_sha256: str
@@ -55,7 +55,6 @@ class Built:
     proof: Proof | None = None
     store: weights.Store | None = None
     runtimes: Mapping[str, str] = field(default_factory=dict)
-    bfloat16: tuple[str, ...] = ()
     states: tuple[files.State, ...] = ()
     constants: tuple[files.Constant, ...] = ()
     samples: tuple[Sample, ...] = ()
@@ -83,7 +82,6 @@ class Built:
             self.parts,
             self.plan_sha256,
             runtimes=self.runtimes,
-            bfloat16=self.bfloat16,
             states=self.states,
             constants=self.constants,
         )
@@ -198,7 +196,6 @@ def assemble(work: Work, plan: Plan) -> Built:
         whole=whole,
         store=work.model.store,
         runtimes={part.device: plan.runtime_on(part.device) for part in parts},
-        bfloat16=work.setup.options(plan.runtime).bfloat16,
         states=tuple(
             files.State(present, past, dtype_name(first[past].dtype), first[past].shape)
             for present, past in work.graph.states
@@ -248,7 +245,6 @@ def read(folder: Path, model_sha256: str) -> Built:
         parts=parts,
         whole=weights.load(folder / PLACED) if len(parts) > 1 and (folder / PLACED).exists() else None,
         runtimes={piece.device: piece.runtime for piece in manifest.pieces},
-        bfloat16=manifest.pieces[0].bfloat16,
         states=manifest.states,
         constants=manifest.constants,
     )

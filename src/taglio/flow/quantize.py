@@ -24,7 +24,7 @@ from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme, parse_scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.runtimes.processor import instructions, sums_saturate
 
-_UNCALIBRATED = {form.name: form for form in UNCALIBRATED.values() if form.form != "dynamic"}
+_UNCALIBRATED = {form.name: form for form in UNCALIBRATED.values() if form.form not in ("dynamic", "bfloat16")}
 METHODS = ("static", "dynamic", "float16", *_UNCALIBRATED)
 _MEASURED = 16
 
