@@ -21,21 +21,23 @@ from cases import CACHE, CASES, Kept, markdown, paths, write
 from taglio.flow import explore as explore_module
 from taglio.flow import optimize as optimize_module
 from taglio.flow import screen as screen_module
+from taglio.flow import search as search_module
 from taglio.flow.rules import by_rules
 
 NETWORKS = ("digits", "ultraface-rfb-320", "magika", "paraphrase-MiniLM-L3-v2-6000", "ch_PP-OCRv4_rec_infer")
 LIMIT = 0.01
 
 
-def _plain_rules(*given: Any, **_: Any) -> dict[str, Any]:
+def _plain_rules(*given: Any) -> dict[str, Any]:
     """Float and all int8, without the plans that rules make."""
-    return {name: forms for name, forms in by_rules(*given, excluding=False).items() if name in ("float32", "int8")}
+    return {name: forms for name, forms in by_rules(*given).items() if name in ("float32", "int8")}
 
 
 # What replaces which name of which module, by mechanism.
 MECHANISMS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "": [],
-    "other schemes": [(screen_module, "_OTHERS", ())],
+    "bfloat16": [(screen_module, "bfloat16_refusal", lambda: "switched off")],
+    "corrections": [(search_module, "corrected", lambda error, *_: error)],
     "bounds": [
         (screen_module, "least_share", lambda *_: 0.0),
         (optimize_module, "_no_gain", lambda *_: ""),

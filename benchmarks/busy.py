@@ -88,9 +88,7 @@ def side_by_side(case: str, runs: list[Run]) -> dict[str, float]:
     work = Model(*paths(CASES[case]), preprocess=CASES[case].preprocess, threads=1)
     pieces = {run.name: read(run.folder / "components").pieces[0] for run in runs}
     files = {run.name: run.folder / "components" / pieces[run.name].file for run in runs}
-    options = {
-        name: SessionOptions(1, runtime=piece.runtime, bfloat16=piece.bfloat16) for name, piece in pieces.items()
-    }
+    options = {name: SessionOptions(1, runtime=piece.runtime) for name, piece in pieces.items()}
     models = {"float": lambda: work.model.proto} | {name: partial(onnx.load, path) for name, path in files.items()}
     places = {"float": SessionOptions(1)} | options
     timed = time_models(models, work.timed, SessionOptions(1), Effort(budget_s=20.0), kernels=False, places=places)

@@ -53,7 +53,8 @@ def measure(name: str, bounds: int, views: int, effort: float) -> dict[str, Any]
         limits = Limits(float(bound))
         before = make_plan(work.graph, profile, model, limits)
         at_first = error(before.assignment())
-        holding = [trial for trial in search(work.graph, profile, model, limits, error, rounds=6) if trial.holds]
+        tried = search(work.graph, profile, model, limits, meter, rounds=6).tried
+        holding = [trial for trial in tried if trial.holds]
         last = min(holding, key=lambda trial: trial.plan.predicted_latency_s.value) if holding else None
         after = error(last.plan.assignment()) if last is not None else 0.0  # nothing held: float stays
         rows.append(

@@ -23,7 +23,7 @@ from taglio.runtimes import cuda
 from taglio.runtimes.places import refusal
 
 ROWS = ("float32", "float32 cuda", "float32 cuda tf32", "float16 cuda", "float32 cuda compiled")
-CPU = ("onnxruntime", "openvino", "openvino-bf16")
+CPU = ("onnxruntime", "openvino")
 
 
 def optimized(model: Path, data: Path, preprocess: str, limit: float, effort: float) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from taglio.profile.stopwatch import FEEDS, Effort, time_models
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import NAME
-from taglio.runtimes.openvino import BF16
 from taglio.runtimes.openvino import NAME as OPENVINO
 
 # Never one of the seeds that a profile or a search draws from.
@@ -103,7 +102,7 @@ def main() -> int:
     parser.add_argument("--subsets", type=int, default=20)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--effort", type=float, default=1.0)
-    parser.add_argument("--runtime", default=NAME, choices=[NAME, OPENVINO, BF16])
+    parser.add_argument("--runtime", default=NAME, choices=[NAME, OPENVINO])
     options = parser.parse_args()
     results = []
     for name in options.cases.split(","):

@@ -30,6 +30,7 @@ from taglio.confirm.speedup import Speedup
 from taglio.deploy import verify
 from taglio.deploy.write import SAMPLES_FOLDER, write_opened, write_source
 from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.openvino_marks import note_precision
 from taglio.scratch import scratch
 from told import NETWORKS
 
@@ -81,8 +82,17 @@ def delivered(out: Path, folder: Path, threads: int) -> Path:
     graph = onnx.load(path, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value.name for value in graph.input if value.name not in weights]
-    where = SessionOptions(threads, runtime=piece["runtime"], bfloat16=tuple(piece["bfloat16"]))
-    write_opened(folder, path, inputs, [value.name for value in graph.output], where)
+    outputs = [value.name for value in graph.output]
+    where = SessionOptions(threads, runtime=piece["runtime"].removesuffix("-bf16").removesuffix("-mixed"))
+    if where.runtime == piece["runtime"]:
+        write_opened(folder, path, inputs, outputs, where)
+        return folder
+    proto, low = onnx.load(path), set(piece["bfloat16"])  # those versions named the tensors in bfloat16 apart
+    tensors = [name for node in graph.node for name in node.output] if piece["runtime"].endswith("mixed") else []
+    note_precision(proto, [name for name in tensors if name not in low])
+    with scratch() as temporary:
+        onnx.save(proto, temporary / path.name)
+        write_opened(folder, temporary / path.name, inputs, outputs, where)
     return folder
 
 

@@ -104,7 +104,7 @@ def contest(
         ]
         for limit, out in ours.items():
             (piece,) = read(out / "components").pieces
-            opened = SessionOptions(threads, runtime=piece.runtime, bfloat16=piece.bfloat16)
+            opened = SessionOptions(threads, runtime=piece.runtime)
             entries.append(Entry("taglio", opened, out / "components" / piece.file, limit))
         ways = _measured(work, entries, budget_s)
     return Contest(model.stem, (*ways, *failed))

@@ -78,8 +78,6 @@ opset {TARGET_OPSET}. If the conversion fails or changes its answers, no block o
 _FLOAT_PARTS = {
     onnxruntime.NAME: "float32",
     openvino.NAME: "float32",
-    openvino.BF16: "bfloat16",
-    openvino.MIXED: "float32, chosen blocks in bfloat16",
     cuda.NAME: "float32, on an NVIDIA GPU",
     cuda.TF32: "TensorFloat-32, on an NVIDIA GPU",
     cuda.F16: "float16, on an NVIDIA GPU",

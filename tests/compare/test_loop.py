@@ -143,7 +143,7 @@ def test_a_conversion_that_is_not_the_original_is_said_on_every_row(tmp_path: Pa
 def test_a_small_part_of_an_output_is_not_hidden_by_a_large_one() -> None:
     """Scores of about 1 beside boxes of hundreds of pixels."""
     labels = np.array([[0, 1]])
-    parts = Parts(("y",), (Part(0, "boxes", 0), Part(0, "scores", 1)), {0: {(1, 2): labels}}, {0: -999.0})
+    parts = Parts(("y",), (Part(0, "boxes", 0), Part(0, "scores", 1)), {0: {(1, 2): labels}})
     reference, outputs = [(np.array([[500.0, 1.0]]),)], [(np.array([[500.0, 0.0]]),)]
     assert loop.distance(reference, outputs) < 0.01
     assert loop.distance(reference, outputs, parts) == 1.0

@@ -5,8 +5,6 @@ import pytest
 from taglio.deploy.processor_needs import Needs, lacks, needs_of, unsafe_processors
 from taglio.quantize.precision import BFLOAT16, FLOAT32, UNCALIBRATED, precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME, parse_scheme
-from taglio.runtimes import openvino
-from taglio.runtimes.onnxruntime import NAME
 
 AVX2, VNNI, ARM = ("avx2",), ("avx2", "avx512f", "avx512_vnni"), ("asimd", "asimddp")
 BF16 = (*VNNI, "avx512_bf16")
@@ -28,13 +26,7 @@ WIDE = Needs(("int8",))
     ],
 )
 def test_forms_with_weights_of_8_bits_need_wide_sums(forms: list[object], wide: tuple[str, ...]) -> None:
-    assert needs_of(forms, [NAME]) == Needs(wide)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("place", [openvino.BF16, openvino.MIXED])
-def test_places_with_bfloat16_need_it(place: str) -> None:
-    assert needs_of([], [NAME, place]).bfloat16
-    assert not needs_of([], [NAME, openvino.NAME]).bfloat16
+    assert needs_of(forms) == Needs(wide, BFLOAT16 in forms)  # type: ignore[arg-type]
 
 
 def test_where_a_plan_is_not_safe_depends_on_where_it_was_measured() -> None:

@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 
+from taglio.error.measure import Evidence
 from taglio.error.model import BlockNoise, ErrorModel, OutputModel
 from taglio.model.graph import Graph
 from taglio.profile.result import Profile
@@ -45,9 +46,11 @@ class Hidden:
         self.graph, self.error, self.factor, self.spread = graph, error, factor, spread
         self.asked: list[str] = []
 
-    def __call__(self, assignment: Assignment) -> float:
+    def evidence(self, assignment: Assignment) -> Evidence:
+        """As an ErrorMeter."""
         self.asked.append(str(named(assignment)))
-        return self.truth(assignment)
+        error = self.truth(assignment)
+        return Evidence(assignment, error, error, {output.output: error for output in self.error.outputs})
 
     def truth(self, assignment: Assignment) -> float:
         own = random.Random(str(named(assignment))).gauss(0.0, self.spread)

@@ -15,7 +15,7 @@ from taglio.model.graph import Graph
 from taglio.plan.result import Interval, Limits, Placement, Plan
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.quantize.scheme import DEFAULT_SCHEME
-from taglio.runtimes.openvino import BF16
+from taglio.runtimes.openvino import NAME as OPENVINO
 from tests.plan.made_up import Sketch
 from tests.processor import needs_bfloat16
 
@@ -29,7 +29,7 @@ def tried(error: float, *blocks: str, name: str = "", limits: Limits = LIMITS) -
     placed = tuple(Placement(block, "local", "int8" if block in blocks else "float32") for block in ("a", "b"))
     plan = Plan(
         "m", DEFAULT_SCHEME, (FLOAT32, INT8), limits, placed, "optimal", 0.0, Interval(1.0, 1.0, 1.0, 0.9), error_s,
-        runtime=BF16,
+        runtime=OPENVINO,
     )  # fmt: skip
     return Tried(plan, error, error <= 0.01, name)
 
@@ -104,8 +104,8 @@ def test_the_predicted_error_of_a_plan_in_openvino_is_that_of_its_file() -> None
     with np.load(digits_data()) as arrays:
         images = {"image": arrays["image"][:24]}
     result = taglio.optimize(
-        digits_model(), images, max_error=0.6, force_int8=["*Conv*"], effort=0.01, scheme="qdq-u8s8-asym-pc",
-        runtime=BF16, threads=1,
+        digits_model(), images, max_error=0.6, force_int8=["*Conv*"], effort=0.01, scheme="qdq-u8s8-asym-pc-bf16",
+        runtime=OPENVINO, threads=1,
     )  # fmt: skip
     assert result.table is not None and result.table.plan.int8_blocks > 0
     assert result.table.plan.predicted_error == pytest.approx(result.table.plan.error, rel=0.02)

@@ -13,7 +13,8 @@ from taglio.plan.result import Interval, Limits, Placement, Plan
 from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.quantize.scheme import DEFAULT_SCHEME
-from taglio.runtimes.openvino import BF16, NAME
+from taglio.runtimes.cuda import TF32 as GPU
+from taglio.runtimes.openvino import NAME
 from tests.models import conv_relu_chain
 
 ORT = "onnxruntime"
@@ -68,27 +69,27 @@ def test_the_fastest_solved_plans_meet_float_all_int8_and_those_by_rules() -> No
 def test_races_of_several_places_are_scaled_by_their_float_models() -> None:
     races = {
         NAME: raced(NAME, float32=4.0, int8=2.0, plan1=3.0),  # the machine was half as fast
-        BF16: raced(BF16, float32=1.0, int8=0.5),
+        GPU: raced(GPU, float32=1.0, int8=0.5),
     }
-    floats = Floats({ORT: wall(3.0), NAME: wall(2.0), BF16: wall(1.0)}, others=0.2)
-    race = on_one_scale(races, floats, {ORT: 0.0, NAME: 0.0, BF16: 0.004})
+    floats = Floats({ORT: wall(3.0), NAME: wall(2.0), GPU: wall(1.0)}, others=0.2)
+    race = on_one_scale(races, floats, {ORT: 0.0, NAME: 0.0, GPU: 0.004})
     assert {name: time.median_s for name, time in race.times.items()} == {
         "float32": 3.0, "float32, openvino": 2.0, "int8, openvino": 1.0, "plan1, openvino": 1.5,
-        "float32, openvino-bf16": 1.0, "int8, openvino-bf16": 0.5,
+        "float32, onnxruntime-cuda-tf32": 1.0, "int8, onnxruntime-cuda-tf32": 0.5,
     }  # fmt: skip
     assert (race.finalists["float32"].plan.runtime, race.finalists["float32"].error) == (ORT, 0.0)
     assert race.others == 0.2
-    assert int8_of(race.finalists, race.times) == "int8, openvino-bf16"
+    assert int8_of(race.finalists, race.times) == "int8, onnxruntime-cuda-tf32"
 
 
 def test_float_takes_part_where_nothing_is_planned_with_the_error_of_the_place() -> None:
-    floats = Floats({ORT: wall(3.0), BF16: wall(2.0)})
+    floats = Floats({ORT: wall(3.0), GPU: wall(2.0)})
     for base, holds in ((0.004, True), (0.02, False)):
-        race = on_one_scale({ORT: raced(ORT, float32=3.0, int8=2.9)}, floats, {ORT: 0.0, BF16: base})
-        there = race.finalists["float32, openvino-bf16"]
+        race = on_one_scale({ORT: raced(ORT, float32=3.0, int8=2.9)}, floats, {ORT: 0.0, GPU: base})
+        there = race.finalists["float32, onnxruntime-cuda-tf32"]
         assert (there.error, there.holds, there.plan.status) == (base, holds, "measured")
         assert there.plan.predicted_latency_s.value == 2.0
-        assert winner_of(race.finalists, race.times) == ("float32, openvino-bf16" if holds else "int8")
+        assert winner_of(race.finalists, race.times) == ("float32, onnxruntime-cuda-tf32" if holds else "int8")
 
 
 def test_with_one_place_its_own_race_counts() -> None:

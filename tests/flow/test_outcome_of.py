@@ -10,7 +10,8 @@ from taglio.flow.ledger import NOT_RACED, Measurement, Variant
 from taglio.flow.outcome_of import points
 from taglio.flow.plan import Decision
 from taglio.flow.search import Tried
-from taglio.runtimes.openvino import BF16, NAME
+from taglio.runtimes.cuda import TF32 as GPU
+from taglio.runtimes.openvino import NAME
 from tests.flow.test_finalists import ORT, tried, wall
 
 
@@ -34,17 +35,17 @@ def test_every_place_says_what_became_of_it() -> None:
     places = [
         Measurement(Variant(ORT, "float32"), 1.0, 1.0, 0.0, 1.0),
         Measurement(Variant(NAME, "float32"), 2.0, 2.0, 0.0, 2.0),
-        Measurement(Variant(BF16, "float32"), refused="no bfloat16"),
+        Measurement(Variant(GPU, "float32"), refused="no GPU"),
     ]
     seconds = {"float32": 2.0, "int8": 1.0, "float32, openvino": 3.0}
     rows = points(decided(finalists, seconds, int8=Answers(0.05, 0.05, None)), places, NOT_RACED)
     assert [(row.name, row.runtime) for row in rows] == [
-        ("int8", ORT), ("float32", ORT), ("float32", NAME), ("plan 1", NAME), ("float32", BF16)
+        ("int8", ORT), ("float32", ORT), ("float32", NAME), ("plan 1", NAME), ("float32", GPU)
     ]  # fmt: skip
     assert (rows[0].error, rows[0].judged, rows[0].holds) == (0.05, True, False)
     assert (rows[0].predicted_s, rows[2].predicted_s) == (1.0, None)
     assert (rows[3].latency, rows[3].reason) == (None, "OpenVINO cannot load it")
-    assert rows[4].reason == "no bfloat16"
+    assert rows[4].reason == "no GPU"
 
 
 def test_plans_that_were_not_timed_are_points_with_their_forms() -> None:

@@ -16,7 +16,6 @@ from taglio.cluster.planning.explain import Again, again
 from taglio.cluster.planning.place import Answer
 from taglio.cluster.planning.place import place as solve
 from taglio.cluster.planning.workload import Objective, Workload, parse_objective
-from taglio.error.loss import parse_metric
 from taglio.errors import BadArtifact, BadOption, Infeasible
 from taglio.flow import place, placing
 from taglio.flow.place import Candidate, moving_from
@@ -30,7 +29,6 @@ from tests.flow.made_up import paying
 from tests.models import Sketch
 
 CLUSTER = Cluster("a", (Device("a", active_watts=2.0), Device("b", active_watts=5.0)), ())
-BF16, BASE = "openvino-bf16", 0.006
 
 
 @pytest.mark.parametrize(
@@ -173,11 +171,6 @@ def test_a_device_runs_what_its_profile_was_taken_in(embedded: Candidate) -> Non
         there.device_profiles(cluster("onnxruntime"))
 
 
-def test_a_mix_of_a_whole_model_is_refused_on_devices(embedded: Candidate) -> None:
-    with pytest.raises(BadArtifact, match="was taken in openvino-mixed, which needs the whole model"):
-        taken_in(embedded, "openvino-mixed").device_profiles(cluster())
-
-
 def test_a_plan_says_what_runs_it(embedded: Candidate) -> None:
     plan = place.place(taken_in(embedded, "openvino"), cluster(), time_limit_s=0.5).plans[0]
     assert {plan.runtime_on(each.device) for each in plan.placements} == {"openvino"}
@@ -202,32 +195,6 @@ def test_a_model_without_int8_forms_sends_nothing_as_int8() -> None:
     plan = place.place(candidate, slow, time_limit_s=0.5).plans[0]
     assert plan.crossings and {each.precision for each in plan.crossings} == {"float32"}
     assert taglio.build(model, plan).proof is not None
-
-
-def test_bfloat16_counts_in_the_error_of_a_plan(embedded: Candidate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "refusal", lambda _: "")
-    monkeypatch.setattr(place, "base_errors", lambda *_: ({BF16: BASE}, {}))
-    there = with_int8_that_pays(taken_in(embedded, BF16))
-    left, whole = (each.workload(cluster()).noise_limits for each in (there, embedded))
-    assert left and whole and all(left[name] < whole[name] for name in whole)
-    plan = place.place(there, cluster(), time_limit_s=2.0).plans[0]
-    assert plan.predicted_error.value >= BASE and plan.measured_error is not None
-    assert BASE < plan.measured_error <= 0.01
-    monkeypatch.setattr(place, "base_errors", lambda *_: ({BF16: 0.02}, {}))
-    with pytest.raises(
-        Infeasible, match=r'"camera" computes in openvino-bf16, where the float model alone has .* 2\.00%'
-    ):
-        place.place(replace(there, work=there.work.but(kept=type(there.work.kept)())), cluster(), time_limit_s=0.5)
-
-
-def test_bfloat16_whose_error_cannot_be_told_is_refused(embedded: Candidate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "refusal", lambda _: "no bfloat16 on this processor")
-    there = taken_in(embedded, BF16)
-    with pytest.raises(BadOption, match="cannot be measured on this machine: no bfloat16 on this processor: "):
-        there.workload(cluster())
-    stepwise = replace(there, limits=replace(there.limits, metric=parse_metric("top1")))
-    with pytest.raises(BadOption, match="cannot be separated from that of int8"):
-        stepwise.workload(cluster())
 
 
 def test_alternatives_are_compared_with_one_plan(

@@ -13,15 +13,14 @@ from taglio.error.loss import RELATIVE
 from taglio.errors import BadOption
 from taglio.flow.deliver import needs_of_plan
 from taglio.flow.opening import Model
-from taglio.flow.places import float_everywhere
 from taglio.flow.result import Result
 from taglio.flow.screen import screen
 from taglio.model.exact import saturating_products
 from taglio.profile.measure import pure_assignments
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import parse_scheme
-from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.runtimes.places import bfloat16_refusal
 from tests.models import Sketch
 from tests.processor import SATURATES
 from tests.saturation import answers
@@ -102,19 +101,20 @@ def test_a_plan_that_is_not_portable_says_where_it_is_not_safe(tmp_path: Path) -
     assert f"**{line[0].upper()}{line[1:]}.**" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_a_scheme_or_a_place_that_is_not_portable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheme_that_is_not_portable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadOption, match=r"excludes `scheme` qdq-u8s8-asym-pc, .* use qdq-u8s8-asym-pc-rr"):
         optimized(monkeypatch, VNNI, portable=True, scheme="qdq-u8s8-asym-pc")
-    with pytest.raises(BadOption, match="`portable` excludes bfloat16, which `runtime` openvino-bf16 computes in"):
-        Model(products(), {"x": samples()}, portable=True, runtime=openvino.BF16)
+    with pytest.raises(BadOption, match="`portable` excludes bfloat16, which `scheme` qdq-u8s8-asym-pc-rr-bf16 names"):
+        optimized(monkeypatch, VNNI, portable=True, scheme="qdq-u8s8-asym-pc-rr-bf16")
 
 
-def test_no_portable_place_computes_in_bfloat16() -> None:
-    work = Model(products(), {"x": samples()}, threads=1, portable=True).at(0.01)
-    places = float_everywhere(work, LIMIT, RELATIVE)
-    refused = {place.variant.runtime: place.refused for place in places.rows}
-    assert refused[openvino.BF16] == "not every processor computes in bfloat16, and a portable plan was asked for"
-    assert openvino.MIXED not in refused and places.bfloat16 is None
+def test_no_block_of_a_portable_plan_computes_in_bfloat16() -> None:
+    screened = {}
+    for portable in (False, True):
+        work = Model(products(), {"x": samples()}, threads=1, portable=portable).at(0.01)
+        screened[portable] = {row.variant.form for row in screen(work, None, LIMIT, RELATIVE).forms}
+    assert ("bfloat16" in screened[False]) == (not bfloat16_refusal())
+    assert "bfloat16" not in screened[True]
 
 
 def test_sums_of_the_source_are_made_exact(wide: onnx.ModelProto) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
@@ -122,13 +122,13 @@ def test_openvino_compiles_a_model_once_for_its_wall_time_and_kernels(
     monkeypatch: pytest.MonkeyPatch, once_s: float
 ) -> None:
     compiled: list[bool] = []
-    real = openvino.compiled
+    real: Callable[..., openvino.OpenVinoSession] = openvino._compiled
 
     def counting(*arguments: Any, counters: bool = False) -> openvino.OpenVinoSession:
         compiled.append(counters)
         return real(*arguments, counters=counters)
 
-    monkeypatch.setattr(openvino, "compiled", counting)
+    monkeypatch.setattr(openvino, "_compiled", counting)
     models, feeds = dict.fromkeys("ab", conv_relu_chain), [{"x": np.ones((1, 3, 8, 8), np.float32)}]
     options, effort = SessionOptions(1, runtime=openvino.NAME), Effort(maximum=4, budget_s=0.1)
     timed = time_models(models, feeds, options, effort, kernels=True, once_s=once_s)

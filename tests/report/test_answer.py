@@ -62,7 +62,7 @@ def printed(outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[
 def test_a_confirmed_speed_up_is_the_first_line(
     outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    faster = replace(outcome, speedup=CONFIRMED, plan=replace(outcome.plan, runtime="openvino-bf16"))
+    faster = replace(outcome, speedup=CONFIRMED, plan=replace(outcome.plan, runtime="openvino"))
     lines = printed(faster, material, capsys)
     assert lines[0] == (
         "1.53 × (1.47 to 1.60) as fast as float32, error 0.800 % of 1 % allowed: out/deploy/ for OpenVINO"

@@ -135,5 +135,5 @@ def test_a_runtime_that_is_not_installed_is_offered_once(outcome: Outcome) -> No
         return Point(name, runtime, {}, None, None, None, judged=False, holds=False, reason=why)
 
     places = [out(name, "openvino", reason) for name in ("float32", "plan 1")]
-    absent = replace(outcome, points=(*places, out("int8", "openvino-bf16", "slower")))
+    absent = replace(outcome, points=(*places, out("int8", "openvino", "slower")))
     assert remarks.ranked(absent) == (f"openvino: {reason}",)

@@ -10,7 +10,6 @@ from taglio import weights
 from taglio.memory import give_back, used_bytes
 from taglio.runtimes.footprint import session_bytes
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
-from taglio.runtimes.openvino import BF16
 from taglio.runtimes.openvino import NAME as OPENVINO
 from taglio.runtimes.session import opener
 from tests.models import Sketch
@@ -27,7 +26,7 @@ def products(size: int = 1024, count: int = 8) -> onnx.ModelProto:
     return g.model(x)
 
 
-@pytest.mark.parametrize("place", [NAME, OPENVINO, BF16])
+@pytest.mark.parametrize("place", [NAME, OPENVINO])
 @pytest.mark.whole
 def test_a_session_takes_no_more_than_was_expected(place: str, tmp_path: Path) -> None:
     if place != NAME:

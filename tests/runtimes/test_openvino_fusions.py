@@ -12,34 +12,34 @@ from taglio.model.load import load
 from taglio.quantize.precision import Precision
 from taglio.runtimes.onnxruntime import NAME as ONNX_RUNTIME
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from taglio.runtimes.openvino import MIXED, NAME, OpenVinoSession
+from taglio.runtimes.openvino import NAME, OpenVinoSession
 from taglio.runtimes.openvino import open_session as open_openvino
-from taglio.runtimes.places import refusal
+from taglio.runtimes.openvino_marks import note_precision
 from tests.models import Sketch, exact, saved, silu
+from tests.processor import needs_bfloat16
 
 pytest.importorskip("openvino", reason="taglio[openvino] is not installed")
 
 
-def opened(proto: onnx.ModelProto, folder: Path, place: str = NAME) -> OpenVinoSession:
+def opened(proto: onnx.ModelProto, folder: Path) -> OpenVinoSession:
     """A session, whose answer is ONNX Runtime's."""
     path = folder / "opened.onnx"
     onnx.save(proto, path)
-    session = open_openvino(path, SessionOptions(1, runtime=place))
+    session = open_openvino(path, SessionOptions(1))
     feed = {"x": np.random.default_rng(0).normal(0, 3, (1, 3, 8, 8)).astype(np.float32)}
     (answer,), (wanted,) = session.run(None, feed), open_session(proto, SessionOptions(1)).run(None, feed)
     np.testing.assert_allclose(answer, wanted, atol=1e-5)
     return session
 
 
-@pytest.mark.parametrize("place", [NAME, MIXED])
-def test_a_split_hard_swish_is_fused_and_keeps_its_name(tmp_path: Path, place: str) -> None:
-    if refusal(place):
-        pytest.skip(refusal(place))
+@pytest.mark.parametrize("marked", [False, pytest.param(True, marks=needs_bfloat16)])
+def test_a_split_hard_swish_is_fused_and_keeps_its_name(tmp_path: Path, marked: bool) -> None:
     g = Sketch()
     y = g.rename(g.op("HardSwish", g.conv(g.input("x", 1, 3, 8, 8), 3, 8)), "y")
     proto = load(saved(g.model(y), tmp_path)).proto
     assert [node.op_type for node in proto.graph.node] == ["Conv", "HardSigmoid", "Mul"]
-    parts = {part.kind: part.originals for part in opened(proto, tmp_path, place).parts()}
+    note_precision(proto, [name for node in proto.graph.node for name in node.output] if marked else None)
+    parts = {part.kind: part.originals for part in opened(proto, tmp_path).parts()}
     assert not {"Math", "Eltwise"} & set(parts)
     assert "y" in parts["Convolution"]
 

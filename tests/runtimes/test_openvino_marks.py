@@ -1,6 +1,6 @@
 """Single operators stay in float32 where OpenVINO computes the others in bfloat16."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,18 +8,29 @@ import numpy as np
 import onnx
 import pytest
 
+from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from taglio.runtimes.openvino import MIXED, compiled, marked
-from taglio.runtimes.session import opener
+from taglio.runtimes.openvino import open_session as open_openvino
+from taglio.runtimes.openvino_marks import MarkedModel, has_bfloat16, note_precision
 from tests.models import Sketch, saved
 from tests.processor import needs_bfloat16
 
 pytestmark = needs_bfloat16
 
 
-def precisions(path: Path, folder: Path, bfloat16: list[str]) -> dict[str, str]:
+def noted(path: Path, bfloat16: Sequence[str]) -> Path:
+    """The model at `path` with the note that only `bfloat16` is computed so."""
+    proto = onnx.load(path)
+    tensors = [name for node in proto.graph.node for name in node.output]
+    note_precision(proto, [name for name in tensors if name not in bfloat16])
+    copy = path.with_name("noted.onnx")
+    onnx.save(proto, copy)
+    return copy
+
+
+def precisions(path: Path, bfloat16: list[str]) -> dict[str, str]:
     """The precision in which each convolution runs, by the name of the tensor that it computes."""
-    session = compiled(marked(path, folder).read(bfloat16), SessionOptions(1, runtime=MIXED))
+    session = open_openvino(noted(path, bfloat16), SessionOptions(1))
     precision_of = {}
     for node in session._compiled.get_runtime_model().get_ordered_ops():
         info = node.get_rt_info()
@@ -47,7 +58,7 @@ def distance(path: Path, *bfloat16: str) -> float:
     """How far the answers with these tensors in bfloat16 are from those of float32."""
     sample = {"x": np.random.default_rng(0).standard_normal((1, 16, 12, 12)).astype(np.float32)}
     (wanted,) = open_session(path, SessionOptions(1)).run(None, sample)
-    (answer,) = opener(MIXED)(path, SessionOptions(1, bfloat16=bfloat16)).run(None, sample)
+    (answer,) = open_openvino(noted(path, bfloat16), SessionOptions(1)).run(None, sample)
     return float(np.linalg.norm(answer - wanted) / np.linalg.norm(wanted))
 
 
@@ -136,7 +147,7 @@ def test_only_named_convolutions_are_in_bfloat16(tmp_path: Path) -> None:
     nodes = [node for node in onnx.load(path).graph.node if node.op_type == "Conv"]
     ends = [node.output[0] for node in nodes]
     for chosen in ([], ends[:1], ends[1:], ends):
-        precision_of = precisions(path, tmp_path, chosen)
+        precision_of = precisions(path, chosen)
         of = {
             node.output[0]: next(precision_of[name] for name in (node.name, *node.output) if name in precision_of)
             for node in nodes
@@ -183,10 +194,20 @@ def test_beside_int8_no_convolution_of_unknown_size_adds_in_place(
         scale, zero = g.constant(0.05), g.constant(np.array(128, np.uint8))
         total = g.op("DequantizeLinear", g.op("QuantizeLinear", total, scale, zero), scale, zero)
     path = saved(g.model(g.rename(g.conv(total, 16, 16), "y")), tmp_path)
-    read = marked(path, tmp_path).read(())
+    read = MarkedModel(openvino._core(), path, tmp_path).read()
     sums = [
         [source.get_node().get_type_name() for source in node.input_values()]
         for node in read.get_ordered_ops()
         if node.get_type_name() == "Add"
     ]
     assert [behind, behind] in sums
+
+
+def test_a_note_is_replaced_and_taken_away(tmp_path: Path) -> None:
+    path, first = network(tmp_path, KEPT["activation"])
+    proto = onnx.load(path)
+    assert not has_bfloat16(proto)
+    for tensors in ((), first, None):
+        note_precision(proto, tensors)
+        assert has_bfloat16(proto) == (tensors is not None)
+        assert len(proto.metadata_props) == (tensors is not None)

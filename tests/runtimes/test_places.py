@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from taglio.errors import BadOption
-from taglio.runtimes import openvino, openvino_marks, places
-from taglio.runtimes.openvino import BF16, MIXED, NAME
-from taglio.runtimes.places import here, misfit, refusal, require_here
+from taglio.runtimes import openvino, places
+from taglio.runtimes.openvino import NAME
+from taglio.runtimes.places import bfloat16_refusal, here, misfit, refusal, require_here
 from taglio.runtimes.session import RUNTIMES, package
-from tests.processor import needs_bfloat16
 
 needs_openvino = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="needs openvino: pip install 'taglio[openvino]'"
@@ -22,9 +21,11 @@ needs_openvino = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
-    refusal.cache_clear()
+    for tried in (refusal, bfloat16_refusal):
+        tried.cache_clear()
     yield
-    refusal.cache_clear()
+    for tried in (refusal, bfloat16_refusal):
+        tried.cache_clear()
 
 
 def test_without_openvino_there_is_onnx_runtime_and_a_line_that_says_what_to_install(
@@ -41,18 +42,18 @@ def test_without_openvino_there_is_onnx_runtime_and_a_line_that_says_what_to_ins
 def test_openvino_is_found_by_trying() -> None:
     assert here()[:2] == ("onnxruntime", NAME)
     # What the processor has decides, not the version.
-    assert (BF16 in here()) == ("BF16" in openvino.capabilities())
-    assert (BF16 in here()) or "has no bfloat16 on this processor" in refusal(BF16)
+    assert (not bfloat16_refusal()) == ("BF16" in openvino.capabilities())
+    assert not bfloat16_refusal() or "has no bfloat16 on this processor" in bfloat16_refusal()
 
 
 @needs_openvino
 def test_a_processor_that_only_claims_bfloat16_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openvino, "capabilities", lambda: ["FP32", "BF16"])
     monkeypatch.setattr(openvino.OpenVinoSession, "precision", property(lambda _: "f32"))
-    assert "computes in f32 here although bf16 was requested" in refusal(BF16)
-    refusal.cache_clear()
+    assert "computes in f32 here although bf16 was requested" in bfloat16_refusal()
+    bfloat16_refusal.cache_clear()
     monkeypatch.setattr(openvino.OpenVinoSession, "precision", property(lambda _: "bf16"))
-    assert refusal(BF16) == ""
+    assert bfloat16_refusal() == ""
 
 
 @needs_openvino
@@ -67,14 +68,6 @@ def test_a_place_that_computes_wrongly_is_refused(monkeypatch: pytest.MonkeyPatc
     assert NAME not in here()
 
 
-@needs_bfloat16
-def test_a_version_that_ignores_the_marks_has_no_mixed_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openvino_marks, "_MARKS", ())
-    refusal.cache_clear()
-    assert refusal(MIXED).startswith("openvino-mixed computes wrongly here: a small network is 0.")
-    assert refusal(BF16) == ""
-
-
 @needs_openvino
 def test_another_version_whose_calls_fail_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
@@ -87,14 +80,14 @@ def test_another_version_whose_calls_fail_is_refused_in_one_line(monkeypatch: py
 def test_rounding_is_allowed_by_precision() -> None:
     wanted = np.linspace(1.0, 2.0, 100, dtype=np.float32)
     rounded = wanted * np.float32(1.004)
-    assert misfit(BF16, rounded, wanted) == ""
-    assert "0.4% off" in misfit(NAME, rounded, wanted)
-    assert "or NaN" in misfit(BF16, np.full_like(wanted, np.nan), wanted)
-    assert "or NaN" in misfit(BF16, wanted[:50], wanted)
+    assert misfit(NAME, rounded, wanted, 0.02) == ""
+    assert "0.4% off" in misfit(NAME, rounded, wanted, 1e-4)
+    assert "or NaN" in misfit(NAME, np.full_like(wanted, np.nan), wanted, 0.02)
+    assert "or NaN" in misfit(NAME, wanted[:50], wanted, 0.02)
 
 
 def test_every_place_has_a_package_and_its_own_hint() -> None:
     assert {package(name) for name in RUNTIMES} == {"onnxruntime", "onnxruntime-gpu", "openvino"}
-    assert openvino.properties(BF16)["INFERENCE_PRECISION_HINT"] == "bf16"
-    assert openvino.properties(NAME)["INFERENCE_PRECISION_HINT"] == "f32"
+    assert openvino.properties(has_bfloat16=True)["INFERENCE_PRECISION_HINT"] == "bf16"
+    assert openvino.properties(has_bfloat16=False)["INFERENCE_PRECISION_HINT"] == "f32"
     assert places.AUTO not in RUNTIMES

@@ -164,9 +164,9 @@ def option(text: str, **how: Any) -> Facts:
 
 _FLAG = {"action": "store_true"}
 _LIST: Facts = {"action": "append", "default": []}
-_PLACES = ("onnxruntime", "openvino", "openvino-bf16")
+_PLACES = ("onnxruntime", "openvino")
 _ON_GPU = ("onnxruntime-cuda", "onnxruntime-cuda-tf32", "onnxruntime-cuda-f16")
-_RUNTIME = "runtime that runs the model; openvino-bf16 computes float parts in bfloat16 (default {})"
+_RUNTIME = "runtime that runs the model (default {})"
 
 # The variants of an option that has another meaning in some commands are in parser.py, with the command.
 OPTIONS: dict[str, Facts] = {

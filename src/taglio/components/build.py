@@ -35,8 +35,7 @@ class Port:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """One component's file and ports, and the place it was built for. `data_sha256` is the hash of its weights file, if
-    it has one; `properties` are the runtime's own settings that make it answer as it did when it was timed; `bfloat16`
-    are the tensors computed in it where the place mixes it with float32."""
+    it has one; `properties` are the runtime's own settings that make it answer as it did when it was timed."""
 
     name: str
     device: str
@@ -50,7 +49,6 @@ class Piece:
     runtime: str = NAME
     runtime_version: str = ""
     properties: dict[str, str] = field(default_factory=dict)
-    bfloat16: tuple[str, ...] = ()
 
     @property
     def files(self) -> dict[str, str]:
@@ -154,7 +152,6 @@ def write(
     plan_sha256: str = "",
     *,
     runtimes: Mapping[str, str] | None = None,
-    bfloat16: tuple[str, ...] = (),
     states: Sequence[State] = (),
     constants: Sequence[Constant] = (),
 ) -> Manifest:
@@ -180,8 +177,7 @@ def write(
                 data_sha256="".join(data_sha256),
                 runtime=runtime,
                 runtime_version=artifact.version_of(package(runtime)),
-                properties=properties(runtime),
-                bfloat16=bfloat16,
+                properties=properties(runtime, part.proto),
             )
         )
     names = (tuple(inputs), tuple(outputs))

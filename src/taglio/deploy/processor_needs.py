@@ -12,8 +12,7 @@ Two things change answers between processors, and no runtime reports either:
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from taglio.quantize.precision import Precision
-from taglio.runtimes.openvino import BF16, MIXED
+from taglio.quantize.precision import BFLOAT16, Precision
 from taglio.runtimes.processor import computes_bfloat16, sums_saturate
 
 _VNNI = "VNNI (AVX512_VNNI, AVX_VNNI or AMX_INT8; Arm needs none)"
@@ -29,10 +28,11 @@ class Needs:
     bfloat16: bool = False
 
 
-def needs_of(forms: Iterable[Precision], places: Iterable[str]) -> Needs:
-    """The needs of a plan with blocks in these forms and places."""
+def needs_of(forms: Iterable[Precision]) -> Needs:
+    """The needs of a plan with blocks in these forms."""
+    forms = [*forms]
     wide = dict.fromkeys(form.name for form in forms if form.may_saturate)
-    return Needs(tuple(wide), not {BF16, MIXED}.isdisjoint(places))
+    return Needs(tuple(wide), BFLOAT16 in forms)
 
 
 def unsafe_processors(needs: Needs, measured_on: Collection[str]) -> tuple[str, ...]:

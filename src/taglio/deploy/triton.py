@@ -37,7 +37,7 @@ from taglio.deploy.folder import DeliveredModel, DeliveredPart
 from taglio.deploy.served import WITHOUT_EFFECT_ON_ANSWERS, Joining, Served, check_tensors, refused
 from taglio.runtimes import openvino
 from taglio.runtimes.openvino_marks import unkept
-from taglio.runtimes.places import refusal
+from taglio.runtimes.places import bfloat16_refusal
 from taglio.runtimes.signature import Signature, signature
 
 SERVER = "Triton"
@@ -139,7 +139,7 @@ def _with_openvino(
     elif precision == "f32":
         files = openvino.export_float32(files[0], folder, files[0].stem)
         parameters, applied = kept, kept
-        lost = unkept(files[0]) if refusal(openvino.BF16) else ""
+        lost = unkept(files[0]) if bfloat16_refusal() else ""
         if lost:  # with bfloat16 here, the proof opens the file as Triton does, and shows it
             raise refused(
                 part,
@@ -148,7 +148,7 @@ def _with_openvino(
                 "use `layout` ovms or plain",
             )
         remarks.append("Triton cannot ask OpenVINO for float32, so the file keeps each layer in float32")
-        if refusal(openvino.BF16):
+        if bfloat16_refusal():
             remarks.append("this processor lacks bfloat16, so that was not shown by running it")
     else:
         raise refused(part, SERVER, f"it cannot set INFERENCE_PRECISION_HINT={precision}", "use `layout` ovms or plain")

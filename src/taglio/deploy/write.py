@@ -71,8 +71,7 @@ def write(
     parts, hashes = [], dict[str, str]()
     for piece in manifest.pieces:
         with scratch() as temporary:
-            where = replace(options, runtime=piece.runtime, bfloat16=piece.bfloat16)
-            exported = export(components / piece.file, temporary, where)
+            exported = export(components / piece.file, temporary, replace(options, runtime=piece.runtime))
             settings = exported.settings_file if len(manifest.pieces) == 1 else f"{piece.name}.{exported.settings_file}"
             (temporary / settings).write_text(json.dumps(exported.settings, indent=2) + "\n")
             for file in (*exported.files, temporary / settings):

@@ -32,6 +32,17 @@ class Reading:
     spread: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """What was measured of an assignment: the `error` to compare with the limit (Tally.judged), the `loss` by itself,
+    whether or not a part is lost or a further limit broken, and relative L2 by part."""
+
+    assignment: Assignment
+    error: float
+    loss: float
+    l2: Mapping[str, float]
+
+
 class ErrorMeter:
     """Losses against the float model on a fixed set of samples; the float outputs are computed once and kept.
 
@@ -83,12 +94,13 @@ class ErrorMeter:
 
     def error(self, assignment: Assignment) -> float:
         """The loss to compare with the limit, with `assignment` quantised (Tally.judged)."""
-        return self.errors(assignment)[0]
+        return self.tally(assignment).judged(self._limit)
 
-    def errors(self, assignment: Assignment) -> tuple[float, float]:
-        """`error`, and the loss by itself, whether or not a part is lost or a further limit broken."""
+    def evidence(self, assignment: Assignment) -> Evidence:
+        """All that is measured of `assignment`."""
         tally = self.tally(assignment)
-        return tally.judged(self._limit), float(finite(tally.value()))
+        l2 = dict(zip(self.names, finite(tally.l2()).tolist(), strict=True))
+        return Evidence(assignment, tally.judged(self._limit), float(finite(tally.value())), l2)
 
     def tally(self, assignment: Assignment) -> Tally:
         """The tally of the outputs with `assignment` quantised."""

@@ -81,6 +81,32 @@ class OutputModel:
                 total += sum(edge.get((flow.name, reader), 0.0) for reader in readers if reads(assignment, reader))
         return total
 
+    def terms(self, graph: Graph, assignment: Assignment) -> np.ndarray:
+        """The indices of the terms that `assignment` sums, blocks before edges."""
+        own = [
+            index
+            for index, term in enumerate(self.blocks)
+            if term.block in assignment and assignment[term.block].name == term.precision
+        ]
+        read = {
+            (flow.name, reader)
+            for flow in graph.flows
+            if not writes(assignment, flow.producer)
+            for _, reader in flow.readers
+            if reader and reads(assignment, reader)
+        }
+        edges = [index for index, term in enumerate(self.edges) if (term.flow, term.reader) in read]
+        return np.array(own + [len(self.blocks) + index for index in edges], int)
+
+    def with_noise(self, noise: np.ndarray) -> "OutputModel":
+        """The same with other noises, [terms]."""
+        own, edge = noise[: len(self.blocks)].tolist(), noise[len(self.blocks) :].tolist()
+        return replace(
+            self,
+            blocks=tuple(replace(term, own=value) for term, value in zip(self.blocks, own, strict=True)),
+            edges=tuple(replace(term, noise=value) for term, value in zip(self.edges, edge, strict=True)),
+        )
+
     def from_noise(self, noise: float) -> float:
         """The link: error of a sum s."""
         return exp(self.level + 0.5 * self.exponent * log(noise)) if noise > 0.0 else 0.0

@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,10 +23,11 @@ from taglio.error.terms import design
 from taglio.model.graph import Graph
 from taglio.progress import Progress, reported
 from taglio.quantize.effective import effective
-from taglio.quantize.precision import Assignment, Precision, first_fit
+from taglio.quantize.precision import BFLOAT16, Assignment, Precision, first_fit
 
-# Shares of the budget for forms other than the first, and for flows.
+# Shares of the budget for forms other than the first, and for flows; and of that of blocks alone for bfloat16.
 _FORMS_SHARE = 0.3
+_LOW_SHARE = 0.25
 _FLOWS_SHARE = 0.4
 # With fewer, the accuracy of the fit is unknown.
 _FEWEST_SUBSETS = 8
@@ -78,7 +80,8 @@ def measure(
     forms = {precision.name: precision for precision in precisions}
     main: dict[str, Precision] = {}  # int8, or the only form of a block
     for name, form in columns.own:
-        main.setdefault(name, forms[form])
+        if forms[form] != BFLOAT16:
+            main.setdefault(name, forms[form])
     names = list(main)
     start = time.perf_counter()
     singles: list[dict[str, Precision]] = []
@@ -96,7 +99,12 @@ def measure(
         runs = [names[index : index + group] for index in range(1, len(names), group)]
         alone([{name: main[name] for name in run} for run in runs], "each block alone")
     each_s = (time.perf_counter() - start) / max(1, len(singles))
-    other_forms = [{name: forms[form]} for name, form in columns.own if forms[form] is not main[name]]
+    low = [name for name, form in columns.own if forms[form] == BFLOAT16]
+    if low:
+        groups, group_readings = _in_bfloat16(low, meter, _LOW_SHARE * budget.alone_s, progress)
+        singles += groups
+        readings += group_readings
+    other_forms = [{name: forms[form]} for name, form in columns.own if forms[form] not in (BFLOAT16, main.get(name))]
     if each_s * len(other_forms) < _FORMS_SHARE * budget.seconds:
         alone(other_forms, "each other form alone")
     wires = [flow for flow in dict.fromkeys(flow for flow, _ in columns.edge) if flow in meter.wires]
@@ -123,6 +131,32 @@ def measure(
         picks = picked_subsets(graph, measured, count - len(drawn), seed, saved_s)
         measured = together(picks, "subsets as a planner picks them")
     return replace(measured, picked=len(subsets) - len(drawn))
+
+
+def _in_bfloat16(
+    names: Sequence[str], meter: ErrorMeter, seconds: float, progress: Progress | None
+) -> tuple[list[dict[str, Precision]], list[Reading]]:
+    """Blocks in bfloat16 with their readings. Its errors are small, and few blocks have most of them: so neighbours are
+    measured together for half of the time, then halves of the group with the largest error for the rest."""
+    start = time.perf_counter()
+    groups, readings = [[*names]], [meter.read(dict.fromkeys(names, BFLOAT16))]
+    each_s = time.perf_counter() - start
+    count = max(1, min(len(names), int(0.5 * seconds / max(each_s, 1e-6))))
+    if count > 1:
+        bounds = [round(index * len(names) / count) for index in range(count + 1)]
+        groups = [[*names[low:high]] for low, high in pairwise(bounds)]
+        singles = [dict.fromkeys(group, BFLOAT16) for group in groups]
+        readings = [meter.read(single) for single in reported(singles, "neighbours in bfloat16", progress)]
+    while time.perf_counter() - start < seconds and any(len(group) > 1 for group in groups):
+        several = [index for index, group in enumerate(groups) if len(group) > 1]
+        worst = max(several, key=lambda index: float(readings[index].l2.max()))
+        group = groups.pop(worst)
+        readings.pop(worst)
+        middle = len(group) // 2
+        for half in (group[:middle], group[middle:]):
+            groups.append(half)
+            readings.append(meter.read(dict.fromkeys(half, BFLOAT16)))
+    return [dict.fromkeys(group, BFLOAT16) for group in groups], readings
 
 
 def picked_subsets(

@@ -210,17 +210,17 @@ class _Tables:
         if solved.status == "infeasible" or solved.predicted_latency_s.value > (1.0 - work.budget.gain) * best_s:
             return []
         meter, _ = meters(work, profile, limits, error.samples)
-        tried = search(
+        searched = search(
             work.graph,
             profile,
             error,
             within,
-            meter.error,
+            meter,
             rounds=_SOLVED,
             effort=_SOLVING,
             progress=work.progress,
         )
-        new = [self._deployed(plan, base) for plan in tried if plan.holds]
+        new = [self._deployed(plan, base) for plan in searched.tried if plan.holds]
         return [plan for plan in new if not any(same_assignment(plan, other) for other in others)]
 
     def _deployed(self, plan: Tried, base: float) -> Tried:

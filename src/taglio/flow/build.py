@@ -40,9 +40,9 @@ _SMALL = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """Components in running order, the runtime of each device, the tensors computed in `bfloat16`, the model's states,
-    its inputs that were constant in all data, and `samples`, the held-out inputs on which it is proven. `whole` is the
-    quantised model, None if one component is the whole model; `proof` shows that together they equal it, None if it was
+    """Components in running order, the runtime of each device, the model's states, its inputs that were constant in all
+    data, and `samples`, the held-out inputs on which it is proven. `whole` is the quantised model, None if one
+    component is the whole model; `proof` shows that together they equal it, None if it was
     not requested."""
 
     model_sha256: str
@@ -54,7 +54,6 @@ class Built:
     proof: Proof | None = None
     store: weights.WeightFiles | None = None
     runtimes: Mapping[str, str] = field(default_factory=dict)
-    bfloat16: tuple[str, ...] = ()
     states: tuple[files.State, ...] = ()
     constants: tuple[files.Constant, ...] = ()
     samples: tuple[Sample, ...] = ()
@@ -82,7 +81,6 @@ class Built:
             self.parts,
             self.plan_sha256,
             runtimes=self.runtimes,
-            bfloat16=self.bfloat16,
             states=self.states,
             constants=self.constants,
         )
@@ -193,7 +191,6 @@ def assemble(work: Work, plan: Plan) -> Built:
         whole=model if len(parts) > 1 else None,
         store=work.model.store,
         runtimes={part.device: plan.runtime_on(part.device) for part in parts},
-        bfloat16=work.setup.options(plan.runtime).bfloat16,
         states=tuple(
             files.State(present, past, dtype_name(first[past].dtype), first[past].shape)
             for present, past in work.graph.states
@@ -243,7 +240,6 @@ def read(folder: Path, model_sha256: str) -> Built:
         parts=parts,
         whole=weights.load(folder / WHOLE) if len(parts) > 1 and (folder / WHOLE).exists() else None,
         runtimes={piece.device: piece.runtime for piece in manifest.pieces},
-        bfloat16=manifest.pieces[0].bfloat16,
         states=manifest.states,
         constants=manifest.constants,
     )

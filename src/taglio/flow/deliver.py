@@ -89,7 +89,7 @@ def _facts(delivery: Delivery) -> Facts:
 
 def needs_of_plan(plan: Plan) -> Needs:
     """What a plan needs of the processors that it runs on."""
-    return needs_of(plan.assignment().values(), [plan.runtime_on(device) for device in plan.devices().values()])
+    return needs_of(plan.assignment().values())
 
 
 def _speedup(delivery: Delivery) -> str:

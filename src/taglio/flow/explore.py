@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import inf
 
+from taglio.error.correct import corrected
 from taglio.error.judge import fewest_samples
 from taglio.error.loss import parse_metric
-from taglio.error.measure import ErrorMeter
+from taglio.error.measure import ErrorMeter, Evidence
 from taglio.error.model import ErrorModel
 from taglio.errors import BadModel, Infeasible
 from taglio.flow.answers import judging
@@ -21,7 +22,7 @@ from taglio.flow.build import quantized
 from taglio.flow.finalists import PLAIN, Raced, fastest_of, finalists, in_pure_forms, same_assignment
 from taglio.flow.limits import infeasible
 from taglio.flow.rules import by_rules
-from taglio.flow.search import Tried, corrected, keeps_pins, predicted_by, search, unsolved
+from taglio.flow.search import Tried, keeps_pins, predicted_by, search, unsolved
 from taglio.flow.work import Work, affordable
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN, refine
@@ -30,8 +31,8 @@ from taglio.profile.sessions import sessions_within
 from taglio.profile.stopwatch import Effort, Timed
 from taglio.profile.wall_time import WallTime
 
-# Solved plans that are measured at least, and plans that rules measure which exclude block after block.
-FEWEST, _EXCLUDED = 3, 30
+# Solved plans that are measured at least.
+FEWEST = 3
 # Where predictions are off by more than this share, they rule no plan out.
 UNSURE = 0.1
 
@@ -121,6 +122,7 @@ class _There:
         self.work, self.profile, self.error, self.meter = work, profile, error, meter
         self.place = AsBuilt(limits, base)
         self._studied, self._limits = error, limits
+        self.evidence = list[Evidence]()
         self._plans, self._walls = dict[str, Tried](), dict[str, WallTime]()
         self._others = 0.0
 
@@ -132,16 +134,14 @@ class _There:
         return max(len(PLAIN) + 1, min(opened, work.affordable(work.budget.plans_s, opened)))
 
     def planned(self, full: Callable[[], ErrorMeter]) -> list[Tried]:
-        """`searched`, after which the error model is corrected. If nothing holds on the inputs of the meter, all those
-        of `full` decide."""
+        """`searched`. If nothing holds on the inputs of the meter, all those of `full` decide."""
         try:
             tried = self.searched()
         except Infeasible:
             if full() is self.meter:
                 raise
-            self.meter = full()
+            self.meter, self.evidence = full(), []
             tried = self.searched()
-        self._correct(tried)
         return tried
 
     def searched(self, room: float = 1.0) -> list[Tried]:
@@ -150,13 +150,13 @@ class _There:
         work, meter, limits = self.work, self.meter, self.place.within()
         assert limits.max_error is not None, "errors are judged by a limit"
         limits = replace(limits, max_error=room * limits.max_error)
-        tried = self._solved(limits, work.budget.solved)
-        excluding = _EXCLUDED * meter.evaluation_s <= work.budget.plans_s
-        by_rule = by_rules(work.graph, self.profile, self.error, limits, meter, excluding=excluding)
-        for name, assignment in by_rule.items():
-            errors = meter.errors(assignment) if assignment else (0.0, 0.0)
-            plan = unsolved(name, work.graph, self.profile, self.error, limits, assignment, errors)
+        tried = list[Tried]()
+        for name, assignment in by_rules(work.graph, self.profile, limits).items():
+            measured = meter.evidence(assignment) if assignment else Evidence({}, 0.0, 0.0, {})
+            self.evidence.append(measured)
+            plan = unsolved(name, work.graph, self.profile, self.error, limits, measured)
             tried.append(replace(plan, holds=plan.holds and keeps_pins(work.graph, limits, plan.plan)))
+        tried = [*self._solved(limits, work.budget.solved), *tried]
         if not any(plan.holds for plan in tried):
             least = min(tried, key=lambda plan: plan.error)
             lost = "" if least.error < inf else meter.tally(least.assignment).lost()
@@ -172,7 +172,6 @@ class _There:
         self.profile = refine(work.model, work.graph, self.profile, runs, " 1", near=leader.assignment)
         judged = self.place.judged(work.graph, tried)
         judged += self._solved(self.place.within(), work.budget.solved_again)
-        self._correct(judged)
         return self.predicted(judged)
 
     def race(self, chosen: Mapping[str, Tried], *, kernels: bool = True) -> Race:
@@ -222,19 +221,20 @@ class _There:
     def _solved(self, limits: Limits, rounds: int) -> list[Tried]:
         work, meter = self.work, self.meter
         rounds = min(rounds, affordable(meter.evaluation_s, work.budget.plans_s, work.budget.solved, FEWEST))
-        return search(
+        searched = search(
             work.graph,
             self.profile,
-            self.error,
+            self._studied,
             limits,
-            meter.error,
+            meter,
+            self.evidence,
             rounds=rounds,
             effort=work.effort,
             progress=work.progress,
         )
-
-    def _correct(self, tried: Sequence[Tried]) -> None:
-        self.error = corrected(self._studied, self.work.graph, tried, self.place.bound)
+        self.evidence += searched.evidence
+        self.error = corrected(self._studied, work.graph, self.evidence, self.place.bound)
+        return searched.tried
 
 
 def _as_run(name: str) -> str:

@@ -18,7 +18,6 @@ from taglio.model.quantized import already_quantized
 from taglio.plan.result import Limits, Plan
 from taglio.profile.sessions import sessions_within
 from taglio.quantize.precision import UNCALIBRATED
-from taglio.runtimes.openvino import MIXED
 
 # A model of which only so many sessions may be opened in a stage is large; another is slow.
 _FEW = 10
@@ -34,7 +33,6 @@ def of_plan(work: Work, decision: Decision, built: Built, limits: Limits) -> tup
         *_of_inputs(work, decision, built, limits),
         *_of_forms(decision.plan),
         *_of_rows(work, decision.plan),
-        *_of_bfloat16(work, built),
         *unsafe_processors(needs_of_plan(decision.plan), instructions),
     )
 
@@ -82,10 +80,3 @@ def _of_rows(work: Work, plan: Plan) -> tuple[str, ...]:
         return ()
     errors = row_errors(work, work.builder(plan.scheme).build(plan.assignment()))
     return () if errors is None else (str(errors),)
-
-
-def _of_bfloat16(work: Work, built: Built) -> tuple[str, ...]:
-    """How many blocks compute in bfloat16, for a model that mixes it with float32."""
-    low = set(built.bfloat16)
-    count = sum(bool(low & set(block.outputs)) for block in work.graph.blocks)
-    return (f"{MIXED} computes {count} of {len(work.graph.blocks)} blocks in bfloat16 if in float",) if count else ()

@@ -16,7 +16,6 @@ from taglio.cluster.planning.assemble import request_shares
 from taglio.cluster.planning.describe import period_s
 from taglio.cluster.planning.place import Answer
 from taglio.cluster.planning.workload import Objective, Workload, parse_objective
-from taglio.error.runtime_part import left_for_int8
 from taglio.errors import Infeasible
 from taglio.plan.one_machine import noise_limits
 from taglio.plan.result import Plan
@@ -108,12 +107,11 @@ def _bounds(
 
 
 def with_error(workload: Workload, max_error: float | None, slack: float = 1.0) -> Workload:
-    """A workload with another error limit, of which int8 gets what the devices' runtimes leave."""
+    """A workload with another error limit."""
     if max_error is None:
         return workload
     assert workload.error is not None, "a model is placed with its error model"
-    left = left_for_int8(max_error, max(workload.bases.values(), default=0.0))
-    bounds = noise_limits(workload.error, left, slack)
+    bounds = noise_limits(workload.error, max_error, slack)
     return replace(workload, noise_limits=bounds).with_limits(max_error=max_error)
 
 

@@ -14,31 +14,25 @@ from taglio.cluster.planning.place import Answer, Running
 from taglio.cluster.planning.place import place as solve
 from taglio.cluster.planning.workload import Objective, Workload, parse_objective
 from taglio.error.model import ErrorModel
-from taglio.error.runtime_part import left_for_int8, together
-from taglio.errors import BadArtifact, BadOption, Infeasible
+from taglio.errors import BadArtifact, Infeasible
 from taglio.flow.answers import answers
 from taglio.flow.by_hand import matches, pinned_devices
 from taglio.flow.explore import meters
 from taglio.flow.limits import Bounds, limits_for, user_limits
 from taglio.flow.pareto import Axis, Front, front, with_error
-from taglio.flow.places import base_errors
 from taglio.flow.search import search_by
 from taglio.flow.work import Work, require_own
 from taglio.flow.workspace import PROFILE
 from taglio.model.graph import Graph
 from taglio.plan.result import GAP, Limits, Plan
-from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, in_components, scaled
 from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
-from taglio.runtimes.openvino import BF16, MIXED
-from taglio.runtimes.places import refusal
 from taglio.runtimes.processor import instructions, sums_saturate
 
 _ROUNDS = 5
 # Loosens a limit slightly, so that rounding does not forbid a plan exactly at it.
 _ROUNDING = 1.001
-_IN_FLOAT32 = "profile it with `runtime` openvino or onnxruntime"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,50 +49,11 @@ class Candidate:
     profiles: Mapping[str, Profile]
 
     def workload(self, cluster: Cluster, slack: float = 1.0) -> Workload:
-        """The planner's view of the model. Raises BadArtifact for a device without a profile, Infeasible if a runtime
-        alone uses the whole error limit."""
+        """The planner's view of the model. Raises BadArtifact for a device without a profile."""
         graph, limits = self.work.graph.placeable(self.limits.max_steps), self.limits
         profiles = {device: in_components(profile, graph) for device, profile in self.device_profiles(cluster).items()}
-        bases = self.bases(profiles)
-        work = Workload(self.name, graph, profiles, self.error, limits, self.rate_per_s, bases=bases)
+        work = Workload(self.name, graph, profiles, self.error, limits, self.rate_per_s)
         return with_error(work, limits.max_error, slack)
-
-    def bases(self, profiles: Mapping[str, Profile]) -> dict[str, float]:
-        """The float model's error on the devices whose runtime does not compute in float32. Raises Infeasible if it
-        uses the whole limit, BadOption if it cannot be measured here."""
-        there = [device for device, profile in profiles.items() if profile.conditions.runtime == BF16]
-        if not there:
-            return {}
-        base, metric, bound = self.base(there[0]), self.limits.metric, self.limits.max_error
-        if bound is not None and not left_for_int8(bound, base):
-            raise Infeasible(
-                f'device "{there[0]}" computes in {BF16}, where the float model alone has {metric.title} '
-                f"{metric.text(base, 2)} (allowed: {metric.limit(bound, 2)}): {_IN_FLOAT32}"
-            )
-        return dict.fromkeys(there, base)
-
-    def base(self, device: str) -> float:
-        """The error of the float model in bfloat16, as on `device`."""
-        metric = self.limits.metric
-        if not metric.smooth:
-            raise BadOption(
-                f'device "{device}" computes in {BF16}, whose {metric.title} cannot be separated from that of int8: '
-                f"{_IN_FLOAT32}"
-            )
-        float_s = next(run.wall.median_s for run in self.measured.runs if run.name == FLOAT_RUN)
-        reason = refusal(BF16)
-        if not reason:
-            found, failed = self.work.kept.once(
-                ("base", metric.name),
-                lambda: base_errors(self.work, metric, [BF16], self.work.quick_reference(float_s)),
-            )
-            if BF16 in found:
-                return float(found[BF16])
-            reason = failed[BF16]
-        raise BadOption(
-            f'device "{device}" computes in {BF16}, whose error cannot be measured on this machine: {reason}: '
-            f"{_IN_FLOAT32}"
-        )
 
     def device_profiles(self, cluster: Cluster) -> dict[str, Profile]:
         """A profile for every device, measured or scaled, in the device's runtime. Raises BadArtifact for a missing or
@@ -120,10 +75,6 @@ class Candidate:
                 raise BadArtifact(
                     f"{file}: has scheme {known.scheme}, but this machine's profile has {self.measured.scheme}: "
                     "profile both under one `scheme`"
-                )
-            if known.conditions.runtime == MIXED:
-                raise BadArtifact(
-                    f"{file}: was taken in {MIXED}, which needs the whole model on one machine: {_IN_FLOAT32}"
                 )
             if device.runtime and device.runtime != known.conditions.runtime:
                 if not device.assumed:
@@ -242,7 +193,7 @@ def place(
     for each in candidates:  # measuring errors is slow: first refuse what needs no measurement
         for _, device in (*each.limits.device_pins, *each.limits.device_exclusions):
             cluster.device(device)
-        each.bases(each.device_profiles(cluster))
+        each.device_profiles(cluster)
     meters = [_Meter(replace(candidate, work=candidate.work.telling(progress))) for candidate in candidates]
     refusals, made, deadline = list[Infeasible](), list[Answer](), time.perf_counter() + time_limit_s
 
@@ -298,7 +249,7 @@ def place(
 def saturating_devices(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[str, ...]:
     """A note if int8 sums may saturate on devices of a plan whose errors were measured where they do not."""
     form = {precision.name: precision for precision in plan.precisions}
-    in_int8 = [block for block in plan.placements if form[block.precision].form not in ("float", "bfloat16")]
+    in_int8 = [block for block in plan.placements if form[block.precision].form != "float"]
     computing = {placement.device for placement in in_int8}
     devices = sorted(name for name in computing if profiles[name].conditions.machine.lacks_vnni)
     if not devices or not plan.scheme.may_saturate:
@@ -364,14 +315,9 @@ class _Meter:
     def __init__(self, each: Candidate) -> None:
         self._work = each.work.in_place(NAME)  # as assembled for several devices, whatever their runtimes
         self._meter, self._limits = meters(self._work, each.measured, each.limits)[1](), each.limits
-        self._base = each.base
         self._known: dict[str, float] = {}
 
     def error(self, plan: Plan) -> float:
-        in_bf16 = [use.device for use in plan.usage if use.runtime == BF16]
-        return together(self._in_float32(plan), self._base(in_bf16[0]) if in_bf16 else 0.0)
-
-    def _in_float32(self, plan: Plan) -> float:
         key = plan.fingerprint()
         if key not in self._known:
             if plan.wire_only(self._work.graph):

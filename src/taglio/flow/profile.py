@@ -16,8 +16,6 @@ from taglio.progress import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import Scheme, parse_scheme
 from taglio.runtimes.onnxruntime import NAME
-from taglio.runtimes.openvino import MIXED
-from taglio.runtimes.openvino import NAME as OPENVINO
 
 AUTO = "auto"
 # Relative L2 limit for which scheme "auto" is chosen when a profile is taken before any limit is known.
@@ -45,9 +43,7 @@ def profile_model(
     require_own(work)
     wanted, bound = read_scheme(scheme), number("max_error", max_error)
     screened = screen(work.telling(progress).at(effort), wanted, RELATIVE.bound("max_error", bound), RELATIVE)
-    # A profile does not name the tensors of a mix, so only `optimize`, which knows them, plans in one.
-    place = OPENVINO if screened.home == MIXED else screened.home
-    return next(iter(profiles(screened.work, [place], screened.scheme).values()))
+    return next(iter(profiles(screened.work, [screened.home], screened.scheme).values()))
 
 
 def profiles(work: Work, planned: Sequence[str], scheme: Scheme, mixes: int = MIXES) -> dict[str, Profile]:

@@ -16,14 +16,14 @@ from taglio.model.graph import match, select
 from taglio.progress import Progress
 from taglio.quantize.float16 import most_in_float16
 from taglio.quantize.float16_range import in_true_float16
-from taglio.quantize.precision import UNCALIBRATED, Precision, uncalibrated_forms
+from taglio.quantize.precision import BFLOAT16, UNCALIBRATED, Precision, uncalibrated_forms
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme, parse_scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.runtimes.processor import instructions, sums_saturate
 
-METHODS = ("static", "float16", *dict.fromkeys(form.name for form in UNCALIBRATED.values()))
+METHODS = ("static", "float16", *dict.fromkeys(form.name for form in UNCALIBRATED.values() if form != BFLOAT16))
 _MEASURED = 16
 
 

@@ -21,7 +21,7 @@ from taglio.flow.instead import EXACT_SUMS, planned_instead, with_instead
 from taglio.flow.joined_rows import row_errors
 from taglio.flow.lab import Judging, Raced, race, reason
 from taglio.flow.ledger import NOT_RACED, Floats, Measurement, Variant, expected_s
-from taglio.flow.places import REACH, Places, float_everywhere, one_of_each_runtime, usable
+from taglio.flow.places import REACH, Places, float_everywhere, profiled, usable
 from taglio.flow.work import Work
 from taglio.model.exact import saturating_products
 from taglio.model.graph import Graph
@@ -31,9 +31,18 @@ from taglio.profile.result import Profile
 from taglio.profile.sessions import sessions_within
 from taglio.profile.stopwatch import Timed
 from taglio.progress import reported
-from taglio.quantize.precision import UNCALIBRATED, Assignment, Precision, precisions, uncalibrated_forms
+from taglio.quantize.precision import (
+    BFLOAT16,
+    UNCALIBRATED,
+    Assignment,
+    Precision,
+    has_kernels,
+    precisions,
+    uncalibrated_forms,
+)
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme, Uncalibrated
 from taglio.runtimes.onnxruntime import NAME
+from taglio.runtimes.places import bfloat16_refusal
 from taglio.runtimes.processor import instructions, sums_saturate
 
 INT8, FLOAT_AGAIN = "int8", "float32 again"
@@ -111,7 +120,7 @@ def screen(
     refuse_unportable(work, wanted)
     work, everywhere, note = _float_somewhere(work, max_loss, metric)
     places, floats = everywhere.rows, everywhere.floats
-    first = one_of_each_runtime(places, max_loss)
+    first = profiled(places)
     is_narrow = is_narrow or work.setup.portable or sums_saturate(instructions())
     screening = _Screening(work, wanted, max_loss, metric, is_narrow=is_narrow)
     scheme = screening.scheme
@@ -156,8 +165,6 @@ def _float_somewhere(work: Work, max_loss: float, metric: Metric) -> tuple[Work,
     if all(place.refused for place in everywhere.rows):
         work, note = planned_instead(work, max_loss, metric)
         everywhere = float_everywhere(work, max_loss, metric)
-    if everywhere.bfloat16 is not None:
-        work = work.but(setup=replace(work.setup, bfloat16=everywhere.bfloat16))
     return work, everywhere, note
 
 
@@ -176,11 +183,16 @@ def _with_scheme(
 
 
 def refuse_unportable(work: Work, scheme: Scheme | None) -> None:
-    """Raise BadOption for a requested scheme whose sums may saturate, where only portable forms are allowed."""
-    if work.setup.portable and scheme is not None and scheme.may_saturate:
+    """Raise BadOption for a requested scheme whose answers differ between processors, where only portable forms are
+    allowed."""
+    if not work.setup.portable or scheme is None:
+        return
+    if scheme.may_saturate:
         raise BadOption(
             f"`portable` excludes `scheme` {scheme}, whose sums saturate on some processors: use {scheme.narrow}"
         )
+    if "bf16" in scheme.uncalibrated:
+        raise BadOption(f"`portable` excludes bfloat16, which `scheme` {scheme} names: leave one of the two out")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,11 +218,15 @@ class _Result:
         kernels_s = sum(floats.blocks_s.values()) + sum(floats.tensors_s.values()) + floats.orphans_s
         scale = self.float_s / kernels_s if kernels_s > 0.0 else 1.0
         forms = {row.variant.form: self.profiles[row.variant.form] for row in self.rows if row.seconds is not None}
+        low = forms.pop(BFLOAT16.name, floats)
         saved = {block: (form, scale * seconds) for block, (form, seconds) in saved_by_block(floats, forms).items()}
         other_s = scale * sum(
             max(0.0, seconds - min((profile.tensors_s.get(tensor, 0.0) for profile in forms.values()), default=seconds))
             for tensor, seconds in floats.tensors_s.items()
         )
+        # bfloat16 changes answers so little that its limit is not looked for here.
+        gains_s = (seconds - low.blocks_s.get(block, 0.0) for block, seconds in floats.blocks_s.items())
+        other_s += scale * sum(gain_s for gain_s in gains_s if gain_s > 0.0)
         return Room(self.place, saved, other_s, self.float_s - most_s)
 
     @property
@@ -232,6 +248,8 @@ class _Screening:
             blocks = {block.name: reason(error) for block in work.graph.candidates()}
             self.work = work.but(graph=work.graph.without_int8(blocks))
         self.uncalibrated = uncalibrated_forms(is_narrow)
+        if work.setup.portable or bfloat16_refusal():
+            del self.uncalibrated["bf16"]
         if wanted is not None:
             self.uncalibrated = {name: UNCALIBRATED[name] for name in wanted.uncalibrated}
         self._judging: Judging | None = None
@@ -247,7 +265,7 @@ class _Screening:
         """Float beside all blocks in each form, in the place of `float_there`."""
         place, base = float_there.variant.runtime, float_there.error or 0.0
         work = self.work.in_place(place)
-        forms = self._forms()
+        forms = self._forms(place)
         models = {name: partial(work.builder(self.scheme).build, assignment) for name, assignment in forms.items()}
         others = {str(scheme): scheme for scheme in self._other_schemes(place, forms)}
         models |= {name: partial(self._all_int8, work, scheme) for name, scheme in others.items()}
@@ -336,15 +354,15 @@ class _Screening:
         scheme = replace(self.scheme, uncalibrated=forms)
         return of_pure_forms(work.model, work.graph, scheme, work.setup.options(), result.timed, work.timed)
 
-    def _forms(self) -> dict[str, Assignment]:
-        """The assignments to race: all candidates in int8, and all blocks that have another form in it."""
+    def _forms(self, place: str) -> dict[str, Assignment]:
+        """The assignments to race in a place: all candidates in int8, and all blocks that have another form in it."""
         graph, forms = self.work.graph, dict[str, Assignment]()
         if graph.candidates():
             forms[INT8] = pure_assignments(graph, precisions(replace(self.scheme, uncalibrated=())))[INT8]
         others = {
             form.name: {block.name: form for block in blocks}
             for form in self.uncalibrated.values()
-            if (blocks := [block for block in graph.blocks if form.fits(block)])
+            if has_kernels(place, form) and (blocks := [block for block in graph.blocks if form.fits(block)])
         }
         if self.is_affordable(len(_RACED) + len(others)):
             forms |= others

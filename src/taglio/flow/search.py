@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
-from statistics import median
+from math import exp, inf, isfinite, sqrt
 from typing import Protocol, TypeVar
 
+from taglio.error.correct import corrected
+from taglio.error.measure import ErrorMeter, Evidence
 from taglio.error.model import ErrorModel
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import describe, latency, make_plan
@@ -17,12 +18,12 @@ from taglio.quantize.precision import Assignment
 # Share of the bound beyond which loosening is not worth another solve; safety factor of a new slack.
 _CLOSE = 0.97
 _STEP = 0.98
+# The factor on the aim after a plan that broke the bound.
+_TIGHTER = 0.94
 # A slack so large that a plan unchanged by it is not restricted by the bound.
 _FAR = 64.0
 # Seconds for a solve at effort 1, and the least. Tables measured on a busy machine can take minutes to prove.
 _SOLVE_S, _LEAST_S = 3.0, 0.5
-# Plans with an error within this factor of the bound correct the error model, if there are at least this many.
-_NEAR, _FEWEST = 3.0, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,34 +68,103 @@ def keeps_pins(graph: Graph, limits: Limits, plan: Plan) -> bool:
     return plan.assignment().keys().isdisjoint(name for name in limits.float_blocks if not graph.block(name).movement)
 
 
+@dataclass(slots=True)
+class _Aim:
+    """The factor on the limit of predicted errors for the next plan, whose errors keep the `bound`. `exact` is the one
+    at which the prediction itself is at the bound, not its upper end."""
+
+    bound: float
+    exact: float
+    value: float = 1.0
+    loose: float = 1.0
+
+    def follow(self, error: float, *, is_new: bool) -> bool:
+        """Set the next factor after a plan with this error; False if there is nothing left to find."""
+        if is_new and _CLOSE * self.bound < error <= self.bound:
+            return False
+        if error > self.bound:
+            self.loose = _TIGHTER * min(1.0, self.loose)
+        elif is_new:
+            self.loose = max(1.0, self.loose)
+        else:  # what the measured plans say of others is too pessimistic
+            self.loose *= min(4.0, max(1.1, _STEP * self.bound / max(error, 1e-12)))
+        self.value = _STEP * self.exact * self.loose
+        return self.loose < _FAR
+
+
+@dataclass(slots=True)
+class _AimInSteps:
+    """The same for a metric that moves in steps: bisects between the largest noise that held and the least that
+    broke. `noise` is that of the limit as the study saw it."""
+
+    bound: float
+    noise: float
+    value: float = 1.0
+    held: float = 0.0
+    broke: float = inf
+
+    def follow(self, error: float, noise: float) -> bool:
+        """Set the next factor after a plan with this error and L2 noise; False if there is nothing left to find."""
+        if error <= self.bound:
+            self.held = max(self.held, noise, self.value * self.noise)
+        else:
+            self.broke = min(self.broke, noise)
+        aim = 2.0 * self.held if self.broke == inf else sqrt(self.broke * max(self.held, self.broke / 8.0))
+        self.value = aim / max(self.noise, 1e-12)
+        return self.value < _FAR and self.broke > 1.05 * self.held
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Searched:
+    """The plans of a search, in the order they were solved, and what was measured of them."""
+
+    tried: list[Tried]
+    evidence: list[Evidence]
+
+
 def search(
     graph: Graph,
     profile: Profile,
     error: ErrorModel,
     limits: Limits,
-    measure: Callable[[Assignment], float],
+    meter: ErrorMeter,
+    known: Sequence[Evidence] = (),
     *,
     rounds: int = 10,
     effort: float = 1.0,
     progress: Progress | None = None,
-) -> list[Tried]:
-    """Plans with measured errors, in the order they were solved; `effort` scales the time limit of each.
+) -> Searched:
+    """Plans with measured errors; `effort` scales the time limit of each. `known` was measured before.
 
-    Starts with the upper end of the predicted error at the bound. A plan that breaks the bound lowers the allowed noise
-    below its own; one that leaves room raises it in proportion. Bisects between the loosest bound that held and the
-    tightest that broke.
+    Starts with the upper end of the predicted error at the bound. Then each plan is measured and corrects the error
+    model, with which the next is solved, until one is close to the bound.
     """
     bound = limits.max_error
     assert bound is not None, "an unbounded plan needs no search"
-
-    limit_s = solve_s(effort)
-
-    def make(slacks: Sequence[float]) -> Plan | None:
-        plan = make_plan(graph, profile, error, limits, slack=slacks[0], time_limit_s=limit_s)
-        return None if plan.status == "infeasible" else plan
-
-    solved = search_by(make, lambda plan: [measure(plan.assignment())], [bound], rounds=rounds, progress=progress)
-    return [_tried(plan, errors[0], bound) for plan, errors in solved]
+    evidence, tried, errors = [*known], list[Tried](), dict[str, Evidence]()
+    smooth, near = error.metric.smooth, error.noise_target(bound) * exp(error.upper_log)
+    aim, in_steps = _Aim(bound, exp(error.upper_log)), _AimInSteps(bound, error.noise_target(bound))
+    for _ in reported(range(rounds), "search", progress):
+        model, slack = corrected(error, graph, evidence, near), (aim if smooth else in_steps).value
+        plan = make_plan(graph, profile, model, limits, slack=slack, time_limit_s=solve_s(effort))
+        if plan.status == "infeasible":  # only measuring tells whether the pinned blocks break the bound
+            aim.value, in_steps.value = 2.0 * aim.value, 2.0 * in_steps.value
+            continue
+        key = plan.fingerprint()
+        is_new = key not in errors
+        if is_new:
+            errors[key] = meter.evidence(plan.assignment())
+            evidence.append(errors[key])
+            tried.append(_tried(plan, errors[key], bound))
+        measured = errors[key]
+        goes_on = (
+            aim.follow(measured.error, is_new=is_new)
+            if smooth
+            else in_steps.follow(measured.error, max(measured.l2.values(), default=0.0))
+        )
+        if not goes_on:
+            break
+    return Searched(tried, evidence[len(known) :])
 
 
 def solve_s(effort: float) -> float:
@@ -102,10 +172,10 @@ def solve_s(effort: float) -> float:
     return max(_LEAST_S, effort * _SOLVE_S)
 
 
-def _tried(plan: Plan, error: float, bound: float) -> Tried:
-    holds = error <= bound
+def _tried(plan: Plan, measured: Evidence, bound: float) -> Tried:
+    error, holds = measured.error, measured.error <= bound
     note = () if holds else (f"measured error {error:.4%} breaks the bound {bound:.4%}",)
-    return Tried(replace(plan, measured_error=error, notes=plan.notes + note), error, holds)
+    return Tried(replace(plan, measured_error=error, notes=plan.notes + note), error, holds, loss=measured.loss)
 
 
 class Solved(Protocol):
@@ -198,14 +268,12 @@ def unsolved(
     profile: Profile,
     error: ErrorModel,
     limits: Limits,
-    assignment: Assignment,
-    errors: tuple[float, float],
+    measured: Evidence,
 ) -> Tried:
-    """An assignment that is not from the solver, as a candidate; `errors` are its measured ones (ErrorMeter.errors)."""
-    plan = describe(graph, profile, error, limits, assignment, status="measured")
-    value, loss = errors
-    holds = limits.max_error is None or value <= limits.max_error
-    return Tried(replace(plan, measured_error=value), value, holds, name, loss=loss)
+    """An assignment that is not from the solver, as a candidate, with what was `measured` of it."""
+    plan = describe(graph, profile, error, limits, measured.assignment, status="measured")
+    holds = limits.max_error is None or measured.error <= limits.max_error
+    return Tried(replace(plan, measured_error=measured.error), measured.error, holds, name, loss=measured.loss)
 
 
 def predicted_by(profile: Profile, error: ErrorModel, graph: Graph, tried: Sequence[Tried]) -> list[Tried]:
@@ -222,18 +290,6 @@ def predicted_by(profile: Profile, error: ErrorModel, graph: Graph, tried: Seque
         return replace(each.plan, predicted_latency_s=latency(profile, graph, assignment), predicted_error=interval)
 
     return [replace(each, plan=again(each)) for each in tried]
-
-
-def corrected(error: ErrorModel, graph: Graph, tried: Sequence[Tried], bound: float) -> ErrorModel:
-    """`error` scaled by the median ratio of measured to predicted error over different plans near the bound.
-
-    A study uses few inputs, and plans are measured on more: if a network's error varies between inputs, all predictions
-    are off by one factor. Metrics that change in steps are not scaled.
-    """
-    near = {tuple(plan.assignment): plan for plan in tried if bound / _NEAR < plan.error < bound * _NEAR}
-    guesses = {key: error.predict(graph, plan.assignment) for key, plan in near.items()}
-    ratios = [near[key].error / guess for key, guess in guesses.items() if guess > 0.0]
-    return error.scaled(median(ratios)) if error.metric.smooth and len(ratios) >= _FEWEST else error
 
 
 def best(tried: Sequence[Tried], count: int) -> list[Tried]:

@@ -51,10 +51,9 @@ from taglio.runtimes.onnxruntime import (
     providers_for,
     run_session,
 )
-from taglio.runtimes.openvino import BF16, MIXED
 from taglio.runtimes.openvino import NAME as OPENVINO
 from taglio.runtimes.places import AUTO
-from taglio.runtimes.session import RUNTIMES, WHOLE, Session, package
+from taglio.runtimes.session import BEFORE, RUNTIMES, WHOLE, Session, package
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 
@@ -78,9 +77,9 @@ class Setup:
     `model` and `data` are paths, "" if given in memory. `calibration` is separate calibration data; "" takes a part of
     `data`. `requantize` first converts quantised parts of the model to float. `memory_bytes` is the memory that a
     stage's process may use; None: half of what is free when it starts. `labels` is a file of labels, if `data` holds
-    none. `bfloat16` are the tensors computed in it in `openvino-mixed`; `state` holds pairs OUTPUT=INPUT. `run_s` are
-    the seconds that a run took when the model was first opened: every stage does less with a slow model. `instead` is
-    what is planned instead of a source that breaks the error limit as ONNX Runtime computes it (instead.py), or "".
+    none. `state` holds pairs OUTPUT=INPUT. `run_s` are the seconds that a run took when the model was first opened:
+    every stage does less with a slow model. `instead` is what is planned instead of a source that breaks the error
+    limit as ONNX Runtime computes it (instead.py), or "".
     `portable` allows only forms that every processor computes alike: no sums that may saturate, no bfloat16.
     `limit_on` is what the limits bound: the error of all inputs together, or of every single one. `at_once` and
     `joined` belong to the way in which the result is delivered, with `threads` and `spinning`. `source_threads` are
@@ -102,7 +101,6 @@ class Setup:
     requantize: bool = False
     memory_bytes: int | None = None
     labels: str = ""
-    bfloat16: tuple[str, ...] | None = None
     state: tuple[str, ...] = ()
     run_s: float = 0.0
     instead: str = ""
@@ -119,19 +117,16 @@ class Setup:
         on = " or ".join(LIMIT_ON)
         require(self.limit_on in LIMIT_ON, f"unknown `limit_on` {self.limit_on}: use {on}")
         known = (AUTO, *(name for name in RUNTIMES if name not in WHOLE))
-        require(self.runtime in {*known, *WHOLE}, f"unknown `runtime` {self.runtime}: use {' or '.join(known)}")
+        more = BEFORE.get(self.runtime, "")
+        require(self.runtime in {*known, *WHOLE}, f"unknown `runtime` {self.runtime}: use {' or '.join(known)}{more}")
         require(
-            self.runtime not in WHOLE or (self.runtime == MIXED and self.bfloat16 is not None),
+            self.runtime not in WHOLE,
             f"runtime {self.runtime} runs only whole models: use `runtime` auto, which chooses it where it pays",
         )
         require(1 <= self.threads <= MOST_THREADS, f"`threads` must be from 1 to {MOST_THREADS}, but is {self.threads}")
         require(min(self.at_once, self.joined) >= 1, "`at_once` and `joined` must be at least 1")
         require(0 <= self.seed < 2**63, f"`seed` must be at least 0 and below 2**63, but is {self.seed}")
         require(self.instead in ("", "exact-sums", "requantized"), f"unknown `instead` {self.instead}")
-        require(
-            not self.portable or self.runtime not in {BF16, MIXED},
-            f"`portable` excludes bfloat16, which `runtime` {self.runtime} computes in: leave one of the two out",
-        )
         require(self.memory_bytes is None or self.memory_bytes > 0, "`memory_limit` must be above 0")
         require(
             all(min(shape, default=1) >= 0 for shape in self.shapes.values()), "`shapes`: sizes must not be negative"
@@ -151,10 +146,7 @@ class Setup:
         """Options of timed sessions in `place`; by default in the set-up's own runtime, which is ONNX Runtime until one
         is chosen."""
         place = place or (NAME if self.runtime == AUTO else self.runtime)
-        bfloat16 = (self.bfloat16 or ()) if place == MIXED else ()
-        return SessionOptions(
-            self.threads, Optimization(self.optimization), self.spinning, runtime=place, bfloat16=bfloat16
-        )
+        return SessionOptions(self.threads, Optimization(self.optimization), self.spinning, runtime=place)
 
 
 class Kept:

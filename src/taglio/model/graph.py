@@ -80,6 +80,7 @@ class Block:
     `int8-anchor`. `matrix` marks a product with a constant matrix, which also has the forms of
     `quantize/uncalibrated.py`; `recurrent` an LSTM that has `int8-dynamic`, and no int8 form; `blockwise_bits` are
     those of the weights of a MatMulNBits that multiplies in float32, which has the form that multiplies in int8.
+    `writes_float` says whether all that it writes is float32, as the form `bfloat16` needs.
     `state_bytes` is the size of the state that it keeps between steps, `fixed_bytes` that of weights which no form
     changes: other types than float32, and those in the bodies of an If, Loop or Scan.
     """
@@ -100,6 +101,7 @@ class Block:
     recurrent: bool = False
     fixed_bytes: int = 0
     blockwise_bits: int = 0
+    writes_float: bool = False
 
     @property
     def anchor(self) -> str:
@@ -114,7 +116,8 @@ class Block:
     @property
     def has_choice(self) -> bool:
         """Whether the block has a form beside float32."""
-        return self.quantizable or self.recurrent or self.blockwise_bits > 0
+        computes_float = self.writes_float and not self.movement
+        return self.quantizable or self.recurrent or self.blockwise_bits > 0 or computes_float
 
     @property
     def carries(self) -> bool:
@@ -421,6 +424,7 @@ class _Operators:
             matrix=_multiplies(first, weights, self.shapes),
             recurrent=recurrent,
             blockwise_bits=_float_blockwise_bits(first),
+            writes_float=bool(outputs) and all(self.types.get(name, _FLOAT) == _FLOAT for name in outputs),
             fixed_bytes=sum(self.fixed.get(name, 0) for name in reads)
             + bytes_of(of_nodes(group))
             + listed_bytes(group),

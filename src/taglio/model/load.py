@@ -19,6 +19,7 @@ from taglio.model.quantized import fold_weights
 from taglio.model.same import OriginalAnswers
 from taglio.model.simplify import as_it_is, simplify
 from taglio.model.written import as_written
+from taglio.runtimes.openvino_marks import note_precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +75,7 @@ def load(
     """
     written = as_written(source, shapes, requantize=requantize)
     path, proto, store = written.path, written.proto, written.store
+    note_precision(proto, None)  # a model that taglio built is a float model like any other
     inputs = input_specs(path, proto)
     outputs = tuple(value.name for value in proto.graph.output)
     feeds = samples(inputs) if samples else random_feeds(inputs)

@@ -9,10 +9,10 @@ from math import isclose
 
 from taglio.error.model import ErrorModel, OutputModel
 from taglio.errors import TaglioError
-from taglio.model.graph import Graph
+from taglio.model.graph import Block, Graph
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
-from taglio.quantize.precision import FLOAT32
+from taglio.quantize.precision import BFLOAT16, FLOAT32
 
 _CLOSE = 1e-6
 
@@ -76,6 +76,25 @@ class _Placed:
             is_read = bool(readers) and all(self.reads_int8(reader) for reader in readers)
             if self.form[name] == FLOAT32.name and reads and is_read:
                 raise PlanIsWrong(f"block {name} is float32 between int8 blocks, so the runtime computes it in int8")
+        for name, block in self.blocks.items():
+            readers = [r for tensor in block.outputs for r in self.tensors[tensor].consumers]
+            returned = any(tensor in self.graph.outputs for tensor in block.outputs)
+            if len(readers) != 1 or returned or not BFLOAT16.fits(block):
+                continue
+            pair = self.form[name], self.form[readers[0]]
+            differ = set(pair) == {FLOAT32.name, BFLOAT16.name}
+            into_sum = self._adds(self.blocks[readers[0]])
+            if differ and (into_sum or (self._adds(block) and pair[0] == FLOAT32.name)):
+                raise PlanIsWrong(f"blocks {name} and {readers[0]} are added, but in {pair[0]} and {pair[1]}")
+
+    @staticmethod
+    def _adds(block: Block) -> bool:
+        """Whether a block adds two computed tensors."""
+        return block.kind.startswith("Add") and len(block.inputs) == 2
+
+    def form_of(self, block: str | None) -> str:
+        """The form of a block; float32 of a model input, None, and of the caller, ""."""
+        return self.form[block] if block else FLOAT32.name
 
     def reads_int8(self, block: str) -> bool:
         """Whether a block quantises what it reads; the caller, "", does not."""
@@ -131,7 +150,12 @@ class _Placed:
                 behind_anchor = computed_by is not None and self.reads_int8(computed_by)
                 anchor_s = flow.anchor_quantize_s if behind_anchor else None
                 sum_s += flow.quantize_s if anchor_s is None else anchor_s
-        return sum_s
+        converted = {
+            tensor
+            for tensor, reader in self.readings()
+            if {self.form_of(self.computed_by(tensor)), self.form_of(reader)} == {FLOAT32.name, BFLOAT16.name}
+        }
+        return sum_s + sum(glue[self.origin(tensor)].convert_s for tensor in converted)
 
     def noise(self, output: OutputModel) -> float:
         """The noise sum of one output."""

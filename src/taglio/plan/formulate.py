@@ -10,8 +10,9 @@ Each product is a fraction between the rows that make it exact where the binarie
 once for all its int8 readers: the largest of their "to int8". A flow that a float block writes and one that an
 int8-anchor block writes may cost different seconds to quantise; then each has its own products.
 
-Rows: one form per block, pins, one limit of noise per output part, and rule 2 of `quantize/effective.py`: a weightless
-block that reads only int8 and is read only as int8 is not float.
+Rows: one form per block, pins, one limit of noise per output part, and rules 2 and 3 of `quantize/effective.py`: a
+weightless block that reads only int8 and is read only as int8 is not float, and the blocks around a sum have one
+precision of float32 and bfloat16.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,8 +26,8 @@ from taglio.model.graph import Block, Flow, Graph
 from taglio.plan.program import ONE, ZERO, Linear, Program, total, weighted
 from taglio.plan.result import Limits
 from taglio.profile.result import Glue, Profile, anchor_costs
-from taglio.quantize.effective import fuses_when_surrounded
-from taglio.quantize.precision import Precision
+from taglio.quantize.effective import fuses_when_surrounded, is_sum, only_readers
+from taglio.quantize.precision import BFLOAT16, FLOAT32, Precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +65,11 @@ def formulate(
         for block, options in forms.items()
     ]
     costs += [flow.seconds(glue[flow.flow.name]) for flow in flows]
+    if BFLOAT16 in profile.precisions:
+        low = {block: _sum_of(forms[block], lambda form: form == BFLOAT16) for block in forms} | {"": ZERO}
+        plain = {block: _sum_of(forms[block], lambda form: form == FLOAT32) for block in forms} | {"": ONE}
+        _follow_sums(program, graph, low, plain)
+        costs += [_converting(program, flow, glue[flow.name].convert_s, low, plain) for flow in graph.flows]
     for output in error.outputs if error is not None else ():
         if output.output in noise_limits:
             own = {(term.block, term.precision): term.own for term in output.blocks}
@@ -123,7 +129,13 @@ def _sum_of(forms: Mapping[Precision, Linear], condition: Callable[[Precision], 
 class _FlowTypes:
     """How one flow is written, and how each of its `readers` reads it."""
 
-    def __init__(self, program: Program, flow: Flow, writes: Mapping[str, Linear], reads: Mapping[str, Linear]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        flow: Flow,
+        writes: Mapping[str, Linear],
+        reads: Mapping[str, Linear],
+    ) -> None:
         self.program, self.flow = program, flow
         self.readers = tuple(dict.fromkeys(reader for _, reader in flow.readers))
         self.reads = {reader: reads[reader] for reader in self.readers}
@@ -174,6 +186,30 @@ class _FlowTypes:
                 self.program.at_most(quantized, written)
                 self.program.at_most(quantized, total(wanted))
             yield seconds, quantized
+
+
+def _converting(
+    program: Program, flow: Flow, seconds: float, low: Mapping[str, Linear], plain: Mapping[str, Linear]
+) -> Linear:
+    """The cost of converting each tensor of a flow if its producer is in float32 and a reader in bfloat16, or the other
+    way round."""
+    producer = flow.producer or ""
+    if seconds <= 0.0 or (low[producer].is_zero and all(low[reader].is_zero for _, reader in flow.readers)):
+        return ZERO
+    tensors = dict.fromkeys(tensor for tensor, _ in flow.readers)
+    converted = {tensor: program.fraction() for tensor in tensors}
+    for tensor, reader in flow.readers:
+        program.at_most(plain[producer] + low[reader], ONE + converted[tensor])
+        program.at_most(low[producer] + plain[reader], ONE + converted[tensor])
+    return weighted((seconds, conversion) for conversion in converted.values())
+
+
+def _follow_sums(program: Program, graph: Graph, low: Mapping[str, Linear], plain: Mapping[str, Linear]) -> None:
+    """Give the blocks around a sum one precision of float32 and bfloat16."""
+    for block, reader in only_readers(graph).items():
+        program.at_most(plain[block] + low[reader], ONE)
+        if is_sum(graph.block(reader)):
+            program.at_most(low[block] + plain[reader], ONE)
 
 
 def _forbid_surrounded(

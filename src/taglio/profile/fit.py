@@ -9,7 +9,7 @@ import numpy as np
 
 from taglio.model.graph import Flow, Graph
 from taglio.profile.attribution import Attribution
-from taglio.profile.result import BlockTime, Glue, Written, changes, reads, writes, written, written_costs
+from taglio.profile.result import BlockTime, Glue, Written, changes, conversions, reads, writes, written, written_costs
 from taglio.quantize.precision import Assignment, Precision, form_of
 
 # Prior of the kernel clock: ONNX Runtime's profiler adds a few microseconds to each kernel it records.
@@ -29,10 +29,12 @@ _MOST_SCALE = 4.0
 @dataclass(frozen=True, slots=True)
 class Forms:
     """The forms of a run: of each block, with the flows that it reads or writes and that change type; and of each flow,
-    how it is written, and its number of type changes."""
+    how it is written, its number of type changes, and of conversions between float32 and bfloat16. `converting` are the
+    blocks that read or write a flow that is converted."""
 
     blocks: tuple[tuple[str, str, tuple[str, ...]], ...]
-    flows: tuple[tuple[Flow, Written, int], ...]
+    flows: tuple[tuple[Flow, Written, int, int], ...]
+    converting: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +102,18 @@ def with_forms(runs: Sequence[Run], graph: Graph) -> list[Run]:
 
     def forms(assignment: Assignment) -> Forms:
         counts = {flow.name: changes(flow, assignment) for flow in moving}
+        converted = {flow.name: conversions(flow, assignment) for flow in moving}
         blocks = []
         for block in graph.blocks:
             read = reads(assignment, block.name)
             changed = [f.name for f in incoming.get(block.name, ()) if writes(assignment, f.producer) != read]
             changed += [f.name for f in outgoing.get(block.name, ()) if counts[f.name]]
             blocks.append((block.name, form_of(assignment, block.name), tuple(changed)))
-        return Forms(tuple(blocks), tuple((flow, written(flow, assignment), counts[flow.name]) for flow in moving))
+        flows = ((flow, written(flow, assignment), counts[flow.name], converted[flow.name]) for flow in moving)
+        around = (
+            block for flow in moving if converted[flow.name] for block in (flow.producer, *(b for _, b in flow.readers))
+        )
+        return Forms(tuple(blocks), tuple(flows), frozenset(block for block in around if block))
 
     return [run if run.forms.blocks else replace(run, forms=forms(run.assignment)) for run in runs]
 
@@ -123,7 +130,7 @@ def _block_times(runs: Sequence[Run]) -> tuple[tuple[BlockTime, ...], dict[tuple
             every.setdefault(key, []).append((seconds, run.weight))
             if changed:
                 across.append((run.name, key, changed, seconds))
-            else:
+            elif block not in run.forms.converting:
                 calm.setdefault(key, []).append((seconds, run.weight))
     # Means, not medians: times are right-skewed, and only means add up to the mean of the whole model.
     base = {key: _mean(calm.get(key, values)) for key, values in every.items()}
@@ -172,8 +179,9 @@ def parts(tables: Tables, runs: Sequence[Run]) -> list[tuple[float, float, float
     predicted = []
     for run in runs:
         blocks = sum(times.get((block, form), fallback.get(block, 0.0)) for block, form, _ in run.forms.blocks)
-        costs = [(*written_costs(glue[flow.name], form), count) for flow, form, count in run.forms.flows]
+        costs = [(*written_costs(glue[flow.name], form), count) for flow, form, count, _ in run.forms.flows]
         changing, still = sum(change_s * count for _, change_s, count in costs), sum(base_s for base_s, _, _ in costs)
+        changing += sum(glue[flow.name].convert_s * count for flow, _, _, count in run.forms.flows)
         predicted.append((blocks, changing, still + tables.overhead_s))
     return predicted
 
@@ -240,12 +248,15 @@ def _glue(
     elements = {flow.name: max(tensors[name].elements for name in flow.tensors) for flow in moving}
     pure: dict[tuple[str, str], _Weighted] = {}
     mixed: list[tuple[str, Written, int, float, float]] = []  # flow, its written form, type changes, seconds, weight
+    converted: list[tuple[str, int, float]] = []  # flow, conversions, seconds
     for run in runs:
-        for flow, form, count in run.forms.flows:
+        for flow, form, count, converting in run.forms.flows:
             seconds = sum(run.attribution.tensors_s.get(name, 0.0) for name in flow.tensors)
             if count:
                 seconds += surplus.get((run.name, flow.name), 0.0)
                 mixed.append((flow.name, form, count, seconds, run.weight))
+            elif converting:
+                converted.append((flow.name, converting, seconds))
             else:
                 pure.setdefault((flow.name, form), []).append((seconds, run.weight))
     base = {key: _mean(values) for key, values in pure.items()}
@@ -253,6 +264,8 @@ def _glue(
     for name, form, count, seconds, weight in mixed:
         samples.setdefault((name, form), []).append(((seconds - base.get((name, form), 0.0)) / count, weight))
     rates = {form: _rate(samples, elements, form) for form in (_FLOAT, _ANCHOR, _INT8)}
+    points = [(elements[name], (seconds - base.get((name, _FLOAT), 0.0)) / count) for name, count, seconds in converted]
+    conversion_s, conversion_rate = _line(points) if points else (0.0, 0.0)
 
     def cost(flow: Flow, form: str) -> float:
         fixed, per_element = rates[form]
@@ -274,6 +287,7 @@ def _glue(
                 sum(len(samples.get((flow.name, form), [])) for form in rates),
                 base.get((flow.name, _ANCHOR), 0.0) if shown else None,
                 cost(flow, _ANCHOR) if shown else None,
+                (conversion_s + conversion_rate * elements[flow.name]) * (tensors[flow.name].dtype == "float32"),
             )
         )
     return tuple(result), rates[_FLOAT][1], rates[_INT8][1]
@@ -284,10 +298,14 @@ def _mean(values: _Weighted) -> float:
 
 
 def _rate(samples: Mapping[tuple[str, str], _Weighted], elements: Mapping[str, int], form: str) -> tuple[float, float]:
-    """Fixed seconds and seconds per element of a type change: least squares, neither negative."""
-    points = [
-        (elements[name], value) for (name, side), values in samples.items() if side == form for value, _ in values
-    ]
+    """Fixed seconds and seconds per element of a type change of what is written in a `form`."""
+    return _line(
+        [(elements[name], value) for (name, side), values in samples.items() if side == form for value, _ in values]
+    )
+
+
+def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Fixed seconds and seconds per element, from pairs of elements and seconds: least squares, neither negative."""
     if len(points) < 2:
         return 0.0, points[0][1] / max(1, points[0][0]) if points else 0.0
     size, seconds = np.array([p[0] for p in points], float), np.array([p[1] for p in points])

@@ -21,14 +21,14 @@ from taglio.profile.attribution import Attributor
 from taglio.profile.calibrate import calibrate
 from taglio.profile.fit import Run, Tables, conformal_ratio, fit
 from taglio.profile.machine import describe
-from taglio.profile.result import Conditions, Profile, WholeRun, changes, writes
+from taglio.profile.result import Conditions, Profile, WholeRun, changes, conversions, writes
 from taglio.profile.sessions import sessions_within
 from taglio.profile.speed import REFERENCE_S, Speeds, middle_half, waking_seconds
 from taglio.profile.stopwatch import Effort, Feed, Timed, run_once, time_models
 from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
 from taglio.quantize.effective import effective
-from taglio.quantize.precision import Assignment, Precision, first_fit, precisions
+from taglio.quantize.precision import BFLOAT16, FLOAT32, Assignment, Precision, first_fit, form_of, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
@@ -45,6 +45,8 @@ _UNKNOWN_RATIO = 1.0
 _POOL = 30
 # Value of covering a state once more, by how often it is covered already; the last also for more.
 _WORTH = (1.0, 0.4, 0.1, 0.0)
+# In a random mix, the precision of blocks that are not quantised, and those that some of them have too.
+_BESIDE_INT8 = ((FLOAT32,), (BFLOAT16,), (FLOAT32, BFLOAT16), (BFLOAT16, FLOAT32))
 # Share of the budget for one measurement of the machine's speed.
 _REFERENCE_SHARE = 0.1
 # A run's weight falls to 1/e when this share of its blocks differs from the plan, and is never less than _FAR.
@@ -69,7 +71,7 @@ def profile(
     """The profile of `model` on this machine, from interleaved runs of float, all int8, all int8 anchors, and up to
     `most_mixes` random mixes. `once_s` are the seconds of a run (0: unknown): a slow model runs once in each. Raises
     MeasurementFailed if float or a pure form does not run, or most mixes do not."""
-    choices, effort = precisions(scheme), effort or Effort()
+    choices, effort = precisions(scheme, options.runtime), effort or Effort()
     pure = {FLOAT_RUN: {}, **pure_assignments(graph, choices)}
     if not once_s:
         once_s = run_once(model.name, open_session(model.proto, replace(options, runtime=NAME)), feeds[0])
@@ -135,7 +137,13 @@ def of_pure_forms(
     busy_share = max(timing.others for _, timing in timed.values())
     conditions = _conditions(model, options, feeds, busy_share)
     return _profile(
-        model.sha256, conditions, scheme, precisions(scheme), runs, fit([run for run, _ in runs], graph), {}
+        model.sha256,
+        conditions,
+        scheme,
+        precisions(scheme, options.runtime),
+        runs,
+        fit([run for run, _ in runs], graph),
+        {},
     )
 
 
@@ -337,8 +345,9 @@ def covering_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed:
         for flow, size in moving:
             cell: tuple[str, ...] = (
                 flow.name,
-                "int8" if writes(mix, flow.producer) else "float",
+                "int8" if writes(mix, flow.producer) else form_of(mix, flow.producer or ""),
                 "changes" * bool(changes(flow, mix)),
+                "converts" * bool(conversions(flow, mix)),
             )
             weight[cell] = max(1.0, size)
             cells.append(cell)
@@ -362,18 +371,22 @@ def random_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed: i
     densities from sparse to dense."""
     rng = random.Random(seed)
     int8 = next(choice for choice in choices if choice.form == "whole")
-    forms = [choice for choice in choices if choice.form != "float"]
+    quantized = [choice for choice in choices if choice not in (FLOAT32, BFLOAT16)]
     mixes: dict[str, Assignment] = {}
     for index in range(count):
         density = (0.5, 0.2, 0.8)[index % 3]
         stay = 0.0 if index % 2 == 0 else 0.8
+        # A model computes in one precision beside int8, or mixes both.
+        others = _BESIDE_INT8[index % len(_BESIDE_INT8)] if BFLOAT16 in choices else (FLOAT32,)
+        forms = [*quantized, *others[1:]]
         assignment: dict[str, Precision] = {}
         current: Precision | None = None
         for block in graph.choices():
             if rng.random() >= stay:
                 current = rng.choice(forms)
                 current = current if rng.random() < density else None
-            if current is not None and (form := first_fit(block, (current, *forms))):
+            form = first_fit(block, (current, *forms) if current is not None else others[:1])
+            if form is not None and form != FLOAT32:
                 assignment[block.name] = form
         mixes[f"mix{index}"] = effective(graph, assignment, int8)
     return mixes

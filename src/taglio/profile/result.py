@@ -8,6 +8,8 @@ Seconds of one inference:
     glue = anchor_float_s + anchor_quantize_s · (the same)                            if its producer is int8-anchor
     glue = int8_s + dequantize_s · (readers that read float)                          if its producer writes int8
 
+    and, if its producer is in float32 or bfloat16, convert_s · (tensors of it that a reader wants in the other one)
+
 A float activation behind an int8 anchor writes its tensor in another layout than a float block does. The effect of a
 type change on the blocks on either side is part of its cost, which may be negative: a float Softmax over channels takes
 a fifth of its time if its reader, in int8, needs the values in another order.
@@ -23,7 +25,7 @@ from taglio.profile.attribution import Attribution
 from taglio.profile.busy import doubt
 from taglio.profile.machine import MOST_THREADS, Machine
 from taglio.profile.wall_time import WallTime
-from taglio.quantize.precision import FLOAT32, Assignment, Precision, form_of
+from taglio.quantize.precision import BFLOAT16, FLOAT32, Assignment, Precision, form_of
 from taglio.quantize.scheme import Scheme
 
 # How a flow is written: by a float block, by a float activation behind an int8 anchor, in int8.
@@ -47,7 +49,7 @@ class Glue:
 
     `measured` is the number of runs in which the flow changed type; at 0, costs are estimated from other flows by
     seconds per element. The anchor fields are None if the producer has no such form or no run had it: then those of
-    float are used.
+    float are used. `convert_s` is the cost of converting a tensor of the flow between float32 and bfloat16.
     """
 
     flow: str
@@ -58,6 +60,7 @@ class Glue:
     measured: int
     anchor_float_s: float | None = None
     anchor_quantize_s: float | None = None
+    convert_s: float = 0.0
 
     def times(self, still: float, changes: float) -> "Glue":
         """The same with the seconds without type changes multiplied by `still`, and those of type changes by
@@ -71,6 +74,7 @@ class Glue:
             dequantize_s=changes * self.dequantize_s,
             anchor_float_s=None if anchor_s is None else still * anchor_s,
             anchor_quantize_s=None if anchor_quantize_s is None else changes * anchor_quantize_s,
+            convert_s=changes * self.convert_s,
         )
 
 
@@ -211,8 +215,13 @@ def in_components(profile: Profile, graph: Graph) -> Profile:
     If kernels add up to more than the runs took, all blocks are shortened by the same share instead of a negative
     overhead. A change of type saves at most a share of the seconds of the blocks on either side: a block's seconds are
     divided equally among its tensors. Otherwise the savings may be counted in one component, and the blocks whose
-    fusion causes them in others.
+    fusion causes them in others. Components have no blocks in bfloat16.
     """
+    profile = replace(
+        profile,
+        precisions=tuple(form for form in profile.precisions if form != BFLOAT16),
+        blocks=tuple(block_time for block_time in profile.blocks if block_time.precision != BFLOAT16.name),
+    )
     profile = replace(profile, glue=_bounded(profile, graph))
     if profile.overhead_s >= 0.0:
         return profile
@@ -287,7 +296,7 @@ def predict(profile: Profile, graph: Graph, assignment: Assignment) -> Breakdown
 def flow_seconds(glue: Glue, flow: Flow, assignment: Assignment) -> float:
     """Seconds of glue on one flow under `assignment`."""
     base_s, change_s = written_costs(glue, written(flow, assignment))
-    return base_s + change_s * changes(flow, assignment)
+    return base_s + change_s * changes(flow, assignment) + glue.convert_s * conversions(flow, assignment)
 
 
 def written(flow: Flow, assignment: Assignment) -> Written:
@@ -315,6 +324,16 @@ def changes(flow: Flow, assignment: Assignment) -> int:
     if writes(assignment, flow.producer):
         return sum(not reads(assignment, block) for _, block in flow.readers)
     return len({tensor for tensor, block in flow.readers if reads(assignment, block)})
+
+
+def conversions(flow: Flow, assignment: Assignment) -> int:
+    """Number of tensors of the flow that are converted between float32 and bfloat16. A quantised block reads and writes
+    either."""
+    written = assignment.get(flow.producer or "", FLOAT32)
+    if written not in (FLOAT32, BFLOAT16):
+        return 0
+    wanted = BFLOAT16 if written == FLOAT32 else FLOAT32
+    return len({tensor for tensor, block in flow.readers if assignment.get(block, FLOAT32) == wanted})
 
 
 def writes(assignment: Assignment, block: str | None) -> bool:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from taglio.model.graph import Block
 from taglio.quantize.scheme import Scheme, Uncalibrated
+from taglio.runtimes.openvino import NAME as OPENVINO
 
 Form = Literal["float", "bfloat16", "whole", "anchor", "weights8", "dynamic", "weights4"]
 
@@ -36,13 +37,13 @@ class Precision:
 
     @property
     def weight_bits(self) -> int:
-        """Bits per weight."""
-        return {"float": 32, "weights4": 4}.get(self.form, 8)
+        """Bits per weight in a file; OpenVINO rounds those of bfloat16 when it opens the file."""
+        return {"float": 32, "bfloat16": 32, "weights4": 4}.get(self.form, 8)
 
     @property
     def uncalibrated(self) -> bool:
-        """Whether the form needs no range of any tensor: the runtime quantises what it reads while it runs."""
-        return self.form in ("weights8", "dynamic", "weights4")
+        """Whether the form needs no range of any tensor: the runtime converts what it reads while it runs."""
+        return self.form in ("weights8", "dynamic", "weights4", "bfloat16")
 
     @property
     def may_saturate(self) -> bool:
@@ -57,7 +58,7 @@ class Precision:
         if self.form == "float":
             return True
         if self.form == "bfloat16":
-            return not block.movement and not _BODIES & set(block.kind.split("+"))
+            return block.writes_float and not block.movement and not _BODIES & set(block.kind.split("+"))
         if block.recurrent:
             return self.form == "dynamic"
         if block.blockwise_bits:
@@ -68,6 +69,8 @@ class Precision:
 
     def misfit(self, block: Block) -> str:
         """Why this form does not fit `block`."""
+        if self.form == "bfloat16":
+            return "it writes no float32, only moves values, or holds a graph of its own"
         return block.refusal or ("no constant matrix of at least 32 by 32" if self.uncalibrated else "no soft tail")
 
 
@@ -79,12 +82,13 @@ UNCALIBRATED: Mapping[Uncalibrated, Precision] = {
     "dyn": Precision("int8-dynamic", None, "dynamic"),
     "dyn7": Precision("int8-dynamic", None, "dynamic", reduced_range=True),
     "w4": Precision("int4-weights", None, "weights4"),
+    "bf16": BFLOAT16,
 }
 
 
 def uncalibrated_forms(saturates: bool) -> dict[Uncalibrated, Precision]:
     """The forms without calibration, by their names in a scheme. `saturates` says whether sums of u8×s8 products
-    saturate on the processor. It matters only to int8-dynamic: the kernels of the other two do not add in 16 bits."""
+    saturate on the processor. It matters only to int8-dynamic: the kernels of the others do not add in 16 bits."""
     other = "dyn" if saturates else "dyn7"
     return {name: form for name, form in UNCALIBRATED.items() if name != other}
 
@@ -103,7 +107,13 @@ def first_fit(block: Block, forms: Iterable[Precision]) -> Precision | None:
     return next((form for form in forms if form.fits(block)), None)
 
 
-def precisions(scheme: Scheme) -> tuple[Precision, ...]:
-    """The precisions that a plan under `scheme` chooses from."""
+def precisions(scheme: Scheme, place: str = "") -> tuple[Precision, ...]:
+    """The precisions that a plan under `scheme` chooses from, in `place` if it is given: not all have kernels there."""
     static = (FLOAT32, Precision("int8", scheme, "whole"), Precision("int8-anchor", scheme, "anchor"))
-    return static + tuple(UNCALIBRATED[form] for form in scheme.uncalibrated)
+    forms = static + tuple(UNCALIBRATED[form] for form in scheme.uncalibrated)
+    return tuple(form for form in forms if has_kernels(place, form)) if place else forms
+
+
+def has_kernels(place: str, form: Precision) -> bool:
+    """Whether `place` has kernels of a form."""
+    return form.form != "bfloat16" or place == OPENVINO

@@ -37,11 +37,12 @@ from taglio.quantize.parameters import (
     quantize_values,
     quantize_weight,
 )
-from taglio.quantize.precision import FLOAT32, Assignment, Precision
+from taglio.quantize.precision import BFLOAT16, FLOAT32, Assignment, Precision
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.same_range import range_roots, share_ranges
 from taglio.quantize.scheme import Scheme
 from taglio.quantize.uncalibrated import emit_blockwise, emit_lstm, emit_product, quantize_matrix, transposed
+from taglio.runtimes.openvino_marks import note_precision
 
 # Activations that are free in int8 when the zero point is the type's minimum.
 _FREE_TAILS = frozenset({"Relu", "Clip"})
@@ -82,8 +83,8 @@ class QdqBuilder:
         return other
 
     def build(self, assignment: Assignment, wire: Mapping[tuple[str, str], Scheme] | None = None) -> onnx.ModelProto:
-        """The model with each block in its assigned precision. Raises CannotQuantize for a form that a block does not
-        have, BadOption for an unknown block.
+        """The model with each block in its assigned precision, that of blocks in bfloat16 as a note for OpenVINO.
+        Raises CannotQuantize for a form that a block does not have, BadOption for an unknown block.
 
         `wire` maps (tensor, reading block) to the scheme in which a float tensor travels to that block; "" is the
         caller. These blocks read the tensor through a pair, as it arrives.
@@ -94,13 +95,30 @@ class QdqBuilder:
                 raise BadOption(f'no block "{name}" among {len(names)}: `taglio inspect` lists them')
         emitter = self.emitter(wire)
         for block in self.graph.blocks:
-            self.emit(emitter, block, assignment.get(block.name, FLOAT32))
+            precision = assignment.get(block.name, FLOAT32)
+            self.emit(emitter, block, FLOAT32 if precision == BFLOAT16 else precision)
         self._restore_outputs(emitter)
         keep_float(emitter.nodes, emitter.initializers, self._shapes, self._nodes.keys(), self.model.outputs)
         proto = self._assemble(emitter)
         if self.fuses:
             keep_apart(proto.graph, dynamic=self.dynamic)
+        note_precision(proto, self._float32(assignment) if BFLOAT16 in assignment.values() else None)
         return proto
+
+    def _float32(self, assignment: Assignment) -> list[str]:
+        """The tensors that are computed in float32 where some blocks are in bfloat16: those of float blocks, and of
+        movement of them. A quantised block reads and writes either."""
+        low = set[str]()
+        for block in self.graph.blocks:  # producers first
+            form = assignment.get(block.name, FLOAT32)
+            if block.movement:
+                is_low = low.issuperset(name for name in block.inputs if name in self._floats)
+            else:
+                is_low = form != FLOAT32
+            if is_low:
+                low.update(block.outputs)
+        operators = (name for block in self.graph.blocks if low.isdisjoint(block.outputs) for name in block.operators)
+        return [tensor for name in operators for tensor in self._nodes[name].output if tensor]
 
     def emitter(self, wire: Mapping[tuple[str, str], Scheme] | None = None) -> Emitter:
         """An empty graph, for `emit`; `wire` as for `build`."""
@@ -110,10 +128,10 @@ class QdqBuilder:
         """Append one block in `precision`. Raises CannotQuantize if the block does not have that form."""
         if not precision.fits(block):
             raise CannotQuantize(f"block {block.name} has no {precision.name} form: {precision.misfit(block)}")
-        if precision.uncalibrated:
-            self._emit_uncalibrated(emitter, block, precision)
-        elif precision.form == "bfloat16":
+        if precision == BFLOAT16:
             self._emit_bfloat16(emitter, block)
+        elif precision.uncalibrated:
+            self._emit_uncalibrated(emitter, block, precision)
         else:
             self._emit_static(emitter, block, precision)
 

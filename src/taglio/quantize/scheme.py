@@ -9,9 +9,9 @@ from taglio.errors import BadOption
 ActivationType = Literal["u8", "s8"]
 Symmetry = Literal["asymmetric", "symmetric", "restricted"]
 Calibration = Literal["minmax", "entropy", "percentile"]
-Uncalibrated = Literal["w8", "dyn", "dyn7", "w4"]
+Uncalibrated = Literal["w8", "dyn", "dyn7", "w4", "bf16"]
 
-UNCALIBRATED: tuple[Uncalibrated, ...] = ("w8", "dyn", "dyn7", "w4")
+UNCALIBRATED: tuple[Uncalibrated, ...] = ("w8", "dyn", "dyn7", "w4", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,8 @@ class Scheme:
     so do those of s8×s8, which ONNX Runtime computes as u8×s8.
 
     `uncalibrated` are the forms beside static int8 that plans may use (quantize/uncalibrated.py): `w8` is int8-weights,
-    `dyn` int8-dynamic, `dyn7` the same with weights of 7 bits, for the same processors, `w4` int4-weights.
+    `dyn` int8-dynamic, `dyn7` the same with weights of 7 bits, for the same processors, `w4` int4-weights, `bf16`
+    bfloat16.
     """
 
     activation: ActivationType = "u8"

@@ -100,7 +100,7 @@ class Executor:
         for piece in manifest.pieces:
             place = runtime or piece.runtime
             require_here(place, f"{folder / piece.file}")
-            opened = _opened(folder / piece.file, place, replace(options, bfloat16=piece.bfloat16))
+            opened = _opened(folder / piece.file, place, options)
             self._pieces.append(
                 _OpenPiece(
                     piece.name, opened, [port.name for port in piece.inputs], [port.name for port in piece.outputs]
@@ -112,7 +112,7 @@ class Executor:
 
     def beside(self, float_model: Path) -> Session:
         """The float model, opened as the first component is."""
-        return opener(self.runtime)(float_model, replace(self._options, bfloat16=self.manifest.pieces[0].bfloat16))
+        return opener(self.runtime)(float_model, self._options)
 
     def step(
         self, feed: Mapping[str, np.ndarray], states: Mapping[str, np.ndarray] | None

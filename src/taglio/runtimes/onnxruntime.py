@@ -50,12 +50,11 @@ class SessionOptions:
     own; in ONNX Runtime callers or sessions are as many as run at once, so that it changes nothing there. `spinning`
     lets idle threads busy-wait: faster on a dedicated machine, very slow on a shared one. `providers` are ONNX
     Runtime's; an operator goes to the first that can run it, whose settings are `provider`. `runtime` names the place
-    for callers that choose one (see session.py); this module always opens ONNX Runtime. `bfloat16` names the tensors
-    that are computed in bfloat16 where a place mixes it with float32. `lean` takes less memory where nothing is timed:
-    operators run in the order of the file (by default, those whose results only the caller reads run last, and what
-    they read is held until then), and no memory is planned by the first run. `kernel_cache` is how many kernels
-    OpenVINO keeps for shapes that it has seen (None: its default). `folded_bytes` is the size of the largest constant
-    that may replace operators (None: ONNX Runtime's limit, a gigabyte).
+    for callers that choose one (see session.py); this module always opens ONNX Runtime. `lean` takes less memory where
+    nothing is timed: operators run in the order of the file (by default, those whose results only the caller reads run
+    last, and what they read is held until then), and no memory is planned by the first run. `kernel_cache` is how many
+    kernels OpenVINO keeps for shapes that it has seen (None: its default). `folded_bytes` is the size of the largest
+    constant that may replace operators (None: ONNX Runtime's limit, a gigabyte).
     """
 
     threads: int
@@ -65,7 +64,6 @@ class SessionOptions:
     providers: tuple[str, ...] = PROVIDERS
     provider: tuple[tuple[str, str], ...] = ()
     runtime: str = NAME
-    bfloat16: tuple[str, ...] = ()
     lean: bool = False
     kernel_cache: int | None = None
     folded_bytes: int | None = None

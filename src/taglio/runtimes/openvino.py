@@ -1,7 +1,7 @@
 """OpenVINO sessions on the CPU, opening the same files as ONNX Runtime. Times nothing.
 
 OpenVINO is an optional extra, imported when a session is opened. Float parts compute in float32, as in ONNX Runtime, or
-in bfloat16 if the options name that place; OpenVINO's own default depends on the processor.
+in bfloat16 where a note in the file says so (openvino_marks.py); OpenVINO's own default depends on the processor.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,16 +18,13 @@ from taglio.errors import BadModel, TaglioError, one_line
 from taglio.optional import optional
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.openvino_fusions import read_fused
-from taglio.runtimes.openvino_marks import MarkedModel
+from taglio.runtimes.openvino_marks import MarkedModel, noted_float32
 from taglio.runtimes.openvino_parts import CompiledPart, parts_of
 from taglio.runtimes.openvino_words import complaint, without_sources
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 
 NAME = "openvino"
-BF16 = "openvino-bf16"
-# Some float parts compute in bfloat16, the others in float32.
-MIXED = "openvino-mixed"
 _ONE_CORE = Lock()
 
 
@@ -73,24 +70,25 @@ def version() -> str:
 
 
 def open_session(path: Path, options: SessionOptions, *, counters: bool = False) -> OpenVinoSession:
-    """Compile the model at `path` for the CPU with `options.threads`; with `counters`, runs are timed part by part. In
-    the place MIXED only the tensors `options.bfloat16` are computed in bfloat16.
+    """Compile the model at `path` for the CPU with `options.threads`; with `counters`, runs are timed part by part.
 
     OpenVINO has no optimisation levels and does not spin: those options do not apply. Raises BadOption if OpenVINO is
     not installed, BadModel if it refuses the model.
     """
     _openvino()
     with _complaining(path), scratch() as folder:
-        return compiled(_read(path, folder, options), options, counters=counters)
+        return _compiled(_read(path, folder), options, counters=counters)
 
 
-def export(path: Path, folder: Path, name: str, options: SessionOptions) -> tuple[Path, Path]:
+def export(path: Path, folder: Path, name: str, options: SessionOptions) -> tuple[tuple[Path, Path], dict[str, Any]]:
     """Write the model at `path` to `folder` in OpenVINO's format, as `open_session` reads it: NAME.xml and NAME.bin.
-    Weights keep their types; a model that mixes precisions keeps its marks. Raises as `open_session`."""
+    Returns them, and the properties with which anybody gets the same answers at the same speed, as compiled models
+    report them. Weights keep their types; a model that mixes precisions keeps its marks. Raises as `open_session`."""
     files = folder / f"{name}.xml", folder / f"{name}.bin"
     with _complaining(path), scratch() as temporary:
-        _openvino().serialize(_read(path, temporary, options), *map(str, files))
-    return files
+        model = _read(path, temporary)
+        _openvino().serialize(model, *map(str, files))
+    return files, _settings(model, options)
 
 
 def export_float32(path: Path, folder: Path, name: str) -> tuple[Path, Path]:
@@ -98,7 +96,7 @@ def export_float32(path: Path, folder: Path, name: str) -> tuple[Path, Path]:
     is opened with: NAME.xml and NAME.bin. openvino_marks.unkept says where that fails. Raises as `open_session`."""
     files = folder / f"{name}.xml", folder / f"{name}.bin"
     with _complaining(path), scratch() as temporary:
-        _openvino().serialize(marked(path, temporary).read(()), *map(str, files))
+        _openvino().serialize(MarkedModel(_core(), path, temporary).read(), *map(str, files))
     return files
 
 
@@ -108,9 +106,9 @@ def read_ir(path: Path) -> Any:
         return _core().read_model(path)
 
 
-def settings(options: SessionOptions) -> dict[str, Any]:
-    """The properties with which anybody gets the same answers at the same speed, as compiled models report them."""
-    return properties(options.runtime) | _streams(options.threads, options.at_once)
+def _settings(model: Any, options: SessionOptions) -> dict[str, Any]:
+    """The properties with which an openvino.Model is compiled."""
+    return properties(has_bfloat16=noted_float32(model) is not None) | _streams(options.threads, options.at_once)
 
 
 def in_way(way: Way) -> dict[str, str]:
@@ -128,11 +126,11 @@ def _streams(threads: int, at_once: int) -> dict[str, str]:
     }
 
 
-def _read(path: Path, folder: Path, options: SessionOptions) -> Any:
-    """The openvino.Model of the file at `path` for the place `options.runtime`; `folder` takes temporary files."""
-    if options.runtime == MIXED:
-        return marked(path, folder).read(options.bfloat16)
-    return read_fused(_core(), str(path))
+def _read(path: Path, folder: Path) -> Any:
+    """The openvino.Model of the file at `path` in the precisions of its note; `folder` takes temporary files."""
+    model = read_fused(_core(), str(path))
+    float32 = noted_float32(model)
+    return MarkedModel(_core(), path, folder).read(float32) if float32 else model
 
 
 @contextmanager
@@ -147,22 +145,17 @@ def _complaining(path: Path) -> Iterator[None]:
         raise BadModel(f"{path.name}: {complained}") from None
 
 
-def marked(path: Path, folder: Path) -> MarkedModel:
-    """The model at `path` in OpenVINO's format, written to `folder`, to be read with any tensors in bfloat16."""
-    return MarkedModel(_core(), path, folder)
-
-
-def compiled(model: Any, options: SessionOptions, *, counters: bool = False) -> OpenVinoSession:
-    """A session of an openvino.Model in the place `options.runtime`."""
-    applied: dict[str, Any] = settings(options) | {"PERF_COUNT": counters}
+def _compiled(model: Any, options: SessionOptions, *, counters: bool = False) -> OpenVinoSession:
+    """A session of an openvino.Model."""
+    applied: dict[str, Any] = _settings(model, options) | {"PERF_COUNT": counters}
     if options.kernel_cache is not None:  # a property that OpenVINO sets and does not list
         applied["CPU_RUNTIME_CACHE_CAPACITY"] = options.kernel_cache
     return OpenVinoSession(_core().compile_model(model, "CPU", applied), options.at_once)
 
 
-def properties(place: str) -> dict[str, str]:
-    """The OpenVINO properties that a place fixes, by name. The caller adds those of the way."""
-    return {"INFERENCE_PRECISION_HINT": "bf16" if place in (BF16, MIXED) else "f32"}
+def properties(*, has_bfloat16: bool) -> dict[str, str]:
+    """The OpenVINO properties that a model fixes, by name. The caller adds those of the way."""
+    return {"INFERENCE_PRECISION_HINT": "bf16" if has_bfloat16 else "f32"}
 
 
 def capabilities() -> list[str]:

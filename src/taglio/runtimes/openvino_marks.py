@@ -1,5 +1,7 @@
 """Keep single operators of a model in float32 where OpenVINO computes the others in bfloat16.
 
+Which ones is noted in the metadata of the ONNX file, so that whoever opens the file gets the same precisions.
+
 OpenVINO's CPU plugin leaves an operator as it is if the operator has the runtime attribute that disables its
 conversion. Python can set it only in the XML of OpenVINO's own model format. An operator that a transformation replaces
 loses the attribute. So the transformations that all models go through are applied first, and operators that the plugin
@@ -7,6 +9,7 @@ would replace are written such that it does not. Where neither helps (Interpolat
 """
 
 import importlib
+import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Collection
@@ -15,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from taglio.runtimes.openvino_fusions import read_fused, replace_by
 
@@ -23,6 +27,8 @@ _MARKS = (
     {"name": "DisablePrecisionConversion", "version": "0", "value": "dynamic:f16"},
     {"name": "precise", "version": "0"},
 )
+# The metadata entry that lists the tensors to compute in float32. A model without it has no bfloat16.
+_NOTE = "taglio.float32"
 _UNCHANGED = {"type": "Clamp", "version": "opset1"}
 _ALL_VALUES = {"min": "-3.4028234663852886e+38", "max": "3.4028234663852886e+38"}
 _NOT_COMPUTED = ("Const", "Parameter", "Result")
@@ -39,6 +45,27 @@ _MOVEMENT = frozenset(
 _REPLACED = ("Swish", "PReLU")
 
 
+def note_precision(proto: onnx.ModelProto, float32: Collection[str] | None) -> None:
+    """Note in `proto` that its float parts compute in bfloat16, but for the tensors `float32`; None: all compute in
+    float32."""
+    others = [entry for entry in proto.metadata_props if entry.key != _NOTE]
+    del proto.metadata_props[:]
+    proto.metadata_props.extend(others)
+    if float32 is not None:
+        proto.metadata_props.add(key=_NOTE, value=json.dumps([*float32]))
+
+
+def has_bfloat16(proto: onnx.ModelProto) -> bool:
+    """Whether a note says that float parts of `proto` compute in bfloat16."""
+    return any(entry.key == _NOTE for entry in proto.metadata_props)
+
+
+def noted_float32(model: Any) -> list[str] | None:
+    """The tensors that an openvino.Model computes in float32 beside bfloat16, by its note; None without one."""
+    path = ["framework", _NOTE]  # where OpenVINO puts the metadata of an ONNX file
+    return json.loads(model.get_rt_info(path).astype(str)) if model.has_rt_info(path) else None
+
+
 class MarkedModel:
     """A model in OpenVINO's format, with its files in `folder`, of which any operators can be kept in float32."""
 
@@ -51,12 +78,12 @@ class MarkedModel:
         _move_up(model)
         importlib.import_module("openvino").serialize(model, str(self._whole), str(self._weights))
 
-    def read(self, bfloat16: Collection[str]) -> Any:
-        """The openvino.Model in which only operators that compute the tensors `bfloat16` use bfloat16, as far as
-        possible. An operator without tensor names is part of its first reader that has some."""
+    def read(self, float32: Collection[str] | None = None) -> Any:
+        """The openvino.Model in which the operators that compute the tensors `float32` (None: all operators) use
+        float32, as far as possible. An operator without tensor names is part of its first reader that has some."""
         tree = ET.parse(self._whole)  # noqa: S314 - OpenVINO wrote it
         net = _Net(tree.getroot())
-        for key in net.float32(set(bfloat16)):
+        for key in net.float32(None if float32 is None else set(float32)):
             net.keep(key)
         tree.write(self._marked)
         return self._core.read_model(str(self._marked), str(self._weights))
@@ -91,16 +118,18 @@ class _Net:
             self._readers[edge.attrib["from-layer"]].append(edge.attrib["to-layer"])
             self._sources[edge.attrib["to-layer"]].append(edge)
 
-    def float32(self, bfloat16: set[str]) -> list[str]:
-        """The layers that do not compute tensors in `bfloat16`.
+    def float32(self, tensors: set[str] | None) -> list[str]:
+        """The layers to keep in float32, which compute `tensors`; None: all layers.
 
         A convolution adds a residual in place, so the sum, its activation and its inputs must have one precision.
         Otherwise the plugin fails, or leaves a size unset that is not known beforehand.
         """
+        if tensors is None:
+            return [key for key in self._layers if self._computes(key)]
         low: dict[str, bool] = {}
         for key, layer in reversed(self._layers.items()):  # readers come after what they read
             names, readers = _names(layer), self._readers[key]
-            low[key] = bool(names & bfloat16) if names else bool(readers) and low[readers[0]]
+            low[key] = names.isdisjoint(tensors) if names else bool(readers) and low[readers[0]]
             if len(readers) == 1:
                 (reader,) = readers
                 if self._sums(reader):

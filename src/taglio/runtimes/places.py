@@ -1,10 +1,8 @@
-"""Find, by trying, which places (runtimes and the precision of their float parts) work on this machine. Times nothing.
+"""Find, by trying, which places (runtimes) work on this machine, and whether bfloat16 does. Times nothing.
 
-A place is named after its runtime: `onnxruntime`, `openvino` (float32) and `openvino-bf16`. `openvino-mixed` combines
-the last two in one model. Each place is tried on a small network once per process: it must open the network, compute in
-the precision of its name (the mix in float32, since nothing is chosen for bfloat16), and answer as ONNX Runtime does in
-float32, apart from rounding. So are the places on a GPU: `onnxruntime-cuda`, `onnxruntime-cuda-tf32` and
-`onnxruntime-cuda-f16`.
+A place is named after its runtime: `onnxruntime` and `openvino`. Each place is tried on a small network once per
+process: it must open the network and answer as ONNX Runtime does in float32, apart from rounding. So are bfloat16 in
+OpenVINO and the places on a GPU: `onnxruntime-cuda`, `onnxruntime-cuda-tf32` and `onnxruntime-cuda-f16`.
 """
 
 from functools import cache
@@ -16,13 +14,13 @@ from onnx import TensorProto, helper, numpy_helper
 from taglio.errors import BadOption, TaglioError, one_line
 from taglio.runtimes import cuda, onnxruntime, openvino
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
-from taglio.runtimes.openvino import BF16, MIXED
-from taglio.runtimes.session import RUNTIMES, WHOLE, opener, runtime_version, why_failed
+from taglio.runtimes.openvino_marks import note_precision
+from taglio.runtimes.session import RUNTIMES, WHOLE, Session, opener, runtime_version, why_failed
 from taglio.scratch import scratch
 
 AUTO = "auto"
 # The relative L2 distance from float32 that rounding explains: bfloat16 has 8 significant bits, the others 11.
-_ROUNDING = {BF16: 0.02, cuda.TF32: 0.003, cuda.F16: 0.003}
+_BFLOAT16_ROUNDING, _ROUNDING = 0.02, {cuda.TF32: 0.003, cuda.F16: 0.003}
 _LEAST_ROUNDING = 1e-4
 
 
@@ -36,27 +34,45 @@ def refusal(place: str) -> str:
     """Why `place` does not work on this machine, or "" if it does."""
     if place == onnxruntime.NAME:
         return ""
-    if place == MIXED and (reason := refusal(openvino.NAME) or refusal(BF16)):
-        return reason
     if place in cuda.PLACES and (reason := cuda.refusal()):
         return reason
     try:
-        if place == BF16 and "BF16" not in openvino.capabilities():
-            return f"OpenVINO {openvino.version()} has no bfloat16 on this processor, only {_precisions()}"
-        with scratch() as folder:
-            path = folder / "trial.onnx"
-            onnx.save(_trial(), path)
-            session = opener(place)(path, SessionOptions(1))
-            feed = {"x": np.random.default_rng(1).standard_normal((1, 4, 12, 12)).astype(np.float32)}
-            (answer,) = session.run(["y"], feed)
-        if place == BF16 and isinstance(session, openvino.OpenVinoSession) and session.precision != "bf16":
-            return f"OpenVINO {openvino.version()} computes in {session.precision} here although bf16 was requested"
-        (wanted,) = run_session(open_session(_trial(), SessionOptions(1)), ["y"], feed, "a trial")
+        _, answer, wanted = _tried(place, _trial())
     except TaglioError as error:
         return one_line(error)
     except Exception as error:  # another version of a runtime may fail in any way
         return f"{place} {runtime_version(place)} failed on a small network: {why_failed(error, 200)}"
-    return misfit(place, answer, wanted)
+    return misfit(place, answer, wanted, _ROUNDING.get(place, _LEAST_ROUNDING))
+
+
+@cache
+def bfloat16_refusal() -> str:
+    """Why OpenVINO does not compute in bfloat16 on this machine, or "" if it does."""
+    if reason := refusal(openvino.NAME):
+        return reason
+    if "BF16" not in openvino.capabilities():
+        return f"OpenVINO {openvino.version()} has no bfloat16 on this processor, only {_precisions()}"
+    low = _trial()
+    note_precision(low, ())
+    try:
+        session, answer, wanted = _tried(openvino.NAME, low)
+    except Exception as error:  # another version of OpenVINO may fail in any way
+        return f"openvino {openvino.version()} failed on a small network in bfloat16: {why_failed(error, 200)}"
+    if isinstance(session, openvino.OpenVinoSession) and session.precision != "bf16":
+        return f"OpenVINO {openvino.version()} computes in {session.precision} here although bf16 was requested"
+    return misfit("bfloat16 in openvino", answer, wanted, _BFLOAT16_ROUNDING)
+
+
+def _tried(place: str, proto: onnx.ModelProto) -> tuple[Session, np.ndarray, np.ndarray]:
+    """A session of `proto` in a place, its answer, and that of ONNX Runtime."""
+    feed = {"x": np.random.default_rng(1).standard_normal((1, 4, 12, 12)).astype(np.float32)}
+    with scratch() as folder:
+        path = folder / "trial.onnx"
+        onnx.save(proto, path)
+        session = opener(place)(path, SessionOptions(1))
+        (answer,) = session.run(["y"], feed)
+    (wanted,) = run_session(open_session(proto, SessionOptions(1)), ["y"], feed, "a trial")
+    return session, answer, wanted
 
 
 def require_here(place: str, what: str) -> None:
@@ -67,12 +83,13 @@ def require_here(place: str, what: str) -> None:
         raise BadOption(f"{what} runs in {place}: {reason}")
 
 
-def misfit(place: str, answer: np.ndarray, wanted: np.ndarray) -> str:
-    """What is wrong with the `answer` of `place`, if float32 answers `wanted`; "" if rounding explains it."""
+def misfit(place: str, answer: np.ndarray, wanted: np.ndarray, rounding: float) -> str:
+    """What is wrong with the `answer` of `place`, if float32 answers `wanted`; "" if a relative L2 distance of
+    `rounding` explains it."""
     if answer.shape != wanted.shape or not np.isfinite(answer).all():
         return f"{place} computes wrongly here: a small network gives {answer.shape} instead of {wanted.shape}, or NaN"
     distance = float(np.linalg.norm(answer.astype(np.float64) - wanted) / np.linalg.norm(wanted.astype(np.float64)))
-    if distance <= _ROUNDING.get(place, _LEAST_ROUNDING):
+    if distance <= rounding:
         return ""
     return f"{place} computes wrongly here: a small network is {distance:.1%} off"
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import onnx
 
 from taglio import weights
 from taglio.errors import BadOption, one_line
 from taglio.runtimes import cuda, onnxruntime, onnxruntime_words, openvino, openvino_words
 from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.openvino_marks import has_bfloat16
 from taglio.runtimes.way import Way
 
 
@@ -30,30 +32,32 @@ def _open_onnxruntime(path: Path, options: SessionOptions) -> Session:
     return session
 
 
-def _open_openvino(place: str, path: Path, options: SessionOptions) -> Session:
-    return openvino.open_session(path, replace(options, runtime=place))
+def _open_openvino(path: Path, options: SessionOptions) -> Session:
+    return openvino.open_session(path, options)
 
 
 def _open_cuda(place: str, path: Path, options: SessionOptions) -> Session:
     return cuda.open_session(path, replace(options, runtime=place))
 
 
-# Place -> how it opens a model. A place is a runtime, with the precision of its float parts if not float32.
+# Place -> how it opens a model. A place is a runtime, on a GPU with the precision of its float parts.
 RUNTIMES: dict[str, Open] = {
     onnxruntime.NAME: _open_onnxruntime,
-    openvino.NAME: partial(_open_openvino, openvino.NAME),
-    openvino.BF16: partial(_open_openvino, openvino.BF16),
-    openvino.MIXED: partial(_open_openvino, openvino.MIXED),
+    openvino.NAME: _open_openvino,
     **{place: partial(_open_cuda, place) for place in cuda.PLACES},
 }
-# Places of whole models: a mix is chosen for one model, and on a GPU ONNX Runtime reports no seconds by operator.
-WHOLE = frozenset({openvino.MIXED, *cuda.PLACES})
+# Places of whole models: on a GPU, ONNX Runtime reports no seconds by operator.
+WHOLE = frozenset(cuda.PLACES)
+
+
+# What former versions called a place.
+BEFORE = {"openvino-bf16": "; bfloat16 is a form of blocks in openvino"}
 
 
 def opener(runtime: str) -> Open:
     """The function that opens a model in `runtime`. Raises BadOption for an unknown runtime."""
     if runtime not in RUNTIMES:
-        raise BadOption(f"no runtime {runtime}: choose {' or '.join(RUNTIMES)}")
+        raise BadOption(f"no runtime {runtime}: choose {' or '.join(RUNTIMES)}{BEFORE.get(runtime, '')}")
     return RUNTIMES[runtime]
 
 
@@ -62,11 +66,11 @@ def why_failed(error: object, limit: int = 300) -> str:
     return one_line(openvino_words.without_sources(onnxruntime_words.without_sources(error)), limit)
 
 
-def properties(place: str) -> dict[str, str]:
-    """The runtime's own settings that `place` fixes, by name."""
+def properties(place: str, proto: onnx.ModelProto) -> dict[str, str]:
+    """The runtime's own settings that `place` fixes for a model, by name."""
     if place in cuda.PLACES:
         return cuda.properties(place)
-    return {} if place == onnxruntime.NAME else openvino.properties(place)
+    return {} if place == onnxruntime.NAME else openvino.properties(has_bfloat16=has_bfloat16(proto))
 
 
 def in_way(package: str, settings: Mapping[str, Any], way: Way) -> dict[str, Any]:
@@ -80,7 +84,7 @@ def package(runtime: str) -> str:
     """The name of the package that provides `runtime`."""
     if runtime in cuda.PLACES:
         return "onnxruntime-gpu"
-    return openvino.NAME if runtime.startswith(openvino.NAME) else runtime
+    return runtime
 
 
 def runtime_version(runtime: str) -> str:
@@ -116,5 +120,5 @@ def export(path: Path, folder: Path, options: SessionOptions) -> Exported:
         for copy in copies:
             weights.link(path.with_name(copy.name), copy)
         return Exported("onnxruntime", copies[0], tuple(copies), "session.json", onnxruntime.settings(options))
-    files = openvino.export(path, folder, path.stem, options)
-    return Exported("openvino", files[0], files, "properties.json", openvino.settings(options))
+    files, settings = openvino.export(path, folder, path.stem, options)
+    return Exported("openvino", files[0], files, "properties.json", settings)

@@ -15,8 +15,6 @@ from taglio.cluster.engine.parcel import Parcel
 from taglio.cluster.engine.wiring import wire
 from taglio.components.build import write
 from taglio.components.cut import Component
-from taglio.runtimes.openvino import BF16
-from taglio.runtimes.places import refusal
 from taglio.weights import WeightFiles
 
 HERE = "near"
@@ -80,24 +78,6 @@ def host(tmp_path: Path) -> Host:
     jobs = [Job(piece, wiring.reads[piece.name], wiring.sends(piece.name)) for piece in manifest.pieces]
     found.load(jobs, 1, {})
     return found
-
-
-@pytest.mark.skipif(bool(refusal(BF16)), reason=f"this machine has no {BF16}")
-def test_a_component_for_bfloat16_computes_in_bfloat16(tmp_path: Path) -> None:
-    """A sum of two that bfloat16, with its eight bits, cannot hold; only there it is rounded."""
-    made = {}
-    for runtime in (BF16, "openvino"):
-        folder = tmp_path / runtime
-        folder.mkdir()
-        manifest = write(folder, "0" * 64, ["x"], ["y"], [product()], runtimes={HERE: runtime})
-        there = Host(HERE, 1, folder / "store")
-        send(there, {piece.sha256: folder / piece.file for piece in manifest.pieces})
-        loaded = there.load([Job(manifest.pieces[0], (0,), wire(manifest).sends("0"))], 1, {})
-        assert [each.runtime for each in loaded] == [runtime]
-        there.take(Parcel(0, 0, "", {"x": np.full((1, 256), 1.0 + 2.0**-12, np.float32)}))
-        made[runtime] = there.give(0, 1).tensors["y"]
-    assert np.allclose(made["openvino"], made["openvino"][0, 0], rtol=1e-6)
-    assert not np.allclose(made[BF16], made["openvino"], rtol=1e-5)
 
 
 def test_a_component_whose_weights_are_in_a_file_of_their_own_is_sent_and_opened(

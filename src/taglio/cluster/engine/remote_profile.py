@@ -37,7 +37,6 @@ from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
-from taglio.runtimes.openvino import BF16
 from taglio.runtimes.places import AUTO, here
 from taglio.scratch import scratch
 
@@ -96,9 +95,8 @@ class Profiler(Resident):
 
 
 def fastest(builder: QdqBuilder, job: Job, limit_bytes: int | None = None) -> str:
-    """The runtime of this machine in which the model is fastest, float or all-int8. Runtimes that compute in bfloat16
-    are not tried: the error that they add is not known here."""
-    runtimes = [name for name in here() if name != BF16]
+    """The runtime of this machine in which the model is fastest, float or all-int8."""
+    runtimes = here()
     if len(runtimes) == 1:
         return runtimes[0]
     forms = {FLOAT_RUN: dict[str, Precision](), **pure_assignments(job.graph, precisions(job.scheme))}

@@ -9,7 +9,6 @@ from taglio.cluster.devices import Cluster
 from taglio.cluster.planning.place import place
 from taglio.cluster.planning.workload import parse_objective
 from taglio.components.build import read
-from taglio.error.runtime_part import left_for_int8
 from taglio.errors import BadArtifact
 from taglio.flow.build import assemble
 from taglio.flow.place import Candidate
@@ -36,7 +35,7 @@ def replan(out: Path, before: Plan, cluster: Cluster) -> Planned:
     limits = _without(before.limits, {device.name for device in cluster.devices})
     # A plan's bound is a loss; candidates expect it in the metric's unit.
     candidate = replace(reopened(out, cluster), limits=limits)
-    workload = _as_measured(out, candidate, cluster).workload(cluster)
+    workload = _as_measured(out, candidate).workload(cluster)
     (plan,) = place([workload], cluster, parse_objective(before.objective), time_limit_s=_TIME_LIMIT_S).plans
     folder = out / STANDBY / plan.fingerprint()[:16]
     if not _built(folder, plan):
@@ -45,14 +44,12 @@ def replan(out: Path, before: Plan, cluster: Cluster) -> Planned:
     return Planned(folder / COMPONENTS, plan, cluster)
 
 
-def _as_measured(out: Path, candidate: Candidate, cluster: Cluster) -> Candidate:
+def _as_measured(out: Path, candidate: Candidate) -> Candidate:
     """The candidate with errors predicted higher by the factor by which the measured error of the workspace's plan
     exceeds its prediction: a study for OpenVINO alone, for example, has fewer pairs than models built for several
     devices. Metrics that change in steps are not scaled."""
     plan = read_plan(out, candidate.work, candidate.measured)
-    base = max(candidate.bases(candidate.device_profiles(cluster)).values(), default=0.0)
-    expected = left_for_int8(plan.predicted_error.value, base)
-    measured = left_for_int8(plan.measured_error or 0.0, base)
+    expected, measured = plan.predicted_error.value, plan.measured_error or 0.0
     if not candidate.error.metric.smooth or not 0.0 < expected < measured:
         return candidate
     return replace(candidate, error=candidate.error.scaled(measured / expected))

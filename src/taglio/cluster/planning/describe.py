@@ -7,7 +7,7 @@ rate is that of the busiest device or link.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import hypot, inf, isfinite
+from math import inf, isfinite
 
 import numpy as np
 
@@ -144,7 +144,7 @@ def _plan(
         plan = replace(plan, notes=(*plan.notes, *_without_int8(work, plan, assembled.cluster)))
     if work.error is None:
         return plan
-    guess = hypot(predicted_error(work, plan), max(work.bases.get(use.device, 0.0) for use in usage))
+    guess = predicted_error(work, plan)
     return replace(plan, predicted_error=Interval(0.0, guess, work.error.upper(guess), work.error.confidence))
 
 

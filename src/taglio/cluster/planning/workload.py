@@ -1,7 +1,7 @@
 """What the user states: models to place, the objective, and limits, each of which can be loosened. Solves nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Any, Literal
 
@@ -17,8 +17,7 @@ from taglio.quantize.precision import Precision
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
     """A model to place: its profile on every device (scaled if assumed), error model, limits and requests per second
-    (None: not given). `noise_limits` bounds the noise sum of outputs by name; `bases` are the errors of the float model
-    on devices whose runtime itself changes the outputs."""
+    (None: not given). `noise_limits` bounds the noise sum of outputs by name."""
 
     name: str
     graph: Graph
@@ -27,7 +26,6 @@ class Workload:
     limits: Limits
     rate_per_s: float | None = None
     noise_limits: Mapping[str, float] | None = None
-    bases: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def precisions(self) -> tuple[Precision, ...]:

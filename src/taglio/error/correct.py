@@ -1,0 +1,51 @@
+"""Correct an error model by plans that were measured. Measures nothing.
+
+A study uses few inputs and few subsets, so the noise of a block may be off by a large factor. Each measured plan says
+what the noises of its blocks add up to. So they are scaled until the sums of all measured plans agree with what was
+measured, as nearly as they can: the multiplicative algebraic reconstruction of Gordon, Bender and Herman, 1970.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from taglio.error.measure import Evidence
+from taglio.error.model import ErrorModel, OutputModel
+from taglio.model.graph import Graph
+
+# Passes over all plans.
+_SWEEPS = 20
+# The root of the factor by which a plan was off concerns blocks in the same forms elsewhere too, up to this much.
+_SURPRISE = 2.0
+# An error is counted as at most this many times the limit: beyond that, noises no longer add up.
+_FAR = 4.0
+_SMALLEST = 1e-9
+
+
+def corrected(model: ErrorModel, graph: Graph, evidence: Sequence[Evidence], limit: float) -> ErrorModel:
+    """`model` with noises that agree with the measured `evidence`, for plans whose L2 error is near `limit`."""
+    return replace(model, outputs=tuple(_corrected(output, graph, evidence, limit) for output in model.outputs))
+
+
+def _corrected(output: OutputModel, graph: Graph, evidence: Sequence[Evidence], limit: float) -> OutputModel:
+    noise = np.array([term.own for term in output.blocks] + [term.noise for term in output.edges])
+    forms = np.array([term.precision for term in output.blocks] + ["int8"] * len(output.edges))
+    far = output.noise_limit(_FAR * limit)
+    rows: list[tuple[np.ndarray, float]] = []
+    for plan in evidence:
+        terms = output.terms(graph, plan.assignment)
+        if not len(terms) or output.output not in plan.l2:
+            continue
+        predicted, measured = noise[terms].sum(), output.noise_limit(max(plan.l2[output.output], _SMALLEST))
+        if measured >= far and predicted >= far:
+            continue
+        measured = min(measured, far)
+        elsewhere = np.isin(forms, forms[terms])
+        elsewhere[terms] = False
+        noise[elsewhere] *= np.clip((measured / max(predicted, _SMALLEST**2)) ** 0.5, 1.0 / _SURPRISE, _SURPRISE)
+        rows.append((terms, measured))
+        for _ in range(_SWEEPS):
+            for chosen, total in rows:
+                noise[chosen] *= total / max(noise[chosen].sum(), _SMALLEST**2)
+    return output.with_noise(noise)
