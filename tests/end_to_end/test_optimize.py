@@ -30,6 +30,7 @@ PLAN = VARIANT | {
     "status": str,
     "gap": float,
     "int8_blocks": int,
+    "bfloat16_blocks": int,
     "blocks": int,
 }
 ARTIFACTS = ("model", "deploy", "plan", "profile", "error_model", "report")

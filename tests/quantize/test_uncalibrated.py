@@ -17,7 +17,7 @@ from taglio.model import graph as graphs
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.plan.one_machine import pinned
-from taglio.quantize.precision import UNCALIBRATED, Precision, uncalibrated_forms
+from taglio.quantize.precision import BFLOAT16, UNCALIBRATED, Precision, uncalibrated_forms
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import Scheme, Uncalibrated, parse_scheme
@@ -29,7 +29,7 @@ from tests.processor import SATURATES, needs_wide_sums
 
 ONE_THREAD = SessionOptions(threads=1)
 SCHEME = Scheme()
-FORMS = uncalibrated_forms(SATURATES)
+FORMS = {name: form for name, form in uncalibrated_forms(SATURATES).items() if form != BFLOAT16}
 DYNAMIC = FORMS["dyn7" if SATURATES else "dyn"]
 
 
@@ -182,7 +182,7 @@ def distance(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float
 def test_an_lstm_answers_like_float(kind: Recurrent, form: Uncalibrated, tmp_path: Path) -> None:
     model, graph, builder, feed = with_lstm(kind, tmp_path)
     (lstm,) = (block for block in graph.blocks if block.kind == "LSTM")
-    assert [name for name, form in UNCALIBRATED.items() if form.fits(lstm)] == ["dyn", "dyn7"]
+    assert [name for name, form in UNCALIBRATED.items() if form.fits(lstm)] == ["dyn", "dyn7", "bf16"]
     assert not lstm.quantizable
     built = builder.build({lstm.name: UNCALIBRATED[form]})
     assert [node.op_type for node in built.graph.node].count("DynamicQuantizeLSTM") == 1
@@ -257,7 +257,7 @@ def test_int8_dynamic_has_weights_that_fit_the_processor(
     """And no others are left by a build for another processor."""
     _, graph, builder, _ = network
     forms = {each.name: each for each in uncalibrated_forms(saturates).values()}
-    assert list(forms) == ["int8-weights", "int8-dynamic", "int4-weights"]
+    assert list(forms) == ["int8-weights", "int8-dynamic", "int4-weights", "bfloat16"]
     form = forms["int8-dynamic"]
     built = builder.build({block.name: form for block in graph.blocks if form.fits(block)})
     constants = {each.name: numpy_helper.to_array(each) for each in built.graph.initializer}
@@ -287,7 +287,7 @@ def test_a_blockwise_product_of_the_source_has_the_form_that_multiplies_in_int8(
     model = loaded(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path)
     blocks = graphs.build(model)
     (block,) = blocks.blocks
-    assert [short for short, each in UNCALIBRATED.items() if each.fits(block)] == ([form] if form else [])
+    assert [short for short, each in UNCALIBRATED.items() if each.fits(block)] == [*filter(None, [form]), "bf16"]
     if not form:
         return
     built = QdqBuilder(model, blocks, {}).build({"product": UNCALIBRATED[form]})  # type: ignore[index]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taglio.profile.wall_time import WallTime
+from taglio.quantize.precision import BFLOAT16
 
 # The front has at most so many points, and at most so many with a smaller error than the plan.
 _MOST, _TIGHTER = 5, 2
@@ -41,8 +42,8 @@ class Point:
 
     @property
     def int8_blocks(self) -> int:
-        """How many blocks are in another form than float32."""
-        return len(self.forms)
+        """How many blocks are in a quantised form."""
+        return sum(form != BFLOAT16.name for form in self.forms.values())
 
 
 def front(

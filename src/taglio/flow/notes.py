@@ -17,7 +17,7 @@ from taglio.flow.work import Work
 from taglio.model.quantized import already_quantized
 from taglio.plan.result import Limits, Plan
 from taglio.profile.sessions import sessions_within
-from taglio.quantize.precision import UNCALIBRATED
+from taglio.quantize.precision import BFLOAT16, UNCALIBRATED
 
 # A model of which only so many sessions may be opened in a stage is large; another is slow.
 _FEW = 10
@@ -48,7 +48,8 @@ def of_search(screened: Screened, work: Work, *, wants_scheme: bool) -> tuple[st
 
 def _left_out(work: Work, screened: Screened) -> tuple[str, ...]:
     """What was not compared because the model is slow or large."""
-    able = any(form.fits(block) for form in UNCALIBRATED.values() for block in work.graph.blocks)
+    forms = [form for form in UNCALIBRATED.values() if form != BFLOAT16]
+    able = any(form.fits(block) for form in forms for block in work.graph.blocks)
     if screened.forms or not screened.planned:
         return ()
     left = ["schemes"] if work.graph.candidates() else []

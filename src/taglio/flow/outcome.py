@@ -27,7 +27,7 @@ class Variant:
     `accuracy` is the task's value on the held-out labels if the data has any, or top-1. `error` is that of the worst of
     `parts`, `judged` the value compared with the limit (Tally.judged). The error over other inputs like these stays
     below `error_upper` in 19 of 20 cases; `worst_input` is the largest error of a single input. Both are None where
-    they are unknown. `others` are the other limited metrics.
+    they are unknown. `others` are the other limited metrics. `int8_blocks` are those in any quantised form.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Variant:
     judged: float | None = None
     others: tuple[OtherLoss, ...] = ()
     runtime: str = NAME
+    bfloat16_blocks: int = 0
 
     @property
     def lost(self) -> str:

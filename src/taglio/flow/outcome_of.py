@@ -19,6 +19,7 @@ from taglio.flow.work import Work
 from taglio.memory import peak_bytes
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.wall_time import WallTime
+from taglio.quantize.precision import BFLOAT16
 from taglio.runtimes.onnxruntime import NAME
 
 
@@ -120,6 +121,7 @@ def _float(work: Work, decision: Decision) -> Variant:
 
 def _variant(decision: Decision, label: str, name: str, size_bytes: int) -> Variant:
     plan, answered = decision.finalists[name], decision.answers[name]
+    low = [*plan.assignment.values()].count(BFLOAT16)
     return Variant(
         name=label,
         latency=decision.times[name],
@@ -127,7 +129,7 @@ def _variant(decision: Decision, label: str, name: str, size_bytes: int) -> Vari
         error=answered.error,
         predicted_error=plan.plan.predicted_error.value,
         size_bytes=size_bytes,
-        int8_blocks=len(plan.assignment),
+        int8_blocks=len(plan.assignment) - low,
         accuracy=answered.accuracy,
         parts=answered.parts,
         error_upper=answered.error_upper,
@@ -135,4 +137,5 @@ def _variant(decision: Decision, label: str, name: str, size_bytes: int) -> Vari
         judged=None if isinf(answered.judged) else answered.judged,
         others=answered.others,
         runtime=plan.runtime,
+        bfloat16_blocks=low,
     )

@@ -42,6 +42,7 @@ from taglio.quantize.precision import (
 )
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme, Uncalibrated
 from taglio.runtimes.onnxruntime import NAME
+from taglio.runtimes.openvino import NAME as OPENVINO
 from taglio.runtimes.places import bfloat16_refusal
 from taglio.runtimes.processor import instructions, sums_saturate
 
@@ -126,8 +127,7 @@ def screen(
     scheme = screening.scheme
     work = screening.work
     if not screening.is_affordable(len(_RACED)):
-        # OpenVINO compiles 5,000 operators in int8 for 25 s.
-        home = NAME if NAME in usable(places) else first[0].variant.runtime
+        home, scheme = screening.unraced(usable(places))
         return Screened(work, scheme, (home,), home, places, floats, note=note)
     raced = [screening.race(place) for place in first]
     floats_s = [place.seconds for place in places if place.seconds is not None and not place.refused]
@@ -368,11 +368,22 @@ class _Screening:
             forms |= others
         return forms
 
+    def unraced(self, places: Collection[str]) -> tuple[str, Scheme]:
+        """The one of the usable `places`, and the scheme of a plan, for which there is no time for a race."""
+        is_large = not self._opens(len(_RACED))  # OpenVINO compiles 5,000 operators in int8 for 25 s
+        if "bf16" in self.uncalibrated and OPENVINO in places and not is_large:
+            return OPENVINO, self.scheme if self._is_wanted else replace(self.scheme, uncalibrated=("bf16",))
+        return NAME if NAME in places else next(iter(places)), self.scheme
+
+    def _opens(self, variants: int) -> bool:
+        """Whether there is time to open so many variants of the model."""
+        return sessions_within(_PATIENCE * self.work.budget.race_s, self.work.model.proto) >= variants
+
     def is_affordable(self, variants: int) -> bool:
         """Whether there is time to race so many variants of the model."""
         work = self.work
         slow = work.setup.run_s * _RUNS * variants > _PATIENCE * work.budget.race_s
-        return not slow and sessions_within(_PATIENCE * work.budget.race_s, work.model.proto) >= variants
+        return not slow and self._opens(variants)
 
     def _profiles(self, raced: Mapping[str, Raced]) -> dict[str, Attribution]:
         """The kernels of every model that ran, by block and tensor."""

@@ -74,6 +74,8 @@ def figures(outcome: Outcome) -> dict[str, list[object]]:
     ]
     rows["size"] = [size(variant.size_bytes) for variant in named.values()]
     rows["int8 blocks"] = [str(variant.int8_blocks) for variant in named.values()]
+    if outcome.plan.bfloat16_blocks:
+        rows["bfloat16 blocks"] = [str(variant.bfloat16_blocks) for variant in named.values()]
     return rows
 
 
@@ -125,7 +127,8 @@ def measured_ratio(outcome: Outcome, variant: Variant) -> float:
 
 def float_stays(outcome: Outcome) -> bool:
     """Whether the plan is the float model in the runtime that it is compared with."""
-    same = outcome.plan.int8_blocks == 0 and outcome.plan.runtime == outcome.float32.runtime
+    plan = outcome.plan
+    same = not plan.int8_blocks and not plan.bfloat16_blocks and plan.runtime == outcome.float32.runtime
     return same and outcome.float32.error <= outcome.max_error  # beyond it, another model is planned (flow/instead.py)
 
 

@@ -83,7 +83,6 @@ FACTS = (
     "values fed: ",
     "than during profiling",
     "of the plan's blocks in ",
-    "blocks in bfloat16 if in float",
     "all-int8 is rejected",
     "if new inputs are like these: worst of",
     "no upper end is given for other inputs",

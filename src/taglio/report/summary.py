@@ -50,9 +50,10 @@ def verdict(material: Material) -> list[Part]:
     if outcome is None:
         return []
     count = f"{outcome.plan.int8_blocks} of {plural(outcome.blocks, 'block')}"
-    text = f"The plan has {count} in int8; {_status(outcome)}."
+    low = f" and {outcome.plan.bfloat16_blocks} in bfloat16" if outcome.plan.bfloat16_blocks else ""
+    text = f"The plan has {count} in int8{low}; {_status(outcome)}."
     if not outcome.int8.int8_blocks:
-        text = f"No block computes in int8{material.graph.refusal()}."
+        text = f"No block computes in int8{low}{material.graph.refusal()}."
     return [Text(text, "lede")]
 
 

@@ -50,7 +50,7 @@ def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
         ],
         "plan": {
             **_variant(outcome, plan, metric),
-            **_fields(plan, "predicted_latency_s", "predicted_error", "runtime", "int8_blocks"),
+            **_fields(plan, "predicted_latency_s", "predicted_error", "runtime", "int8_blocks", "bfloat16_blocks"),
             **_fields(outcome, "max_error", "status", "gap", "blocks"),
             "ratio": ratio,
             "steady_ratio": None if ratio is None else ratio * outcome.drift,

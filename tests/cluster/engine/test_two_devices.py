@@ -128,7 +128,7 @@ def test_links_are_measured_in_the_form_of_a_cluster_file(running: Bench, cluste
 def test_wrong_commands_are_refused_in_one_line(
     running: Bench, few_digits: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused(running.start("server"), "runs on this machine already", "device stop", code=4)
+    refused(running.start("server"), "runs on this machine already", "cluster stop", code=4)
     elsewhere = running.folder / "e"
     taken = ("cluster", "start", "--name", "server", "--address", running.address)
     refused(running.command(*taken, devices=elsewhere), 'has a device "server" already', code=4)
