@@ -7,6 +7,7 @@ measured, as nearly as they can: the multiplicative algebraic reconstruction of 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import log
 
 import numpy as np
 
@@ -21,11 +22,33 @@ _SURPRISE = 2.0
 # An error is counted as at most this many times the limit: beyond that, noises no longer add up.
 _FAR = 4.0
 _SMALLEST = 1e-9
+# A part whose error exceeds this share of the limit may break it.
+_NEAR = 0.5
 
 
 def corrected(model: ErrorModel, graph: Graph, evidence: Sequence[Evidence], limit: float) -> ErrorModel:
     """`model` with noises that agree with the measured `evidence`, for plans whose L2 error is near `limit`."""
-    return replace(model, outputs=tuple(_corrected(output, graph, evidence, limit) for output in model.outputs))
+    outputs = (*model.outputs, *_added(model.outputs, evidence, limit))
+    return replace(model, outputs=tuple(_corrected(output, graph, evidence, limit) for output in outputs))
+
+
+def _added(outputs: Sequence[OutputModel], evidence: Sequence[Evidence], limit: float) -> list[OutputModel]:
+    """Models of the parts that a study left out, since others had larger errors, and that a plan brought near `limit`:
+    each begins as that of the part whose errors were most like its own."""
+    near = {part for plan in evidence for part, error in plan.l2.items() if error > _NEAR * limit}
+    left_out = sorted(near - {output.output for output in outputs})
+    if not outputs or not left_out:
+        return []
+
+    def unlikeness(part: str, other: str) -> float:
+        pairs = [(plan.l2[part], plan.l2[other]) for plan in evidence if part in plan.l2 and other in plan.l2]
+        return sum(abs(log(max(one, _SMALLEST) / max(two, _SMALLEST))) for one, two in pairs)
+
+    added = []
+    for part in left_out:
+        distances = [unlikeness(part, output.output) for output in outputs]
+        added.append(replace(outputs[distances.index(min(distances))], output=part))
+    return added
 
 
 def _corrected(output: OutputModel, graph: Graph, evidence: Sequence[Evidence], limit: float) -> OutputModel:

@@ -33,8 +33,8 @@ class Budget:
     verify_s: float = 1.2
     verify_inputs: int = 32
     plans_s: float = 6.0
-    solved: int = 6
-    solved_again: int = 3
+    solved: int = 10
+    solved_again: int = 6
     refine_s: float = 1.5
     gain: float = 0.02
 

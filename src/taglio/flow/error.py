@@ -42,7 +42,7 @@ from taglio.model.pixels import pixel_scaling
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile
 from taglio.progress import Progress
-from taglio.quantize.precision import FLOAT32, precisions
+from taglio.quantize.precision import BFLOAT16, FLOAT32, precisions
 from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, PROVIDERS
@@ -184,7 +184,7 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int
         meter.read({})
         seconds.append(time.perf_counter() - start)
     once = max(1e-6, min(seconds))
-    alone = len(switchable.switches) + len(switchable.wires)
+    alone = sum(switch.precision != BFLOAT16 for switch in switchable.switches) + len(switchable.wires)
     shortest = max(1, min((as_array(output).size for output in meter.references[0]), default=1))
     metric = work.metric
     wanted = max(_LEAST_INPUTS, min(_MOST_INPUTS, _NUMBERS // shortest if metric.smooth else _MOST_INPUTS))

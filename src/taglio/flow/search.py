@@ -1,7 +1,9 @@
 """Search plans by measured error: solve, measure, tighten or loosen the noise bound, solve again. Times nothing."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import exp, inf, isfinite, sqrt
 from typing import Protocol, TypeVar
 
@@ -13,13 +15,16 @@ from taglio.plan.one_machine import describe, latency, make_plan
 from taglio.plan.result import Interval, Limits, Plan
 from taglio.profile.result import Profile
 from taglio.progress import Progress, reported
+from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment
 
 # Share of the bound beyond which loosening is not worth another solve; safety factor of a new slack.
 _CLOSE = 0.97
 _STEP = 0.98
-# The factor on the aim after a plan that broke the bound.
-_TIGHTER = 0.94
+# The least and the most by which the aim is tightened after a plan that broke the bound.
+_TIGHTER, _TIGHTEST = 0.94, 0.4
+# Half of a plan that breaks the bound by more than this factor is measured too.
+_FAR_OFF = 1.2
 # A slack so large that a plan unchanged by it is not restricted by the bound.
 _FAR = 64.0
 # Seconds for a solve at effort 1, and the least. Tables measured on a busy machine can take minutes to prove.
@@ -82,12 +87,13 @@ class _Aim:
         """Set the next factor after a plan with this error; False if there is nothing left to find."""
         if is_new and _CLOSE * self.bound < error <= self.bound:
             return False
-        if error > self.bound:
-            self.loose = _TIGHTER * min(1.0, self.loose)
+        share = self.bound / max(error, 1e-12)
+        if error > self.bound:  # blocks that were never measured seem harmless: those in the plan are not alone
+            self.loose = min(1.0, self.loose) * min(_TIGHTER, max(_TIGHTEST, share**0.5))
         elif is_new:
-            self.loose = max(1.0, self.loose)
+            self.loose = max(self.loose, min(1.0, _STEP * share * self.loose))
         else:  # what the measured plans say of others is too pessimistic
-            self.loose *= min(4.0, max(1.1, _STEP * self.bound / max(error, 1e-12)))
+            self.loose *= min(4.0, max(1.1, _STEP * share))
         self.value = _STEP * self.exact * self.loose
         return self.loose < _FAR
 
@@ -156,6 +162,8 @@ def search(
             errors[key] = meter.evidence(plan.assignment())
             evidence.append(errors[key])
             tried.append(_tried(plan, errors[key], bound))
+            if errors[key].error > _FAR_OFF * bound and (half := _half(graph, model, plan)):
+                evidence.append(meter.evidence(half))
         measured = errors[key]
         goes_on = (
             aim.follow(measured.error, is_new=is_new)
@@ -165,6 +173,22 @@ def search(
         if not goes_on:
             break
     return Searched(tried, evidence[len(known) :])
+
+
+def _half(graph: Graph, error: ErrorModel, plan: Plan) -> Assignment:
+    """The blocks of a plan that are predicted to add least and half of its noise together. Measured apart, they tell
+    which blocks are to blame for an error that was not expected."""
+    assignment, predicted = plan.assignment(), dict[str, float]()
+    for output in error.outputs:
+        for term in output.blocks:
+            if term.block in assignment and assignment[term.block].name == term.precision:
+                predicted[term.block] = max(predicted.get(term.block, 0.0), term.own)
+    order = sorted(predicted, key=predicted.__getitem__)
+    sums = [*accumulate(predicted[block] for block in order)]
+    count = bisect_right(sums, sums[-1] / 2.0) if sums else 0
+    chosen = {block: assignment[block] for block in order[:count]}
+    whole = next(precision for precision in plan.precisions if precision.form == "whole")
+    return effective(graph, chosen, whole) if count < len(order) else {}
 
 
 def solve_s(effort: float) -> float:
