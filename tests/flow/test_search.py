@@ -39,7 +39,7 @@ def honest(tried: list[Tried], measure: Hidden, limits: Limits) -> None:
         assert each.error == each.plan.measured_error == truth
         assert each.holds == (truth <= limits.max_error)
         assert bool(each.plan.notes) != each.holds
-    assert len(set(measure.asked)) == len(measure.asked) == len(tried)
+    assert len(set(measure.asked)) == len(measure.asked) >= len(tried)
 
 
 def latency(tried: Tried) -> float:
@@ -213,7 +213,8 @@ def test_errors_far_beyond_the_limit_teach_only_that_they_are_far() -> None:
 def test_a_measured_plan_is_predicted_to_have_the_error_that_it_had() -> None:
     """By the model's sum a plan of 2.2 % was said to have 1.3 %."""
     graph, profile, error = chain()
-    first, *others = search(graph, profile, error, Limits(0.02), Hidden(graph, error, 1.7))
+    tried = search(graph, profile, error, Limits(0.02), Hidden(graph, error, 3.0))
+    first, *others = [plan for plan in tried if plan.assignment]
     lost = replace(others[0], error=inf, loss=None)
     limited = replace(others[1].plan.limits, also=(Bound(Metric("tokens", True), 0.01),))
     further = replace(others[1], loss=None, plan=replace(others[1].plan, limits=limited))

@@ -232,7 +232,7 @@ class _There:
             effort=work.effort,
             progress=work.progress,
         )
-        self.evidence += searched.evidence
+        self.evidence = searched.evidence
         self.error = corrected(self._studied, work.graph, self.evidence, self.place.bound)
         return searched.tried
 

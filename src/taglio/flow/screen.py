@@ -145,7 +145,8 @@ def screen(
     ]
     planned = tuple(result.place for result in near)
     screened = Screened(work, scheme, planned, best.place, places, floats, forms, profile=profile, note=note)
-    whys = [] if is_forced else [screening.why_errors_forbid(result.room(most_s)) for result in near]
+    kept = _kept(forms, planned, screening.uncalibrated)[1]
+    whys = [] if is_forced else [screening.why_errors_forbid(result.room(most_s), kept) for result in near]
     if whys and all(whys):
         return replace(screened, scheme=profile.scheme, planned=(), why=whys[0])
     mixes = int(work.budget.opening_s / max(result.opening_s for result in near))
@@ -321,17 +322,22 @@ class _Screening:
             opening_s=opening_s,
         )
 
-    def why_errors_forbid(self, room: Room) -> str:
-        """Why no plan can be faster than float within the limit; "" if one may be. Blocks are measured alone on a few
-        inputs, those first that save most, until the rest cannot matter or enough is within the limit."""
+    def why_errors_forbid(self, room: Room, kept: Sequence[Uncalibrated]) -> str:
+        """Why no plan with the forms `kept` can be faster than float within the limit; "" if one may be. Blocks are
+        measured alone on a few inputs, those first that save most, until the rest cannot matter or enough is within the
+        limit."""
         if not self._metric.smooth or self._max_loss <= 0.0:
             return ""
         work = self.work.in_place(NAME)
-        scheme = replace(self.scheme, uncalibrated=tuple(self.uncalibrated))
+        scheme = replace(self.scheme, uncalibrated=tuple(kept))
         forms = {form.name: form for form in precisions(scheme)}
         meter = work.meter(work.switchable(scheme), _BOUND_INPUTS)
         # A block may also be faster because of its neighbours' forms: such a saving costs no error of its own.
-        able = {block: form for block, (form, _) in room.saved.items() if forms[form].fits(work.graph.block(block))}
+        able = {
+            block: form
+            for block, (form, _) in room.saved.items()
+            if form in forms and forms[form].fits(work.graph.block(block))
+        }
         saved_s = {block: room.saved[block][1] for block in able}
         free_s = room.other_s + sum(seconds for block, (_, seconds) in room.saved.items() if block not in able)
         errors: dict[str, float] = {}

@@ -76,12 +76,14 @@ def keeps_pins(graph: Graph, limits: Limits, plan: Plan) -> bool:
 @dataclass(slots=True)
 class _Aim:
     """The factor on the limit of predicted errors for the next plan, whose errors keep the `bound`. `exact` is the one
-    at which the prediction itself is at the bound, not its upper end."""
+    at which the prediction itself is at the bound, not its upper end. A plan that is found again loosens it by at most
+    a factor of `most`."""
 
     bound: float
     exact: float
     value: float = 1.0
     loose: float = 1.0
+    most: float = 4.0
 
     def follow(self, error: float, *, is_new: bool) -> bool:
         """Set the next factor after a plan with this error; False if there is nothing left to find."""
@@ -90,10 +92,11 @@ class _Aim:
         share = self.bound / max(error, 1e-12)
         if error > self.bound:  # blocks that were never measured seem harmless: those in the plan are not alone
             self.loose = min(1.0, self.loose) * min(_TIGHTER, max(_TIGHTEST, share**0.5))
+            self.most = self.most**0.5
         elif is_new:
             self.loose = max(self.loose, min(1.0, _STEP * share * self.loose))
         else:  # what the measured plans say of others is too pessimistic
-            self.loose *= min(4.0, max(1.1, _STEP * share))
+            self.loose *= min(max(1.1, self.most), max(1.1, _STEP * share))
         self.value = _STEP * self.exact * self.loose
         return self.loose < _FAR
 
@@ -122,7 +125,7 @@ class _AimInSteps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Searched:
-    """The plans of a search, in the order they were solved, and what was measured of them."""
+    """The plans of a search, in the order they were solved, and all that was measured, also before."""
 
     tried: list[Tried]
     evidence: list[Evidence]
@@ -147,32 +150,37 @@ def search(
     """
     bound = limits.max_error
     assert bound is not None, "an unbounded plan needs no search"
-    evidence, tried, errors = [*known], list[Tried](), dict[str, Evidence]()
+    tried, measured_by_forms = list[Tried](), {key_of(evidence.assignment): evidence for evidence in known}
+
+    def measured(assignment: Assignment) -> Evidence:
+        key = key_of(assignment)
+        if key not in measured_by_forms:
+            measured_by_forms[key] = meter.evidence(assignment)
+        return measured_by_forms[key]
+
     smooth, near = error.metric.smooth, error.noise_target(bound) * exp(error.upper_log)
     aim, in_steps = _Aim(bound, exp(error.upper_log)), _AimInSteps(bound, error.noise_target(bound))
     for _ in reported(range(rounds), "search", progress):
-        model, slack = corrected(error, graph, evidence, near), (aim if smooth else in_steps).value
+        model = corrected(error, graph, [*measured_by_forms.values()], near)
+        slack = (aim if smooth else in_steps).value
         plan = make_plan(graph, profile, model, limits, slack=slack, time_limit_s=solve_s(effort))
         if plan.status == "infeasible":  # only measuring tells whether the pinned blocks break the bound
             aim.value, in_steps.value = 2.0 * aim.value, 2.0 * in_steps.value
             continue
-        key = plan.fingerprint()
-        is_new = key not in errors
+        result = measured(plan.assignment())
+        is_new = all(key_of(other.assignment) != key_of(plan.assignment()) for other in tried)
         if is_new:
-            errors[key] = meter.evidence(plan.assignment())
-            evidence.append(errors[key])
-            tried.append(_tried(plan, errors[key], bound))
-            if errors[key].error > _FAR_OFF * bound and (half := _half(graph, model, plan)):
-                evidence.append(meter.evidence(half))
-        measured = errors[key]
+            tried.append(_tried(plan, result, bound))
+            if result.error > _FAR_OFF * bound and (half := _half(graph, model, plan)):
+                measured(half)
         goes_on = (
-            aim.follow(measured.error, is_new=is_new)
+            aim.follow(result.error, is_new=is_new)
             if smooth
-            else in_steps.follow(measured.error, max(measured.l2.values(), default=0.0))
+            else in_steps.follow(result.error, max(result.l2.values(), default=0.0))
         )
         if not goes_on:
             break
-    return Searched(tried, evidence[len(known) :])
+    return Searched(tried, [*measured_by_forms.values()])
 
 
 def _half(graph: Graph, error: ErrorModel, plan: Plan) -> Assignment:

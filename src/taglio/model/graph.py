@@ -273,7 +273,7 @@ def build(model: Model, observed: Observed | None = None, states: tuple[tuple[st
         if why:
             block = replace(block, refusal=why, recurrent=False)
         if why == _KEEPS:
-            block = replace(block, movement=False, soft_tail=False, blockwise_bits=0)
+            block = replace(block, movement=False, soft_tail=False, blockwise_bits=0, writes_float=False)
         blocks.append(block)
     if len({block.name for block in blocks}) != len(blocks):
         raise BadModel(f"{model.name}: two blocks share a name: give its nodes unique names")
