@@ -327,5 +327,5 @@ def _chosen(work: Work, winner: Tried, tried: Sequence[Tried]) -> Plan:
     there = [plan for plan in tried if not plan.name and plan.runtime == chosen.runtime]
     # On a busy machine the savings at boundaries may add up to the whole time: that predicts nothing.
     solved = best([plan for plan in there if plan.predicted_s > 0.0], 1)
-    ahead = solved[0].predicted_s if solved else chosen.predicted_latency_s.value
-    return replace(chosen, gap=max(0.0, chosen.predicted_latency_s.value / ahead - 1.0))
+    gap = chosen.predicted_latency_s.value / solved[0].predicted_s - 1.0 if solved else 0.0
+    return replace(chosen, gap=max(0.0, gap))
