@@ -324,9 +324,9 @@ def older(results: Sequence[ResultFile]) -> str:
     if release is None:
         raise ValueError("CHANGELOG.md names no release")
     version, date = release.groups()
-    newer = sorted({f"{result.benchmark} {result.moment}" for result in results if result.moment[:10] > date})
+    newer = sorted({result.benchmark for result in results if result.moment[:10] > date})
     text = f"Files dated up to {date}, the day of release {version}, are of older code than this page."
-    return f"{text} Newer: {', '.join(newer) or 'none'}.\n\n"
+    return f"{text} Newer ones: {', '.join(newer) or 'none'}.\n\n"
 
 
 def section(claim: Claim, results: Sequence[ResultFile], kinds: Sequence[str]) -> str:

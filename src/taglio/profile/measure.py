@@ -46,7 +46,7 @@ _POOL = 30
 # Value of covering a state once more, by how often it is covered already; the last also for more.
 _WORTH = (1.0, 0.4, 0.1, 0.0)
 # In a random mix, the precision of blocks that are not quantised, and those that some of them have too.
-_BESIDE_INT8 = ((FLOAT32,), (BFLOAT16,), (FLOAT32, BFLOAT16), (BFLOAT16, FLOAT32))
+_BESIDE_INT8 = ((BFLOAT16,), (FLOAT32, BFLOAT16), (BFLOAT16,), (BFLOAT16, FLOAT32))
 # Share of the budget for one measurement of the machine's speed.
 _REFERENCE_SHARE = 0.1
 # A run's weight falls to 1/e when this share of its blocks differs from the plan, and is never less than _FAR.
