@@ -21,8 +21,9 @@ from tests.plan import made_up
 
 LIMIT_S = 20.0
 # Predictions are good to a few per cent.
-NEARLY = 1.06
-LABELLINGS = 300
+NEARLY = 1.05
+# Placements that are tried one by one, and many of them.
+LABELLINGS, MANY = 500, 3**7
 NAMES = ("camera", "gateway", "server")
 OBJECTIVES = (
     "latency",
@@ -51,16 +52,16 @@ def cluster(rng: Random) -> Cluster:
     return parse(text)
 
 
-def case(seed: int) -> tuple[Workload, Cluster]:
-    """A model of three to five blocks with limits on its error, pins, and devices with little memory. Blocks are pinned
-    to devices until few labellings are left."""
+def case(seed: int, labellings: int) -> tuple[Workload, Cluster]:
+    """A model of five to eight blocks with limits on its error, pins, and devices with little memory. Blocks are pinned
+    to devices until at most `labellings` are left."""
     rng = Random(seed)
     devices = cluster(rng)
-    graph = made_up._graph(rng, rng.randint(3, 5))
+    graph = made_up._graph(rng, rng.randint(5, 8))
     profile, error = made_up._profile(rng, graph, sparing=False), made_up._error(rng, graph)
     limits = made_up._limits(rng, graph, error)
     places = dict.fromkeys((block.name for block in graph.blocks), len(NAMES))
-    while prod(places[block.name] * len(made_up.forms(block)) for block in graph.blocks) > LABELLINGS:
+    while prod(places[block.name] * len(made_up.forms(block)) for block in graph.blocks) > labellings:
         places[rng.choice([name for name, count in places.items() if count > 1])] = 1
     pins = tuple((name, rng.choice(NAMES)) for name, count in places.items() if count == 1)
     limits = replace(limits, device_pins=pins)
@@ -97,7 +98,7 @@ def worth(assembled: Assembled, totals: Totals, objective: Objective) -> float:
 
 @pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 40))])
 def test_a_small_model_is_placed_nearly_as_well_as_possible(seed: int) -> None:
-    work, cluster = case(seed)
+    work, cluster = case(seed, LABELLINGS if seed < 8 else MANY)
     objective = replace(parse_objective(OBJECTIVES[seed % len(OBJECTIVES)]), then=())
     try:
         assembled = problem_of(work, cluster, objective)
