@@ -11,10 +11,10 @@ from taglio.error.loss import Metric
 from taglio.errors import BadModel, BadOption
 from taglio.flow import screen as module
 from taglio.flow import stages
-from taglio.flow.lab import Raced, race
 from taglio.flow.ledger import Measurement, Variant, expected_s
 from taglio.flow.opening import Model
 from taglio.flow.screen import INT8, screen
+from taglio.flow.side_by_side import Raced, race
 from taglio.flow.work import Work
 from taglio.profile.measure import FLOAT_RUN
 from taglio.quantize.precision import uncalibrated_forms

@@ -91,7 +91,7 @@ class _Deliveries:
             inputs = [spec.name for spec in work.inputs]
             write_source(self._base, work.source, inputs, work.outputs, work.setup.threads_of_source)
             write_samples(samples, [Answered(sample, {}) for sample in raced_inputs(work)])
-            self._race = stack.enter_context(Race(Path(verify.__file__), samples))
+            self._race = stack.enter_context(work.lab.openings(Path(verify.__file__), samples))
             self._stack = stack.pop_all()
         return self
 

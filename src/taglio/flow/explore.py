@@ -16,25 +16,28 @@ from taglio.error.loss import parse_metric
 from taglio.error.measure import ErrorMeter, Evidence
 from taglio.error.model import ErrorModel
 from taglio.errors import BadModel, Infeasible
-from taglio.flow.answers import judging
+from taglio.flow.answers import judged_on
 from taglio.flow.as_built import AsBuilt, unsure
 from taglio.flow.build import quantized
-from taglio.flow.finalists import PLAIN, Raced, fastest_of, finalists, in_pure_forms, same_assignment
+from taglio.flow.finalists import PLAIN, Raced, fastest_of, finalists, in_pure_forms
 from taglio.flow.limits import infeasible
 from taglio.flow.rules import by_rules
-from taglio.flow.search import Tried, keeps_pins, predicted_by, search, unsolved
+from taglio.flow.search import Tried, keeps_pins, key_of, predicted_by, search, unsolved
+from taglio.flow.side_by_side import race
 from taglio.flow.work import Work, affordable
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN, refine
 from taglio.profile.result import Profile
 from taglio.profile.sessions import sessions_within
-from taglio.profile.stopwatch import Effort, Timed
+from taglio.profile.stopwatch import Timed
 from taglio.profile.wall_time import WallTime
 
 # Solved plans that are measured at least.
 FEWEST = 3
 # Where predictions are off by more than this share, they rule no plan out.
 UNSURE = 0.1
+# Errors of plans that are raced are measured if that takes no longer than this.
+_JUDGED_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,16 +68,15 @@ def explore(
     work.kept.put(("tried", profile.conditions.runtime), there.deployed(tried))
     if profile.interval_ratio <= UNSURE and not _may_gain(work, tried):
         return Explored(there.deployed(tried), in_pure_forms(profile, there.deployed(tried)), profile, there.error)
-    first = there.race(finalists(tried, most=there.most))
-    tried = [plan for plan in tried if not any(same_assignment(plan, refused) for refused in first.refused)]
-    leader = first.plans[fastest_of(first.plans, first.walls)]
+    timed = there.race(finalists(tried, most=there.most))
+    tried = there.able(tried)
+    leader = there.leader()
     there.place.follow(leader)
-    if first.has_kernels:
-        tried = there.refined(tried, first, leader)
-        new = finalists(tried, but=[*first.plans.values()])
+    if all(run.kernels for run in timed.values()):
+        tried = there.refined(tried, timed, leader)
         (leader,) = there.predicted([leader])
-        leader_s = leader.predicted_s
-        if faster := {name: plan for name, plan in new.items() if plan.predicted_s < leader_s}:
+        new = there.new_finalists(tried)
+        if faster := {name: plan for name, plan in new.items() if plan.predicted_s < leader.predicted_s}:
             there.race(faster, kernels=False)
     return there.result(tried)
 
@@ -93,26 +95,6 @@ def explore_within(
     return there.result(tried)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Race:
-    """Finalists that were raced beside float: their times, and themselves with the errors that they have as built.
-    `refused` are those that do not run."""
-
-    plans: dict[str, Tried]
-    timed: dict[str, Timed]
-    refused: tuple[Tried, ...]
-
-    @property
-    def walls(self) -> dict[str, WallTime]:
-        """Wall times by name."""
-        return {name: timed.wall for name, timed in self.timed.items()}
-
-    @property
-    def has_kernels(self) -> bool:
-        """Whether kernels were timed, as the refinement of a profile needs."""
-        return all(timed.kernels for timed in self.timed.values())
-
-
 class _There:
     """A place with its tables, which measurements refine, and all races in it, on one scale."""
 
@@ -124,6 +106,7 @@ class _There:
         self._studied, self._limits = error, limits
         self.evidence = list[Evidence]()
         self._plans, self._walls = dict[str, Tried](), dict[str, WallTime]()
+        self._refused = set[object]()
         self._others = 0.0
 
     @property
@@ -163,47 +146,61 @@ class _There:
             raise infeasible(limits, least.error, lost)
         return tried
 
-    def refined(self, tried: Sequence[Tried], race: Race, leader: Tried) -> list[Tried]:
+    def race(self, chosen: Mapping[str, Tried], *, kernels: bool = True) -> dict[str, Timed]:
+        """Race the `chosen` plans beside float, and measure the errors of those that may hold as they are built: the
+        times of those that ran, and of float. Kernels are timed too unless that takes too long. Raises BadModel or
+        BadData if float or all-int8 does not run."""
+        work, place, count = self.work, self.place, self.meter.samples
+        models = {FLOAT_RUN: partial(work.builder(self.profile.scheme).build, {})}
+        models |= {_as_run(name): partial(quantized, work, plan.plan) for name, plan in chosen.items()}
+        unknown = [_as_run(name) for name, plan in chosen.items() if unsure(place.deployed(plan), self._limits)]
+        is_affordable = len(chosen) <= sessions_within(work.budget.plans_s, work.model.proto)
+        is_quick = len(chosen) * work.setup.run_s <= work.budget.plans_s
+        raced = race(
+            work,
+            models,
+            work.budget.refine_s,
+            kernels=kernels and is_affordable and is_quick,
+            error_of=judged_on(work, self._limits, count),
+            judged=unknown if work.setup.run_s * count * len(unknown) <= _JUDGED_S else (),
+        )
+        for name, plan in chosen.items():
+            result = raced[_as_run(name)]
+            if result.refused and name == "int8":
+                raise BadModel(result.refused)
+            if result.refused:
+                self._refused.add(key_of(plan.assignment))
+            place.note(plan, result.error or 0.0)
+        timed = {name: run for name in (FLOAT_RUN, *chosen) if (run := raced[_as_run(name)].timed) is not None}
+        ran = {name: plan for name, plan in chosen.items() if name in timed}
+        scale = self._walls[FLOAT_RUN].median_s / timed[FLOAT_RUN].wall.median_s if self._walls else 1.0
+        self._walls |= {name: run.wall.times(scale) for name, run in timed.items() if name not in self._walls}
+        self._plans |= zip(ran, place.judged(work.graph, [*ran.values()]), strict=True)
+        self._others = max([self._others, *(run.others for run in timed.values())])
+        return timed
+
+    def able(self, tried: Sequence[Tried]) -> list[Tried]:
+        """Of the plans `tried`, those that were not refused in a race."""
+        return [plan for plan in tried if key_of(plan.assignment) not in self._refused]
+
+    def leader(self) -> Tried:
+        """The fastest plan of the races that may hold here."""
+        return self._plans[fastest_of(self._plans, self._walls)]
+
+    def refined(self, tried: Sequence[Tried], timed: Mapping[str, Timed], leader: Tried) -> list[Tried]:
         """Refine the tables by the kernels of a race, around its `leader`: the plans `tried` as they are judged and
         predicted then, and those that are found by another search."""
         work = self.work
-        runs = {_as_run(name): (plan.assignment, race.timed[name]) for name, plan in race.plans.items()}
-        runs |= {FLOAT_RUN: ({}, race.timed[FLOAT_RUN])}
+        runs = {_as_run(name): (plan.assignment, timed[name]) for name, plan in self._plans.items()}
+        runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
         self.profile = refine(work.model, work.graph, self.profile, runs, " 1", near=leader.assignment)
         judged = self.place.judged(work.graph, tried)
         judged += self._solved(self.place.within(), work.budget.solved_again)
         return self.predicted(judged)
 
-    def race(self, chosen: Mapping[str, Tried], *, kernels: bool = True) -> Race:
-        """Race the `chosen` plans beside float, and measure the errors of those that may hold as they are built.
-        Kernels are timed too unless that takes too long. Raises BadModel if float or all-int8 does not run."""
-        work, place = self.work, self.place
-        losses, refused = dict[str, float](), dict[str, str]()
-        unknown = [_as_run(name) for name, plan in chosen.items() if unsure(place.deployed(plan), self._limits)]
-        models = {FLOAT_RUN: partial(work.builder(self.profile.scheme).build, {})}
-        models |= {_as_run(name): partial(quantized, work, plan.plan) for name, plan in chosen.items()}
-        is_affordable = len(chosen) <= sessions_within(work.budget.plans_s, work.model.proto)
-        is_quick = len(chosen) * work.setup.run_s <= work.budget.plans_s
-        timed = work.time(
-            models,
-            Effort(budget_s=work.budget.refine_s),
-            kernels=kernels and is_affordable and is_quick,
-            refused=refused,
-            opened=judging(work, self._limits, self.meter.samples, unknown, losses),
-        )
-        for name in (FLOAT_RUN, _as_run("int8")):
-            if name in refused:
-                raise BadModel(refused[name])
-        ran = {name: plan for name, plan in chosen.items() if _as_run(name) in timed}
-        for name, plan in ran.items():
-            place.note(plan, losses.get(_as_run(name), 0.0))
-        plans = dict(zip(ran, place.judged(work.graph, [*ran.values()]), strict=True))
-        times = {FLOAT_RUN: timed[FLOAT_RUN]} | {name: timed[_as_run(name)] for name in ran}
-        scale = self._walls[FLOAT_RUN].median_s / times[FLOAT_RUN].wall.median_s if self._walls else 1.0
-        self._walls |= {name: time.wall.times(scale) for name, time in times.items() if name not in self._walls}
-        self._plans |= plans
-        self._others = max([self._others, *(time.others for time in times.values())])
-        return Race(plans, times, tuple(plan for name, plan in chosen.items() if name not in ran))
+    def new_finalists(self, tried: Sequence[Tried]) -> dict[str, Tried]:
+        """The finalists among the plans `tried` that were not raced."""
+        return finalists(self.able(tried), but=[*self._plans.values()])
 
     def predicted(self, tried: Sequence[Tried]) -> list[Tried]:
         """Plans as the tables predict them now."""

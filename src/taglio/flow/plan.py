@@ -23,6 +23,7 @@ from taglio.flow.ledger import NOT_RACED, Floats
 from taglio.flow.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
 from taglio.flow.places import studied
 from taglio.flow.search import Tried, best
+from taglio.flow.side_by_side import race
 from taglio.flow.unseen import CANDIDATES, Rejected
 from taglio.flow.work import Work, require_own
 from taglio.plan.one_machine import describe
@@ -30,7 +31,6 @@ from taglio.plan.result import Interval, Limits, Plan, placements
 from taglio.profile.busy import doubt
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort
 from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
@@ -184,7 +184,7 @@ def decide(
     for place, profile in measured.items():
         try:
             explored[place] = explore(work.in_place(place), profile, model, limits, bases[place], (meter, full))
-        except (Infeasible, BadModel, MeasurementFailed) as error:
+        except (Infeasible, BadData, BadModel, MeasurementFailed) as error:
             refusals.append(error)
     if not explored:
         raise refusals[0]
@@ -301,12 +301,16 @@ def _source_time(work: Work, float_time: WallTime) -> dict[str, WallTime]:
     source = work.replaced
     if source is None:
         return {}
-    timed = work.time(
-        {FLOAT_RUN: lambda: work.model.proto, SOURCE_RUN: lambda: source.proto},
-        Effort(budget_s=work.budget.refine_s),
-        places={FLOAT_RUN: work.setup.options().runtime, SOURCE_RUN: NAME},
+    raced = race(
+        work,
+        {SOURCE_RUN: lambda: source.proto, FLOAT_RUN: lambda: work.model.proto},
+        work.budget.refine_s,
+        places={SOURCE_RUN: NAME, FLOAT_RUN: work.setup.options().runtime},
     )
-    return {SOURCE_RUN: timed[SOURCE_RUN].wall.times(float_time.median_s / timed[FLOAT_RUN].wall.median_s)}
+    source_time, own = raced[SOURCE_RUN].timed, raced[FLOAT_RUN].timed
+    if source_time is None or own is None:
+        raise MeasurementFailed(raced[FLOAT_RUN].refused)
+    return {SOURCE_RUN: source_time.wall.times(float_time.median_s / own.wall.median_s)}
 
 
 def _none_but_plain(last: Verdict) -> bool:
