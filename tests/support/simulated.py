@@ -189,7 +189,7 @@ class Machine:
             raise BadModel(f"{path.name}: the runtime has no kernel")
         return _Session(self, forms)
 
-    def _openings(self, _verify: Path, _samples: Path) -> "_Race":
+    def _openings(self, _inputs: Sequence[Sample]) -> "_Race":
         return _Race(self)
 
     @cached_property

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -9,6 +10,10 @@ from statistics import median
 from taglio.confirm import opening
 from taglio.confirm.child import Child
 from taglio.confirm.speedup import DOUBT, Speedup, log_ratio, speedup
+from taglio.data.dataset import Sample
+from taglio.deploy import verify
+from taglio.deploy.write import Answered, write_samples
+from taglio.scratch import scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +48,15 @@ USUAL = Patience()
 
 
 class Race(Child):
-    """A process that opens the same folders again and again. A context manager: the process ends with it."""
+    """A process that opens the same folders again and again and runs `inputs`. A context manager: the process ends with
+    it."""
 
-    def __init__(self, verify: Path, samples: Path) -> None:
-        """`verify` is the path of a delivered verify.py, `samples` a folder that write_samples wrote."""
-        super().__init__(Path(opening.__file__), verify)
-        self._samples, self._count = samples, 0
+    def __init__(self, inputs: Sequence[Sample]) -> None:
+        with ExitStack() as stack:
+            self._samples, self._count = stack.enter_context(scratch()), 0
+            write_samples(self._samples, [Answered(sample, {}) for sample in inputs])
+            super().__init__(Path(opening.__file__), Path(verify.__file__))
+            self._stack.push(stack.pop_all())
 
     def open(self, folders: Sequence[Path], seconds: float, pairs: tuple[int, int]) -> list[list[float]]:
         """The seconds of timed runs, a list for each of `folders`, in one opening of each. Which is opened first

@@ -13,8 +13,7 @@ from taglio.components.build import Manifest
 from taglio.confirm.race import USUAL, Patience, Race, compared, confirm
 from taglio.confirm.speedup import Speedup
 from taglio.data.dataset import Sample, chosen, spread
-from taglio.deploy import verify
-from taglio.deploy.write import Answered, write, write_samples, write_source
+from taglio.deploy.write import write, write_source
 from taglio.errors import BadOption, MeasurementFailed
 from taglio.flow.build import assemble
 from taglio.flow.work import Work
@@ -87,11 +86,10 @@ class _Deliveries:
         with ExitStack() as stack:
             work = self._work
             make_room(work.memory_bytes)
-            self._base, samples = stack.enter_context(scratch()), stack.enter_context(scratch())
+            self._base = stack.enter_context(scratch())
             inputs = [spec.name for spec in work.inputs]
             write_source(self._base, work.source, inputs, work.outputs, work.setup.threads_of_source)
-            write_samples(samples, [Answered(sample, {}) for sample in raced_inputs(work)])
-            self._race = stack.enter_context(work.lab.openings(Path(verify.__file__), samples))
+            self._race = stack.enter_context(work.lab.openings(raced_inputs(work)))
             self._stack = stack.pop_all()
         return self
 
@@ -158,11 +156,9 @@ def raced_beside(
 ) -> Speedup:
     """The speed-up of a delivered `folder` over `source`, on `inputs`. Raises MeasurementFailed for what cannot be
     run."""
-    with scratch() as base, scratch() as samples:
+    with scratch() as base, Race(inputs) as race:
         write_source(base, source.model, source.inputs, source.outputs, source.threads)
-        write_samples(samples, [Answered(sample, {}) for sample in inputs])
-        with Race(Path(verify.__file__), samples) as race:
-            return confirm(race, base, folder, source.run_s, patience, _telling(progress))
+        return confirm(race, base, folder, source.run_s, patience, _telling(progress))
 
 
 def raced_inputs(work: Work) -> Sequence[Sample]:

@@ -125,11 +125,13 @@ def as_predicted(tried: Mapping[str, Tried]) -> Raced:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """The finalists as judged, their times, the `winner` (None: none keeps the limit), the `answers` of those whose
-    built models were run on all held-out inputs, and those that were `rejected` there, in this order."""
+    """The finalists as judged, their times, `others` as in `Raced`, the `winner` (None: none keeps the limit), the
+    `answers` of those whose built models were run on all held-out inputs, and those that were `rejected` there, in this
+    order."""
 
     finalists: dict[str, Tried]
     times: dict[str, WallTime]
+    others: float
     winner: str | None
     answers: dict[str, Answers]
     rejected: tuple[Rejected, ...] = ()
@@ -183,15 +185,17 @@ def judge(work: Work, raced: Raced, limits: Limits, search_again: SearchAgain = 
     final, times = dict(raced.finalists), dict(raced.times)
     answered: dict[str, Answers] = {}
     rejected: list[Rejected] = []
-    int8, is_searched_again = int8_of(final, times), False
+    others, int8, is_searched_again = raced.others, int8_of(final, times), False
 
     def find_more(place: str) -> bool:
+        nonlocal others
         _leave_out(final, rejected, limits)
         is_needed = not any(plan.holds for plan in final.values())
         found = search_again(place, _room(rejected), is_needed) if len(rejected) < CANDIDATES else None
         if found is not None:
             final.update({name: plan for name, plan in found.finalists.items() if name not in final})
             times.update({name: wall for name, wall in found.times.items() if name not in times})
+            others = found.others
             _leave_out(final, rejected, limits)
         return found is not None
 
@@ -213,7 +217,7 @@ def judge(work: Work, raced: Raced, limits: Limits, search_again: SearchAgain = 
             continue
         is_poor = winner is None or (not rejected and _none_but_plain(final, winner))
         if not is_poor or is_searched_again or not find_more(""):
-            return Judged(final, times, winner, answered, tuple(rejected))
+            return Judged(final, times, others, winner, answered, tuple(rejected))
         is_searched_again = True
 
 

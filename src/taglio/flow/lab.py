@@ -1,11 +1,12 @@
 """The lab: all that a search opens and times, as one value. Chooses nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from taglio.confirm.race import Race
+from taglio.data.dataset import Sample
 from taglio.error.switchable import Switchable
 from taglio.profile.stopwatch import Timed, time_models
 from taglio.runtimes.onnxruntime import SessionOptions
@@ -21,14 +22,13 @@ class Lab:
     """What a search measures with; the default is this machine. Tests give a simulated one.
 
     `time` times models side by side, with their kernels. `switchable` opens the graph whose blocks can be switched to
-    each form, `open` a model as it is deployed. `openings` is a race of delivered folders: it takes the path of
-    verify.py and a folder of samples.
+    each form, `open` a model as it is deployed. `openings` is a race of delivered folders on some inputs.
     """
 
     time: Callable[..., dict[str, Timed]] = time_models
     switchable: Callable[..., Switchable] = Switchable
     open: Callable[[Path, SessionOptions], Session] = _open
-    openings: Callable[[Path, Path], AbstractContextManager[Race]] = Race
+    openings: Callable[[Sequence[Sample]], AbstractContextManager[Race]] = Race
 
 
 THIS_MACHINE = Lab()

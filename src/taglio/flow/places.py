@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from taglio.error.loss import Metric
 from taglio.errors import TaglioError
 from taglio.flow.ledger import NOT_RACED, Floats, Measurement, Variant
-from taglio.flow.side_by_side import ErrorOf, Raced, loss_beside, opened, race, reason
+from taglio.flow.side_by_side import ErrorOf, RaceResult, loss_beside, opened, race, reason
 from taglio.flow.work import Work
 from taglio.profile.measure import FLOAT_RUN
 from taglio.runtimes import cuda
@@ -97,7 +97,7 @@ def _own_error(work: Work, metric: Metric) -> ErrorOf:
     return loss_beside(work, work.quick_reference(max(work.setup.run_s, _SHORTEST_S)), metric.basis)
 
 
-def _judged(name: str, raced: Raced, work: Work, metric: Metric, max_loss: float) -> Measurement:
+def _judged(name: str, raced: RaceResult, work: Work, metric: Metric, max_loss: float) -> Measurement:
     exact = (name == NAME and work.agreement.agrees) or not metric.smooth
     error = 0.0 if exact else raced.error or 0.0
     if raced.timed is None:

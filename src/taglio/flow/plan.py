@@ -203,7 +203,7 @@ def decide(
     tried = [plan for there in explored.values() for plan in there.tried]
     place = best_place if judged.winner is None else judged.finalists[judged.winner].runtime
     there = explored[place if place in explored else best_place]
-    decision = decision_of(work, judged, raced().others, tried, there.profile, there.error, there.meter.samples)
+    decision = decision_of(work, judged, tried, there.profile, there.error, there.meter.samples)
     plan = decision.plan
     return replace(decision, plan=replace(plan, placements=placements(work.graph, plan.assignment(), devices)))
 
@@ -256,13 +256,12 @@ def _among(
     race = on_one_scale(by_place, floats, bases)
     tried = [plan for raced in by_place.values() for plan in raced.finalists.values()]
     inputs = len(work.data.held_out.samples)
-    return decision_of(work, judge(work, race, limits), race.others, tried, profile, None, inputs)
+    return decision_of(work, judge(work, race, limits), tried, profile, None, inputs)
 
 
 def decision_of(
     work: Work,
     judged: Judged,
-    others: float,
     tried: Sequence[Tried],
     profile: Profile,
     error: ErrorModel | None,
@@ -288,7 +287,7 @@ def decision_of(
         inputs=inputs,
         rejected=judged.rejected,
         candidates=judged.measured,
-        others=others,
+        others=judged.others,
     )
 
 

@@ -22,7 +22,7 @@ from taglio.flow.instead import EXACT_SUMS, planned_instead, with_instead
 from taglio.flow.joined_rows import row_errors
 from taglio.flow.ledger import NOT_RACED, Floats, Measurement, Variant, expected_s
 from taglio.flow.places import REACH, Places, float_everywhere, profiled, usable
-from taglio.flow.side_by_side import Raced, loss_beside, race, reason
+from taglio.flow.side_by_side import RaceResult, loss_beside, race, reason
 from taglio.flow.work import Work
 from taglio.model.exact import saturating_products
 from taglio.model.graph import Graph
@@ -392,7 +392,7 @@ class _Screening:
         slow = work.setup.run_s * _RUNS * variants > _PATIENCE * work.budget.race_s
         return not slow and self._opens(variants)
 
-    def _profiles(self, raced: Mapping[str, Raced]) -> dict[str, Attribution]:
+    def _profiles(self, raced: Mapping[str, RaceResult]) -> dict[str, Attribution]:
         """The kernels of every model that ran, by block and tensor."""
         attributor = Attributor(self.work.model, self.work.graph)
         ran = {name: result.timed for name, result in raced.items() if result.timed is not None}
@@ -482,7 +482,7 @@ def _is_int8(row: Measurement) -> bool:
     return row.variant.form == INT8
 
 
-def _seconds(raced: Raced) -> float:
+def _seconds(raced: RaceResult) -> float:
     assert raced.timed is not None, "the first model of a race is never refused"
     return raced.timed.wall.median_s
 

@@ -24,7 +24,7 @@ ErrorOf = Callable[[Session], float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Raced:
+class RaceResult:
     """What was measured of one model: times, and its error if it was judged. Without times, `refused` says why."""
 
     timed: Timed | None = None
@@ -41,7 +41,7 @@ def race(
     places: Mapping[str, str] | None = None,
     error_of: ErrorOf | None = None,
     judged: Collection[str] = (),
-) -> dict[str, Raced]:
+) -> dict[str, RaceResult]:
     """Time `models` in interleaved rounds of about `seconds` in all, and their `kernels`.
 
     With `places` they are opened there from files, and no kernels are timed. `error_of` measures the errors of those
@@ -79,10 +79,8 @@ def race(
                     errors[name] = error_of(session)
             except TaglioError:
                 continue
-    return {
-        name: Raced(timed.get(name), errors.get(name), refused.get(name, "" if name in timed else "it was not timed"))
-        for name in models
-    }
+    refused |= {name: "it was not timed" for name in models if name not in timed and name not in refused}
+    return {name: RaceResult(timed.get(name), errors.get(name), refused.get(name, "")) for name in models}
 
 
 @contextmanager
