@@ -1,7 +1,7 @@
 """Race delivered folders in a process without taglio, opening after opening. Decides nothing about plans."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from taglio.confirm.speedup import DOUBT, Speedup, log_ratio, speedup
 from taglio.data.dataset import Sample
 from taglio.deploy import verify
 from taglio.deploy.write import Answered, write_samples
+from taglio.progress import Progress
 from taglio.scratch import scratch
 
 
@@ -95,10 +96,9 @@ def confirm(
     plan: Path,
     run_s: float,
     patience: Patience | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Speedup:
-    """The speed-up of `plan` over `base`. A run of `base` takes about `run_s` seconds. `progress` gets two numbers: the
-    openings so far and the expected ones."""
+    """The speed-up of `plan` over `base`. A run of `base` takes about `run_s` seconds."""
     patience = patience or USUAL
     budget_s, start = patience.seconds_for(run_s), time.monotonic()
     logs, medians = [], [list[float](), list[float]()]
@@ -110,7 +110,7 @@ def confirm(
         float_s, plan_s = map(median, medians)
         so_far = speedup(logs, float_s, plan_s, patience.doubt)
         if progress is not None:
-            progress(len(logs), patience.openings)
+            progress("confirm", min(len(logs), patience.openings), patience.openings)
         spent_s = time.monotonic() - start
         late = spent_s + spent_s / len(logs) > budget_s
         if len(logs) >= patience.openings:
