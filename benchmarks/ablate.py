@@ -44,7 +44,7 @@ MECHANISMS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
         (explore_module, "_may_gain", lambda *_: True),
     ],
     "rules": [(explore_module, "by_rules", _plain_rules)],
-    "refinement": [(explore_module.Race, "has_kernels", False)],
+    "refinement": [(explore_module, "refine", lambda _model, _graph, profile, *_, **__: profile)],
 }
 
 

@@ -26,7 +26,7 @@ from taglio.artifact import load
 from taglio.confirm.race import Patience, Race, confirm
 from taglio.confirm.speedup import Speedup
 from taglio.deploy import verify
-from taglio.deploy.write import SAMPLES_FOLDER, write_source
+from taglio.deploy.write import read_samples, write_source
 from taglio.flow.work import Setup
 from taglio.model.load import load as load_network
 from taglio.scratch import scratch
@@ -77,7 +77,7 @@ def long_race(out: Path, openings: int) -> Speedup:
     patience = Patience(openings=openings, fewest=openings, half_width=1e9, seconds=60.0, slow_seconds=240.0)
     with scratch() as base:
         write_source(base, Path(setup.model), manifest["inputs"], manifest["outputs"], setup.threads)
-        with Race(Path(verify.__file__), out / "deploy" / SAMPLES_FOLDER) as race:
+        with Race(read_samples(out / "deploy")) as race:
             return confirm(race, base, out / "deploy", setup.run_s, patience)
 
 
@@ -85,15 +85,15 @@ def itself(name: str, races: int, threads: int) -> list[Speedup]:
     """Races of a file against a copy of itself."""
     loaded = load_network(paths(CASES[name])[0])
     ports = [spec.name for spec in loaded.inputs], list(loaded.outputs)
-    samples = next(iter((CACHE / "told").glob(f"{name}-*/deploy/samples")), None)
-    if samples is None:
+    delivered = next(iter((CACHE / "told").glob(f"{name}-*/deploy")), None)
+    if delivered is None:
         raise RuntimeError(f"{name}: optimise it first: its delivered samples are raced")
     results = []
     with scratch() as one, scratch() as other:
         for folder in (one, other):
             write_source(folder, loaded.proto, *ports, threads)
         for _ in range(races):
-            with Race(Path(verify.__file__), samples) as race:
+            with Race(read_samples(delivered)) as race:
                 results.append(confirm(race, one, other, 0.005))
     return results
 

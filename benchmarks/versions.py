@@ -28,7 +28,7 @@ from cases import CACHE, CASES, Kept, arguments, markdown, paths, write
 from taglio.confirm.race import Patience, Race, confirm
 from taglio.confirm.speedup import Speedup
 from taglio.deploy import verify
-from taglio.deploy.write import SAMPLES_FOLDER, write_opened, write_source
+from taglio.deploy.write import read_samples, write_opened, write_source
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.openvino_marks import note_precision
 from taglio.scratch import scratch
@@ -109,7 +109,7 @@ def compared(name: str, options: argparse.Namespace, *, is_this_first: bool) -> 
     with scratch() as source, scratch() as other:
         write_source(source, paths(CASES[name])[0], manifest["inputs"], manifest["outputs"], options.threads)
         folders = {OTHER: delivered(outs[OTHER], other, options.threads), THIS: outs[THIS] / "deploy"}
-        with Race(Path(verify.__file__), folders[THIS] / SAMPLES_FOLDER) as race:
+        with Race(read_samples(folders[THIS])) as race:
             run_s = runs[THIS][1]["float32"]["latency_s"]
             over_float = {
                 version: confirm(race, source, folder, run_s, patience) for version, folder in folders.items()

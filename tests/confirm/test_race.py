@@ -10,9 +10,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from taglio.confirm import opening
+from taglio.confirm.child import Child
 from taglio.confirm.race import Patience, Race, compared, confirm
 from taglio.deploy import verify
-from taglio.deploy.write import Answered, write_samples, write_source
+from taglio.deploy.write import write_source
 from taglio.errors import MeasurementFailed
 
 QUICK = Patience(openings=4, seconds=2.0, most_pairs=9)
@@ -49,12 +51,9 @@ def folders(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 
 @pytest.fixture
-def race(tmp_path: Path) -> Iterator[Race]:
+def race() -> Iterator[Race]:
     """A running process with one input."""
-    sample = {"x": np.ones((300, 300), np.float32)}
-    (tmp_path / "samples").mkdir()
-    write_samples(tmp_path / "samples", [Answered(sample, {})])
-    with Race(Path(verify.__file__), tmp_path / "samples") as opened:
+    with Race([{"x": np.ones((300, 300), np.float32)}]) as opened:
         yield opened
 
 
@@ -115,10 +114,9 @@ def test_a_model_of_which_the_runtime_warns_at_length_does_not_stop_the_race(rac
         assert len(seconds) == 1
 
 
-def test_a_process_that_ends_is_reported_in_one_line(tmp_path: Path, folders: tuple[Path, Path, Path]) -> None:
-    missing = tmp_path / "no_verify.py"
+def test_a_process_that_ends_is_reported_in_one_line(tmp_path: Path) -> None:
     with (
-        Race(missing, tmp_path) as race,
+        Child(Path(opening.__file__), tmp_path / "no_verify.py") as child,
         pytest.raises(MeasurementFailed, match=r"ended with exit code 1: .*no_verify"),
     ):
-        race.open([folders[0]], 0.1, (1, 1))
+        child.ask({"folders": []})

@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from taglio.flow.finalists import Raced, finalists, int8_of, judge, on_one_scale, winner_of
+from taglio.flow.finalists import Raced, finalists, int8_of, on_one_scale, winner_of
 from taglio.flow.ledger import NOT_RACED, Floats
-from taglio.flow.opening import Model
 from taglio.flow.search import Tried
 from taglio.plan.result import Interval, Limits, Placement, Plan
 from taglio.profile.wall_time import WallTime
@@ -15,7 +13,6 @@ from taglio.quantize.precision import FLOAT32, Precision
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.cuda import TF32 as GPU
 from taglio.runtimes.openvino import NAME
-from tests.models import conv_relu_chain
 
 ORT = "onnxruntime"
 INT8 = Precision("int8", DEFAULT_SCHEME, "whole")
@@ -122,23 +119,3 @@ def test_the_float_model_by_another_name_does_not_win() -> None:
     float32 = tried("float32", ORT)
     final = {"float32": float32, "int8": replace(float32, name="int8")}
     assert winner_of(final, {"float32": wall(10.0), "int8": wall(6.0)}) == "float32"
-
-
-def test_a_plan_that_was_judged_and_is_out_is_no_candidate_again() -> None:
-    """A second search has float and all int8 among its finalists, too."""
-    model = conv_relu_chain()
-    shape = [size.dim_value for size in model.graph.input[0].type.tensor_type.shape.dim]
-    samples = np.random.default_rng(0).standard_normal((8, *shape[1:])).astype(np.float32)
-    work = Model(model, {model.graph.input[0].name: samples}, threads=1, runtime=ORT).settled(DEFAULT_SCHEME)
-    wide, final = Limits(10.0), dict[str, Tried]()
-    for name in ("float32", "int8"):
-        forms = {block.name: name if block.has_choice else "float32" for block in work.graph.blocks}
-        placements = tuple(Placement(block, "local", form) for block, form in forms.items())
-        some = tried(name)
-        final[name] = replace(some, plan=replace(some.plan, limits=wide, placements=placements))
-    race = Raced(final, {"float32": wall(10.0), "int8": wall(5.0)})
-    first = judge(work, race, wide)
-    assert first.winner == "int8" and first.out == []
-    judged = replace(first, finalists=first.finalists | {"int8": replace(first.finalists["int8"], holds=False)})
-    second = judge(work, race, wide, 1, judged.out)
-    assert (second.winner, second.measured, second.rejected) == ("float32", 0, ())

@@ -8,6 +8,7 @@ from taglio.embedded import digits_data
 from taglio.error.loss import Metric
 from taglio.errors import MeasurementFailed
 from taglio.flow import places, profile
+from taglio.flow.lab import Lab
 from taglio.flow.ledger import Measurement, Variant
 from taglio.flow.opening import Model
 from taglio.flow.places import float_everywhere, profiled, usable
@@ -54,10 +55,9 @@ def test_a_place_that_fails_while_it_is_profiled_leaves_the_others(monkeypatch: 
 
 
 def test_with_one_runtime_nothing_is_timed_and_the_missing_places_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = Model(digits_model(), digits_data(), threads=1)
+    work = Model(digits_model(), digits_data(), threads=1).but(lab=Lab(time=pytest.fail))
     assert work.setup.runtime == "auto"
     monkeypatch.setattr(places, "refusal", lambda name: "" if name == ORT else "it is not installed here")
-    monkeypatch.setattr(Work, "time", None)
     found = float_everywhere(work, 0.01, Metric())
     assert usable(found.rows) == {ORT: 0.0}
     refused = {row.variant.runtime: row.refused for row in found.rows if row.refused}

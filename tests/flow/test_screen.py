@@ -11,10 +11,10 @@ from taglio.error.loss import Metric
 from taglio.errors import BadModel, BadOption
 from taglio.flow import screen as module
 from taglio.flow import stages
-from taglio.flow.lab import Raced, race
 from taglio.flow.ledger import Measurement, Variant, expected_s
 from taglio.flow.opening import Model
 from taglio.flow.screen import INT8, screen
+from taglio.flow.side_by_side import RaceResult, race
 from taglio.flow.work import Work
 from taglio.profile.measure import FLOAT_RUN
 from taglio.quantize.precision import uncalibrated_forms
@@ -36,14 +36,14 @@ def work(few_digits: Case) -> Work:
 def raced(monkeypatch: pytest.MonkeyPatch, factors: dict[str, float], errors: dict[str, float]) -> None:
     """Races whose times are those of float times a factor by name, with these errors."""
 
-    def scripted(work: Work, models: Any, *rest: Any, **options: Any) -> dict[str, Raced]:
+    def scripted(work: Work, models: Any, *rest: Any, **options: Any) -> dict[str, RaceResult]:
         known = race(work, models, *rest, **options)
         first = known[next(iter(models))].timed
         assert first is not None
         return {
             name: result
             if name == FLOAT_RUN or result.timed is None
-            else Raced(
+            else RaceResult(
                 replace(
                     first,
                     wall=first.wall.times(factors.get(name, 1.0)),

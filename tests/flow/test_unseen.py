@@ -46,6 +46,7 @@ def test_a_rejected_plan_says_its_speed_and_why() -> None:
         "a faster plan (about 1.62 ×, not confirmed) was rejected on unseen inputs: error 1.30% (1.00% allowed)"
     )
     assert on_unseen.needed == 0.013 and on_unseen.room < 0.8
+    assert rejection(1.62, 0.008, 0.012, 0.0085, room=0.8).room == pytest.approx(0.64)
     at_end = rejection(1.5, 0.0099, None, 0.0121)
     assert "on other inputs its error may reach 1.21% (1.00% allowed; one-sided 80 %)" in at_end.line(RELATIVE, 0.01)
     assert at_end.needed == pytest.approx(0.011)

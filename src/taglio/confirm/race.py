@@ -1,7 +1,8 @@
 """Race delivered folders in a process without taglio, opening after opening. Decides nothing about plans."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -9,6 +10,11 @@ from statistics import median
 from taglio.confirm import opening
 from taglio.confirm.child import Child
 from taglio.confirm.speedup import DOUBT, Speedup, log_ratio, speedup
+from taglio.data.dataset import Sample
+from taglio.deploy import verify
+from taglio.deploy.write import Answered, write_samples
+from taglio.progress import Progress
+from taglio.scratch import scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +49,15 @@ USUAL = Patience()
 
 
 class Race(Child):
-    """A process that opens the same folders again and again. A context manager: the process ends with it."""
+    """A process that opens the same folders again and again and runs `inputs`. A context manager: the process ends with
+    it."""
 
-    def __init__(self, verify: Path, samples: Path) -> None:
-        """`verify` is the path of a delivered verify.py, `samples` a folder that write_samples wrote."""
-        super().__init__(Path(opening.__file__), verify)
-        self._samples, self._count = samples, 0
+    def __init__(self, inputs: Sequence[Sample]) -> None:
+        with ExitStack() as stack:
+            self._samples, self._count = stack.enter_context(scratch()), 0
+            write_samples(self._samples, [Answered(sample, {}) for sample in inputs])
+            super().__init__(Path(opening.__file__), Path(verify.__file__))
+            self._stack.push(stack.pop_all())
 
     def open(self, folders: Sequence[Path], seconds: float, pairs: tuple[int, int]) -> list[list[float]]:
         """The seconds of timed runs, a list for each of `folders`, in one opening of each. Which is opened first
@@ -87,10 +96,9 @@ def confirm(
     plan: Path,
     run_s: float,
     patience: Patience | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Speedup:
-    """The speed-up of `plan` over `base`. A run of `base` takes about `run_s` seconds. `progress` gets two numbers: the
-    openings so far and the expected ones."""
+    """The speed-up of `plan` over `base`. A run of `base` takes about `run_s` seconds."""
     patience = patience or USUAL
     budget_s, start = patience.seconds_for(run_s), time.monotonic()
     logs, medians = [], [list[float](), list[float]()]
@@ -102,7 +110,7 @@ def confirm(
         float_s, plan_s = map(median, medians)
         so_far = speedup(logs, float_s, plan_s, patience.doubt)
         if progress is not None:
-            progress(len(logs), patience.openings)
+            progress("confirm", min(len(logs), patience.openings), patience.openings)
         spent_s = time.monotonic() - start
         late = spent_s + spent_s / len(logs) > budget_s
         if len(logs) >= patience.openings:

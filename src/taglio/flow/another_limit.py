@@ -16,10 +16,10 @@ from statistics import median
 from taglio import artifact
 from taglio.error.loss import Bound, parse_metric
 from taglio.error.model import ErrorModel
-from taglio.error.runtime_part import left_for_int8, together
+from taglio.error.runtime_part import left_for_int8
 from taglio.errors import BadArtifact, BadOption
 from taglio.flow import notes, workspace
-from taglio.flow.as_built import shifted
+from taglio.flow.as_built import AsBuilt, shifted
 from taglio.flow.build import assemble
 from taglio.flow.clock import Clock
 from taglio.flow.curve import curve
@@ -66,7 +66,7 @@ def for_another_limit(folder: Path, wanted: Sequence[UserLimit], progress: Progr
     guessed = {name for name, candidate in candidates.items() if not candidate.is_timed}
     work = work.in_place(tables.first)
     last = judge(work, Raced(plans, tables.times(candidates)), limits)
-    decision = decision_of(work, last, 0.0, [*plans.values()], profile, error, before.search_samples)
+    decision = decision_of(work, last, [*plans.values()], profile, error, before.search_samples)
     clock.lap("plan")
     ended = by_race(work, decision, limits, clock.patience(), _timed_rival(decision, guessed))
     ended = _with_measured_times(ended, guessed)
@@ -220,15 +220,9 @@ class _Tables:
             effort=_SOLVING,
             progress=work.progress,
         )
-        new = [self._deployed(plan, base) for plan in searched.tried if plan.holds]
+        there = AsBuilt(limits, base)
+        new = [there.deployed(plan) for plan in searched.tried if plan.holds]
         return [plan for plan in new if not any(same_assignment(plan, other) for other in others)]
-
-    def _deployed(self, plan: Tried, base: float) -> Tried:
-        """A plan of the search as expected in its place, where the float model has the error `base`."""
-        error = together(plan.error, base)
-        expected = shifted(plan.plan.predicted_error, base)
-        changed = replace(plan.plan, limits=self._limits, measured_error=error, predicted_error=expected)
-        return replace(plan, plan=changed, error=error)
 
 
 def _timed_rival(decision: Decision, guessed: Collection[str]) -> list[str]:

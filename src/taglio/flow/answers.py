@@ -1,20 +1,18 @@
 """Answers of built models: error and accuracy of the files that would be deployed, on the held-out inputs."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from pathlib import Path
 
 import numpy as np
-import onnx
 
-from taglio import weights
 from taglio.data.dataset import Sample
 from taglio.error.compared import as_array
 from taglio.error.tally import OtherLoss, Outputs, PartLoss, Tally, finite
-from taglio.errors import BadData, plural
+from taglio.errors import plural
 from taglio.flow.build import Built, quantized
+from taglio.flow.side_by_side import ErrorOf, answer, opened
 from taglio.flow.unseen import (
     LIKELY,
     UPPER,
@@ -29,14 +27,11 @@ from taglio.flow.work import Work
 from taglio.memory import make_room
 from taglio.plan.result import Limits, Plan
 from taglio.profile.measure import FLOAT_RUN
-from taglio.runtimes.onnxruntime import NAME, SessionOptions
-from taglio.runtimes.session import Session, opener, why_failed
-from taglio.scratch import scratch
+from taglio.runtimes.onnxruntime import NAME
+from taglio.runtimes.session import Session
 
 # The source as ONNX Runtime computes it by default, if another model is planned instead.
 SOURCE_RUN = "source"
-# Of the models that are timed, losses are measured if that takes no longer than this.
-_JUDGED_S = 30.0
 # Seconds for running the float model and the chosen one on the calibration inputs.
 _AGAIN_S = 10.0
 
@@ -92,21 +87,19 @@ def answers(work: Work, plans: Mapping[str, Plan], limits: Limits) -> dict[str, 
     options and one input at a time, as it will be deployed. `limits` are losses. Raises BadData for inputs that a model
     cannot run on, BadModel for a model that its runtime rejects.
     """
-    names, references = list(work.outputs), _References(work, limits)
+    references = _References(work, limits)
     others = (FLOAT_RUN, SOURCE_RUN) if work.replaced is not None else (FLOAT_RUN,)
     answered = {}
-    with scratch() as folder:
-        for name in (*others, *plans):
-            plan = plans.get(name)
-            there = work.setup.options(plan.runtime if plan else NAME if name == SOURCE_RUN else "")
-            make_room(work.memory_bytes)
-            # Where the float model is the reference, running it again would show only random answers.
-            if name == FLOAT_RUN and there.runtime == NAME and work.agreement.agrees:
-                answered[name] = references.answers(lambda _, wanted: wanted)
-                continue
-            network = work.replaced if name == SOURCE_RUN and work.replaced else work.model
-            session = _opened(folder / "model.onnx", quantized(work, plan) if plan else network.proto, there)
-            answered[name] = references.answers(partial(_run_once, session, names, name))
+    for name in (*others, *plans):
+        plan = plans.get(name)
+        there = work.setup.options(plan.runtime if plan else NAME if name == SOURCE_RUN else "")
+        # Where the float model is the reference, running it again would show only random answers.
+        if name == FLOAT_RUN and there.runtime == NAME and work.agreement.agrees:
+            answered[name] = references.answers(lambda _, wanted: wanted)
+            continue
+        network = work.replaced if name == SOURCE_RUN and work.replaced else work.model
+        with opened(work, quantized(work, plan) if plan else network.proto, there) as session:
+            answered[name] = references.answers(partial(_outputs, work, session, f"{name}: "))
     return answered
 
 
@@ -140,24 +133,17 @@ class _References:
         return _answers(self._work, tally, self._own, hits.share(), self._limits)
 
 
-def judging(
-    work: Work, limits: Limits, count: int, asked: Collection[str], found: dict[str, float]
-) -> Callable[[str, Session], None]:
-    """What puts the loss of each model that is `asked` for into `found`, given its name and session: on the first
-    `count` held-out inputs, to be compared with the limit. Nothing is found of a model so slow that this takes longer
-    than _JUDGED_S. Raises BadData for an input that the model cannot run."""
-    slow = work.setup.run_s * count * len(asked) > _JUDGED_S
-    samples, names = work.data.held_out.samples[:count], list(work.model.outputs)
+def judged_on(work: Work, limits: Limits, count: int) -> ErrorOf:
+    """What measures a model's error on the first `count` held-out inputs, to be compared with the limit."""
+    samples = work.data.held_out.samples[:count]
 
-    def judge(name: str, session: Session) -> None:
-        if slow or name not in asked:
-            return
+    def error_of(session: Session) -> float:
         tally = Tally(work.parts, work.measure(limits.metric, limits.also, count), watched=True)
         for sample, reference in zip(samples, work.float_answers(count), strict=True):
-            tally.add(reference, _run(session, names, sample, name))
-        found[name] = tally.judged(inf if limits.max_error is None else limits.max_error)
+            tally.add(reference, answer(work, session, sample))
+        return tally.judged(inf if limits.max_error is None else limits.max_error)
 
-    return judge
+    return error_of
 
 
 def on_calibration(work: Work, built: Built, limits: Limits) -> str:
@@ -212,20 +198,8 @@ def _answers(work: Work, tally: Tally, own: Tally, top1: float | None, limits: L
     )
 
 
-def _opened(path: Path, proto: onnx.ModelProto, options: SessionOptions) -> Session:
-    weights.write(path, proto)
-    return opener(options.runtime)(path, options)
-
-
-def _run(session: Session, names: list[str], sample: Mapping[str, np.ndarray], label: str) -> list[np.ndarray]:
-    try:
-        return session.run(names, dict(sample))
-    except Exception as error:  # the runtimes' exceptions have no useful common base class
-        raise BadData(f"{label}: cannot run the held-out inputs: {why_failed(error)}") from None
-
-
-def _run_once(session: Session, names: list[str], label: str, sample: Sample, _: Outputs) -> Outputs:
-    return _run(session, names, sample, label)
+def _outputs(work: Work, session: Session, label: str, sample: Sample, _: Outputs) -> Outputs:
+    return answer(work, session, sample, label)
 
 
 class _Hits:

@@ -10,6 +10,7 @@ import numpy as np
 
 from taglio import artifact
 from taglio.confirm import race
+from taglio.confirm.speedup import Speedup
 from taglio.cores import available_cores
 from taglio.data.dataset import Sample
 from taglio.data.spec import InputSpec
@@ -20,7 +21,7 @@ from taglio.deploy.prove import DeployProof, verified
 from taglio.deploy.write import SAMPLES_FOLDER, Answered, read_samples, write_samples, write_source
 from taglio.errors import BadArtifact, BadOption, MeasurementFailed, one_line
 from taglio.flow.answers import answers_by
-from taglio.flow.confirm import Source, raced_beside, raced_inputs
+from taglio.flow.confirm import raced_inputs
 from taglio.flow.deliver import needs_of_plan
 from taglio.flow.opening import open_work
 from taglio.flow.outcome import Outcome
@@ -243,13 +244,11 @@ def _speed(record: _Record, work: Work | None, *, same_processor: bool, progress
     if not record.setup.model or not model.exists():
         model, base = record.folder / FLOAT_MODEL, "the source model is gone: raced beside float32.onnx"
     inputs = raced_inputs(work) if work is not None else _inputs_like(record, model)
-    delivered, setup = record.delivered, record.setup
-    source = Source(model, delivered.inputs, delivered.outputs, setup.threads_of_source, setup.run_s)
     try:
         if rate is not None:
-            capacity = _capacity_beside(source, record, inputs, progress)
+            capacity = _capacity_beside(model, record, inputs, progress)
             return capacity_promise(rate.over_one, capacity, same_processor=same_processor, base=base)
-        now = raced_beside(source, record.deploy, inputs, None, progress)
+        now = _speedup_beside(model, record, inputs, progress)
     except MeasurementFailed as error:
         reason = one_line(error, 200)
         if rate is not None:
@@ -258,14 +257,22 @@ def _speed(record: _Record, work: Work | None, *, same_processor: bool, progress
     return speed_promise(then, now, same_processor=same_processor, base=base)
 
 
-def _capacity_beside(source: Source, record: _Record, inputs: Sequence[Sample], progress: Progress | None) -> Figure:
+def _speedup_beside(source: Path, record: _Record, inputs: Sequence[Sample], progress: Progress | None) -> Speedup:
+    """The speed-up of the delivered folder over `source`. Raises MeasurementFailed for what cannot be run."""
+    delivered, setup = record.delivered, record.setup
+    with scratch() as base, race.Race(inputs) as openings:
+        write_source(base, source, delivered.inputs, delivered.outputs, setup.threads_of_source)
+        return race.confirm(openings, base, record.deploy, setup.run_s, progress=progress)
+
+
+def _capacity_beside(source: Path, record: _Record, inputs: Sequence[Sample], progress: Progress | None) -> Figure:
     """How many times the capacity of `source`, on all cores with one caller, the delivered folder has in its way, over
     fresh openings of both. Raises MeasurementFailed for what cannot be run."""
-    cores, patience = available_cores(), race.USUAL
-    end_s = time.monotonic() + patience.seconds_for(source.run_s)
-    burst_s, ratios = Bursts().burst_of(source.run_s), list[float]()
+    cores, patience, run_s = available_cores(), race.USUAL, record.setup.run_s
+    end_s = time.monotonic() + patience.seconds_for(run_s)
+    burst_s, ratios = Bursts().burst_of(run_s), list[float]()
     with scratch() as base, scratch() as samples:
-        write_source(base, source.model, source.inputs, source.outputs, cores)
+        write_source(base, source, record.delivered.inputs, record.delivered.outputs, cores)
         write_samples(samples, [Answered(sample, {}) for sample in inputs])
         ways = Way(cores, spinning=True, shared=True), record.delivered.way
         models = [Sized(way, {way.joined: folder}) for way, folder in zip(ways, (base, record.deploy), strict=True)]

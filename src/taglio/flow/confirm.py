@@ -7,20 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-import onnx
-
 from taglio.components.build import Manifest
-from taglio.confirm.race import USUAL, Patience, Race, compared, confirm
+from taglio.confirm.race import USUAL, Patience, compared, confirm
 from taglio.confirm.speedup import Speedup
 from taglio.data.dataset import Sample, chosen, spread
-from taglio.deploy import verify
-from taglio.deploy.write import Answered, write, write_samples, write_source
+from taglio.deploy.write import write, write_source
 from taglio.errors import BadOption, MeasurementFailed
 from taglio.flow.build import assemble
 from taglio.flow.work import Work
 from taglio.memory import make_room
 from taglio.plan.result import Plan
-from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME, Optimization
 from taglio.scratch import scratch
 
@@ -69,13 +65,6 @@ def confirmed(
         return Confirmed(plan, None, (f"the speed-up is not confirmed: {error}",))
 
 
-def raced(work: Work, plan: Plan, patience: Patience | None = None) -> Speedup:
-    """The speed-up of `plan` as delivered over the source model with ONNX Runtime's default options, in a process
-    without taglio. Raises BadOption for what cannot be delivered, and MeasurementFailed for what cannot be run."""
-    with _Deliveries(work) as deliveries:
-        return deliveries.confirm(plan, patience)
-
-
 class _Deliveries:
     """Plans as they are delivered, in temporary folders, each written once, and the process that races them beside the
     source model. A context manager."""
@@ -87,11 +76,10 @@ class _Deliveries:
         with ExitStack() as stack:
             work = self._work
             make_room(work.memory_bytes)
-            self._base, samples = stack.enter_context(scratch()), stack.enter_context(scratch())
+            self._base = stack.enter_context(scratch())
             inputs = [spec.name for spec in work.inputs]
             write_source(self._base, work.source, inputs, work.outputs, work.setup.threads_of_source)
-            write_samples(samples, [Answered(sample, {}) for sample in raced_inputs(work)])
-            self._race = stack.enter_context(Race(Path(verify.__file__), samples))
+            self._race = stack.enter_context(work.lab.openings(raced_inputs(work)))
             self._stack = stack.pop_all()
         return self
 
@@ -109,8 +97,8 @@ class _Deliveries:
 
     def confirm(self, plan: Plan, patience: Patience | None) -> Speedup:
         """The speed-up of one over the source model."""
-        run_s, telling = self._work.setup.run_s, _telling(self._work.progress)
-        return confirm(self._race, self._base, self._folder(plan), run_s, patience, telling)
+        work = self._work
+        return confirm(self._race, self._base, self._folder(plan), work.setup.run_s, patience, work.progress)
 
     def simplified(self, plan: Plan, patience: Patience | None) -> tuple[str, ...]:
         """A remark where the float model, as it is delivered, is faster than the source, from which it differs only in
@@ -142,29 +130,6 @@ def write_plan(work: Work, plan: Plan, folder: Path, components: Path) -> Manife
     return manifest
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The source model as users of ONNX Runtime open it; a run takes about `run_s`."""
-
-    model: Path | onnx.ModelProto
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    threads: int
-    run_s: float
-
-
-def raced_beside(
-    source: Source, folder: Path, inputs: Sequence[Sample], patience: Patience | None, progress: Progress | None
-) -> Speedup:
-    """The speed-up of a delivered `folder` over `source`, on `inputs`. Raises MeasurementFailed for what cannot be
-    run."""
-    with scratch() as base, scratch() as samples:
-        write_source(base, source.model, source.inputs, source.outputs, source.threads)
-        write_samples(samples, [Answered(sample, {}) for sample in inputs])
-        with Race(Path(verify.__file__), samples) as race:
-            return confirm(race, base, folder, source.run_s, patience, _telling(progress))
-
-
 def raced_inputs(work: Work) -> Sequence[Sample]:
     """The held-out inputs that openings run; their shapes are as frequent as among all."""
     samples = work.data.held_out.samples
@@ -182,9 +147,3 @@ def _too_noisy(race: Speedup) -> tuple[str, ...]:
     if race.half_width <= USUAL.half_width or not race.low < 1.0 < race.high:
         return ()
     return ("this machine is too noisy to tell whether the plan is faster: run it again with nothing else running",)
-
-
-def _telling(progress: Progress | None) -> Callable[[int, int], None] | None:
-    if progress is None:
-        return None
-    return lambda done, expected: progress("confirm", min(done, expected), expected)

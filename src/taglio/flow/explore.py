@@ -6,7 +6,7 @@ are wrong, the clock shows it. Whether a plan is truly faster than float is for 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from math import inf
 
@@ -16,36 +16,28 @@ from taglio.error.loss import parse_metric
 from taglio.error.measure import ErrorMeter, Evidence
 from taglio.error.model import ErrorModel
 from taglio.errors import BadModel, Infeasible
-from taglio.flow.answers import judging
+from taglio.flow.answers import judged_on
 from taglio.flow.as_built import AsBuilt, unsure
 from taglio.flow.build import quantized
-from taglio.flow.finalists import PLAIN, Raced, fastest_of, finalists, in_pure_forms, same_assignment
+from taglio.flow.finalists import PLAIN, Raced, fastest_of, finalists, in_pure_forms
 from taglio.flow.limits import infeasible
 from taglio.flow.rules import by_rules
-from taglio.flow.search import Tried, keeps_pins, predicted_by, search, unsolved
+from taglio.flow.search import Tried, keeps_pins, key_of, predicted_by, search, unsolved
+from taglio.flow.side_by_side import race
 from taglio.flow.work import Work, affordable
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN, refine
 from taglio.profile.result import Profile
 from taglio.profile.sessions import sessions_within
-from taglio.profile.stopwatch import Effort, Timed
+from taglio.profile.stopwatch import Timed
 from taglio.profile.wall_time import WallTime
 
 # Solved plans that are measured at least.
 FEWEST = 3
 # Where predictions are off by more than this share, they rule no plan out.
 UNSURE = 0.1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Explored:
-    """The result of planning in one place: the plans tried, with their errors in that place, the race of the best of
-    them, the profile refined around the fastest and the error model corrected by the measurements."""
-
-    tried: list[Tried]
-    raced: Raced
-    profile: Profile
-    error: ErrorModel
+# Errors of plans that are raced are measured if that takes no longer than this.
+_JUDGED_S = 30.0
 
 
 def explore(
@@ -55,76 +47,61 @@ def explore(
     limits: Limits,
     base: float,
     meters: tuple[ErrorMeter, Callable[[], ErrorMeter]],
-) -> Explored:
+) -> "Explored":
     """The plans of the place that `work` is set up for, where the float model has the error `base`. `meters` are those
     of the function of this name. Raises Infeasible if no plan holds, BadModel if float or all-int8 does not run."""
-    meter, full = meters
-    there = _There(work, profile, error, limits, base, meter)
-    tried = there.planned(full)
+    there = Explored(work, profile, error, limits, base, meters)
+    there.plan()
     # What is delivered if the search is stopped from here on.
-    work.kept.put(("tried", profile.conditions.runtime), there.deployed(tried))
-    if profile.interval_ratio <= UNSURE and not _may_gain(work, tried):
-        return Explored(there.deployed(tried), in_pure_forms(profile, there.deployed(tried)), profile, there.error)
-    first = there.race(finalists(tried, most=there.most))
-    tried = [plan for plan in tried if not any(same_assignment(plan, refused) for refused in first.refused)]
-    leader = first.plans[fastest_of(first.plans, first.walls)]
-    there.place.follow(leader)
-    if first.has_kernels:
-        tried = there.refined(tried, first, leader)
-        new = finalists(tried, but=[*first.plans.values()])
-        (leader,) = there.predicted([leader])
-        leader_s = leader.predicted_s
-        if faster := {name: plan for name, plan in new.items() if plan.predicted_s < leader_s}:
-            there.race(faster, kernels=False)
-    return there.result(tried)
+    work.kept.put(("tried", profile.conditions.runtime), there.tried)
+    if profile.interval_ratio > UNSURE or there.may_gain:
+        there.race_and_refine()
+    return there
 
 
-def explore_within(
-    room: float, work: Work, profile: Profile, error: ErrorModel, limits: Limits, base: float, meter: ErrorMeter
-) -> Explored | None:
-    """Plan again with errors on all inputs of the `meter`, within the share `room` of the limit; None if even float
-    breaks that, with the blocks that are forced to int8."""
-    there = _There(work, profile, error, limits, base, meter)
-    try:
-        tried = there.searched(room)
-    except Infeasible:
-        return None
-    there.race(finalists(tried, most=there.most), kernels=False)
-    return there.result(tried)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Race:
-    """Finalists that were raced beside float: their times, and themselves with the errors that they have as built.
-    `refused` are those that do not run."""
-
-    plans: dict[str, Tried]
-    timed: dict[str, Timed]
-    refused: tuple[Tried, ...]
-
-    @property
-    def walls(self) -> dict[str, WallTime]:
-        """Wall times by name."""
-        return {name: timed.wall for name, timed in self.timed.items()}
-
-    @property
-    def has_kernels(self) -> bool:
-        """Whether kernels were timed, as the refinement of a profile needs."""
-        return all(timed.kernels for timed in self.timed.values())
-
-
-class _There:
-    """A place with its tables, which measurements refine, and all races in it, on one scale."""
+class Explored:
+    """What is found in one place: its tables, which measurements refine, the plans tried, and all races in it, on one
+    scale. `profile` is refined around the fastest plan, and `error` corrected by what was measured."""
 
     def __init__(
-        self, work: Work, profile: Profile, error: ErrorModel, limits: Limits, base: float, meter: ErrorMeter
+        self,
+        work: Work,
+        profile: Profile,
+        error: ErrorModel,
+        limits: Limits,
+        base: float,
+        meters: tuple[ErrorMeter, Callable[[], ErrorMeter]],
     ) -> None:
-        self.work, self.profile, self.error, self.meter = work, profile, error, meter
+        self.work, self.profile, self.error = work, profile, error
+        self.meter, self._full = meters
         self.place = AsBuilt(limits, base)
         self._studied, self._limits = error, limits
-        self.evidence = list[Evidence]()
+        self._evidence = list[Evidence]()
+        self._tried = list[Tried]()
         self._plans, self._walls = dict[str, Tried](), dict[str, WallTime]()
+        self._refused = set[object]()
         self._others = 0.0
+
+    @property
+    def tried(self) -> list[Tried]:
+        """The plans tried, as expected in this place."""
+        return [self.place.deployed(plan) for plan in self._predicted(self._tried)]
+
+    @property
+    def raced(self) -> Raced:
+        """The races of the best plans beside float, or float and all int8 as they were profiled."""
+        if not self._plans:
+            return in_pure_forms(self.profile, self.tried)
+        plans = [self.place.deployed(plan) for plan in self._predicted([*self._plans.values()])]
+        return Raced(dict(zip(self._plans, plans, strict=True)), self._walls, self._others)
+
+    @property
+    def may_gain(self) -> bool:
+        """Whether a plan is predicted to be faster than float by more than the budget's least gain. If none is, timing
+        plans would only measure noise."""
+        holding = [plan.predicted_s for plan in self._tried if plan.holds]
+        floats = [plan.predicted_s for plan in self._tried if plan.name == FLOAT_RUN]
+        return not floats or min(holding) <= (1.0 - self.work.budget.gain) * floats[0]
 
     @property
     def most(self) -> int:
@@ -133,27 +110,56 @@ class _There:
         opened = sessions_within(work.budget.plans_s, work.model.proto)
         return max(len(PLAIN) + 1, min(opened, work.affordable(work.budget.plans_s, opened)))
 
-    def planned(self, full: Callable[[], ErrorMeter]) -> list[Tried]:
-        """`searched`. If nothing holds on the inputs of the meter, all those of `full` decide."""
+    def plan(self) -> None:
+        """Try float, all-int8, plans by simple rules and by the search. If nothing holds on the inputs of the meter,
+        all inputs decide. Raises Infeasible if nothing holds there either."""
         try:
-            tried = self.searched()
+            self._tried = self._searched()
         except Infeasible:
-            if full() is self.meter:
+            if not self._use_all_inputs():
                 raise
-            self.meter, self.evidence = full(), []
-            tried = self.searched()
-        return tried
+            self._tried = self._searched()
 
-    def searched(self, room: float = 1.0) -> list[Tried]:
-        """Float, all-int8, plans by simple rules and by the search, each with its measured error, within the share
-        `room` of the limit. Raises Infeasible if nothing holds."""
+    def search_again(self, room: float) -> bool:
+        """Plan again within the share `room` of the limit, with errors on all inputs, and race what is new. False if
+        there is nothing new to measure."""
+        if not self._use_all_inputs() and room == 1.0:
+            return False
+        before = [] if self._plans else self._tried
+        limits = self.place.within()
+        solved = self._solved(replace(limits, max_error=room * self.place.bound), self.work.budget.solved)
+        self._tried = [*self._tried, *solved]
+        if new := finalists(self._able([*before, *solved]), but=[*self._plans.values()], most=self.most):
+            self._race(new, kernels=False)
+        return bool(new)
+
+    def race_and_refine(self) -> None:
+        """Race the best plans, refine the tables by their kernels, and race what is then predicted to be faster."""
+        timed = self._race(finalists(self._tried, most=self.most))
+        self._tried = self._able(self._tried)
+        leader = self._plans[fastest_of(self._plans, self._walls)]
+        self.place.follow(leader)
+        if all(run.kernels for run in timed.values()):
+            self._refine(timed, leader)
+            (leader,) = self._predicted([leader])
+            new = finalists(self._able(self._tried), but=[*self._plans.values()])
+            if faster := {name: plan for name, plan in new.items() if plan.predicted_s < leader.predicted_s}:
+                self._race(faster, kernels=False)
+
+    def _use_all_inputs(self) -> bool:
+        """Measure errors on all inputs from here on; False if that was so before."""
+        if self._full() is self.meter:
+            return False
+        self.meter, self._evidence = self._full(), []
+        return True
+
+    def _searched(self) -> list[Tried]:
+        """Plans with their measured errors. Raises Infeasible if none holds."""
         work, meter, limits = self.work, self.meter, self.place.within()
-        assert limits.max_error is not None, "errors are judged by a limit"
-        limits = replace(limits, max_error=room * limits.max_error)
         tried = list[Tried]()
         for name, assignment in by_rules(work.graph, self.profile, limits).items():
             measured = meter.evidence(assignment) if assignment else Evidence({}, 0.0, 0.0, {})
-            self.evidence.append(measured)
+            self._evidence.append(measured)
             plan = unsolved(name, work.graph, self.profile, self.error, limits, measured)
             tried.append(replace(plan, holds=plan.holds and keeps_pins(work.graph, limits, plan.plan)))
         tried = [*self._solved(limits, work.budget.solved), *tried]
@@ -163,60 +169,57 @@ class _There:
             raise infeasible(limits, least.error, lost)
         return tried
 
-    def refined(self, tried: Sequence[Tried], race: Race, leader: Tried) -> list[Tried]:
-        """Refine the tables by the kernels of a race, around its `leader`: the plans `tried` as they are judged and
-        predicted then, and those that are found by another search."""
-        work = self.work
-        runs = {_as_run(name): (plan.assignment, race.timed[name]) for name, plan in race.plans.items()}
-        runs |= {FLOAT_RUN: ({}, race.timed[FLOAT_RUN])}
-        self.profile = refine(work.model, work.graph, self.profile, runs, " 1", near=leader.assignment)
-        judged = self.place.judged(work.graph, tried)
-        judged += self._solved(self.place.within(), work.budget.solved_again)
-        return self.predicted(judged)
-
-    def race(self, chosen: Mapping[str, Tried], *, kernels: bool = True) -> Race:
-        """Race the `chosen` plans beside float, and measure the errors of those that may hold as they are built.
-        Kernels are timed too unless that takes too long. Raises BadModel if float or all-int8 does not run."""
-        work, place = self.work, self.place
-        losses, refused = dict[str, float](), dict[str, str]()
-        unknown = [_as_run(name) for name, plan in chosen.items() if unsure(place.deployed(plan), self._limits)]
+    def _race(self, chosen: Mapping[str, Tried], *, kernels: bool = True) -> dict[str, Timed]:
+        """Race the `chosen` plans beside float, and measure the errors of those that may hold as they are built: the
+        times of those that ran, and of float. Kernels are timed too unless that takes too long. Raises BadModel or
+        BadData if float or all-int8 does not run."""
+        work, place, count = self.work, self.place, self.meter.samples
         models = {FLOAT_RUN: partial(work.builder(self.profile.scheme).build, {})}
         models |= {_as_run(name): partial(quantized, work, plan.plan) for name, plan in chosen.items()}
+        unknown = [_as_run(name) for name, plan in chosen.items() if unsure(place.deployed(plan), self._limits)]
         is_affordable = len(chosen) <= sessions_within(work.budget.plans_s, work.model.proto)
         is_quick = len(chosen) * work.setup.run_s <= work.budget.plans_s
-        timed = work.time(
+        raced = race(
+            work,
             models,
-            Effort(budget_s=work.budget.refine_s),
+            work.budget.refine_s,
             kernels=kernels and is_affordable and is_quick,
-            refused=refused,
-            opened=judging(work, self._limits, self.meter.samples, unknown, losses),
+            error_of=judged_on(work, self._limits, count),
+            judged=unknown if work.setup.run_s * count * len(unknown) <= _JUDGED_S else (),
         )
-        for name in (FLOAT_RUN, _as_run("int8")):
-            if name in refused:
-                raise BadModel(refused[name])
-        ran = {name: plan for name, plan in chosen.items() if _as_run(name) in timed}
-        for name, plan in ran.items():
-            place.note(plan, losses.get(_as_run(name), 0.0))
-        plans = dict(zip(ran, place.judged(work.graph, [*ran.values()]), strict=True))
-        times = {FLOAT_RUN: timed[FLOAT_RUN]} | {name: timed[_as_run(name)] for name in ran}
-        scale = self._walls[FLOAT_RUN].median_s / times[FLOAT_RUN].wall.median_s if self._walls else 1.0
-        self._walls |= {name: time.wall.times(scale) for name, time in times.items() if name not in self._walls}
-        self._plans |= plans
-        self._others = max([self._others, *(time.others for time in times.values())])
-        return Race(plans, times, tuple(plan for name, plan in chosen.items() if name not in ran))
+        for name, plan in chosen.items():
+            result = raced[_as_run(name)]
+            if result.refused and name == "int8":
+                raise BadModel(result.refused)
+            if result.refused:
+                self._refused.add(key_of(plan.assignment))
+            place.note(plan, result.error or 0.0)
+        timed = {name: run for name in (FLOAT_RUN, *chosen) if (run := raced[_as_run(name)].timed) is not None}
+        ran = {name: plan for name, plan in chosen.items() if name in timed}
+        scale = self._walls[FLOAT_RUN].median_s / timed[FLOAT_RUN].wall.median_s if self._walls else 1.0
+        self._walls |= {name: run.wall.times(scale) for name, run in timed.items() if name not in self._walls}
+        self._plans |= zip(ran, place.judged(work.graph, [*ran.values()]), strict=True)
+        self._others = max([self._others, *(run.others for run in timed.values())])
+        return timed
 
-    def predicted(self, tried: Sequence[Tried]) -> list[Tried]:
+    def _able(self, tried: Sequence[Tried]) -> list[Tried]:
+        """Of the plans `tried`, those that were not refused in a race."""
+        return [plan for plan in tried if key_of(plan.assignment) not in self._refused]
+
+    def _refine(self, timed: Mapping[str, Timed], leader: Tried) -> None:
+        """Refine the tables by the kernels of a race, around its `leader`. Plans are judged and predicted by them, and
+        searched again."""
+        work = self.work
+        runs = {_as_run(name): (plan.assignment, timed[name]) for name, plan in self._plans.items()}
+        runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
+        self.profile = refine(work.model, work.graph, self.profile, runs, " 1", near=leader.assignment)
+        judged = self.place.judged(work.graph, self._tried)
+        judged += self._solved(self.place.within(), work.budget.solved_again)
+        self._tried = self._predicted(judged)
+
+    def _predicted(self, tried: Sequence[Tried]) -> list[Tried]:
         """Plans as the tables predict them now."""
         return predicted_by(self.profile, self.error, self.work.graph, tried)
-
-    def deployed(self, tried: Sequence[Tried]) -> list[Tried]:
-        """Plans as expected in this place."""
-        return [self.place.deployed(plan) for plan in self.predicted(tried)]
-
-    def result(self, tried: Sequence[Tried]) -> Explored:
-        """The plans `tried` and all races."""
-        raced = dict(zip(self._plans, self.deployed([*self._plans.values()]), strict=True))
-        return Explored(self.deployed(tried), Raced(raced, self._walls, self._others), self.profile, self.error)
 
     def _solved(self, limits: Limits, rounds: int) -> list[Tried]:
         work, meter = self.work, self.meter
@@ -227,27 +230,19 @@ class _There:
             self._studied,
             limits,
             meter,
-            self.evidence,
+            self._evidence,
             rounds=rounds,
             effort=work.effort,
             progress=work.progress,
         )
-        self.evidence = searched.evidence
-        self.error = corrected(self._studied, work.graph, self.evidence, self.place.bound)
+        self._evidence = searched.evidence
+        self.error = corrected(self._studied, work.graph, self._evidence, self.place.bound)
         return searched.tried
 
 
 def _as_run(name: str) -> str:
     """The name of a finalist's run in a profile, where float has its own."""
     return name if name == FLOAT_RUN else f"finalist {name}"
-
-
-def _may_gain(work: Work, tried: Sequence[Tried]) -> bool:
-    """Whether a plan is predicted to be faster than float by more than the budget's least gain. If none is, timing
-    plans would only measure noise."""
-    holding = [plan.predicted_s for plan in tried if plan.holds]
-    floats = [plan.predicted_s for plan in tried if plan.name == FLOAT_RUN]
-    return not floats or min(holding) <= (1.0 - work.budget.gain) * floats[0]
 
 
 def meters(

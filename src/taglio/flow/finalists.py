@@ -5,7 +5,7 @@ the races of all places are put on one scale, and the fastest finalist that is a
 reported of it is measured again by confirm.py. Solves and times nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taglio.errors import BadData, BadModel, one_line, plural
@@ -124,22 +124,28 @@ def as_predicted(tried: Mapping[str, Tried]) -> Raced:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Verdict:
-    """The finalists as judged, their times, the `winner` (None: none keeps the limit), the `answers` of those whose
-    built models were run on all held-out inputs, and those that were `rejected` there, fastest first. `measured` is how
-    many candidates were measured on unseen inputs."""
+class Judged:
+    """The finalists as judged, their times, `others` as in `Raced`, the `winner` (None: none keeps the limit), the
+    `answers` of those whose built models were run on all held-out inputs, and those that were `rejected` there, in this
+    order."""
 
     finalists: dict[str, Tried]
     times: dict[str, WallTime]
+    others: float
     winner: str | None
     answers: dict[str, Answers]
     rejected: tuple[Rejected, ...] = ()
-    measured: int = 0
 
     @property
-    def out(self) -> list[Tried]:
-        """The finalists that were judged and do not hold."""
-        return [self.finalists[name] for name in self.answers.keys() & self.finalists if not self.finalists[name].holds]
+    def measured(self) -> int:
+        """How many candidates were measured on unseen inputs."""
+        is_seen = self.winner in self.answers and self.answers[self.winner].unseen is not None
+        return len(self.rejected) + (is_seen and self.winner != FLOAT_RUN)
+
+
+# What plans again, given the place ("": the first), the share of the limit to keep within, and whether no finalist
+# holds. Returns all finalists then; None if it has nothing new.
+SearchAgain = Callable[[str, float, bool], Raced | None]
 
 
 def fastest_of(final: Mapping[str, Tried], times: Mapping[str, WallTime]) -> str:
@@ -168,20 +174,31 @@ def int8_of(final: Mapping[str, Tried], times: Mapping[str, WallTime]) -> str:
     return min(names, key=lambda name: times[name].median_s)
 
 
-def judge(work: Work, raced: Raced, limits: Limits, candidates: int = CANDIDATES, out: Sequence[Tried] = ()) -> Verdict:
+def judge(work: Work, raced: Raced, limits: Limits, search_again: SearchAgain = lambda *_: None) -> Judged:
     """The fastest finalist that is accepted as deployed, on all held-out inputs: see unseen.py.
 
-    Finalists are taken fastest first, without those that an earlier race left `out`. A finalist that breaks the limit
-    on the inputs of the search cannot win, and does not count among the `candidates` for the unseen ones. When so many
-    were rejected, only float is left.
+    A finalist that breaks the limit on the inputs of the search cannot win, and does not count among the `CANDIDATES`
+    for the unseen ones. Each candidate that is rejected there leaves less room for the next, and finalists are searched
+    for again within it. So they are if nothing but float or all-int8 holds. When all candidates were rejected, only
+    float is left.
     """
     final, times = dict(raced.finalists), dict(raced.times)
-    for name, plan in final.items():
-        if any(same_assignment(plan, other) for other in out):
-            final[name] = replace(plan, holds=False)
     answered: dict[str, Answers] = {}
     rejected: list[Rejected] = []
-    measured, int8 = 0, int8_of(final, times)
+    others, int8, is_searched_again = raced.others, int8_of(final, times), False
+
+    def find_more(place: str) -> bool:
+        nonlocal others
+        _leave_out(final, rejected, limits)
+        is_needed = not any(plan.holds for plan in final.values())
+        found = search_again(place, _room(rejected), is_needed) if len(rejected) < CANDIDATES else None
+        if found is not None:
+            final.update({name: plan for name, plan in found.finalists.items() if name not in final})
+            times.update({name: wall for name, wall in found.times.items() if name not in times})
+            others = found.others
+            _leave_out(final, rejected, limits)
+        return found is not None
+
     while True:
         winner = winner_of(final, times) if any(final[name].holds for name in final if name in times) else None
         asked = [name for name in dict.fromkeys((int8, winner)) if name is not None and name not in answered]
@@ -190,30 +207,48 @@ def judge(work: Work, raced: Raced, limits: Limits, candidates: int = CANDIDATES
             # Only the fastest is judged on unseen inputs: another that fails there would be out without being counted.
             holds = final[name].holds and answered[name].keeps(limits)
             final[name] = _with_error(final[name], answered[name].judged, holds=holds)
-        if winner in answered:
-            holds = final[winner].holds and answered[winner].accepted(limits)
-            final[winner] = replace(final[winner], holds=holds)
-        if winner is None:
-            return Verdict(final, times, winner, answered, tuple(rejected), measured)
-        seen = winner in answered and answered[winner].unseen is not None and winner != FLOAT_RUN
-        measured += seen and answered[winner].keeps(limits)
-        if final[winner].holds:
-            return Verdict(final, times, winner, answered, tuple(rejected), measured)
-        if seen and answered[winner].keeps(limits):
-            speed_up = times[FLOAT_RUN].median_s / times[winner].median_s
-            rejected.append(_rejected(answered[winner], speed_up, limits))
-            if measured >= candidates:
-                for name in final.keys() - {FLOAT_RUN}:
-                    left_out = f"not measured on unseen inputs: {plural(measured, 'faster plan')} failed there"
-                    final[name] = replace(final[name], holds=False, refused=final[name].refused or left_out)
+        if winner in answered and final[winner].holds:
+            final[winner] = replace(final[winner], holds=answered[winner].accepted(limits))
+            if not final[winner].holds and winner != FLOAT_RUN:
+                speed_up = times[FLOAT_RUN].median_s / times[winner].median_s
+                rejected.append(_rejected(answered[winner], speed_up, limits, _room(rejected)))
+                find_more(final[winner].runtime)
+        if winner is not None and not final[winner].holds:
+            continue
+        is_poor = winner is None or (not rejected and _none_but_plain(final, winner))
+        if not is_poor or is_searched_again or not find_more(""):
+            return Judged(final, times, others, winner, answered, tuple(rejected))
+        is_searched_again = True
 
 
-def _rejected(answer: Answers, speed_up: float, limits: Limits) -> Rejected:
+def _room(rejected: Sequence[Rejected]) -> float:
+    """The share of the limit that rejections leave."""
+    return rejected[-1].room if rejected else 1.0
+
+
+def _leave_out(final: dict[str, Tried], rejected: Sequence[Rejected], limits: Limits) -> None:
+    """Leave out the finalists beyond the room that rejections leave: all but float after the last candidate."""
+    if not rejected or limits.max_error is None:
+        return
+    most = _room(rejected) * limits.max_error
+    for name, plan in final.items():
+        if plan.holds and name != FLOAT_RUN and (len(rejected) >= CANDIDATES or plan.error > most):
+            why = f"not measured on unseen inputs: {plural(len(rejected), 'faster plan')} failed there"
+            final[name] = replace(plan, holds=False, refused=plan.refused or why)
+
+
+def _none_but_plain(final: Mapping[str, Tried], winner: str) -> bool:
+    """Whether float or all-int8 wins because no other plan holds, although there are some."""
+    others = [finalist.holds for finalist in final.values() if finalist.name not in PLAIN]
+    return final[winner].name in PLAIN and bool(others) and not any(others)
+
+
+def _rejected(answer: Answers, speed_up: float, limits: Limits, room: float) -> Rejected:
     assert limits.max_error is not None, "only a limit rejects"
     assert answer.unseen is not None, "only unseen inputs reject"
     unseen = answer.unseen if answer.unseen_error is None else max(answer.unseen_error, limits.max_error)
     unseen_or_none = unseen if answer.unseen > limits.max_error else None
-    return rejection(speed_up, answer.error, unseen_or_none, answer.likely_end)
+    return rejection(speed_up, answer.error, unseen_or_none, answer.likely_end, room)
 
 
 def _answer(
@@ -234,10 +269,10 @@ def _answer(
             final[asked[0]] = replace(final[asked[0]], holds=False, refused=one_line(error))
 
 
-def judged(each: Tried, answer: Answers, limits: Limits) -> Tried:
+def with_answers(finalist: Tried, answer: Answers, limits: Limits) -> Tried:
     """A finalist with its error as deployed, and whether it is accepted."""
-    holds = each.holds and answer.accepted(limits)
-    return _with_error(each, answer.judged, holds=holds)
+    holds = finalist.holds and answer.accepted(limits)
+    return _with_error(finalist, answer.judged, holds=holds)
 
 
 def _with_error(each: Tried, error: float, *, holds: bool) -> Tried:

@@ -2,15 +2,13 @@
 
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 from taglio import artifact
-from taglio.confirm.race import USUAL, Race, compared
+from taglio.confirm.race import USUAL, compared
 from taglio.confirm.speedup import Speedup
 from taglio.data.dataset import one_of_each, shapes_of
 from taglio.data.spec import Shape
-from taglio.deploy import verify
-from taglio.deploy.write import Answered, write_opened, write_samples, write_source
+from taglio.deploy.write import write_opened, write_source
 from taglio.errors import BadModel, BadOption, MeasurementFailed
 from taglio.flow.confirm import raced_inputs
 from taglio.flow.work import Work
@@ -58,13 +56,12 @@ def _float_ratios(work: Work, shapes: dict[str, Shape]) -> dict[str, float]:
     runtimes = [name for name in (onnxruntime.NAME, openvino.NAME) if not refusal(name)]
     ports = tuple(spec.name for spec in work.inputs), work.outputs
     with scratch() as folder:
-        base, samples, path = folder / "base", folder / "samples", folder / "fixed.onnx"
+        base, path = folder / "base", folder / "fixed.onnx"
         write_source(base, work.source, *ports, work.setup.threads_of_source)
-        write_samples(samples, [Answered(sample, {}) for sample in raced_inputs(work)])
         artifact.write_model(path, as_written(work.source, shapes, requantize=work.setup.requantize).proto)
         folders = [folder / name for name in runtimes]
         for name in runtimes:
             write_opened(folder / name, path, *ports, work.setup.options(name))
-        with Race(Path(verify.__file__), samples) as race:
+        with work.lab.openings(raced_inputs(work)) as race:
             results = compared(race, base, folders, replace(USUAL, choosing=1))
     return {name: result.ratio for name, result in zip(runtimes, results, strict=True)}

@@ -7,17 +7,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from taglio.error.loss import Metric
-from taglio.error.tally import Reference
 from taglio.errors import TaglioError
-from taglio.flow.lab import Judging, Raced, race, reason
 from taglio.flow.ledger import NOT_RACED, Floats, Measurement, Variant
+from taglio.flow.side_by_side import ErrorOf, RaceResult, loss_beside, opened, race, reason
 from taglio.flow.work import Work
-from taglio.memory import make_room
 from taglio.profile.measure import FLOAT_RUN
 from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.places import AUTO, refusal
-from taglio.runtimes.session import RUNTIMES, opener
+from taglio.runtimes.session import RUNTIMES
 
 # A place may still win if the latency to expect there is at most this many times the least.
 REACH = 1.08
@@ -46,13 +44,13 @@ def float_everywhere(work: Work, max_loss: float, metric: Metric) -> Places:
     if len(here) == 1:
         refused = [_refused(name, refusals.get(name, "")) for name in everywhere if name != NAME]
         return Places((_only(work, max_loss, metric, NAME), *refused))
-    judging = Judging(work.quick_reference(max(work.setup.run_s, _SHORTEST_S)), metric.basis)
     raced = race(
         work,
         dict.fromkeys(here, lambda: work.model.proto),
         work.budget.race_s,
         places={name: name for name in here},
-        judging=judging,
+        error_of=_own_error(work, metric),
+        judged=here,
     )
     measured = [
         _judged(name, raced[name], work, metric, max_loss) if name in raced else _refused(name, refusals[name])
@@ -80,33 +78,26 @@ def profiled(places: Sequence[Measurement]) -> list[Measurement]:
     return sorted(able, key=lambda row: row.seconds or 0.0)
 
 
-def base_errors(
-    work: Work, metric: Metric, places: Sequence[str], reference: Reference
-) -> tuple[dict[str, float], dict[str, str]]:
-    """The float model's error in `places`, on the inputs of `reference`; and, for places without one, the reason."""
-    judging, errors, failed = Judging(reference, metric.basis), dict[str, float](), dict[str, str]()
-    with work.stored() as path:
-        for place in places:
-            make_room(work.memory_bytes)  # for the weights, which OpenVINO copies
-            try:
-                errors[place] = judging.error(work, opener(place)(path, work.setup.options(place)))
-            except TaglioError as error:
-                failed[place] = reason(error)
-    return errors, failed
-
-
 def _only(work: Work, max_loss: float, metric: Metric, place: str) -> Measurement:
     """The result of the only place. Errors of other runtimes than ONNX Runtime are judged at the end."""
     result = Measurement(Variant(place, FLOAT_RUN))
     if place != NAME or work.agreement.agrees:
         return result
-    errors, failed = base_errors(work, metric, [place], work.quick_reference(max(work.setup.run_s, _SHORTEST_S)))
-    error = errors.get(place, 0.0) if metric.smooth else 0.0
-    refused = failed.get(place, _beyond(metric, error, max_loss) if error > _LEFT * max_loss else "")
-    return replace(result, error=error, refused=refused)
+    try:
+        with opened(work, work.model.proto, work.setup.options(place)) as session:
+            error = _own_error(work, metric)(session)
+    except TaglioError as failure:
+        return replace(result, error=0.0, refused=reason(failure))
+    error = error if metric.smooth else 0.0
+    return replace(result, error=error, refused=_beyond(metric, error, max_loss) if error > _LEFT * max_loss else "")
 
 
-def _judged(name: str, raced: Raced, work: Work, metric: Metric, max_loss: float) -> Measurement:
+def _own_error(work: Work, metric: Metric) -> ErrorOf:
+    """What measures the error of the float model in a place, on a few inputs."""
+    return loss_beside(work, work.quick_reference(max(work.setup.run_s, _SHORTEST_S)), metric.basis)
+
+
+def _judged(name: str, raced: RaceResult, work: Work, metric: Metric, max_loss: float) -> Measurement:
     exact = (name == NAME and work.agreement.agrees) or not metric.smooth
     error = 0.0 if exact else raced.error or 0.0
     if raced.timed is None:

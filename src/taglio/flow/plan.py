@@ -7,30 +7,30 @@ from taglio.error.model import ErrorModel
 from taglio.errors import BadData, BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
 from taglio.flow.answers import SOURCE_RUN, Answers, answers
 from taglio.flow.by_hand import place_by_hand
-from taglio.flow.explore import FEWEST, Explored, explore, explore_within, meters
+from taglio.flow.explore import FEWEST, Explored, explore, meters
 from taglio.flow.finalists import (
     PLAIN,
+    Judged,
     Raced,
-    Verdict,
     as_predicted,
     in_pure_forms,
     int8_of,
     judge,
-    judged,
     on_one_scale,
+    with_answers,
 )
 from taglio.flow.ledger import NOT_RACED, Floats
 from taglio.flow.limits import Bounds, infeasible, limits_for, refuse_no_limit, user_limits
 from taglio.flow.places import studied
 from taglio.flow.search import Tried, best
-from taglio.flow.unseen import CANDIDATES, Rejected
+from taglio.flow.side_by_side import race
+from taglio.flow.unseen import Rejected
 from taglio.flow.work import Work, require_own
 from taglio.plan.one_machine import describe
 from taglio.plan.result import Interval, Limits, Plan, placements
 from taglio.profile.busy import doubt
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort
 from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
@@ -100,7 +100,7 @@ class Decision:
             except (BadData, BadModel):
                 return None
             candidates += answered.unseen is not None and answered.keeps(limits)
-        finalist = judged(self.finalists[name], answered, limits)
+        finalist = with_answers(self.finalists[name], answered, limits)
         if not finalist.holds:
             return None
         finalists = {**self.finalists, name: finalist}
@@ -184,31 +184,26 @@ def decide(
     for place, profile in measured.items():
         try:
             explored[place] = explore(work.in_place(place), profile, model, limits, bases[place], (meter, full))
-        except (Infeasible, BadModel, MeasurementFailed) as error:
+        except (Infeasible, BadData, BadModel, MeasurementFailed) as error:
             refusals.append(error)
     if not explored:
         raise refusals[0]
-    tried = [plan for there in explored.values() for plan in there.tried]
     again_s = FEWEST * len(work.data.held_out.samples) * meter.evaluation_s / meter.samples
-    patient = again_s <= work.budget.plans_s
-    # One candidate for unseen inputs is kept for a second search.
-    race = on_one_scale({place: there.raced for place, there in explored.items()}, floats, bases)
-    last = judge(work, race, limits, CANDIDATES - 1 if patient else CANDIDATES)
-    rejected, candidates = last.rejected, last.measured
-    left = CANDIDATES - candidates
-    more = left > 0 and (meter.samples < len(work.data.held_out.samples) or bool(rejected))
-    if more and (patient or last.winner is None) and _none_but_plain(last):
-        place, there = next(iter(explored.items()))
-        room = min((rejection.room for rejection in rejected), default=1.0)
-        again = explore_within(room, work.in_place(place), there.profile, there.error, limits, bases[place], full())
-        if again is not None:
-            last = judge(work, on_one_scale({place: again.raced}, floats, bases), limits, left, last.out)
-            rejected, candidates = (*rejected, *last.rejected), candidates + last.measured
-            tried += again.tried
-    last = replace(last, rejected=rejected, measured=candidates)
-    place = next(iter(explored)) if last.winner is None else last.finalists[last.winner].runtime
-    known = explored[place if place in explored else next(iter(explored))]
-    decision = decision_of(work, last, race.others, tried, known.profile, known.error, meter.samples)
+    best_place = next(iter(explored))
+
+    def raced() -> Raced:
+        return on_one_scale({place: there.raced for place, there in explored.items()}, floats, bases)
+
+    def search_again(place: str, room: float, is_needed: bool) -> Raced | None:
+        there = explored[place if place in explored else best_place]
+        is_worth_it = is_needed or again_s <= work.budget.plans_s
+        return raced() if is_worth_it and there.search_again(room) else None
+
+    judged = judge(work, raced(), limits, search_again)
+    tried = [plan for there in explored.values() for plan in there.tried]
+    place = best_place if judged.winner is None else judged.finalists[judged.winner].runtime
+    there = explored[place if place in explored else best_place]
+    decision = decision_of(work, judged, tried, there.profile, there.error, there.meter.samples)
     plan = decision.plan
     return replace(decision, plan=replace(plan, placements=placements(work.graph, plan.assignment(), devices)))
 
@@ -261,37 +256,38 @@ def _among(
     race = on_one_scale(by_place, floats, bases)
     tried = [plan for raced in by_place.values() for plan in raced.finalists.values()]
     inputs = len(work.data.held_out.samples)
-    return decision_of(work, judge(work, race, limits), race.others, tried, profile, None, inputs)
+    return decision_of(work, judge(work, race, limits), tried, profile, None, inputs)
 
 
 def decision_of(
     work: Work,
-    last: Verdict,
-    others: float,
+    judged: Judged,
     tried: Sequence[Tried],
     profile: Profile,
     error: ErrorModel | None,
     inputs: int,
 ) -> Decision:
     """The decision for the winner of a race. Raises Infeasible if no finalist holds."""
-    if last.winner is None:
-        limits = next(iter(last.finalists.values())).plan.limits
-        losses = [f"{part.name} {part.lost}" for answer in last.answers.values() for part in answer.parts if part.lost]
-        least = min([plan.needed for plan in last.rejected] or [plan.error for plan in last.finalists.values()])
+    if judged.winner is None:
+        limits = next(iter(judged.finalists.values())).plan.limits
+        losses = [
+            f"{part.name} {part.lost}" for answer in judged.answers.values() for part in answer.parts if part.lost
+        ]
+        least = min([plan.needed for plan in judged.rejected] or [plan.error for plan in judged.finalists.values()])
         raise infeasible(limits, least, next(iter(losses), ""), work.agreement.remark)
     return Decision(
-        plan=_chosen(work, last.finalists[last.winner], tried),
-        winner=last.winner,
-        finalists=last.finalists,
-        times=last.times | _source_time(work, last.times[FLOAT_RUN]),
-        answers=last.answers,
+        plan=_chosen(work, judged.finalists[judged.winner], tried),
+        winner=judged.winner,
+        finalists=judged.finalists,
+        times=judged.times | _source_time(work, judged.times[FLOAT_RUN]),
+        answers=judged.answers,
         tried=tuple(tried),
         profile=profile,
         error=error,
         inputs=inputs,
-        rejected=last.rejected,
-        candidates=last.measured,
-        others=others,
+        rejected=judged.rejected,
+        candidates=judged.measured,
+        others=judged.others,
     )
 
 
@@ -301,22 +297,16 @@ def _source_time(work: Work, float_time: WallTime) -> dict[str, WallTime]:
     source = work.replaced
     if source is None:
         return {}
-    timed = work.time(
-        {FLOAT_RUN: lambda: work.model.proto, SOURCE_RUN: lambda: source.proto},
-        Effort(budget_s=work.budget.refine_s),
-        places={FLOAT_RUN: work.setup.options().runtime, SOURCE_RUN: NAME},
+    raced = race(
+        work,
+        {SOURCE_RUN: lambda: source.proto, FLOAT_RUN: lambda: work.model.proto},
+        work.budget.refine_s,
+        places={SOURCE_RUN: NAME, FLOAT_RUN: work.setup.options().runtime},
     )
-    return {SOURCE_RUN: timed[SOURCE_RUN].wall.times(float_time.median_s / timed[FLOAT_RUN].wall.median_s)}
-
-
-def _none_but_plain(last: Verdict) -> bool:
-    """Whether only float is left after others were rejected on unseen inputs, or only float or all-int8 although some
-    plans were expected to hold."""
-    if last.rejected:
-        return last.winner in (None, FLOAT_RUN)
-    plain = last.winner is None or last.finalists[last.winner].name in PLAIN
-    others = [finalist.holds for finalist in last.finalists.values() if finalist.name not in PLAIN]
-    return plain and bool(others) and not any(others)
+    source_time, own = raced[SOURCE_RUN].timed, raced[FLOAT_RUN].timed
+    if source_time is None or own is None:
+        raise MeasurementFailed(raced[FLOAT_RUN].refused)
+    return {SOURCE_RUN: source_time.wall.times(float_time.median_s / own.wall.median_s)}
 
 
 def _chosen(work: Work, winner: Tried, tried: Sequence[Tried]) -> Plan:

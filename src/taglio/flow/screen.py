@@ -15,13 +15,14 @@ import onnx
 
 from taglio.error.loss import Metric
 from taglio.error.runtime_part import left_for_int8
+from taglio.error.tally import Reference
 from taglio.errors import BadOption, TaglioError
 from taglio.flow.bound import least_share, most_saved, saved_by_block
 from taglio.flow.instead import EXACT_SUMS, planned_instead, with_instead
 from taglio.flow.joined_rows import row_errors
-from taglio.flow.lab import Judging, Raced, race, reason
 from taglio.flow.ledger import NOT_RACED, Floats, Measurement, Variant, expected_s
 from taglio.flow.places import REACH, Places, float_everywhere, profiled, usable
+from taglio.flow.side_by_side import RaceResult, loss_beside, race, reason
 from taglio.flow.work import Work
 from taglio.model.exact import saturating_products
 from taglio.model.graph import Graph
@@ -253,14 +254,14 @@ class _Screening:
             del self.uncalibrated["bf16"]
         if wanted is not None:
             self.uncalibrated = {name: UNCALIBRATED[name] for name in wanted.uncalibrated}
-        self._judging: Judging | None = None
+        self._reference: Reference | None = None
 
-    def judging(self) -> Judging:
+    def reference(self) -> Reference:
         """The inputs that errors are measured on."""
-        if self._judging is None:
+        if self._reference is None:
             run_s = max(self.work.setup.run_s, 1e-5)
-            self._judging = Judging(self.work.quick_reference(run_s, self.work.effort), self._metric)
-        return self._judging
+            self._reference = self.work.quick_reference(run_s, self.work.effort)
+        return self._reference
 
     def race(self, float_there: Measurement) -> _Result:
         """Float beside all blocks in each form, in the place of `float_there`."""
@@ -271,8 +272,8 @@ class _Screening:
         others = {str(scheme): scheme for scheme in self._other_schemes(place, forms)}
         models |= {name: partial(self._all_int8, work, scheme) for name, scheme in others.items()}
         models = dict.fromkeys((FLOAT_RUN, FLOAT_AGAIN), partial(work.builder(self.scheme).build, {})) | models
-        judging, start = self.judging(), time.perf_counter()
-        raced = race(work, models, work.budget.race_s, judging=judging)
+        error_of, start = loss_beside(work, self.reference(), self._metric), time.perf_counter()
+        raced = race(work, models, work.budget.race_s, error_of=error_of, judged=models)
         # Kernels are timed in half as many rounds as whole models.
         opening_s = max(1e-3, (time.perf_counter() - start - 1.5 * work.budget.race_s) / len(models))
         float_s = _seconds(raced[FLOAT_RUN])
@@ -391,7 +392,7 @@ class _Screening:
         slow = work.setup.run_s * _RUNS * variants > _PATIENCE * work.budget.race_s
         return not slow and self._opens(variants)
 
-    def _profiles(self, raced: Mapping[str, Raced]) -> dict[str, Attribution]:
+    def _profiles(self, raced: Mapping[str, RaceResult]) -> dict[str, Attribution]:
         """The kernels of every model that ran, by block and tensor."""
         attributor = Attributor(self.work.model, self.work.graph)
         ran = {name: result.timed for name, result in raced.items() if result.timed is not None}
@@ -481,7 +482,7 @@ def _is_int8(row: Measurement) -> bool:
     return row.variant.form == INT8
 
 
-def _seconds(raced: Raced) -> float:
+def _seconds(raced: RaceResult) -> float:
     assert raced.timed is not None, "the first model of a race is never refused"
     return raced.timed.wall.median_s
 

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from taglio.confirm.race import Patience, Race, compared
+from taglio.confirm.race import Patience, compared
 from taglio.cores import available_cores
-from taglio.deploy import verify
-from taglio.deploy.write import Answered, write_in_way, write_samples, write_source
+from taglio.deploy.write import write_in_way, write_source
 from taglio.errors import plural
 from taglio.flow.confirm import raced_inputs, write_plan
 from taglio.flow.work import Work
@@ -73,11 +72,9 @@ def with_threads_of_plan(work: Work, plan: Plan) -> tuple[Work, str]:
 
 def _ratios(work: Work, folders: Sequence[Path]) -> list[float]:
     """The speed of each of `folders` as a multiple of that of the first, over a few openings."""
-    with scratch() as samples:
-        write_samples(samples, [Answered(sample, {}) for sample in raced_inputs(work)])
-        with Race(Path(verify.__file__), samples) as race:
-            first, *others = folders
-            return [1.0, *(speedup.ratio for speedup in compared(race, first, others, _PATIENCE))]
+    first, *others = folders
+    with work.lab.openings(raced_inputs(work)) as race:
+        return [1.0, *(speedup.ratio for speedup in compared(race, first, others, _PATIENCE))]
 
 
 def _fewest(numbers: Sequence[int], ratios: Sequence[float]) -> int:

@@ -61,10 +61,12 @@ class Rejected:
         return f"{plan} on unseen inputs: {metric.title} {reached} ({most} allowed)"
 
 
-def rejection(speed_up: float, error: float, unseen: float | None, likely_end: float | None) -> Rejected:
-    """Why a plan with this `error` over all inputs was rejected: its error on `unseen` inputs broke the limit, or did
-    not (None), and then the `likely_end` is too large."""
-    room = min(1.0, BEYOND * error / likely_end) if likely_end else 1.0
+def rejection(
+    speed_up: float, error: float, unseen: float | None, likely_end: float | None, room: float = 1.0
+) -> Rejected:
+    """Why a plan with this `error` over all inputs, within the share `room` of the limit, was rejected: its error on
+    `unseen` inputs broke the limit, or did not (None), and then the `likely_end` is too large."""
+    room = min(room, BEYOND * error / likely_end) if likely_end else room
     if unseen is not None or likely_end is None:
         return Rejected(speed_up, error if unseen is None else unseen, at_end=False, room=_ROOM * room)
     return Rejected(speed_up, likely_end, at_end=True, room=_FULL * room)

@@ -3,7 +3,7 @@
 Results that are computed once (ranges, blocks that cannot be int8, builders, the switchable graph) are kept with it.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -29,13 +29,14 @@ from taglio.error.tally import Measure, Reference
 from taglio.errors import BadOption, plural
 from taglio.flow.as_written import ENOUGH_S, INPUTS, Agreement, agreement_of
 from taglio.flow.budget import Budget
+from taglio.flow.lab import THIS_MACHINE, Lab
 from taglio.memory import OUTPUTS, Shelf, make_room
 from taglio.model.graph import Graph
 from taglio.model.inputs import free_dimensions, input_specs
 from taglio.model.load import Model as Network
 from taglio.model.written import SourceModel, as_written, open_exact
 from taglio.profile.machine import MOST_THREADS
-from taglio.profile.stopwatch import FEEDS, Effort, Timed, time_models
+from taglio.profile.stopwatch import FEEDS
 from taglio.progress import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
@@ -53,7 +54,7 @@ from taglio.runtimes.onnxruntime import (
 )
 from taglio.runtimes.openvino import NAME as OPENVINO
 from taglio.runtimes.places import AUTO
-from taglio.runtimes.session import BEFORE, RUNTIMES, WHOLE, Session, package
+from taglio.runtimes.session import BEFORE, RUNTIMES, WHOLE, package
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 
@@ -179,9 +180,9 @@ class Work:
     """An opened model, its blocks and its data, ready for any stage.
 
     `source` is where the model was read from; `progress` is told of the work done (None: nobody is), `effort` scales
-    the time given to measuring. Of a model with states, `sequence` are the steps as given, without the states, and
-    `first_states` the states before the first, by input. `replaced` is the source, simplified, if another model is
-    planned instead: speed-ups are relative to it.
+    the time given to measuring, and `lab` opens and times models. Of a model with states, `sequence` are the steps as
+    given, without the states, and `first_states` the states before the first, by input. `replaced` is the source,
+    simplified, if another model is planned instead: speed-ups are relative to it.
     """
 
     setup: Setup
@@ -196,6 +197,7 @@ class Work:
     progress: Progress | None = None
     effort: float = 1.0
     replaced: Network | None = None
+    lab: Lab = THIS_MACHINE
 
     def __repr__(self) -> str:
         """Its size: all fields together are megabytes."""
@@ -361,32 +363,6 @@ class Work:
         """A copy to be timed in `place`."""
         return self.but(setup=replace(self.setup, runtime=place))
 
-    def time(
-        self,
-        models: Mapping[str, Callable[[], onnx.ModelProto]],
-        how_long: Effort,
-        *,
-        kernels: bool = False,
-        places: Mapping[str, str] | None = None,
-        refused: dict[str, str] | None = None,
-        opened: Callable[[str, Session], object] | None = None,
-    ) -> dict[str, Timed]:
-        """`models`, each in its place of `places` (None: all in that of the set-up, as they are profiled), timed side
-        by side on the timed inputs: see `time_models`."""
-        return time_models(
-            models,
-            self.timed,
-            self.setup.options(),
-            how_long,
-            kernels=kernels,
-            progress=self.progress,
-            limit_bytes=self.memory_bytes,
-            places=None if places is None else {name: self.setup.options(place) for name, place in places.items()},
-            refused=refused,
-            once_s=self.setup.run_s,
-            opened=opened,
-        )
-
     def measure(
         self, metric: Metric, also: Sequence[Bound] = (), count: int | None = None, data: Dataset | None = None
     ) -> Measure:
@@ -434,7 +410,7 @@ class Work:
         make_room(self.memory_bytes)
         wires = dict.fromkeys(quantizable_flows(self.graph), scheme)
         builder, forms = self.builder(scheme), precisions(scheme)
-        result = Switchable(self.model, self.graph, builder, forms, options, wires=wires)
+        result = self.lab.switchable(self.model, self.graph, builder, forms, options, wires=wires)
         if provider == "cuda" and result.provider != CUDA:  # offered, but the GPU, its driver or libraries are missing
             raise BadOption(f"`provider` cuda: ONNX Runtime offers {CUDA} but could not start it here: use auto or cpu")
         return result
