@@ -106,12 +106,12 @@ def _bounds(
     return [(limit, under(limit)) for limit in limits]
 
 
-def with_error(workload: Workload, max_error: float | None, slack: float = 1.0) -> Workload:
-    """A workload with another error limit."""
+def with_error(workload: Workload, max_error: float | None) -> Workload:
+    """A workload with another error limit, which the upper end of its predicted error keeps."""
     if max_error is None:
         return workload
     assert workload.error is not None, "a model is placed with its error model"
-    bounds = noise_limits(workload.error, max_error, slack)
+    bounds = noise_limits(workload.error, max_error, 1.0)
     return replace(workload, noise_limits=bounds).with_limits(max_error=max_error)
 
 

@@ -18,6 +18,8 @@ from taglio.cluster.planning.problem import Totals
 from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.simulate import Pipeline, Task, Timeline, link_name, simulate
 from taglio.cluster.planning.workload import Workload
+from taglio.error.model import ErrorModel
+from taglio.model.graph import Graph
 from taglio.plan.result import Crossing, DeviceUse, Interval, Plan, PlannedPiece, Status
 from taglio.profile.result import Profile, predict
 from taglio.quantize.effective import effective
@@ -144,7 +146,7 @@ def _plan(
         plan = replace(plan, notes=(*plan.notes, *_without_int8(work, plan, assembled.cluster)))
     if work.error is None:
         return plan
-    guess = predicted_error(work, plan)
+    guess = predicted_error(work.error, work.graph, plan)
     return replace(plan, predicted_error=Interval(0.0, guess, work.error.upper(guess), work.error.confidence))
 
 
@@ -153,23 +155,25 @@ def waking_s(profiles: Mapping[str, Profile], cluster: Cluster, task: Task) -> f
     return 0.0 if task.device == cluster.start else min(task.seconds, profiles[task.device].conditions.waking_s)
 
 
-def predicted_error(work: Workload, plan: Plan) -> float:
+def predicted_error(error: ErrorModel, graph: Graph, plan: Plan) -> float:
     """Predicted error of a plan, including tensors quantised only for the wire."""
-    assert work.error is not None
-    assignment = plan.assignment()
-    flow_of = {tensor: flow.name for flow in work.graph.flows for tensor in flow.tensors}
-    wired = {
-        (flow_of[tensor], behind)
-        for tensor, reader in plan.wire_only(work.graph)
-        if reader
-        for behind in behind_tensor(work.graph, tensor, reader)
-        if behind not in assignment
-    }
-    worst = 0.0
-    for output in work.error.outputs:
+    assignment, wired, worst = plan.assignment(), wired_flows(graph, plan), 0.0
+    for output in error.outputs:
         extra = sum(edge.noise for edge in output.edges if (edge.flow, edge.reader) in wired)
-        worst = max(worst, output.from_noise(output.noise(work.graph, assignment) + extra))
-    return work.error.after_steps(worst)
+        worst = max(worst, output.from_noise(output.noise(graph, assignment) + extra))
+    return error.after_steps(worst)
+
+
+def wired_flows(graph: Graph, plan: Plan) -> frozenset[tuple[str, str]]:
+    """Each flow that is quantised only for the wire, with each float block that computes with it."""
+    flow_of = {tensor: flow.name for flow in graph.flows for tensor in flow.tensors}
+    return frozenset(
+        (flow_of[tensor], behind)
+        for tensor, reader in plan.wire_only(graph)
+        if reader
+        for behind in behind_tensor(graph, tensor, reader)
+        if behind not in plan.assignment()
+    )
 
 
 def _busy(assembled: Assembled, model: int, pipeline: Pipeline, timeline: Timeline) -> dict[str, float]:
