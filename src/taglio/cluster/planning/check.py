@@ -7,7 +7,6 @@ must be sent and what each device holds. Does not compute the seconds of compone
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import product
 from math import isclose
 
 from taglio.cluster.devices import Cluster
@@ -191,22 +190,19 @@ class Checks:
         by_tensor: dict[str, list[Reading]] = {}
         for reading in self.readings:
             by_tensor.setdefault(reading.tensor.name, []).append(reading)
-        for device in (machine for machine in self.cluster.devices if not machine.processor):
-            places = [
-                machine.name for machine in self.cluster.devices if self.cluster.processor(machine.name) == device.name
-            ]
+        for device in self.cluster.devices:
             resident_bytes = 0.0
             for block in self.graph.blocks:
-                if self.place[block.name] in places:
+                if self.place[block.name] == device.name:
                     resident_bytes += block.weight_bytes(self.precision[block.name].weight_bits)
                     resident_bytes += block.state_bytes
             live = [0.0] * (last + 1)
-            for tensor, place in product(self.graph.tensors, places):
-                here = [local for local in by_tensor.get(tensor.name, ()) if local.device == place]
-                if not here and place != self.home(tensor.name):
+            for tensor in self.graph.tensors:
+                here = [local for local in by_tensor.get(tensor.name, ()) if local.device == device.name]
+                if not here and device.name != self.home(tensor.name):
                     continue
                 sent_int8 = any(name == tensor.name and INT8 in kinds for (name, _), kinds in self.copies.items())
-                kinds = self.held(tensor.name, place, here, sent_int8)
+                kinds = self.held(tensor.name, device.name, here, sent_int8)
                 first = position[tensor.producer] if tensor.producer is not None else 0
                 end = max([first, *(position[local.reader] if local.reader else last for local in here)])
                 size = tensor.float_bytes * (FLOAT in kinds) + tensor.int8_bytes * (INT8 in kinds)

@@ -55,7 +55,7 @@ def loads(assembled: Assembled, totals: Totals, rates: Sequence[float] | None = 
     shares, load_of = request_shares(assembled.workloads) if rates is None else rates, dict[str, float]()
     for model, pipeline in enumerate(pipelines(assembled, totals)):
         busy = _busy(assembled, model, pipeline, simulate(pipeline))
-        for name, seconds in _periods(assembled, model, pipeline, busy).items():
+        for name, seconds in _periods(assembled.cluster, pipeline, busy).items():
             load_of[name] = load_of.get(name, 0.0) + float(shares[model]) * seconds
     return {name: share for name, share in load_of.items() if share > 0.0}
 
@@ -96,7 +96,7 @@ def _plan(
     width = max(work.profiles[name].interval_ratio for name in {placement.device for placement in places})
     joules = _joules(assembled, pipeline)
     busy = _busy(assembled, model, pipeline, timeline)
-    periods = _periods(assembled, model, pipeline, busy)
+    periods = _periods(cluster, pipeline, busy)
     busiest = max(periods, key=periods.__getitem__)
     rate = 1.0 / periods[busiest] if periods[busiest] > 0.0 else inf
     usage = _usage(assembled, totals, timeline, busy, pipeline, work)
@@ -107,8 +107,8 @@ def _plan(
     unknown = [use.device for use in usage if not cluster.device(use.device).active_watts]
     if joules > 0.0 and unknown:
         notes = (*notes, f"energy unknown, not counted: {', '.join(unknown)} (no active_watts in the cluster file)")
-    apart = any(cluster.processor(t.link[0]) != cluster.processor(t.link[1]) for t in pipeline.transfers)
-    if apart and "throughput" in objective and not cluster.messages_cost:
+    is_sent = any(source != target for source, target in (transfer.link for transfer in pipeline.transfers))
+    if is_sent and "throughput" in objective and not cluster.messages_cost:
         free = "the predicted rate ignores the CPU cost of messages, so a stream may be far slower"
         notes = (*notes, f"{free}: measure it with taglio cluster probe, and plan with the file that it writes")
     first = next(iter(work.profiles.values()))
@@ -192,16 +192,10 @@ def _busy(assembled: Assembled, model: int, pipeline: Pipeline, timeline: Timeli
     return {on: seconds * (profiles[on].sustained() if on in profiles else 1.0) for on, seconds in busy.items()}
 
 
-def _periods(assembled: Assembled, model: int, pipeline: Pipeline, busy: Mapping[str, float]) -> dict[str, float]:
-    """Seconds between requests that each link and device can keep up with: the places of a device share its processor,
-    devices that take turns share the requests."""
-    profiles, cluster = assembled.workloads[model].profiles, assembled.cluster
+def _periods(cluster: Cluster, pipeline: Pipeline, busy: Mapping[str, float]) -> dict[str, float]:
+    """Seconds between requests that each link and device can keep up with; devices that take turns share them."""
     links = {link_name(ends): ends for transfer in pipeline.transfers for ends in (transfer.link, transfer.link[::-1])}
-    period_of: dict[str, float] = {}
-    for name, seconds in busy.items():
-        owner = cluster.processor(name) if name in profiles else name
-        period_of[owner] = period_of.get(owner, 0.0) + seconds / cluster.turns(*links.get(name, (name,)))
-    return period_of
+    return {name: seconds / cluster.turns(*links.get(name, (name,))) for name, seconds in busy.items()}
 
 
 def _without_int8(work: Workload, plan: Plan, cluster: Cluster) -> tuple[str, ...]:
@@ -246,19 +240,17 @@ def _usage(
     """Use of each device by a request of one model; memory is that of all models together."""
     used = {task.device for task in pipeline.tasks}
     usage = []
-    for device in assembled.cluster.devices:
+    for index, device in enumerate(assembled.cluster.devices):
         if device.name not in used:
             continue
-        memory = assembled.cluster.processor(device.name)
-        owner, memory_bytes = assembled.problem.devices.index(memory), assembled.cluster.device(memory).memory_bytes
         usage.append(
             DeviceUse(
                 device=device.name,
                 predicted_busy_s=busy.get(device.name, 0.0),
                 predicted_joules=timeline.busy_s.get(device.name, 0.0) * device.active_watts,
-                weight_bytes=float(totals.weight_bytes[owner]),
-                peak_bytes=float(totals.peak_bytes[owner]),
-                memory_bytes=memory_bytes if isfinite(memory_bytes) else None,
+                weight_bytes=float(totals.weight_bytes[index]),
+                peak_bytes=float(totals.peak_bytes[index]),
+                memory_bytes=device.memory_bytes if isfinite(device.memory_bytes) else None,
                 assumed=device.assumed,
                 runtime=work.profiles[device.name].conditions.runtime,
                 replicas=device.replicas,
