@@ -174,11 +174,6 @@ class Cluster:
         return replace(self, devices=devices, links=links)
 
 
-def local(name: str = "local") -> Cluster:
-    """A cluster of one machine."""
-    return Cluster(name, (Device(name, profile="profile.json"),), ())
-
-
 def nearest(name: str, names: Iterable[str]) -> str:
     """The end of an error message: ": did you mean ...?" for a typo, or all names."""
     names = list(names)

@@ -147,7 +147,7 @@ class AllChecks(Checks):
     def anchored(self, tensor: str) -> bool:
         """Whether a tensor's values were first written in float behind an int8 anchor."""
         producer = self.tensors[self.flow(tensor)].producer
-        return producer is not None and self.takes_int8(producer) and self.form[producer] != INT8
+        return producer is not None and self.reads_int8(producer) and self.form[producer] != INT8
 
     @cached_property
     def groups(self) -> dict[tuple[str, str], list[Reading]]:
