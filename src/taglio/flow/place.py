@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -202,33 +202,18 @@ def place(
     if running is not None:
         for model, plan in zip(models, running.plans, strict=False):
             model.allow(plan)
-    tried, refusal, deadline = dict[str, Answer](), None, time.perf_counter() + time_limit_s
-    for _ in reported(range(_ROUNDS), "search", progress):
+    deadline = time.perf_counter() + time_limit_s
+
+    def place_again() -> Answer:
         works = [model.workload(cluster) for model in models]
-        try:
-            answer = solve(works, cluster, objective, running=running, gap=gap, time_limit_s=time_limit_s / 2)
-        except Infeasible as error:
-            is_final = bool(error.limits) and "max_error" not in error.limits  # a larger error does not help
-            if is_final or not (tried or time.perf_counter() < deadline) or not any(model.target for model in models):
-                raise
-            refusal = refusal or error
-            for model in models:
-                model.loosen()
-            continue
-        is_new = answer.fingerprint() not in tried
-        tried[answer.fingerprint()] = answer
-        followed = [model.follow(plan, is_new=is_new) for model, plan in zip(models, answer.plans, strict=True)]
-        if not any(followed):
-            break
-    if refusal is not None and not tried:
-        raise refusal
+        return solve(works, cluster, objective, running=running, gap=gap, time_limit_s=time_limit_s / 2)
+
+    tried = _search(models, place_again, deadline, progress)
     holding = [
-        answer
-        for answer in tried.values()
-        if all(model.holds(plan) for model, plan in zip(models, answer.plans, strict=True))
+        answer for answer in tried if all(model.holds(plan) for model, plan in zip(models, answer.plans, strict=True))
     ]
     if not holding:
-        raise Infeasible(_none_holds(models, [*tried.values()]))
+        raise Infeasible(_none_holds(models, tried))
     answer = min(holding, key=lambda answer: answer.value)
     plans = tuple(
         replace(plan, measured_error=model.measured(plan).error)
@@ -240,6 +225,33 @@ def place(
             for plan, candidate in zip(plans, candidates, strict=True)
         )
     return replace(answer, plans=plans)
+
+
+def _search(
+    models: Sequence["_Judged"], place_again: Callable[[], Answer], deadline: float, progress: Progress | None
+) -> list[Answer]:
+    """The answers of `place_again`, called after each has been measured. Raises Infeasible if there are none."""
+    tried, refusal = dict[str, Answer](), None
+    for _ in reported(range(_ROUNDS), "search", progress):
+        try:
+            answer = place_again()
+        except Infeasible as error:
+            is_final = bool(error.limits) and "max_error" not in error.limits  # a larger error does not help
+            is_late = not tried and time.perf_counter() > deadline
+            if is_final or is_late or not any(model.target for model in models):
+                raise
+            refusal = refusal or error
+            for model in models:
+                model.loosen()
+            continue
+        is_new = answer.fingerprint() not in tried
+        tried.setdefault(answer.fingerprint(), answer)
+        followed = [model.follow(plan, is_new=is_new) for model, plan in zip(models, answer.plans, strict=True)]
+        if not any(followed):
+            break
+    if refusal is not None and not tried:
+        raise refusal
+    return [*tried.values()]
 
 
 def saturating_devices(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[str, ...]:
