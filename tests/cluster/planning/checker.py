@@ -190,7 +190,7 @@ class AllChecks(Checks):
         )
 
     @cached_property
-    def seconds(self) -> dict[str, float]:
+    def component_s(self) -> dict[str, float]:
         """Seconds of every component by the tables."""
         component, device = self.component, self.device_of
         total = {name: self.profiles[where].overhead_s for name, where in device.items()}
@@ -244,7 +244,7 @@ class AllChecks(Checks):
 
     def pieces(self) -> None:
         """The plan's components are those that its placements imply, with the seconds it claims."""
-        device, seconds = self.device_of, self.seconds
+        device, seconds = self.device_of, self.component_s
         claimed = {each.component: each for each in self.plan.pieces}
         if set(claimed) != set(device):
             raise PlanIsWrong(f"the plan has components {sorted(claimed)}, its placements make {sorted(device)}")
@@ -266,7 +266,7 @@ class AllChecks(Checks):
         for name, span in runs.items():
             stops = receiving.get(span.on, ()) if span.on in self.profiles else ()
             still = sum(max(0.0, min(b, span.end_s) - max(a, span.start_s)) for a, b in stops)
-            if span.on != device[name] or not close(span.end_s - span.start_s - still, self.seconds[name]):
+            if span.on != device[name] or not close(span.end_s - span.start_s - still, self.component_s[name]):
                 raise PlanIsWrong(f"component {name} is in the timeline for {(span.end_s - span.start_s) * 1e3:.4f} ms")
         ready = dict.fromkeys([*device, ""], 0.0)
         for (name, where), readings in self.groups.items():
@@ -347,7 +347,7 @@ class AllChecks(Checks):
         plan, busy = self.plan, defaultdict[str, float](float)
         fetched: set[tuple[str, str, frozenset[str]]] = set()  # messages to the start device
         for name, device in self.device_of.items():
-            busy[device] += self.seconds[name]
+            busy[device] += self.component_s[name]
         for sent in plan.crossings:
             link = self.cluster.link(sent.source, sent.target)
             assert link is not None
