@@ -65,7 +65,7 @@ def simulated_rate(answer: Answer, machines: Mapping[str, Sequence[str]], reques
             made_by = None if sent.source is None else first + sent.source
             targets = tuple(first + target for target in sent.targets)
             transfers.append(replace(sent, source=made_by, targets=targets, link=(source, target)))
-    ends_s = simulate(Pipeline(tuple(tasks), tuple(transfers), one.processors)).ends_s
+    ends_s = simulate(Pipeline(tuple(tasks), tuple(transfers))).ends_s
     ran = np.array(ends_s[: len(tasks)]).reshape(requests, -1).max(axis=1)
     arrived = np.array(ends_s[len(tasks) :]).reshape(requests, -1).max(axis=1, initial=0.0)
     ends, half = np.sort(np.maximum(ran, arrived)), requests // 2

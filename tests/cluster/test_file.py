@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from taglio.cluster.changes import changed
-from taglio.cluster.devices import Cluster, Link, local
+from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.file import BadCluster, load, parse, written
 from taglio.errors import BadOption
 
@@ -96,7 +96,6 @@ def test_a_device_left_out_still_lends_its_times() -> None:
 
 def test_a_device_without_times_of_its_own_has_a_place_for_them() -> None:
     assert parse('start="a"\n[device.a]').devices[0].profile == "profiles/a.json"
-    assert local().devices[0].profile == "profile.json"
     assert [each.runtime for each in parse('start="a"\n[device.a]\n[device.b]\nruntime="openvino"').devices] == [
         "", "openvino",
     ]  # fmt: skip

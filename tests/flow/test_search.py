@@ -1,7 +1,6 @@
 """The loop around the solver: what it says was measured, a broken bound is tightened, room is used, and it ends."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Any, cast
 
@@ -14,7 +13,7 @@ from taglio.error.loss import Bound, Metric
 from taglio.error.measure import ErrorMeter, Evidence
 from taglio.error.model import ErrorModel
 from taglio.flow import search as module
-from taglio.flow.search import Tried, best, predicted_by, search_by, solve_s, unsolved
+from taglio.flow.search import Tried, best, predicted_by, unsolved
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits, Plan
@@ -234,47 +233,17 @@ def test_a_form_that_was_measured_is_predicted_by_that_even_if_it_lost_an_output
     assert predicted_by(profile, error, graph, [int8])[0].plan.predicted_error.value == 1.45
 
 
-@dataclass(frozen=True)
-class Together:
-    """Plans of several models, each of which errs by so much of its bound."""
+@pytest.mark.parametrize(("effort", "limit_s"), [(1.0, 3.0), (0.5, 1.5), (0.02, 0.5)])
+def test_a_solve_takes_as_long_as_the_effort_is_worth(
+    effort: float, limit_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, profile, error = chain()
+    limits_s = []
 
-    errors: tuple[float, ...]
+    def limited(*args: object, **options: object) -> Plan:
+        limits_s.append(options["time_limit_s"])
+        return make_plan(*args, **options)  # type: ignore[arg-type]
 
-    def fingerprint(self) -> str:
-        return str(self.errors)
-
-
-def test_each_of_several_bounds_has_a_slack_of_its_own() -> None:
-    """The first plan errs half as much as predicted, the second twice as much, the third has no bound."""
-    asked: list[tuple[float, ...]] = []
-
-    def make(slacks: Sequence[float]) -> Together:
-        asked.append(tuple(slacks))
-        return Together((0.5 * slacks[0], 2.0 * slacks[1], slacks[2]))
-
-    found = search_by(make, lambda each: each.errors, [1.0, 1.0, inf])
-    assert asked[0] == (1.0, 1.0, 1.0) and found[0][1] == (0.5, 2.0, 1.0)
-    assert found[-1][1][:2] == pytest.approx((0.98, 0.98)) and len(found) == 2
-
-
-def test_several_plans_are_met_before_only_if_all_are() -> None:
-    """The first plan is always the same one; the second breaks its bound until it is tightened."""
-    found = search_by(lambda slacks: Together((0.1, 4.0 * slacks[1])), lambda each: each.errors, [1.0, 1.0])
-    assert found[0][1] == (0.1, 4.0)
-    assert any(error <= 1.0 for _, (_, error) in found)
-
-
-def test_a_plan_that_more_room_does_not_change_is_solved_for_three_times() -> None:
-    """As it may be, with the room that it leaves, and with as much as there may be."""
-    asked: list[float] = []
-
-    def make(slacks: Sequence[float]) -> Together:
-        asked.append(slacks[0])
-        return Together((0.1,))
-
-    assert len(search_by(make, lambda each: each.errors, [1.0])) == 1
-    assert asked == [1.0, 4.0, 64.0]
-
-
-def test_a_solve_takes_as_long_as_the_effort_is_worth() -> None:
-    assert [solve_s(effort) for effort in (1.0, 0.5, 0.02)] == [3.0, 1.5, 0.5]
+    monkeypatch.setattr(module, "make_plan", limited)
+    search(graph, profile, error, Limits(0.02), Hidden(graph, error, 1.0), effort=effort)
+    assert set(limits_s) == {limit_s}

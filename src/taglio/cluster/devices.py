@@ -26,10 +26,8 @@ class Device:
     `cpus` is the processor share in emulation; planning uses only measured times. CPU cost per message: `send_s` plus
     `send_byte_s` per byte on the sender, `receive_s` plus `receive_byte_s` per byte on the receiver (LogP's o);
     `request_s` per request on the start device. `never` lists patterns of operator types and block names that it may
-    not run. `processor` names the device whose processor and memory it shares, if it is another runtime there (a
-    place): the two run one at a time and exchange tensors by a copy, over their link. `like` names the device that it
-    was declared to equal. `replicas` are devices that take
-    turns at its requests, itself among them (cluster/planning/place.py); empty: itself alone.
+    not run. `like` names the device that it was declared to equal. `replicas` are devices that take turns at its
+    requests, itself among them (cluster/planning/place.py); empty: itself alone.
     """
 
     name: str
@@ -50,7 +48,6 @@ class Device:
     request_s: float = 0.0
     send_byte_s: float = 0.0
     receive_byte_s: float = 0.0
-    processor: str = ""
     like: str = ""
     replicas: tuple[str, ...] = ()
 
@@ -127,10 +124,6 @@ class Cluster:
         """Whether any device's CPU time per message is known (taglio cluster probe measures it)."""
         return any(device.send_s or device.receive_s for device in self.devices)
 
-    def processor(self, name: str) -> str:
-        """The device whose processor and memory `name` uses: its own or another device's."""
-        return self.device(name).processor or name
-
     def turns(self, *names: str) -> int:
         """Requests until the same replicas of these devices have their turn together again."""
         return lcm(*(max(1, len(self.device(name).replicas)) for name in names))
@@ -179,11 +172,6 @@ class Cluster:
         )
         links = tuple(link for link in self.links if name not in (link.source, link.target))
         return replace(self, devices=devices, links=links)
-
-
-def local(name: str = "local") -> Cluster:
-    """A cluster of one machine."""
-    return Cluster(name, (Device(name, profile="profile.json"),), ())
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -57,7 +57,7 @@ def _corrected(output: OutputModel, graph: Graph, evidence: Sequence[Evidence], 
     far = output.noise_limit(_FAR * limit)
     rows: list[tuple[np.ndarray, float]] = []
     for plan in evidence:
-        terms = output.terms(graph, plan.assignment)
+        terms = output.terms(graph, plan.assignment, plan.wired)
         if not len(terms) or output.output not in plan.l2:
             continue
         predicted, measured = noise[terms].sum(), output.noise_limit(max(plan.l2[output.output], _SMALLEST))

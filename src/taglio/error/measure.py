@@ -35,12 +35,14 @@ class Reading:
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
     """What was measured of an assignment: the `error` to compare with the limit (Tally.judged), the `loss` by itself,
-    whether or not a part is lost or a further limit broken, and relative L2 by part."""
+    whether or not a part is lost or a further limit broken, and relative L2 by part (empty: not measured). `wired` are
+    the (flow, reader) whose float values travelled as int8."""
 
     assignment: Assignment
     error: float
     loss: float
     l2: Mapping[str, float]
+    wired: frozenset[tuple[str, str]] = frozenset()
 
 
 class ErrorMeter:

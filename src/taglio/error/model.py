@@ -14,6 +14,7 @@ Errors are losses of a metric (loss.py). If the metric moves in steps, the error
 second monotone link, through `steps`, leads from the largest of them to the loss.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, inf, log
@@ -81,8 +82,11 @@ class OutputModel:
                 total += sum(edge.get((flow.name, reader), 0.0) for reader in readers if reads(assignment, reader))
         return total
 
-    def terms(self, graph: Graph, assignment: Assignment) -> np.ndarray:
-        """The indices of the terms that `assignment` sums, blocks before edges."""
+    def terms(
+        self, graph: Graph, assignment: Assignment, wired: Collection[tuple[str, str]] = frozenset()
+    ) -> np.ndarray:
+        """The indices of the terms that `assignment` sums, blocks before edges. `wired` are the (flow, reader) whose
+        float values travel as int8."""
         own = [
             index
             for index, term in enumerate(self.blocks)
@@ -94,7 +98,7 @@ class OutputModel:
             if not writes(assignment, flow.producer)
             for _, reader in flow.readers
             if reader and reads(assignment, reader)
-        }
+        }.union(wired)
         edges = [index for index, term in enumerate(self.edges) if (term.flow, term.reader) in read]
         return np.array(own + [len(self.blocks) + index for index in edges], int)
 

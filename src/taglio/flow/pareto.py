@@ -63,39 +63,42 @@ def front(
     The end points are the best plans by each single aim; between them the other aim is bounded at even steps and
     latency is minimised.
     """
-    found: list[FrontPoint] = []
-    missing = 0
-    bounded = _bounds(workloads, axis, plan, points, found)
-    for limit, works in reported(bounded, "front", progress):
+    ends = [] if axis == "error" else _ends(workloads, axis, plan)
+    planned, infeasible = [*ends], 0
+    for limit, works in reported(_limited(workloads, axis, ends, points), "front", progress):
         try:
-            found.append(_point(axis, workloads, plan(works, _LATENCY), limit))
+            planned.append(_point(axis, workloads, plan(works, _LATENCY), limit))
         except Infeasible:
-            missing += 1
-    return Front(axis, _undominated(axis, found), len(found), missing)
+            infeasible += 1
+    return Front(axis, _undominated(axis, planned), len(planned), infeasible)
 
 
-def _bounds(
-    works: Sequence[Workload], axis: Axis, plan: Planner, points: int, found: list[FrontPoint]
+def _ends(works: Sequence[Workload], axis: Axis, plan: Planner) -> list[FrontPoint]:
+    """The best plan by the other aim, and the best by latency."""
+    best = plan(works, parse_objective("energy" if axis == "energy" else "throughput"))
+    quick = plan(works, _LATENCY)
+    return [_point(axis, works, answer, _value(axis, works, answer)) for answer in (best, quick)]
+
+
+def _limited(
+    works: Sequence[Workload], axis: Axis, ends: Sequence[FrontPoint], points: int
 ) -> list[tuple[float, list[Workload]]]:
-    """Limits on the other aim, each with the workloads under it; adds the end points' plans to `found`."""
+    """Limits on the other aim between the `ends`, each with the workloads under it."""
     if axis == "error":
         return [
             (factor * _error(works[0]), [with_error(work, factor * _error(work)) for work in works])
             for factor in (2.0 ** (step - points + 2) for step in range(points))
         ]
-    best = plan(works, parse_objective("energy" if axis == "energy" else "throughput"))
-    quick = plan(works, _LATENCY)
-    values = [_value(axis, works, answer) for answer in (best, quick)]
-    found += [_point(axis, works, answer, value) for answer, value in zip((best, quick), values, strict=True)]
-    low, high = sorted(values)
+    low, high = sorted(end.bound for end in ends)
     if low <= 0.0 or high / low < 1.0 + 1e-6:
         return []
     limits = [low * (high / low) ** (step / (points - 1)) for step in range(1, points - 1)]
 
     def under(limit: float) -> list[Workload]:
         if axis == "energy":
-            least = zip(works, map(_joules, best.plans), strict=True)
-            return [work.with_limits(max_energy_joules=own * limit / values[0]) for work, own in least]
+            best = ends[0]
+            least = zip(works, map(_joules, (best.plan, *best.others)), strict=True)
+            return [work.with_limits(max_energy_joules=own * limit / best.bound) for work, own in least]
         if len(works) == 1:
             return [works[0].with_limits(min_rate_per_s=limit)]
         rates = [limit * float(share) for share in request_shares(works)]
@@ -106,12 +109,12 @@ def _bounds(
     return [(limit, under(limit)) for limit in limits]
 
 
-def with_error(workload: Workload, max_error: float | None, slack: float = 1.0) -> Workload:
-    """A workload with another error limit."""
+def with_error(workload: Workload, max_error: float | None) -> Workload:
+    """A workload with another error limit, which the upper end of its predicted error keeps."""
     if max_error is None:
         return workload
     assert workload.error is not None, "a model is placed with its error model"
-    bounds = noise_limits(workload.error, max_error, slack)
+    bounds = noise_limits(workload.error, max_error, 1.0)
     return replace(workload, noise_limits=bounds).with_limits(max_error=max_error)
 
 

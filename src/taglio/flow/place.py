@@ -2,17 +2,20 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from functools import cached_property
+from math import inf
 from pathlib import Path
 
 from taglio.arguments import not_negative, positive
 from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster, Device
+from taglio.cluster.planning.describe import predicted_error, wired_flows
 from taglio.cluster.planning.place import Answer, Running
 from taglio.cluster.planning.place import place as solve
 from taglio.cluster.planning.workload import Objective, Workload, parse_objective
+from taglio.error.measure import ErrorMeter, Evidence
 from taglio.error.model import ErrorModel
 from taglio.errors import BadArtifact, Infeasible
 from taglio.flow.answers import answers
@@ -20,13 +23,14 @@ from taglio.flow.by_hand import matches, pinned_devices
 from taglio.flow.explore import meters
 from taglio.flow.limits import Bounds, limits_for, user_limits
 from taglio.flow.pareto import Axis, Front, front, with_error
-from taglio.flow.search import search_by
+from taglio.flow.search import ErrorTarget, key_of
 from taglio.flow.work import Work, require_own
 from taglio.flow.workspace import PROFILE
 from taglio.model.graph import Graph
+from taglio.plan.one_machine import noise_limits
 from taglio.plan.result import GAP, Limits, Plan
 from taglio.profile.result import Profile, in_components, scaled
-from taglio.progress import Progress
+from taglio.progress import Progress, reported
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.processor import instructions, sums_saturate
 
@@ -48,12 +52,12 @@ class Candidate:
     rate_per_s: float | None
     profiles: Mapping[str, Profile]
 
-    def workload(self, cluster: Cluster, slack: float = 1.0) -> Workload:
+    def workload(self, cluster: Cluster) -> Workload:
         """The planner's view of the model. Raises BadArtifact for a device without a profile."""
         graph, limits = self.work.graph.placeable(self.limits.max_steps), self.limits
         profiles = {device: in_components(profile, graph) for device, profile in self.device_profiles(cluster).items()}
         work = Workload(self.name, graph, profiles, self.error, limits, self.rate_per_s)
-        return with_error(work, limits.max_error, slack)
+        return with_error(work, limits.max_error)
 
     def device_profiles(self, cluster: Cluster) -> dict[str, Profile]:
         """A profile for every device, measured or scaled, in the device's runtime. Raises BadArtifact for a missing or
@@ -194,49 +198,26 @@ def place(
         for _, device in (*each.limits.device_pins, *each.limits.device_exclusions):
             cluster.device(device)
         each.device_profiles(cluster)
-    meters = [_Meter(replace(candidate, work=candidate.work.telling(progress))) for candidate in candidates]
-    refusals, made, deadline = list[Infeasible](), list[Answer](), time.perf_counter() + time_limit_s
+    models = [_Judged(replace(candidate, work=candidate.work.telling(progress))) for candidate in candidates]
+    if running is not None:
+        for model, plan in zip(models, running.plans, strict=False):
+            model.allow(plan)
+    deadline = time.perf_counter() + time_limit_s
 
-    def make(slacks: Sequence[float]) -> Answer | None:
-        works = [candidate.workload(cluster, slack) for candidate, slack in zip(candidates, slacks, strict=True)]
-        try:
-            made.append(solve(works, cluster, objective, running=running, gap=gap, time_limit_s=time_limit_s / 2))
-        except Infeasible as error:
-            if error.limits and "max_error" not in error.limits:
-                raise  # a larger error does not help
-            if not made and time.perf_counter() > deadline:
-                raise
-            refusals.append(error)
-            return None
-        return made[-1]
+    def place_again() -> Answer:
+        works = [model.workload(cluster) for model in models]
+        return solve(works, cluster, objective, running=running, gap=gap, time_limit_s=time_limit_s / 2)
 
-    def errors(answer: Answer) -> list[float]:
-        return [meter.error(plan) for meter, plan in zip(meters, answer.plans, strict=True)]
-
-    bounds = [inf if candidate.limits.max_error is None else candidate.limits.max_error for candidate in candidates]
-    if min(bounds) == inf:
-        answer = make([1.0] * len(candidates))
-        if answer is None:
-            raise refusals[0]
-    else:
-        # A running plan may break the limit as predicted yet keep it as measured: it is also a first choice.
-        slacks = [1.0] * len(candidates)
-        for index, (plan, bound) in enumerate(zip(running.plans if running is not None else (), bounds, strict=False)):
-            if 0.0 < bound < inf and isfinite(plan.predicted_error.high):
-                slacks[index] = max(1.0, _ROUNDING * plan.predicted_error.high / bound)
-        tried = search_by(make, errors, bounds, rounds=_ROUNDS, slacks=slacks, progress=progress)
-        if not tried:
-            raise refusals[0]
-        holding = [
-            tried_answer
-            for tried_answer, errors_by_model in tried
-            if all(error <= bound for error, bound in zip(errors_by_model, bounds, strict=True))
-        ]
-        if not holding:
-            raise Infeasible(_none_holds(candidates, tried))
-        answer = min(holding, key=lambda tried_answer: tried_answer.value)
+    tried = _search(models, place_again, deadline, progress)
+    holding = [
+        answer for answer in tried if all(model.holds(plan) for model, plan in zip(models, answer.plans, strict=True))
+    ]
+    if not holding:
+        raise Infeasible(_none_holds(models, tried))
+    answer = min(holding, key=lambda answer: answer.value)
     plans = tuple(
-        replace(plan, measured_error=meter.error(plan)) for meter, plan in zip(meters, answer.plans, strict=True)
+        replace(plan, measured_error=model.measured(plan).error)
+        for model, plan in zip(models, answer.plans, strict=True)
     )
     if not sums_saturate(instructions()):
         plans = tuple(
@@ -244,6 +225,33 @@ def place(
             for plan, candidate in zip(plans, candidates, strict=True)
         )
     return replace(answer, plans=plans)
+
+
+def _search(
+    models: Sequence["_Judged"], place_again: Callable[[], Answer], deadline: float, progress: Progress | None
+) -> list[Answer]:
+    """The answers of `place_again`, called after each has been measured. Raises Infeasible if there are none."""
+    tried, refusal = dict[str, Answer](), None
+    for _ in reported(range(_ROUNDS), "search", progress):
+        try:
+            answer = place_again()
+        except Infeasible as error:
+            is_final = bool(error.limits) and "max_error" not in error.limits  # a larger error does not help
+            is_late = not tried and time.perf_counter() > deadline
+            if is_final or is_late or not any(model.target for model in models):
+                raise
+            refusal = refusal or error
+            for model in models:
+                model.loosen()
+            continue
+        is_new = answer.fingerprint() not in tried
+        tried.setdefault(answer.fingerprint(), answer)
+        followed = [model.follow(plan, is_new=is_new) for model, plan in zip(models, answer.plans, strict=True)]
+        if not any(followed):
+            break
+    if refusal is not None and not tried:
+        raise refusal
+    return [*tried.values()]
 
 
 def saturating_devices(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[str, ...]:
@@ -260,19 +268,18 @@ def saturating_devices(plan: Plan, profiles: Mapping[str, Profile]) -> tuple[str
     )
 
 
-def _none_holds(candidates: Sequence[Candidate], tried: Sequence[tuple[Answer, Sequence[float]]]) -> str:
+def _none_holds(models: Sequence["_Judged"], tried: Sequence[Answer]) -> str:
     """Why no plan tried is good enough: how close the best comes, and whose limit it breaks most."""
+    limited = [(index, model) for index, model in enumerate(models) if model.bound]
 
-    def worst(errors: Sequence[float]) -> tuple[float, str]:
-        bounds = [(candidate.limits.max_error, candidate.name) for candidate in candidates]
-        shares = [(error / bound, name) for error, (bound, name) in zip(errors, bounds, strict=True) if bound]
-        return max(shares, default=(inf, ""))
+    def worst(answer: Answer) -> tuple[float, int]:
+        shares = [(model.measured(answer.plans[index]).error / model.bound, index) for index, model in limited]
+        return max(shares, default=(inf, 0))
 
-    share, name = min(worst(errors) for _, errors in tried)
-    whose = f" of {name}" if len(candidates) > 1 and name else ""
-    argument = next(
-        (candidate.limits.metric.argument for candidate in candidates if candidate.name == name), "max_error"
-    )
+    share, index = min(map(worst, tried))
+    candidate = models[index].candidate
+    whose = f" of {candidate.name}" if len(models) > 1 else ""
+    argument = candidate.limits.metric.argument
     more = "lower" if argument == "min_score" else "raise"
     return f"no plan tried keeps the error limit{whose}; the best has {share:.2f} x the limit: {more} `{argument}`"
 
@@ -308,20 +315,61 @@ def moving_from(plans: Sequence[Plan], cost_s: float, objective: Objective, clus
     return Running(tuple(plans), cost_s * (last.latency + last.energy * watts))
 
 
-class _Meter:
-    """Measures plans' errors on all held-out inputs; a plan with tensors quantised only for the wire is measured by
-    running the built model."""
+class _Judged:
+    """A model during the search: the errors of its plans on all held-out inputs, measured once for all its placements,
+    and what they say about the plans that follow."""
 
-    def __init__(self, each: Candidate) -> None:
-        self._work = each.work.in_place(NAME)  # as assembled for several devices, whatever their runtimes
-        self._meter, self._limits = meters(self._work, each.measured, each.limits)[1](), each.limits
-        self._known: dict[str, float] = {}
+    def __init__(self, candidate: Candidate) -> None:
+        work, limits = candidate.work.in_place(NAME), candidate.limits  # as assembled, whatever the devices' runtimes
+        self.candidate, self._work = candidate, work
+        self.bound = inf if limits.max_error is None else limits.max_error
+        self.target = None if self.bound == inf else ErrorTarget(work.graph, candidate.error, self.bound)
+        key = ("placed", candidate.measured.scheme, limits.max_error, limits.metric, limits.also)
+        self._evidence: dict[Hashable, Evidence] = work.kept.once(key, dict)
 
-    def error(self, plan: Plan) -> float:
-        key = plan.fingerprint()
-        if key not in self._known:
-            if plan.wire_only(self._work.graph):
-                self._known[key] = answers(self._work, {"plan": plan}, self._limits)["plan"].judged
-            else:
-                self._known[key] = self._meter.error(plan.assignment())
-        return self._known[key]
+    @cached_property
+    def _meter(self) -> ErrorMeter:
+        return meters(self._work, self.candidate.measured, self.candidate.limits)[1]()
+
+    def workload(self, cluster: Cluster) -> Workload:
+        """The planner's view of the model, with the errors that the measured plans suggest."""
+        work = self.candidate.workload(cluster)
+        if self.target is None:
+            return work
+        error = self.target.corrected(self._evidence.values())
+        return replace(work, error=error, noise_limits=noise_limits(error, self.bound, self.target.factor))
+
+    def measured(self, plan: Plan) -> Evidence:
+        """The error of a plan. If tensors are quantised only for the wire, it is that of the built model."""
+        wires = plan.wire_only(self._work.graph)
+        key = key_of(plan.assignment()), tuple(sorted(wires))
+        if key not in self._evidence:
+            self._evidence[key] = self._as_built(plan) if wires else self._meter.evidence(plan.assignment())
+        return self._evidence[key]
+
+    def _as_built(self, plan: Plan) -> Evidence:
+        limits = self.candidate.limits
+        answer = answers(self._work, {"plan": plan}, limits)["plan"]
+        l2 = {part.name: part.loss for part in answer.parts} if limits.metric.smooth else {}
+        return Evidence(plan.assignment(), answer.judged, answer.error, l2, wired_flows(self._work.graph, plan))
+
+    def holds(self, plan: Plan) -> bool:
+        """Whether the measured error of a plan keeps the limit."""
+        return self.bound == inf or self.measured(plan).error <= self.bound
+
+    def allow(self, plan: Plan) -> None:
+        """Let the next plan have the predicted error of a running one that holds, even if that is beyond the limit."""
+        if self.target is None or self.bound == 0.0 or not self.holds(plan):
+            return
+        error = self.target.corrected(self._evidence.values())
+        upper = error.upper(predicted_error(error, self._work.graph, plan))
+        self.target.allow(_ROUNDING * upper / self.bound)
+
+    def loosen(self) -> None:
+        """Allow a larger predicted error after no plan was found."""
+        if self.target is not None:
+            self.target.loosen()
+
+    def follow(self, plan: Plan, *, is_new: bool) -> bool:
+        """Learn from a plan; False if there is nothing left to find."""
+        return self.target is not None and self.target.follow(self.measured(plan), is_new=is_new)

@@ -131,7 +131,10 @@ def place(
 
         def works(cluster: Cluster) -> list[Workload]:
             now = (candidate.workload(cluster) for candidate in candidates)
-            return [replace(each, noise_limits=known.noise_limits) for each, known in zip(now, held, strict=True)]
+            return [
+                replace(work, error=planned.error, noise_limits=planned.noise_limits)
+                for work, planned in zip(now, held, strict=True)
+            ]
 
         base = quickly(held, cluster) if explain or changes else answer
         if explain:

@@ -1,11 +1,10 @@
 """Search plans by measured error: solve, measure, tighten or loosen the noise bound, solve again. Times nothing."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import exp, inf, isfinite, sqrt
-from typing import Protocol, TypeVar
 
 from taglio.error.correct import corrected
 from taglio.error.measure import ErrorMeter, Evidence
@@ -112,8 +111,10 @@ class _AimInSteps:
     held: float = 0.0
     broke: float = inf
 
-    def follow(self, error: float, noise: float) -> bool:
-        """Set the next factor after a plan with this error and L2 noise; False if there is nothing left to find."""
+    def follow(self, error: float, noise: float | None) -> bool:
+        """Set the next factor after a plan with this error and L2 noise (None: as much as it was allowed); False if
+        there is nothing left to find."""
+        noise = self.value * self.noise if noise is None else noise
         if error <= self.bound:
             self.held = max(self.held, noise, self.value * self.noise)
         else:
@@ -121,6 +122,40 @@ class _AimInSteps:
         aim = 2.0 * self.held if self.broke == inf else sqrt(self.broke * max(self.held, self.broke / 8.0))
         self.value = aim / max(self.noise, 1e-12)
         return self.value < _FAR and self.broke > 1.05 * self.held
+
+
+class ErrorTarget:
+    """The error limit `bound` of one model in a search: plans that were measured correct the error model and set the
+    `factor` on the limit of predicted errors for the next plan."""
+
+    def __init__(self, graph: Graph, error: ErrorModel, bound: float) -> None:
+        self.bound, self._graph, self._studied = bound, graph, error
+        upper, noise = exp(error.upper_log), error.noise_target(bound)
+        self._near = noise * upper
+        self._aim: _Aim | _AimInSteps = _Aim(bound, upper) if error.metric.smooth else _AimInSteps(bound, noise)
+
+    @property
+    def factor(self) -> float:
+        """The factor on the limit: at 1 the upper end of the predicted error keeps it."""
+        return self._aim.value
+
+    def corrected(self, evidence: Iterable[Evidence]) -> ErrorModel:
+        """The error model that agrees with the measured `evidence`."""
+        return corrected(self._studied, self._graph, [*evidence], self._near)
+
+    def allow(self, factor: float) -> None:
+        """Raise the factor to this one, if it is smaller."""
+        self._aim.value = max(self._aim.value, factor)
+
+    def loosen(self) -> None:
+        """Double the factor after no plan was found: only measuring tells whether pinned blocks break the limit."""
+        self._aim.value *= 2.0
+
+    def follow(self, evidence: Evidence, *, is_new: bool) -> bool:
+        """Set the factor for the plan after the one that was measured; False if there is nothing left to find."""
+        if isinstance(self._aim, _Aim):
+            return self._aim.follow(evidence.error, is_new=is_new)
+        return self._aim.follow(evidence.error, max(evidence.l2.values(), default=None))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,14 +193,12 @@ def search(
             measured_by_forms[key] = meter.evidence(assignment)
         return measured_by_forms[key]
 
-    smooth, near = error.metric.smooth, error.noise_target(bound) * exp(error.upper_log)
-    aim, in_steps = _Aim(bound, exp(error.upper_log)), _AimInSteps(bound, error.noise_target(bound))
+    target = ErrorTarget(graph, error, bound)
     for _ in reported(range(rounds), "search", progress):
-        model = corrected(error, graph, [*measured_by_forms.values()], near)
-        slack = (aim if smooth else in_steps).value
-        plan = make_plan(graph, profile, model, limits, slack=slack, time_limit_s=solve_s(effort))
-        if plan.status == "infeasible":  # only measuring tells whether the pinned blocks break the bound
-            aim.value, in_steps.value = 2.0 * aim.value, 2.0 * in_steps.value
+        model = target.corrected(measured_by_forms.values())
+        plan = make_plan(graph, profile, model, limits, slack=target.factor, time_limit_s=solve_s(effort))
+        if plan.status == "infeasible":
+            target.loosen()
             continue
         result = measured(plan.assignment())
         is_new = all(key_of(other.assignment) != key_of(plan.assignment()) for other in tried)
@@ -173,12 +206,7 @@ def search(
             tried.append(_tried(plan, result, bound))
             if result.error > _FAR_OFF * bound and (half := _half(graph, model, plan)):
                 measured(half)
-        goes_on = (
-            aim.follow(result.error, is_new=is_new)
-            if smooth
-            else in_steps.follow(result.error, max(result.l2.values(), default=0.0))
-        )
-        if not goes_on:
+        if not target.follow(result, is_new=is_new):
             break
     return Searched(tried, [*measured_by_forms.values()])
 
@@ -208,90 +236,6 @@ def _tried(plan: Plan, measured: Evidence, bound: float) -> Tried:
     error, holds = measured.error, measured.error <= bound
     note = () if holds else (f"measured error {error:.4%} breaks the bound {bound:.4%}",)
     return Tried(replace(plan, measured_error=error, notes=plan.notes + note), error, holds, loss=measured.loss)
-
-
-class Solved(Protocol):
-    """A solver's result: two with the same fingerprint are the same."""
-
-    def fingerprint(self) -> str:
-        """A string that identifies it."""
-
-
-_Solved = TypeVar("_Solved", bound=Solved)
-
-
-@dataclass(slots=True)
-class _Slack:
-    """The factor on one bound on the predicted error: the next to try, the loosest that held, the tightest that
-    broke."""
-
-    value: float
-    low: float = 0.0
-    high: float = inf
-
-    def loosen(self) -> None:
-        """Loosen after no plan was found: blocks pinned to int8 are predicted to break the bound, which only measuring
-        can decide."""
-        self.low = max(self.low, self.value)
-        self.value = 2.0 * self.value if self.high == inf else 0.5 * (self.low + self.high)
-
-    def follow(self, measured: float, bound: float, *, known: bool) -> bool:
-        """Set the next value after a plan with this error (`known`: seen before); False if it stays the same."""
-        if measured <= bound:
-            self.low = max(self.low, self.value)
-            following = self.value * min(4.0, max(1.1, _STEP * bound / max(measured, 1e-12)))
-            if bound == inf or (known and self.high == inf and self.low >= _FAR):
-                return False
-            if known:  # a little more room changed nothing: try the most
-                following = max(following, _FAR)
-        else:
-            self.high = min(self.high, self.value)
-            following = self.value * max(0.25, _STEP * bound / measured)
-            if self.low >= self.high:  # it held earlier, but no longer with the other models' current plans
-                self.low = 0.0
-        if self.high < inf and not self.low < following < self.high:
-            following = 0.5 * (self.low + self.high)
-        if self.high < inf and self.high / max(self.low, 1e-9) < 1.01:
-            self.value = self.low
-            return False
-        self.value = following
-        return True
-
-
-def search_by(
-    make: Callable[[Sequence[float]], _Solved | None],
-    measure: Callable[[_Solved], Sequence[float]],
-    bounds: Sequence[float],
-    *,
-    rounds: int = 10,
-    slacks: Sequence[float] | None = None,
-    progress: Progress | None = None,
-) -> list[tuple[_Solved, Sequence[float]]]:
-    """Every plan made with its errors: the search for several bounds. `make` plans for a slack per bound (None: no
-    plan), `measure` returns an error per bound. An infinite bound is no bound. `slacks` are the starting values."""
-    found: list[tuple[_Solved, Sequence[float]]] = []
-    seen: dict[str, Sequence[float]] = {}
-    now = [_Slack(value) for value in (slacks or [1.0] * len(bounds))]
-    for _ in reported(range(rounds), "search", progress):
-        made = make([slack.value for slack in now])
-        if made is None:
-            for slack in now:
-                slack.loosen()
-            continue
-        key = made.fingerprint()
-        known = key in seen
-        if not known:
-            seen[key] = measure(made)
-            found.append((made, seen[key]))
-        held = [_CLOSE * bound < error <= bound or bound == inf for error, bound in zip(seen[key], bounds, strict=True)]
-        if all(held) and not known:
-            break
-        goes_on = [
-            slack.follow(error, bound, known=known) for slack, error, bound in zip(now, seen[key], bounds, strict=True)
-        ]
-        if not any(goes_on):
-            break
-    return found
 
 
 def unsolved(

@@ -4,8 +4,8 @@ Works from the plan's placements alone and from the readers' side, tensor by ten
 the producer's side.
 """
 
-from collections.abc import Mapping
-from math import isclose
+from collections.abc import Collection, Mapping
+from math import inf, isclose
 
 from taglio.error.model import ErrorModel, OutputModel
 from taglio.errors import TaglioError
@@ -26,23 +26,21 @@ def check(graph: Graph, profile: Profile, error: ErrorModel | None, plan: Plan, 
     adds at most `max_noise` to each output."""
     if [placement.block for placement in plan.placements] != [block.name for block in graph.blocks]:
         raise PlanIsWrong(f"the plan places {len(plan.placements)} blocks of {len(graph.blocks)}")
-    placed = _Placed(graph, plan)
-    placed.check_forms()
-    placed.check_neighbours()
-    seconds, claimed_s = max(0.0, placed.seconds(profile)), plan.predicted_latency_s.value
+    checks = FormChecks(graph, plan)
+    checks.check_forms()
+    checks.check_neighbours()
+    seconds, claimed_s = max(0.0, checks.seconds(profile)), plan.predicted_latency_s.value
     if not isclose(seconds, claimed_s, rel_tol=_CLOSE, abs_tol=1e-9):
         raise PlanIsWrong(f"the plan takes {seconds * 1e3:.4f} ms by the tables, it claims {claimed_s * 1e3:.4f} ms")
     for output in error.outputs if error is not None else ():
-        noise, limit = placed.noise(output), max_noise.get(output.output)
-        if limit is not None and noise > limit * (1.0 + _CLOSE):
-            raise PlanIsWrong(f"output {output.output}: the plan's noise {noise:.4g} is over its limit {limit:.4g}")
+        checks.check_noise(output, max_noise.get(output.output, inf))
 
 
-class _Placed:
-    """A graph whose blocks have the forms of a plan."""
+class FormChecks:
+    """The checks of a plan that depend on forms, not on devices."""
 
     def __init__(self, graph: Graph, plan: Plan) -> None:
-        self.graph, self.limits = graph, plan.limits
+        self.graph, self.plan, self.limits = graph, plan, plan.limits
         self.blocks = {block.name: block for block in graph.blocks}
         self.tensors = graph.tensor_map()
         self.form = {placement.block: placement.precision for placement in plan.placements}
@@ -71,7 +69,7 @@ class _Placed:
             tail = block.kind.partition("+")[2]
             if block.refusal or block.movement or block.weights or tail not in ("", "Relu"):
                 continue
-            readers = [reader for tensor, reader in self.readings() if self.computed_by(tensor) == name]
+            readers = [reader for tensor, reader in self.computed_from() if self.computed_by(tensor) == name]
             reads = all(self.writes_int8(self.tensors[tensor].producer) for tensor in block.inputs)
             is_read = bool(readers) and all(self.reads_int8(reader) for reader in readers)
             if self.form[name] == FLOAT32.name and reads and is_read:
@@ -116,7 +114,7 @@ class _Placed:
         """The block that computed a tensor's values; None if they are a model input's."""
         return self.tensors[self.origin(tensor)].producer
 
-    def readings(self) -> list[tuple[str, str]]:
+    def computed_from(self) -> list[tuple[str, str]]:
         """Pairs of a tensor and a block that computes with it, or "" for the caller."""
         pairs = []
         for tensor in self.graph.tensors:
@@ -141,7 +139,7 @@ class _Placed:
                 sum_s += flow.anchor_float_s
             else:
                 sum_s += flow.float_s
-        for tensor, reader in self.readings():
+        for tensor, reader in self.computed_from():
             flow, computed_by = glue[self.origin(tensor)], self.computed_by(tensor)
             if self.writes_int8(computed_by):
                 sum_s += 0.0 if self.reads_int8(reader) else flow.dequantize_s
@@ -152,14 +150,17 @@ class _Placed:
                 sum_s += flow.quantize_s if anchor_s is None else anchor_s
         converted = {
             tensor
-            for tensor, reader in self.readings()
+            for tensor, reader in self.computed_from()
             if {self.form_of(self.computed_by(tensor)), self.form_of(reader)} == {FLOAT32.name, BFLOAT16.name}
         }
         return sum_s + sum(glue[self.origin(tensor)].convert_s for tensor in converted)
 
-    def noise(self, output: OutputModel) -> float:
-        """The noise sum of one output."""
-        pairs = {(self.origin(tensor), reader) for tensor, reader in self.readings() if self.reads_int8(reader)}
-        noisy = {(flow, reader) for flow, reader in pairs if not self.writes_int8(self.tensors[flow].producer)}
-        own = sum(term.own for term in output.blocks if self.form[term.block] == term.precision)
-        return own + sum(term.noise for term in output.edges if (term.flow, term.reader) in noisy)
+    def check_noise(self, output: OutputModel, limit: float, wired: Collection[tuple[str, str]] = ()) -> None:
+        """The noise sum of one output keeps its limit. `wired` are (flow, reader) whose float values travel as int8."""
+        noise = sum(term.own for term in output.blocks if self.form[term.block] == term.precision)
+        for term in output.edges:
+            reads_int8 = self.reads_int8(term.reader) or (term.flow, term.reader) in wired
+            if reads_int8 and not self.writes_int8(self.tensors[term.flow].producer):
+                noise += term.noise
+        if noise > limit * (1.0 + _CLOSE):
+            raise PlanIsWrong(f"output {output.output}: the plan's noise {noise:.4g} is over its limit {limit:.4g}")

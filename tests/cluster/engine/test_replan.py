@@ -7,6 +7,7 @@ from pathlib import Path
 from taglio import artifact
 from taglio.cluster.engine.replan import replan
 from taglio.cluster.file import parse
+from taglio.cluster.planning.describe import predicted_error
 from taglio.flow.place import place
 from taglio.flow.placing import reopened
 from taglio.flow.workspace import PROFILE, keep_plan
@@ -25,11 +26,12 @@ def test_errors_that_were_predicted_too_low_are_predicted_higher(digits_staged: 
     artifact.save(folder / f"{PROFILE}.json", PROFILE, measured.model_sha256, paying(measured))
     each = reopened(folder, CLUSTER, max_error=LIMIT)
     plan = place(each, CLUSTER, time_limit_s=1.0).plans[0]
+    studied = predicted_error(each.error, each.work.graph, plan)
 
     def highest(factor: float) -> float:
         """The upper end of what a new plan's error can be, if the workspace's plan measured `factor` times as much as
-        predicted and this one does."""
-        keep_plan(folder, replace(plan, measured_error=factor * plan.predicted_error.value))
+        the study predicts and this one does."""
+        keep_plan(folder, replace(plan, measured_error=factor * studied))
         other = replan(folder, plan, CLUSTER).plan
         return each.error.upper(factor * each.error.predict(each.work.graph, other.assignment()))
 

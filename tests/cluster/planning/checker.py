@@ -147,7 +147,7 @@ class AllChecks(Checks):
     def anchored(self, tensor: str) -> bool:
         """Whether a tensor's values were first written in float behind an int8 anchor."""
         producer = self.tensors[self.flow(tensor)].producer
-        return producer is not None and self.takes_int8(producer) and self.form[producer] != INT8
+        return producer is not None and self.reads_int8(producer) and self.form[producer] != INT8
 
     @cached_property
     def groups(self) -> dict[tuple[str, str], list[Reading]]:
@@ -190,7 +190,7 @@ class AllChecks(Checks):
         )
 
     @cached_property
-    def seconds(self) -> dict[str, float]:
+    def component_s(self) -> dict[str, float]:
         """Seconds of every component by the tables."""
         component, device = self.component, self.device_of
         total = {name: self.profiles[where].overhead_s for name, where in device.items()}
@@ -244,7 +244,7 @@ class AllChecks(Checks):
 
     def pieces(self) -> None:
         """The plan's components are those that its placements imply, with the seconds it claims."""
-        device, seconds = self.device_of, self.seconds
+        device, seconds = self.device_of, self.component_s
         claimed = {each.component: each for each in self.plan.pieces}
         if set(claimed) != set(device):
             raise PlanIsWrong(f"the plan has components {sorted(claimed)}, its placements make {sorted(device)}")
@@ -264,9 +264,9 @@ class AllChecks(Checks):
             raise PlanIsWrong(f"the timeline runs {sorted(runs)}, the plan has {sorted(device)}")
         receiving = self.receiving()
         for name, span in runs.items():
-            stops = receiving.get(self.cluster.processor(span.on), ()) if span.on in self.profiles else ()
+            stops = receiving.get(span.on, ()) if span.on in self.profiles else ()
             still = sum(max(0.0, min(b, span.end_s) - max(a, span.start_s)) for a, b in stops)
-            if span.on != device[name] or not close(span.end_s - span.start_s - still, self.seconds[name]):
+            if span.on != device[name] or not close(span.end_s - span.start_s - still, self.component_s[name]):
                 raise PlanIsWrong(f"component {name} is in the timeline for {(span.end_s - span.start_s) * 1e3:.4f} ms")
         ready = dict.fromkeys([*device, ""], 0.0)
         for (name, where), readings in self.groups.items():
@@ -312,7 +312,7 @@ class AllChecks(Checks):
             if source != target:
                 device = self.cluster.device(target)
                 begin = max(each.start_s, each.end_s - device.receiving_s(size.get((each.what, each.on), 0.0)))
-                found.setdefault(self.cluster.processor(target), []).append((begin, each.end_s))
+                found.setdefault(target, []).append((begin, each.end_s))
         for known in found.values():
             known.sort()
             for index, (begin, _) in enumerate(known[1:], 1):
@@ -336,8 +336,7 @@ class AllChecks(Checks):
                 end -= link.latency_s - link.gap_s if link is not None else 0.0
             else:
                 end += sending[each.what]
-            where = each.on if each.transfer else self.cluster.processor(each.on)
-            by_place.setdefault(where, []).append((each.start_s, end))
+            by_place.setdefault(each.on, []).append((each.start_s, end))
         for place, times in by_place.items():
             for (_, end), (start, _) in pairwise(sorted(times)):
                 if start < end - 1e-9:
@@ -348,7 +347,7 @@ class AllChecks(Checks):
         plan, busy = self.plan, defaultdict[str, float](float)
         fetched: set[tuple[str, str, frozenset[str]]] = set()  # messages to the start device
         for name, device in self.device_of.items():
-            busy[device] += self.seconds[name]
+            busy[device] += self.component_s[name]
         for sent in plan.crossings:
             link = self.cluster.link(sent.source, sent.target)
             assert link is not None
@@ -369,8 +368,6 @@ class AllChecks(Checks):
                     f"a request keeps {use.device} busy for {busy[use.device]:.6g} s by the tables, the plan claims "
                     f"{use.predicted_busy_s:.6g} s"
                 )
-        for name, shared in [(each.name, each.processor) for each in self.cluster.devices if each.processor]:
-            busy[shared] += busy.pop(name, 0.0)
         periods_s = {name: each * self.share_of_requests(*name.split(" -> ")) for name, each in busy.items()}
         period_s = max(periods_s.values())
         said = plan.predicted_rate_per_s

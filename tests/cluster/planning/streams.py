@@ -20,9 +20,7 @@ def together(pipelines: Sequence[Pipeline]) -> Pipeline:
             )
             for sent in each.transfers
         ]
-    return Pipeline(
-        tuple(tasks), tuple(transfers), tuple(dict.fromkeys(p for each in pipelines for p in each.processors))
-    )
+    return Pipeline(tuple(tasks), tuple(transfers))
 
 
 def stream(pipelines: Sequence[Pipeline]) -> list[float]:

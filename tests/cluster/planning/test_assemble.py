@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from taglio.cluster.devices import Cluster, local
+from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.file import parse
 from taglio.cluster.planning.assemble import Assembled, assemble, labels_of, placements_of
 from taglio.cluster.planning.costs import evaluate
@@ -27,7 +27,7 @@ from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import INT8, MICROSECOND, Problem, Sketch, assignments, noise, profile_of, seconds
 
-HERE = local()
+HERE = Cluster("local", (Device("local", profile="profile.json"),), ())
 NONE = Limits(None)
 PAIR = """
 start = "near"

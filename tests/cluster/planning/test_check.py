@@ -67,7 +67,7 @@ def test_every_labelling_is_described_as_the_checker_finds_it(problem: Problem, 
     }
     if not plan.wire_only(problem.graph):
         check(problem.graph, assembled.workloads[0].profiles, problem.error, THREE, plan, max_noise=noises)
-        assert predicted_error(assembled.workloads[0], plan) == pytest.approx(
+        assert predicted_error(problem.error, problem.graph, plan) == pytest.approx(
             problem.error.predict(problem.graph, plan.assignment())
         )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from taglio import artifact
 from taglio.cluster.devices import Cluster
+from taglio.cluster.planning.describe import predicted_error
 from taglio.cluster.planning.place import place
 from taglio.cluster.planning.workload import parse_objective
 from taglio.components.build import read
@@ -46,13 +47,13 @@ def replan(out: Path, before: Plan, cluster: Cluster) -> Planned:
 
 def _as_measured(out: Path, candidate: Candidate) -> Candidate:
     """The candidate with errors predicted higher by the factor by which the measured error of the workspace's plan
-    exceeds its prediction: a study for OpenVINO alone, for example, has fewer pairs than models built for several
-    devices. Metrics that change in steps are not scaled."""
-    plan = read_plan(out, candidate.work, candidate.measured)
-    expected, measured = plan.predicted_error.value, plan.measured_error or 0.0
-    if not candidate.error.metric.smooth or not 0.0 < expected < measured:
+    exceeds what the study predicts: a study for OpenVINO alone, for example, has fewer pairs than models built for
+    several devices. Metrics that change in steps are not scaled."""
+    plan, error = read_plan(out, candidate.work, candidate.measured), candidate.error
+    expected, measured = predicted_error(error, candidate.work.graph, plan), plan.measured_error or 0.0
+    if not error.metric.smooth or not 0.0 < expected < measured:
         return candidate
-    return replace(candidate, error=candidate.error.scaled(measured / expected))
+    return replace(candidate, error=error.scaled(measured / expected))
 
 
 def _built(folder: Path, plan: Plan) -> bool:

@@ -223,15 +223,13 @@ def busy_times(
     none, own, apart = np.zeros(count), np.eye(count), 1.0 - np.eye(count)
     handling = np.array([(d.send_s, d.receive_s, d.send_byte_s, d.receive_byte_s) for d in cluster.devices]).T
     busy = []
-    for device in (place for place in cluster.devices if not place.processor):
-        places = [place for place in cluster.devices if cluster.processor(place.name) == device.name]
-        in_places = np.array([float(place in places) for place in cluster.devices])
-        send_s, receive_s, send_byte_s, receive_byte_s = handling * in_places
+    for d, device in enumerate(cluster.devices):
+        send_s, receive_s, send_byte_s, receive_byte_s = handling * own[d]
         per_copy_s, per_sent_byte_s = send_s[:, None] + receive_s, send_byte_s[:, None] + receive_byte_s
-        sustained = [max(workload.profiles[place.name].sustained() for place in places) for workload in workloads]
+        sustained = [workload.profiles[device.name].sustained() for workload in workloads]
         weights = models * sustained / cluster.turns(device.name)
         name = f"{what} of {device.name}"
-        busy.append(Resource(name, in_places, per_copy_s * apart, per_sent_byte_s * apart, weights, 0.0, upper))
+        busy.append(Resource(name, own[d], per_copy_s * apart, per_sent_byte_s * apart, weights, 0.0, upper))
     for a, source in enumerate(cluster.devices):
         for b, target in enumerate(cluster.devices):
             if delay[a, b] < inf and per_byte[a, b] + gap[a, b] > 0.0:
@@ -310,9 +308,7 @@ def assemble(workloads: Sequence[Workload], cluster: Cluster, objective: Objecti
     first_node = tuple(accumulate([len(part.blocks) for part in parts[:-1]], initial=0))
     shares = request_shares(workloads)
     overhead = np.array([part.overhead_s() for part in parts])
-    capacity = np.array([device.memory_bytes if not device.processor else inf for device in cluster.devices])
-    names = [device.name for device in cluster.devices]
-    memory_of = np.array([names.index(cluster.processor(name)) for name in names])
+    capacity = np.array([device.memory_bytes for device in cluster.devices])
     many = len(workloads) > 1
     problem = Problem(
         devices=tuple(device.name for device in cluster.devices),
@@ -324,9 +320,7 @@ def assemble(workloads: Sequence[Workload], cluster: Cluster, objective: Objecti
         values=_values(parts, first_node, [device.name for device in cluster.devices].index(cluster.start)),
         resources=resources(workloads, cluster, objective),
         noises=_noises(parts, forms),
-        memory=Memory(
-            capacity, np.concatenate([part.weights() for part in parts]), bool(np.isfinite(capacity).any()), memory_of
-        ),
+        memory=Memory(capacity, np.concatenate([part.weights() for part in parts]), bool(np.isfinite(capacity).any())),
         implications=tuple(
             rule for part, first in zip(parts, first_node, strict=True) for rule in part.surrounded(first)
         ),

@@ -4,16 +4,16 @@ Uses only what the plan states: placements, crossings, and the seconds of its co
 must be sent and what each device holds. Does not compute the seconds of components or the timeline again; the tests do.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import product
-from math import isclose
+from functools import cached_property
+from math import inf, isclose
 
 from taglio.cluster.devices import Cluster
 from taglio.error.model import ErrorModel
 from taglio.model.graph import Graph, Tensor
-from taglio.plan.check import PlanIsWrong
+from taglio.plan.check import FormChecks, PlanIsWrong
 from taglio.plan.result import Plan
 
 INT8, FLOAT = "int8", "float32"
@@ -35,15 +35,14 @@ def check(
     if sorted(placement.block for placement in plan.placements) != sorted(block.name for block in graph.blocks):
         raise PlanIsWrong(f"the plan places {len(plan.placements)} blocks of {len(graph.blocks)}")
     checks = Checks(graph, cluster, plan)
-    checks.placements()
-    checks.crossings()
-    checks.limits()
-    checks.memory()
-    for output, bound in (max_noise or {}).items():
-        assert error is not None
-        total = checks.noise(error, output)
-        if total > bound * (1.0 + _CLOSE):
-            raise PlanIsWrong(f"output {output}: the plan's noise {total:.4g} is over its bound {bound:.4g}")
+    checks.check_forms()
+    checks.check_placements()
+    checks.check_crossings()
+    checks.check_limits()
+    checks.check_memory()
+    wired = checks.wired()
+    for output in error.outputs if error is not None else ():
+        checks.check_noise(output, (max_noise or {}).get(output.output, inf), wired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,40 +55,33 @@ class Reading:
     int8: bool
 
 
-class Checks:
+class Checks(FormChecks):
     """The checks of one plan on several devices, each of which relies on those before it."""
 
     def __init__(self, graph: Graph, cluster: Cluster, plan: Plan) -> None:
-        self.graph, self.cluster, self.plan = graph, cluster, plan
-        self.blocks = {block.name: block for block in graph.blocks}
-        self.tensors = graph.tensor_map()
-        self.place, self.copies = plan.devices(), plan.copies()
-        self.form = {placement.block: placement.precision for placement in plan.placements}
-        named = {precision.name: precision for precision in plan.precisions}
-        self.precision = {block: named[form] for block, form in self.form.items() if form in named}
-        self.readings = tuple(self._readings())
+        super().__init__(graph, plan)
+        self.cluster, self.place, self.copies = cluster, plan.devices(), plan.copies()
 
     def written_int8(self, tensor: str) -> bool:
         """Whether a tensor is written by an int8 block."""
-        producer = self.tensors[tensor].producer
-        return producer is not None and self.form[producer] == INT8
-
-    def takes_int8(self, block: str) -> bool:
-        """Whether a block reads int8."""
-        precision = self.precision.get(block)
-        return precision is not None and precision.scheme is not None
+        return self.writes_int8(self.tensors[tensor].producer)
 
     def home(self, tensor: str) -> str:
         """The device that writes a tensor; the start device for an input."""
         producer = self.tensors[tensor].producer
         return self.plan.start if producer is None else self.place[producer]
 
-    def _readings(self) -> Iterable[Reading]:
+    @cached_property
+    def readings(self) -> tuple[Reading, ...]:
+        """The readers of all tensors."""
+        readings = []
         for tensor in self.graph.tensors:
-            for reader in tensor.consumers:
-                yield Reading(tensor, reader, self.place[reader], self.takes_int8(reader))
+            readings += [
+                Reading(tensor, reader, self.place[reader], self.reads_int8(reader)) for reader in tensor.consumers
+            ]
             if tensor.name in self.graph.outputs and tensor.producer is not None:
-                yield Reading(tensor, "", self.plan.start, int8=False)
+                readings.append(Reading(tensor, "", self.plan.start, int8=False))
+        return tuple(readings)
 
     def behind(self, reader: str) -> set[str]:
         """Blocks that compute with what a reader takes: itself, or all behind it if it only moves values."""
@@ -102,11 +94,9 @@ class Checks:
             for name in self.behind(consumer)
         }
 
-    def placements(self) -> None:
-        """Every block is on a device and in a form that it may have."""
-        plan, limits = self.plan, self.plan.limits
-        names = {device.name: device for device in self.cluster.devices}
-        forms = {precision.name: precision for precision in plan.precisions}
+    def check_placements(self) -> None:
+        """Every block is on a device that may run it, in its form."""
+        limits, names = self.limits, {device.name: device for device in self.cluster.devices}
         pins, off = dict(limits.device_pins), set(limits.device_exclusions)
         for block in self.graph.blocks:
             place, form = self.place[block.name], self.form[block.name]
@@ -118,19 +108,10 @@ class Checks:
                 raise PlanIsWrong(f"block {block.name} is placed on {place}, which may not run it")
             if pins.get(block.name, place) != place or (block.name, place) in off:
                 raise PlanIsWrong(f"block {block.name} is placed on {place} against a pin")
-            if form not in forms or not forms[form].fits(block):
-                misfit = forms[form].misfit(block) if form in forms else "unknown"
-                raise PlanIsWrong(f"block {block.name} has no {form} form: {misfit}")
             if form != FLOAT and not device.int8:
                 raise PlanIsWrong(f"block {block.name} is {form} on {place}, which may not run int8")
-            if form != FLOAT and block.name in limits.float_blocks and not block.movement:
-                raise PlanIsWrong(f"block {block.name} is pinned to float, but the plan has it in {form}")
-            if form == FLOAT and block.name in limits.int8_blocks:
-                raise PlanIsWrong(f"block {block.name} is pinned to int8, but the plan has it in float32")
-            if block.carries and (form == INT8) != self.written_int8(block.inputs[0]):
-                raise PlanIsWrong(f"block {block.name} moves {block.inputs[0]} but changes its type")
 
-    def crossings(self) -> None:
+    def check_crossings(self) -> None:
         """Every reader elsewhere gets a copy that it can read, over a link, with the bytes and seconds of the link."""
         needed: set[tuple[str, str]] = set()
         for reading in self.readings:
@@ -155,9 +136,9 @@ class Checks:
                     f"{crossing.tensor} is sent from {crossing.source} to {crossing.target}, which are not connected"
                 )
 
-    def limits(self) -> None:
+    def check_limits(self) -> None:
         """Latency, energy and rate, from the components' seconds and the crossings."""
-        plan, limits = self.plan, self.plan.limits
+        plan, limits = self.plan, self.limits
         spent = {device.name: 0.0 for device in self.cluster.devices}
         for piece in plan.pieces:
             spent[piece.device] += piece.predicted_s * self.cluster.device(piece.device).active_watts
@@ -184,29 +165,26 @@ class Checks:
             if spent[device.name] > device.energy_cap_joules * (1.0 + _CLOSE):
                 raise PlanIsWrong(f"a request takes {spent[device.name]:.6g} J of {device.name}, over its cap")
 
-    def memory(self) -> None:
+    def check_memory(self) -> None:
         """Weights and live activations of every device, operator by operator."""
         position = {block.name: index for index, block in enumerate(self.graph.blocks)}
         last = len(self.graph.blocks) - 1
         by_tensor: dict[str, list[Reading]] = {}
         for reading in self.readings:
             by_tensor.setdefault(reading.tensor.name, []).append(reading)
-        for device in (machine for machine in self.cluster.devices if not machine.processor):
-            places = [
-                machine.name for machine in self.cluster.devices if self.cluster.processor(machine.name) == device.name
-            ]
+        for device in self.cluster.devices:
             resident_bytes = 0.0
             for block in self.graph.blocks:
-                if self.place[block.name] in places:
-                    resident_bytes += block.weight_bytes(self.precision[block.name].weight_bits)
+                if self.place[block.name] == device.name:
+                    resident_bytes += block.weight_bytes(self.precisions[self.form[block.name]].weight_bits)
                     resident_bytes += block.state_bytes
             live = [0.0] * (last + 1)
-            for tensor, place in product(self.graph.tensors, places):
-                here = [local for local in by_tensor.get(tensor.name, ()) if local.device == place]
-                if not here and place != self.home(tensor.name):
+            for tensor in self.graph.tensors:
+                here = [local for local in by_tensor.get(tensor.name, ()) if local.device == device.name]
+                if not here and device.name != self.home(tensor.name):
                     continue
                 sent_int8 = any(name == tensor.name and INT8 in kinds for (name, _), kinds in self.copies.items())
-                kinds = self.held(tensor.name, place, here, sent_int8)
+                kinds = self.held(tensor.name, device.name, here, sent_int8)
                 first = position[tensor.producer] if tensor.producer is not None else 0
                 end = max([first, *(position[local.reader] if local.reader else last for local in here)])
                 size = tensor.float_bytes * (FLOAT in kinds) + tensor.int8_bytes * (INT8 in kinds)
@@ -228,21 +206,14 @@ class Checks:
             return {INT8}
         return {FLOAT} | ({INT8} if wants_int8 or sent_int8 else set())
 
-    def noise(self, error: ErrorModel, output: str) -> float:
-        """Noise sum of one output; a float reader of an int8 copy of a float tensor counts as an int8 read by all
-        blocks behind it."""
-        model = next(output_model for output_model in error.outputs if output_model.output == output)
+    def wired(self) -> set[tuple[str, str]]:
+        """The (flow, reader) whose float values travel as int8; blocks that only move values stand for all behind."""
         flow_of = {tensor: flow.name for flow in self.graph.flows for tensor in flow.tensors}
-        wired = {
+        return {
             (flow_of[tensor], name)
             for tensor, reader in self.plan.wire_only(self.graph)
             for name in self.behind(reader)
         }
-        total = sum(term.own for term in model.blocks if self.form[term.block] == term.precision)
-        for edge in model.edges:
-            takes = self.takes_int8(edge.reader) or (edge.flow, edge.reader) in wired
-            total += edge.noise if takes and not self.written_int8(edge.flow) else 0.0
-        return total
 
 
 def close(a: float, b: float) -> bool:

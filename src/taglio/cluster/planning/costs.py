@@ -159,11 +159,11 @@ class Costs:
         if problem.extra is not None:
             unary[..., 0] += problem.extra
         if noises:
-            unary[..., noise] = np.stack([bound.by_label for bound in noises], axis=-1)
+            unary[..., noise] = np.stack([bound.own for bound in noises], axis=-1)[:, None]
             edge[:, noise] = np.stack([bound.edge for bound in noises], axis=-1)
             wire[:, noise] = np.stack([bound.wire for bound in noises], axis=-1)
         if memory is not None:
-            unary[..., noise.stop :] = memory.weights[:, None, :, None] * memory.used()[:, None]
+            unary[..., noise.stop :] = memory.weights[:, None, :, None] * np.eye(devices)[:, None]
         return Tables(
             unary.reshape(self.nodes, self.labels, -1),
             sent(values.float_bytes),
@@ -193,7 +193,7 @@ class Costs:
         possible = allowed & ~self._alone(self.limited.unary)
         if memory is None or not memory.peak:
             return np.asarray(possible)
-        room = np.where(memory.used(), memory.capacity, np.inf).min(axis=1)
+        room = memory.capacity
         fits = self.needed_bytes()[:, None] <= (room + TOLERANCE * np.maximum(1e-3, room))[:, None]
         return np.asarray(possible & fits.reshape(self.nodes, -1))
 
@@ -468,8 +468,7 @@ class Costs:
         size, first, last = self._live(ends, served)
         memory = self.problem.memory
         assert memory is not None
-        shares = size * ((first <= node)[:, None] & (last >= node)) / memory.capacity[device]
-        return np.asarray(shares @ memory.used()[:, device])
+        return np.asarray(size * ((first <= node)[:, None] & (last >= node)) / memory.capacity[device])[:, device]
 
     def _live_by_device(self, ends: Ends, served: Served) -> np.ndarray:
         """Bytes of live activations (device, node) of a labelling whose values are all listed."""
@@ -478,8 +477,7 @@ class Costs:
         for device in range(self.devices):
             np.add.at(change[device], first, size[:, device])
             np.subtract.at(change[device], last[:, device] + 1, size[:, device])
-        assert self.problem.memory is not None
-        return np.asarray(self.problem.memory.used().T @ change.cumsum(axis=1)[:, :nodes])
+        return np.asarray(change.cumsum(axis=1)[:, :nodes])
 
 
 class Changes(NamedTuple):

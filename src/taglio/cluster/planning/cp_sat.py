@@ -350,15 +350,13 @@ class PeriodProgram:
         memory, values = self.costs.problem.memory, self.costs.problem.values
         assert memory is not None
         terms: list[tuple[Any, float]] = []
-        places = np.flatnonzero(memory.used()[:, device]).tolist()
         for placed_node, (labels, columns) in enumerate(zip(self.labels, self.x, strict=True)):
             for label, column in zip(labels, columns, strict=True):
                 place, form = self.costs.problem.split(int(label))
-                if place in places:
+                if place == device:
                     terms.append((column, float(memory.weights[placed_node, form])))
         for value in np.flatnonzero(values.producer <= node).tolist():
-            for place in places:
-                terms += self._live(value, place, node)
+            terms += self._live(value, device, node)
         unit = float(memory.capacity[device]) / _LIMIT_UNITS
         amounts = [int(min(size / unit, 2.0 * _LIMIT_UNITS)) for _, size in terms]
         total = self.cp.LinearExpr.weighted_sum([literal for literal, _ in terms], amounts)

@@ -18,6 +18,8 @@ from taglio.cluster.planning.problem import Totals
 from taglio.cluster.planning.schedule import pipelines
 from taglio.cluster.planning.simulate import Pipeline, Task, Timeline, link_name, simulate
 from taglio.cluster.planning.workload import Workload
+from taglio.error.model import ErrorModel
+from taglio.model.graph import Graph
 from taglio.plan.result import Crossing, DeviceUse, Interval, Plan, PlannedPiece, Status
 from taglio.profile.result import Profile, predict
 from taglio.quantize.effective import effective
@@ -53,7 +55,7 @@ def loads(assembled: Assembled, totals: Totals, rates: Sequence[float] | None = 
     shares, load_of = request_shares(assembled.workloads) if rates is None else rates, dict[str, float]()
     for model, pipeline in enumerate(pipelines(assembled, totals)):
         busy = _busy(assembled, model, pipeline, simulate(pipeline))
-        for name, seconds in _periods(assembled, model, pipeline, busy).items():
+        for name, seconds in _periods(assembled.cluster, pipeline, busy).items():
             load_of[name] = load_of.get(name, 0.0) + float(shares[model]) * seconds
     return {name: share for name, share in load_of.items() if share > 0.0}
 
@@ -94,7 +96,7 @@ def _plan(
     width = max(work.profiles[name].interval_ratio for name in {placement.device for placement in places})
     joules = _joules(assembled, pipeline)
     busy = _busy(assembled, model, pipeline, timeline)
-    periods = _periods(assembled, model, pipeline, busy)
+    periods = _periods(cluster, pipeline, busy)
     busiest = max(periods, key=periods.__getitem__)
     rate = 1.0 / periods[busiest] if periods[busiest] > 0.0 else inf
     usage = _usage(assembled, totals, timeline, busy, pipeline, work)
@@ -105,8 +107,8 @@ def _plan(
     unknown = [use.device for use in usage if not cluster.device(use.device).active_watts]
     if joules > 0.0 and unknown:
         notes = (*notes, f"energy unknown, not counted: {', '.join(unknown)} (no active_watts in the cluster file)")
-    apart = any(cluster.processor(t.link[0]) != cluster.processor(t.link[1]) for t in pipeline.transfers)
-    if apart and "throughput" in objective and not cluster.messages_cost:
+    is_sent = any(source != target for source, target in (transfer.link for transfer in pipeline.transfers))
+    if is_sent and "throughput" in objective and not cluster.messages_cost:
         free = "the predicted rate ignores the CPU cost of messages, so a stream may be far slower"
         notes = (*notes, f"{free}: measure it with taglio cluster probe, and plan with the file that it writes")
     first = next(iter(work.profiles.values()))
@@ -144,7 +146,7 @@ def _plan(
         plan = replace(plan, notes=(*plan.notes, *_without_int8(work, plan, assembled.cluster)))
     if work.error is None:
         return plan
-    guess = predicted_error(work, plan)
+    guess = predicted_error(work.error, work.graph, plan)
     return replace(plan, predicted_error=Interval(0.0, guess, work.error.upper(guess), work.error.confidence))
 
 
@@ -153,23 +155,25 @@ def waking_s(profiles: Mapping[str, Profile], cluster: Cluster, task: Task) -> f
     return 0.0 if task.device == cluster.start else min(task.seconds, profiles[task.device].conditions.waking_s)
 
 
-def predicted_error(work: Workload, plan: Plan) -> float:
+def predicted_error(error: ErrorModel, graph: Graph, plan: Plan) -> float:
     """Predicted error of a plan, including tensors quantised only for the wire."""
-    assert work.error is not None
-    assignment = plan.assignment()
-    flow_of = {tensor: flow.name for flow in work.graph.flows for tensor in flow.tensors}
-    wired = {
-        (flow_of[tensor], behind)
-        for tensor, reader in plan.wire_only(work.graph)
-        if reader
-        for behind in behind_tensor(work.graph, tensor, reader)
-        if behind not in assignment
-    }
-    worst = 0.0
-    for output in work.error.outputs:
+    assignment, wired, worst = plan.assignment(), wired_flows(graph, plan), 0.0
+    for output in error.outputs:
         extra = sum(edge.noise for edge in output.edges if (edge.flow, edge.reader) in wired)
-        worst = max(worst, output.from_noise(output.noise(work.graph, assignment) + extra))
-    return work.error.after_steps(worst)
+        worst = max(worst, output.from_noise(output.noise(graph, assignment) + extra))
+    return error.after_steps(worst)
+
+
+def wired_flows(graph: Graph, plan: Plan) -> frozenset[tuple[str, str]]:
+    """Each flow that is quantised only for the wire, with each float block that computes with it."""
+    flow_of = {tensor: flow.name for flow in graph.flows for tensor in flow.tensors}
+    return frozenset(
+        (flow_of[tensor], behind)
+        for tensor, reader in plan.wire_only(graph)
+        if reader
+        for behind in behind_tensor(graph, tensor, reader)
+        if behind not in plan.assignment()
+    )
 
 
 def _busy(assembled: Assembled, model: int, pipeline: Pipeline, timeline: Timeline) -> dict[str, float]:
@@ -188,16 +192,10 @@ def _busy(assembled: Assembled, model: int, pipeline: Pipeline, timeline: Timeli
     return {on: seconds * (profiles[on].sustained() if on in profiles else 1.0) for on, seconds in busy.items()}
 
 
-def _periods(assembled: Assembled, model: int, pipeline: Pipeline, busy: Mapping[str, float]) -> dict[str, float]:
-    """Seconds between requests that each link and device can keep up with: the places of a device share its processor,
-    devices that take turns share the requests."""
-    profiles, cluster = assembled.workloads[model].profiles, assembled.cluster
+def _periods(cluster: Cluster, pipeline: Pipeline, busy: Mapping[str, float]) -> dict[str, float]:
+    """Seconds between requests that each link and device can keep up with; devices that take turns share them."""
     links = {link_name(ends): ends for transfer in pipeline.transfers for ends in (transfer.link, transfer.link[::-1])}
-    period_of: dict[str, float] = {}
-    for name, seconds in busy.items():
-        owner = cluster.processor(name) if name in profiles else name
-        period_of[owner] = period_of.get(owner, 0.0) + seconds / cluster.turns(*links.get(name, (name,)))
-    return period_of
+    return {name: seconds / cluster.turns(*links.get(name, (name,))) for name, seconds in busy.items()}
 
 
 def _without_int8(work: Workload, plan: Plan, cluster: Cluster) -> tuple[str, ...]:
@@ -242,19 +240,17 @@ def _usage(
     """Use of each device by a request of one model; memory is that of all models together."""
     used = {task.device for task in pipeline.tasks}
     usage = []
-    for device in assembled.cluster.devices:
+    for index, device in enumerate(assembled.cluster.devices):
         if device.name not in used:
             continue
-        memory = assembled.cluster.processor(device.name)
-        owner, memory_bytes = assembled.problem.devices.index(memory), assembled.cluster.device(memory).memory_bytes
         usage.append(
             DeviceUse(
                 device=device.name,
                 predicted_busy_s=busy.get(device.name, 0.0),
                 predicted_joules=timeline.busy_s.get(device.name, 0.0) * device.active_watts,
-                weight_bytes=float(totals.weight_bytes[owner]),
-                peak_bytes=float(totals.peak_bytes[owner]),
-                memory_bytes=memory_bytes if isfinite(memory_bytes) else None,
+                weight_bytes=float(totals.weight_bytes[index]),
+                peak_bytes=float(totals.peak_bytes[index]),
+                memory_bytes=device.memory_bytes if isfinite(device.memory_bytes) else None,
                 assumed=device.assumed,
                 runtime=work.profiles[device.name].conditions.runtime,
                 replicas=device.replicas,

@@ -80,19 +80,13 @@ class Resource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NoiseBound:
-    """A bound on a noise sum: `own` (node, form), or (node, device, form) if it depends on the device; `edge` and
-    `wire` by edge, in the order of `Values.readers`."""
+    """A bound on a noise sum: `own` (node, form); `edge` and `wire` by edge, in the order of `Values.readers`."""
 
     name: str
     own: Floats
     edge: Floats
     wire: Floats
     upper: float
-
-    @property
-    def by_label(self) -> Floats:
-        """`own` by (node, device, form); one device stands for all if they are alike."""
-        return self.own if self.own.ndim == 3 else self.own[:, None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,18 +129,11 @@ class Implication:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """Bytes per device; weights (node, form); `peak` tells whether live activations count in addition to weights. `of`
-    is the device whose memory each device uses: if several share one, its capacity is charged and applies."""
+    """Bytes per device; weights (node, form); `peak` tells whether live activations count in addition to weights."""
 
     capacity: Floats
     weights: Floats
     peak: bool = False
-    of: np.ndarray | None = None
-
-    def used(self) -> np.ndarray:
-        """Mask (device, device): whether the row's device uses the memory of the column's."""
-        every = np.arange(len(self.capacity))
-        return np.asarray((every if self.of is None else self.of)[:, None] == every)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -52,8 +52,6 @@ class Timetable:
         self.send_s = np.array([device.send_s for device in assembled.cluster.devices])
         self.send_byte_s = np.array([device.send_byte_s for device in assembled.cluster.devices])
         self.home = problem.devices.index(assembled.cluster.start)
-        # For each device, the device whose processor it uses.
-        self.processor = np.array([problem.devices.index(assembled.cluster.processor(d)) for d in problem.devices])
         mine = slice(first, first + count)
         self.seconds = problem.seconds.reshape(len(problem.nodes), -1)[mine]
         self.allowed = problem.allowed.reshape(len(problem.nodes), -1)[mine]
@@ -244,7 +242,7 @@ class _Run:
     def begin(self, node: int, reads: Sequence[_Edge]) -> None:
         """Run a node once its inputs are there."""
         table, label, here = self.table, self.labels[node], self.device[node]
-        at, processor = self.own + here, self.own + table.processor[here]
+        at = self.own + here
         ready = np.where(table.allowed[node, label], 0.0, NEVER)
         run_s = table.seconds[node, label]
         self.noise += table.own[node, label]
@@ -255,7 +253,7 @@ class _Run:
                 ready = np.maximum(ready, row[:, BEFORE] + row[:, BUSY] + row[:, DELAY])
                 handing_s = table.send_s[table.home] + row[:, BYTES] * table.send_byte_s[table.home]
                 handed = np.where(row[:, BEFORE] > 0.0, row[:, BEFORE] + handing_s, 0.0)
-                home = self.own + table.processor[table.home]
+                home = self.own + table.home
                 self.clock[home] = np.maximum(self.clock[home], handed)
                 self.copies += row[:, BYTES] > 0.0
             else:
@@ -267,7 +265,7 @@ class _Run:
             if edge.noisy:
                 self.noise += edge.noise[pair]
             run_s = run_s + row[:, AFTER]
-        clock, began = self.clock[processor], self.began[at]
+        clock, began = self.clock[at], self.began[at]
         start = np.maximum(ready, clock)
         fresh = self.closed[at] | (ready > began)
         self.began[at] = np.where(fresh, start, began)
@@ -276,7 +274,7 @@ class _Run:
         self.begun += fresh
         self.current[at] = self.component[node] = component
         self.ended[component, self.placement] = end
-        self.clock[processor], self.closed[at], self.last = end, False, np.maximum(self.last, end)
+        self.clock[at], self.closed[at], self.last = end, False, np.maximum(self.last, end)
 
     def leave(self, node: int, reader: int, edge: _Edge) -> None:
         """Send a node's output to the device of a reader elsewhere, unless it is there already."""
@@ -295,7 +293,7 @@ class _Run:
         senders = np.flatnonzero(far)
         if len(senders):
             arrived = self._send(senders, node, np.full(len(senders), home), row[senders])
-            free = self.clock[self.own[senders] + self.table.processor[home]]
+            free = self.clock[self.own[senders] + home]
             end[senders] = np.where(row[senders, AFTER] > 0.0, np.maximum(arrived, free), arrived)
         self.done = np.maximum(self.done, end + row[:, AFTER])
 
@@ -304,11 +302,11 @@ class _Run:
         table, source = self.table, self.device[node, which]
         link = (which * table.devices + source) * table.devices + to
         leaves = self.ended[self.component[node, which], which] + row[:, BEFORE]
-        handing = self.own[which] + table.processor[source]
+        handing = self.own[which] + source
         handing_s = table.send_s[source] + row[:, BYTES] * table.send_byte_s[source]
         self.clock[handing] = np.maximum(self.clock[handing], leaves) + handing_s
         leaves = np.maximum(leaves, self.link[link]) + row[:, BUSY]
         self.link[link] = leaves
         self.copies[which] += row[:, BYTES] > 0.0
-        self.closed[self.own[which] + source] = True
+        self.closed[handing] = True
         return np.asarray(leaves + row[:, DELAY])

@@ -8,12 +8,10 @@ from taglio.cluster.planning.workload import Workload
 
 
 def alike(workloads: Sequence[Workload], cluster: Cluster) -> tuple[tuple[str, ...], ...]:
-    """Groups of identical devices (times, limits and links), in file order, without the start device and devices that
-    share a processor."""
-    shared = {name for place in cluster.devices if place.processor for name in (place.name, place.processor)}
+    """Groups of identical devices (times, limits and links), in file order, without the start device."""
     groups: list[list[str]] = []
     for device in cluster.devices:
-        if device.name == cluster.start or device.name in shared:
+        if device.name == cluster.start:
             continue
         group = next((names for names in groups if _same(workloads, cluster, names[0], device.name)), None)
         if group is None:

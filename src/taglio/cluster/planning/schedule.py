@@ -76,7 +76,6 @@ class Scheduler:
                 self.sources[reader].append(int(self.producer[value]))
         self.names = tuple(device.name for device in cluster.devices)
         self.alphabetical = np.argsort(np.argsort(self.names))
-        self.processors = tuple((device.name, device.processor) for device in cluster.devices if device.processor)
         self.home = self.names.index(cluster.start)
         latency_s, byte_s, _, gap_s = link_tables(cluster)
         self.gap_s, self.delay_s, self.byte_s = gap_s.tolist(), (latency_s - gap_s).tolist(), byte_s.tolist()
@@ -182,4 +181,4 @@ class Scheduler:
             tasks.append(
                 Task(f"{name}-{where}", where, taken_s, float(sending_s[component]), tuple(nodes[component]), beyond_s)
             )
-        return Pipeline(tuple(tasks), tuple(transfers), self.processors)
+        return Pipeline(tuple(tasks), tuple(transfers))

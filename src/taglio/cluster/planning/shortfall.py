@@ -23,7 +23,7 @@ def memory_shortfall(problem: Problem) -> Infeasible | None:
 def _of_one_block(problem: Problem) -> Infeasible | None:
     """A block that fits no device: its weights, and while it runs its inputs and outputs."""
     assert problem.memory is not None
-    costs, room = Costs(problem), _room(problem)
+    costs, room = Costs(problem), problem.memory.capacity
     needed = np.where(problem.allowed, costs.needed_bytes()[:, None], np.inf).min(axis=2)
     for node, name in enumerate(problem.nodes):
         places = np.flatnonzero(np.isfinite(needed[node]))
@@ -41,32 +41,22 @@ def _of_weights(problem: Problem) -> Infeasible | None:
     memory = problem.memory
     assert memory is not None
     count = len(problem.devices)
-    owner = np.arange(count) if memory.of is None else memory.of
-    memories = sorted(set(owner.tolist()))
     least = np.where(problem.allowed, memory.weights[:, None], np.inf).min(axis=(1, 2))
     usable = problem.allowed.any(axis=2)
-    sizes = range(1, len(memories) + 1) if count <= _MOST_DEVICES else (1, len(memories))
+    sizes = range(1, count + 1) if count <= _MOST_DEVICES else (1, count)
     for size in sizes:
-        for group in combinations(memories, size):
-            inside = np.isin(owner, group)
+        for group in combinations(range(count), size):
+            inside = np.isin(np.arange(count), group)
             needed = float(least[~(usable & ~inside).any(axis=1)].sum())
             if over(needed, float(memory.capacity[list(group)].sum())):
                 names = [problem.devices[place] for place in group]
                 has = " + ".join(f"{memory.capacity[place] / _MEGA:.4g}" for place in group)
-                only = (
-                    "all blocks" if size == len(memories) else f"the blocks that may run only on {' or '.join(names)}"
-                )
+                only = "all blocks" if size == count else f"the blocks that may run only on {' or '.join(names)}"
                 return _refusal(
                     f"the weights of {only} need at least {_mb(needed)}, and {' and '.join(names)} "
                     f"{'have' if size > 1 else 'has'} {has} MB"
                 )
     return None
-
-
-def _room(problem: Problem) -> np.ndarray:
-    """Bytes of the memory that each device uses."""
-    assert problem.memory is not None
-    return np.asarray(np.where(problem.memory.used(), problem.memory.capacity, np.inf).min(axis=1))
 
 
 def _mb(size: float, unit: str = " MB") -> str:

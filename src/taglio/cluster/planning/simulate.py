@@ -55,12 +55,10 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The tasks and transfers of one request of one model, tasks in a valid running order. `processors` maps devices
-    that use another device's processor to that device."""
+    """The tasks and transfers of one request of one model, tasks in a valid running order."""
 
     tasks: tuple[Task, ...]
     transfers: tuple[Transfer, ...]
-    processors: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,6 @@ class _Server:
 class _Run:
     def __init__(self, pipeline: Pipeline) -> None:
         self._tasks, self._transfers = pipeline.tasks, pipeline.transfers
-        self._processor = dict(pipeline.processors)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._sequence = count()
         self._spans: list[Span] = []
@@ -138,10 +135,6 @@ class _Run:
     def _at(self, time: float, event: Callable[[float], None]) -> None:
         heappush(self._events, (time, next(self._sequence), event))
 
-    def _device(self, name: str) -> str:
-        """The device whose processor a device uses."""
-        return self._processor.get(name, name)
-
     def _wait(self, name: str, key: float, start: Callable[[float], None]) -> None:
         """Queue for a device or link."""
         waiting = self._servers.setdefault(name, _Server()).waiting
@@ -160,18 +153,18 @@ class _Run:
 
     def _ready(self, index: int) -> None:
         """A component's inputs have arrived."""
-        self._wait(self._device(self._tasks[index].device), index, partial(self._begin, index))
+        self._wait(self._tasks[index].device, index, partial(self._begin, index))
 
     def _begin(self, index: int, now: float) -> None:
         task = self._tasks[index]
-        server = self._servers[self._device(task.device)]
+        server = self._servers[task.device]
         self._busy_s[task.device] = self._busy_s.get(task.device, 0.0) + task.seconds
         server.ends_s = now + task.seconds + max(0.0, server.receives_s - now)
         self._at(server.ends_s, partial(self._ran, index, now))
 
     def _ran(self, index: int, began_s: float, now: float) -> None:
         task = self._tasks[index]
-        name = self._device(task.device)
+        name = task.device
         if self._servers[name].ends_s > now:  # it was paused meanwhile
             self._at(self._servers[name].ends_s, partial(self._ran, index, began_s))
             return
@@ -208,7 +201,7 @@ class _Run:
 
     def _reached(self, transfer: Transfer, now: float) -> None:
         """The target begins to receive: what it runs pauses."""
-        server = self._servers.setdefault(self._device(transfer.link[1]), _Server())
+        server = self._servers.setdefault(transfer.link[1], _Server())
         until = max(server.receives_s, now + min(transfer.busy_s + transfer.delay_s, transfer.receiving_s))
         if server.ends_s > now:
             server.ends_s += until - max(server.receives_s, now)
