@@ -76,7 +76,7 @@ def test_half_an_environment_is_missing_the_other_half(folder: Path) -> None:
     pretend(folder, "torch", {"torch": "2.13.0+cpu"})
     found = find("pytorch")
     assert found.interpreter is None
-    assert "torchao, onnx2torch, onnxscript, transformers, onnx not installed" in found.reason
+    assert "torchao, onnxscript, transformers, onnx not installed" in found.reason
 
 
 def test_an_environment_whose_python_is_gone_has_nothing(folder: Path) -> None:

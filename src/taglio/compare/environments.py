@@ -62,7 +62,7 @@ _LITERT = {
     "ai-edge-quantizer": ">=0.10,<0.11",
     "tf2onnx": ">=1.17,<2",
 }
-_TORCH = {"torch": ">=2.13,<2.14", "torchao": ">=0.18,<0.19", "onnx2torch": ">=1.5.15,<1.6"}
+_TORCH = {"torch": ">=2.13,<2.14", "torchao": ">=0.18,<0.19"}
 _EXPORT = {"onnxscript": ">=0.7,<0.8", "transformers": ">=5,<6"}
 _QKERAS = {"qkeras": ">=0.9,<0.10", "pyparsing": ">=3.1,<3.2"}
 ENVIRONMENTS = (

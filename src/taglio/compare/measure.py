@@ -109,12 +109,12 @@ def compare_backends(
         network, graph, samples = _opened(converted.path, fixed, read, seed)
         ranges = calibrate(network, samples.calibration, "minmax", progress)
         source = Source(network, graph, samples, ranges, options)
-        request = _request(source, converted.kind, model_path, work, budget_s, memory_bytes, seed)
+        request = _request(source, converted.kind, model_path, work, budget_s, memory_bytes)
         request, distance = _with_reference(request, samples.held_out.source, limits)
         written = Written()
         if forms := _forms(backends, rows):
             written = variants.write(source, forms, work / _MODELS, progress, limit_bytes=memory_bytes)
-        wanted = {backend: _wanted(backend, written, rows, options.threads, max_error) for backend in backends}
+        wanted = {backend: _wanted(backend, written, rows, max_error) for backend in backends}
         measured = Bench(request, written, limits, _reference(source), progress).measure(wanted)
         table_rows = [row for backend_rows in wanted.values() for row in backend_rows]
         ended_rows = tuple(measured.rows.get(row.id, Row(row, "stopped", _STOPPED, None, None)) for row in table_rows)
@@ -203,14 +203,12 @@ def _opened(path: Path, shapes: Mapping[str, tuple[int, ...]], read: Reader, see
     return model, build(model, observe(model, data.held_out.samples[0], data.held_out.source)), data
 
 
-def _wanted(backend: str, written: Written, keys: Sequence[str], threads: int, max_error: float) -> tuple[Wanted, ...]:
-    table_rows = table.rows_of(backend, written.files, written.refusals, threads, max_error)
+def _wanted(backend: str, written: Written, keys: Sequence[str], max_error: float) -> tuple[Wanted, ...]:
+    table_rows = table.rows_of(backend, written.files, written.refusals, max_error)
     return tuple(row for row in table_rows if not keys or row.baseline or row.id.partition("/")[2] in keys)
 
 
-def _request(
-    source: Source, kind: str, model: Path, work: Path, budget_s: float, memory_bytes: int, seed: int
-) -> Request:
+def _request(source: Source, kind: str, model: Path, work: Path, budget_s: float, memory_bytes: int) -> Request:
     work = work.resolve()
     checked = work / "float32.onnx"
     artifact.write_model(checked, source.model.proto)
@@ -231,7 +229,6 @@ def _request(
         threads=source.options.threads,
         budget_s=budget_s,
         memory_bytes=int(_TIME_AT * memory_bytes),
-        seed=seed,
     )
 
 

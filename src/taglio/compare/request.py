@@ -63,5 +63,4 @@ class Request:
     threads: int = 1
     budget_s: float = 0.0
     memory_bytes: int = 0
-    seed: int = 0
     dtypes: tuple[str, ...] = ()

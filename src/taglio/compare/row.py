@@ -22,8 +22,8 @@ Status = Literal[
 class Wanted:
     """A row before it is measured.
 
-    `method`: float32, float16, bfloat16, dynamic, static, qat, mixed, … `format`: how the model holds int8 (qdq,
-    tflite, eager, fx, pt2e). `types`: activation and weight types, such as u8s8. `engine`: what computes it.
+    `method`: float32, float16, bfloat16, dynamic, static, mixed, … `format`: how the model holds int8 (qdq, tflite,
+    pt2e). `types`: activation and weight types, such as u8s8. `engine`: what computes it.
     `blocks`: which part is quantised. `symmetric` and `per_channel` are None if not applicable. `file` is the ONNX file
     written for it, if any. `refusal` is the reason why an impossible row cannot exist. `max_error` is the
     limit of a row that is made to keep one.

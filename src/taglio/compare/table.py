@@ -21,10 +21,9 @@ _BOTH = (False, True)
 
 # ---- LiteRT
 _CONVERTER, _QUANTIZER = "TFLite converter", "ai-edge-quantizer"
-_KERNELS = {"": "XNNPACK", " built-in": "built-in kernels", " reference": "reference kernels"}
+_KERNELS = {"": "XNNPACK", " built-in": "built-in kernels"}
 
 # ---- PyTorch
-ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
 _INDUCTOR = "inductor (x86)"
 
 
@@ -76,7 +75,7 @@ def _scheme(activation: ActivationType, weight: ActivationType, symmetric: bool,
 
 
 def rows_of(
-    backend: str, files: Mapping[str, str], refusals: Mapping[str, str], threads: int, max_error: float
+    backend: str, files: Mapping[str, str], refusals: Mapping[str, str], max_error: float
 ) -> tuple[Wanted, ...]:
     """The rows of a back end. Each ONNX form's key is in either `files` or `refusals`, for back ends that read them."""
     match backend:
@@ -91,7 +90,7 @@ def rows_of(
         case "openvino-ep":
             return _openvino_provider(files, refusals)
         case "litert":
-            return _litert(threads)
+            return _litert()
         case "pytorch":
             return _pytorch()
         case "qkeras":
@@ -194,79 +193,61 @@ def _onnx_row(
     )
 
 
-def _litert(threads: int) -> tuple[Wanted, ...]:
+def _litert() -> tuple[Wanted, ...]:
     row = partial(_row, "litert")
     fast: dict[str, Any] = {"symmetric": True, "per_channel": True}
 
-    def kernels_of(key: str, method: str, types: str, count: int, **how: Any) -> list[Wanted]:
-        kernels = [*_KERNELS.items()][:count]
-        kernels += [(" 1 thread", "XNNPACK, 1 thread")] if count == len(_KERNELS) and threads > 1 else []
-        return [row(f"{key}{suffix}", method, _CONVERTER, types, engine, **how) for suffix, engine in kernels]
+    def kernels_of(key: str, method: str, types: str, **how: Any) -> list[Wanted]:
+        return [row(f"{key}{suffix}", method, _CONVERTER, types, engine, **how) for suffix, engine in _KERNELS.items()]
 
-    def static(key: str, form: str, *, per_channel: bool = True, blocks: str = "") -> Wanted:
-        return row(key, "static", form, "s8s8", "XNNPACK", symmetric=False, per_channel=per_channel, blocks=blocks)
+    def static(key: str, form: str, *, per_channel: bool = True) -> Wanted:
+        return row(key, "static", form, "s8s8", "XNNPACK", symmetric=False, per_channel=per_channel)
 
     def quantizer(key: str, method: str, types: str) -> Wanted:
-        return row(f"{key}-aeq", method, _QUANTIZER, types, "XNNPACK", blocks="all", **fast)
+        return row(f"{key}-aeq", method, _QUANTIZER, types, "XNNPACK", **fast)
 
     return (
-        *kernels_of(FLOAT, FLOAT, "f32", 3),
+        *kernels_of(FLOAT, FLOAT, "f32"),
         row("float32 CompiledModel", FLOAT, _CONVERTER, "f32", "CompiledModel CPU"),
-        *kernels_of("float16", "float16", "f16", 2),
-        *kernels_of("dynamic", "dynamic", "f32s8", 2, **fast),
-        *kernels_of("int8", "static", "s8s8", 3, symmetric=False, per_channel=True),
+        *kernels_of("float16", "float16", "f16"),
+        *kernels_of("dynamic", "dynamic", "f32s8", **fast),
+        *kernels_of("int8", "static", "s8s8", symmetric=False, per_channel=True),
         static("int8-pt", _CONVERTER, per_channel=False),
         static("int8-io", f"{_CONVERTER}, int8 in and out"),
-        *kernels_of("int16x8", "int16x8", "s16s8", 2, **fast),
-        static("int8-aeq", _QUANTIZER, blocks="all"),
-        static("int8-aeq-pt", _QUANTIZER, per_channel=False, blocks="all"),
+        *kernels_of("int16x8", "int16x8", "s16s8", **fast),
+        static("int8-aeq", _QUANTIZER),
+        static("int8-aeq-pt", _QUANTIZER, per_channel=False),
         quantizer("dynamic", "dynamic", "f32s8"),
         quantizer("weights", "weights only", "f32s8"),
         quantizer("int16x8", "int16x8", "s16s8"),
-        *(static(f"mixed-top-{count}", _QUANTIZER, blocks=f"top-flops:{count}") for count in _TOP_FLOPS),
     )
 
 
 def _pytorch() -> tuple[Wanted, ...]:
-    """Form × method × engine × per channel or not × symmetric or not, where applicable."""
+    """Float in eager mode and compiled; int8 by PT2E, compiled."""
     row = partial(_row, "pytorch")
-    eager = [
+    pt2e = partial(row, form="pt2e", types="u8s8", engine=_INDUCTOR, symmetric=False, per_channel=True)
+    return (
         row("float32", FLOAT, "eager", "f32", "eager"),
         row("bfloat16", "bfloat16", "autocast", "bf16", "eager"),
         row("float32 cuda", FLOAT, "eager", "f32", "cuda"),
         row("float16 cuda", "float16", "autocast", "f16", "cuda"),
-    ]
-    compiled = [
         row("float32 compiled", FLOAT, "eager", "f32", _INDUCTOR),
         row("bfloat16 compiled", "bfloat16", "autocast", "bf16", _INDUCTOR),
         row("float32 cuda compiled", FLOAT, "eager", "f32", "cuda inductor"),
-    ]
-    dynamic = [
-        row(f"{form}-dynamic-{_pc(channel)} {engine}", "dynamic", form, "u8s8", engine, per_channel=channel)
-        for form, engine, channel in product(("eager", "fx"), ENGINES, (True, False))
-    ]
-    trained = []
-    for method, form, engine, symmetric, channel in product(
-        ("static", "qat"), ("eager", "fx"), ENGINES, _BOTH, (True, False)
-    ):
-        if method == "static" or engine == "x86" or (channel and not symmetric):
-            key = f"{form}-{method}-{_sym(symmetric)}-{_pc(channel)} {engine}"
-            trained.append(row(key, method, form, "u8s8", engine, symmetric=symmetric, per_channel=channel))
-    affine = partial(row, form="pt2e", types="u8s8", symmetric=False, per_channel=True)
-    reference = affine("pt2e-static reference", "static", engine="x86 eager")
-    exported = [affine(f"pt2e-{method}-asym-pc", method, engine=_INDUCTOR) for method in ("static", "dynamic", "qat")]
-    return (*eager, *dynamic, *trained, reference, *compiled, *exported)
+        *(pt2e(f"pt2e-{method}-asym-pc", method) for method in ("static", "dynamic")),
+    )
 
 
 def _qkeras() -> tuple[Wanted, ...]:
-    """Quantised after training and by training, with fewer and fewer bits; in TensorFlow and TFLite."""
+    """Quantised after training, with fewer and fewer bits, in TensorFlow; with 8 bits also in TFLite."""
     row = partial(_row, "qkeras")
-    quantized = partial(row, symmetric=True, per_channel=True)
-    rows = [row("float32", FLOAT, "tf_keras", "f32", "tf.function")]
-    for method, key in (("static", "ptq"), ("qat", "qat")):
-        rows += [quantized(f"{key}-{n}", method, "qkeras", f"u{n}s{n}", "tf.function") for n in (8, 6, 4)]
-        rows.append(quantized(f"{key}-8 TFLite int8", method, "tflite int8", "u8s8", "TFLite"))
-    return tuple(rows)
+    static = partial(row, method="static", symmetric=True, per_channel=True)
+    return (
+        row("float32", FLOAT, "tf_keras", "f32", "tf.function"),
+        *(static(f"ptq-{n}", form="qkeras", types=f"u{n}s{n}", engine="tf.function") for n in (8, 6, 4)),
+        static("ptq-8 TFLite int8", form="tflite int8", types="u8s8", engine="TFLite"),
+    )
 
 
 def _pc(per_channel: bool) -> str:
