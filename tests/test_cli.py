@@ -93,19 +93,6 @@ def test_one_name_means_one_thing() -> None:
             assert seen.setdefault(flag, facts) == facts, (name, flag)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("device start --name a", "taglio cluster start"),
-        ("emulate c.toml -- true", "taglio cluster emulate"),
-        ("pareto out", "taglio plan OUT --cluster FILE --axes latency,error"),
-        ("sensitivity out --by saved", "taglio report OUT --by damage"),
-    ],
-)
-def test_old_words_name_the_new_ones(old: str, new: str) -> None:
-    refused(taglio(*old.split()), f"taglio {old.partition(' ')[0]} has a new name: {new}")
-
-
 def test_taglio_alone_prints_what_it_can_do() -> None:
     assert taglio() == taglio("--help")
 
