@@ -590,7 +590,7 @@ def test_a_browser_draws_every_chart(complete: Path, tmp_path: Path) -> None:
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", f"--user-data-dir={tmp_path}"]
     command = [browser, *flags, "--dump-dom", path.as_uri()]
     dom = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120).stdout
-    assert dom.count('aria-label="y-axis label"') == dom.count('<div class="chart"') == 4
+    assert dom.count('aria-label="y-axis label"') == dom.count('<div class="chart"') == 5
 
 
 def test_a_prediction_from_few_inputs_says_so(copy: Path) -> None:

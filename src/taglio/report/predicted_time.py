@@ -15,6 +15,7 @@ from taglio.report.parts import Axis, Bar, Bars, Chart, Columns, Mark, Part, Tab
 from taglio.report.units import MISSING, ms, ms_decimals, percent
 
 _BIGGEST, _LONGEST = 10, 24
+_CHOSEN = "chosen plan"
 _Run = tuple[str, float, float]  # name, predicted and measured seconds
 # Symbol, colour and label of the marks of float and all-int8.
 PURE = {FLOAT_RUN: ("square", "float", "float"), "int8": ("diamond", "int8", "all int8")}
@@ -51,8 +52,8 @@ def predicted_and_measured(material: Material) -> list[Part]:
     marks = [_mark(name, predicted, measured, "dot") for name, predicted, measured in unseen]
     for name, predicted, measured in finals:
         symbol, look, label = PURE.get(name, ("circle", "plan", ""))
-        is_chosen = predicted == plan_s and name not in PURE
-        marks.append(_mark(name, predicted, measured, look, symbol, "chosen plan" if is_chosen else label, is_chosen))
+        label = _CHOSEN if predicted == plan_s and name not in PURE else label
+        marks.append(_mark(name, predicted, measured, look, symbol, label))
     caption = "Line: predicted equals measured."
     if width < 10.0:
         caption += f" Band: predicted ÷ and × {1.0 + width:.3f}, expected to hold 9 of 10 runs."
@@ -79,12 +80,10 @@ def _unseen(profile: Profile) -> list[_Run]:
     return [(run.name, run.predicted_s, run.wall.median_s) for run in profile.runs if run.mixed]
 
 
-def _mark(
-    name: str, predicted: float, measured: float, look: str, symbol: str = "circle", label: str = "", ring: bool = False
-) -> Mark:
+def _mark(name: str, predicted: float, measured: float, look: str, symbol: str = "circle", label: str = "") -> Mark:
     ratio = f"{predicted / measured:.3f}" if measured else MISSING
     text = f"{name}\npredicted {ms(predicted)}\nmeasured {ms(measured)}\nratio {ratio}"
-    return Mark(predicted * 1e3, measured * 1e3, look, text, label, symbol, ring=ring)
+    return Mark(predicted * 1e3, measured * 1e3, look, text, label, symbol, ring=label == _CHOSEN)
 
 
 def _numbers(runs: Sequence[_Run]) -> list[Part]:
