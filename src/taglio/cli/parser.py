@@ -31,7 +31,7 @@ _METHODS = ("static", "float16", "int8-weights", "int8-dynamic", "int4-weights")
 _BLOCKS = "{}: all, top-flops:K, top-bytes:K, or name patterns"
 _NAMES = option("as listed, such as openvino or torch", nargs="+", metavar="NAME")
 _DEVICE = option("name of the device in the cluster file")
-_BACKENDS = "onnxruntime,openvino,nncf,onnxsim,openvino-ep,litert,pytorch,qkeras,keras"
+_BACKENDS = "onnxruntime,openvino,nncf,onnxsim,litert,pytorch,qkeras,keras"
 _MODEL = "model --shape --requantize"
 _DATA = "--data --preprocess --seed"
 _LIMITS = "--max-latency --max-energy-j --min-rate --max-steps --keep-off --rate --with-model"

@@ -46,7 +46,7 @@ from taglio.scratch import scratch
 from taglio.transaction import held
 
 BACKENDS = tuple(environments.BACKENDS)
-READS_ONNX = frozenset({"onnxruntime", "openvino", "openvino-ep"})
+READS_ONNX = frozenset({"onnxruntime", "openvino"})
 MOST_CALIBRATION, MOST_HELD_OUT = 64, 16
 # Emptied by every comparison: no name that a folder of the user's may have.
 _WORK, _MODELS = "compare-work", "models"

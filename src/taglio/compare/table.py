@@ -87,8 +87,6 @@ def rows_of(
             return _nncf(max_error)
         case "onnxsim":
             return _onnxsim(max_error)
-        case "openvino-ep":
-            return _openvino_provider(files, refusals)
         case "litert":
             return _litert()
         case "pytorch":
@@ -164,15 +162,6 @@ def _nncf(max_error: float) -> tuple[Wanted, ...]:
 def _onnxsim(max_error: float) -> tuple[Wanted, ...]:
     row = partial(_row, "onnxsim", form="onnx", engine="CPU all")
     return (row(FLOAT, FLOAT, types="f32"), row("recommended", "recommended", types="", max_error=max_error))
-
-
-def _openvino_provider(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
-    """OpenVINO as ONNX Runtime's provider, which cannot read the float convolutions of mixed forms."""
-    row = partial(_onnx_row, "openvino-ep", files=files, refusals=refusals)
-    key = "float32 CPU provider"
-    plain = _row("openvino-ep", key, FLOAT, "onnx", "f32", "CPU all", file=files[FLOAT])
-    quantized = [row(form, "OpenVINO all") for form in forms() if form.method in ("dynamic", "static")]
-    return (row(forms()[0], "OpenVINO all"), plain, *quantized)
 
 
 def _onnx_row(

@@ -3,18 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from taglio.compare.request import Request
 from taglio.compare.row import Wanted
 from taglio.compare.workers.contract import Array, Opened, Refused, file_bytes
 from taglio.compare.workers.sessions import Sessions
 from taglio.runtimes import cuda
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.places import refusal
-
-
-def make(request: Request) -> "OnnxRuntime":
-    """The back end."""
-    return OnnxRuntime(request, ["CPUExecutionProvider"])
 
 
 class OnnxRuntime(Sessions):
@@ -38,3 +32,6 @@ class OnnxRuntime(Sessions):
 
         notes = [f"{count} {kind} on the CPU" for kind, count in session.on_cpu().most_common()]
         return Opened(run, file_bytes(path), notes=tuple(notes), file=str(path))
+
+
+make = OnnxRuntime
