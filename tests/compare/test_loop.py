@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from taglio.compare.request import Request
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers import loop
 from taglio.compare.workers.contract import Array, Opened, Refused
 from taglio.error.parts import Part, Parts
@@ -25,7 +25,7 @@ class Doubler:
     def __init__(self) -> None:
         self.runs: list[str] = []
 
-    def open(self, each: Wanted) -> Opened:
+    def open(self, each: WantedRow) -> Opened:
         """One row."""
         key = each.id.partition("/")[2]
         if key == "refuses":

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from taglio.compare.environments import BACKENDS
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.table import FLOAT, forms, rows_of, static_forms
 
 FILES = {form.key: f"/{form.key}.onnx" for form in forms() if form.key != "float16"}
@@ -28,7 +28,7 @@ def test_every_static_form_is_there() -> None:
     assert len(set(schemes)) == len(schemes) == 14
 
 
-def rows(backend: str, **wanted: object) -> list[Wanted]:
+def rows(backend: str, **wanted: object) -> list[WantedRow]:
     return [row for row in TABLES[backend] if all(getattr(row, key) == value for key, value in wanted.items())]
 
 

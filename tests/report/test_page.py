@@ -29,7 +29,7 @@ from taglio.plan.result import Interval, Plan
 from taglio.profile.result import Profile
 from taglio.report import by_input, page, placement, summary, terminal, units
 from taglio.report.material import Absent, gather
-from taglio.report.parts import Chart, Facts, Table, Text
+from taglio.report.parts import Chart, NamedValues, Table, Text
 from taglio.report.written import offer
 from tests.models import digits_model
 from tests.report.made_up import FORMS, fill, made_up_plan, wall
@@ -350,10 +350,10 @@ def test_the_runtimes_of_the_profile_and_of_the_plan_are_told_apart(copy: Path) 
     material = gather(copy)
     assert material.outcome is not None
     (facts,) = summary.conditions(material)
-    assert isinstance(facts, Facts) and "runtime" in dict(facts.items) and "plan runs in" not in dict(facts.items)
+    assert isinstance(facts, NamedValues) and "runtime" in dict(facts.items) and "plan runs in" not in dict(facts.items)
     moved = replace(material.outcome, plan=replace(material.outcome.plan, runtime="elsewhere"))
     (facts,) = summary.conditions(replace(material, outcome=moved))
-    assert isinstance(facts, Facts) and "runtime" not in dict(facts.items)
+    assert isinstance(facts, NamedValues) and "runtime" not in dict(facts.items)
     told = dict(facts.items)
     assert told["profiled in"].startswith("onnxruntime ") and told["plan runs in"] == "elsewhere"
 
@@ -373,7 +373,7 @@ def test_an_interval_is_shown_only_if_it_differs_from_its_value(copy: Path) -> N
     assert plan is not None
     sharp = replace(plan, predicted_latency_s=Interval(15.4e-3, 15.4e-3, 15.4e-3, 0.9))
     for chosen, latency in ((sharp, "15.4 ms"), (plan, "4.50 ms (4.00 ms … 5.00 ms)")):
-        facts = next(part for part in placement.decisions(chosen) if isinstance(part, Facts))
+        facts = next(part for part in placement.decisions(chosen) if isinstance(part, NamedValues))
         assert dict(facts.items)["latency"].replace("\u00a0", " ") == latency
 
 

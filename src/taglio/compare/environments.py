@@ -91,7 +91,7 @@ CONVERTERS = {"onnx2tf": "onnx2tf", "huggingface": "torch"}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundEnvironment:
     """A usable environment (`interpreter`), or the `reason` why it is not usable."""
 
     name: str
@@ -114,21 +114,21 @@ class Installed:
     need_bytes: int
 
 
-def find(backend: str) -> Found:
+def find(backend: str) -> FoundEnvironment:
     """The environment of a back end or converter."""
     name = (BACKENDS | CONVERTERS)[backend]
     if name == CORE:
-        return Found(CORE, Path(sys.executable), "", {"onnxruntime": onnxruntime_version()})
+        return FoundEnvironment(CORE, Path(sys.executable), "", {"onnxruntime": onnxruntime_version()})
     wanted = next(candidate for candidate in ENVIRONMENTS if candidate.name == name)
     if (place := folder() / name).exists():
         status, reason, versions = _state(wanted, place)
         if status in _USABLE:
-            return Found(name, _interpreter(place), "", versions)
+            return FoundEnvironment(name, _interpreter(place), "", versions)
     else:
         versions = installed(None, wanted.packages)
         if not (reason := complaint(wanted, versions)):
-            return Found(name, Path(sys.executable), "", versions)
-    return Found(name, None, f"{reason}: run taglio backends add {name}", {})
+            return FoundEnvironment(name, Path(sys.executable), "", versions)
+    return FoundEnvironment(name, None, f"{reason}: run taglio backends add {name}", {})
 
 
 def environment(name: str) -> Environment:

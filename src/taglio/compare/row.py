@@ -19,7 +19,7 @@ Status = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedRow:
     """A row before it is measured.
 
     `method`: float32, float16, bfloat16, dynamic, static, mixed, … `format`: how the model holds int8 (qdq, tflite,
@@ -72,7 +72,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class RowCheck:
     """Results of checking a row before it is timed.
 
     Errors are relative L2 distances over held-out inputs, the largest over parts of outputs: `error_to_float` from the
@@ -95,8 +95,8 @@ class Checked:
 class Row:
     """A finished row: `checked` and `latency` if it ran, `reason` if not."""
 
-    wanted: Wanted
+    wanted: WantedRow
     status: Status
     reason: str
-    checked: Checked | None
+    checked: RowCheck | None
     latency: Latency | None

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.quantize.scheme import ActivationType, Scheme, Symmetry
 from taglio.runtimes import cuda
 
@@ -28,7 +28,7 @@ _INDUCTOR = "inductor (x86)"
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class OnnxForm:
     """A form of the model as ONNX, shared by all back ends that read ONNX: they run the same file.
 
     `scheme` is None for forms that do not quantise activations statically. `blocks` is a rule of `graph.select`, or
@@ -41,31 +41,31 @@ class Form:
     blocks: str = "all"
 
 
-def static_forms() -> tuple[Form, ...]:
+def static_forms() -> tuple[OnnxForm, ...]:
     """Every static int8 form: types × symmetric or not × per channel or not; and u8s8 per channel with 7-bit
     weights."""
     eight_bit_forms = [
-        Form(f"qdq-{a}{w}-{_sym(symmetric)}-{_pc(channel)}", "static", _scheme(a, w, symmetric, channel))
+        OnnxForm(f"qdq-{a}{w}-{_sym(symmetric)}-{_pc(channel)}", "static", _scheme(a, w, symmetric, channel))
         for (a, w), symmetric, channel in product(_TYPES, _BOTH, (True, False))
     ]
     mixed = [form for form in eight_bit_forms if form.scheme and form.scheme.activation != form.scheme.weight]
     return (*eight_bit_forms, *(_narrow(form) for form in mixed if form.scheme and form.scheme.per_channel))
 
 
-def _narrow(form: Form) -> Form:
+def _narrow(form: OnnxForm) -> OnnxForm:
     """The form with 7-bit weights, which processors without VNNI need."""
     return form if form.scheme is None else replace(form, key=f"{form.key}-rr", scheme=form.scheme.narrow)
 
 
-def forms() -> tuple[Form, ...]:
+def forms() -> tuple[OnnxForm, ...]:
     """Every ONNX form, float32 first."""
-    dynamic = Form("int8-dynamic", "dynamic", Scheme(uncalibrated=("dyn",)))
+    dynamic = OnnxForm("int8-dynamic", "dynamic", Scheme(uncalibrated=("dyn",)))
     rules = {**{f"top-{count}": f"top-flops:{count}" for count in _TOP_FLOPS}, "faster": FASTER}
     mixed = [
-        Form(f"mixed-{_sym(symmetric)}-{name}", "mixed", _scheme("u8", "s8", symmetric, True), rule)
+        OnnxForm(f"mixed-{_sym(symmetric)}-{name}", "mixed", _scheme("u8", "s8", symmetric, True), rule)
         for symmetric, (name, rule) in product(_BOTH, rules.items())
     ]
-    return (Form(FLOAT, FLOAT), Form("float16", "float16"), dynamic, _narrow(dynamic), *static_forms(), *mixed)
+    return (OnnxForm(FLOAT, FLOAT), OnnxForm("float16", "float16"), dynamic, _narrow(dynamic), *static_forms(), *mixed)
 
 
 def _scheme(activation: ActivationType, weight: ActivationType, symmetric: bool, channel: bool) -> Scheme:
@@ -76,7 +76,7 @@ def _scheme(activation: ActivationType, weight: ActivationType, symmetric: bool,
 
 def rows_of(
     backend: str, files: Mapping[str, str], refusals: Mapping[str, str], max_error: float
-) -> tuple[Wanted, ...]:
+) -> tuple[WantedRow, ...]:
     """The rows of a back end. Each ONNX form's key is in either `files` or `refusals`, for back ends that read them."""
     match backend:
         case "onnxruntime":
@@ -97,11 +97,11 @@ def rows_of(
     return tuple(_row(backend, f"float32{key}", FLOAT, "keras", "f32", engine) for key, engine in calls.items())
 
 
-def _row(backend: str, key: str, method: str, form: str, types: str, engine: str, **how: Any) -> Wanted:
-    return Wanted(f"{backend}/{key}", backend, method, form, types, engine=engine, **how)
+def _row(backend: str, key: str, method: str, form: str, types: str, engine: str, **how: Any) -> WantedRow:
+    return WantedRow(f"{backend}/{key}", backend, method, form, types, engine=engine, **how)
 
 
-def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
+def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[WantedRow, ...]:
     """ONNX Runtime's CPU provider, and float on its CUDA provider."""
     row = partial(_onnx_row, "onnxruntime", files=files, refusals=refusals)
     plain = partial(_row, "onnxruntime", form="onnx", types="f32", file=files[FLOAT])
@@ -121,7 +121,7 @@ def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple
     return (first, *levels, *other_rows, *level_rows, *gpu)
 
 
-def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
+def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[WantedRow, ...]:
     """OpenVINO's own runtime on the CPU plugin."""
     row = partial(_onnx_row, "openvino", files=files, refusals=refusals)
     hints = [
@@ -137,7 +137,7 @@ def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wa
     return (row(forms()[0], "CPU plugin"), *hints, *rows, *beside)
 
 
-def _nncf(max_error: float) -> tuple[Wanted, ...]:
+def _nncf(max_error: float) -> tuple[WantedRow, ...]:
     """NNCF's presets and accuracy control, and weights alone: in OpenVINO, with float parts in float32 or bfloat16."""
     row = partial(_row, "nncf")
     static = {"performance": True, "mixed": False, "transformer": False}
@@ -159,14 +159,20 @@ def _nncf(max_error: float) -> tuple[Wanted, ...]:
     return tuple(rows)
 
 
-def _onnxsim(max_error: float) -> tuple[Wanted, ...]:
+def _onnxsim(max_error: float) -> tuple[WantedRow, ...]:
     row = partial(_row, "onnxsim", form="onnx", engine="CPU all")
     return (row(FLOAT, FLOAT, types="f32"), row("recommended", "recommended", types="", max_error=max_error))
 
 
 def _onnx_row(
-    backend: str, form: Form, engine: str, suffix: str = "", *, files: Mapping[str, str], refusals: Mapping[str, str]
-) -> Wanted:
+    backend: str,
+    form: OnnxForm,
+    engine: str,
+    suffix: str = "",
+    *,
+    files: Mapping[str, str],
+    refusals: Mapping[str, str],
+) -> WantedRow:
     scheme = form.scheme
     row = partial(_row, backend, f"{form.key}{suffix}", form.method, engine=engine)
     source: dict[str, Any] = {"file": files.get(form.key, ""), "refusal": refusals.get(form.key, "")}
@@ -182,17 +188,17 @@ def _onnx_row(
     )
 
 
-def _litert() -> tuple[Wanted, ...]:
+def _litert() -> tuple[WantedRow, ...]:
     row = partial(_row, "litert")
     fast: dict[str, Any] = {"symmetric": True, "per_channel": True}
 
-    def kernels_of(key: str, method: str, types: str, **how: Any) -> list[Wanted]:
+    def kernels_of(key: str, method: str, types: str, **how: Any) -> list[WantedRow]:
         return [row(f"{key}{suffix}", method, _CONVERTER, types, engine, **how) for suffix, engine in _KERNELS.items()]
 
-    def static(key: str, form: str, *, per_channel: bool = True) -> Wanted:
+    def static(key: str, form: str, *, per_channel: bool = True) -> WantedRow:
         return row(key, "static", form, "s8s8", "XNNPACK", symmetric=False, per_channel=per_channel)
 
-    def quantizer(key: str, method: str, types: str) -> Wanted:
+    def quantizer(key: str, method: str, types: str) -> WantedRow:
         return row(f"{key}-aeq", method, _QUANTIZER, types, "XNNPACK", **fast)
 
     return (
@@ -212,7 +218,7 @@ def _litert() -> tuple[Wanted, ...]:
     )
 
 
-def _pytorch() -> tuple[Wanted, ...]:
+def _pytorch() -> tuple[WantedRow, ...]:
     """Float in eager mode and compiled; int8 by PT2E, compiled."""
     row = partial(_row, "pytorch")
     pt2e = partial(row, form="pt2e", types="u8s8", engine=_INDUCTOR, symmetric=False, per_channel=True)
@@ -228,7 +234,7 @@ def _pytorch() -> tuple[Wanted, ...]:
     )
 
 
-def _qkeras() -> tuple[Wanted, ...]:
+def _qkeras() -> tuple[WantedRow, ...]:
     """Quantised after training, with fewer and fewer bits, in TensorFlow; with 8 bits also in TFLite."""
     row = partial(_row, "qkeras")
     static = partial(row, method="static", symmetric=True, per_channel=True)

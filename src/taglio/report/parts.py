@@ -56,14 +56,14 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class NamedValues:
     """Names with their values."""
 
     items: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class NamedItems:
     """A list, each item with a name in bold."""
 
     items: Sequence[tuple[str, str]]
@@ -189,4 +189,4 @@ class Columns:
     look: str = ""
 
 
-Part = Text | Heading | Table | Facts | Items | Legend | Bars | Chart | Columns
+Part = Text | Heading | Table | NamedValues | NamedItems | Legend | Bars | Chart | Columns

@@ -2,7 +2,7 @@
 
 from taglio.report.answer import runtime_title
 from taglio.report.material import Material
-from taglio.report.parts import Cell, Facts, Part, Table
+from taglio.report.parts import Cell, NamedValues, Part, Table
 from taglio.report.units import MISSING, figures, ms, ms_decimals, size
 from taglio.runtimes.way import Way
 from taglio.ways.result import Rate, TriedWay
@@ -32,7 +32,7 @@ def chosen(material: Material) -> list[Part]:
         facts.append(("float32's rate within it", f"{figures(rate.base_rate_per_s)} requests/s"))
     if rate.memory_bytes:
         facts.append(("memory of the open model", size(rate.memory_bytes)))
-    return [Facts([*facts, ("openings", f"{rate.openings} of both")])]
+    return [NamedValues([*facts, ("openings", f"{rate.openings} of both")])]
 
 
 def loads(material: Material) -> list[Part]:

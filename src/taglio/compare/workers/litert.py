@@ -10,10 +10,10 @@ from ai_edge_litert.compiled_model import CompiledModel, HardwareAccelerator
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from taglio.compare.request import Request
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers.binding import arrange
 from taglio.compare.workers.contract import Array, Opened, Run
-from taglio.compare.workers.tflite_forms import Forms
+from taglio.compare.workers.tflite_forms import TfliteFiles
 from taglio.errors import plural
 
 _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE", "CAST", "DENSIFY"})
@@ -24,9 +24,9 @@ class LiteRt:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._forms = Forms(request)
+        self._forms = TfliteFiles(request)
 
-    def open(self, wanted: Wanted) -> Opened:
+    def open(self, wanted: WantedRow) -> Opened:
         """The row's file, opened in an interpreter."""
         path = self._forms.path(wanted)
         counts, int8 = _operators(self._interpreter(path, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES))

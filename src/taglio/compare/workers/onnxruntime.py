@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers.contract import Array, Opened, Refused, file_bytes
 from taglio.compare.workers.sessions import Sessions
 from taglio.runtimes import cuda
@@ -14,7 +14,7 @@ from taglio.runtimes.places import refusal
 class OnnxRuntime(Sessions):
     """Sessions on the CPU and, where the row's engine says so, on a GPU."""
 
-    def open(self, wanted: Wanted) -> Opened:
+    def open(self, wanted: WantedRow) -> Opened:
         """A session on `wanted.file`, on the CPU at the optimisation level in `wanted.engine`."""
         if wanted.engine in cuda.PLACES:
             return self._on_gpu(Path(wanted.file), wanted.engine)

@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 import onnxsim
 
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers.contract import Opened
 from taglio.compare.workers.sessions import PROVIDERS, Sessions
 
@@ -14,7 +14,7 @@ from taglio.compare.workers.sessions import PROVIDERS, Sessions
 class Onnxsim(Sessions):
     """Sessions on the float model and on the one that onnxsim recommends."""
 
-    def open(self, wanted: Wanted) -> Opened:
+    def open(self, wanted: WantedRow) -> Opened:
         """A session on the float model, or on the first of onnxsim's schemes that keeps the row's limit on the
         calibration samples; the one with the smallest error if none does."""
         source = self._request.onnx

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from taglio.compare.request import KINDS, Request
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers import torch_model
 from taglio.compare.workers.contract import Array, Opened, Refused, reference
 from taglio.compare.workers.torch_model import flat, tensors
@@ -64,7 +64,7 @@ class PyTorch:
         self._request = request
         self._model = torch_model.original(request.model)
 
-    def open(self, wanted: Wanted) -> Opened:
+    def open(self, wanted: WantedRow) -> Opened:
         """The row's module, ready to run."""
         if wanted.engine.startswith("cuda") and not torch.cuda.is_available():
             raise Refused("no CUDA device here: torch.cuda.is_available() is False")
@@ -72,7 +72,7 @@ class PyTorch:
             raise Refused("torch.compile writes C++ and finds no g++: install a C++ compiler")
         return self._float(wanted) if wanted.method in _FLOAT else self._int8(wanted.method)
 
-    def _float(self, wanted: Wanted) -> Opened:
+    def _float(self, wanted: WantedRow) -> Opened:
         kind, device = _FLOAT[wanted.method], "cuda" if wanted.engine.startswith("cuda") else "cpu"
         model = self._model if device == "cpu" else copy.deepcopy(self._model).to(device)  # rows share the model
         size = _size(model) // (2 if kind else 1)

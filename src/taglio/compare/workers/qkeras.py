@@ -17,7 +17,7 @@ from qkeras import QActivation, QConv2D, QDense, QDepthwiseConv2D, quantized_bit
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from taglio.compare.request import KINDS, Request
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers.contract import Array, Opened, Refused, one
 from taglio.errors import one_line
 
@@ -41,7 +41,7 @@ class QKeras:
                 f"tf_keras, which QKeras needs, cannot read the model: {one_line(error, 200)}", "failed"
             ) from error
 
-    def open(self, wanted: Wanted) -> Opened:
+    def open(self, wanted: WantedRow) -> Opened:
         """The row's model: `types` gives the bits, `engine` what runs it."""
         if wanted.method == "float32":
             model = self._model

@@ -10,7 +10,7 @@ from typing import Any
 import onnxruntime as ort
 
 from taglio.compare.request import Request
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers.contract import Array, Opened, file_bytes
 
 _LEVELS = {
@@ -33,7 +33,7 @@ class Sessions:
     def __init__(self, request: Request) -> None:
         self._request = request
 
-    def open(self, wanted: Wanted) -> Opened:
+    def open(self, wanted: WantedRow) -> Opened:
         """A session on `wanted.file` at the optimisation level in `wanted.engine`."""
         path = Path(wanted.file)
         level = wanted.engine.rpartition(" ")[2]

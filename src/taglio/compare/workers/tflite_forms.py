@@ -12,7 +12,7 @@ from ai_edge_quantizer import qtyping, quantizer
 from ai_edge_quantizer.algorithm_manager import AlgorithmName
 
 from taglio.compare.request import Request
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers.binding import arrange
 from taglio.compare.workers.contract import Array, Refused, one
 from taglio.compare.workers.keras_file import load_keras
@@ -21,7 +21,7 @@ QUANTIZER = "ai-edge-quantizer"
 _OPERATIONS = qtyping.TFLOperationName
 
 
-class Forms:
+class TfliteFiles:
     """The files of one model, made on demand and kept in the folder."""
 
     def __init__(self, request: Request) -> None:
@@ -34,7 +34,7 @@ class Forms:
         elif not self.float_path.exists():
             self.float_path.write_bytes(self._converter().convert())
 
-    def path(self, wanted: Wanted) -> Path:
+    def path(self, wanted: WantedRow) -> Path:
         """The file of a row."""
         if wanted.method == "float32":
             return self.float_path
@@ -44,7 +44,7 @@ class Forms:
             target.write_bytes(self._quantized(wanted) if wanted.format == QUANTIZER else self._converted(wanted))
         return target
 
-    def _quantized(self, wanted: Wanted) -> bytes:
+    def _quantized(self, wanted: WantedRow) -> bytes:
         """The float file with all supported operators quantised."""
         tool, operators = quantizer.Quantizer(str(self.float_path)), _OPERATIONS.ALL_SUPPORTED
         granularity = qtyping.QuantGranularity.TENSORWISE
@@ -89,7 +89,7 @@ class Forms:
             raise Refused("the converter needs Keras or a SavedModel, but this model is already a .tflite file")
         return tf.lite.TFLiteConverter.from_saved_model(str(Path(request.converted)))
 
-    def _converted(self, wanted: Wanted) -> bytes:
+    def _converted(self, wanted: WantedRow) -> bytes:
         converter = self._converter()
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if wanted.per_channel is False:
