@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
 CODE := src tests scripts $(if $(wildcard benchmarks/*.py),benchmarks)
 # The back ends of `taglio compare`.
-BACKENDS ?= openvino nncf onnxsim openvino-ep litert onnx2tf torch qkeras
+BACKENDS ?= openvino nncf onnxsim litert onnx2tf torch qkeras
 BENCH ?= prediction quality cost
 ARGS ?=
 

@@ -1,10 +1,9 @@
-"""What a GPU brings: `taglio optimize` beside PyTorch on a machine with an NVIDIA GPU.
+"""What a GPU brings: `taglio optimize` on a machine with an NVIDIA GPU.
 
 Each network is optimised with every place of the machine, so float is timed in all of them in one run; its error, the
-share of copies and what the provider leaves to the CPU are from the same run. With --pytorch the float rows of
-`taglio compare` on the GPU follow, in ONNX Runtime and in PyTorch, each in a process of its own.
+share of copies and what the provider leaves to the CPU are from the same run.
 
-    python benchmarks/gpu.py --cases ultraface-rfb-320,yunet-n-640 [--max-error 0.01] [--effort 0.05] [--pytorch]
+    python benchmarks/gpu.py --cases ultraface-rfb-320,yunet-n-640 [--max-error 0.01] [--effort 0.05]
     python benchmarks/gpu.py --folder DIR       (NAME.onnx beside NAME.npz)
 """
 
@@ -22,7 +21,6 @@ from taglio.errors import TaglioError
 from taglio.runtimes import cuda
 from taglio.runtimes.places import refusal
 
-ROWS = ("float32", "float32 cuda", "float32 cuda tf32", "float16 cuda", "float32 cuda compiled")
 CPU = ("onnxruntime", "openvino")
 
 
@@ -40,22 +38,6 @@ def optimized(model: Path, data: Path, preprocess: str, limit: float, effort: fl
         "notes": [note for note in table.notes if note.startswith(cuda.NAME)],
         "doubt": table.doubt,
     }
-
-
-def compared(model: Path, data: Path, preprocess: str, effort: float) -> list[dict[str, Any]]:
-    comparison = taglio.compare_backends(
-        model, data, backends=["onnxruntime", "pytorch"], rows=ROWS, preprocess=preprocess, effort=effort
-    )
-    return [
-        {
-            "row": row.wanted.id,
-            "status": row.status,
-            "reason": row.reason,
-            "median_s": row.latency.median_s if row.latency else None,
-            "error": row.checked.error_to_float if row.checked else None,
-        }
-        for row in comparison.rows
-    ]
 
 
 def line(name: str, figures: dict[str, Any]) -> list[str]:
@@ -83,7 +65,6 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--max-error", type=float, default=0.01)
     parser.add_argument("--effort", type=float, default=0.05)
-    parser.add_argument("--pytorch", action="store_true")
     options = parser.parse_args()
     if reason := refusal(cuda.NAME):
         sys.exit(f"no GPU here: {reason}")
@@ -96,8 +77,6 @@ def main() -> None:
     for name, (model, data, preprocess) in given.items():
         try:
             row = optimized(model, data, preprocess, options.max_error, options.effort)
-            if options.pytorch:
-                row["compare"] = compared(model, data, preprocess, options.effort)
         except TaglioError as error:
             print(f"{name}: {error}", flush=True)
             continue
@@ -108,8 +87,7 @@ def main() -> None:
     head = ["network", "float on the CPU, ms", "best on the CPU", *cuda.PLACES, "plan"]
     table = markdown(head, [line(network, row) for network, row in figures.items()])
     notes = "\n".join(f"* {network}: {note}" for network, row in figures.items() for note in row["notes"])
-    rows = "\n".join(f"* {network}: {way}" for network, row in figures.items() for way in row.get("compare", ()))
-    text = "\n\n".join(part for part in (gpu, table, notes, rows) if part)
+    text = "\n\n".join(part for part in (gpu, table, notes) if part)
     print(f"wrote {write('gpu', {'gpu': gpu, **figures}, text)}")
 
 

@@ -18,6 +18,7 @@ import pytest
 from taglio.cli import models
 from taglio.cli.parser import COMMANDS, Command, arguments, build_parser
 from taglio.cli.words import as_flags
+from taglio.cores import available_cores
 from taglio.errors import BadModel, BadOption, Infeasible, TaglioError
 from taglio.scratch import PREFIX
 from tests.end_to_end.command import ENVIRONMENT, Case, Ran, refused, taglio
@@ -91,19 +92,6 @@ def test_one_name_means_one_thing() -> None:
                 continue
             facts = (action.help, action.type, tuple(action.choices or ()))
             assert seen.setdefault(flag, facts) == facts, (name, flag)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("device start --name a", "taglio cluster start"),
-        ("emulate c.toml -- true", "taglio cluster emulate"),
-        ("pareto out", "taglio plan OUT --cluster FILE --axes latency,error"),
-        ("sensitivity out --by saved", "taglio report OUT --by damage"),
-    ],
-)
-def test_old_words_name_the_new_ones(old: str, new: str) -> None:
-    refused(taglio(*old.split()), f"taglio {old.partition(' ')[0]} has a new name: {new}")
 
 
 def test_taglio_alone_prints_what_it_can_do() -> None:
@@ -220,20 +208,15 @@ def test_devices_start_and_stop_without_a_runtime() -> None:
 
 
 @pytest.mark.whole
-def test_fits_use_the_threads_of_sessions(tmp_path: Path) -> None:
-    """NumPy's linear algebra reads its limit on import: `--threads` comes first, or what the workspace was profiled
-    with."""
-    (tmp_path / "setup.json").write_text('{"body": {"threads": 3}}')
+def test_fits_use_the_threads_of_sessions() -> None:
+    """NumPy's linear algebra reads its limit on import: `--threads`, or the cores that this process may use."""
     code = (
         "import os, sys; os.environ.pop('OPENBLAS_NUM_THREADS', None); import taglio.cli as cli; "
         "cli.run = lambda _: print(os.environ.get('OPENBLAS_NUM_THREADS'), 'numpy' in sys.modules) or 0; cli.main({})"
     )
     profile = ["profile", "m.onnx", "--data", "d.npz", "-o", "out"]
     assert printed(code.format([*profile, "--threads", "1"])) == "1 False"
-    assert printed(code.format(profile)) == "None False"
-    assert printed(code.format(["error", str(tmp_path)])) == "3 False"
-    (tmp_path / "setup.json").write_text("damaged")
-    assert printed(code.format(["error", str(tmp_path)])) == "None False"
+    assert printed(code.format(profile)) == f"{available_cores()} False"
 
 
 def printed(code: str) -> str:

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from taglio.compare.request import Request
-from taglio.compare.row import Checked, Latency, Row, Wanted
+from taglio.compare.row import Latency, Row, RowCheck, WantedRow
 
 
-def wanted(key: str, backend: str = "onnxruntime", method: str = "static") -> Wanted:
-    return Wanted(f"{backend}/{key}", backend, method, "qdq", "u8s8", True, False, "CPU all")
+def wanted(key: str, backend: str = "onnxruntime", method: str = "static") -> WantedRow:
+    return WantedRow(f"{backend}/{key}", backend, method, "qdq", "u8s8", True, False, "CPU all")
 
 
-def request(folder: Path, rows: tuple[Wanted, ...]) -> Request:
+def request(folder: Path, rows: tuple[WantedRow, ...]) -> Request:
     return Request(
         task="rows", backend="onnxruntime", model="m.onnx", kind="onnx", onnx="m.onnx", inputs=("x",), shapes=((1, 2),),
         outputs=("y",), folder=str(folder), rows=rows, budget_s=0.01, memory_bytes=2**40,
@@ -20,5 +20,5 @@ def request(folder: Path, rows: tuple[Wanted, ...]) -> Request:
 def measured(key: str, milliseconds: float, error: float, backend: str = "onnxruntime", spread: float = 0.01) -> Row:
     method = "float32" if key == "float32" else "static"
     latency = Latency(milliseconds * 1e-3, spread * 1e-3, milliseconds * 1.1e-3, 10, 10e-3, 10e-3)
-    checked = Checked(1_500_000, error, error, None, {"QLinearConv": 3, "Relu": 1}, {"QLinearConv": 3})
+    checked = RowCheck(1_500_000, error, error, None, {"QLinearConv": 3, "Relu": 1}, {"QLinearConv": 3})
     return Row(wanted(key, backend, method), "measured", "", checked, latency)

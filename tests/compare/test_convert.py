@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from taglio.compare import convert, environments, supervise
-from taglio.compare.environments import Found
+from taglio.compare.environments import FoundEnvironment
 from taglio.compare.request import Request
 from taglio.embedded import digits_data
 from taglio.errors import BadEnvironment, BadModel
@@ -28,7 +28,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
     """Every job that a worker would get; the embedded model stands for what it makes, and answers as the original."""
     jobs: list[Request] = []
-    monkeypatch.setattr(environments, "find", lambda name: Found(name, Path("python"), "", {"tool": "1"}))
+    monkeypatch.setattr(environments, "find", lambda name: FoundEnvironment(name, Path("python"), "", {"tool": "1"}))
 
     def answer(_: Any, request: Request, __: Any) -> tuple[Any, str]:
         jobs.append(request)

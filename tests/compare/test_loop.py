@@ -1,7 +1,5 @@
 """The loop on a back end of three lines: order, errors, groups, failures."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 
 from taglio.compare.request import Request
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers import loop
 from taglio.compare.workers.contract import Array, Opened, Refused
 from taglio.error.parts import Part, Parts
@@ -27,7 +25,7 @@ class Doubler:
     def __init__(self) -> None:
         self.runs: list[str] = []
 
-    def open(self, each: Wanted) -> Opened:
+    def open(self, each: WantedRow) -> Opened:
         """One row."""
         key = each.id.partition("/")[2]
         if key == "refuses":
@@ -161,10 +159,3 @@ def test_a_row_fills_the_caches_before_the_run_that_counts(
 
     assert loop.timed(run) == pytest.approx(counted)
     assert next(runs, None) is None  # it ran as often as its first run allows
-
-
-def test_the_provider_of_openvino_needs_no_onnx_package() -> None:
-    """Its environment has ONNX Runtime and no onnx."""
-    asked = "import sys; sys.modules['onnx'] = None; import taglio.compare.workers.openvino_ep"
-    found = subprocess.run([sys.executable, "-c", asked], check=False, capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr

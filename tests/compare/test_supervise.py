@@ -10,13 +10,13 @@ import pytest
 
 from taglio.compare import supervise
 from taglio.compare.row import Row
-from taglio.compare.supervise import Limits, measure_rows
+from taglio.compare.supervise import WorkerLimits, measure_rows
 from tests.compare.made_up import request, wanted
 from tests.end_to_end.command import ROOT
 
 SRC = ROOT / "src"
 PYTHON = Path(sys.executable)
-PATIENT = Limits(timeout_s=60.0, memory_bytes=2**40)
+PATIENT = WorkerLimits(timeout_s=60.0, memory_bytes=2**40)
 
 # Speaks the protocol; what a row is called is what happens at it.
 WORKER = f"""
@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 sys.path.insert(0, {str(SRC)!r})
-from taglio.compare.row import Checked, Latency
+from taglio.compare.row import RowCheck, Latency
 
 connection = Connection(int(sys.argv[1]))
 request = connection.recv()
@@ -69,7 +69,7 @@ for row in request.rows:
         continue
     if "forgotten" in row.id:
         continue
-    tell("checked", row.id, Checked((folder / "starts").stat().st_size, 0.0, 0.0, None, {{}}, {{}}))
+    tell("checked", row.id, RowCheck((folder / "starts").stat().st_size, 0.0, 0.0, None, {{}}, {{}}))
     ready.append(row.id)
 if any("rounds" in name for name in ready):
     for turn in range(3):
@@ -91,7 +91,7 @@ def worker(tmp_path: Path) -> Path:
     return path
 
 
-def ran(worker: Path, tmp_path: Path, *keys: str, limits: Limits = PATIENT) -> dict[str, Row]:
+def ran(worker: Path, tmp_path: Path, *keys: str, limits: WorkerLimits = PATIENT) -> dict[str, Row]:
     rows = tuple(wanted(key) for key in keys)
     found = {row.wanted.id: row for row in measure_rows(PYTHON, request(tmp_path / "work", rows), limits, main=worker)}
     assert found.keys() == {row.id for row in rows}  # none is lost
@@ -130,7 +130,7 @@ def test_the_last_words_are_quoted(worker: Path, tmp_path: Path) -> None:
 @pytest.mark.whole
 def test_a_row_that_hangs_is_stopped_with_all_it_started(worker: Path, tmp_path: Path, when: str) -> None:
     name = f"{when} hang"
-    rows = ran(worker, tmp_path, "a", name, "b", limits=Limits(3.0, 2**40))  # to start takes a busy machine one
+    rows = ran(worker, tmp_path, "a", name, "b", limits=WorkerLimits(3.0, 2**40))  # to start takes a busy machine one
     assert (rows["a"].status, rows["b"].status) == ("measured", "measured")
     assert rows[name].status == "stuck"
     assert "3 s" in rows[name].reason
@@ -141,7 +141,7 @@ def test_a_row_that_hangs_is_stopped_with_all_it_started(worker: Path, tmp_path:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_a_row_that_takes_too_much_memory_is_stopped(worker: Path, tmp_path: Path) -> None:
-    rows = ran(worker, tmp_path, "a", "opening memory", limits=Limits(60.0, 200 * 2**20))
+    rows = ran(worker, tmp_path, "a", "opening memory", limits=WorkerLimits(60.0, 200 * 2**20))
     assert rows["a"].status == "measured"
     assert rows["opening memory"].status == "out of memory"
     assert "the limit is 210 MB" in rows["opening memory"].reason

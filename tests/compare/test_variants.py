@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from taglio.compare.table import FASTER, FLOAT, Form, forms
-from taglio.compare.variants import Source, Written, write
+from taglio.compare.table import FASTER, FLOAT, OnnxForm, forms
+from taglio.compare.variants import OnnxSource, Written, write
 from taglio.data.dataset import split
 from taglio.model.graph import build
 from taglio.quantize.ranges import calibrate
@@ -16,20 +16,20 @@ from taglio.runtimes.processor import instructions, sums_saturate
 from tests.models import TINY, feeds, loaded
 
 
-def source(name: str, folder: Path) -> Source:
+def source(name: str, folder: Path) -> OnnxSource:
     model = loaded(TINY[name](), folder)
     data = split(feeds(model, 8))
-    return Source(model, build(model), data, calibrate(model, data.calibration, "minmax"), SessionOptions(1))
+    return OnnxSource(model, build(model), data, calibrate(model, data.calibration, "minmax"), SessionOptions(1))
 
 
 @pytest.fixture(scope="module")
-def pyramid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, Written]:
+def pyramid(tmp_path_factory: pytest.TempPathFactory) -> tuple[OnnxSource, Written]:
     folder = tmp_path_factory.mktemp("forms")
     made = source("pyramid", folder)
     return made, write(made, forms(), folder / "models")
 
 
-def test_every_form_is_written_or_refused_with_a_reason(pyramid: tuple[Source, Written]) -> None:
+def test_every_form_is_written_or_refused_with_a_reason(pyramid: tuple[OnnxSource, Written]) -> None:
     _, written = pyramid
     keys = {form.key for form in forms()}
     assert written.files.keys() | written.refusals.keys() == keys
@@ -38,7 +38,7 @@ def test_every_form_is_written_or_refused_with_a_reason(pyramid: tuple[Source, W
     assert {FLOAT, "float16", "qdq-u8s8-sym-pc", "mixed-asym-top-10"} <= written.files.keys()
 
 
-def test_every_form_computes_nearly_what_the_model_computes(pyramid: tuple[Source, Written]) -> None:
+def test_every_form_computes_nearly_what_the_model_computes(pyramid: tuple[OnnxSource, Written]) -> None:
     made, written = pyramid
     feed = made.data.held_out.samples[0]
     options = SessionOptions(1)
@@ -50,7 +50,7 @@ def test_every_form_computes_nearly_what_the_model_computes(pyramid: tuple[Sourc
         assert (error == 0) == (key == FLOAT), key
 
 
-def test_where_sums_saturate_the_forms_that_may_do_so_say_it(pyramid: tuple[Source, Written]) -> None:
+def test_where_sums_saturate_the_forms_that_may_do_so_say_it(pyramid: tuple[OnnxSource, Written]) -> None:
     _, written = pyramid
     said = {key for key, note in written.notes.items() if "rows that end in -rr" in note}
     assert ("qdq-u8s8-sym-pc" in said) == sums_saturate(instructions())
@@ -66,11 +66,11 @@ def test_a_form_that_no_block_has_is_refused(tmp_path: Path) -> None:
 def test_a_rule_that_chooses_nothing_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taglio.compare.variants.speedups", lambda *_: {})
     mixed = next(form for form in forms() if form.blocks == FASTER)
-    written = write(source("residual", tmp_path), (Form(FLOAT, FLOAT), mixed), tmp_path / "models")
+    written = write(source("residual", tmp_path), (OnnxForm(FLOAT, FLOAT), mixed), tmp_path / "models")
     assert written.refusals[mixed.key] == "no block matches the rule speed-up > 1"
 
 
-def test_types_are_those_asked_for(pyramid: tuple[Source, Written]) -> None:
+def test_types_are_those_asked_for(pyramid: tuple[OnnxSource, Written]) -> None:
     _, written = pyramid
     kinds = {"u8u8": {onnx.TensorProto.UINT8}, "s8s8": {onnx.TensorProto.INT8}}
     for types, expected in kinds.items():

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from taglio.error.loss import Metric
-from taglio.error.model import Alone
 from taglio.flow import curve as module
-from taglio.flow.curve import costly, curve
+from taglio.flow.curve import curve
 from taglio.plan.result import Limits
 
 GRAPH: Any = SimpleNamespace(choices=lambda: [1])
@@ -51,11 +50,3 @@ def test_what_the_place_changes_is_taken_off(asked: list[float]) -> None:
 def test_nothing_is_told_of_steps(asked: list[float]) -> None:
     assert levels(Limits(0.01, metric=Metric("top1", True))) == []
     assert asked == []
-
-
-def test_the_blocks_that_cost_the_most_come_first() -> None:
-    alone = [Alone(name, form, error) for name, form, error in (
-        ("a", "int8", 0.1), ("b", "int8", 0.4), ("b", "int8-anchor", 0.9), ("c", "int8", 0.2), ("d", "int8", 0.3),
-    )]  # fmt: skip
-    model: Any = SimpleNamespace(alone=alone)
-    assert [each.block for each in costly(model)] == ["b", "d", "c"]

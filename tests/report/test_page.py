@@ -29,7 +29,7 @@ from taglio.plan.result import Interval, Plan
 from taglio.profile.result import Profile
 from taglio.report import by_input, page, placement, summary, terminal, units
 from taglio.report.material import Absent, gather
-from taglio.report.parts import Chart, Facts, Table, Text
+from taglio.report.parts import Chart, NamedValues, Table, Text
 from taglio.report.written import offer
 from tests.models import digits_model
 from tests.report.made_up import FORMS, fill, made_up_plan, wall
@@ -263,9 +263,10 @@ def test_nothing_is_loaded_from_elsewhere(whole: Seen) -> None:
 
 
 def test_every_block_is_drawn_and_listed(whole: Seen, model: Model) -> None:
-    for block in build(model).blocks:
-        assert f"{block.name}\n" in whole.sections["network"]
-        assert block.name in whole.sections["blocks"]
+    blocks = build(model).blocks
+    (drawn,) = [chart for chart in whole.charts if chart["label"] == "time and form of every block"]
+    assert [mark["text"].partition("\n")[0] for mark in drawn["marks"]] == [block.name for block in blocks]
+    assert all(block.name in whole.sections["blocks"] for block in blocks)
 
 
 def test_names_are_shown_as_text(model: Model, tmp_path: Path) -> None:
@@ -281,7 +282,7 @@ def test_names_are_shown_as_text(model: Model, tmp_path: Path) -> None:
     assert set(scripts) == {None, "application/json"}
     assert 'alert("' not in found.raw["script"]
     assert HOSTILE in found.sections["header"]
-    assert HOSTILE in found.sections["network"]
+    assert any(HOSTILE in mark["text"] for chart in found.charts for mark in chart["marks"])
     assert HOSTILE in found.sections["blocks"]
     assert not found.wrong
 
@@ -349,10 +350,10 @@ def test_the_runtimes_of_the_profile_and_of_the_plan_are_told_apart(copy: Path) 
     material = gather(copy)
     assert material.outcome is not None
     (facts,) = summary.conditions(material)
-    assert isinstance(facts, Facts) and "runtime" in dict(facts.items) and "plan runs in" not in dict(facts.items)
+    assert isinstance(facts, NamedValues) and "runtime" in dict(facts.items) and "plan runs in" not in dict(facts.items)
     moved = replace(material.outcome, plan=replace(material.outcome.plan, runtime="elsewhere"))
     (facts,) = summary.conditions(replace(material, outcome=moved))
-    assert isinstance(facts, Facts) and "runtime" not in dict(facts.items)
+    assert isinstance(facts, NamedValues) and "runtime" not in dict(facts.items)
     told = dict(facts.items)
     assert told["profiled in"].startswith("onnxruntime ") and told["plan runs in"] == "elsewhere"
 
@@ -372,7 +373,7 @@ def test_an_interval_is_shown_only_if_it_differs_from_its_value(copy: Path) -> N
     assert plan is not None
     sharp = replace(plan, predicted_latency_s=Interval(15.4e-3, 15.4e-3, 15.4e-3, 0.9))
     for chosen, latency in ((sharp, "15.4 ms"), (plan, "4.50 ms (4.00 ms … 5.00 ms)")):
-        facts = next(part for part in placement.decisions(chosen) if isinstance(part, Facts))
+        facts = next(part for part in placement.decisions(chosen) if isinstance(part, NamedValues))
         assert dict(facts.items)["latency"].replace("\u00a0", " ") == latency
 
 
@@ -438,7 +439,7 @@ def test_odd_times_are_drawn(copy: Path, factor: float) -> None:
     text = page.render(replace(gather(copy), profile=profile))
     found = Seen()
     found.feed(text)
-    assert len(found.charts) == 4
+    assert len(found.charts) == 5
     for chart in found.charts:  # JSON has no NaN: what is not finite became null, and is counted
         assert all(mark["text"] for mark in chart["marks"])
 
@@ -589,7 +590,7 @@ def test_a_browser_draws_every_chart(complete: Path, tmp_path: Path) -> None:
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", f"--user-data-dir={tmp_path}"]
     command = [browser, *flags, "--dump-dom", path.as_uri()]
     dom = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120).stdout
-    assert dom.count('aria-label="y-axis label"') == dom.count('<div class="chart"') == 4
+    assert dom.count('aria-label="y-axis label"') == dom.count('<div class="chart"') == 5
 
 
 def test_a_prediction_from_few_inputs_says_so(copy: Path) -> None:

@@ -13,7 +13,7 @@ from taglio.flow.outcome import Outcome
 from taglio.model.load import Model, load
 from taglio.report import answer, page, terminal, ways
 from taglio.report.material import Material, gather
-from taglio.report.parts import Cell, Chart, Table
+from taglio.report.parts import Cell, Table
 from taglio.ways.result import Rate
 from tests.models import digits_model
 from tests.report.made_up import fill
@@ -57,12 +57,6 @@ def drawn(outcome: Outcome, material: Material) -> Seen:
     found.feed(text)
     assert found.wrong == []
     return found
-
-
-def chart(outcome: Outcome, material: Material) -> Chart:
-    (by_latency,) = ways.chart(replace(material, outcome=outcome))
-    assert isinstance(by_latency, Chart)
-    return by_latency
 
 
 def test_the_first_line_is_the_capacity(material: Material, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,40 +109,24 @@ def test_six_ways_are_printed_with_the_chosen_and_the_default_one(
     assert after.startswith("the first 6 of 8 rows")
 
 
-def test_a_default_way_that_was_chosen_has_both_marks(material: Material) -> None:
-    outcome = rated(material, replace(made_up_rate(), way=DEFAULT))
-    (table,) = ways.tried(replace(material, outcome=outcome))
+def roles(material: Material, rate: Rate) -> dict[str, str]:
+    """The capacity of every way that has a role, by its role."""
+    (table,) = ways.tried(replace(material, outcome=rated(material, rate)))
     assert isinstance(table, Table)
-    marks = [cell.text for *_, cell in table.rows if isinstance(cell, Cell) and cell.text]
-    assert marks == ["chosen, default way"]
+    texts = [[cell.text for cell in row if isinstance(cell, Cell)] for row in table.rows]
+    return {row[-1]: row[2] for row in texts if row[-1]}
 
 
-def test_without_the_chosen_model_in_the_default_way_another_one_is_marked(material: Material) -> None:
+def test_a_default_way_that_was_chosen_has_both_roles(material: Material) -> None:
+    assert [*roles(material, replace(made_up_rate(), way=DEFAULT))] == ["chosen, default way"]
+
+
+def test_without_the_chosen_model_in_the_default_way_another_one_has_the_role(material: Material) -> None:
     rate = made_up_rate()
     others = tuple(way for way in rate.tried if (way.model, way.way) != ("plan 1", DEFAULT))
-    by_latency = chart(rated(material, replace(rate, tried=others)), material)
-    assert [mark.y for mark in by_latency.marks if mark.label == "default way"] == [99.0]
+    assert roles(material, replace(rate, tried=others))["default way"] == "99.0/s"
     none = tuple(way for way in others if way.way != DEFAULT)
-    by_latency = chart(rated(material, replace(rate, tried=none)), material)
-    assert [mark.label for mark in by_latency.marks if mark.label] == ["chosen"]
-
-
-def test_ways_are_drawn_with_their_front(material: Material) -> None:
-    by_latency = chart(rated(material, made_up_rate()), material)
-    assert (by_latency.x.scale, by_latency.x.title) == ("log", "latency of 19 of 20 runs, ms")
-    assert by_latency.curves[0].points == [(9.0, 98.0), (11.0, 99.0), (14.0, 163.0)]
-    labels = {mark.label: (mark.look, mark.ring) for mark in by_latency.marks if mark.label}
-    assert labels == {"chosen": ("plan", True), "default way": ("float", False)}
-    assert by_latency.undrawn() == 0 and len(by_latency.marks) == 8
-    near = tuple(way for way in made_up_rate().tried if way.way.joined == 1)
-    assert chart(rated(material, replace(made_up_rate(), tried=near)), material).x.scale == "linear"
-
-
-def test_ways_that_keep_the_limit_at_no_rate_are_not_on_the_front(material: Material) -> None:
-    by_latency = chart(rated(material, made_up_limited_rate()), material)
-    assert by_latency.y.title == "rate within the limit, requests/s"
-    assert min(mark.y for mark in by_latency.marks) == 0.0
-    assert min(y for _, y in by_latency.curves[0].points) > 0.0
+    assert [*roles(material, replace(rate, tried=none))] == ["chosen"]
 
 
 @pytest.mark.parametrize("rate", [made_up_rate(), made_up_limited_rate()])
@@ -182,8 +160,8 @@ def test_what_was_confirmed_is_printed_under_verbose_alone(
 def test_without_a_rate_there_is_no_such_section(material: Material) -> None:
     assert material.outcome is not None
     assert "ways" not in drawn(material.outcome, material).sections
-    parts = (ways.chosen, ways.chart, ways.loads, ways.tried)
-    assert [part(material) for part in parts] == [[]] * 4
+    parts = (ways.chosen, ways.loads, ways.tried)
+    assert [part(material) for part in parts] == [[]] * 3
 
 
 def test_a_rate_of_which_nothing_else_is_known_is_drawn(material: Material) -> None:

@@ -31,7 +31,7 @@ for package in ("grpc", "starlette", "uvicorn", "prometheus_client"):
     pytest.importorskip(package, reason="taglio[serve] is not installed")
 
 from taglio.serve.queue import Answer, ModelQueue  # noqa: E402 - needs the packages above
-from taglio.serve.served import Step  # noqa: E402
+from taglio.serve.served import SequenceStep  # noqa: E402
 
 SCALE = np.arange(1.0, 5.0, dtype=np.float32)
 
@@ -129,7 +129,7 @@ class Asked:
     queue: ModelQueue
 
     def submit(
-        self, feed: Mapping[str, np.ndarray], timeout_s: float | None = None, step: Step | None = None
+        self, feed: Mapping[str, np.ndarray], timeout_s: float | None = None, step: SequenceStep | None = None
     ) -> "Future[Answer]":
         return begin(self.queue.answer(feed, timeout_s, step))
 

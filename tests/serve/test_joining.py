@@ -19,7 +19,7 @@ from taglio.model.inputs import spec_of
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.way import Way
-from taglio.serve.queue import Limits
+from taglio.serve.queue import QueueLimits
 from taglio.serve.served import open_model, way_here
 from taglio.serve.tensors import DATATYPES
 from tests.end_to_end.command import SHARED
@@ -192,7 +192,7 @@ def test_an_answer_of_other_rows_is_taken_apart_and_ends_joining(caplog: pytest.
             return [answer[:2]]
 
     model = Short()
-    queue = queue_of(model, Limits())
+    queue = queue_of(model, QueueLimits())
     first = queue.submit(rows(1))
     model.running.wait(10)
     others = [queue.submit(rows(1, value)) for value in (2.0, 3.0, 4.0)]
@@ -207,7 +207,7 @@ def test_an_answer_of_other_rows_is_taken_apart_and_ends_joining(caplog: pytest.
 def test_a_request_whose_inputs_differ_in_rows_is_never_joined() -> None:
     """Where the model gives their first dimensions no common name, such a request is its own affair."""
     model = Model()
-    queue = queue_of(model, Limits())
+    queue = queue_of(model, QueueLimits())
     futures = [queue.submit(rows(1))]
     model.running.wait(10)
     futures += [queue.submit({**rows(1), "other": np.ones((2, 2), np.float32)})]

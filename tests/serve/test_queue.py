@@ -11,7 +11,7 @@ import pytest
 
 from taglio.errors import BadData, BadDevice
 from taglio.runtimes.way import Way
-from taglio.serve.queue import Limits, ModelQueue, Ran
+from taglio.serve.queue import ModelQueue, QueueLimits, Ran
 from taglio.serve.refusals import (
     Draining,
     InferenceFailed,
@@ -22,7 +22,7 @@ from taglio.serve.refusals import (
     Unavailable,
     failed,
 )
-from taglio.serve.served import ServedModel, Step
+from taglio.serve.served import SequenceStep, ServedModel
 from taglio.serve.tensors import TensorSpec
 from tests.serve.conftest import Asked
 
@@ -46,7 +46,7 @@ class Model:
         return [2 * feed["x"]]
 
 
-def queue_of(model: Model, limits: Limits, told: Any = None, way: Way = Way(1, joined=8)) -> Asked:  # noqa: B008
+def queue_of(model: Model, limits: QueueLimits, told: Any = None, way: Way = Way(1, joined=8)) -> Asked:  # noqa: B008
     spec = (TensorSpec("x", "FP32", (-1, 2)),)
     executor: Any = model
     served = ServedModel("m", "1", spec, (TensorSpec("y", "FP32", (-1, 2)),), executor, None, alone="", way=way)
@@ -66,7 +66,7 @@ def rows(count: int, value: float = 1.0) -> dict[str, np.ndarray]:
 
 def test_what_waits_is_joined_and_parted_again() -> None:
     model, ran = Model(), list[Ran]()
-    queue = queue_of(model, Limits(), ran.append)
+    queue = queue_of(model, QueueLimits(), ran.append)
     first = queue.submit(rows(1))
     model.running.wait(10)
     others = [queue.submit(rows(2, 1.0 + index)) for index in range(3)]
@@ -81,7 +81,7 @@ def test_what_waits_is_joined_and_parted_again() -> None:
 
 def test_a_batch_has_no_more_rows_than_allowed_and_one_shape() -> None:
     model = Model()
-    queue = queue_of(model, Limits(batch=4))
+    queue = queue_of(model, QueueLimits(batch=4))
     futures = [queue.submit(rows(1))]
     model.running.wait(10)
     futures += [queue.submit(rows(3)), queue.submit(rows(3)), queue.submit({"x": np.ones((1, 5), np.float32)})]
@@ -92,7 +92,7 @@ def test_a_batch_has_no_more_rows_than_allowed_and_one_shape() -> None:
 
 def test_too_many_are_refused_and_late_ones_are_not_run() -> None:
     model = Model()
-    queue = queue_of(model, Limits(queue=1))
+    queue = queue_of(model, QueueLimits(queue=1))
     running = queue.submit(rows(1))
     model.running.wait(10)
     late = queue.submit(rows(1), timeout_s=0.5)
@@ -107,7 +107,7 @@ def test_too_many_are_refused_and_late_ones_are_not_run() -> None:
 
 def test_a_cancelled_request_is_not_run() -> None:
     model = Model()
-    queue = queue_of(model, Limits())
+    queue = queue_of(model, QueueLimits())
     running = queue.submit(rows(1))
     model.running.wait(10)
     waiting = queue.submit(rows(1))
@@ -120,7 +120,7 @@ def test_a_cancelled_request_is_not_run() -> None:
 
 def test_a_request_that_cannot_run_costs_no_other_answer() -> None:
     model = Model()
-    queue = queue_of(model, Limits())
+    queue = queue_of(model, QueueLimits())
     futures = [queue.submit(rows(1))]
     model.running.wait(10)
     futures += [queue.submit(rows(1, -1.0)), queue.submit(rows(1))]
@@ -132,7 +132,7 @@ def test_a_request_that_cannot_run_costs_no_other_answer() -> None:
 
 def test_closing_answers_what_was_taken_and_takes_no_more() -> None:
     model = Model()
-    queue = queue_of(model, Limits(batch=1))
+    queue = queue_of(model, QueueLimits(batch=1))
     futures = [queue.submit(rows(1)) for _ in range(3)]
     threading.Timer(0.1, model.free.set).start()
     assert queue.close(10) == 0
@@ -143,7 +143,7 @@ def test_closing_answers_what_was_taken_and_takes_no_more() -> None:
 
 def test_closing_says_how_many_were_not_answered_in_time() -> None:
     model = Model()
-    queue = queue_of(model, Limits(batch=1))
+    queue = queue_of(model, QueueLimits(batch=1))
     for _ in range(3):
         queue.submit(rows(1))
     model.running.wait(10)
@@ -155,15 +155,15 @@ def test_of_a_sequence_one_step_runs_at_a_time_while_others_run_beside_it() -> N
     """On a cluster, where several requests run at once."""
     begun, free, order = threading.Semaphore(0), threading.Event(), list[tuple[object, float]]()
 
-    def run(feed: Mapping[str, np.ndarray], step: Step) -> dict[str, np.ndarray]:
+    def run(feed: Mapping[str, np.ndarray], step: SequenceStep) -> dict[str, np.ndarray]:
         order.append((step.sequence, float(feed["x"][0, 0])))
         begun.release()
         free.wait(10)
         return dict(feed)
 
     model: Any = SimpleNamespace(name="m", version="1", at_once=3, on_cluster=True, alone="a test", run=run)
-    queue = Asked(ModelQueue(model, Limits()))
-    answers = [queue.submit(rows(1, value), None, Step(name)) for name, value in (("a", 1), ("a", 2), ("b", 3))]
+    queue = Asked(ModelQueue(model, QueueLimits()))
+    answers = [queue.submit(rows(1, value), None, SequenceStep(name)) for name, value in (("a", 1), ("a", 2), ("b", 3))]
     for _ in range(2):
         assert begun.acquire(timeout=10)
     assert sorted(order, key=str) == [("a", 1.0), ("b", 3.0)]
@@ -188,7 +188,7 @@ def test_only_inputs_are_the_fault_of_a_request(error: Exception, refusal: type[
             raise error
 
     failing: Any = Failing()
-    queue = queue_of(failing, Limits())
+    queue = queue_of(failing, QueueLimits())
     with pytest.raises(refusal, match=words):
         queue.submit(rows(1)).result(10)
 
@@ -198,7 +198,7 @@ def test_a_lost_device_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         raise BadDevice("no device is left")
 
     model: Any = SimpleNamespace(name="m", version="1", at_once=1, on_cluster=True, alone="a test", run=run)
-    queue = Asked(ModelQueue(model, Limits()))
+    queue = Asked(ModelQueue(model, QueueLimits()))
     for value in range(5):
         with pytest.raises(Unavailable):
             queue.submit(rows(1, value)).result(10)

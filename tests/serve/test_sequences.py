@@ -14,9 +14,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from taglio.components.build import State
-from taglio.serve.queue import Limits, ModelQueue
+from taglio.serve.queue import ModelQueue, QueueLimits
 from taglio.serve.refusals import BadRequest
-from taglio.serve.served import Step, open_model
+from taglio.serve.served import SequenceStep, open_model
 from taglio.serve.service import step_of
 from tests.serve.conftest import Asked, Server, product, workspace
 
@@ -47,8 +47,15 @@ def row(value: float) -> dict[str, np.ndarray]:
 
 
 def test_steps_that_wait_together_run_in_their_order(folder: Path) -> None:
-    queue = Asked(ModelQueue(open_model(folder, "counter", "1"), Limits()))
-    steps = [Step("a", start=True), Step(2, start=True), Step("a"), Step(2), Step("a", end=True), Step("a")]
+    queue = Asked(ModelQueue(open_model(folder, "counter", "1"), QueueLimits()))
+    steps = [
+        SequenceStep("a", start=True),
+        SequenceStep(2, start=True),
+        SequenceStep("a"),
+        SequenceStep(2),
+        SequenceStep("a", end=True),
+        SequenceStep("a"),
+    ]
     found = [queue.submit(row(value), None, step) for value, step in zip((1, 10, 2, 20, 3, 4), steps, strict=True)]
     wait(found)
     assert [each.result()["y"][0, 0] for each in found[:5]] == [1.0, 10.0, 3.0, 30.0, 6.0]
@@ -64,14 +71,14 @@ def test_the_sequence_used_longest_ago_is_forgotten(folder: Path, monkeypatch: p
     monkeypatch.setattr("taglio.serve.served.SESSIONS", 2)
     model = open_model(folder, "counter", "1")
     for name in ("a", "b", "a", "c"):
-        model.run(row(1.0), Step(name, start=name not in model.states))
+        model.run(row(1.0), SequenceStep(name, start=name not in model.states))
     assert list(model.states) == ["a", "c"]
 
 
 def test_what_is_no_step_is_refused(tmp_path: Path) -> None:
     stateless = open_model(workspace(tmp_path / "product", product()), "product", "1")
     with pytest.raises(BadRequest, match="has no state"):
-        stateless.needed(Step(1, start=True))
+        stateless.needed(SequenceStep(1, start=True))
     assert step_of({}) is None and step_of({"sequence_id": None}) is None and step_of({"sequence_id": 0}) is None
     for wrong in ({"sequence_id": 1.5}, {"sequence_id": True}, {"sequence_id": 1, "sequence_start": 1}):
         with pytest.raises(BadRequest, match="sequence_id must be"):

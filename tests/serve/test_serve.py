@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from taglio.serve.refusals import Overloaded
-from taglio.serve.service import Service, Settings
+from taglio.serve.service import InferenceService, Settings
 from tests.end_to_end.command import refused, taglio
 from tests.serve.conftest import SCALE, Server, product, start, stop, workspace
 from tests.serve.test_served import halves
@@ -247,7 +247,7 @@ def test_a_client_that_does_not_read_is_disconnected_and_costs_nobody_else(
 
 
 def test_requests_are_bounded_together() -> None:
-    service = Service([], Settings(request_bytes=10))
+    service = InferenceService([], Settings(request_bytes=10))
     with service.holding(80), service.holding(80), pytest.raises(Overloaded, match="hold 160 of 160 bytes"):
         service.holding(1).__enter__()
     assert service.held_bytes == 0

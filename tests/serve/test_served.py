@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from taglio.components.build import Constant
 from taglio.serve.refusals import Draining, InferenceFailed, TooLate
 from taglio.serve.served import open_model
-from taglio.serve.service import Service, Settings
+from taglio.serve.service import InferenceService, Settings
 from tests.serve.conftest import Asked, begin, workspace
 
 
@@ -39,7 +39,7 @@ def test_a_model_that_refuses_its_warm_up_is_ready_once_it_has_answered(
     assert not model.warm and model.alone
     (line,) = caplog.messages
     assert line.startswith("m version 1 is not ready until it has answered a request: its warm-up run")
-    service = Service([model], Settings())
+    service = InferenceService([model], Settings())
     queue = Asked(service.queue("m"))
     with pytest.raises(InferenceFailed):
         queue.submit({"x": np.ones((1, 5), np.float32)}).result(10)
@@ -72,7 +72,7 @@ def test_the_warm_up_has_the_values_that_were_the_same_in_all_data(tmp_path: Pat
 def test_a_request_that_is_late_is_told_so_before_the_model_is_free(tmp_path: Path) -> None:
     """It kept its place in the queue, and its client waiting, until the run before it had ended."""
     model = open_model(workspace(tmp_path, halves(), shapes={"x": (1, 6)}), "m", "1")
-    service, free, feed = Service([model], Settings()), Event(), {"x": np.ones((1, 6), np.float32)}
+    service, free, feed = InferenceService([model], Settings()), Event(), {"x": np.ones((1, 6), np.float32)}
     queue = service.queue("m")
 
     def run(*_: object) -> list[dict[str, np.ndarray]]:
@@ -92,7 +92,7 @@ def test_a_request_that_is_late_is_told_so_before_the_model_is_free(tmp_path: Pa
 def test_all_models_stop_taking_requests_before_the_first_is_waited_for(tmp_path: Path) -> None:
     """The second took requests for as long as the first had to answer its own."""
     models = [open_model(workspace(tmp_path / name, halves(), shapes={"x": (1, 6)}), name, "1") for name in "ab"]
-    service, free, feed = Service(models, Settings()), Event(), {"x": np.ones((1, 6), np.float32)}
+    service, free, feed = InferenceService(models, Settings()), Event(), {"x": np.ones((1, 6), np.float32)}
     slow, other = map(Asked, service.queues)
 
     def run(*_: object) -> list[dict[str, np.ndarray]]:

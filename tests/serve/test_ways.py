@@ -18,7 +18,7 @@ from taglio.runtimes import onnxruntime, openvino
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.way import Way
 from taglio.serve import served
-from taglio.serve.queue import Limits, Ran
+from taglio.serve.queue import QueueLimits, Ran
 from taglio.serve.served import open_model, way_here
 from tests.serve.conftest import SCALE, Server, product, workspace
 from tests.serve.test_queue import Model, queue_of, rows
@@ -63,9 +63,9 @@ def test_models_share_the_runs_at_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_way_of_one_run_at_a_time_changes_nothing(tmp_path: Path) -> None:
     model = open_model(workspace(tmp_path, product()), "m", "1")
-    assert (model.at_once, Limits().rows(model)) == (1, 8)
+    assert (model.at_once, QueueLimits().rows(model)) == (1, 8)
     rated = open_model(workspace(tmp_path / "rated", product(), way=Way(1, 1, 4)), "m", "1")
-    assert (rated.at_once, Limits().rows(rated), Limits(batch=2).rows(rated)) == (1, 4, 2)
+    assert (rated.at_once, QueueLimits().rows(rated), QueueLimits(batch=2).rows(rated)) == (1, 4, 2)
 
 
 @pytest.mark.parametrize("runtime", [onnxruntime.NAME, openvino.NAME])
@@ -108,7 +108,7 @@ def test_runs_of_several_threads_have_a_session_each(tmp_path: Path, monkeypatch
 
 def test_as_many_runs_go_on_at_once_as_the_way_says() -> None:
     model, ran = Model(), list[Ran]()
-    queue = queue_of(model, Limits(), ran.append, Way(1, 2))
+    queue = queue_of(model, QueueLimits(), ran.append, Way(1, 2))
     model.free.set()
     queue.submit(rows(1)).result(10)
     model.free.clear()
@@ -122,7 +122,11 @@ def test_as_many_runs_go_on_at_once_as_the_way_says() -> None:
 
 
 def test_a_run_joins_as_many_rows_as_the_way_unless_told_otherwise() -> None:
-    for limits, batches in ((Limits(), [1, 2, 2]), (Limits(batch=3), [1, 3, 1]), (Limits(batch=1), [1] * 5)):
+    for limits, batches in (
+        (QueueLimits(), [1, 2, 2]),
+        (QueueLimits(batch=3), [1, 3, 1]),
+        (QueueLimits(batch=1), [1] * 5),
+    ):
         model = Model()
         queue = queue_of(model, limits, None, Way(1, joined=2))
         queue.submit(rows(1))
@@ -143,7 +147,7 @@ def test_a_run_joins_as_many_rows_as_the_way_unless_told_otherwise() -> None:
     ],
 )
 def test_the_first_line_says_the_way(way: Way, alone: str, line: str) -> None:
-    model = queue_of(Model(), Limits(), None, way).queue.model
+    model = queue_of(Model(), QueueLimits(), None, way).queue.model
     assert announced(replace(model, alone=alone), way) == f"m version 1{line}"
 
 

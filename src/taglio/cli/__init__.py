@@ -1,22 +1,20 @@
 """The command line: parse, call one function, print, return the exit code. Decides nothing."""
 
 import argparse
-import contextlib
 import errno
 import io
-import json
 import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from taglio.cli.output import INTERRUPTED
 from taglio.cli.parser import build_parser, run
 from taglio.cli.words import as_flags
+from taglio.cores import available_cores
 from taglio.errors import BadOption, TaglioError
 
 # OpenBLAS is in NumPy's own packages, MKL in Anaconda's, Accelerate in those for macOS.
@@ -94,20 +92,12 @@ def _open_streams() -> None:
 
 
 def _limit_threads(options: argparse.Namespace) -> None:
-    """Let NumPy's linear algebra use as many threads as sessions do: `--threads`, or those of the workspace. It reads
-    its limit when NumPy is imported. Environment variables take precedence."""
-    threads = getattr(options, "threads", None) or _threads_of(getattr(options, "folder", None))
-    if threads and "numpy" not in sys.modules:
-        for name in _THREADS:
-            os.environ.setdefault(name, str(threads))
-
-
-def _threads_of(folder: Path | None) -> int | None:
-    """The threads that a workspace was profiled with; None if it does not say."""
-    if folder is not None:
-        with contextlib.suppress(Exception):  # of a damaged file, which the command names
-            return int(json.loads((folder / "setup.json").read_bytes())["body"]["threads"])
-    return None
+    """Let NumPy's linear algebra use as many threads as sessions do: `--threads`, or the cores that this process may
+    use, since it does not know a container's quota. It reads its limit when NumPy is imported. Environment variables
+    take precedence."""
+    threads = getattr(options, "threads", None) or available_cores()
+    for name in _THREADS:
+        os.environ.setdefault(name, str(threads))
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -31,7 +31,7 @@ _METHODS = ("static", "float16", "int8-weights", "int8-dynamic", "int4-weights")
 _BLOCKS = "{}: all, top-flops:K, top-bytes:K, or name patterns"
 _NAMES = option("as listed, such as openvino or torch", nargs="+", metavar="NAME")
 _DEVICE = option("name of the device in the cluster file")
-_BACKENDS = "onnxruntime,openvino,nncf,onnxsim,openvino-ep,litert,pytorch,qkeras,keras"
+_BACKENDS = "onnxruntime,openvino,nncf,onnxsim,litert,pytorch,qkeras,keras"
 _MODEL = "model --shape --requantize"
 _DATA = "--data --preprocess --seed"
 _LIMITS = "--max-latency --max-energy-j --min-rate --max-steps --keep-off --rate --with-model"
@@ -65,13 +65,6 @@ _SPELLINGS = {"--out": ("-o", "--out"), "--http-port": ("--http-port", "--port")
 GROUPS = {
     "cluster": "start, stop, list and probe the devices of a cluster, or emulate one",
     "backends": "list, install and remove the other back ends of compare",
-}
-# First words of commands that have another spelling now.
-_OLD_WORDS = {
-    "device": "taglio cluster start or taglio cluster stop",
-    "emulate": "taglio cluster emulate",
-    "pareto": "taglio plan OUT --cluster FILE --axes latency,error",
-    "sensitivity": "taglio report OUT --by damage",
 }
 COMMANDS = (
     Command(
@@ -346,10 +339,7 @@ class _Parser(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does, but old words are reported with the new ones, and what a command does not know with the
-        command's own help."""
-        if args and args[0] in _OLD_WORDS:
-            raise BadOption(f"{self.prog} {args[0]} has a new name: {_OLD_WORDS[args[0]]}")
+        """As argparse does, but what a command does not know is reported with the command's own help."""
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             command = f"{self.prog} {options.command.words}"

@@ -22,7 +22,7 @@ def serve(options: argparse.Namespace) -> int:
     """Run `taglio serve`."""
     try:
         from taglio.serve import log
-        from taglio.serve.queue import Limits
+        from taglio.serve.queue import QueueLimits
         from taglio.serve.served import opened
         from taglio.serve.server import Listen, Started
         from taglio.serve.server import serve as answer
@@ -33,7 +33,7 @@ def serve(options: argparse.Namespace) -> int:
     for path in filter(None, (certificate, key)):
         if not path.is_file():
             raise BadOption(f"--tls {path}: no such file")
-    limits = Limits(options.queue, options.batch)
+    limits = QueueLimits(options.queue, options.batch)
     settings = Settings(int(options.max_request_mb * 1e6), _token(options.token_file), options.drain_s, limits)
     listen = Listen(options.host, options.http_port, options.grpc_port, certificate, key)
     cluster = cluster_file.load(options.cluster) if options.cluster is not None else None

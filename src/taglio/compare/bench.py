@@ -8,8 +8,8 @@ from pathlib import Path
 from taglio.compare import environments, supervise
 from taglio.compare.request import Request
 from taglio.compare.result import Conversion
-from taglio.compare.row import Row, Wanted
-from taglio.compare.supervise import Limits, Reference
+from taglio.compare.row import Row, WantedRow
+from taglio.compare.supervise import Reference, WorkerLimits
 from taglio.compare.variants import Written
 from taglio.progress import Progress
 
@@ -17,7 +17,7 @@ _REFERENCE = "onnxruntime"  # its float row is the reference model itself and ru
 
 
 @dataclass(slots=True)
-class Measured:
+class MeasuredRows:
     """What was measured: rows by id, versions by back end. `stopped`: Ctrl-C ended the comparison early."""
 
     rows: dict[str, Row] = field(default_factory=dict)
@@ -27,17 +27,17 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bench:
+class RowBench:
     """Settings shared by all back ends."""
 
     request: Request
     written: Written
-    limits: Limits
+    limits: WorkerLimits
     reference: Reference
     progress: Progress | None
-    measured: Measured = field(default_factory=Measured)
+    measured: MeasuredRows = field(default_factory=MeasuredRows)
 
-    def measure(self, tables: Mapping[str, Sequence[Wanted]]) -> Measured:
+    def measure(self, tables: Mapping[str, Sequence[WantedRow]]) -> MeasuredRows:
         """Measure the rows of every back end in `tables`, until the end or Ctrl-C."""
         try:
             for backend, rows in tables.items():
@@ -46,7 +46,7 @@ class Bench:
             self.measured.stopped = True
         return self.measured
 
-    def _backend(self, backend: str, rows: Sequence[Wanted]) -> None:
+    def _backend(self, backend: str, rows: Sequence[WantedRow]) -> None:
         """Measure the rows of one back end. Impossible rows and those of missing back ends reach no worker."""
         place, finished = environments.find(backend), self.measured.rows
         for row in rows:

@@ -21,7 +21,7 @@ from onnxruntime import InferenceSession
 from taglio import artifact, weights
 from taglio.compare import environments, supervise
 from taglio.compare.request import KINDS, Arrays, Request
-from taglio.compare.supervise import Limits
+from taglio.compare.supervise import WorkerLimits
 from taglio.data.arrays import read_columns
 from taglio.data.dataset import LABEL_KEYS, Sample
 from taglio.error.tally import Tally
@@ -37,7 +37,7 @@ WORKERS = {
 MOST_DISTANCE = 0.01
 _CHECKED = 8
 CACHE_BYTES = 5 * 10**9
-_LIMITS = Limits(600.0, sys.maxsize)
+_LIMITS = WorkerLimits(600.0, sys.maxsize)
 Example = tuple[tuple[int, ...], str]
 
 
@@ -85,7 +85,7 @@ def as_onnx(
     shapes: Mapping[str, tuple[int, ...]],
     threads: int,
     examples: Mapping[str, Example] | None = None,
-    limits: Limits = _LIMITS,
+    limits: WorkerLimits = _LIMITS,
 ) -> Converted:
     """The ONNX form of `model`, converted unless cached. `shapes` fix input shapes, `examples` are shape and type of
     each input for modules that do not declare them.
@@ -173,7 +173,7 @@ def distance(
     return value
 
 
-def beside_original(request: Request, onnx_path: Path, limits: Limits) -> tuple[tuple[Arrays, ...], float]:
+def beside_original(request: Request, onnx_path: Path, limits: WorkerLimits) -> tuple[tuple[Arrays, ...], float]:
     """Outputs of the request's model in its own framework on the held-out inputs, by sample; and the relative L2
     distance of the ONNX form's outputs from them, for the worst output. Raises BadModel if either cannot run them."""
     backend = WORKERS[request.kind]

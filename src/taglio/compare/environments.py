@@ -62,14 +62,13 @@ _LITERT = {
     "ai-edge-quantizer": ">=0.10,<0.11",
     "tf2onnx": ">=1.17,<2",
 }
-_TORCH = {"torch": ">=2.13,<2.14", "torchao": ">=0.18,<0.19", "onnx2torch": ">=1.5.15,<1.6"}
+_TORCH = {"torch": ">=2.13,<2.14", "torchao": ">=0.18,<0.19"}
 _EXPORT = {"onnxscript": ">=0.7,<0.8", "transformers": ">=5,<6"}
 _QKERAS = {"qkeras": ">=0.9,<0.10", "pyparsing": ">=3.1,<3.2"}
 ENVIRONMENTS = (
     Environment("openvino", _OPENVINO, 278 * _MB),
     Environment("nncf", {"nncf": ">=3.4,<4", **_OPENVINO}, 519 * _MB),
     Environment("onnxsim", {"onnxsim": ">=0.8.1,<0.9", "onnxruntime": ">=1.24.4,<2"}, 244 * _MB),
-    Environment("openvino-ep", {"onnxruntime-openvino": ">=1.24,<2"}, 443 * _MB, (3, 14)),
     Environment("litert", {**_TENSORFLOW, **_LITERT, **_TF_KERAS, **_ONNX}, 2_247 * _MB, (3, 14)),
     Environment("onnx2tf", {"onnx2tf": ">=1.29,<2"}, 2_398 * _MB, (3, 13)),
     Environment("torch", {**_TORCH, **_EXPORT, **_ONNX}, 5_020 * _MB),
@@ -82,7 +81,6 @@ BACKENDS = {
     "openvino": "openvino",
     "nncf": "nncf",
     "onnxsim": "onnxsim",
-    "openvino-ep": "openvino-ep",
     "litert": "litert",
     "pytorch": "torch",
     "qkeras": "qkeras",
@@ -93,7 +91,7 @@ CONVERTERS = {"onnx2tf": "onnx2tf", "huggingface": "torch"}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundEnvironment:
     """A usable environment (`interpreter`), or the `reason` why it is not usable."""
 
     name: str
@@ -116,21 +114,21 @@ class Installed:
     need_bytes: int
 
 
-def find(backend: str) -> Found:
+def find(backend: str) -> FoundEnvironment:
     """The environment of a back end or converter."""
     name = (BACKENDS | CONVERTERS)[backend]
     if name == CORE:
-        return Found(CORE, Path(sys.executable), "", {"onnxruntime": onnxruntime_version()})
+        return FoundEnvironment(CORE, Path(sys.executable), "", {"onnxruntime": onnxruntime_version()})
     wanted = next(candidate for candidate in ENVIRONMENTS if candidate.name == name)
     if (place := folder() / name).exists():
         status, reason, versions = _state(wanted, place)
         if status in _USABLE:
-            return Found(name, _interpreter(place), "", versions)
+            return FoundEnvironment(name, _interpreter(place), "", versions)
     else:
         versions = installed(None, wanted.packages)
         if not (reason := complaint(wanted, versions)):
-            return Found(name, Path(sys.executable), "", versions)
-    return Found(name, None, f"{reason}: run taglio backends add {name}", {})
+            return FoundEnvironment(name, Path(sys.executable), "", versions)
+    return FoundEnvironment(name, None, f"{reason}: run taglio backends add {name}", {})
 
 
 def environment(name: str) -> Environment:

@@ -16,12 +16,12 @@ import onnx
 from taglio import artifact
 from taglio.arguments import number, positive
 from taglio.compare import convert, environments, table, variants
-from taglio.compare.bench import Bench
+from taglio.compare.bench import RowBench
 from taglio.compare.request import Arrays, Request
 from taglio.compare.result import COMPARISON, Comparison, Conversion, best
-from taglio.compare.row import Row, Wanted
-from taglio.compare.supervise import Limits
-from taglio.compare.variants import Source, Written
+from taglio.compare.row import Row, WantedRow
+from taglio.compare.supervise import WorkerLimits
+from taglio.compare.variants import OnnxSource, Written
 from taglio.compare.workers.loop import timed
 from taglio.cores import available_cores
 from taglio.data.dataset import Dataset, Sample, Split, part, shapes_of, split, typical
@@ -46,7 +46,7 @@ from taglio.scratch import scratch
 from taglio.transaction import held
 
 BACKENDS = tuple(environments.BACKENDS)
-READS_ONNX = frozenset({"onnxruntime", "openvino", "openvino-ep"})
+READS_ONNX = frozenset({"onnxruntime", "openvino"})
 MOST_CALIBRATION, MOST_HELD_OUT = 64, 16
 # Emptied by every comparison: no name that a folder of the user's may have.
 _WORK, _MODELS = "compare-work", "models"
@@ -98,7 +98,7 @@ def compare_backends(
     if unknown:
         raise BadOption(f"no back end {unknown[0]}: choose among {', '.join(BACKENDS)}")
     memory_bytes = int(_STOP_AT * free_bytes() if memory_limit is None else positive("memory_limit", memory_limit))
-    limits = Limits(positive("row_limit_s", row_limit_s), memory_bytes)
+    limits = WorkerLimits(positive("row_limit_s", row_limit_s), memory_bytes)
     budget_s, options = _BUDGET_S * positive("effort", effort), SessionOptions(threads or available_cores())
     fixed = {name: tuple(sizes) for name, sizes in (shapes or {}).items()}
     with scratch() as temporary, held(folder := Path(out or temporary / "out"), create=True):
@@ -108,14 +108,14 @@ def compare_backends(
         converted = convert.as_onnx(model_path, fixed, options.threads, convert.examples_of(data), limits)
         network, graph, samples = _opened(converted.path, fixed, read, seed)
         ranges = calibrate(network, samples.calibration, "minmax", progress)
-        source = Source(network, graph, samples, ranges, options)
-        request = _request(source, converted.kind, model_path, work, budget_s, memory_bytes, seed)
+        source = OnnxSource(network, graph, samples, ranges, options)
+        request = _request(source, converted.kind, model_path, work, budget_s, memory_bytes)
         request, distance = _with_reference(request, samples.held_out.source, limits)
         written = Written()
         if forms := _forms(backends, rows):
             written = variants.write(source, forms, work / _MODELS, progress, limit_bytes=memory_bytes)
-        wanted = {backend: _wanted(backend, written, rows, options.threads, max_error) for backend in backends}
-        measured = Bench(request, written, limits, _reference(source), progress).measure(wanted)
+        wanted = {backend: _wanted(backend, written, rows, max_error) for backend in backends}
+        measured = RowBench(request, written, limits, _reference(source), progress).measure(wanted)
         table_rows = [row for backend_rows in wanted.values() for row in backend_rows]
         ended_rows = tuple(measured.rows.get(row.id, Row(row, "stopped", _STOPPED, None, None)) for row in table_rows)
         fastest = best(ended_rows, max_error)
@@ -144,7 +144,7 @@ def compare_backends(
     return comparison
 
 
-def _reference(source: Source) -> Callable[[], float]:
+def _reference(source: OnnxSource) -> Callable[[], float]:
     """Runs and times the float model in this process like a row, between the rounds of every back end."""
     session = open_session(source.model.proto, source.options, label="the reference")
     names, feed = list(source.model.outputs), dict(source.data.held_out.samples[0])
@@ -203,14 +203,12 @@ def _opened(path: Path, shapes: Mapping[str, tuple[int, ...]], read: Reader, see
     return model, build(model, observe(model, data.held_out.samples[0], data.held_out.source)), data
 
 
-def _wanted(backend: str, written: Written, keys: Sequence[str], threads: int, max_error: float) -> tuple[Wanted, ...]:
-    table_rows = table.rows_of(backend, written.files, written.refusals, threads, max_error)
+def _wanted(backend: str, written: Written, keys: Sequence[str], max_error: float) -> tuple[WantedRow, ...]:
+    table_rows = table.rows_of(backend, written.files, written.refusals, max_error)
     return tuple(row for row in table_rows if not keys or row.baseline or row.id.partition("/")[2] in keys)
 
 
-def _request(
-    source: Source, kind: str, model: Path, work: Path, budget_s: float, memory_bytes: int, seed: int
-) -> Request:
+def _request(source: OnnxSource, kind: str, model: Path, work: Path, budget_s: float, memory_bytes: int) -> Request:
     work = work.resolve()
     checked = work / "float32.onnx"
     artifact.write_model(checked, source.model.proto)
@@ -231,11 +229,10 @@ def _request(
         threads=source.options.threads,
         budget_s=budget_s,
         memory_bytes=int(_TIME_AT * memory_bytes),
-        seed=seed,
     )
 
 
-def _with_reference(request: Request, data_source: str, limits: Limits) -> tuple[Request, float | None]:
+def _with_reference(request: Request, data_source: str, limits: WorkerLimits) -> tuple[Request, float | None]:
     """The request with the original's outputs on the held-out inputs, and the distance of the ONNX form's outputs from
     them (None: the ONNX form is the original). Raises BadModel if the original cannot run the inputs."""
     if request.kind != "onnx":
@@ -250,7 +247,7 @@ def _arrays(dataset: Dataset, names: Sequence[str]) -> tuple[Arrays, ...]:
     return tuple(tuple(np.asarray(sample[name], order="C") for name in names) for sample in dataset.samples)
 
 
-def _forms(backends: Sequence[str], rows: Sequence[str]) -> tuple[table.Form, ...]:
+def _forms(backends: Sequence[str], rows: Sequence[str]) -> tuple[table.OnnxForm, ...]:
     """The ONNX forms that these rows run."""
     keys = {name.partition(" ")[0] for name in rows}
     forms = table.forms() if READS_ONNX & set(backends) else ()

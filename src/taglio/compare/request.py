@@ -3,7 +3,7 @@
 A worker receives a `Request` through a connection, and sends events as tuples:
 
     "at", ROW                          it opens or runs this row: if it now falls silent or dies, the row is at fault
-    "checked", ROW, Checked
+    "checked", ROW, RowCheck
     "refused", ROW, status, reason
     "round", first                     it waits for a message while the reference runs
     "timed", ROW, Latency
@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.error.parts import Parts
 
 # Model formats and their names in errors.
@@ -59,9 +59,8 @@ class Request:
     labels: np.ndarray | None = None
     parts: Parts | None = None
     converted: str = ""
-    rows: tuple[Wanted, ...] = ()
+    rows: tuple[WantedRow, ...] = ()
     threads: int = 1
     budget_s: float = 0.0
     memory_bytes: int = 0
-    seed: int = 0
     dtypes: tuple[str, ...] = ()

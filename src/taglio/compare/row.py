@@ -19,11 +19,11 @@ Status = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedRow:
     """A row before it is measured.
 
-    `method`: float32, float16, bfloat16, dynamic, static, qat, mixed, … `format`: how the model holds int8 (qdq,
-    tflite, eager, fx, pt2e). `types`: activation and weight types, such as u8s8. `engine`: what computes it.
+    `method`: float32, float16, bfloat16, dynamic, static, mixed, … `format`: how the model holds int8 (qdq, tflite,
+    pt2e). `types`: activation and weight types, such as u8s8. `engine`: what computes it.
     `blocks`: which part is quantised. `symmetric` and `per_channel` are None if not applicable. `file` is the ONNX file
     written for it, if any. `refusal` is the reason why an impossible row cannot exist. `max_error` is the
     limit of a row that is made to keep one.
@@ -72,7 +72,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class RowCheck:
     """Results of checking a row before it is timed.
 
     Errors are relative L2 distances over held-out inputs, the largest over parts of outputs: `error_to_float` from the
@@ -95,8 +95,8 @@ class Checked:
 class Row:
     """A finished row: `checked` and `latency` if it ran, `reason` if not."""
 
-    wanted: Wanted
+    wanted: WantedRow
     status: Status
     reason: str
-    checked: Checked | None
+    checked: RowCheck | None
     latency: Latency | None

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from taglio.compare.request import Request
-from taglio.compare.row import Checked, Latency, Row, Status
+from taglio.compare.row import Latency, Row, RowCheck, Status
 from taglio.memory import resident_bytes, size_text
 from taglio.progress import Progress
 
@@ -30,7 +30,7 @@ Reference = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WorkerLimits:
     """`timeout_s`: longest time without an event from a worker on a row. `memory_bytes`: its largest memory."""
 
     timeout_s: float
@@ -40,7 +40,7 @@ class Limits:
 def measure_rows(
     interpreter: Path,
     request: Request,
-    limits: Limits,
+    limits: WorkerLimits,
     progress: Progress | None = None,
     main: Path = MAIN,
     *,
@@ -51,7 +51,7 @@ def measure_rows(
     After a row that ended the worker, it is restarted without that row; rows checked by then keep those results.
     """
     wanted = {row.id: row for row in request.rows}
-    checks: dict[str, Checked] = {}
+    checks: dict[str, RowCheck] = {}
     statuses: dict[str, Status] = {}
     reference_s: list[float] = []
 
@@ -88,7 +88,7 @@ def measure_rows(
                             yield ended(row, status, reason)
 
 
-def answer(interpreter: Path, request: Request, limits: Limits) -> tuple[Any, str]:
+def answer(interpreter: Path, request: Request, limits: WorkerLimits) -> tuple[Any, str]:
     """A worker's answer to a request for a conversion or for outputs (None if it failed), and the reason."""
     value, reasons = None, []
     for event in _events(interpreter, request, limits, MAIN):
@@ -102,7 +102,7 @@ def answer(interpreter: Path, request: Request, limits: Limits) -> tuple[Any, st
     return value, "; ".join(reasons)
 
 
-def _events(interpreter: Path, request: Request, limits: Limits, main: Path) -> Generator[Event]:
+def _events(interpreter: Path, request: Request, limits: WorkerLimits, main: Path) -> Generator[Event]:
     """Start a worker and yield its events; the last is ("done",) or ("ended", status, reason). Its process group is
     killed at the end."""
     folder = Path(request.folder)
@@ -144,7 +144,7 @@ def _events(interpreter: Path, request: Request, limits: Limits, main: Path) -> 
             process.communicate()
 
 
-def _next(process: "subprocess.Popen[bytes]", connection: Connection, limits: Limits) -> Event:
+def _next(process: "subprocess.Popen[bytes]", connection: Connection, limits: WorkerLimits) -> Event:
     """The next event of a worker, or why it must be stopped. Raises EOFError if it has ended."""
     quiet_s = 0.0
     while quiet_s <= limits.timeout_s:

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.quantize.scheme import ActivationType, Scheme, Symmetry
 from taglio.runtimes import cuda
 
@@ -21,15 +21,14 @@ _BOTH = (False, True)
 
 # ---- LiteRT
 _CONVERTER, _QUANTIZER = "TFLite converter", "ai-edge-quantizer"
-_KERNELS = {"": "XNNPACK", " built-in": "built-in kernels", " reference": "reference kernels"}
+_KERNELS = {"": "XNNPACK", " built-in": "built-in kernels"}
 
 # ---- PyTorch
-ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
 _INDUCTOR = "inductor (x86)"
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class OnnxForm:
     """A form of the model as ONNX, shared by all back ends that read ONNX: they run the same file.
 
     `scheme` is None for forms that do not quantise activations statically. `blocks` is a rule of `graph.select`, or
@@ -42,31 +41,31 @@ class Form:
     blocks: str = "all"
 
 
-def static_forms() -> tuple[Form, ...]:
+def static_forms() -> tuple[OnnxForm, ...]:
     """Every static int8 form: types × symmetric or not × per channel or not; and u8s8 per channel with 7-bit
     weights."""
     eight_bit_forms = [
-        Form(f"qdq-{a}{w}-{_sym(symmetric)}-{_pc(channel)}", "static", _scheme(a, w, symmetric, channel))
+        OnnxForm(f"qdq-{a}{w}-{_sym(symmetric)}-{_pc(channel)}", "static", _scheme(a, w, symmetric, channel))
         for (a, w), symmetric, channel in product(_TYPES, _BOTH, (True, False))
     ]
     mixed = [form for form in eight_bit_forms if form.scheme and form.scheme.activation != form.scheme.weight]
     return (*eight_bit_forms, *(_narrow(form) for form in mixed if form.scheme and form.scheme.per_channel))
 
 
-def _narrow(form: Form) -> Form:
+def _narrow(form: OnnxForm) -> OnnxForm:
     """The form with 7-bit weights, which processors without VNNI need."""
     return form if form.scheme is None else replace(form, key=f"{form.key}-rr", scheme=form.scheme.narrow)
 
 
-def forms() -> tuple[Form, ...]:
+def forms() -> tuple[OnnxForm, ...]:
     """Every ONNX form, float32 first."""
-    dynamic = Form("int8-dynamic", "dynamic", Scheme(uncalibrated=("dyn",)))
+    dynamic = OnnxForm("int8-dynamic", "dynamic", Scheme(uncalibrated=("dyn",)))
     rules = {**{f"top-{count}": f"top-flops:{count}" for count in _TOP_FLOPS}, "faster": FASTER}
     mixed = [
-        Form(f"mixed-{_sym(symmetric)}-{name}", "mixed", _scheme("u8", "s8", symmetric, True), rule)
+        OnnxForm(f"mixed-{_sym(symmetric)}-{name}", "mixed", _scheme("u8", "s8", symmetric, True), rule)
         for symmetric, (name, rule) in product(_BOTH, rules.items())
     ]
-    return (Form(FLOAT, FLOAT), Form("float16", "float16"), dynamic, _narrow(dynamic), *static_forms(), *mixed)
+    return (OnnxForm(FLOAT, FLOAT), OnnxForm("float16", "float16"), dynamic, _narrow(dynamic), *static_forms(), *mixed)
 
 
 def _scheme(activation: ActivationType, weight: ActivationType, symmetric: bool, channel: bool) -> Scheme:
@@ -76,8 +75,8 @@ def _scheme(activation: ActivationType, weight: ActivationType, symmetric: bool,
 
 
 def rows_of(
-    backend: str, files: Mapping[str, str], refusals: Mapping[str, str], threads: int, max_error: float
-) -> tuple[Wanted, ...]:
+    backend: str, files: Mapping[str, str], refusals: Mapping[str, str], max_error: float
+) -> tuple[WantedRow, ...]:
     """The rows of a back end. Each ONNX form's key is in either `files` or `refusals`, for back ends that read them."""
     match backend:
         case "onnxruntime":
@@ -88,10 +87,8 @@ def rows_of(
             return _nncf(max_error)
         case "onnxsim":
             return _onnxsim(max_error)
-        case "openvino-ep":
-            return _openvino_provider(files, refusals)
         case "litert":
-            return _litert(threads)
+            return _litert()
         case "pytorch":
             return _pytorch()
         case "qkeras":
@@ -100,11 +97,11 @@ def rows_of(
     return tuple(_row(backend, f"float32{key}", FLOAT, "keras", "f32", engine) for key, engine in calls.items())
 
 
-def _row(backend: str, key: str, method: str, form: str, types: str, engine: str, **how: Any) -> Wanted:
-    return Wanted(f"{backend}/{key}", backend, method, form, types, engine=engine, **how)
+def _row(backend: str, key: str, method: str, form: str, types: str, engine: str, **how: Any) -> WantedRow:
+    return WantedRow(f"{backend}/{key}", backend, method, form, types, engine=engine, **how)
 
 
-def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
+def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[WantedRow, ...]:
     """ONNX Runtime's CPU provider, and float on its CUDA provider."""
     row = partial(_onnx_row, "onnxruntime", files=files, refusals=refusals)
     plain = partial(_row, "onnxruntime", form="onnx", types="f32", file=files[FLOAT])
@@ -124,7 +121,7 @@ def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple
     return (first, *levels, *other_rows, *level_rows, *gpu)
 
 
-def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
+def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[WantedRow, ...]:
     """OpenVINO's own runtime on the CPU plugin."""
     row = partial(_onnx_row, "openvino", files=files, refusals=refusals)
     hints = [
@@ -140,7 +137,7 @@ def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wa
     return (row(forms()[0], "CPU plugin"), *hints, *rows, *beside)
 
 
-def _nncf(max_error: float) -> tuple[Wanted, ...]:
+def _nncf(max_error: float) -> tuple[WantedRow, ...]:
     """NNCF's presets and accuracy control, and weights alone: in OpenVINO, with float parts in float32 or bfloat16."""
     row = partial(_row, "nncf")
     static = {"performance": True, "mixed": False, "transformer": False}
@@ -162,23 +159,20 @@ def _nncf(max_error: float) -> tuple[Wanted, ...]:
     return tuple(rows)
 
 
-def _onnxsim(max_error: float) -> tuple[Wanted, ...]:
+def _onnxsim(max_error: float) -> tuple[WantedRow, ...]:
     row = partial(_row, "onnxsim", form="onnx", engine="CPU all")
     return (row(FLOAT, FLOAT, types="f32"), row("recommended", "recommended", types="", max_error=max_error))
 
 
-def _openvino_provider(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
-    """OpenVINO as ONNX Runtime's provider, which cannot read the float convolutions of mixed forms."""
-    row = partial(_onnx_row, "openvino-ep", files=files, refusals=refusals)
-    key = "float32 CPU provider"
-    plain = _row("openvino-ep", key, FLOAT, "onnx", "f32", "CPU all", file=files[FLOAT])
-    quantized = [row(form, "OpenVINO all") for form in forms() if form.method in ("dynamic", "static")]
-    return (row(forms()[0], "OpenVINO all"), plain, *quantized)
-
-
 def _onnx_row(
-    backend: str, form: Form, engine: str, suffix: str = "", *, files: Mapping[str, str], refusals: Mapping[str, str]
-) -> Wanted:
+    backend: str,
+    form: OnnxForm,
+    engine: str,
+    suffix: str = "",
+    *,
+    files: Mapping[str, str],
+    refusals: Mapping[str, str],
+) -> WantedRow:
     scheme = form.scheme
     row = partial(_row, backend, f"{form.key}{suffix}", form.method, engine=engine)
     source: dict[str, Any] = {"file": files.get(form.key, ""), "refusal": refusals.get(form.key, "")}
@@ -194,79 +188,61 @@ def _onnx_row(
     )
 
 
-def _litert(threads: int) -> tuple[Wanted, ...]:
+def _litert() -> tuple[WantedRow, ...]:
     row = partial(_row, "litert")
     fast: dict[str, Any] = {"symmetric": True, "per_channel": True}
 
-    def kernels_of(key: str, method: str, types: str, count: int, **how: Any) -> list[Wanted]:
-        kernels = [*_KERNELS.items()][:count]
-        kernels += [(" 1 thread", "XNNPACK, 1 thread")] if count == len(_KERNELS) and threads > 1 else []
-        return [row(f"{key}{suffix}", method, _CONVERTER, types, engine, **how) for suffix, engine in kernels]
+    def kernels_of(key: str, method: str, types: str, **how: Any) -> list[WantedRow]:
+        return [row(f"{key}{suffix}", method, _CONVERTER, types, engine, **how) for suffix, engine in _KERNELS.items()]
 
-    def static(key: str, form: str, *, per_channel: bool = True, blocks: str = "") -> Wanted:
-        return row(key, "static", form, "s8s8", "XNNPACK", symmetric=False, per_channel=per_channel, blocks=blocks)
+    def static(key: str, form: str, *, per_channel: bool = True) -> WantedRow:
+        return row(key, "static", form, "s8s8", "XNNPACK", symmetric=False, per_channel=per_channel)
 
-    def quantizer(key: str, method: str, types: str) -> Wanted:
-        return row(f"{key}-aeq", method, _QUANTIZER, types, "XNNPACK", blocks="all", **fast)
+    def quantizer(key: str, method: str, types: str) -> WantedRow:
+        return row(f"{key}-aeq", method, _QUANTIZER, types, "XNNPACK", **fast)
 
     return (
-        *kernels_of(FLOAT, FLOAT, "f32", 3),
+        *kernels_of(FLOAT, FLOAT, "f32"),
         row("float32 CompiledModel", FLOAT, _CONVERTER, "f32", "CompiledModel CPU"),
-        *kernels_of("float16", "float16", "f16", 2),
-        *kernels_of("dynamic", "dynamic", "f32s8", 2, **fast),
-        *kernels_of("int8", "static", "s8s8", 3, symmetric=False, per_channel=True),
+        *kernels_of("float16", "float16", "f16"),
+        *kernels_of("dynamic", "dynamic", "f32s8", **fast),
+        *kernels_of("int8", "static", "s8s8", symmetric=False, per_channel=True),
         static("int8-pt", _CONVERTER, per_channel=False),
         static("int8-io", f"{_CONVERTER}, int8 in and out"),
-        *kernels_of("int16x8", "int16x8", "s16s8", 2, **fast),
-        static("int8-aeq", _QUANTIZER, blocks="all"),
-        static("int8-aeq-pt", _QUANTIZER, per_channel=False, blocks="all"),
+        *kernels_of("int16x8", "int16x8", "s16s8", **fast),
+        static("int8-aeq", _QUANTIZER),
+        static("int8-aeq-pt", _QUANTIZER, per_channel=False),
         quantizer("dynamic", "dynamic", "f32s8"),
         quantizer("weights", "weights only", "f32s8"),
         quantizer("int16x8", "int16x8", "s16s8"),
-        *(static(f"mixed-top-{count}", _QUANTIZER, blocks=f"top-flops:{count}") for count in _TOP_FLOPS),
     )
 
 
-def _pytorch() -> tuple[Wanted, ...]:
-    """Form × method × engine × per channel or not × symmetric or not, where applicable."""
+def _pytorch() -> tuple[WantedRow, ...]:
+    """Float in eager mode and compiled; int8 by PT2E, compiled."""
     row = partial(_row, "pytorch")
-    eager = [
+    pt2e = partial(row, form="pt2e", types="u8s8", engine=_INDUCTOR, symmetric=False, per_channel=True)
+    return (
         row("float32", FLOAT, "eager", "f32", "eager"),
         row("bfloat16", "bfloat16", "autocast", "bf16", "eager"),
         row("float32 cuda", FLOAT, "eager", "f32", "cuda"),
         row("float16 cuda", "float16", "autocast", "f16", "cuda"),
-    ]
-    compiled = [
         row("float32 compiled", FLOAT, "eager", "f32", _INDUCTOR),
         row("bfloat16 compiled", "bfloat16", "autocast", "bf16", _INDUCTOR),
         row("float32 cuda compiled", FLOAT, "eager", "f32", "cuda inductor"),
-    ]
-    dynamic = [
-        row(f"{form}-dynamic-{_pc(channel)} {engine}", "dynamic", form, "u8s8", engine, per_channel=channel)
-        for form, engine, channel in product(("eager", "fx"), ENGINES, (True, False))
-    ]
-    trained = []
-    for method, form, engine, symmetric, channel in product(
-        ("static", "qat"), ("eager", "fx"), ENGINES, _BOTH, (True, False)
-    ):
-        if method == "static" or engine == "x86" or (channel and not symmetric):
-            key = f"{form}-{method}-{_sym(symmetric)}-{_pc(channel)} {engine}"
-            trained.append(row(key, method, form, "u8s8", engine, symmetric=symmetric, per_channel=channel))
-    affine = partial(row, form="pt2e", types="u8s8", symmetric=False, per_channel=True)
-    reference = affine("pt2e-static reference", "static", engine="x86 eager")
-    exported = [affine(f"pt2e-{method}-asym-pc", method, engine=_INDUCTOR) for method in ("static", "dynamic", "qat")]
-    return (*eager, *dynamic, *trained, reference, *compiled, *exported)
+        *(pt2e(f"pt2e-{method}-asym-pc", method) for method in ("static", "dynamic")),
+    )
 
 
-def _qkeras() -> tuple[Wanted, ...]:
-    """Quantised after training and by training, with fewer and fewer bits; in TensorFlow and TFLite."""
+def _qkeras() -> tuple[WantedRow, ...]:
+    """Quantised after training, with fewer and fewer bits, in TensorFlow; with 8 bits also in TFLite."""
     row = partial(_row, "qkeras")
-    quantized = partial(row, symmetric=True, per_channel=True)
-    rows = [row("float32", FLOAT, "tf_keras", "f32", "tf.function")]
-    for method, key in (("static", "ptq"), ("qat", "qat")):
-        rows += [quantized(f"{key}-{n}", method, "qkeras", f"u{n}s{n}", "tf.function") for n in (8, 6, 4)]
-        rows.append(quantized(f"{key}-8 TFLite int8", method, "tflite int8", "u8s8", "TFLite"))
-    return tuple(rows)
+    static = partial(row, method="static", symmetric=True, per_channel=True)
+    return (
+        row("float32", FLOAT, "tf_keras", "f32", "tf.function"),
+        *(static(f"ptq-{n}", form="qkeras", types=f"u{n}s{n}", engine="tf.function") for n in (8, 6, 4)),
+        static("ptq-8 TFLite int8", form="tflite int8", types="u8s8", engine="TFLite"),
+    )
 
 
 def _pc(per_channel: bool) -> str:

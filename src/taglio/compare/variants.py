@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 
 from taglio import artifact, weights
-from taglio.compare.table import FASTER, Form
+from taglio.compare.table import FASTER, OnnxForm
 from taglio.data.dataset import Split
 from taglio.errors import CannotQuantize, TaglioError
 from taglio.memory import make_room, size_text
@@ -32,7 +32,7 @@ _SATURATES = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class OnnxSource:
     """The model in ONNX with its data, its calibrated ranges and its session options."""
 
     model: Model
@@ -56,8 +56,8 @@ class Written:
 
 
 def write(
-    source: Source,
-    forms: tuple[Form, ...],
+    source: OnnxSource,
+    forms: tuple[OnnxForm, ...],
     folder: Path,
     progress: Progress | None = None,
     *,
@@ -95,7 +95,7 @@ def int8(scheme: Scheme) -> Precision:
     return Precision("int8", scheme, "whole")
 
 
-def _build(source: Source, builder: QdqBuilder, form: Form) -> tuple[onnx.ModelProto, str]:
+def _build(source: OnnxSource, builder: QdqBuilder, form: OnnxForm) -> tuple[onnx.ModelProto, str]:
     model, graph, scheme = source.model, source.graph, form.scheme
     if form.method == "float16":
         names = [block.name for block in graph.blocks]
@@ -116,7 +116,7 @@ def _build(source: Source, builder: QdqBuilder, form: Form) -> tuple[onnx.ModelP
     return builder.build(effective(graph, dict.fromkeys(names, precision), precision)), ""
 
 
-def _faster(source: Source, builder: QdqBuilder, scheme: Scheme) -> list[str]:
+def _faster(source: OnnxSource, builder: QdqBuilder, scheme: Scheme) -> list[str]:
     """Blocks whose int8 form, run alone, is faster than their float form."""
     sample = source.data.held_out.samples[0]
     times = layer_times(source.model, source.graph, builder, (FLOAT32, int8(scheme)), source.options, sample)

@@ -19,7 +19,7 @@ from taglio import artifact, weights
 from taglio.deploy import ovms, triton, verify
 from taglio.deploy.folder import DeliveredModel, DeliveredPart
 from taglio.deploy.prove import prove
-from taglio.deploy.served import Joining, Served
+from taglio.deploy.served import Joining, ServedComponent
 from taglio.deploy.verify import MANIFEST
 from taglio.deploy.write import README, VERIFY, Answered, template
 from taglio.errors import BadArtifact, BadOption, MeasurementFailed
@@ -27,7 +27,7 @@ from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 
 PLAIN, TRITON, OVMS = "plain", "triton", "ovms"
-_SERVERS: Mapping[str, Callable[[DeliveredModel, DeliveredPart, str, Joining, Path], Served]] = {
+_SERVERS: Mapping[str, Callable[[DeliveredModel, DeliveredPart, str, Joining, Path], ServedComponent]] = {
     TRITON: triton.served,
     OVMS: ovms.served,
 }
@@ -141,7 +141,7 @@ def _copy(source: Path, target: Path) -> None:
 
 def _served(
     model: DeliveredModel, layout: str, name: str, joining: Mapping[str, Joining], folder: Path
-) -> list[Served]:
+) -> list[ServedComponent]:
     """The components as the server opens them."""
     served = []
     for part in model.components:
@@ -152,7 +152,9 @@ def _served(
     return served
 
 
-def _proven(model: DeliveredModel, layout: str, served: Sequence[Served], answered: Sequence[Answered]) -> float:
+def _proven(
+    model: DeliveredModel, layout: str, served: Sequence[ServedComponent], answered: Sequence[Answered]
+) -> float:
     """The largest distance of the server's answers from the delivered ones. Raises BadOption if they differ."""
     if not answered:
         raise BadOption(
@@ -188,7 +190,7 @@ def _proven(model: DeliveredModel, layout: str, served: Sequence[Served], answer
             ) from None
 
 
-def _write_repository(folder: Path, layout: str, served: Sequence[Served]) -> None:
+def _write_repository(folder: Path, layout: str, served: Sequence[ServedComponent]) -> None:
     """Write the repository of one device: NAME/1/ with the files of each model, and the server's configuration."""
     for component in served:
         version = folder / component.model_name / "1"
@@ -204,7 +206,7 @@ def _write_repository(folder: Path, layout: str, served: Sequence[Served]) -> No
         (folder / "config.json").write_text(json.dumps({"model_config_list": entries}, indent=2) + "\n")
 
 
-def _readme(model: DeliveredModel, served: Sequence[Served], exported: Export) -> str:
+def _readme(model: DeliveredModel, served: Sequence[ServedComponent], exported: Export) -> str:
     names = {component.part.name: component.model_name for component in served}
     return template("export.md.j2").render(
         server=_TITLES[exported.layout],

@@ -62,7 +62,7 @@ class DeliveredModel:
         )
 
 
-class _Manifest(msgspec.Struct):
+class _DeployJson(msgspec.Struct):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     components: tuple[DeliveredPart, ...]
@@ -88,7 +88,7 @@ def described(folder: Path) -> DeliveredModel:
     if it is missing or damaged."""
     path = folder / MANIFEST
     try:
-        manifest = msgspec.json.decode(artifact.read_bytes(path), type=_Manifest)
+        manifest = msgspec.json.decode(artifact.read_bytes(path), type=_DeployJson)
     except FileNotFoundError:
         raise BadArtifact(f"{folder}: nothing was delivered here: run taglio build first") from None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -22,7 +22,7 @@ from typing import Any
 import onnx
 
 from taglio.deploy.folder import DeliveredModel, DeliveredPart
-from taglio.deploy.served import Joining, Served, check_tensors, refused
+from taglio.deploy.served import Joining, ServedComponent, check_tensors, refused
 from taglio.model.quantized import listed, quantized_operators
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions
@@ -36,7 +36,7 @@ _WHOLE_NUMBERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 _TYPES = {name: name for name in ("f16", "f32", "f64", "boolean", "string", *_WHOLE_NUMBERS)}
 
 
-def served(model: DeliveredModel, part: DeliveredPart, name: str, joining: Joining, folder: Path) -> Served:
+def served(model: DeliveredModel, part: DeliveredPart, name: str, joining: Joining, folder: Path) -> ServedComponent:
     """`part` as the server opens it under `name`; `folder` takes files that differ from the delivered ones. `joining`
     changes nothing: no requests are joined. Raises BadOption where its answers would differ."""
     del joining
@@ -60,7 +60,7 @@ def served(model: DeliveredModel, part: DeliveredPart, name: str, joining: Joini
         "nireq": model.way.at_once,
         "plugin_config": {key: str(value) for key, value in properties.items()},
     }
-    return Served(part, name, files, openvino.NAME, properties, entry, 1, remarks)
+    return ServedComponent(part, name, files, openvino.NAME, properties, entry, 1, remarks)
 
 
 def _converted(

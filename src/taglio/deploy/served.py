@@ -34,7 +34,7 @@ class Joining:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedComponent:
     """A component as a server opens it under `model_name`. The first of `files` is the model. `runtime` is the package
     that opens it there and `settings` what the server then applies, in the format of a delivered settings file.
     `configuration` is the server's own (text for Triton, an object for OpenVINO Model Server); `rows` is the most rows

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from taglio.deploy.folder import DeliveredModel, DeliveredPart
-from taglio.deploy.served import WITHOUT_EFFECT_ON_ANSWERS, Joining, Served, check_tensors, refused
+from taglio.deploy.served import WITHOUT_EFFECT_ON_ANSWERS, Joining, ServedComponent, check_tensors, refused
 from taglio.runtimes import openvino
 from taglio.runtimes.openvino_marks import unkept
 from taglio.runtimes.places import bfloat16_refusal
@@ -68,7 +68,7 @@ _PASSED_ON = ("INFERENCE_NUM_THREADS", "NUM_STREAMS", "PERFORMANCE_HINT")
 _SPINNING = "session.intra_op.allow_spinning"
 
 
-def served(model: DeliveredModel, part: DeliveredPart, name: str, joining: Joining, folder: Path) -> Served:
+def served(model: DeliveredModel, part: DeliveredPart, name: str, joining: Joining, folder: Path) -> ServedComponent:
     """`part` as Triton serves it under `name`; `folder` takes files that differ from the delivered ones. Raises
     BadOption where its answers would differ."""
     settings = json.loads((model.folder / part.settings).read_text())
@@ -79,7 +79,7 @@ def served(model: DeliveredModel, part: DeliveredPart, name: str, joining: Joini
 
 def _with_onnxruntime(
     model: DeliveredModel, part: DeliveredPart, name: str, settings: Mapping[str, Any], joining: Joining
-) -> Served:
+) -> ServedComponent:
     files, entries = model.files(part), settings["config_entries"]
     ports = signature(part.runtime, files[0])
     check_tensors(part, SERVER, (*ports.inputs, *ports.outputs), _OF_ONNXRUNTIME)
@@ -109,7 +109,7 @@ def _with_onnxruntime(
     }
     instances = _instances(model.way.at_once, "a session of its own, with its own threads and memory")
     extra = [_LEVELS[level], "dynamic_batching { }" if rows else "", instances]
-    return Served(
+    return ServedComponent(
         part,
         name,
         files,
@@ -125,7 +125,7 @@ def _with_onnxruntime(
 
 def _with_openvino(
     model: DeliveredModel, part: DeliveredPart, name: str, settings: Mapping[str, Any], folder: Path
-) -> Served:
+) -> ServedComponent:
     files = model.files(part)
     remarks = ["requests are not joined: its OpenVINO backend joins only to a fixed number of rows"]
     kept = {key: settings[key] for key in _PASSED_ON if key in settings}
@@ -160,7 +160,7 @@ def _with_openvino(
     instances = _instances(model.way.at_once, "an inference request of one compiled model, which has a stream for each")
     lines = [*_tensors(ports, _OF_OPENVINO, 0), instances]
     configuration = _configuration(name, part.runtime, files[0].name, 0, lines, parameters)
-    return Served(part, name, files, part.runtime, applied, configuration, 1, tuple(remarks))
+    return ServedComponent(part, name, files, part.runtime, applied, configuration, 1, tuple(remarks))
 
 
 def _instances(count: int, holds: str) -> str:

@@ -1,8 +1,8 @@
-"""What other limits would give according to the tables: solved, not measured. And which blocks cost the most error."""
+"""What other limits would give according to the tables: solved, not measured."""
 
 from dataclasses import dataclass, replace
 
-from taglio.error.model import Alone, ErrorModel
+from taglio.error.model import ErrorModel
 from taglio.error.runtime_part import left_for_int8
 from taglio.flow.search import solve_s
 from taglio.model.graph import Graph
@@ -15,7 +15,6 @@ _FACTORS = (3.0, 10.0)
 # An output with a larger error is useless.
 _MOST = 0.5
 _TIME_LIMIT_S = 2.0
-_BLOCKS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +53,3 @@ def curve(
         if plan.status != "infeasible" and seconds > 0.0:
             levels.append(Level(bound, ahead * float_s / seconds, len(plan.assignment())))
     return tuple(levels)
-
-
-def costly(model: ErrorModel | None) -> tuple[Alone, ...]:
-    """The blocks with the largest error alone in int8, worst first; none if errors were not studied."""
-    if model is None:
-        return ()
-    blocks = [block for block in model.alone if block.precision == "int8"]
-    return tuple(sorted(blocks, key=lambda block: -block.error)[:_BLOCKS])

@@ -7,7 +7,6 @@ from math import inf, isfinite, isinf
 from taglio import weights
 from taglio.flow.answers import SOURCE_RUN, Answers, unseen_of
 from taglio.flow.build import Built
-from taglio.flow.curve import costly
 from taglio.flow.ending import Ended
 from taglio.flow.finalists import same_assignment
 from taglio.flow.front import Point
@@ -53,7 +52,6 @@ def outcome_of(ended: Ended, built: Built, places: Sequence[Measurement] = (), f
         metric=plan.limits.metric,
         doubt=decision.doubt(),
         also=plan.limits.also,
-        costly=costly(decision.error),
         search_samples=decision.inputs,
         speedup=ended.speedup,
         unseen=unseen_of(work, answered, decision.candidates),

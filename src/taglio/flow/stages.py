@@ -29,7 +29,6 @@ from taglio.flow.quantize import quantize as quantize_model
 from taglio.flow.result import Result, write
 from taglio.flow.run import run_model
 from taglio.flow.run import run_steps as time_run_steps
-from taglio.flow.sensitivity import Sensitivity, sensitivity
 from taglio.flow.work import Work
 from taglio.flow.workspace import COMPONENTS, DEPLOY, ERROR, LAYERS, MADE_FROM, PROFILE, RUN, SETUP
 from taglio.model.graph import Graph
@@ -95,14 +94,6 @@ def error(
         workspace.keep_found(draft, sha256, workspace.found(work))
         artifact.save(draft / f"{ERROR}.json", ERROR, sha256, result)
     return result, there.switchable(measured.scheme, provider).provider
-
-
-def sensitivities(folder: Path) -> tuple[tuple[Sensitivity, ...], ErrorModel]:
-    """Which blocks cause error, which save time, and which to leave out."""
-    with changing(folder) as draft:
-        work, measured = workspace.reopen_profiled(draft)
-        model = error_of_workspace(draft, work, measured)
-    return sensitivity(work.graph, measured, model), model
 
 
 def plan(

@@ -41,7 +41,7 @@ _FROM_PLAN = (
     "cluster-run.json",
     REPORT,
 )
-MADE_FROM = {PLAN: _FROM_PLAN, ERROR: (f"{PLAN}.json", "pareto.json", "pareto.html", *_FROM_PLAN)}
+MADE_FROM = {PLAN: _FROM_PLAN, ERROR: (f"{PLAN}.json", "pareto.json", *_FROM_PLAN)}
 MADE_FROM[PROFILE] = ("layers.json", *MADE_FROM[ERROR])
 T = TypeVar("T")
 

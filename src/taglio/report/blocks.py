@@ -1,60 +1,45 @@
-"""Block by block: error caused, time saved, what to leave out, and what the plan chose."""
+"""Block by block: error caused, time saved, and what the plan chose."""
 
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
-import msgspec
-
 from taglio.error.loss import Metric
 from taglio.errors import plural
 from taglio.flow import workspace
-from taglio.flow.sensitivity import Sensitivity
-from taglio.flow.sensitivity import sensitivity as sensitivities
 from taglio.model.graph import Block
 from taglio.quantize.precision import Assignment, form_of
 from taglio.report.material import Material
-from taglio.report.network import block_class
-from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, Part, Table, Text
+from taglio.report.network import COLORS, block_class
+from taglio.report.parts import Axis, Cell, Chart, Mark, Part, Table, Text
 from taglio.report.units import MISSING, figures, ms_decimals, shown
 
-_FIRST, _REASONS = 30, 12
+_FIRST = 30
 _HEAD = ("block", "error alone", "float", "int8", "saved", "saved per error", "chosen")
 
 
 def damage_and_gain(material: Material) -> list[Part]:
-    """A chart with a mark per block, time saved by error alone (hollow: better kept in float), and the list of those to
-    leave out."""
+    """A chart with a mark per block, time saved by error alone, coloured by the form in the plan."""
     if material.error is None:
         return material.lacks(workspace.ERROR)
-    rows = [row for row in sensitivities(material.graph, material.profile, material.error) if row.damage]
+    rows = [row for row in _rows(material) if row.error and row.saved_s is not None]
     if not rows:
         return [Text("No block alone in int8 causes an error.")]
-    basis = material.metric.basis
+    basis, assignment = material.metric.basis, material.plan.assignment() if material.plan is not None else {}
     title, scale = basis.axis
-    left_out = sorted((row for row in rows if row.leave_out), key=lambda row: -row.noise_share)
     marks = []
     for row in rows:
-        look = "float" if row.leave_out else "int8"
-        error, text = (row.damage or 0.0) * scale, _describe(row, basis)
-        marks.append(Mark(row.saved_s * 1e3, error, look, text, hollow=bool(row.leave_out)))
-    caption = "Right: int8 saves time. Up: int8 costs accuracy. Hollow: better kept in float."
+        error, saved_s, planned_form = row.error or 0.0, row.saved_s or 0.0, form_of(assignment, row.block.name)
+        text = (
+            f"{row.block.name}\n{basis.title} alone {shown(basis, error)}\nsaves {saved_s * 1e6:.0f} µs\n"
+            f"planned in {planned_form}"
+        )
+        marks.append(Mark(saved_s * 1e3, error * scale, COLORS[block_class(row.block, assignment)], text))
+    slower = sum((row.saved_s or 0.0) <= 0.0 for row in rows)
+    lede = f"{slower} of {plural(len(rows), 'block')} with an error alone are slower in int8."
+    caption = "Right: int8 saves time. Up: int8 costs accuracy. Colours are those of the network above."
     x, y = Axis("time saved by int8, ms"), Axis(f"one block alone: {title}", "log")
-    chart = Chart("error alone against time saved, by block", x, y, marks, caption)
-    lede = (
-        f"{len(left_out)} of {plural(len(rows), 'block')} are slower in int8, or add too much error for the time saved."
-    )
-    reasons = [[row.block, shown(basis, row.damage), row.leave_out] for row in left_out[:_REASONS]]
-    listed: list[Part] = [Table(["leave out", "error alone", "why"], reasons, look="dense")] if reasons else []
-    return [Text(lede), Columns([[chart], listed])]
-
-
-def _describe(row: Sensitivity, basis: Metric) -> str:
-    verdict = f"leave out: {row.leave_out}" if row.leave_out else "quantise"
-    return (
-        f"{row.block}\n{basis.title} alone {shown(basis, row.damage)}, {row.noise_share:.1%} of all noise\n"
-        f"saves {row.saved_s * 1e6:.0f} µs\n{verdict}"
-    )
+    return [Text(lede), Chart("error alone against time saved, by block", x, y, marks, caption)]
 
 
 def sensitivity_object(material: Material) -> dict[str, Any]:
@@ -64,14 +49,22 @@ def sensitivity_object(material: Material) -> dict[str, Any]:
         return {}
     basis = material.error.metric.basis
     listed = [
-        {**msgspec.to_builtins(row), "value": None if row.damage is None else basis.value(row.damage)}
-        for row in sensitivities(material.graph, material.profile, material.error)
+        {
+            "block": row.block.name,
+            "kind": row.block.kind,
+            "damage": row.error,
+            "value": None if row.error is None else basis.value(row.error),
+            "float_s": row.float_s,
+            "int8_s": row.int8_s,
+        }
+        for row in sorted(_rows(material), key=lambda row: -(row.error or 0.0))
+        if row.block.quantizable and not row.block.movement
     ]
     return {"metric": basis.name, "sensitivity": listed}
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _BlockRow:
     """One block's numbers; None if unknown. `worth` is seconds saved per unit of error alone."""
 
     block: Block
@@ -113,7 +106,7 @@ def ranked(material: Material, by: str = "damage") -> list[Part]:
     ]
 
 
-def _rows(material: Material) -> list[_Row]:
+def _rows(material: Material) -> list[_BlockRow]:
     times = material.profile.block_times()
     alone = {}
     if material.error is not None:
@@ -125,12 +118,12 @@ def _rows(material: Material) -> list[_Row]:
     rows = []
     for block in material.graph.blocks:
         seconds = [None if block.movement else times.get((block.name, form)) for form in ("float32", "int8")]
-        rows.append(_Row(block, alone.get(block.name), *seconds))
+        rows.append(_BlockRow(block, alone.get(block.name), *seconds))
     return rows
 
 
 def _written(
-    row: _Row, assignment: Assignment | None, basis: Metric, decimals: int, worst: float, most: float
+    row: _BlockRow, assignment: Assignment | None, basis: Metric, decimals: int, worst: float, most: float
 ) -> list[Cell]:
     block, planned_form, sample = row.block, MISSING, ""
     if assignment is not None:

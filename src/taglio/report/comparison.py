@@ -8,7 +8,7 @@ from taglio.compare.row import Row
 from taglio.errors import plural
 from taglio.memory import size_text
 from taglio.report import console, written
-from taglio.report.parts import Axis, Chart, Columns, Heading, Items, Legend, Mark, Part, Table, Text
+from taglio.report.parts import Axis, Chart, Columns, Heading, Legend, Mark, NamedItems, Part, Table, Text
 from taglio.report.units import MISSING, ms, percent, size, times
 from taglio.report.written import Section
 
@@ -56,7 +56,7 @@ def _answer(comparison: Comparison) -> str:
     return f"The fastest row within {limit} is {comparison.recommended}" + (f", the model {file}." if file else ".")
 
 
-def _conditions(comparison: Comparison) -> Items:
+def _conditions(comparison: Comparison) -> NamedItems:
     """Where and how rows were measured, their limits, and how steady the machine was."""
     calibration = f"{plural(comparison.calibration_samples, 'sample')} for calibration"
     lines = [
@@ -72,7 +72,7 @@ def _conditions(comparison: Comparison) -> Items:
         f"{step.source} → {step.target} by {step.tool}: outputs differ by {percent(step.distance)}"
         for step in comparison.conversions
     ]
-    return Items([("", line) for line in lines])
+    return NamedItems([("", line) for line in lines])
 
 
 def _plots(comparison: Comparison) -> list[Part]:
@@ -186,7 +186,7 @@ def _reasons(rows: Sequence[Row], *, brief: bool) -> list[Part]:
         more = len(names) - _NAMES if brief else 0
         named = f"{', '.join(names[:_NAMES])} and {more} more" if more > 0 else ", ".join(names)
         items.append((f"all {len(rows)} rows" if len(names) == len(rows) > 1 else named, text))
-    return [Items(items)] if items else []
+    return [NamedItems(items)] if items else []
 
 
 def _short(row: Row) -> str:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from taglio.report.parts import Cell, Columns, Facts, Heading, Items, Part, Table, Text
+from taglio.report.parts import Cell, Columns, Heading, NamedItems, NamedValues, Part, Table, Text
 
 _LONGEST = 60  # letters of a row's name: TFLite's converter joins the names of all layers that it fused
 _PIPED = 170  # columns of output that is no terminal
@@ -31,7 +31,7 @@ def show(parts: Iterable[Part]) -> None:
                 say(f"{part.text} {part.code}".rstrip())
             case Heading():
                 say(f"\n{part.text}")
-            case Facts() | Items():
+            case NamedValues() | NamedItems():
                 for name, text in part.items:
                     say(f"{name}: {text}" if name else text)
             case Table():

@@ -87,7 +87,7 @@ def gather(folder: Path) -> Material:
     profile = artifact.load(profile_path, workspace.PROFILE, Profile)
     sha256, graph_path = profile.model_sha256, folder / f"{workspace.GRAPH}.json"
     graph = artifact.load(graph_path, workspace.GRAPH, Graph, model_sha256=sha256)
-    reader = _Reader(folder, sha256)
+    reader = _ArtifactReader(folder, sha256)
     setup = reader.artifact(workspace.SETUP, Setup, "profile MODEL --data DATA -o")
     plan = reader.artifact(workspace.PLAN, Plan, "plan --max-error E")
     current = plan.fingerprint() if plan is not None else ""
@@ -111,7 +111,7 @@ def gather(folder: Path) -> Material:
     )
 
 
-class _Reader:
+class _ArtifactReader:
     """Reads artifacts, and records why one is missing."""
 
     def __init__(self, folder: Path, sha256: str) -> None:

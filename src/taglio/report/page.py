@@ -27,7 +27,7 @@ _SUMMARY = (
     summary.conditions,
 )
 # Only of a plan that was chosen for a rate.
-_WAYS = ("ways", "How to run it", (ways.chosen, ways.chart, ways.loads, ways.tried))
+_WAYS = ("ways", "How to run it", (ways.chosen, ways.loads, ways.tried))
 _SECTIONS = (
     ("network", "The network", (network.network,)),
     ("time", "Where the time goes", (predicted_time.where_it_goes,)),

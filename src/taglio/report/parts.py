@@ -56,14 +56,14 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class NamedValues:
     """Names with their values."""
 
     items: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class NamedItems:
     """A list, each item with a name in bold."""
 
     items: Sequence[tuple[str, str]]
@@ -71,7 +71,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Legend:
-    """Samples of colours and strokes, by CSS class, with their meanings."""
+    """Samples of colours, by CSS class, with their meanings."""
 
     items: Sequence[tuple[str, str]]
 
@@ -182,30 +182,6 @@ def spread(values: Sequence[float], *, log: bool = False) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A box in the network's picture: its upper left corner, its width, and the text beside it."""
-
-    x: float
-    y: float
-    width: float
-    look: str
-    label: str
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """The drawn network: curves with their classes, boxes, and the rules between strips."""
-
-    width: float
-    height: float
-    node_height: float
-    rules: Sequence[float]
-    arcs: Sequence[tuple[str, str]]
-    nodes: Sequence[Node]
-
-
-@dataclass(frozen=True, slots=True)
 class Columns:
     """Groups of parts side by side, or stacked on a narrow screen."""
 
@@ -213,4 +189,4 @@ class Columns:
     look: str = ""
 
 
-Part = Text | Heading | Table | Facts | Items | Legend | Bars | Chart | Picture | Columns
+Part = Text | Heading | Table | NamedValues | NamedItems | Legend | Bars | Chart | Columns

@@ -7,7 +7,7 @@ from taglio.errors import plural
 from taglio.flow.pareto import Front, FrontPoint
 from taglio.plan.result import Plan
 from taglio.report.material import Material
-from taglio.report.parts import Axis, Bar, Bars, Chart, Facts, Heading, Items, Mark, Part, Table, Text
+from taglio.report.parts import Axis, Bar, Bars, Chart, Heading, Mark, NamedItems, NamedValues, Part, Table, Text
 from taglio.report.units import MISSING, allowed, ms, shown, size
 
 _TITLES = {"energy": "energy, J", "throughput": "requests/s"}
@@ -32,7 +32,7 @@ def decisions(plan: Plan, *, shared: bool = False) -> list[Part]:
     turns = ["Devices in one row take requests in turn."] if any(use.replicas for use in plan.usage) else []
     notes = [("", note) for note in (*turns, *plan.binding, *plan.notes)]
     parts: list[Part] = [_devices(plan), _crossings(plan), _totals(plan, shared=shared)]
-    return parts + ([Items(notes)] if notes else [])
+    return parts + ([NamedItems(notes)] if notes else [])
 
 
 def _devices(plan: Plan) -> Table:
@@ -71,7 +71,7 @@ def _crossings(plan: Plan) -> Table:
     return Table(head, rows, f"{plural(len(rows), 'tensor')} between devices", words=frozenset({1, 2, 3}))
 
 
-def _totals(plan: Plan, *, shared: bool = False) -> Facts:
+def _totals(plan: Plan, *, shared: bool = False) -> NamedValues:
     """What is predicted for one request, and how sure it is."""
     latency, metric, limits = plan.predicted_latency_s, plan.limits.metric, plan.limits
     summed = "" if plan.summed_s is None else f"; sum of all parts {ms(plan.summed_s)}"
@@ -98,7 +98,7 @@ def _totals(plan: Plan, *, shared: bool = False) -> Facts:
     error += "" if plan.measured_error is None else f", measured {shown(metric, plan.measured_error)}"
     error += "" if limits.max_error is None else f", {allowed(metric, limits.max_error)}"
     also = [(bound.metric.title, allowed(bound.metric, bound.max_error)) for bound in limits.also]
-    return Facts([*facts, (metric.title, error), *also])
+    return NamedValues([*facts, (metric.title, error), *also])
 
 
 def measured_at(shapes: Sequence[Mapping[str, Sequence[int]]]) -> str:

@@ -13,7 +13,7 @@ from taglio.flow.outcome import STEADY, Outcome
 from taglio.profile.measure import FLOAT_RUN
 from taglio.report import answer
 from taglio.report.material import Material
-from taglio.report.parts import Axis, Cell, Chart, Columns, Facts, Items, Mark, Part, Table, Text, curve
+from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, NamedItems, NamedValues, Part, Table, Text, curve
 from taglio.report.predicted_time import PURE
 from taglio.report.units import MISSING, allowed, limit, ms, ms_decimals, percent, shown
 
@@ -117,7 +117,7 @@ def tried(material: Material, most: int | None = None) -> list[Part]:
     drift = ", corrected for drift" if abs(outcome.drift - 1.0) > STEADY else ""
     caption = f"Plans tried; the ratio is predicted ÷ measured{drift}"
     head = ["plan", "runtime", "predicted", "measured", "ratio", metric.title, "int8 blocks", ""]
-    left_out = Items([(", ".join(names), reason) for reason, names in places_by_reason.items()])
+    left_out = NamedItems([(", ".join(names), reason) for reason, names in places_by_reason.items()])
     table = Table(head, rows[:most], caption, "dense", frozenset({1, 7}))
     return [table, *([left_out] if places_by_reason else [])]
 
@@ -191,7 +191,7 @@ def prediction_quality(error_model: ErrorModel) -> list[Part]:
     return [Text(text), *(Text(f"Note: {note}.", "note") for note in error_model.notes)]
 
 
-def facts(error_model: ErrorModel) -> Facts:
+def facts(error_model: ErrorModel) -> NamedValues:
     """The metric, and how it was measured."""
     facts: list[tuple[str, str]] = [
         ("metric", error_model.metric.name + (", the largest over outputs" if error_model.metric.smooth else "")),
@@ -200,7 +200,7 @@ def facts(error_model: ErrorModel) -> Facts:
     ]
     if (len(error_model.parts) > 1 and error_model.metric.smooth) or any(part.lost for part in error_model.parts):
         facts.append(("all in int8, by part", by_part(error_model.parts, error_model.metric)))
-    return Facts(facts)
+    return NamedValues(facts)
 
 
 def by_part(parts: Sequence[PartLoss], metric: Metric) -> str:

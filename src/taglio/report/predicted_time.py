@@ -6,15 +6,16 @@ from statistics import median
 from taglio.errors import plural
 from taglio.flow import workspace
 from taglio.flow.outcome import STEADY
+from taglio.model.graph import ANCHORS
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Breakdown, Profile, changes, flow_seconds, predict, writes
 from taglio.quantize.precision import Assignment, form_of
 from taglio.report.material import Material
-from taglio.report.network import short_name
 from taglio.report.parts import Axis, Bar, Bars, Chart, Columns, Mark, Part, Table, Text, curve, spread
 from taglio.report.units import MISSING, ms, ms_decimals, percent
 
-_BIGGEST = 10
+_BIGGEST, _LONGEST = 10, 24
+_CHOSEN = "chosen plan"
 _Run = tuple[str, float, float]  # name, predicted and measured seconds
 # Symbol, colour and label of the marks of float and all-int8.
 PURE = {FLOAT_RUN: ("square", "float", "float"), "int8": ("diamond", "int8", "all int8")}
@@ -51,8 +52,8 @@ def predicted_and_measured(material: Material) -> list[Part]:
     marks = [_mark(name, predicted, measured, "dot") for name, predicted, measured in unseen]
     for name, predicted, measured in finals:
         symbol, look, label = PURE.get(name, ("circle", "plan", ""))
-        is_chosen = predicted == plan_s and name not in PURE
-        marks.append(_mark(name, predicted, measured, look, symbol, "chosen plan" if is_chosen else label, is_chosen))
+        label = _CHOSEN if predicted == plan_s and name not in PURE else label
+        marks.append(_mark(name, predicted, measured, look, symbol, label))
     caption = "Line: predicted equals measured."
     if width < 10.0:
         caption += f" Band: predicted ÷ and × {1.0 + width:.3f}, expected to hold 9 of 10 runs."
@@ -79,12 +80,10 @@ def _unseen(profile: Profile) -> list[_Run]:
     return [(run.name, run.predicted_s, run.wall.median_s) for run in profile.runs if run.mixed]
 
 
-def _mark(
-    name: str, predicted: float, measured: float, look: str, symbol: str = "circle", label: str = "", ring: bool = False
-) -> Mark:
+def _mark(name: str, predicted: float, measured: float, look: str, symbol: str = "circle", label: str = "") -> Mark:
     ratio = f"{predicted / measured:.3f}" if measured else MISSING
     text = f"{name}\npredicted {ms(predicted)}\nmeasured {ms(measured)}\nratio {ratio}"
-    return Mark(predicted * 1e3, measured * 1e3, look, text, label, symbol, ring=ring)
+    return Mark(predicted * 1e3, measured * 1e3, look, text, label, symbol, ring=label == _CHOSEN)
 
 
 def _numbers(runs: Sequence[_Run]) -> list[Part]:
@@ -138,10 +137,24 @@ def _waterfall(material: Material, start_s: float, steps: Sequence[tuple[str, fl
     kinds = {block.name: block.kind for block in material.graph.blocks}
     bars = []
     for label, seconds, class_, value in steps:
-        short = short_name(label, kinds[label], 24) if label in kinds else label
+        short = _short(label, kinds[label]) if label in kinds else label
         bars.append(Bar(short, start_s, start_s + seconds, value, class_, label))
         start_s += seconds
     return bars
+
+
+def _short(name: str, kind: str) -> str:
+    """The informative end of an exporter's name: "/a/a.0/b/b.1/Conv" of a Conv becomes "a.0/b.1", cut from the left."""
+    parts = [part for part in name.split("/") if part] or [name]
+    anchor = kind.split("+", maxsplit=1)[0]
+    if anchor in ANCHORS and len(parts) > 1 and parts[-1] == anchor:
+        parts.pop()
+    parts = [part for part, after in zip(parts, [*parts[1:], ""], strict=True) if not after.startswith(f"{part}.")]
+    text = "/".join(parts)
+    while len(text) > _LONGEST and len(parts) > 1:
+        parts = parts[1:]
+        text = "…/" + "/".join(parts)
+    return text if len(text) <= _LONGEST else "…" + text[1 - _LONGEST :]
 
 
 def _changing(material: Material, assignment: Assignment) -> float:
@@ -156,4 +169,4 @@ def _changing(material: Material, assignment: Assignment) -> float:
 
 
 def _look(assignment: Assignment, name: str) -> str:
-    return {"float32": "float", "int8-anchor": "anchor"}.get(form_of(assignment, name), "int8")
+    return {"float32": "float", "bfloat16": "bfloat16", "int8-anchor": "anchor"}.get(form_of(assignment, name), "int8")

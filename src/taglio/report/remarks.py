@@ -17,7 +17,7 @@ MOST = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class NoteKind:
     """Notes that contain `phrase`. `advice` is what to do about them; "" where the note says it itself."""
 
     phrase: str
@@ -27,55 +27,55 @@ class Kind:
 # Whether the answers mean anything comes first, then whether the figures hold for other inputs, then whether the times
 # hold, then what else could be gained.
 KINDS = (
-    Kind("the search was stopped before it was done", "run it again for the fastest plan"),
-    Kind("is planned instead", "compare other builds with deploy/samples, not with the source model"),
-    Kind("output has NaN", "check the data and their preprocessing"),
-    Kind("its error is meaningless"),
-    Kind("so it takes pixels from 0 to 255"),
-    Kind("and the model does not scale"),
-    Kind("check the data and their preprocessing"),
-    Kind("so a model that knows no other agrees"),
-    Kind("if it is the blank, give"),
-    Kind("not used as labels: ", "give them with --labels"),
-    Kind("answers are random"),
-    Kind("not safe on x86 processors without VNNI"),
-    Kind("were measured on a processor without VNNI"),
-    Kind("as fast as the model as it was given"),
-    Kind("too noisy to tell whether the plan is faster"),
-    Kind(UNPROVEN, "deploy float32, or allow more if you can"),
-    Kind("the speed-up is not confirmed"),
-    Kind("no mix of forms can be faster"),
-    Kind("no mix of forms is faster"),
-    Kind("no form that was raced can be faster"),
-    Kind("the blocks that save time change the answers too much", "allow more if you can"),
-    Kind("held-out inputs are unlike the calibration inputs"),
-    Kind("beyond the limit that the held-out inputs keep"),
-    Kind("the limit holds on these inputs; on similar inputs", "give more data, or a smaller limit"),
-    Kind("the plan was selected on the same"),
-    Kind("no output changes on any of"),
-    Kind("few inputs: "),
-    Kind("held-out inputs are also calibration inputs", "give others, or calibrate on --calibration"),
-    Kind("inputs repeat others", "give more distinct inputs"),
-    Kind("studied on "),
-    Kind("held-out inputs: each counts for"),
-    Kind("at other sizes of these dynamic dimensions", "give data of every size that you serve"),
-    Kind("products saturate at 16 bits", "give that scheme with --scheme"),
-    Kind("has one scale for all rows of a batch", "serve it with --batch 1, or keep the rows of a batch alike"),
-    Kind("the machine was busy"),
-    Kind("a faster plan (about", "allow more if you can, or give more data"),
-    Kind("not as fast on processors without bfloat16"),
-    Kind("all inputs have one shape: with"),
-    Kind("changes its length on", "limit a task instead, such as --metric ctc"),
-    Kind("in the order of scores"),
-    Kind("the labels were not used", "name the task with --metric"),
-    Kind("the model is quantised already"),
-    Kind("no output is float", "limit a task instead, such as --metric top1"),
-    Kind("requests are not joined: "),
-    Kind("a higher effort compares them"),
-    Kind("not measured: ", "a higher --effort measures more"),
-    Kind("float32 runs with "),
-    Kind("the plan runs with "),
-    Kind("the threads were not chosen: "),
+    NoteKind("the search was stopped before it was done", "run it again for the fastest plan"),
+    NoteKind("is planned instead", "compare other builds with deploy/samples, not with the source model"),
+    NoteKind("output has NaN", "check the data and their preprocessing"),
+    NoteKind("its error is meaningless"),
+    NoteKind("so it takes pixels from 0 to 255"),
+    NoteKind("and the model does not scale"),
+    NoteKind("check the data and their preprocessing"),
+    NoteKind("so a model that knows no other agrees"),
+    NoteKind("if it is the blank, give"),
+    NoteKind("not used as labels: ", "give them with --labels"),
+    NoteKind("answers are random"),
+    NoteKind("not safe on x86 processors without VNNI"),
+    NoteKind("were measured on a processor without VNNI"),
+    NoteKind("as fast as the model as it was given"),
+    NoteKind("too noisy to tell whether the plan is faster"),
+    NoteKind(UNPROVEN, "deploy float32, or allow more if you can"),
+    NoteKind("the speed-up is not confirmed"),
+    NoteKind("no mix of forms can be faster"),
+    NoteKind("no mix of forms is faster"),
+    NoteKind("no form that was raced can be faster"),
+    NoteKind("the blocks that save time change the answers too much", "allow more if you can"),
+    NoteKind("held-out inputs are unlike the calibration inputs"),
+    NoteKind("beyond the limit that the held-out inputs keep"),
+    NoteKind("the limit holds on these inputs; on similar inputs", "give more data, or a smaller limit"),
+    NoteKind("the plan was selected on the same"),
+    NoteKind("no output changes on any of"),
+    NoteKind("few inputs: "),
+    NoteKind("held-out inputs are also calibration inputs", "give others, or calibrate on --calibration"),
+    NoteKind("inputs repeat others", "give more distinct inputs"),
+    NoteKind("studied on "),
+    NoteKind("held-out inputs: each counts for"),
+    NoteKind("at other sizes of these dynamic dimensions", "give data of every size that you serve"),
+    NoteKind("products saturate at 16 bits", "give that scheme with --scheme"),
+    NoteKind("has one scale for all rows of a batch", "serve it with --batch 1, or keep the rows of a batch alike"),
+    NoteKind("the machine was busy"),
+    NoteKind("a faster plan (about", "allow more if you can, or give more data"),
+    NoteKind("not as fast on processors without bfloat16"),
+    NoteKind("all inputs have one shape: with"),
+    NoteKind("changes its length on", "limit a task instead, such as --metric ctc"),
+    NoteKind("in the order of scores"),
+    NoteKind("the labels were not used", "name the task with --metric"),
+    NoteKind("the model is quantised already"),
+    NoteKind("no output is float", "limit a task instead, such as --metric top1"),
+    NoteKind("requests are not joined: "),
+    NoteKind("a higher effort compares them"),
+    NoteKind("not measured: ", "a higher --effort measures more"),
+    NoteKind("float32 runs with "),
+    NoteKind("the plan runs with "),
+    NoteKind("the threads were not chosen: "),
 )
 # Notes that only describe: there is nothing to do about them.
 FACTS = (
@@ -123,7 +123,7 @@ def shortened(remarks: Sequence[str], page: str) -> tuple[str, ...]:
     return tuple(remarks) if more <= 0 else (*remarks[:MOST], f"{more} more in {page}, or with --verbose")
 
 
-def _kind(note: str) -> Kind | None:
+def _kind(note: str) -> NoteKind | None:
     return next((kind for kind in KINDS if kind.phrase in note), None)
 
 

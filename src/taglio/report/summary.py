@@ -6,7 +6,7 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import predict
 from taglio.report import answer, remarks
 from taglio.report.material import Material
-from taglio.report.parts import Cell, Facts, Heading, Part, Table, Text
+from taglio.report.parts import Cell, Heading, NamedValues, Part, Table, Text
 from taglio.report.placement import measured_at
 from taglio.report.units import MISSING, about, allowed, ms, ms_decimals, shown
 
@@ -115,7 +115,7 @@ def conditions(material: Material) -> list[Part]:
     if outcome is not None:
         held_out = f"{outcome.held_out_samples} held out to measure error and accuracy"
         facts.append(("samples", f"{outcome.calibration_samples} for calibration, {held_out}"))
-    return [Facts(facts)]
+    return [NamedValues(facts)]
 
 
 def _of_fewer(outcome: Outcome) -> str:

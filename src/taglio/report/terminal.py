@@ -326,7 +326,6 @@ def report(folder: Path, material: Material, by: str) -> None:
     if material.error is not None:
         say("\nError")
         error(material.error)
-        show(blocks.damage_and_gain(material))
     if material.plan is not None:
         say("\nPlan")
         show(placement.decisions(material.plan))

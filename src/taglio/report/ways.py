@@ -1,20 +1,14 @@
 """How to run the result: every way that was tried, and the latency of the chosen one under load. Measures nothing."""
 
-from collections.abc import Sequence
-from math import isfinite
-from typing import Literal
-
 from taglio.report.answer import runtime_title
 from taglio.report.material import Material
-from taglio.report.parts import Axis, Cell, Chart, Curve, Facts, Mark, Part, Table
+from taglio.report.parts import Cell, NamedValues, Part, Table
 from taglio.report.units import MISSING, figures, ms, ms_decimals, size
 from taglio.runtimes.way import Way
 from taglio.ways.result import Rate, TriedWay
 
 # Rows of the table of tried ways until the reader expands it.
 _FIRST = 6
-# Above this ratio of latencies a linear axis would crowd the fast ways at its foot.
-_LINEAR_UP_TO = 8.0
 
 
 def chosen(material: Material) -> list[Part]:
@@ -38,13 +32,7 @@ def chosen(material: Material) -> list[Part]:
         facts.append(("float32's rate within it", f"{figures(rate.base_rate_per_s)} requests/s"))
     if rate.memory_bytes:
         facts.append(("memory of the open model", size(rate.memory_bytes)))
-    return [Facts([*facts, ("openings", f"{rate.openings} of both")])]
-
-
-def chart(material: Material) -> list[Part]:
-    """Every way by rate and latency."""
-    rate = _rate(material)
-    return [] if rate is None or not rate.tried else [_by_latency(rate, _default(material, rate))]
+    return [NamedValues([*facts, ("openings", f"{rate.openings} of both")])]
 
 
 def loads(material: Material) -> list[Part]:
@@ -104,31 +92,6 @@ def _sorted(text: str, value: float | None = None) -> Cell:
     return Cell(text, sort=text if value is None else str(value))
 
 
-def _by_latency(rate: Rate, default: TriedWay | None) -> Chart:
-    """Every way that was tried, with the front."""
-    marks = []
-    for way in reversed(_best_first(rate)):  # the best is drawn last, above the others
-        role, ring = _role(rate, way, default), _is_chosen(rate, way)
-        look, symbol = ("plan", "circle") if ring else ("float", "square") if role else ("tried", "circle")
-        marks.append(Mark(way.latency_s * 1e3, _goal(way), look, _describe(way), role, symbol, ring=ring))
-    where, y = "runs", Axis("capacity, items/s", zero=True)
-    if rate.limit:
-        where, y = "requests at that rate", Axis("rate within the limit, requests/s", zero=True)
-    x = Axis(f"latency of 19 of 20 {where}, ms", _scale([mark.x for mark in marks]))
-    caption = "Each mark: a model run in a way, as measured in the search. Line: no other way is better in both."
-    return Chart("rate and latency of every way", x, y, marks, caption, curves=[Curve("identity", _front(rate.tried))])
-
-
-def _front(ways: Sequence[TriedWay]) -> list[tuple[float, float]]:
-    """Latency in ms and rate of the ways that no other beats in both, by latency."""
-    front: list[tuple[float, float]] = []
-    timed_ways = [way for way in ways if isfinite(way.latency_s)]
-    for way in sorted(timed_ways, key=lambda way: (way.latency_s, -_goal(way))):
-        if _goal(way) > (front[-1][1] if front else 0.0):
-            front.append((way.latency_s * 1e3, _goal(way)))
-    return front
-
-
 def _rate(material: Material) -> Rate | None:
     return None if material.outcome is None else material.outcome.rate
 
@@ -158,14 +121,3 @@ def _is_chosen(rate: Rate, way: TriedWay) -> bool:
 def _role(rate: Rate, way: TriedWay, default: TriedWay | None) -> str:
     names = ["chosen"] if _is_chosen(rate, way) else []
     return ", ".join([*names, *(["default way"] if way is default else [])])
-
-
-def _describe(way: TriedWay) -> str:
-    rate = "" if way.rate_per_s is None else f"\n{figures(way.rate_per_s)} requests/s within the limit"
-    capacity = f"capacity {figures(way.capacity_per_s)} items/s"
-    return f"{way.model} in {runtime_title(way.runtime)}\n{way.way}\n{capacity}{rate}\np95 {ms(way.latency_s)}"
-
-
-def _scale(values: Sequence[float]) -> Literal["linear", "log"]:
-    positive = [value for value in values if isfinite(value) and value > 0.0]
-    return "log" if positive and max(positive) > _LINEAR_UP_TO * min(positive) else "linear"

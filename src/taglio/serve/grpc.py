@@ -15,7 +15,7 @@ from taglio.artifact import version_of
 from taglio.errors import plural
 from taglio.serve.refusals import BadRequest, Overloaded, Refusal
 from taglio.serve.served import ServedModel
-from taglio.serve.service import EXTENSIONS, NAME, Service, offered, step_of
+from taglio.serve.service import EXTENSIONS, NAME, InferenceService, offered, step_of
 from taglio.serve.tensors import BYTES, check_shape, datatype_of, from_bytes, from_json, given_for, to_buffer
 
 _LOG = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def message(name: str) -> type[Message]:
     return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"inference.{name}"))
 
 
-def server(service: Service) -> "grpc.aio.Server":
+def server(service: InferenceService) -> "grpc.aio.Server":
     """A gRPC server that answers for `service`; the caller binds and starts it."""
     grpc_server = grpc.aio.server(
         options=[
@@ -66,7 +66,7 @@ def server(service: Service) -> "grpc.aio.Server":
 
 
 # Fields of the answers to all calls but ModelInfer.
-_SHOWN: dict[str, Callable[[Service, Any], Mapping[str, Any]]] = {
+_SHOWN: dict[str, Callable[[InferenceService, Any], Mapping[str, Any]]] = {
     "ServerLive": lambda _, __: {"live": True},
     "ServerReady": lambda service, _: {"ready": service.ready()},
     "ModelReady": lambda service, query: {"ready": service.ready(query.name, query.version)},
@@ -80,7 +80,7 @@ _SHOWN: dict[str, Callable[[Service, Any], Mapping[str, Any]]] = {
 }
 
 
-def _guarded(service: Service, name: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+def _guarded(service: InferenceService, name: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
     open_to_all = name.endswith(("Live", "Ready"))
 
     async def answer(serialised: bytes, context: "grpc.aio.ServicerContext[Any, Any]") -> bytes:
@@ -110,7 +110,7 @@ def _guarded(service: Service, name: str) -> Callable[[bytes, Any], Awaitable[by
     return answer
 
 
-async def _infer(service: Service, request: Any, left_s: float | None) -> bytes:
+async def _infer(service: InferenceService, request: Any, left_s: float | None) -> bytes:
     queue = service.queue(request.model_name, request.model_version)
     for tensor in (*request.inputs, *request.outputs):
         offered(tensor.parameters)

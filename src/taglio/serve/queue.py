@@ -16,14 +16,14 @@ import numpy as np
 
 from taglio.errors import plural, with_kind
 from taglio.serve.refusals import Draining, Overloaded, Refusal, TooLate, Unavailable, failed
-from taglio.serve.served import ServedModel, Step
+from taglio.serve.served import SequenceStep, ServedModel
 
 _LOG = logging.getLogger(__name__)
 Answer = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class QueueLimits:
     """`queue`: most waiting requests. `batch`: most rows in a batch; None: those of the model's way."""
 
     queue: int = 64
@@ -44,9 +44,9 @@ class Ran:
 
 
 @dataclass(slots=True, eq=False)
-class _Request:
+class _QueuedRequest:
     feed: Mapping[str, np.ndarray]
-    step: Step | None
+    step: SequenceStep | None
     answer: "asyncio.Future[Answer]"
     came_s: float = field(default_factory=time.perf_counter)
 
@@ -63,7 +63,7 @@ class _Request:
         """Whether it may share a batch: steps of sequences and inputs of different rows run alone."""
         return self.step is None and len({len(value) for value in self.feed.values()}) == 1
 
-    def joins(self, other: "_Request") -> bool:
+    def joins(self, other: "_QueuedRequest") -> bool:
         """Whether a request that may can share a batch with another: equal shapes except the first dimension."""
         return other.joinable and all(
             value.shape[1:] == other.feed[name].shape[1:] for name, value in self.feed.items()
@@ -73,19 +73,21 @@ class _Request:
 class ModelQueue:
     """A model, its queue, and a thread per batch that may run at once; the runtime computes with its own threads."""
 
-    def __init__(self, model: ServedModel, limits: Limits, after_batch: Callable[[Ran], None] | None = None) -> None:
+    def __init__(
+        self, model: ServedModel, limits: QueueLimits, after_batch: Callable[[Ran], None] | None = None
+    ) -> None:
         """`after_batch` is called with every batch that ran. `alone` says why requests are not joined, or is ""."""
         self.model = model
         self.alone = model.alone
         self._limits = limits
         self._after_batch = after_batch
-        self._waiting: list[_Request] = []
-        self._runs: list[list[_Request]] = []
+        self._waiting: list[_QueuedRequest] = []
+        self._runs: list[list[_QueuedRequest]] = []
         self._unanswered: set[asyncio.Future[Answer]] = set()
         self._has_run = False
         self._logged = ""
         self._closed = False
-        self._begun: SimpleQueue[tuple[list[_Request], asyncio.AbstractEventLoop]] = SimpleQueue()
+        self._begun: SimpleQueue[tuple[list[_QueuedRequest], asyncio.AbstractEventLoop]] = SimpleQueue()
         for _ in range(model.at_once):
             threading.Thread(target=self._work, name=f"{model.name} {model.version}", daemon=True).start()
 
@@ -104,7 +106,7 @@ class ModelQueue:
         return not self._waiting and len(self._runs) < self.model.at_once
 
     async def answer(
-        self, feed: Mapping[str, np.ndarray], timeout_s: float | None = None, step: Step | None = None
+        self, feed: Mapping[str, np.ndarray], timeout_s: float | None = None, step: SequenceStep | None = None
     ) -> Answer:
         """The model's outputs. Steps of a sequence run in order of arrival. Cancelling removes the request unless it is
         running. Raises Overloaded, Draining, TooLate after `timeout_s`, and the refusal of a run that failed."""
@@ -112,7 +114,7 @@ class ModelQueue:
             raise Draining("the server is shutting down: send the request to another server")
         if len(self._waiting) >= self._limits.queue:
             raise Overloaded(f"{self.model.name} has {plural(len(self._waiting), 'request')} waiting: try again later")
-        request = _Request(feed, step, asyncio.get_running_loop().create_future())
+        request = _QueuedRequest(feed, step, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         self._unanswered.add(request.answer)
         try:
@@ -142,7 +144,7 @@ class ModelQueue:
             self._runs.append(batch)
             self._begun.put((batch, asyncio.get_running_loop()))
 
-    def _next(self) -> list[_Request]:
+    def _next(self) -> list[_QueuedRequest]:
         """The next batch; empty if no request may run now."""
         running = {batch[0].sequence for batch in self._runs} - {None}
         waiting = [request for request in self._waiting if not request.answer.done()]
@@ -170,7 +172,7 @@ class ModelQueue:
                 loop.call_soon_threadsafe(self._end, batch, answers, began, time.perf_counter())
             del batch, answers  # they hold tensors
 
-    def _end(self, batch: list[_Request], answers: list[Answer | Refusal], began: float, ended: float) -> None:
+    def _end(self, batch: list[_QueuedRequest], answers: list[Answer | Refusal], began: float, ended: float) -> None:
         self._runs.remove(batch)
         self._has_run |= not all(isinstance(answer, Refusal) for answer in answers)
         self._begin()
@@ -184,7 +186,7 @@ class ModelQueue:
         if self._after_batch:
             self._after_batch(Ran(tuple(request.came_s for request in batch), began, ended))
 
-    def _answers(self, batch: list[_Request]) -> list[Answer | Refusal]:
+    def _answers(self, batch: list[_QueuedRequest]) -> list[Answer | Refusal]:
         """What each request gets. The requests of a batch that fails run one by one, so that bad inputs fail only their
         own request."""
         try:
@@ -198,7 +200,7 @@ class ModelQueue:
             self._log(refusal, with_kind(error, 2000))
             return [refusal]
 
-    def _run(self, feeds: list[Mapping[str, np.ndarray]], step: Step | None) -> list[Answer]:
+    def _run(self, feeds: list[Mapping[str, np.ndarray]], step: SequenceStep | None) -> list[Answer]:
         if len(feeds) == 1:
             return [self.model.run(feeds[0], step)]
         together = self.model.run({name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]})

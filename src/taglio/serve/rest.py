@@ -21,13 +21,13 @@ from taglio.errors import one_line
 from taglio.serve.queue import Answer
 from taglio.serve.refusals import BadRequest, Refusal, TooLarge
 from taglio.serve.served import ServedModel
-from taglio.serve.service import EXTENSIONS, NAME, Service, offered, step_of
+from taglio.serve.service import EXTENSIONS, NAME, InferenceService, offered, step_of
 from taglio.serve.tensors import check_shape, datatype_of, from_bytes, from_json, given_for, to_buffer, to_json
 
 HEADER_LENGTH = "inference-header-content-length"
 
 
-def application(service: Service) -> Starlette:
+def application(service: InferenceService) -> Starlette:
     """The ASGI application of a service."""
 
     def ready(name: str = "", version: str = "") -> Response:
@@ -62,14 +62,14 @@ def application(service: Service) -> Starlette:
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
-async def _view(service: Service, show: Callable[..., Any], request: Request) -> Response:
+async def _view(service: InferenceService, show: Callable[..., Any], request: Request) -> Response:
     if not request.url.path.endswith(("/live", "/ready")):  # health is shown to everybody
         service.admit(request.headers.get("authorization", ""))
     shown = show(**request.path_params)
     return shown if isinstance(shown, Response) else JSONResponse(shown)
 
 
-async def _refused(service: Service, request: Request, error: Refusal) -> Response:
+async def _refused(service: InferenceService, request: Request, error: Refusal) -> Response:
     service.metrics.refused(**{"name": "", "version": "", **request.path_params}, reason=error.reason)
     headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}, 503: {"Retry-After": "1"}}
     return JSONResponse({"error": str(error)}, error.status, headers.get(error.status))
@@ -88,7 +88,7 @@ async def _failed(_: Request, __: Exception) -> Response:
     return JSONResponse({"error": "the server failed; see its log"}, 500)
 
 
-async def _infer(service: Service, request: Request) -> Response:
+async def _infer(service: InferenceService, request: Request) -> Response:
     service.admit(request.headers.get("authorization", ""))
     queue = service.queue(**request.path_params)
     if request.headers.get("content-encoding", "identity") != "identity":

@@ -33,7 +33,7 @@ _WAY = Way(threads=1, joined=ROWS)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SequenceStep:
     """A request's place in a sequence: the sequence's id, and whether it is the first or the last step."""
 
     sequence: int | str
@@ -60,7 +60,7 @@ class ServedModel:
     batched: tuple[str, ...] = ()
     states: dict[int | str, Any] = field(default_factory=dict)
 
-    def needed(self, step: Step | None) -> tuple[list[str], list[str]]:
+    def needed(self, step: SequenceStep | None) -> tuple[list[str], list[str]]:
         """The inputs that a request must have and the outputs that it may ask for; those of a step leave out the
         states. Raises BadRequest for a step of a model without states, and on a cluster for anything else of a model
         with states."""
@@ -94,7 +94,7 @@ class ServedModel:
         those of the way."""
         return self.executor.lanes if isinstance(self.executor, Session) else self.way.at_once
 
-    def run(self, feed: Mapping[str, np.ndarray], step: Step | None = None) -> dict[str, np.ndarray]:
+    def run(self, feed: Mapping[str, np.ndarray], step: SequenceStep | None = None) -> dict[str, np.ndarray]:
         """All outputs by name; for a `step` without states, which are kept for the next step. Raises BadRequest for a
         step of an unknown sequence."""
         names = self.needed(step)[1]
@@ -261,7 +261,7 @@ def _warmed_up(model: ServedModel, specs: Sequence[InputSpec]) -> ServedModel:
         replace(spec, shape=tuple(size or None for size in planned[spec.name])) if planned[spec.name] else spec
         for spec in specs
     ]
-    step = Step("warm-up", start=True, end=True) if manifest.states else None
+    step = SequenceStep("warm-up", start=True, end=True) if manifest.states else None
     try:
         for _ in range(model.way.at_once):  # sessions and requests of a runtime take turns: each runs once
             model.run({**random_feed(inputs, 0), **manifest.constant_feed()}, step)

@@ -20,7 +20,7 @@ from taglio.memory import keep_memory, trim
 from taglio.serve.grpc import server as grpc_server
 from taglio.serve.rest import application
 from taglio.serve.served import ServedModel
-from taglio.serve.service import Service, Settings
+from taglio.serve.service import InferenceService, Settings
 
 _TRIM_EVERY_S = 5.0
 
@@ -61,7 +61,7 @@ def serve(models: Sequence[ServedModel], settings: Settings, listen: Listen, sta
     _check(listen, settings)
     gc.freeze()  # objects that stay for good are not scanned again
     keep_memory()  # new pages for each copy of 600 kB would take longer than all else
-    service = Service(models, settings)
+    service = InferenceService(models, settings)
     config = uvicorn.Config(
         application(service),
         http="httptools",
@@ -80,7 +80,9 @@ def serve(models: Sequence[ServedModel], settings: Settings, listen: Listen, sta
         return runner.run(_serve(service, config, listen, started))
 
 
-async def _serve(service: Service, config: uvicorn.Config, listen: Listen, started: Callable[[Started], None]) -> int:
+async def _serve(
+    service: InferenceService, config: uvicorn.Config, listen: Listen, started: Callable[[Started], None]
+) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

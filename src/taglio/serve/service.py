@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from taglio.serve.metrics import Metrics
-from taglio.serve.queue import Answer, Limits, ModelQueue
+from taglio.serve.queue import Answer, ModelQueue, QueueLimits
 from taglio.serve.refusals import BadRequest, Overloaded, Unauthenticated, UnknownModel
-from taglio.serve.served import ServedModel, Step
+from taglio.serve.served import SequenceStep, ServedModel
 from taglio.serve.tensors import BYTES
 
 NAME = "taglio"
@@ -33,10 +33,10 @@ class Settings:
     request_bytes: int = 64 * 10**6
     token: str = ""
     patience_s: float = 30.0
-    limits: Limits = field(default_factory=Limits)
+    limits: QueueLimits = field(default_factory=QueueLimits)
 
 
-class Service:
+class InferenceService:
     """All models that are served. `held_bytes` are those of requests in memory."""
 
     def __init__(self, models: Sequence[ServedModel], settings: Settings) -> None:
@@ -134,7 +134,7 @@ class Service:
         feed: Mapping[str, np.ndarray],
         wanted: Sequence[str],
         timeout_s: float | None = None,
-        step: Step | None = None,
+        step: SequenceStep | None = None,
     ) -> Answer:
         """The outputs named `wanted` (empty: all), for a `step` if the request belongs to a sequence. Raises BadRequest
         for missing or unknown inputs or outputs, and the queue's errors. Cancelling removes the request from the
@@ -153,7 +153,7 @@ class Service:
         return sum(await asyncio.gather(*(queue.close(self.settings.patience_s) for queue in self.queues)))
 
 
-def step_of(parameters: Mapping[str, Any]) -> Step | None:
+def step_of(parameters: Mapping[str, Any]) -> SequenceStep | None:
     """The step given by a request's parameters sequence_id, sequence_start and sequence_end; None without an id (0 and
     "" count as none). Raises BadRequest."""
     get = parameters.get
@@ -162,7 +162,7 @@ def step_of(parameters: Mapping[str, Any]) -> Step | None:
         return None
     if type(sequence) not in (int, str) or type(start) is not bool or type(end) is not bool:
         raise BadRequest("sequence_id must be a number or text, sequence_start and sequence_end true or false")
-    return Step(sequence, start, end)
+    return SequenceStep(sequence, start, end)
 
 
 def offered(parameters: Mapping[str, Any]) -> Mapping[str, Any]:

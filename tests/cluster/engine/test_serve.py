@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from taglio.embedded import digits_data
-from taglio.serve.served import Step, open_model
+from taglio.serve.served import SequenceStep, open_model
 from tests import stateful
 from tests.cluster.engine.devices import Bench, needs_ray, planned, until
 from tests.end_to_end.command import refused
@@ -114,7 +114,7 @@ def test_sequences_keep_their_states_on_the_devices_and_are_run_again_where_one_
     alone = open_model(out, "stateful", "1")
     inputs = stateful.inputs(3 * steps).reshape(3, steps, 1, stateful.WIDE)
     wanted = [
-        [alone.run({"x": x}, Step(name, start=number == 0))["y"].ravel() for number, x in enumerate(each)]
+        [alone.run({"x": x}, SequenceStep(name, start=number == 0))["y"].ravel() for number, x in enumerate(each)]
         for name, each in enumerate(inputs, 1)
     ]
     server = start(f"stateful={out}", "--cluster", str(cluster), environment=running.environment)

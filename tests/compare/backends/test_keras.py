@@ -1,4 +1,4 @@
-"""Keras' ways to call a model; QKeras after training and by training."""
+"""Keras' ways to call a model; QKeras' forms of it."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def test_qkeras(keras_model: tuple[Path, Path], tmp_path: Path) -> None:
     found = rows(compare(tmp_path, *keras_model, "qkeras"), "qkeras")
     sound(found)
     errors = {}
-    for key in ("ptq-8", "ptq-4", "qat-8", "ptq-8 TFLite int8", "qat-8 TFLite int8"):
+    for key in ("ptq-8", "ptq-4", "ptq-8 TFLite int8"):
         assert found[key]["status"] == "measured", (key, shown(found[key]))
         errors[key] = found[key]["checked"]["error_to_float"]
     assert errors["ptq-8"] < errors["ptq-4"]

@@ -1,4 +1,4 @@
-"""OpenVINO's own runtime and ONNX Runtime's provider on the files that core wrote."""
+"""OpenVINO on the files that core wrote."""
 
 from pathlib import Path
 
@@ -19,12 +19,3 @@ def test_native(few: tuple[Path, Path], tmp_path: Path) -> None:
     assert 0 < found["qdq-u8s8-asym-pc-rr"]["checked"]["error_to_float"] < 0.1  # weights of 7 bits do not saturate
     forms = [f"qdq-{types}-{sym}-{channel}" for types in TYPES for sym in ("sym", "asym") for channel in ("pc", "pt")]
     told(found, (*forms, "bfloat16", "qdq-s8s8-sym-pc + bf16"), {})
-
-
-def test_provider(few: tuple[Path, Path], tmp_path: Path) -> None:
-    need("openvino-ep")
-    found = rows(compare(tmp_path, *few, "openvino-ep"), "openvino-ep")
-    sound(found)
-    assert found["qdq-u8s8-asym-pc"]["status"] == "measured", shown(found["qdq-u8s8-asym-pc"])
-    assert "partition" in found["float32"]["checked"]["notes"][0]
-    assert found["qdq-u8s8-asym-pc"]["checked"]["int8_operators"] == {}

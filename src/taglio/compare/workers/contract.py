@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taglio.compare.request import Request
-from taglio.compare.row import Status, Wanted
+from taglio.compare.row import Status, WantedRow
 
 Array = NDArray[Any]
 Run = Callable[[Sequence[Array]], Sequence[Array]]
@@ -48,7 +48,7 @@ def file_bytes(path: Path) -> int:
 class Backend(Protocol):
     """One back end, made by its module's `make` from a request: it converts, and may raise Refused."""
 
-    def open(self, wanted: Wanted) -> Opened:
+    def open(self, wanted: WantedRow) -> Opened:
         """Prepare a row. Raises Refused with the reason, or any error of the back end."""
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf2onnx
 
 from taglio.compare.request import KINDS, Request
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers.contract import Array, Opened, Refused, Run, one, reference
 from taglio.compare.workers.keras_file import load_keras
 
@@ -96,7 +96,7 @@ class Keras:
         self._request = request
         self._model = load_keras(request.model)
 
-    def open(self, wanted: Wanted) -> Opened:
+    def open(self, wanted: WantedRow) -> Opened:
         """The model, called in the row's way."""
         model, size = self._model, Path(self._request.model).stat().st_size
         calls: dict[str, Callable[[Any], Any]] = {

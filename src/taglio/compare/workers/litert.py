@@ -1,4 +1,4 @@
-"""LiteRT: its interpreter with XNNPACK, built-in kernels or reference kernels; and its CompiledModel."""
+"""LiteRT: its interpreter with XNNPACK or built-in kernels; and its CompiledModel."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,18 +10,12 @@ from ai_edge_litert.compiled_model import CompiledModel, HardwareAccelerator
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from taglio.compare.request import Request
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers.binding import arrange
 from taglio.compare.workers.contract import Array, Opened, Run
-from taglio.compare.workers.tflite_forms import Forms
-from taglio.compare.workers.tflite_graph import Operator, operators
+from taglio.compare.workers.tflite_forms import TfliteFiles
 from taglio.errors import plural
 
-_RESOLVERS = {
-    "XNNPACK": OpResolverType.AUTO,
-    "built-in kernels": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
-    "reference kernels": OpResolverType.BUILTIN_REF,
-}
 _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE", "CAST", "DENSIFY"})
 
 
@@ -30,32 +24,26 @@ class LiteRt:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._forms = Forms(request)
+        self._forms = TfliteFiles(request)
 
-    def open(self, wanted: Wanted) -> Opened:
+    def open(self, wanted: WantedRow) -> Opened:
         """The row's file, opened in an interpreter."""
         path = self._forms.path(wanted)
-        computing = [operator for operator in operators(path) if operator.kind not in _CONVERSIONS]
-        counts = Counter(operator.kind for operator in computing)
-        int8 = Counter(operator.kind for operator in computing if _in_int8(operator))
-        notes = []
-        if wanted.engine.startswith("CompiledModel"):
+        counts, int8 = _operators(self._interpreter(path, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES))
+        notes: tuple[str, ...] = ()
+        if wanted.engine == "CompiledModel CPU":
             run = self._compiled(path)
+        elif wanted.engine == "built-in kernels":
+            run = self._runner(self._interpreter(path, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES))
         else:
-            engine, _, threads = wanted.engine.partition(", ")
-            interpreter = self._interpreter(path, engine, 1 if threads else self._request.threads)
+            interpreter = self._interpreter(path, OpResolverType.AUTO)
             parts = sum(detail["op_name"] == "DELEGATE" for detail in interpreter._get_ops_details())  # noqa: SLF001
-            notes += [f"XNNPACK took the graph in {parts} part{'s' if parts != 1 else ''}"] if parts else []
+            notes = (f"XNNPACK took the graph in {plural(parts, 'part')}",) if parts else ()
             run = self._runner(interpreter)
-        if wanted.blocks not in ("", "all"):
-            layers = plural(len(self._forms.largest(wanted.blocks)), "layer")
-            notes.append(f"{layers} selected, {plural(sum(int8.values()), 'operator')} became int8")
-        return Opened(run, path.stat().st_size, dict(counts), dict(int8), tuple(notes), str(path))
+        return Opened(run, path.stat().st_size, dict(counts), dict(int8), notes, str(path))
 
-    def _interpreter(self, path: Path, engine: str, threads: int) -> Any:
-        interpreter = Interpreter(
-            str(path), num_threads=threads, experimental_op_resolver_type=_RESOLVERS.get(engine, OpResolverType.AUTO)
-        )
+    def _interpreter(self, path: Path, kernels: OpResolverType) -> Any:
+        interpreter = Interpreter(str(path), num_threads=self._request.threads, experimental_op_resolver_type=kernels)
         interpreter.allocate_tensors()
         return interpreter
 
@@ -77,7 +65,7 @@ class LiteRt:
         """LiteRT's newer interface, on the CPU."""
         model = CompiledModel.from_file(str(path), hardware_accel=HardwareAccelerator.CPU)
         inputs, outputs = model.create_input_buffers(0), model.create_output_buffers(0)
-        interpreter = self._interpreter(path, "built-in kernels", 1)
+        interpreter = self._interpreter(path, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
         details, shapes = interpreter.get_output_details(), _shapes(interpreter.get_input_details())
         moves = arrange(self._request.held_out[0], shapes)
 
@@ -97,9 +85,17 @@ def _shapes(details: Sequence[dict[str, Any]]) -> list[tuple[int, ...]]:
     return [tuple(detail["shape"]) for detail in details]
 
 
-def _in_int8(operator: Operator) -> bool:
-    """Whether an operator computes on int8 weights or activations."""
-    return bool({"int8", "uint8"} & set(operator.types)) and operator.kind not in _CONVERSIONS
+def _operators(interpreter: Any) -> tuple[Counter[str], Counter[str]]:
+    """Counts by kind of the operators that compute, and of those that read int8 weights or activations; of an
+    interpreter without delegates, which would hide the operators that they take."""
+    dtypes = {detail["index"]: detail["dtype"] for detail in interpreter.get_tensor_details()}
+    counts, int8 = Counter[str](), Counter[str]()
+    for operator in interpreter._get_ops_details():  # noqa: SLF001
+        kind = operator["op_name"]
+        if kind not in _CONVERSIONS:
+            counts[kind] += 1
+            int8[kind] += any(dtypes[index] in (np.int8, np.uint8) for index in operator["inputs"] if index >= 0)
+    return counts, +int8
 
 
 def _stored(array: Array, detail: dict[str, Any]) -> Array:

@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 
 from taglio.compare.request import Request
-from taglio.compare.row import Checked, Latency, Status, Wanted
+from taglio.compare.row import Latency, RowCheck, Status, WantedRow
 from taglio.compare.workers.binding import Binding, bind
 from taglio.compare.workers.contract import Array, Backend, Opened, Refused
 from taglio.error.parts import Parts, whole
@@ -81,7 +81,7 @@ class _OpenRows:
         self._again = False  # the baseline was already timed with an earlier group
         self.group: dict[str, Opened] = {}
 
-    def check(self, wanted: Wanted, opened: Opened) -> Checked:
+    def check(self, wanted: WantedRow, opened: Opened) -> RowCheck:
         """Run a row on the held-out samples, and compare its outputs with the float row's and the original's."""
         request, notes = self._request, list(opened.notes)
         outputs = []
@@ -103,7 +103,7 @@ class _OpenRows:
                 )
         to_float = distance(self._float_outputs, outputs, request.parts) if self._float_outputs else None
         notes += [note for note in (self._binding.note() if wanted.baseline else "", self._warning) if note]
-        return Checked(
+        return RowCheck(
             opened.size_bytes,
             to_float,
             to_original,
@@ -117,7 +117,7 @@ class _OpenRows:
     def time(self) -> None:
         """Time the open rows in rounds in which each runs, in a new random order, after one round that does not count;
         then close all but the float row."""
-        request, sample, shuffle = self._request, self._request.held_out[0], random.Random(self._request.seed)
+        request, sample, shuffle = self._request, self._request.held_out[0], random.Random(0)
         seconds = {name: list[float]() for name in self.group}
         rounds, done = 1 + FEWEST_ROUNDS, 0
         while done < rounds:

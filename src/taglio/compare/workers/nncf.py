@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 
 from taglio.compare.request import Request
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers.contract import Array, Opened, Refused
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.openvino import OpenVino
@@ -25,7 +25,7 @@ class Nncf(OpenVino):
         self._feeds = [dict(zip(request.inputs, sample, strict=True)) for sample in request.calibration]
         self._files: dict[str, Path] = {}
 
-    def open(self, wanted: Wanted) -> Opened:
+    def open(self, wanted: WantedRow) -> Opened:
         """Compile the row's file: the request's ONNX form for float32, an OpenVINO IR for every other."""
         if wanted.method == "float32":
             return super().open(replace(wanted, file=self._request.onnx))
@@ -35,7 +35,7 @@ class Nncf(OpenVino):
             self._files[wanted.format] = path
         return super().open(replace(wanted, file=str(self._files[wanted.format])))
 
-    def _made(self, wanted: Wanted) -> Any:
+    def _made(self, wanted: WantedRow) -> Any:
         """The model in the row's form. Raises whatever NNCF does."""
         model = read_fused(self._core, self._request.onnx)
         dataset, count = nncf.Dataset(self._feeds), len(self._feeds)

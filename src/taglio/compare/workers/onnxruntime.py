@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from taglio.compare.request import Request
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers.contract import Array, Opened, Refused, file_bytes
 from taglio.compare.workers.sessions import Sessions
 from taglio.runtimes import cuda
@@ -12,15 +11,10 @@ from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.places import refusal
 
 
-def make(request: Request) -> "OnnxRuntime":
-    """The back end."""
-    return OnnxRuntime(request, ["CPUExecutionProvider"])
-
-
 class OnnxRuntime(Sessions):
     """Sessions on the CPU and, where the row's engine says so, on a GPU."""
 
-    def open(self, wanted: Wanted) -> Opened:
+    def open(self, wanted: WantedRow) -> Opened:
         """A session on `wanted.file`, on the CPU at the optimisation level in `wanted.engine`."""
         if wanted.engine in cuda.PLACES:
             return self._on_gpu(Path(wanted.file), wanted.engine)
@@ -38,3 +32,6 @@ class OnnxRuntime(Sessions):
 
         notes = [f"{count} {kind} on the CPU" for kind, count in session.on_cpu().most_common()]
         return Opened(run, file_bytes(path), notes=tuple(notes), file=str(path))
+
+
+make = OnnxRuntime

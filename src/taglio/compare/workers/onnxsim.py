@@ -6,18 +6,15 @@ from pathlib import Path
 import onnx
 import onnxsim
 
-from taglio.compare.request import Request
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers.contract import Opened
-from taglio.compare.workers.sessions import Sessions
-
-_PROVIDERS = ["CPUExecutionProvider"]
+from taglio.compare.workers.sessions import PROVIDERS, Sessions
 
 
 class Onnxsim(Sessions):
     """Sessions on the float model and on the one that onnxsim recommends."""
 
-    def open(self, wanted: Wanted) -> Opened:
+    def open(self, wanted: WantedRow) -> Opened:
         """A session on the float model, or on the first of onnxsim's schemes that keeps the row's limit on the
         calibration samples; the one with the smallest error if none does."""
         source = self._request.onnx
@@ -25,7 +22,7 @@ class Onnxsim(Sessions):
             return super().open(replace(wanted, file=source))
         feeds = [dict(zip(self._request.inputs, sample, strict=True)) for sample in self._request.calibration]
         advice = onnxsim.recommend_quantization(
-            onnx.load(source), wanted.max_error, calibration_data=feeds, providers=_PROVIDERS
+            onnx.load(source), wanted.max_error, calibration_data=feeds, providers=PROVIDERS
         )
         path = Path(self._request.folder) / "recommended.onnx"
         onnx.save(advice.quantized_model, path)
@@ -35,6 +32,4 @@ class Onnxsim(Sessions):
         return replace(opened, notes=(note if advice.meets_budget else f"{note}, and no scheme is within the limit",))
 
 
-def make(request: Request) -> Onnxsim:
-    """The back end."""
-    return Onnxsim(request, _PROVIDERS)
+make = Onnxsim

@@ -8,7 +8,7 @@ from typing import Any
 import openvino as ov
 
 from taglio.compare.request import Request
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers.contract import Array, Opened, Refused, file_bytes
 from taglio.runtimes.openvino_fusions import read_fused
 from taglio.runtimes.openvino_parts import parts_of
@@ -29,7 +29,7 @@ class OpenVino:
         self._request = request
         self._core = ov.Core()
 
-    def open(self, wanted: Wanted) -> Opened:
+    def open(self, wanted: WantedRow) -> Opened:
         """Compile `wanted.file`; the float parts of an int8 model compute in float32 unless the engine says bf16."""
         hint = _HINTS.get(wanted.method, "bf16" if wanted.engine.endswith("bf16") else "f32")
         try:

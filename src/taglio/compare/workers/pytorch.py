@@ -1,6 +1,7 @@
-"""PyTorch: eager and compiled float, and all its quantisation methods, as they run on this machine."""
+"""PyTorch: float in eager mode and compiled, and int8 by PT2E of torchao, compiled. Converts a model to ONNX."""
 
 import copy
+import importlib
 import inspect
 import io
 import shutil
@@ -11,14 +12,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from taglio.compare.request import Request
-from taglio.compare.row import Wanted
+from taglio.compare.request import KINDS, Request
+from taglio.compare.row import WantedRow
 from taglio.compare.workers import torch_model
-from taglio.compare.workers.contract import Array, Opened, Refused, Run, reference
-from taglio.compare.workers.torch_forms import Int8Watch, quantize
+from taglio.compare.workers.contract import Array, Opened, Refused, reference
 from taglio.compare.workers.torch_model import flat, tensors
 from taglio.errors import plural
 from taglio.runtimes.processor import listed, sums_saturate
+
+_NEEDS = "PyTorch rows start from a PyTorch model, and this is {}: give its module:function or .pt2 file"
+_FLOAT = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def convert(request: Request) -> dict[str, str] | list[list[Array]]:
@@ -54,44 +57,26 @@ class PyTorch:
     """The modules of one model's rows."""
 
     def __init__(self, request: Request) -> None:
-        self._request = request
+        """Raises Refused if the model is not a PyTorch model."""
+        if request.kind != "torch":
+            raise Refused(_NEEDS.format(KINDS[request.kind]))
         torch.set_num_threads(request.threads)
-        torch.manual_seed(request.seed)
-        self._model = torch_model.load(request)
-        self._calibration = [tensors(sample) for sample in request.calibration]
-        self._sample = request.held_out[0]
-        self._wide = not sums_saturate(listed())
+        self._request = request
+        self._model = torch_model.original(request.model)
 
-    def open(self, wanted: Wanted) -> Opened:
+    def open(self, wanted: WantedRow) -> Opened:
         """The row's module, ready to run."""
-        device, compiled = "cpu", "inductor" in wanted.engine
-        if wanted.engine.startswith("cuda"):
-            device = "cuda"
-            if not torch.cuda.is_available():
-                raise Refused("no CUDA device here: torch.cuda.is_available() is False")
-        if compiled and not shutil.which("g++"):
+        if wanted.engine.startswith("cuda") and not torch.cuda.is_available():
+            raise Refused("no CUDA device here: torch.cuda.is_available() is False")
+        if "inductor" in wanted.engine and not shutil.which("g++"):
             raise Refused("torch.compile writes C++ and finds no g++: install a C++ compiler")
-        if wanted.method in ("float32", "bfloat16", "float16"):
-            return self._float(wanted, device, compiled)
-        engine = wanted.engine.partition(" ")[0]
-        if engine not in torch.backends.quantized.supported_engines and not compiled:
-            raise Refused(f"this PyTorch has no engine {engine}: {torch.backends.quantized.supported_engines}")
-        module = quantize(self._model, wanted, self._calibration, "x86" if compiled else engine, wide=self._wide)
-        size = _size(module)
-        if wanted.format == "pt2e":
-            return self._exported(module, size, compiled)
-        watch = Int8Watch()
-        with torch.no_grad(), watch:
-            module(*tensors(self._sample))
-        if not watch.int8:
-            raise Refused("no operator became int8: this method supports none of the model's")
-        return Opened(_runner(module, engine), size, dict(watch.operators), dict(watch.int8))
+        return self._float(wanted) if wanted.method in _FLOAT else self._int8(wanted.method)
 
-    def _float(self, wanted: Wanted, device: str, compiled: bool) -> Opened:
-        kind = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(wanted.method)
+    def _float(self, wanted: WantedRow) -> Opened:
+        kind, device = _FLOAT[wanted.method], "cuda" if wanted.engine.startswith("cuda") else "cpu"
         model = self._model if device == "cpu" else copy.deepcopy(self._model).to(device)  # rows share the model
         size = _size(model) // (2 if kind else 1)
-        if compiled:
+        if "inductor" in wanted.engine:
             model = _compiled(model)
 
         def run(sample: Sequence[Array]) -> list[Array]:
@@ -99,49 +84,50 @@ class PyTorch:
                 outputs = flat(model(*(tensor.to(device) for tensor in tensors(sample))))
             return [output.float().cpu().numpy() for output in outputs]
 
-        operators = {}
-        if not compiled and device == "cpu":
-            watch = Int8Watch()
-            with torch.no_grad(), watch:
-                model(*tensors(self._sample))
-            operators = dict(watch.operators)
-        return Opened(run, size, operators)
+        return Opened(run, size)
 
-    def _exported(self, module: Any, size: int, compiled: bool) -> Opened:
-        nodes = [node for node in module.graph.nodes if node.op == "call_function"]
-        operators = [node for node in nodes if "quantize" not in str(node.target)]
+    def _int8(self, method: str) -> Opened:
+        """The exported model with what X86InductorQuantizer annotates in int8, compiled. Raises Refused if that is
+        nothing."""
+        module = self._quantized(method)
+        operators = [
+            node for node in module.graph.nodes if node.op == "call_function" and "quantize" not in str(node.target)
+        ]
         fed = [node for node in operators if any("dequantize" in str(source) for source in node.all_input_nodes)]
         if not fed:
             raise Refused("no operator became int8: X86InductorQuantizer supports none of the model's with this method")
-        counts = {"aten": len(operators)}
-        if not compiled:
-            note = "run as exported: quantise, dequantise and float operators, as a reference"
-            return Opened(_runner(module, "x86"), size, counts, {}, (note,))
+        size = _size(module)
         inductor = torch._dynamo.utils.counters["inductor"]  # noqa: SLF001
         inductor.clear()
-        run = _runner(_compiled(module), "x86")
-        run(self._sample)
+        run = torch_model.runner(_compiled(module))
+        run(self._request.held_out[0])
         lowered = {
             key.removesuffix("_count"): value
             for key, value in inductor.items()
             if key.startswith("q") and key.endswith("_count") and ("lower" in key or "qcat" in key)
         }
         note = f"{plural(len(fed), 'operator')} with dequantised inputs in the exported graph"
-        return Opened(run, size, counts, lowered, (note,))
+        return Opened(run, size, {"aten": len(operators)}, lowered, (note,))
+
+    def _quantized(self, method: str) -> Any:
+        """The model quantised by PT2E: weights symmetric and per channel, activations affine."""
+        pt2e = importlib.import_module("torchao.quantization.pt2e.quantize_pt2e")
+        x86 = importlib.import_module("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
+        is_dynamic, calibration = method == "dynamic", [tensors(sample) for sample in self._request.calibration]
+        config = x86.get_default_x86_inductor_quantization_config(
+            is_dynamic=is_dynamic, reduce_range=sums_saturate(listed())
+        )
+        exported = torch.export.export(self._model, calibration[0]).module()
+        prepared = pt2e.prepare_pt2e(exported, x86.X86InductorQuantizer().set_global(config))
+        with torch.no_grad():
+            for sample in calibration[:1] if is_dynamic else calibration:
+                prepared(*sample)
+        return pt2e.convert_pt2e(prepared)
 
 
 def _compiled(module: nn.Module) -> Any:
     torch._inductor.config.freezing = True  # noqa: SLF001 – weights must be constants for int8 kernels to be chosen
     return torch.compile(module)
-
-
-def _runner(module: Any, engine: str) -> Run:
-    def run(sample: Sequence[Array]) -> list[Array]:
-        torch.backends.quantized.engine = engine
-        with torch.no_grad():
-            return [output.numpy() for output in flat(module(*tensors(sample)))]
-
-    return run
 
 
 def _size(module: nn.Module) -> int:

@@ -1,4 +1,4 @@
-"""QKeras: a Keras model with its layers replaced by QKeras', after training and by training, and its TFLite form.
+"""QKeras: a trained Keras model with its layers replaced by QKeras', and its TFLite form.
 
 QKeras' own `model_quantize` cannot read back what it writes, so layers are replaced here one by one. Uses the older
 tf_keras, which QKeras requires.
@@ -17,14 +17,12 @@ from qkeras import QActivation, QConv2D, QDense, QDepthwiseConv2D, quantized_bit
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from taglio.compare.request import KINDS, Request
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers.contract import Array, Opened, Refused, one
 from taglio.errors import one_line
 
 _NEEDS = "QKeras replaces the layers of a Keras model, and this is {}: give the .keras or .h5 file"
 _QUANTIZED = {"Conv2D": QConv2D, "Dense": QDense, "DepthwiseConv2D": QDepthwiseConv2D}
-LEARNING_RATE = 1e-5
-EPOCHS, MOST_SAMPLES = 8, 64
 
 
 class QKeras:
@@ -35,7 +33,6 @@ class QKeras:
         if request.kind != "keras":
             raise Refused(_NEEDS.format(KINDS[request.kind]))
         tf.config.threading.set_intra_op_parallelism_threads(request.threads)
-        tf_keras.utils.set_random_seed(request.seed)
         self._request = request
         try:
             self._model = tf_keras.models.load_model(request.model, compile=False)
@@ -44,22 +41,18 @@ class QKeras:
                 f"tf_keras, which QKeras needs, cannot read the model: {one_line(error, 200)}", "failed"
             ) from error
 
-    def open(self, wanted: Wanted) -> Opened:
+    def open(self, wanted: WantedRow) -> Opened:
         """The row's model: `types` gives the bits, `engine` what runs it."""
-        notes: tuple[str, ...] = ()
         if wanted.method == "float32":
             model = self._model
         else:
             bits = int(wanted.types[1 : wanted.types.index("s")])
             model = self._quantized(bits)
-            if wanted.method == "qat":
-                after = self._train(model)
-                notes = (f"trained to match the float model's outputs; kept after {after} of {EPOCHS} epochs",)
         counts = Counter(type(layer).__name__ for layer in model.layers)
         quantized = {name: count for name, count in counts.items() if name.startswith("Q")}
         if wanted.engine == "TFLite":
             run, size = self._tflite(model)
-            return Opened(run, size, dict(counts), quantized, notes)
+            return Opened(run, size, dict(counts), quantized)
         path = Path(self._request.folder) / "model.h5"
         model.save(path)
         function = tf.function(lambda x: model(x, training=False))
@@ -67,8 +60,7 @@ class QKeras:
         def call(sample: Sequence[Array]) -> list[Array]:
             return [np.asarray(output) for output in tf.nest.flatten(function(one(sample)))]
 
-        if quantized:
-            notes = (*notes, "QKeras computes on floats rounded to its grid: no int8 kernel runs")
+        notes = ("QKeras computes on floats rounded to its grid: no int8 kernel runs",) if quantized else ()
         return Opened(call, path.stat().st_size, dict(counts), {}, notes)
 
     def _quantized(self, bits: int) -> Any:
@@ -113,33 +105,6 @@ class QKeras:
             for name, value in zip(names, probe(one(sample), training=False), strict=True):
                 highest[name] = max(highest[name], float(np.max(np.asarray(value))))
         return highest
-
-    def _train(self, model: Any) -> int:
-        """Train to match the float model's outputs, which needs no labels, and keep the weights with the smallest loss,
-        including those before training; returns their number of epochs."""
-        optimizer = tf_keras.optimizers.Adam(LEARNING_RATE)
-        samples = self._request.calibration[:MOST_SAMPLES]
-        targets = [self._model(one(sample), training=False) for sample in samples]
-        least_loss, best_weights, best_epoch = float("inf"), model.get_weights(), 0
-
-        @tf.function  # type: ignore[untyped-decorator]
-        def step(values: Any, target: Any) -> Any:
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((model(values, training=False) - target) ** 2)
-            variables = model.trainable_variables
-            pairs = zip(tape.gradient(loss, variables), variables, strict=True)
-            optimizer.apply_gradients([(gradient, variable) for gradient, variable in pairs if gradient is not None])
-            return loss
-
-        for epoch in range(EPOCHS + 1):
-            outputs = [model(one(sample), training=False) for sample in samples]
-            loss = sum(float(tf.reduce_mean((y - t) ** 2)) for y, t in zip(outputs, targets, strict=True))
-            if loss < least_loss:
-                least_loss, best_weights, best_epoch = loss, model.get_weights(), epoch
-            for sample, target in zip(samples, targets, strict=True):
-                step(one(sample), target)
-        model.set_weights(best_weights)
-        return best_epoch
 
     def _tflite(self, model: Any) -> tuple[Callable[[Sequence[Array]], list[Array]], int]:
         """The model in TFLite's int8, which rounds on grids of its own, and the file's bytes."""

@@ -1,7 +1,4 @@
-"""Sessions of a provider of ONNX Runtime: open the row's ONNX file, and report which kernels ran.
-
-Imports nothing that an environment lacks which has ONNX Runtime and no onnx package.
-"""
+"""Sessions of ONNX Runtime's CPU provider: open the row's ONNX file, and report which kernels ran."""
 
 import json
 import tempfile
@@ -13,7 +10,7 @@ from typing import Any
 import onnxruntime as ort
 
 from taglio.compare.request import Request
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers.contract import Array, Opened, file_bytes
 
 _LEVELS = {
@@ -22,6 +19,7 @@ _LEVELS = {
     "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
+PROVIDERS = ["CPUExecutionProvider"]
 _SUFFIX = "_kernel_time"
 _CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 # Kernels whose only int8 input, the weights, may be packed, and then is not in the profile.
@@ -30,12 +28,12 @@ _INT8 = ("uint8", "int8")
 
 
 class Sessions:
-    """Sessions of one provider."""
+    """Sessions on the CPU."""
 
-    def __init__(self, request: Request, providers: Sequence[str | tuple[str, dict[str, str]]]) -> None:
-        self._request, self._providers = request, list(providers)
+    def __init__(self, request: Request) -> None:
+        self._request = request
 
-    def open(self, wanted: Wanted) -> Opened:
+    def open(self, wanted: WantedRow) -> Opened:
         """A session on `wanted.file` at the optimisation level in `wanted.engine`."""
         path = Path(wanted.file)
         level = wanted.engine.rpartition(" ")[2]
@@ -60,7 +58,7 @@ class Sessions:
         if profile is not None:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)
-        return ort.InferenceSession(str(path), options, providers=self._providers, enable_fallback=0)
+        return ort.InferenceSession(str(path), options, providers=PROVIDERS, enable_fallback=0)
 
     def _kernels(self, path: Path, level: str) -> tuple[dict[str, int], dict[str, int]]:
         """Counts by type of the kernels in one profiled inference, and of those that computed on int8."""

@@ -1,8 +1,8 @@
 """Make a row's .tflite file: by TensorFlow's converter from Keras or a SavedModel, or by ai-edge-quantizer from the
-float file, as a whole or for selected layers. Runs only calibration."""
+float file. Runs only calibration."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,16 @@ from ai_edge_quantizer import qtyping, quantizer
 from ai_edge_quantizer.algorithm_manager import AlgorithmName
 
 from taglio.compare.request import Request
-from taglio.compare.row import Wanted
+from taglio.compare.row import WantedRow
 from taglio.compare.workers.binding import arrange
 from taglio.compare.workers.contract import Array, Refused, one
 from taglio.compare.workers.keras_file import load_keras
-from taglio.compare.workers.tflite_graph import operators
 
 QUANTIZER = "ai-edge-quantizer"
 _OPERATIONS = qtyping.TFLOperationName
 
 
-class Forms:
+class TfliteFiles:
     """The files of one model, made on demand and kept in the folder."""
 
     def __init__(self, request: Request) -> None:
@@ -35,47 +34,35 @@ class Forms:
         elif not self.float_path.exists():
             self.float_path.write_bytes(self._converter().convert())
 
-    def path(self, wanted: Wanted) -> Path:
+    def path(self, wanted: WantedRow) -> Path:
         """The file of a row."""
         if wanted.method == "float32":
             return self.float_path
-        words = f"{wanted.method} {wanted.format} {wanted.types} {wanted.per_channel} {wanted.blocks}"
+        words = f"{wanted.method} {wanted.format} {wanted.types} {wanted.per_channel}"
         target = self._folder / (re.sub(r"[^\w.+-]", "_", words) + ".tflite")
         if not target.exists():
-            if wanted.format == QUANTIZER:
-                names = None if wanted.blocks in ("", "all") else self.largest(wanted.blocks)
-                target.write_bytes(self._selected(wanted.method, names, wanted.per_channel is not False))
-            else:
-                target.write_bytes(self._converted(wanted))
+            target.write_bytes(self._quantized(wanted) if wanted.format == QUANTIZER else self._converted(wanted))
         return target
 
-    def largest(self, rule: str) -> list[str]:
-        """The output tensors of the operators that a rule such as top-flops:10 selects."""
-        ordered = sorted(operators(self.float_path), key=lambda operator: -operator.flops)
-        return [operator.name for operator in ordered[: int(rule.partition(":")[2])] if operator.flops]
-
-    def _selected(self, method: str, names: Sequence[str] | None, per_channel: bool) -> bytes:
-        """The float file with the operators that write `names` (None: all supported) quantised."""
-        tool = quantizer.Quantizer(str(self.float_path))
-        whole = qtyping.QuantGranularity.CHANNELWISE if per_channel else qtyping.QuantGranularity.TENSORWISE
-        patterns = [".*"] if names is None else [re.escape(name) for name in names]
-        if not patterns:
-            raise Refused("no layer matches the rule")
-        for pattern in patterns:
-            if method == "dynamic":
-                tool.add_dynamic_config(pattern, _OPERATIONS.ALL_SUPPORTED, 8, whole)
-            elif method == "weights only":
-                tool.add_weight_only_config(pattern, _OPERATIONS.ALL_SUPPORTED, 8, whole)
-            else:
-                bits = 16 if method == "int16x8" else 8
-                tool.add_static_config(pattern, _OPERATIONS.ALL_SUPPORTED, bits, 8, whole)
+    def _quantized(self, wanted: WantedRow) -> bytes:
+        """The float file with all supported operators quantised."""
+        tool, operators = quantizer.Quantizer(str(self.float_path)), _OPERATIONS.ALL_SUPPORTED
+        granularity = qtyping.QuantGranularity.TENSORWISE
+        if wanted.per_channel is not False:
+            granularity = qtyping.QuantGranularity.CHANNELWISE
+        if wanted.method == "dynamic":
+            tool.add_dynamic_config(".*", operators, 8, granularity)
+        elif wanted.method == "weights only":
+            tool.add_weight_only_config(".*", operators, 8, granularity)
+        else:
+            tool.add_static_config(".*", operators, 16 if wanted.method == "int16x8" else 8, 8, granularity)
         for edge in (_OPERATIONS.INPUT, _OPERATIONS.OUTPUT):  # the caller's tensors stay float
             tool.update_quantization_recipe(".*", edge, algorithm_key=AlgorithmName.NO_QUANTIZE)
         calibration = self._statistics() if tool.need_calibration else None
         return bytes(tool.quantize(calibration, enable_progress_report=False).quantized_model)
 
     def _statistics(self) -> Any:
-        """Range of every tensor over the calibration samples, for any choice of layers."""
+        """Range of every tensor over the calibration samples."""
         if self._calibration is None:
             tool = quantizer.Quantizer(str(self.float_path))
             tool.add_static_config(".*", _OPERATIONS.ALL_SUPPORTED, 8, 8)
@@ -102,7 +89,7 @@ class Forms:
             raise Refused("the converter needs Keras or a SavedModel, but this model is already a .tflite file")
         return tf.lite.TFLiteConverter.from_saved_model(str(Path(request.converted)))
 
-    def _converted(self, wanted: Wanted) -> bytes:
+    def _converted(self, wanted: WantedRow) -> bytes:
         converter = self._converter()
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if wanted.per_channel is False:
