@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from taglio.error.switchable import Switchable
 from taglio.errors import BadOption, CannotQuantize
@@ -24,7 +24,7 @@ from taglio.quantize.scheme import Scheme, Uncalibrated, parse_scheme
 from taglio.quantize.uncalibrated import BLOCK, quantize_matrix
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.session import opener
-from tests.models import Sketch, feeds, loaded
+from tests.models import Sketch, feeds, loaded, parsed
 from tests.processor import SATURATES, needs_wide_sums
 
 ONE_THREAD = SessionOptions(threads=1)
@@ -274,17 +274,11 @@ def test_a_blockwise_product_of_the_source_has_the_form_that_multiplies_in_int8(
     rng = np.random.default_rng(0)
     stored = rng.integers(0, 256, (64, 2, 32 * bits // 8)).astype(np.uint8)
     scales = rng.uniform(0.001, 0.01, 128).astype(np.float32)
-    attributes: dict[str, Any] = {} if level is None else {"accuracy_level": level}
-    node = helper.make_node(
-        "MatMulNBits", ["x", "stored", "scales"], ["y"], name="product", domain="com.microsoft",
-        K=64, N=64, bits=bits, block_size=32, **attributes,
-    )  # fmt: skip
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 64])
-    wanted = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 64])
-    constants = [numpy_helper.from_array(stored, "stored"), numpy_helper.from_array(scales, "scales")]
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    graph = helper.make_graph([node], "blockwise", [given], [wanted], constants)
-    model = loaded(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path)
+    attributes = f"K = 64, N = 64, bits = {bits}, block_size = 32"
+    attributes += "" if level is None else f", accuracy_level = {level}"
+    product_node = f"[product] y = com.microsoft.MatMulNBits <{attributes}> (x, stored, scales)"
+    text = f"(float[1, 64] x) => (float[1, 64] y) {{ {product_node} }}"
+    model = loaded(parsed(text, {"stored": stored, "scales": scales}), tmp_path)
     blocks = graphs.build(model)
     (block,) = blocks.blocks
     assert [short for short, each in UNCALIBRATED.items() if each.fits(block)] == [*filter(None, [form]), "bf16"]
