@@ -2,7 +2,7 @@
 
 import re
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,7 @@ def test_casts_that_keep_the_values(tmp_path: Path, source: str, target: str, va
         (np.array([[-1, 2]], np.int8), x_of(1, 2, dtype="uint8"), "values -1..2"),
         (np.array([[0, 2]]), x_of(1, 2, dtype="bool"), "values 0..2"),
         (np.array([["a", "b"]]), IDS, "<U1 for input 'ids', which takes int64: save numbers"),
+        (np.zeros((2, 5), np.complex64), VECTOR, "complex64 .* numbers"),
         (np.array([[1e6, 1]]), x_of(1, 2, dtype="float16"), "sample 0.* 1 NaN or infinite values as float16"),
         (np.array([[1, 1], [np.nan, -np.inf]]), x_of(1, 2), r"sample 1, input 'x' has 1 NaN"),
         (np.zeros((2, 4, 6, 3)), IMAGE, rf"\[2, 4, 6, 3\] for .*'images'.* \[1, 3, 4, 6\]: .*{LAST}"),
@@ -372,14 +373,68 @@ def test_only_the_samples_that_are_used_are_held(tmp_path: Path) -> None:
     assert peak < 60_000_000 < 400 * 100_000 * 4
 
 
-def test_values_in_memory_give_the_samples_of_a_file(tmp_path: Path) -> None:
-    x, ids = rows(4, 5), np.arange(8).reshape(4, 2)
-    wanted = load(npz(tmp_path, x=x, ids=ids, label=np.arange(4)), [VECTOR, IDS])
-    rows_of = [{"x": x[i], "ids": ids[i], "label": i, "text": "left out"} for i in range(4)]
-    loader = [[x[:2], ids[:2], np.arange(2)], [x[2:], ids[2:], np.arange(2, 4)]]
-    for values in ({"x": x, "ids": ids, "label": np.arange(4)}, rows_of, (each for each in rows_of), loader):
-        assert from_values(values, [VECTOR, IDS]).sha256 == wanted.sha256
-    assert "left out 'text', not among the model's inputs" in from_values(rows_of, [VECTOR, IDS]).remarks[0]
+class Loader:
+    """As PyTorch's: batches of tensors and labels, a length, no index."""
+
+    def __init__(self, arrays: np.ndarray, batch: int) -> None:
+        self._arrays, self._batch = arrays, batch
+
+    def __len__(self) -> int:
+        return len(self._arrays) // self._batch
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        for start in range(0, len(self._arrays), self._batch):
+            yield [Tensor(self._arrays[start : start + self._batch]), np.arange(start, start + self._batch)]
+
+
+class Tensor:
+    """Offers what a tensor offers."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self._values = values
+
+    def detach(self) -> "Tensor":
+        return self
+
+    def cpu(self) -> np.ndarray:
+        return self._values
+
+
+class Rows:
+    """As a data set of Hugging Face's: rows by index, of columns that need not be inputs."""
+
+    column_names = ("x", "label", "text")
+
+    def __init__(self, arrays: np.ndarray) -> None:
+        self._arrays = arrays
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        return {"x": self._arrays[index].tolist(), "label": index, "text": "a row"}
+
+
+def test_data_in_any_form_are_the_same_samples(tmp_path: Path) -> None:
+    x, labels = rows(10, 5), np.arange(10)
+    (tmp_path / "rows").mkdir()
+    for index, row in enumerate(x):
+        np.savez(tmp_path / "rows" / f"{index}.npz", x=row, label=np.asarray(index))
+    forms: dict[str, tuple[Any, np.ndarray | None]] = {
+        "arrays": ({"x": x}, labels),
+        "one array": (x, labels),
+        "with labels": ({"x": x, "label": labels}, None),
+        "list": ([{"x": row} for row in x], labels),
+        "generator": (({"x": row} for row in x), labels),
+        "tuples": ([[x[:5], labels[:5]], [x[5:], labels[5:]]], None),
+        "loader": (Loader(x, 5), None),
+        "rows": (Rows(x), None),
+    }
+    hashes = {name: from_values(values, [VECTOR], labels=given).sha256 for name, (values, given) in forms.items()}
+    hashes["npz"] = load(npz(tmp_path, x=x, label=labels), [VECTOR]).sha256
+    hashes["folder"] = load(tmp_path / "rows", [VECTOR]).sha256
+    assert len(set(hashes.values())) == 1, hashes
+    assert "left out 'text', not among the model's inputs" in from_values(Rows(x), [VECTOR]).remarks[0]
 
 
 def test_inputs_of_a_single_number_are_given_in_every_form() -> None:
