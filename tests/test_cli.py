@@ -269,7 +269,7 @@ def process(*arguments: str, cwd: Path | None = None, shell: str = "", **environ
     return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode())
 
 
-@pytest.mark.parametrize("shell", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize("shell", ["2>&-", ">&- 2>&- <&-"])
 @pytest.mark.whole
 def test_closed_streams_change_nothing_else(shell: str, tiny: Case) -> None:
     ran = process("inspect", str(tiny.model), "--json", shell=shell)
@@ -293,16 +293,15 @@ def test_output_that_nobody_takes(tiny: Case) -> None:
         assert running.returncode == 1
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 @pytest.mark.whole
-def test_a_terminal_with_few_letters(encoding: str, tmp_path: Path) -> None:
+def test_a_terminal_with_few_letters(tmp_path: Path) -> None:
     model = conv_relu_chain()
     model.graph.name = "ünï→"
     path = saved(model, tmp_path, "ünï→")
-    ran = process("inspect", str(path), PYTHONIOENCODING=encoding, COLUMNS="20", NO_COLOR="1", TERM="dumb")
+    ran = process("inspect", str(path), PYTHONIOENCODING="ascii", COLUMNS="20", NO_COLOR="1", TERM="dumb")
     assert (ran.code, ran.err) == (0, "")
     assert "?: " in ran.out
-    ran = process("inspect", str(path), "--json", PYTHONIOENCODING=encoding)
+    ran = process("inspect", str(path), "--json", PYTHONIOENCODING="ascii")
     assert ran.json()["model"] == "ünï→"
 
 
