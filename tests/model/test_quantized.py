@@ -17,9 +17,10 @@ from taglio.quantize.precision import Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import DEFAULT_SCHEME
-from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from tests.answers import answers, distance
 from tests.models import conv_relu_chain, feeds, loaded, parsed, residual, saved
 
+ODD = {"x": np.array([-1, 2, -3, -99], np.float32)}
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "cases"
 
 
@@ -27,14 +28,6 @@ def prepared(proto: onnx.ModelProto, folder: Path) -> tuple[Model, Graph, Ranges
     model = loaded(proto, folder)
     data = feeds(model, 4)
     return model, build(model), calibrate(model, data, "minmax"), [dict(sample) for sample in data.samples]
-
-
-def answer(proto: onnx.ModelProto, feed: dict[str, np.ndarray]) -> np.ndarray:
-    return np.asarray(open_session(proto, SessionOptions(1)).run(None, feed)[0])
-
-
-def distance(left: np.ndarray, right: np.ndarray) -> float:
-    return float(np.linalg.norm(left - right) / np.linalg.norm(left))
 
 
 def in_int8(model: Model, graph: Graph, ranges: Ranges, names: list[str]) -> onnx.ModelProto:
@@ -55,9 +48,9 @@ def test_what_taglio_quantised_is_read_again_kept_and_built_on(tmp_path: Path) -
     left = [block.name for block in blocks.candidates()]
     assert left
     kept = QdqBuilder(reread, blocks, {"minmax": its_ranges}).build({})
-    np.testing.assert_array_equal(answer(kept, inputs[0]), answer(half, inputs[0]))
+    np.testing.assert_array_equal(answers(kept, inputs[0]), answers(half, inputs[0]))
     both = in_int8(reread, blocks, its_ranges, left)
-    assert distance(answer(half, inputs[0]), answer(both, inputs[0])) < 0.1
+    assert distance(answers(half, inputs[0]), answers(both, inputs[0])) < 0.1
 
 
 @pytest.mark.parametrize("make", [conv_relu_chain, residual])
@@ -69,7 +62,7 @@ def test_pairs_are_folded_to_float(make, tmp_path: Path) -> None:  # type: ignor
     assert build(folded).candidates()
     assert folded.sha256 != load(saved(quantized, tmp_path, "folded")).sha256
     for feed in inputs:
-        assert distance(answer(model.proto, feed), answer(folded.proto, feed)) < 0.05
+        assert distance(answers(model.proto, feed), answers(folded.proto, feed)) < 0.05
 
 
 def test_a_relu_that_was_folded_into_a_zero_point_comes_back(tmp_path: Path) -> None:
@@ -83,7 +76,7 @@ def test_a_relu_that_was_folded_into_a_zero_point_comes_back(tmp_path: Path) -> 
     )
     folded = load(saved(proto, tmp_path), requantize=True)
     assert not quantized_operators(folded.proto)
-    np.testing.assert_allclose(answer(folded.proto, {"x": np.array([-1, 2, -3, -99], np.float32)}), [-1, 0, -3, -25.5])
+    np.testing.assert_allclose(answers(folded.proto, ODD)[0], [-1, 0, -3, -25.5])
 
 
 def test_pairs_in_functions_and_without_a_zero_point_are_folded(tmp_path: Path) -> None:
@@ -103,7 +96,7 @@ def test_pairs_in_functions_and_without_a_zero_point_are_folded(tmp_path: Path) 
     )
     folded = load(saved(proto, tmp_path), requantize=True)
     assert not quantized_operators(folded.proto)
-    np.testing.assert_allclose(answer(folded.proto, {"x": np.array([-1, 2, -3, -99], np.float32)}), [-1, 0, -3, -25.5])
+    np.testing.assert_allclose(answers(folded.proto, ODD)[0], [-1, 0, -3, -25.5])
 
 
 class Inputs(CalibrationDataReader):  # type: ignore[misc]
@@ -128,10 +121,10 @@ def test_integer_operators_are_folded_to_float(tmp_path: Path) -> None:
     proto = onnx.load(tmp_path / "q.onnx")
     kept = load(saved(proto, tmp_path, "kept"))
     assert any(kind.startswith("QLinear") for kind in quantized_operators(kept.proto))
-    np.testing.assert_array_equal(answer(kept.proto, inputs[0]), answer(proto, inputs[0]))
+    np.testing.assert_array_equal(answers(kept.proto, inputs[0]), answers(proto, inputs[0]))
     folded = load(saved(proto, tmp_path, "folded"), requantize=True)
     assert not quantized_operators(folded.proto)
-    assert distance(answer(model.proto, inputs[0]), answer(folded.proto, inputs[0])) < 0.05
+    assert distance(answers(model.proto, inputs[0]), answers(folded.proto, inputs[0])) < 0.05
 
 
 def test_dynamic_products_are_kept_or_folded(tmp_path: Path) -> None:
@@ -146,7 +139,7 @@ def test_dynamic_products_are_kept_or_folded(tmp_path: Path) -> None:
     assert all("quantised" in block.refusal for block in build(kept).blocks if block.kind in ("Cast", "Mul"))
     folded = load(saved(proto, tmp_path, "folded"), requantize=True)
     assert not quantized_operators(folded.proto)
-    assert distance(answer(model.proto, inputs[0]), answer(folded.proto, inputs[0])) < 0.05
+    assert distance(answers(model.proto, inputs[0]), answers(folded.proto, inputs[0])) < 0.05
 
 
 def test_weights_in_blocks_are_kept(tmp_path: Path) -> None:
@@ -172,7 +165,7 @@ def test_weights_in_blocks_are_kept(tmp_path: Path) -> None:
     for model in (kept, requantized):
         assert quantized_operators(model.proto) == {"GatherBlockQuantized": 1, "MatMulNBits": 1}
     feed = {"ids": rng.integers(0, 20, (2, 6))}
-    assert distance(answer(kept.proto, feed), answer(requantized.proto, feed)) == 0.0
+    assert distance(answers(kept.proto, feed), answers(requantized.proto, feed)) == 0.0
 
 
 def test_an_embedding_in_int8_is_folded_once(tmp_path: Path) -> None:
@@ -198,7 +191,7 @@ def test_an_embedding_in_int8_is_folded_once(tmp_path: Path) -> None:
     )
     assert sum(prod(tensor.dims) == 160 for tensor in folded.proto.graph.initializer) == 1
     feed = {"ids": rng.integers(0, 20, (2, 5))}
-    np.testing.assert_array_equal(answer(kept.proto, feed), answer(folded.proto, feed))
+    np.testing.assert_array_equal(answers(kept.proto, feed), answers(folded.proto, feed))
 
 
 @pytest.mark.parametrize("ends", [", ys, yz", ""], ids=["int8", "float"])
@@ -226,7 +219,7 @@ def test_an_integer_gemm_and_softmax_are_folded_to_float(ends: str, tmp_path: Pa
     folded = load(saved(proto, tmp_path, "folded"), requantize=True)
     assert quantized_operators(kept.proto)["QGemm"] == 1 and not quantized_operators(folded.proto)
     feed = {"x": rng.normal(size=(3, 8)).astype(np.float32)}
-    assert distance(answer(kept.proto, feed), answer(folded.proto, feed)) < 0.02
+    assert distance(answers(kept.proto, feed), answers(folded.proto, feed)) < 0.02
 
 
 def test_a_folded_relu_comes_back_before_opset_11(tmp_path: Path) -> None:
@@ -240,7 +233,7 @@ def test_a_folded_relu_comes_back_before_opset_11(tmp_path: Path) -> None:
         imports='"": 10',
     )
     folded = load(saved(proto, tmp_path), requantize=True)
-    np.testing.assert_allclose(answer(folded.proto, {"x": np.array([-1, 2, 3, 99], np.float32)}), [0, 2, 3, 25.5])
+    np.testing.assert_allclose(answers(folded.proto, {"x": np.array([-1, 2, 3, 99], np.float32)})[0], [0, 2, 3, 25.5])
 
 
 def test_dynamic_products_before_opset_11_are_folded(tmp_path: Path) -> None:
@@ -272,7 +265,7 @@ def test_dynamic_products_before_opset_11_are_folded(tmp_path: Path) -> None:
     assert quantized_operators(kept.proto) == {"QuantizeLinear": 1, "MatMulInteger": 1}
     assert {node.op_type for node in folded.proto.graph.node} <= {"MatMul", "Mul"}
     feed = {"x": rng.normal(size=(2, 8)).astype(np.float32)}
-    assert distance(answer(kept.proto, feed), answer(folded.proto, feed)) < 0.02
+    assert distance(answers(kept.proto, feed), answers(folded.proto, feed)) < 0.02
 
 
 def test_quantised_operators_in_subgraphs_are_kept(tmp_path: Path) -> None:
@@ -295,7 +288,7 @@ def test_quantised_operators_in_subgraphs_are_kept(tmp_path: Path) -> None:
     kept, requantized = load(saved(proto, tmp_path)), load(saved(proto, tmp_path), requantize=True)
     for flag in (True, False):
         feed = {"flag": np.array(flag), "x": np.array([-1, 2, 3, 99], np.float32)}
-        np.testing.assert_array_equal(answer(kept.proto, feed), answer(requantized.proto, feed))
+        np.testing.assert_array_equal(answers(kept.proto, feed), answers(requantized.proto, feed))
     for model in (kept, requantized):
         assert quantized_operators(model.proto).keys() == {"QuantizeLinear", "DequantizeLinear"}
 
@@ -307,7 +300,7 @@ def test_weights_behind_dequantize_and_reshape_are_float_constants() -> None:
     assert not quantized_operators(model.proto)
     shapes = {spec.name: [dim for dim in spec.shape or () if isinstance(dim, int)] for spec in model.inputs}
     feed = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
-    assert distance(answer(onnx.load(path), feed), answer(model.proto, feed)) < 1e-6
+    assert distance(answers(onnx.load(path), feed), answers(model.proto, feed)) < 1e-6
 
 
 def test_weights_in_float16_are_constants(tmp_path: Path) -> None:
@@ -323,4 +316,4 @@ def test_weights_in_float16_are_constants(tmp_path: Path) -> None:
     assert not reasons["Conv"]
     assert "weights" not in " ".join(reasons.values())
     feed = {"x": np.random.default_rng(0).normal(size=(1, 3, 8, 8)).astype(np.float16)}
-    np.testing.assert_array_equal(answer(proto, feed), answer(model.proto, feed))
+    np.testing.assert_array_equal(answers(proto, feed), answers(model.proto, feed))

@@ -13,7 +13,7 @@ from taglio.model import graph as graphs
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.quantize.float16 import float16, most_in_float16
-from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from tests.answers import answers, distance
 from tests.models import (
     TINY,
     Sketch,
@@ -31,12 +31,7 @@ def case(proto: onnx.ModelProto, folder: Path) -> tuple[Model, Graph]:
 
 
 def run(proto: onnx.ModelProto, model: Model) -> list[np.ndarray]:
-    outputs: list[np.ndarray] = open_session(proto, SessionOptions(threads=1)).run(None, feeds(model, 1).samples[0])
-    return outputs
-
-
-def distance(reference: list[np.ndarray], others: list[np.ndarray]) -> float:
-    return max(float(np.linalg.norm(a - b) / np.linalg.norm(a)) for a, b in zip(reference, others, strict=True))
+    return answers(proto, feeds(model, 1).samples[0])
 
 
 def kinds(proto: onnx.ModelProto) -> Counter[str]:

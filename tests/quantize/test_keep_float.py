@@ -7,8 +7,9 @@ import onnx
 import pytest
 
 from taglio.quantize.keep_float import keep_float
+from tests.answers import distance
 from tests.models import Sketch, exact, loaded, parsed
-from tests.quantize.test_qdq import LAST_BITS, Bench, bench, distance, forms
+from tests.quantize.test_qdq import LAST_BITS, Bench, bench, forms
 
 RNG = np.random.default_rng(0)
 
