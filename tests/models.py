@@ -1,6 +1,6 @@
 """Tiny synthetic ONNX models, one builder per structure that matters. Weights are random with a fixed seed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,22 @@ def digits_model() -> Path:
     return Path(__file__).with_name("digits.onnx")
 
 
+def initializer(values: object, name: str) -> onnx.TensorProto:
+    """A constant of a graph; Python floats become float32."""
+    array = np.asarray(values)
+    return numpy_helper.from_array(array.astype(np.float32) if array.dtype == np.float64 else array, name)
+
+
+def parsed(
+    text: str, constants: Mapping[str, object] | None = None, imports: str = '"": 17, "com.microsoft": 1'
+) -> onnx.ModelProto:
+    """A model in ONNX's own notation, `(float[1, 4] x) => (float[1, 4] y) { [name] y = Relu (x) }`. `constants` holds
+    values that the notation cannot write, by name; local functions follow the graph."""
+    proto = onnx.parser.parse_model(f"<ir_version: 9, opset_import: [{imports}]> tiny {text}")
+    proto.graph.initializer.extend(initializer(values, name) for name, values in (constants or {}).items())
+    return proto
+
+
 class Sketch:
     """Writes a graph operator by operator: every method returns the name of the tensor that it adds."""
 
@@ -40,11 +56,8 @@ class Sketch:
 
     def constant(self, values: object, name: str = "") -> str:
         """An initialiser; Python floats become float32."""
-        array = np.asarray(values)
-        array = array.astype(np.float32) if array.dtype == np.float64 else array
-        name = name or f"w{len(self.initializers)}"
-        self.initializers.append(numpy_helper.from_array(array, name))
-        return name
+        self.initializers.append(initializer(values, name or f"w{len(self.initializers)}"))
+        return self.initializers[-1].name
 
     def weight(self, *shape: int, gain: float = 1.0) -> str:
         """Random weights that keep the variance of what they multiply, a different scale per output channel."""
@@ -92,15 +105,14 @@ def conv_relu_chain() -> onnx.ModelProto:
 
 def branching() -> onnx.ModelProto:
     """An If whose two bodies hold four floats each."""
-    return onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
-        branching (float[1, 4] x) => (float[1, 4] y) <float zero = {0.0}> {
-            sum = ReduceSum <keepdims = 0> (x)
-            positive = Greater (sum, zero)
-            [if] y = If (positive) <
-                then_branch = larger () => (float[1, 4] a) <float[4] w = {1.0, 2.0, 3.0, 4.0}> { a = Mul (x, w) },
-                else_branch = smaller () => (float[1, 4] b) <float[4] v = {1.0, 2.0, 3.0, 4.0}> { b = Add (x, v) }
-            >
-        }""")
+    return parsed("""(float[1, 4] x) => (float[1, 4] y) <float zero = {0.0}> {
+        sum = ReduceSum <keepdims = 0> (x)
+        positive = Greater (sum, zero)
+        [if] y = If (positive) <
+            then_branch = larger () => (float[1, 4] a) <float[4] w = {1.0, 2.0, 3.0, 4.0}> { a = Mul (x, w) },
+            else_branch = smaller () => (float[1, 4] b) <float[4] v = {1.0, 2.0, 3.0, 4.0}> { b = Add (x, v) }
+        >
+    }""")
 
 
 def residual(rows: int | str = 1) -> onnx.ModelProto:

@@ -4,7 +4,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -169,73 +169,6 @@ def test_a_stage_at_a_time_gives_what_the_whole_flow_gives(samples: np.ndarray) 
 def two_devices() -> Cluster:
     devices = (Device("near", profile="profile.json"), Device("far", profile="profiles/far.json"))
     return Cluster("near", devices, (Link("near", "far", 1e9), Link("far", "near", 1e9)))
-
-
-class Loader:
-    """As PyTorch's: batches of tensors and labels, a length, no index."""
-
-    def __init__(self, arrays: np.ndarray, batch: int) -> None:
-        self._arrays, self._batch = arrays, batch
-
-    def __len__(self) -> int:
-        return len(self._arrays) // self._batch
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        for start in range(0, len(self._arrays), self._batch):
-            yield [Tensor(self._arrays[start : start + self._batch]), np.arange(start, start + self._batch)]
-
-
-class Tensor:
-    """Offers what a tensor offers."""
-
-    def __init__(self, values: np.ndarray) -> None:
-        self._values = values
-
-    def detach(self) -> "Tensor":
-        return self
-
-    def cpu(self) -> np.ndarray:
-        return self._values
-
-
-class Rows:
-    """As a data set of Hugging Face's: rows by index, of columns that need not be inputs."""
-
-    column_names = ("x", "label", "text")
-
-    def __init__(self, arrays: np.ndarray) -> None:
-        self._arrays = arrays
-
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-    def __getitem__(self, index: int) -> Mapping[str, Any]:
-        return {"x": self._arrays[index].tolist(), "label": index, "text": "a row"}
-
-
-def test_data_in_any_form_are_the_same_samples(samples: np.ndarray, tmp_path: Path) -> None:
-    np.savez(tmp_path / "data.npz", x=samples, label=np.arange(10))
-    (tmp_path / "rows").mkdir()
-    for index, sample in enumerate(samples):
-        np.savez(tmp_path / "rows" / f"{index}.npz", x=sample, label=np.asarray(index))
-    labels = np.arange(10)
-    forms = {
-        "arrays": ({"x": samples}, labels),
-        "one array": (samples, labels),
-        "with labels": ({"x": samples, "label": labels}, None),
-        "list": ([{"x": sample} for sample in samples], labels),
-        "generator": (({"x": sample} for sample in samples), labels),
-        "loader": (Loader(samples, 5), None),
-        "rows": (Rows(samples), None),
-        "npz": (tmp_path / "data.npz", None),
-        "folder": (str(tmp_path / "rows"), None),
-    }
-    hashes = {}
-    for name, (data, given) in forms.items():
-        model = Model(pyramid(), data, labels=given, threads=1)
-        assert model.data.held_out.labels is not None, name
-        hashes[name] = (model.data.calibration.sha256, model.data.held_out.sha256)
-    assert len(set(hashes.values())) == 1, hashes
 
 
 def test_a_model_in_any_form_is_the_same_model(samples: np.ndarray, tmp_path: Path) -> None:

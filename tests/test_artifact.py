@@ -57,17 +57,12 @@ def kept(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", [name for name in KINDS if name != "run.json"])
-def test_what_optimize_leaves_comes_back_the_same(name: str, optimized: Optimized, tmp_path: Path) -> None:
-    comes_back(optimized.folder / name, *KINDS[name], tmp_path / "again.json")
-
-
-@pytest.mark.parametrize("name", [name for name in KINDS if name != "outcome.json"])
-def test_what_the_stages_leave_comes_back_the_same(name: str, tiny_staged: Staged, tmp_path: Path) -> None:
-    comes_back(tiny_staged.folder / name, *KINDS[name], tmp_path / "again.json")
-
-
-def comes_back(path: Path, kind: str, expected: type[Any], copy: Path) -> None:
+@pytest.mark.parametrize("name", KINDS)
+def test_what_stages_leave_comes_back_the_same(
+    name: str, optimized: Optimized, tiny_staged: Staged, tmp_path: Path
+) -> None:
+    path, copy = (tiny_staged if name == "run.json" else optimized).folder / name, tmp_path / "again.json"
+    kind, expected = KINDS[name]
     sha256 = json.loads(path.read_text())["model_sha256"]
     value = artifact.load(path, kind, expected, model_sha256=sha256)
     assert type(value) is expected

@@ -3,7 +3,6 @@
 import argparse
 import errno
 import importlib
-import json
 import os
 import shlex
 import signal
@@ -252,13 +251,12 @@ def process(*arguments: str, cwd: Path | None = None, shell: str = "", **environ
     return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode())
 
 
-@pytest.mark.parametrize("shell", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 @pytest.mark.whole
-def test_closed_streams_change_nothing_else(shell: str, tiny: Case) -> None:
-    ran = process("inspect", str(tiny.model), "--json", shell=shell)
-    assert (ran.code, ran.err) == (0, "")
-    assert ran.out == "" if ">&-" in shell.split() else json.loads(ran.out)["model"] == "tiny"
-    assert process("inspect", "nowhere.onnx", shell=shell).code == 2
+def test_closed_streams_change_nothing_else(tiny: Case) -> None:
+    command, all_of_them = ("inspect", str(tiny.model), "--json"), ">&- 2>&- <&-"
+    assert process(*command, shell="2>&-").json()["model"] == "tiny"
+    assert process(*command, shell=all_of_them) == Ran(0, "", "")
+    assert process("inspect", "nowhere.onnx", shell=all_of_them).code == 2
 
 
 @pytest.mark.whole
@@ -268,24 +266,23 @@ def test_output_that_nobody_takes(tiny: Case) -> None:
         ran = process("inspect", str(tiny.model), *how, shell="> /dev/full")
         assert ran.code == 2
         assert ran.err == "taglio: input/output: the disk is full; the results of earlier stages are intact\n"
-        command = [sys.executable, "-m", "taglio", "inspect", str(tiny.model), *how]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as running:
-            assert running.stdout is not None and running.stderr is not None
-            running.stdout.close()
-            assert running.stderr.read() == b""
-        assert running.returncode == 1
+    command = [sys.executable, "-m", "taglio", "inspect", str(tiny.model)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as running:
+        assert running.stdout is not None and running.stderr is not None
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode == 1
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 @pytest.mark.whole
-def test_a_terminal_with_few_letters(encoding: str, tmp_path: Path) -> None:
+def test_a_terminal_with_few_letters(tmp_path: Path) -> None:
     model = conv_relu_chain()
     model.graph.name = "ünï→"
     path = saved(model, tmp_path, "ünï→")
-    ran = process("inspect", str(path), PYTHONIOENCODING=encoding, COLUMNS="20", NO_COLOR="1", TERM="dumb")
+    ran = process("inspect", str(path), PYTHONIOENCODING="ascii", COLUMNS="20", NO_COLOR="1", TERM="dumb")
     assert (ran.code, ran.err) == (0, "")
     assert "?: " in ran.out
-    ran = process("inspect", str(path), "--json", PYTHONIOENCODING=encoding)
+    ran = process("inspect", str(path), "--json", PYTHONIOENCODING="ascii")
     assert ran.json()["model"] == "ünï→"
 
 

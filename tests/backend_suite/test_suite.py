@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from taglio.quantize.qdq import QdqBuilder
 from taglio.runtimes.processor import listed
@@ -17,7 +16,7 @@ from tests.backend_suite.drive import all_cases, outcomes, sample
 from tests.backend_suite.known import FILE, REASONS, judge, load, rounding_decides, rounds, save, updated
 from tests.backend_suite.misbehave import misbehave
 from tests.backend_suite.pool import Died, run_all
-from tests.models import conv_relu_chain
+from tests.models import conv_relu_chain, parsed
 
 SAMPLE, GRAPHS = 130, 24
 
@@ -93,9 +92,7 @@ def test_a_traceback_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_onnx_runtime_refuses_is_skipped() -> None:
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("NoSuch", ["x"], ["y"])], "g", value[:1], value[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = parsed("(float[1] x) => (float[1] y) { y = NoSuch (x) }")
     assert check(Case("none", model.SerializeToString(), ({"x": np.zeros(1, np.float32)},))).status == SKIPPED
 
 

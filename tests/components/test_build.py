@@ -91,15 +91,6 @@ def test_a_changed_component_is_refused(folder: Path) -> None:
         read(folder)
 
 
-def test_components_that_were_swapped_are_refused(folder: Path) -> None:
-    first, second = (folder / piece.file for piece in read(folder).pieces)
-    kept = first.read_bytes()
-    first.write_bytes(second.read_bytes())
-    second.write_bytes(kept)
-    with pytest.raises(BadArtifact, match="was changed"):
-        read(folder)
-
-
 def test_a_missing_component_is_refused(folder: Path) -> None:
     piece = read(folder).pieces[0]
     (folder / piece.file).unlink()
@@ -133,15 +124,6 @@ def test_a_manifest_that_is_no_manifest_is_refused(case: Case, folder: Path, tmp
         read(folder)
     (folder / MANIFEST).write_text("{}")
     with pytest.raises(BadArtifact, match="not a taglio artifact"):
-        read(folder)
-
-
-def test_a_manifest_without_a_field_is_refused(folder: Path) -> None:
-    path = folder / MANIFEST
-    content = json.loads(path.read_text())
-    del content["body"]["pieces"][0]["sha256"]
-    path.write_text(json.dumps(content))
-    with pytest.raises(BadArtifact, match="damaged"):
         read(folder)
 
 

@@ -3,12 +3,12 @@
 import json
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from taglio.confirm import opening
 from taglio.confirm.child import Child
@@ -16,26 +16,18 @@ from taglio.confirm.race import Patience, Race, compared, confirm
 from taglio.deploy import verify
 from taglio.deploy.write import write_source
 from taglio.errors import MeasurementFailed
+from tests.models import parsed
 
 QUICK = Patience(openings=4, seconds=2.0, most_pairs=9)
 
 
 def network(layers: int) -> onnx.ModelProto:
     """So many products of a 300 x 300 matrix."""
-    weights = np.random.default_rng(0).standard_normal((300, 300)).astype(np.float32) / 20
-    nodes = [
-        helper.make_node("MatMul", ["x" if index == 0 else f"t{index}", "w"], [f"t{index + 1}"])
-        for index in range(layers)
-    ]
-    nodes.append(helper.make_node("Identity", [f"t{layers}"], ["y"]))
-    graph = helper.make_graph(
-        nodes,
-        "products",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [300, 300])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [300, 300])],
-        [numpy_helper.from_array(weights, "w")],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    weights = np.random.default_rng(0).standard_normal((300, 300)) / 20
+    names = ["x", *(f"t{index}" for index in range(layers))]
+    nodes = " ".join(f"{after} = MatMul ({before}, w)" for before, after in pairwise(names))
+    nodes += f" y = Identity ({names[-1]})"
+    return parsed(f"(float[300, 300] x) => (float[300, 300] y) {{ {nodes} }}", {"w": weights})
 
 
 @pytest.fixture
@@ -98,16 +90,12 @@ def test_a_model_that_cannot_be_opened_is_named_and_the_race_goes_on(
 
 def test_a_model_of_which_the_runtime_warns_at_length_does_not_stop_the_race(race: Race, tmp_path: Path) -> None:
     """Some exporters declare weights as inputs too. ONNX Runtime warns of each: here more than a pipe holds."""
-    weights = [numpy_helper.from_array(np.ones((300, 1), np.float32), f"weight{index}") for index in range(400)]
-    names = ["x", *(weight.name for weight in weights)]
-    nodes = [helper.make_node("Sum", names, ["y"])]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [300, 300])]
-    inputs += [helper.make_tensor_value_info(weight.name, TensorProto.FLOAT, [300, 1]) for weight in weights]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [300, 300])]
-    graph = helper.make_graph(nodes, "old", inputs, outputs, weights)
+    names = [f"weight{index}" for index in range(400)]
+    inputs = ", ".join(f"float[300, 1] {name}" for name in names)
+    text = f"(float[300, 300] x, {inputs}) => (float[300, 300] y) {{ y = Sum (x, {', '.join(names)}) }}"
+    model = parsed(text, {name: np.ones((300, 1)) for name in names})
     folder = tmp_path / "old"
     folder.mkdir()
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     write_source(folder, model, ["x"], ["y"], 1)
     for _ in range(3):
         (seconds,) = race.open([folder], 0.01, (1, 1))

@@ -1,8 +1,7 @@
-"""Arrays on the disk and in memory: every accepted form, every refusal with its numbers, and reproducible splits."""
+"""Arrays on the disk: every accepted form, every refusal with its numbers, and reproducible splits."""
 
 import re
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taglio.data.dataset import Samples, one_of_each, split, spread, typical
+from taglio.data.dataset import one_of_each, split, spread, typical
 from taglio.data.files import load
 from taglio.data.preprocess import Preprocess
 from taglio.data.spec import InputSpec
@@ -124,6 +123,7 @@ def test_casts_that_keep_the_values(tmp_path: Path, source: str, target: str, va
         (np.array([[-1, 2]], np.int8), x_of(1, 2, dtype="uint8"), "values -1..2"),
         (np.array([[0, 2]]), x_of(1, 2, dtype="bool"), "values 0..2"),
         (np.array([["a", "b"]]), IDS, "<U1 for input 'ids', which takes int64: save numbers"),
+        (np.zeros((2, 5), np.complex64), VECTOR, "complex64 .* numbers"),
         (np.array([[1e6, 1]]), x_of(1, 2, dtype="float16"), "sample 0.* 1 NaN or infinite values as float16"),
         (np.array([[1, 1], [np.nan, -np.inf]]), x_of(1, 2), r"sample 1, input 'x' has 1 NaN"),
         (np.zeros((2, 4, 6, 3)), IMAGE, rf"\[2, 4, 6, 3\] for .*'images'.* \[1, 3, 4, 6\]: .*{LAST}"),
@@ -271,67 +271,6 @@ def test_what_the_model_does_not_read_is_left_out_with_a_remark(tmp_path: Path) 
         assert len(data.samples) == 2
 
 
-def test_columns_of_samples_that_differ_in_length() -> None:
-    """What a tokenizer gives without padding."""
-    spec = [InputSpec("ids", ("n", "s"), "int64"), InputSpec("mask", ("n", "s"), "int64")]
-    columns = {"ids": [[1, 2, 3], [4, 5]], "mask": [[1, 1, 1], [1, 1]], "label": [0, 1]}
-    data = from_values(columns, spec)
-    assert [sample["ids"].tolist() for sample in data.samples] == [[[1, 2, 3]], [[4, 5]]]
-    np.testing.assert_array_equal(data.labels, [0, 1])
-    with refused(r"different numbers of samples \('ids' 2, 'mask' 1\)"):
-        from_values({"ids": columns["ids"], "mask": [[1]]}, spec)
-    with refused(r"`data`\[1\]\['ids'\] is not an array"):
-        from_values({"ids": [[1], [[1], [1, 2]]], "mask": [[1], [1]]}, spec)
-
-
-def test_arrays_of_arrays_and_labels_that_differ_in_shape() -> None:
-    boxes = [np.zeros((count, 5)) for count in (1, 3, 0, 2)]
-    ragged = np.empty(4, object)
-    ragged[:] = boxes
-    rows = [np.arange(count, dtype=np.int64) for count in (3, 5, 3, 4)]
-    ids = np.empty(4, object)
-    ids[:] = rows
-    spec = InputSpec("ids", ("batch", "length"), "int64")
-    for values, labels in ((ids, ragged), ({"ids": ids}, boxes)):
-        data = from_values(values, [spec], labels=labels)
-        assert [sample["ids"].shape for sample in data.samples] == [(1, 3), (1, 5), (1, 3), (1, 4)]
-        assert data.labels is not None
-        assert [label.shape for label in data.labels] == [each.shape for each in boxes]
-
-
-def test_a_generator_may_fill_one_buffer() -> None:
-    def frames() -> Iterator[np.ndarray]:
-        buffer = np.zeros(5, np.float32)
-        for value in range(3):
-            buffer[:] = value
-            yield buffer
-
-    assert [sample["x"][0, 0] for sample in from_values(frames(), [VECTOR]).samples] == [0.0, 1.0, 2.0]
-
-
-def test_what_can_become_an_array_is_one() -> None:
-    class Frame:  # as a table of pandas: iterating it gives names of columns
-        def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
-            return np.arange(10.0).reshape(2, 5)
-
-        def __iter__(self) -> Iterator[str]:
-            return iter("abcde")
-
-    assert len(from_values(Frame(), [VECTOR]).samples) == 2
-
-
-def test_values_beyond_the_room_wait_in_a_file() -> None:
-    """Whether they come as one array or from a generator; they are what they were."""
-    values, spec = rows(6, 5), [VECTOR]
-    wanted = from_values(values, spec)
-    for source in (values, iter(list(values))):
-        filed = from_values(source, spec, room_bytes=0)
-        assert filed.sha256 == wanted.sha256
-        assert isinstance(filed.samples, Samples)
-        assert filed.samples._shelf._file is not None
-        np.testing.assert_array_equal(filed.samples[3]["x"], wanted.samples[3]["x"])
-
-
 def test_a_folder_of_arrays_holds_samples_of_several_shapes_one_of_them_empty(tmp_path: Path) -> None:
     for index, length in enumerate((0, 4, 4)):
         np.savez(tmp_path / f"{index}.npz", past=rows(1, length, 3), label=index)
@@ -370,34 +309,6 @@ def test_only_the_samples_that_are_used_are_held(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert len(data.samples) == 4
     assert peak < 60_000_000 < 400 * 100_000 * 4
-
-
-def test_values_in_memory_give_the_samples_of_a_file(tmp_path: Path) -> None:
-    x, ids = rows(4, 5), np.arange(8).reshape(4, 2)
-    wanted = load(npz(tmp_path, x=x, ids=ids, label=np.arange(4)), [VECTOR, IDS])
-    rows_of = [{"x": x[i], "ids": ids[i], "label": i, "text": "left out"} for i in range(4)]
-    loader = [[x[:2], ids[:2], np.arange(2)], [x[2:], ids[2:], np.arange(2, 4)]]
-    for values in ({"x": x, "ids": ids, "label": np.arange(4)}, rows_of, (each for each in rows_of), loader):
-        assert from_values(values, [VECTOR, IDS]).sha256 == wanted.sha256
-    assert "left out 'text', not among the model's inputs" in from_values(rows_of, [VECTOR, IDS]).remarks[0]
-
-
-def test_inputs_of_a_single_number_are_given_in_every_form() -> None:
-    """A sampling rate beside a sound, whose length may differ from sample to sample."""
-    spec = [InputSpec("x", (1, "time"), "float32"), InputSpec("rate", (), "int64")]
-    sounds, rates = [rows(1, 4) for _ in range(3)], np.array([8, 16, 16])
-    items = [{"x": x, "rate": rate} for x, rate in zip(sounds, rates, strict=True)]
-    wanted = from_values({"x": np.stack(sounds), "rate": rates}, spec)
-    assert wanted.samples[1]["rate"].shape == ()
-    for values in (items, iter(items), [(each["x"], each["rate"]) for each in items]):
-        assert from_values(values, spec).sha256 == wanted.sha256
-    ragged = [*sounds[:2], rows(1, 5)]
-    assert from_values({"x": ragged, "rate": rates}, spec).samples[2]["x"].shape == (1, 5)
-    for rate in (16, np.array(16)):
-        with refused("'rate'. is a single"):
-            from_values({"x": ragged, "rate": rate}, spec)
-        with refused("has a single number for input 'rate'"):
-            from_values({"x": np.stack(sounds), "rate": rate}, spec)
 
 
 RAGGED = (InputSpec("a", ("B", "S", 4), "float32"), InputSpec("b", ("B", "T", 4), "float32"))

@@ -19,6 +19,7 @@ from taglio.data.saved import _content
 from taglio.data.spec import InputSpec
 from taglio.errors import BadData, BadOption
 from taglio.flow.opening import Model
+from tests.models import parsed
 
 RNG = np.random.default_rng(3)
 IMAGE = InputSpec("pixel_values", ("batch", 3, 4, 6), "float32")
@@ -174,15 +175,8 @@ def test_texts_become_what_the_model_takes(tmp_path: Path) -> None:
 def test_the_tokenizer_may_lie_beside_a_link_to_the_model(tmp_path: Path) -> None:
     """As in the cache of Hugging Face's hub, whose files are links to blobs."""
     tokenizer(tmp_path / "snapshot")
-    table = onnx.numpy_helper.from_array(RNG.standard_normal((5, 3)).astype(np.float32), "table")
-    ids = onnx.helper.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, ["batch", "sequence"])
-    found = onnx.helper.make_tensor_value_info("found", onnx.TensorProto.FLOAT, ["batch", "sequence", 3])
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("Gather", ["table", "input_ids"], ["found"])], "g", [ids], [found], [table]
-    )
-    onnx.save(
-        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), tmp_path / "blob"
-    )
+    text = "(int64[batch, sequence] input_ids) => (float[batch, sequence, 3] rows) { rows = Gather (table, input_ids) }"
+    onnx.save(parsed(text, {"table": RNG.standard_normal((5, 3))}), tmp_path / "blob")
     link = tmp_path / "snapshot" / "model.onnx"
     link.symlink_to(tmp_path / "blob")
     opened = Model(link, written(tmp_path / "t.txt", "a b\nc b\nb a\na a\n"))

@@ -62,9 +62,6 @@ def test_a_missing_option_is_one_line(tiny: Case, tmp_path: Path) -> None:
     ("options", "words"),
     [
         (("--metric", "top1", "--max-error", "1%"), ("--max-error 0.01: top1 is a score", "give --max-drop 0.01")),
-        (("--max-error", "top1=99%"), ("--max-error 0.99: top1 is a score", "give --min-score 0.99")),
-        (("--metric", "cosine", "--max-error", "0.999"), ("cosine is the distance", "give 0.001")),
-        (("--max-drop", "1%"), ("--max-drop 0.01: relative-l2 is itself a difference", "give --max-error 0.01")),
         (("--metric", "sqnr", "--max-error", "30"), ("give --min-score 30",)),
     ],
     ids=" ".join,
@@ -91,13 +88,10 @@ def test_pins_that_contradict_each_other(workspace: Path, tiny: Case) -> None:
         (("--pin", "a=nothing*"), ("nothing*", "none of")),
         (("--pin", "conv0"), ("DEVICE=PATTERN",)),
         (("--cut", "nowhere"), ("nowhere", "taglio inspect")),
-        (("--cut", "x"), ('"x"',)),
         (("--cut", "conv0_out", "--pin", "a=conv0"), ("--cut", "--pin")),
-        (("--cut", "relu1_out", "--devices", "a,b,c"), ("1 cut for 3 devices", "name 2")),
         (("--cut", "relu1_out", "--devices", "a/../../b,c"), ("a/../../b",)),
         (("--devices", "a,b"), ("--devices", "--cut")),
         (("--pin", "../up=conv0"), ("../up",)),
-        (("--cut", "y", "--devices", "a,b"), ('"y"', "no block")),
     ],
     ids=" ".join,
 )
@@ -105,10 +99,3 @@ def test_placements_that_contradict(options: tuple[str, ...], words: tuple[str, 
     before = snapshot(workspace)
     refused(taglio("plan", workspace, "--max-error", 0.1, *options), "BadOption", *words)
     assert snapshot(workspace) == before
-
-
-def test_cuts_out_of_order(workspace: Path, tiny: Case) -> None:
-    graph = taglio("inspect", tiny.model, "--json").json()["graph"]
-    first, second = [block["outputs"][0] for block in graph["blocks"] if block["kind"].startswith("Conv")][:2]
-    ran = taglio("plan", workspace, "--max-error", 0.5, "--cut", second, "--cut", first)
-    refused(ran, "BadOption", first, "from input to output")

@@ -137,9 +137,3 @@ def test_a_task_with_labels_bounds_the_plan_and_further_metrics_beside_it(profil
     refused(
         taglio("plan", profiled, "--max-drop", "2%", "--max-drop", "recall:k=5000=1%"), "needs at least 5001 samples"
     )
-
-
-def test_a_task_that_does_not_fit_the_outputs_is_refused_in_one_line(profiled: Path) -> None:
-    refused(taglio("error", profiled, "--metric", "detection:iou"), "iou must be a number, such as iou=0.5")
-    refused(taglio("error", profiled, "--metric", "detection"), "the label of sample", "must be [boxes, 5]")
-    refused(taglio("error", profiled, "--metric", "ctc"), "the label of sample", "must be one text")

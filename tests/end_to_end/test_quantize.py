@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from taglio.flow.quantize import default_scheme
 from taglio.quantize.float16_range import in_true_float16
 from taglio.runtimes.processor import instructions, sums_saturate
 from tests.end_to_end.command import SCHEME, Case, refused, taglio
 from tests.end_to_end.independent import DIGITS, difference, held_out, session
-from tests.models import dense, saved
+from tests.models import dense, parsed, saved
 
 # `quantize` measures its error on so many of the held-out samples.
 MEASURED = 16
@@ -64,10 +64,8 @@ def test_quantize_in_every_form(
 
 
 def test_a_model_without_anything_to_quantise_says_so(tmp_path: Path) -> None:
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Exp", ["x"], ["y"], name="exp")], "g", [x], [y])
-    model, data = tmp_path / "exp.onnx", tmp_path / "x.npy"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
+    model = saved(parsed("(float[n, 4] x) => (float[n, 4] y) { [exp] y = Exp (x) }"), tmp_path, "exp")
+    data = tmp_path / "x.npy"
     np.save(data, np.arange(40, dtype=np.float32).reshape(10, 4) / 40)
     ran = taglio("quantize", model, "--data", data, "-o", tmp_path / "q.onnx")
     refused(ran, "exp: no block can be int8; the largest, exp: ONNX")

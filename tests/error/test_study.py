@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taglio import artifact
 from taglio.error.combine import Measured, fit_model
 from taglio.error.loss import RELATIVE
 from taglio.error.measure import ErrorMeter
@@ -143,11 +142,6 @@ def test_the_held_back_predictions_are_not_the_fits_own(network: Case, model: Er
 
 def named(name: str) -> Precision:
     return next(each for each in CHOICES if each.name == name)
-
-
-def test_the_model_is_an_artifact(network: Case, model: ErrorModel, tmp_path: Path) -> None:
-    artifact.save(tmp_path / "error.json", "error", network.model.sha256, model)
-    assert artifact.load(tmp_path / "error.json", "error", ErrorModel, model_sha256=network.model.sha256) == model
 
 
 def test_random_subsets_are_of_every_size_repeatable_and_as_they_will_run(network: Case) -> None:

@@ -66,18 +66,6 @@ def test_with_all_flags_off_it_is_the_float_model(network: Case, switchable: Swi
         assert FLAGS_INPUT not in sample
 
 
-@pytest.mark.parametrize("index", [0, 5, 11, 20, 33])
-def test_one_block_alone_is_the_model_with_that_block_quantised(network: Case, meter: ErrorMeter, index: int) -> None:
-    able = [block for block in network.graph.candidates() if not block.movement]
-    block = able[index % len(able)]
-    for precision in (INT8, ANCHOR):
-        if precision.fits(block):
-            chosen = {block.name: precision}
-            error = meter.error(chosen)
-            assert error > 0.0
-            assert error == pytest.approx(built(network, chosen), rel=1e-3)
-
-
 def test_random_subsets_and_all_of_int8_are_the_quantised_models(network: Case, meter: ErrorMeter) -> None:
     for chosen in (network.all_int8(), network.every(2), *random_subsets(network.graph, CHOICES, 4, seed=5)):
         assert meter.error(chosen) == pytest.approx(built(network, chosen), rel=1e-3), len(chosen)

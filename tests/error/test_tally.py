@@ -72,13 +72,6 @@ def test_equal_outputs_have_no_error_even_where_they_are_zero() -> None:
     assert nothing.value() == 0.0
 
 
-def test_scaling_both_sides_changes_nothing() -> None:
-    reference, changed = drawn(0), drawn(2)
-    once = accumulated(reference, changed).value()
-    thousandfold = accumulated([[1e3 * y for y in s] for s in reference], [[1e3 * z for z in s] for s in changed])
-    assert thousandfold.value() == pytest.approx(once, rel=1e-5)
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_floats_of_any_width_count_alike(dtype: type[np.generic]) -> None:
     total = Tally(["y"])

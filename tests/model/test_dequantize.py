@@ -3,40 +3,35 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from taglio.model.dequantize import with_zero_points
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
+from tests.models import parsed
 
-KINDS = {np.int8: TensorProto.INT8, np.uint8: TensorProto.UINT8, np.int32: TensorProto.INT32}
+KINDS = (np.int8, np.uint8, np.int32)
 
 
 def moved(
     dtype: type[np.integer], move: str, zero: bool = False, scale_dims: tuple[int, ...] = ()
 ) -> tuple[onnx.ModelProto, np.ndarray]:
     """DequantizeLinear of an input, Transpose or Reshape, MatMul; and values of the input."""
-    nodes = [
-        helper.make_node("DequantizeLinear", ["x", "scale", *(["zero"] if zero else [])], ["float"]),
-        helper.make_node(move, ["float", *(["shape"] if move == "Reshape" else [])], ["moved"]),
-        helper.make_node("MatMul", ["moved", "w"], ["y"]),
-    ]
-    if move == "Transpose":
-        nodes[1].attribute.append(helper.make_attribute("perm", [0, 2, 1]))
-    constants = {
-        "scale": np.full(scale_dims, 0.001, np.float32),
-        "w": np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32),
-        "shape": np.array([2, 12, 8]),
-        "zero": np.zeros(scale_dims, dtype),
-    }
-    kept = {name for node in nodes for name in node.input}
-    stored = [numpy_helper.from_array(value, name) for name, value in constants.items() if name in kept]
-    inputs = [helper.make_tensor_value_info("x", KINDS[dtype], [2, 8, 12])]
-    wanted = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 12, 16])]
-    graph = helper.make_graph(nodes, "dequantised", inputs, wanted, stored)
+    constants: dict[str, object] = {
+        "scale": np.full(scale_dims, 0.001), "w": np.random.default_rng(0).standard_normal((8, 16))
+    }  # fmt: skip
+    constants |= {"zero": np.zeros(scale_dims, dtype)} if zero else {}
+    constants |= {"shape": np.array([2, 12, 8])} if move == "Reshape" else {}
+    proto = parsed(
+        f"""({dtype.__name__}[2, 8, 12] x) => (float[2, 12, 16] y) {{
+            values = DequantizeLinear (x, scale{", zero" * zero})
+            moved = {"Reshape (values, shape)" if move == "Reshape" else "Transpose <perm = [0, 2, 1]> (values)"}
+            y = MatMul (moved, w)
+        }}""",
+        constants,
+    )
     ends = np.iinfo(dtype)
     low, high = max(ends.min, -3000), min(ends.max, 3000)
-    values = np.random.default_rng(1).integers(low, high, (2, 8, 12)).astype(dtype)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), values
+    return proto, np.random.default_rng(1).integers(low, high, (2, 8, 12)).astype(dtype)
 
 
 def product(values: np.ndarray, move: str, weights: np.ndarray) -> np.ndarray:

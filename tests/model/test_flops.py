@@ -24,14 +24,8 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "models"
 YOLO = "yolo11n-seg"
 NETWORKS = ("digits", "ultraface-rfb-320", "yunet-n-640", YOLO)
 
-# Multiply-adds × 2 in millions that onnx-tool 1.0.1 gave for each network as taglio loads it, biases taken off.
-# Ours are equal but for the one ConvTranspose of YOLO11n-seg: see `test_the_transposed_convolution_of_yolo`.
-MEASURED = {
-    "digits": {"Conv": 424.165376, "Gemm": 0.0016},
-    "ultraface-rfb-320": {"Conv": 200.83712},
-    "yunet-n-640": {"Conv": 1084.7872},
-    YOLO: {"Conv": 9530.1248, "MatMul": 61.44, "ConvTranspose": 838.8608},
-}
+# Multiply-adds × 2 of YOLO11n-seg's one ConvTranspose by onnx-tool 1.0.1, biases taken off.
+INFLATED = 838_860_800
 # YOLO11n-seg at 640 × 640 in Ultralytics' tables: first counted with a thop that took a transposed convolution to make
 # a whole kernel of products at every output pixel, as onnx-tool does; since thop's pull request 93 (August 2025), ours.
 PUBLISHED_GFLOPS, PUBLISHED_SINCE_GFLOPS = 10.4, 9.7
@@ -130,18 +124,6 @@ def test_counts_the_products_that_the_operator_makes(
     assert operator_flops(node, tensor_dims) == 2 * count
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.whole
-def test_whole_networks_against_recorded_counts(name: str, network: Networks) -> None:
-    model = network(name)
-    ours = by_type(model.proto, products(model))
-
-    assert set(ours) == set(MEASURED[name])
-    for kind, millions in MEASURED[name].items():
-        if kind != "ConvTranspose":
-            assert ours[kind] == pytest.approx(millions * 1e6, rel=1e-3), kind
-
-
 @pytest.mark.whole
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_block_against_onnx_tool(name: str, network: Networks) -> None:
@@ -183,15 +165,10 @@ def test_the_transposed_convolution_of_yolo(network: Networks) -> None:
     ours = products(model)
     assert tensor_dims["y"] == shapes[node.output[0]]
     assert ours[node.name] == 2 * count
-    assert 2 * count * stride_area(node) == MEASURED[YOLO]["ConvTranspose"] * 1e6
-    total = sum(block.flops for block in build(model).blocks) / 1e9
+    assert 2 * count * stride_area(node) == INFLATED
     kinds = by_type(model.proto, ours)
     convolutions = (kinds["Conv"] + kinds["ConvTranspose"]) / 1e9
     inflated = convolutions + ours[node.name] * (stride_area(node) - 1) / 1e9
-    print(
-        f"{YOLO}: {total:.3f} GFLOPs of all operators, {convolutions:.3f} of the convolutions, {inflated:.3f} of the "
-        f"convolutions with the transposed one counted at every output pixel"
-    )
     assert round(inflated, 1) == PUBLISHED_GFLOPS
     assert round(convolutions, 1) == PUBLISHED_SINCE_GFLOPS
 

@@ -1,4 +1,4 @@
-"""Blocks and flows of the tiny models, block FLOPs by hand, and choosing blocks by rule and pattern."""
+"""Blocks and flows of the tiny models, and choosing blocks by rule and pattern."""
 
 from collections import Counter
 from pathlib import Path
@@ -18,7 +18,6 @@ from tests.models import (
     branching,
     conv_relu_chain,
     conv_transpose,
-    dense,
     digits_model,
     loaded,
     pyramid,
@@ -165,29 +164,6 @@ def test_candidates_have_no_refusal(tmp_path: Path) -> None:
 def test_an_unknown_block_is_refused_with_the_count(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match='no block "conv9" among 4'):
         graph_of(conv_relu_chain(), tmp_path).block("conv9")
-
-
-# FLOPs: a multiply-add is two.
-
-
-def test_flops_of_a_convolution_by_hand(tmp_path: Path) -> None:
-    graph = graph_of(conv_relu_chain(), tmp_path)
-    positions = 8 * 8
-    with_bias_and_relu = positions * 8 * (2 * 3 * 3 * 3 + 1) + positions * 8
-    assert graph.block("conv0").flops == with_bias_and_relu
-    assert graph.block("conv4").flops == positions * 12 * 2 * 10 * 3 * 3
-
-
-def test_flops_of_strides_and_groups_by_hand(tmp_path: Path) -> None:
-    g = Sketch(46)
-    x = g.op("Conv", g.input("x", 2, 6, 9, 9), g.weight(12, 2, 3, 3), group=3, strides=[2, 2])
-    assert graph_of(g.model(x), tmp_path).blocks[0].flops == 2 * 12 * 4 * 4 * 2 * 2 * 9
-
-
-def test_flops_of_gemm_by_hand(tmp_path: Path) -> None:
-    graph = graph_of(dense(), tmp_path)
-    assert graph.block("gemm6").flops == 20 * (2 * 36 + 1) + 20
-    assert graph.block("gemm8").flops == 7 * (2 * 20 + 1)
 
 
 def test_movement_costs_no_flops(tmp_path: Path) -> None:

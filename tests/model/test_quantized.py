@@ -5,7 +5,6 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -18,9 +17,10 @@ from taglio.quantize.precision import Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import DEFAULT_SCHEME
-from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from tests.models import conv_relu_chain, feeds, loaded, residual, saved
+from tests.answers import answers, distance
+from tests.models import conv_relu_chain, feeds, loaded, parsed, residual, saved
 
+ODD = {"x": np.array([-1, 2, -3, -99], np.float32)}
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "cases"
 
 
@@ -28,14 +28,6 @@ def prepared(proto: onnx.ModelProto, folder: Path) -> tuple[Model, Graph, Ranges
     model = loaded(proto, folder)
     data = feeds(model, 4)
     return model, build(model), calibrate(model, data, "minmax"), [dict(sample) for sample in data.samples]
-
-
-def answer(proto: onnx.ModelProto, feed: dict[str, np.ndarray]) -> np.ndarray:
-    return np.asarray(open_session(proto, SessionOptions(1)).run(None, feed)[0])
-
-
-def distance(left: np.ndarray, right: np.ndarray) -> float:
-    return float(np.linalg.norm(left - right) / np.linalg.norm(left))
 
 
 def in_int8(model: Model, graph: Graph, ranges: Ranges, names: list[str]) -> onnx.ModelProto:
@@ -56,9 +48,9 @@ def test_what_taglio_quantised_is_read_again_kept_and_built_on(tmp_path: Path) -
     left = [block.name for block in blocks.candidates()]
     assert left
     kept = QdqBuilder(reread, blocks, {"minmax": its_ranges}).build({})
-    np.testing.assert_array_equal(answer(kept, inputs[0]), answer(half, inputs[0]))
+    np.testing.assert_array_equal(answers(kept, inputs[0]), answers(half, inputs[0]))
     both = in_int8(reread, blocks, its_ranges, left)
-    assert distance(answer(half, inputs[0]), answer(both, inputs[0])) < 0.1
+    assert distance(answers(half, inputs[0]), answers(both, inputs[0])) < 0.1
 
 
 @pytest.mark.parametrize("make", [conv_relu_chain, residual])
@@ -70,48 +62,41 @@ def test_pairs_are_folded_to_float(make, tmp_path: Path) -> None:  # type: ignor
     assert build(folded).candidates()
     assert folded.sha256 != load(saved(quantized, tmp_path, "folded")).sha256
     for feed in inputs:
-        assert distance(answer(model.proto, feed), answer(folded.proto, feed)) < 0.05
+        assert distance(answers(model.proto, feed), answers(folded.proto, feed)) < 0.05
 
 
 def test_a_relu_that_was_folded_into_a_zero_point_comes_back(tmp_path: Path) -> None:
-    constants = [
-        numpy_helper.from_array(np.array(0.1, np.float32), "scale"),
-        numpy_helper.from_array(np.array(0, np.uint8), "zero"),
-    ]
-    nodes = [
-        helper.make_node("Neg", ["x"], ["n"]),
-        helper.make_node("QuantizeLinear", ["n", "scale", "zero"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
-        helper.make_node("Neg", ["d"], ["y"]),
-    ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], constants)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    proto = parsed(
+        """(float[4] x) => (float[4] y) <float scale = {0.1}, uint8 zero = {0}> {
+            n = Neg (x)
+            q = QuantizeLinear (n, scale, zero)
+            d = DequantizeLinear (q, scale, zero)
+            y = Neg (d)
+        }"""
+    )
     folded = load(saved(proto, tmp_path), requantize=True)
     assert not quantized_operators(folded.proto)
-    np.testing.assert_allclose(answer(folded.proto, {"x": np.array([-1, 2, -3, -99], np.float32)}), [-1, 0, -3, -25.5])
+    np.testing.assert_allclose(answers(folded.proto, ODD)[0], [-1, 0, -3, -25.5])
 
 
 def test_pairs_in_functions_and_without_a_zero_point_are_folded(tmp_path: Path) -> None:
     """Without a zero point QuantizeLinear writes uint8 from 0 up: it clips, as a Relu does."""
-    pair = [
-        helper.make_node("QuantizeLinear", ["a", "s"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "s"], ["b"]),
-    ]
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
-    function = helper.make_function("own", "Pair", ["a", "s"], ["b"], pair, opsets[:1])
-    nodes = [
-        helper.make_node("Neg", ["x"], ["n"]),
-        helper.make_node("Pair", ["n", "scale"], ["d"], domain="own"),
-        helper.make_node("Neg", ["d"], ["y"]),
-    ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
-    scale = numpy_helper.from_array(np.array(0.1, np.float32), "scale")
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [scale])
-    proto = helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=8)
+    proto = parsed(
+        """(float[4] x) => (float[4] y) <float scale = {0.1}> {
+            n = Neg (x)
+            d = own.Pair (n, scale)
+            y = Neg (d)
+        }
+        <domain: "own", opset_import: ["": 17]>
+        Pair (a, s) => (b) {
+            q = QuantizeLinear (a, s)
+            b = DequantizeLinear (q, s)
+        }""",
+        imports='"": 17, "own": 1',
+    )
     folded = load(saved(proto, tmp_path), requantize=True)
     assert not quantized_operators(folded.proto)
-    np.testing.assert_allclose(answer(folded.proto, {"x": np.array([-1, 2, -3, -99], np.float32)}), [-1, 0, -3, -25.5])
+    np.testing.assert_allclose(answers(folded.proto, ODD)[0], [-1, 0, -3, -25.5])
 
 
 class Inputs(CalibrationDataReader):  # type: ignore[misc]
@@ -136,23 +121,16 @@ def test_integer_operators_are_folded_to_float(tmp_path: Path) -> None:
     proto = onnx.load(tmp_path / "q.onnx")
     kept = load(saved(proto, tmp_path, "kept"))
     assert any(kind.startswith("QLinear") for kind in quantized_operators(kept.proto))
-    np.testing.assert_array_equal(answer(kept.proto, inputs[0]), answer(proto, inputs[0]))
+    np.testing.assert_array_equal(answers(kept.proto, inputs[0]), answers(proto, inputs[0]))
     folded = load(saved(proto, tmp_path, "folded"), requantize=True)
     assert not quantized_operators(folded.proto)
-    assert distance(answer(model.proto, inputs[0]), answer(folded.proto, inputs[0])) < 0.05
+    assert distance(answers(model.proto, inputs[0]), answers(folded.proto, inputs[0])) < 0.05
 
 
 def test_dynamic_products_are_kept_or_folded(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
-    weights = [numpy_helper.from_array(rng.normal(0, 1, (8, 8)).astype(np.float32), name) for name in ("w", "v")]
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["m"], name="one"),
-        helper.make_node("Relu", ["m"], ["r"], name="relu"),
-        helper.make_node("MatMul", ["r", "v"], ["y"], name="two"),
-    ]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 8]) for name in "xy"]
-    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
-    float_proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    text = "(float[4, 8] x) => (float[4, 8] y) { m = MatMul (x, w) r = Relu (m) y = MatMul (r, v) }"
+    float_proto = parsed(text, {name: rng.normal(0, 1, (8, 8)) for name in "wv"}, '"": 17')
     model, _, _, inputs = prepared(float_proto, tmp_path)
     quantize_dynamic(model.proto, tmp_path / "q.onnx", reduce_range=True)
     proto = onnx.load(tmp_path / "q.onnx")
@@ -161,19 +139,13 @@ def test_dynamic_products_are_kept_or_folded(tmp_path: Path) -> None:
     assert all("quantised" in block.refusal for block in build(kept).blocks if block.kind in ("Cast", "Mul"))
     folded = load(saved(proto, tmp_path, "folded"), requantize=True)
     assert not quantized_operators(folded.proto)
-    assert distance(answer(model.proto, inputs[0]), answer(folded.proto, inputs[0])) < 0.05
-
-
-def contrib(graph: str, weights: Mapping[str, npt.ArrayLike], opset: int = 17) -> onnx.ModelProto:
-    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}, "com.microsoft": 1]> g {graph}')
-    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items())
-    return proto
+    assert distance(answers(model.proto, inputs[0]), answers(folded.proto, inputs[0])) < 0.05
 
 
 def test_weights_in_blocks_are_kept(tmp_path: Path) -> None:
     """MatMulNBits and GatherBlockQuantized, as language models have them."""
     rng = np.random.default_rng(5)
-    proto = contrib(
+    proto = parsed(
         """(int64[batch, 6] ids) => (float[batch, 6, 16] y) {
             x = com.microsoft.GatherBlockQuantized <gather_axis = 0, quantize_axis = 1, block_size = 16> (t, ids, ts)
             y = com.microsoft.MatMulNBits <K = 32, N = 16, bits = 4, block_size = 16>
@@ -193,13 +165,13 @@ def test_weights_in_blocks_are_kept(tmp_path: Path) -> None:
     for model in (kept, requantized):
         assert quantized_operators(model.proto) == {"GatherBlockQuantized": 1, "MatMulNBits": 1}
     feed = {"ids": rng.integers(0, 20, (2, 6))}
-    assert distance(answer(kept.proto, feed), answer(requantized.proto, feed)) == 0.0
+    assert distance(answers(kept.proto, feed), answers(requantized.proto, feed)) == 0.0
 
 
 def test_an_embedding_in_int8_is_folded_once(tmp_path: Path) -> None:
     """Dynamic quantisation leaves Gather of int8 rows, which are then dequantised, here for two readers."""
     rng = np.random.default_rng(7)
-    proto = contrib(
+    proto = parsed(
         """(int64[batch, 5] ids) => (float[batch, 5, 8] y, float[batch, 5, 8] z) {
             rows = Gather (table, ids)
             y = DequantizeLinear (rows, scale, zero)
@@ -219,7 +191,7 @@ def test_an_embedding_in_int8_is_folded_once(tmp_path: Path) -> None:
     )
     assert sum(prod(tensor.dims) == 160 for tensor in folded.proto.graph.initializer) == 1
     feed = {"ids": rng.integers(0, 20, (2, 5))}
-    np.testing.assert_array_equal(answer(kept.proto, feed), answer(folded.proto, feed))
+    np.testing.assert_array_equal(answers(kept.proto, feed), answers(folded.proto, feed))
 
 
 @pytest.mark.parametrize("ends", [", ys, yz", ""], ids=["int8", "float"])
@@ -228,7 +200,7 @@ def test_an_integer_gemm_and_softmax_are_folded_to_float(ends: str, tmp_path: Pa
     rng = np.random.default_rng(6)
     names = "ys, yz" if ends else "xs, xz"
     between = "z = Identity (g)" if ends else "z = QuantizeLinear (g, xs, xz)"
-    proto = contrib(
+    proto = parsed(
         f"""(float[batch, 8] x) => (float[batch, 4] y) {{
             q = QuantizeLinear (x, xs, xz)
             g = com.microsoft.QGemm <transB = 1> (q, xs, xz, w, ws, wz, bias{ends})
@@ -247,27 +219,27 @@ def test_an_integer_gemm_and_softmax_are_folded_to_float(ends: str, tmp_path: Pa
     folded = load(saved(proto, tmp_path, "folded"), requantize=True)
     assert quantized_operators(kept.proto)["QGemm"] == 1 and not quantized_operators(folded.proto)
     feed = {"x": rng.normal(size=(3, 8)).astype(np.float32)}
-    assert distance(answer(kept.proto, feed), answer(folded.proto, feed)) < 0.02
+    assert distance(answers(kept.proto, feed), answers(folded.proto, feed)) < 0.02
 
 
 def test_a_folded_relu_comes_back_before_opset_11(tmp_path: Path) -> None:
     """The limits of Clip are attributes there: ONNX Runtime refused the model."""
-    proto = contrib(
+    proto = parsed(
         """(float[4] x) => (float[4] y) {
             q = QuantizeLinear (x, scale, zero)
             y = DequantizeLinear (q, scale, zero)
         }""",
         {"scale": np.float32(0.1), "zero": np.uint8(0)},
-        opset=10,
+        imports='"": 10',
     )
     folded = load(saved(proto, tmp_path), requantize=True)
-    np.testing.assert_allclose(answer(folded.proto, {"x": np.array([-1, 2, 3, 99], np.float32)}), [0, 2, 3, 25.5])
+    np.testing.assert_allclose(answers(folded.proto, {"x": np.array([-1, 2, 3, 99], np.float32)})[0], [0, 2, 3, 25.5])
 
 
 def test_dynamic_products_before_opset_11_are_folded(tmp_path: Path) -> None:
     """Their scale is computed by several operators."""
     rng = np.random.default_rng(4)
-    proto = contrib(
+    proto = parsed(
         """(float[2, 8] x) => (float[2, 4] y) {
             low = ReduceMin <keepdims = 0> (x)
             high = ReduceMax <keepdims = 0> (x)
@@ -286,19 +258,19 @@ def test_dynamic_products_before_opset_11_are_folded(tmp_path: Path) -> None:
             "steps": np.float32(255), "origin": np.float32(0), "w": rng.integers(0, 255, (8, 4)).astype(np.uint8),
             "wz": np.uint8(120), "ws": np.float32(0.01),
         },
-        opset=10,
+        imports='"": 10',
     )  # fmt: skip
     kept = load(saved(proto, tmp_path, "kept"))
     folded = load(saved(proto, tmp_path, "folded"), requantize=True)
     assert quantized_operators(kept.proto) == {"QuantizeLinear": 1, "MatMulInteger": 1}
     assert {node.op_type for node in folded.proto.graph.node} <= {"MatMul", "Mul"}
     feed = {"x": rng.normal(size=(2, 8)).astype(np.float32)}
-    assert distance(answer(kept.proto, feed), answer(folded.proto, feed)) < 0.02
+    assert distance(answers(kept.proto, feed), answers(folded.proto, feed)) < 0.02
 
 
 def test_quantised_operators_in_subgraphs_are_kept(tmp_path: Path) -> None:
     """Also beside a node that is written behind the If that reads it, as ONNX Runtime's tools do."""
-    proto = contrib(
+    proto = parsed(
         """(bool flag, float[4] x) => (float[4] y) {
             y = If (flag) <
                 then_branch = t () => (float[4] a) {
@@ -316,7 +288,7 @@ def test_quantised_operators_in_subgraphs_are_kept(tmp_path: Path) -> None:
     kept, requantized = load(saved(proto, tmp_path)), load(saved(proto, tmp_path), requantize=True)
     for flag in (True, False):
         feed = {"flag": np.array(flag), "x": np.array([-1, 2, 3, 99], np.float32)}
-        np.testing.assert_array_equal(answer(kept.proto, feed), answer(requantized.proto, feed))
+        np.testing.assert_array_equal(answers(kept.proto, feed), answers(requantized.proto, feed))
     for model in (kept, requantized):
         assert quantized_operators(model.proto).keys() == {"QuantizeLinear", "DequantizeLinear"}
 
@@ -328,7 +300,7 @@ def test_weights_behind_dequantize_and_reshape_are_float_constants() -> None:
     assert not quantized_operators(model.proto)
     shapes = {spec.name: [dim for dim in spec.shape or () if isinstance(dim, int)] for spec in model.inputs}
     feed = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
-    assert distance(answer(onnx.load(path), feed), answer(model.proto, feed)) < 1e-6
+    assert distance(answers(onnx.load(path), feed), answers(model.proto, feed)) < 1e-6
 
 
 def test_weights_in_float16_are_constants(tmp_path: Path) -> None:
@@ -344,4 +316,4 @@ def test_weights_in_float16_are_constants(tmp_path: Path) -> None:
     assert not reasons["Conv"]
     assert "weights" not in " ".join(reasons.values())
     feed = {"x": np.random.default_rng(0).normal(size=(1, 3, 8, 8)).astype(np.float16)}
-    np.testing.assert_array_equal(answer(proto, feed), answer(model.proto, feed))
+    np.testing.assert_array_equal(answers(proto, feed), answers(model.proto, feed))

@@ -5,26 +5,19 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx.parser import parse_model
 
 from taglio.profile.kernels import has_bodies, kernel_seconds, without_recording
+from tests.models import parsed
 
-LOOP = parse_model(
-    """
-    <ir_version: 8, opset_import: ["" : 17]>
-    counts (float[4] x, int64 steps, bool on) => (float[4] y) {
-        [before] a = Relu (x)
-        [repeats] b = Loop <body = step (int64 i, bool c, float[4] carried) => (bool same, float[4] more) {
-            [goes] same = Identity (c)
-            [adds] more = Add (carried, carried)
-        }> (steps, on, a)
-        [after] y = Relu (b)
-    }
-    """
-)
-PLAIN = parse_model(
-    '<ir_version: 8, opset_import: ["" : 17]> plain (float[4] x) => (float[4] y) { [before] y = Relu (x) }'
-)
+LOOP = parsed("""(float[4] x, int64 steps, bool on) => (float[4] y) {
+    [before] a = Relu (x)
+    [repeats] b = Loop <body = step (int64 i, bool c, float[4] carried) => (bool same, float[4] more) {
+        [goes] same = Identity (c)
+        [adds] more = Add (carried, carried)
+    }> (steps, on, a)
+    [after] y = Relu (b)
+}""")
+PLAIN = parsed("(float[4] x) => (float[4] y) { [before] y = Relu (x) }")
 
 
 def recorded(path: Path, *runs: dict[str, list[float]]) -> Path:

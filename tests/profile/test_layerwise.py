@@ -21,7 +21,7 @@ from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import parse_scheme
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
-from tests.models import digits_model
+from tests.models import digits_model, loaded, parsed
 
 ONE = SessionOptions(threads=1)
 SCHEME = parse_scheme("u8s8-asym-pc-rr")  # as exact on every processor
@@ -165,27 +165,13 @@ def test_an_int8_layer_has_the_real_scales(
 
 def test_an_index_that_is_computed_keeps_its_real_values(tmp_path: Path) -> None:
     """TopK's positions feed a Gather: random integers would point outside; the whole model's values are used."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["y"]),
-        helper.make_node("TopK", ["y", "k"], ["best", "where"], axis=1),
-        helper.make_node("Squeeze", ["where", "axis"], ["index"]),
-        helper.make_node("Gather", ["y", "index"], ["out"], axis=1),
-    ]
-    float_type, int_type = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
-    proto = helper.make_model(
-        helper.make_graph(
-            nodes,
-            "picking",
-            [helper.make_tensor_value_info("x", float_type, [1, 300])],
-            [helper.make_tensor_value_info("out", float_type, [1, 3])],
-            [helper.make_tensor("k", int_type, [1], [3]), helper.make_tensor("axis", int_type, [1], [0])],
-        ),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=8,
-    )
-    path = tmp_path / "picking.onnx"
-    onnx.save(proto, path)
-    model = load(path)
+    proto = parsed("""(float[1, 300] x) => (float[1, 3] picked) <int64[1] k = {3}, int64[1] axis = {0}> {
+        y = Relu (x)
+        best, where = TopK <axis = 1> (y, k)
+        index = Squeeze (where, axis)
+        picked = Gather <axis = 1> (y, index)
+    }""")
+    model = loaded(proto, tmp_path)
     graph = build(model)
     builder = QdqBuilder(model, graph, {"minmax": Ranges("minmax", "", {})})
 

@@ -2,22 +2,21 @@
 
 import onnx
 import pytest
-from onnx import helper
 
 from taglio.errors import MeasurementFailed
 from taglio.profile.openvino_clock import join
 from taglio.runtimes.openvino_parts import CompiledPart
+from tests.models import parsed
 
 
 def graph() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["x_q"], name="x_q"),
-        helper.make_node("DequantizeLinear", ["x_q", "s", "z"], ["x_q_to_dq"], name="x_q_to_dq"),
-        helper.make_node("Conv", ["x_q_to_dq", "w"], ["c"], name="conv"),
-        helper.make_node("Relu", ["c"], ["y"], name="relu"),
-        helper.make_node("Softmax", ["y"], ["out"], name="soft"),
-    ]
-    return helper.make_model(helper.make_graph(nodes, "g", [], []))
+    return parsed("""(x, s, z, w) => (out) {
+        [x_q] x_q = QuantizeLinear (x, s, z)
+        [x_q_to_dq] x_q_to_dq = DequantizeLinear (x_q, s, z)
+        [conv] c = Conv (x_q_to_dq, w)
+        [relu] y = Relu (c)
+        [soft] out = Softmax (y)
+    }""")
 
 
 def test_a_fused_part_is_its_convs() -> None:
@@ -48,13 +47,12 @@ def test_what_was_put_in_stands_behind_what_it_reads() -> None:
 
 
 def test_a_product_with_a_bias_is_its_matmuls_whatever_it_is_called() -> None:
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["product"], name="dense/MatMul"),
-        helper.make_node("Add", ["product", "b"], ["sum"], name="dense/Add"),
-        helper.make_node("Gelu", ["sum"], ["act"], name="act"),
-        helper.make_node("QuantizeLinear", ["act", "s", "z"], ["act_q"], name="act_q"),
-    ]
-    model = helper.make_model(helper.make_graph(nodes, "g", [], []))
+    model = parsed("""(x, w, b, s, z) => (act_q) {
+        ["dense/MatMul"] product = MatMul (x, w)
+        ["dense/Add"] sum = Add (product, b)
+        [act] act = Gelu (sum)
+        [act_q] act_q = QuantizeLinear (act, s, z)
+    }""")
     for originals in (("dense/Add", "act"), ("dense/MatMul/DequantizationMultiply", "act_q"), ("act_q",)):
         fused = CompiledPart("dense/Add", "FullyConnected", originals, "x")
         assert join(model, [fused], {"dense/Add": 2.0}) == {"dense/MatMul": 2.0}

@@ -13,8 +13,6 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
-from onnx.parser import parse_model
 
 from taglio import cores
 from taglio.profile import speed, stopwatch
@@ -26,7 +24,7 @@ from taglio.profile.stopwatch import Effort, Feed, Run, run_for, stretch_s, time
 from taglio.profile.wall_time import STRETCH_S, stretches, summarize
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions
-from tests.models import conv_relu_chain
+from tests.models import conv_relu_chain, parsed
 
 SECONDS = st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=200)
 
@@ -328,14 +326,8 @@ def test_a_run_over_several_shapes_is_one_of_each(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.alone
 def test_an_inference_takes_the_mean_over_the_shapes_that_occur() -> None:
     """Wall and kernels: three small inputs and a large one take a quarter of the large one's time and more."""
-    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
-    weight = numpy_helper.from_array(np.ones((256, 256), np.float32), "w")
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 256]) for name in "xy"]
-    model = helper.make_model(
-        helper.make_graph([node], "g", value[:1], value[1:], [weight]),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=8,
-    )
+    text = "(float[rows, 256] x) => (float[rows, 256] y) { [product] y = MatMul (x, w) }"
+    model = parsed(text, {"w": np.ones((256, 256))})
     effort = Effort(minimum=9, maximum=9, budget_s=0.5)
     times = [
         time_models(
@@ -358,21 +350,16 @@ def test_an_inference_takes_the_mean_over_the_shapes_that_occur() -> None:
 @pytest.mark.parametrize("once_s", [0.0, 1e3])
 def test_a_loop_takes_no_longer_by_its_kernels_than_its_run(once_s: float) -> None:
     """Recording the kernels of a thousand steps takes longer than the steps."""
-    loop = parse_model(
-        """
-        <ir_version: 8, opset_import: ["" : 17]>
-        counts (float[4] x) => (float[4] y) <int64 steps = {1000}, bool on = {1}> {
-            [before] a = Relu (x)
-            [repeats] b = Loop <body = step (int64 i, bool c, float[4] carried) => (bool same, float[4] more) {
-                same = Identity (c)
-                twice = Add (carried, carried)
-                half = Sub (twice, carried)
-                more = Relu (half)
-            }> (steps, on, a)
-            [after] y = Sigmoid (b)
-        }
-        """
-    )
+    loop = parsed("""(float[4] x) => (float[4] y) <int64 steps = {1000}, bool on = {1}> {
+        [before] a = Relu (x)
+        [repeats] b = Loop <body = step (int64 i, bool c, float[4] carried) => (bool same, float[4] more) {
+            same = Identity (c)
+            twice = Add (carried, carried)
+            half = Sub (twice, carried)
+            more = Relu (half)
+        }> (steps, on, a)
+        [after] y = Sigmoid (b)
+    }""")
     feeds = [{"x": np.ones(4, np.float32)}]
     options = SessionOptions(threads=1)
     effort = Effort(budget_s=0.5)

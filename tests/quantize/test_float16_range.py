@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import taglio
 from taglio.errors import CannotQuantize
@@ -15,6 +14,7 @@ from taglio.quantize.float16 import float16
 from taglio.quantize.float16_range import LARGEST, beyond_float16, in_true_float16
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
+from tests.models import parsed
 
 WIDTH = 16
 DRAWS = np.random.default_rng(0)
@@ -23,18 +23,15 @@ BEFORE, AFTER = (DRAWS.standard_normal((WIDTH, WIDTH)).astype(np.float32) for _ 
 
 def opened(gain: float, after: np.ndarray = AFTER) -> Work:
     """x → MatMul → × gain → × 1/gain → MatMul: the middle reaches about 10 × `gain`."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "before"], ["a"], name="first"),
-        helper.make_node("Mul", ["a", "gain"], ["large"], name="up"),
-        helper.make_node("Mul", ["large", "back"], ["small"], name="down"),
-        helper.make_node("MatMul", ["small", "after"], ["y"], name="last"),
-    ]
-    constants = {"before": BEFORE, "gain": np.float32(gain), "back": np.float32(1.0 / gain), "after": after}
-    stored = [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in constants.items()]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, WIDTH])]
-    wanted = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, WIDTH])]
-    graph = helper.make_graph(nodes, "stream", given, wanted, stored)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    proto = parsed(
+        """(float[1, 16] x) => (float[1, 16] y) {
+            [first] a = MatMul (x, before)
+            [up] large = Mul (a, gain)
+            [down] small = Mul (large, back)
+            [last] y = MatMul (small, after)
+        }""",
+        {"before": BEFORE, "gain": gain, "back": 1.0 / gain, "after": after},
+    )
     inputs = np.random.default_rng(1).standard_normal((40, WIDTH)).astype(np.float32)
     return taglio.Model(proto, {"x": inputs}, threads=1, runtime=NAME)
 

@@ -5,75 +5,59 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from taglio.quantize.keep_float import keep_float
-from tests.models import Sketch, exact, loaded
-from tests.quantize.test_qdq import LAST_BITS, Bench, bench, distance, forms
+from tests.answers import distance
+from tests.models import Sketch, exact, loaded, parsed
+from tests.quantize.test_qdq import LAST_BITS, Bench, bench, forms
+
+RNG = np.random.default_rng(0)
 
 
-def between_pairs(*middle: onnx.NodeProto, written: str) -> list[onnx.NodeProto]:
-    """`middle` reads `x`, which a pair of ours dequantised, and writes `written`, which another quantises."""
-    return [
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["x"], name="x/dequantize"),
-        *middle,
-        helper.make_node("QuantizeLinear", [written, "s", "z"], ["out"], name="y/quantize"),
-    ]
+def between_pairs(*middle: str) -> list[onnx.NodeProto]:
+    """`middle` reads `x`, which a pair of ours dequantised, and writes `y`, which another quantises."""
+    text = f"""(q, s, z, w, h, n, v, b) => (out) {{
+        ["x/dequantize"] x = DequantizeLinear (q, s, z)
+        {" ".join(middle)}
+        ["y/quantize"] out = QuantizeLinear (y, s, z)
+    }}"""
+    return list(parsed(text).graph.node)
 
 
 @pytest.mark.parametrize(
     "nodes",
     [
-        [helper.make_node("Conv", ["x", "w"], ["y"], name="conv")],
-        [
-            helper.make_node("Cast", ["h"], ["w"], name="cast", to=1),
-            helper.make_node("Conv", ["x", "w"], ["y"], name="conv"),
-        ],
-        [
-            helper.make_node("Conv", ["x", "w"], ["a"], name="conv"),
-            helper.make_node("Identity", ["a"], ["y"], name="id"),
-        ],
-        [
-            helper.make_node("Conv", ["x", "w"], ["a"], name="conv"),
-            helper.make_node("Expand", ["a", "n"], ["y"], name="e"),
-        ],
-        [
-            helper.make_node("Tile", ["x", "n"], ["t"], name="t"),
-            helper.make_node("Conv", ["t", "w"], ["y"], name="conv"),
-        ],
-        [
-            helper.make_node("DequantizeLinear", ["v", "s", "z"], ["w"], name="theirs"),
-            helper.make_node("Conv", ["x", "w"], ["y"], name="conv"),
-        ],
+        ("[conv] y = Conv (x, w)",),
+        ("w = Cast <to = 1> (h)", "[conv] y = Conv (x, w)"),
+        ("[conv] a = Conv (x, w)", "y = Identity (a)"),
+        ("[conv] a = Conv (x, w)", "y = Expand (a, n)"),
+        ("t = Tile (x, n)", "[conv] y = Conv (t, w)"),
+        ("[theirs] w = DequantizeLinear (v, s, z)", "[conv] y = Conv (x, w)"),
     ],
     ids=["plain", "weight behind a Cast", "before Identity", "before Expand", "behind Tile", "dequantised weight"],
 )
-def test_a_float_conv_between_pairs_of_ours_is_no_conv_to_quantise(nodes: list[onnx.NodeProto]) -> None:
-    whole = between_pairs(*nodes, written="y")
-    keep_float(whole, {}, {}, {node.name for node in nodes}, ())
+def test_a_float_conv_between_pairs_of_ours_is_no_conv_to_quantise(nodes: tuple[str, ...]) -> None:
+    whole = between_pairs(*nodes)
+    keep_float(whole, {}, {}, {node.name for node in whole[1:-1]}, ())
     assert next(node for node in whole if node.name == "conv").op_type == "FusedConv"
 
 
 def test_a_conv_that_is_int8_or_between_the_models_own_pairs_stays() -> None:
-    ours = helper.make_node("DequantizeLinear", ["v", "s", "z"], ["w"], name="w/dequantize")
-    conv = helper.make_node("Conv", ["x", "w"], ["y"], name="conv")
-    nodes = between_pairs(ours, conv, written="y")
+    nodes = between_pairs('["w/dequantize"] w = DequantizeLinear (v, s, z)', "[conv] y = Conv (x, w)")
     keep_float(nodes, {}, {}, {"conv"}, ())
     assert [node.op_type for node in nodes] == ["DequantizeLinear", "DequantizeLinear", "Conv", "QuantizeLinear"]
-    nodes = between_pairs(conv, written="y")
+    nodes = between_pairs("[conv] y = Conv (x, w)")
     keep_float(nodes, {}, {}, {node.name for node in nodes}, ())
     assert [node.op_type for node in nodes] == ["DequantizeLinear", "Conv", "QuantizeLinear"]
 
 
 def test_a_float_product_and_its_bias_make_no_gemm_to_quantise() -> None:
     """ONNX Runtime joins them where it knows their shapes, and quantises the Gemm that it has made."""
-    product = helper.make_node("MatMul", ["x", "w"], ["m"], name="product")
-    bias = helper.make_node("Add", ["m", "b"], ["y"], name="bias")
-    nodes = between_pairs(product, bias, written="y")
+    bias = "[bias] y = Add (m, b)"
+    nodes = between_pairs("[product] m = MatMul (x, w)", bias)
     keep_float(nodes, {}, {}, {"product", "bias"}, ())
     assert [node.op_type for node in nodes] == ["DequantizeLinear", "MatMul", "Add", "Max", "QuantizeLinear"]
-    two = helper.make_node("MatMul", ["x", "x"], ["m"], name="product")
-    nodes = between_pairs(two, bias, written="y")
+    nodes = between_pairs("[product] m = MatMul (x, x)", bias)
     keep_float(nodes, {}, {}, {"product", "bias"}, ())
     assert "Max" not in [node.op_type for node in nodes]
 
@@ -101,54 +85,46 @@ def agrees(case: Bench, *names: str, text: str = "u8s8-asym-pc") -> list[np.ndar
     return built
 
 
-def captured(g: Sketch, tensor: str, depth: int) -> onnx.GraphProto:
-    """A branch that adds the outer `tensor` to itself, `depth` Ifs deep."""
-    name = f"branch{depth}_{len(g.nodes)}"
-    wanted = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)]
+def doubling(name: str, depth: int) -> str:
+    """A branch that adds the outer tensor `x` to itself, `depth` Ifs deep."""
     if depth == 0:
-        return helper.make_graph(
-            [helper.make_node("Add", [tensor, tensor], [name], name=f"add_{name}")], name, [], wanted
-        )
-    node = helper.make_node("If", ["flag"], [name], name=f"if_{name}")
-    node.attribute.append(helper.make_attribute("then_branch", captured(g, tensor, depth - 1)))
-    node.attribute.append(helper.make_attribute("else_branch", captured(g, tensor, 0)))
-    return helper.make_graph([node], name, [], wanted)
+        return f"{name} () => (float[] {name}_y) {{ {name}_y = Add (x, x) }}"
+    branches = f"then_branch = {doubling(f'{name}1', depth - 1)}, else_branch = {doubling(f'{name}2', 0)}"
+    return f"{name} () => (float[] {name}_y) {{ {name}_y = If (flag) <{branches}> }}"
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_a_branch_reads_what_the_plan_wrote(depth: int, tmp_path: Path) -> None:
-    g = Sketch(71)
-    x = g.op("Relu", g.conv(g.input("x", 1, 3, 8, 8), 3, 8))
-    g.inputs.append(helper.make_tensor_value_info("flag", TensorProto.BOOL, []))
-    y = "chosen"
-    node = helper.make_node("If", ["flag"], [y], name="if")
-    node.attribute.append(helper.make_attribute("then_branch", captured(g, x, depth)))
-    node.attribute.append(helper.make_attribute("else_branch", captured(g, x, 0)))
-    g.nodes.append(node)
-    case = bench(loaded(g.model(y, g.conv(x, 8, 4)), tmp_path))
-    for names in (("conv0",), ("conv0", "conv3"), ("conv3",)):
+    proto = parsed(
+        f"""(float[1, 3, 8, 8] given, bool flag) => (float[] chosen, float[] other) {{
+            [first] convolved = Conv <pads = [1, 1, 1, 1]> (given, v)
+            x = Relu (convolved)
+            chosen = If (flag) <then_branch = {doubling("yes", depth)}, else_branch = {doubling("no", 0)}>
+            [last] other = Conv <pads = [1, 1, 1, 1]> (x, w)
+        }}""",
+        {"v": RNG.normal(0, 0.2, (8, 3, 3, 3)), "w": RNG.normal(0, 0.2, (4, 8, 3, 3))},
+    )
+    case = bench(loaded(proto, tmp_path))
+    for names in (("first",), ("first", "last"), ("last",)):
         built = agrees(case, *names)
         error = distance(case.float_outputs[:1], built[:1])
-        assert (error > 1e-4) == ("conv0" in names), "the branch reads int8 values exactly where the plan has them"
+        assert (error > 1e-4) == ("first" in names), "the branch reads int8 values exactly where the plan has them"
 
 
 def test_a_function_that_a_branch_calls_comes_along(tmp_path: Path) -> None:
-    g = Sketch(74)
-    x = g.conv(g.input("x", 1, 3, 8, 8), 3, 8)
-    g.inputs.append(helper.make_tensor_value_info("flag", TensorProto.BOOL, []))
-    wanted = [helper.make_tensor_value_info("inside", TensorProto.FLOAT, None)]
-    call = helper.make_node("Twice", [x], ["inside"], name="call", domain="local")
-    other = [helper.make_tensor_value_info("outside", TensorProto.FLOAT, None)]
-    node = helper.make_node("If", ["flag"], ["y"], name="if")
-    copy = helper.make_node("Identity", [x], ["outside"], name="copy")
-    node.attribute.append(helper.make_attribute("then_branch", helper.make_graph([call], "then", [], wanted)))
-    node.attribute.append(helper.make_attribute("else_branch", helper.make_graph([copy], "else", [], other)))
-    g.nodes.append(node)
-    proto = g.model("y")
-    opset = helper.make_opsetid("", g.opset)
-    twice = helper.make_function("local", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], [opset])
-    proto.functions.append(twice)
-    proto.opset_import.append(helper.make_opsetid("local", 1))
+    proto = parsed(
+        """(float[1, 3, 8, 8] given, bool flag) => (float[] y) {
+            x = Conv <pads = [1, 1, 1, 1]> (given, w)
+            y = If (flag) <
+                then_branch = yes () => (float[] inside) { inside = local.Twice (x) },
+                else_branch = no () => (float[] outside) { outside = Identity (x) }
+            >
+        }
+        <domain: "local", opset_import: ["": 17]>
+        Twice (a) => (b) { b = Add (a, a) }""",
+        {"w": RNG.normal(0, 0.2, (8, 3, 3, 3))},
+        imports='"": 17, "local": 1',
+    )
     case = bench(loaded(proto, tmp_path))
     assert distance(case.float_outputs, agrees(case)) < 0.1
 

@@ -3,14 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from taglio.data.dataset import Dataset
-from taglio.model.load import load
 from taglio.quantize.ranges import calibrate
-from tests.models import Sketch, loaded, saved
+from tests.models import Sketch, loaded, parsed
 
 
 def dataset(*samples: dict[str, np.ndarray]) -> Dataset:
@@ -19,10 +16,7 @@ def dataset(*samples: dict[str, np.ndarray]) -> Dataset:
 
 @pytest.mark.parametrize("method", ["minmax", "percentile", "entropy"])
 def test_a_model_without_floats_has_no_ranges(method: str, tmp_path: Path) -> None:
-    given = helper.make_tensor_value_info("x", TensorProto.INT64, [2, 3])
-    wanted = helper.make_tensor_value_info("y", TensorProto.INT64, [2, 3])
-    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "g", [given], [wanted])
-    model = load(saved(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path))
+    model = loaded(parsed("(int64[2, 3] x) => (int64[2, 3] y) { y = Add (x, x) }"), tmp_path)
     assert calibrate(model, dataset({"x": np.ones((2, 3), np.int64)}), method).low_high == {}  # type: ignore[arg-type]
 
 
@@ -30,24 +24,18 @@ def test_extremes_are_those_of_all_samples(tmp_path: Path) -> None:
     g = Sketch(1)
     model = loaded(g.model(g.op("Relu", g.input("x", 1, 4))), tmp_path)
     rows = [np.array([[-3.0, 1.0, 0.0, 2.0]], np.float32), np.array([[0.5, 5.0, -1.0, 0.0]], np.float32)]
-    found = calibrate(model, dataset(*({"x": row} for row in rows)), "minmax").low_high
-    assert found["x"] == (-3.0, 5.0)
-    assert found[model.outputs[0]] == (0.0, 5.0)
+    ranges = calibrate(model, dataset(*({"x": row} for row in rows)), "minmax").low_high
+    assert ranges["x"] == (-3.0, 5.0)
+    assert ranges[model.outputs[0]] == (0.0, 5.0)
 
 
 @pytest.mark.parametrize("mask", [-np.inf, float(np.finfo(np.float32).min)])
 def test_a_masked_tensor_has_no_range_and_says_why(mask: float, tmp_path: Path) -> None:
-    nodes = [helper.make_node("Where", ["keep", "x", "mask"], ["y"], name="where")]
-    keep = np.array([[True, False]])
-    weights = [numpy_helper.from_array(keep, "keep"), numpy_helper.from_array(np.array(mask, np.float32), "mask")]
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2])
-    wanted = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2])
-    graph = helper.make_graph(nodes, "g", [given], [wanted], weights)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(proto)
-    found = calibrate(load(saved(proto, tmp_path)), dataset({"x": np.ones((1, 2), np.float32)}), "minmax")
-    assert "x" in found.low_high and "y" not in found.low_high
-    assert "mask" in found.without["y"]
+    text = "(float[1, 2] x) => (float[1, 2] y) { y = Where (keep, x, mask) }"
+    proto = parsed(text, {"keep": [[True, False]], "mask": np.array(mask)})
+    ranges = calibrate(loaded(proto, tmp_path), dataset({"x": np.ones((1, 2), np.float32)}), "minmax")
+    assert "x" in ranges.low_high and "y" not in ranges.low_high
+    assert "mask" in ranges.without["y"]
 
 
 @pytest.mark.parametrize("method", ["percentile", "entropy"])

@@ -12,11 +12,11 @@ from taglio.errors import BadData
 from taglio.model import graph as graphs
 from taglio.model.graph import Block, Graph
 from taglio.model.load import Model, load
-from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.trial import culprits, unusable
+from tests.answers import ONE_THREAD, distance
 from tests.models import Sketch, conv_relu_chain, exact, feeds, loaded, saved
-from tests.quantize.test_qdq import ONE_THREAD, Bench, check, distance, forms, run, whole
+from tests.quantize.test_qdq import Bench, check, forms, whole
 
 
 def tried(model: Model, data: Dataset | None = None) -> tuple[Bench, dict[str, str]]:
@@ -141,4 +141,4 @@ def test_a_float_model_that_does_not_run_is_the_users_to_hear_of(tmp_path: Path)
 def test_every_int8_block_is_tried_with_its_kernels(tmp_path: Path) -> None:
     """What is left loads and runs at every level of optimisation."""
     case, _ = tried(loaded(conv_relu_chain(), tmp_path))
-    assert run(QdqBuilder(case.model, case.graph, {"minmax": case.ranges}).build(whole(case.graph, exact())), case.feed)
+    assert case.quantized(whole(case.graph, exact()))

@@ -1,6 +1,6 @@
 """Forms without calibration: what is stored, what both runtimes make of it, and which blocks have them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from taglio.error.switchable import Switchable
 from taglio.errors import BadOption, CannotQuantize
@@ -24,10 +24,10 @@ from taglio.quantize.scheme import Scheme, Uncalibrated, parse_scheme
 from taglio.quantize.uncalibrated import BLOCK, quantize_matrix
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.session import opener
-from tests.models import Sketch, feeds, loaded
+from tests.answers import ONE_THREAD, distance
+from tests.models import Sketch, feeds, loaded, parsed
 from tests.processor import SATURATES, needs_wide_sums
 
-ONE_THREAD = SessionOptions(threads=1)
 SCHEME = Scheme()
 FORMS = {name: form for name, form in uncalibrated_forms(SATURATES).items() if form != BFLOAT16}
 DYNAMIC = FORMS["dyn7" if SATURATES else "dyn"]
@@ -173,10 +173,6 @@ def with_lstm(kind: Recurrent, folder: Path) -> tuple[Model, Graph, QdqBuilder, 
     return model, graph, QdqBuilder(model, graph, {SCHEME.calibration: calibrate(model, seen, "minmax")}), feed
 
 
-def distance(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
-    return max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(found, wanted, strict=True))
-
-
 @pytest.mark.parametrize("form", [pytest.param("dyn", marks=needs_wide_sums), "dyn7"])
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_an_lstm_answers_like_float(kind: Recurrent, form: Uncalibrated, tmp_path: Path) -> None:
@@ -193,7 +189,7 @@ def test_an_lstm_answers_like_float(kind: Recurrent, form: Uncalibrated, tmp_pat
     wanted = open_session(model.proto, ONE_THREAD).run(outputs, feed)
     for place in ("onnxruntime", "openvino"):
         found = opener(place)(path, SessionOptions(1, runtime=place)).run(outputs, feed)
-        assert 1e-4 < distance(found, wanted) < 0.03, place
+        assert 1e-4 < distance(wanted, found) < 0.03, place
 
 
 @pytest.mark.parametrize("kind", [VARIANTS[0], VARIANTS[-1]])
@@ -274,17 +270,11 @@ def test_a_blockwise_product_of_the_source_has_the_form_that_multiplies_in_int8(
     rng = np.random.default_rng(0)
     stored = rng.integers(0, 256, (64, 2, 32 * bits // 8)).astype(np.uint8)
     scales = rng.uniform(0.001, 0.01, 128).astype(np.float32)
-    attributes: dict[str, Any] = {} if level is None else {"accuracy_level": level}
-    node = helper.make_node(
-        "MatMulNBits", ["x", "stored", "scales"], ["y"], name="product", domain="com.microsoft",
-        K=64, N=64, bits=bits, block_size=32, **attributes,
-    )  # fmt: skip
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 64])
-    wanted = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 64])
-    constants = [numpy_helper.from_array(stored, "stored"), numpy_helper.from_array(scales, "scales")]
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    graph = helper.make_graph([node], "blockwise", [given], [wanted], constants)
-    model = loaded(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path)
+    attributes = f"K = 64, N = 64, bits = {bits}, block_size = 32"
+    attributes += "" if level is None else f", accuracy_level = {level}"
+    product_node = f"[product] y = com.microsoft.MatMulNBits <{attributes}> (x, stored, scales)"
+    text = f"(float[1, 64] x) => (float[1, 64] y) {{ {product_node} }}"
+    model = loaded(parsed(text, {"stored": stored, "scales": scales}), tmp_path)
     blocks = graphs.build(model)
     (block,) = blocks.blocks
     assert [short for short, each in UNCALIBRATED.items() if each.fits(block)] == [*filter(None, [form]), "bf16"]

@@ -45,8 +45,13 @@ class Seen(HTMLParser):
             self.sections[self.section] = self.sections.get(self.section, "") + data
 
 
+def read(text: str) -> Seen:
+    """What a page of this text shows."""
+    page = Seen()
+    page.feed(text)
+    page.close()
+    return page
+
+
 def seen(path: Path) -> Seen:
-    found = Seen()
-    found.feed(path.read_text())
-    found.close()
-    return found
+    return read(path.read_text())

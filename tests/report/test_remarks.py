@@ -16,32 +16,12 @@ from taglio.flow.curve import Level
 from taglio.flow.front import Point
 from taglio.flow.joined_rows import RowErrors
 from taglio.flow.outcome import Outcome
-from taglio.model.load import Model, load
 from taglio.profile import busy
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.report import remarks, terminal
-from taglio.report.material import Material, gather
-from tests.models import digits_model
-from tests.report.made_up import fill
+from taglio.report.material import Material
 
 SOURCE = Path(taglio.__file__).parent
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return load(digits_model())
-
-
-@pytest.fixture
-def material(model: Model, tmp_path: Path) -> Material:
-    fill(tmp_path, model)
-    return gather(tmp_path)
-
-
-@pytest.fixture
-def outcome(material: Material) -> Outcome:
-    assert material.outcome is not None
-    return material.outcome
 
 
 def written_by_stages() -> list[str]:
@@ -106,6 +86,48 @@ def test_the_most_important_remarks_come_first_and_five_are_printed(
     terminal.outcome(Path("out"), replace(material, outcome=busy_outcome))
     printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("- ")]
     assert len(printed) == remarks.MOST + 1 and printed[-1] == "- 2 more in out/report.html, or with --verbose"
+
+
+FLOAT, FASTER, MOVED = (1.0, 0, ""), (0.5, 3, ""), (0.5, 0, "openvino")
+
+
+@pytest.mark.parametrize(
+    ("plan", "int8", "levels", "offer"),
+    [
+        # A plan in float may have a lower median: it did not win in enough rounds.
+        ((0.5, 0, ""), (1.0, 0.023), [(0.03, 1.0)], ""),
+        ((0.5, 0, ""), (1.0, 0.023), [(0.03, 1.4)], "1.4 × at 3.00"),
+        (FASTER, (0.56, 0.023), [(0.03, 1.5)], ""),
+        (FASTER, (0.56, 0.023), [(0.03, 1.5), (0.1, 2.5)], "2.5 × at 10.0"),
+        ((0.9, 3, ""), (0.7, 0.02), [(0.1, 1.0)], ""),
+        # All int8 holds the limit.
+        (FLOAT, (1.2, 0.005), [(0.09, 1.0)], ""),
+        (FLOAT, (1.2, 0.005), [(0.09, 1.31)], ""),
+        # The smallest of the limits that gain clearly, more than float in another runtime does.
+        (MOVED, (0.4, 0.06), [(0.03, 2.2), (0.05, 2.2), (0.1, 2.4)], "2.2 × at 3.00"),
+        (MOVED, (0.4, 0.06), [(0.03, 1.5)], ""),
+    ],
+)
+def test_a_larger_limit_is_offered_where_it_gains(
+    plan: tuple[float, int, str],
+    int8: tuple[float, float],
+    levels: list[tuple[float, float]],
+    offer: str,
+    outcome: Outcome,
+) -> None:
+    """`plan`: its latency as a share of float's, int8 blocks, runtime; `int8`: share and error; `levels`: limit and
+    speed-up."""
+    base, (share, blocks, runtime), (int8_share, error) = outcome.float32.latency, plan, int8
+    chosen = replace(outcome.plan, latency=base.times(share), int8_blocks=blocks)
+    known = replace(
+        outcome,
+        plan=replace(chosen, runtime=runtime or chosen.runtime),
+        int8=replace(outcome.int8, latency=base.times(int8_share), error=error),
+        curve=tuple(Level(limit, speed_up, 5) for limit, speed_up in levels),
+    )
+    lines = [line for line in remarks.ranked(known) if "larger limit" in line]
+    assert len(lines) == bool(offer)
+    assert all(f"a larger limit is predicted to give about {offer}\u00a0%, not confirmed" in line for line in lines)
 
 
 def test_a_larger_limit_is_offered_with_the_option_that_asks_for_it(outcome: Outcome) -> None:

@@ -10,35 +10,15 @@ import pytest
 from taglio import artifact
 from taglio.flow.deliver import Delivery, _facts
 from taglio.flow.outcome import Outcome
-from taglio.model.load import Model, load
 from taglio.report import answer, page, terminal, ways
-from taglio.report.material import Material, gather
+from taglio.report.material import Material
 from taglio.report.parts import Cell, Table
 from taglio.ways.result import Rate
-from tests.models import digits_model
-from tests.report.made_up import fill
 from tests.report.made_up_rate import CHOSEN, DEFAULT, made_up_limited_rate, made_up_rate
-from tests.report.seen import Seen
+from tests.report.seen import Seen, read
 
 CAPACITY = "1.52 × (1.47 to 1.58) the capacity of float32 in ONNX Runtime with one caller, 1.60 × with 2 callers"
 LIMITED = "149 requests/s (145 to 153), 19 of 20 answered within 43.8 ms of 50 ms allowed, 1.60 × float32's 93"
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return load(digits_model())
-
-
-@pytest.fixture(scope="module")
-def folder(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ways")
-    fill(folder, model)
-    return folder
-
-
-@pytest.fixture
-def material(folder: Path) -> Material:
-    return gather(folder)
 
 
 def rated(material: Material, rate: Rate) -> Outcome:
@@ -52,11 +32,9 @@ def printed(outcome: Outcome, material: Material, capsys: pytest.CaptureFixture[
 
 
 def drawn(outcome: Outcome, material: Material) -> Seen:
-    text = page.render(replace(material, outcome=outcome))
-    found = Seen()
-    found.feed(text)
-    assert found.wrong == []
-    return found
+    shown = read(page.render(replace(material, outcome=outcome)))
+    assert shown.wrong == []
+    return shown
 
 
 def test_the_first_line_is_the_capacity(material: Material, capsys: pytest.CaptureFixture[str]) -> None:

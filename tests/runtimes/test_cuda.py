@@ -7,33 +7,23 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper
 
 from taglio.errors import BadModel
 from taglio.runtimes import cuda
 from taglio.runtimes.cuda import CudaSession
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from tests.models import parsed
 
 SUMS = ("Add", "Relu")
 
 
 def model_of(*kinds: str) -> onnx.ModelProto:
     """Adds a constant to an input of any length, then other operators."""
-    nodes = [helper.make_node(kinds[0], ["x", "one"], ["t0"])]
-    nodes += [helper.make_node(kind, [f"t{index}"], [f"t{index + 1}"]) for index, kind in enumerate(kinds[1:])]
-    last = nodes[-1].output[0]
-    kind = TensorProto.INT64 if "NonZero" in kinds else TensorProto.FLOAT
-    graph = helper.make_graph(
-        nodes,
-        "sums",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
-        [
-            helper.make_tensor_value_info("t0", TensorProto.FLOAT, ["n"]),
-            helper.make_tensor_value_info(last, kind, None),
-        ],
-        [helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])],
+    others = " ".join(f"t{index + 1} = {kind} (t{index})" for index, kind in enumerate(kinds[1:]))
+    last = f"{'int64' if 'NonZero' in kinds else 'float'}[] t{len(kinds) - 1}"
+    return parsed(
+        f"(float[n] x) => (float[n] t0, {last}) <float[1] one = {{1}}> {{ t0 = {kinds[0]} (x, one) {others} }}"
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def opens(proto: onnx.ModelProto, captured: list[bool]) -> Callable[[bool], ort.InferenceSession]:
@@ -137,7 +127,7 @@ def test_a_constant_that_was_cast_twice_under_one_name_is_cast_once(
     path = tmp_path / "sums.onnx"
     proto = model_of("Add", "Relu")
     onnx.save(proto, path)
-    cast = helper.make_node("Cast", ["one"], ["one_cast"], "one_cast_node", to=1)
+    cast = onnx.helper.make_node("Cast", ["one"], ["one_cast"], "one_cast_node", to=1)
     proto.graph.node[0].input[1] = "one_cast"
     nodes = [cast, cast, *proto.graph.node]
     del proto.graph.node[:]

@@ -3,20 +3,17 @@
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from taglio.runtimes import processor
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.processor import capped, listed, sums_saturate
+from tests.models import parsed
 from tests.processor import SATURATES
 
 ROWS, DEPTH, COLUMNS = 4, 64, 16
-MICROSOFT = "com.microsoft"
 
 
 @pytest.mark.parametrize(
@@ -70,22 +67,15 @@ def test_a_cap_on_one_runtime_is_one_for_all_decisions(cap: str, left: tuple[str
     assert capped(("avx2", "avx512f", "avx512_vnni", "amx_int8"), cap) == left
 
 
-def product(operator: str, second: np.ndarray, *more: np.ndarray, domain: str = "", **how: Any) -> np.ndarray:
+def product(operator: str, second: np.ndarray, *more: np.ndarray, **how: int) -> np.ndarray:
     """What ONNX Runtime makes of ROWS x DEPTH largest activations times `second`."""
     integer = operator == "MatMulInteger"
     first = np.full((ROWS, DEPTH), 255, np.uint8) if integer else np.ones((ROWS, DEPTH), np.float32)
-    kinds = (TensorProto.UINT8, TensorProto.INT32) if integer else (TensorProto.FLOAT, TensorProto.FLOAT)
-    constants = [numpy_helper.from_array(value, f"c{index}") for index, value in enumerate((second, *more))]
-    node = helper.make_node(operator, ["x", *(constant.name for constant in constants)], ["y"], domain=domain, **how)
-    graph = helper.make_graph(
-        [node],
-        "largest products",
-        [helper.make_tensor_value_info("x", kinds[0], first.shape)],
-        [helper.make_tensor_value_info("y", kinds[1], [ROWS, COLUMNS])],
-        constants,
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
-    model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    constants = {f"c{index}": value for index, value in enumerate((second, *more))}
+    attributes = ", ".join(f"{name} = {value}" for name, value in how.items())
+    node = f"{operator} {f'<{attributes}>' if how else ''} (x, {', '.join(constants)})"
+    kind = "uint8" if integer else "float"
+    model = parsed(f"({kind}[{ROWS}, {DEPTH}] x) => (y) {{ y = {node} }}", constants)
     (answer,) = open_session(model, SessionOptions(1)).run(None, {"x": first})
     return np.asarray(answer)
 
@@ -103,7 +93,7 @@ def test_what_follows_from_the_instruction_sets_is_what_this_processor_computes(
 def test_the_product_with_a_scale_at_run_time_saturates_alike(largest: int, fits: bool) -> None:
     scale, zero = np.full(COLUMNS, 1.0 / largest, np.float32), np.zeros(COLUMNS, np.int8)
     weights = np.full((DEPTH, COLUMNS), largest, np.int8)
-    products = product("DynamicQuantizeMatMul", weights, scale, zero, domain=MICROSOFT)
+    products = product("com.microsoft.DynamicQuantizeMatMul", weights, scale, zero)
     assert np.allclose(products, DEPTH, rtol=0.01) == fits
 
 
@@ -113,5 +103,5 @@ def test_products_by_blocks_of_weights_saturate_nowhere(bits: int) -> None:
     packed = np.full((COLUMNS, DEPTH // 32, 32 * bits // 8), 255, np.uint8)
     scale = np.full(COLUMNS * DEPTH // 32, 1.0 / (2 ** (bits - 1) - 1), np.float32)
     how = {"K": DEPTH, "N": COLUMNS, "bits": bits, "block_size": 32, "accuracy_level": 4}
-    products = product("MatMulNBits", packed, scale, domain=MICROSOFT, **how)
+    products = product("com.microsoft.MatMulNBits", packed, scale, **how)
     assert np.allclose(products, DEPTH, rtol=0.01)

@@ -5,19 +5,16 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
-from onnx.parser import parse_model
 
 from taglio.errors import BadModel, BadOption
 from taglio.runtimes import onnxruntime
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from taglio.runtimes.session import RUNTIMES, opener
-from tests.models import Sketch, conv_relu_chain, pyramid, saved, two_in_two_out
+from tests.models import Sketch, conv_relu_chain, parsed, pyramid, saved, two_in_two_out
 
 ONE = SessionOptions(1)
 HAS_OPENVINO = importlib.util.find_spec("openvino") is not None
@@ -71,26 +68,19 @@ def test_what_cannot_be_loaded_is_refused(runtime: str, tmp_path: Path) -> None:
 
 
 def test_a_type_without_kernels_is_refused_with_the_way_out() -> None:
-    model = parse_model(
-        """
-        <ir_version: 8, opset_import: ["" : 17]>
-        wide (double[1, 1, 4, 4] x) => (double[1, 1, 3, 3] y) <double[1, 1, 2, 2] w = {1.0, 1.0, 1.0, 1.0}> {
-            y = Conv (x, w)
-        }
-        """
-    )
+    model = parsed("""(double[1, 1, 4, 4] x) => (double[1, 1, 3, 3] y) <double[1, 1, 2, 2] w = {1, 1, 1, 1}> {
+        y = Conv (x, w)
+    }""")
     with pytest.raises(BadModel, match=r"Could not find an implementation.*: export it in float32$"):
         open_session(model, ONE)
 
 
 @pytest.mark.parametrize(
-    ("kind", "opset", "attributes", "ir_version"),
-    [("Sigmoid", 3, {}, 3), ("Relu", 5, {"consumed_inputs": [0]}, 3), ("Dropout", 6, {"is_test": 1}, 8)],
+    ("operator", "opset", "ir_version"),
+    [("Sigmoid (x)", 3, 3), ("Relu <consumed_inputs = [0]> (x)", 5, 3), ("Dropout <is_test = 1> (x)", 6, 8)],
 )
-def test_an_opset_without_kernels_is_too_old_not_of_another_type(
-    kind: str, opset: int, attributes: dict[str, Any], ir_version: int
-) -> None:
-    model = single(kind, TensorProto.FLOAT, opset, ir_version, **attributes)
+def test_an_opset_without_kernels_is_too_old_not_of_another_type(operator: str, opset: int, ir_version: int) -> None:
+    model = single(operator, opset=opset, ir_version=ir_version)
     with pytest.raises(BadModel, match=f"opset {opset} is too old, ONNX Runtime supports 7 and newer") as refused:
         open_session(model, ONE)
     assert "export it in float32" not in str(refused.value)
@@ -99,21 +89,21 @@ def test_an_opset_without_kernels_is_too_old_not_of_another_type(
 @pytest.mark.parametrize(("opset", "ir_version"), [(17, 99), (97, 8)])
 def test_a_file_that_is_newer_than_the_runtime_says_so(opset: int, ir_version: int) -> None:
     with pytest.raises(BadModel, match="newer than this ONNX Runtime"):
-        open_session(single("Relu", TensorProto.FLOAT, opset, ir_version), ONE)
+        open_session(single(opset=opset, ir_version=ir_version), ONE)
 
 
 def test_an_integer_type_without_kernels_is_named(tmp_path: Path) -> None:
-    model = single("Relu", TensorProto.INT16, 17, 8)
+    model = single(dtype="int16")
     for source in (model, saved(model, tmp_path)):
         with pytest.raises(BadModel, match=r"it has no kernel for Relu of int16$"):
             open_session(source, ONE)
 
 
-def single(kind: str, dtype: int, opset: int, ir_version: int, **attributes: Any) -> onnx.ModelProto:
+def single(operator: str = "Relu (x)", dtype: str = "float", opset: int = 17, ir_version: int = 8) -> onnx.ModelProto:
     """A model of one operator."""
-    source, wanted = (helper.make_tensor_value_info(name, dtype, [2, 3]) for name in ("x", "y"))
-    graph = helper.make_graph([helper.make_node(kind, ["x"], ["y"], **attributes)], kind, [source], [wanted])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
+    proto = parsed(f"({dtype}[2, 3] x) => ({dtype}[2, 3] y) {{ y = {operator} }}", imports=f'"": {opset}')
+    proto.ir_version = ir_version
+    return proto
 
 
 def test_an_unknown_runtime_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""A workspace with a small model of dynamic batch, and a server process over it."""
+"""A server process over the workspace of a small model, and requests to its queue."""
 
 import asyncio
 import json
@@ -6,69 +6,21 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-
-from taglio import artifact
-from taglio.components.build import Constant, State, write
-from taglio.components.cut import Component
-from taglio.flow.work import Setup
-from taglio.flow.workspace import COMPONENTS, SETUP
-from taglio.runtimes.onnxruntime import NAME
-from taglio.runtimes.way import Way
 
 for package in ("grpc", "starlette", "uvicorn", "prometheus_client"):
     pytest.importorskip(package, reason="taglio[serve] is not installed")
 
 from taglio.serve.queue import Answer, ModelQueue  # noqa: E402 - needs the packages above
 from taglio.serve.served import SequenceStep  # noqa: E402
-
-SCALE = np.arange(1.0, 5.0, dtype=np.float32)
-
-
-def product() -> onnx.ModelProto:
-    """y = (x · scale, rows of x), with a free batch; `index` has the largest column of each row."""
-    nodes = [
-        helper.make_node("Mul", ["x", "scale"], ["y"], name="mul"),
-        helper.make_node("ArgMax", ["y"], ["index"], name="argmax", axis=1, keepdims=0),
-    ]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])]
-    wanted = [
-        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4]),
-        helper.make_tensor_value_info("index", TensorProto.INT64, ["batch"]),
-    ]
-    graph = helper.make_graph(nodes, "product", given, wanted, [numpy_helper.from_array(SCALE, "scale")])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-
-
-def workspace(
-    folder: Path,
-    proto: onnx.ModelProto,
-    states: Sequence[State] = (),
-    shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
-    constants: Sequence[Constant] = (),
-    way: Way = Way(1),  # noqa: B008 - a value
-    runtime: str = NAME,
-) -> Path:
-    """`proto` as the built components of a workspace, planned for inputs of these `shapes`, to run in `way`."""
-    inputs, outputs = (tuple(value.name for value in values) for values in (proto.graph.input, proto.graph.output))
-    part = Component("0-local", "local", ("all",), proto, inputs, outputs, shapes)
-    kept: dict[str, Any] = {"states": states, "constants": constants, "runtimes": {"local": runtime}}
-    write(folder / COMPONENTS, "0" * 64, inputs, outputs, [part], **kept)
-    setup = Setup("m.onnx", {}, "d.npz", "", 0, way.threads, way.spinning, "all", runtime=runtime)
-    setup = replace(setup, at_once=way.at_once, joined=way.joined)
-    artifact.save(folder / f"{SETUP}.json", SETUP, "0" * 64, setup)
-    return folder
+from tests.built import product, workspace  # noqa: E402
 
 
 @dataclass(frozen=True, slots=True)

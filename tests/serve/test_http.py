@@ -13,8 +13,9 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 
 from taglio.serve.rest import _unless_left
-from tests.serve.conftest import SCALE, Server, start, stop, workspace
-from tests.serve.conftest import product as product_model
+from tests.built import SCALE, workspace
+from tests.built import product as product_model
+from tests.serve.conftest import Server, start, stop
 
 Connection = tuple[socket.socket, BinaryIO]
 

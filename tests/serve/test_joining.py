@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import parser
 
 from taglio.cli.parser import build_parser
 from taglio.data.spec import InputSpec
@@ -22,8 +21,10 @@ from taglio.runtimes.way import Way
 from taglio.serve.queue import QueueLimits
 from taglio.serve.served import open_model, way_here
 from taglio.serve.tensors import DATATYPES
+from tests.built import product, workspace
 from tests.end_to_end.command import SHARED
-from tests.serve.conftest import Server, product, start, stop, workspace
+from tests.models import parsed
+from tests.serve.conftest import Server, start, stop
 from tests.serve.test_queue import Model, queue_of, rows
 
 # Of requests that the runtime refuses, the reason; of others the answer.
@@ -31,42 +32,26 @@ Answer = Mapping[str, np.ndarray] | str
 _NUMPY = {name: np.dtype(key) for key, name in DATATYPES.items() if key != "object"}
 
 
-def graph(inputs: str, outputs: str, constants: str, operators: str) -> onnx.ModelProto:
-    head = '<ir_version: 9, opset_import: ["" : 17]>'
-    return parser.parse_model(f"{head} g ({inputs}) => ({outputs}) <{constants}> {{ {operators} }}")
-
-
 ALONE = {
-    "five": graph(
-        "float[batch,8] x",
-        "float[M] y",
-        "int64[1] k = {5}, int64[1] flat = {-1}",
-        "v, i = TopK(x, k) y = Reshape(v, flat)",
-    ),
-    "tokens": graph("float[batch,S,4] x", "float[M,4] y", "int64[2] flat = {-1, 4}", "y = Reshape(x, flat)"),
-    "detections": graph(
-        "float[batch,4] x",
-        "int64[M,2] y",
-        "float t = {2.5}",
-        "b = Greater(x, t) n = NonZero(b) y = Transpose(n)",
-    ),
+    "five": parsed("""(float[batch,8] x) => (float[M] y) <int64[1] k = {5}, int64[1] flat = {-1}> {
+        v, i = TopK(x, k) y = Reshape(v, flat)
+    }"""),
+    "tokens": parsed("(float[batch,S,4] x) => (float[M,4] y) <int64[2] flat = {-1, 4}> { y = Reshape(x, flat) }"),
+    "detections": parsed("""(float[batch,4] x) => (int64[M,2] y) <float t = {2.5}> {
+        b = Greater(x, t) n = NonZero(b) y = Transpose(n)
+    }"""),
     # Random feeds have no values above 4, and the greatest of all rows divides.
-    "coupled": graph(
-        "float[batch,4] x",
-        "float[batch,4] y",
-        "float t = {4.0}",
-        "m = ReduceMax<keepdims=0>(x) c = Max(m, t) y = Div(x, c)",
-    ),
+    "coupled": parsed("""(float[batch,4] x) => (float[batch,4] y) <float t = {4.0}> {
+        m = ReduceMax<keepdims=0>(x) c = Max(m, t) y = Div(x, c)
+    }"""),
 }
 JOINED = {
     "product": product(),
-    "masked": graph(
-        "int64[batch,S] ids, int64[batch,S] mask",
-        "float[batch,3] y",
-        "float[7,3] table = {1,2,3, 0,1,0, 4,4,1, 2,2,2, 3,1,0, 5,0,5, 1,1,0}, int64[1] a = {2}, int64[1] one = {1}",
-        "e = Gather(table, ids) u = Unsqueeze(mask, a) f = Cast<to=1>(u) m = Mul(e, f) "
-        "y = ReduceSum<keepdims=0>(m, one)",
-    ),
+    "masked": parsed("""(int64[batch,S] ids, int64[batch,S] mask) => (float[batch,3] y) <
+        float[7,3] table = {1,2,3, 0,1,0, 4,4,1, 2,2,2, 3,1,0, 5,0,5, 1,1,0}, int64[1] a = {2}, int64[1] one = {1}
+    > {
+        e = Gather(table, ids) u = Unsqueeze(mask, a) f = Cast<to=1>(u) m = Mul(e, f) y = ReduceSum<keepdims=0>(m, one)
+    }"""),
 }
 SHARED_ALONE = {
     path.stem: onnx.load(path)
@@ -270,12 +255,9 @@ def rows_of(count: int) -> dict[str, np.ndarray]:
 def test_batches_are_made_of_the_samples_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Integers stay as they are in the trial, and the greatest of random ones is 1: samples show that 2 and more
     divide."""
-    coupled = graph(
-        "int64[batch,4] x",
-        "int64[batch,4] y",
-        "int64 one = {1}",
-        "m = ReduceMax<keepdims=0>(x) c = Max(m, one) y = Div(x, c)",
-    )
+    coupled = parsed("""(int64[batch,4] x) => (int64[batch,4] y) <int64 one = {1}> {
+        m = ReduceMax<keepdims=0>(x) c = Max(m, one) y = Div(x, c)
+    }""")
     folder = workspace(tmp_path / "model", coupled)
     assert open_model(folder, "m", "1").alone == ""
     np.savez(tmp_path / "d.npz", x=np.arange(40).reshape(10, 4))

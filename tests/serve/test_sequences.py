@@ -11,30 +11,25 @@ from urllib.error import HTTPError
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from taglio.components.build import State
 from taglio.serve.queue import ModelQueue, QueueLimits
 from taglio.serve.refusals import BadRequest
 from taglio.serve.served import SequenceStep, open_model
 from taglio.serve.service import step_of
-from tests.serve.conftest import Asked, Server, product, workspace
+from tests.built import product, workspace
+from tests.models import parsed
+from tests.serve.conftest import Asked, Server
 
 KEPT = State("total", "before", "float32", (1, 2))
 
 
 def counter() -> onnx.ModelProto:
     """y and the state are the sum of all that a sequence was given."""
-    nodes = [
-        helper.make_node("Add", ["x", "before"], ["total"], name="sum"),
-        helper.make_node("Identity", ["total"], ["y"], name="copy"),
-    ]
-    given, made = (
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2]) for name in names]
-        for names in (("x", "before"), ("y", "total"))
-    )
-    graph = helper.make_graph(nodes, "counter", given, made)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return parsed("""(float[1, 2] x, float[1, 2] before) => (float[1, 2] y, float[1, 2] total) {
+        [sum] total = Add (x, before)
+        [copy] y = Identity (total)
+    }""")
 
 
 @pytest.fixture

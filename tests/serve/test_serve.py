@@ -22,8 +22,9 @@ import pytest
 
 from taglio.serve.refusals import Overloaded
 from taglio.serve.service import InferenceService, Settings
+from tests.built import SCALE, product, workspace
 from tests.end_to_end.command import refused, taglio
-from tests.serve.conftest import SCALE, Server, product, start, stop, workspace
+from tests.serve.conftest import Server, start, stop
 from tests.serve.test_served import halves
 
 ROWS = np.array([[1, -2, 3, 4], [9, 1, 1, 1]], np.float32)

@@ -7,23 +7,20 @@ from unittest.mock import patch
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from taglio.components.build import Constant
 from taglio.serve.refusals import Draining, InferenceFailed, TooLate
 from taglio.serve.served import open_model
 from taglio.serve.service import InferenceService, Settings
-from tests.serve.conftest import Asked, begin, workspace
+from tests.built import workspace
+from tests.models import parsed
+from tests.serve.conftest import Asked, begin
 
 
 def halves() -> onnx.ModelProto:
     """y = x [batch, width] in rows of two halves: it does not run on a width of 1."""
-    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], name="halves")]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "width"])]
-    wanted = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2, "half"])]
-    shape = numpy_helper.from_array(np.array([0, 2, -1]), "shape")
-    graph = helper.make_graph(nodes, "halves", given, wanted, [shape])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    text = "(float[batch, width] x) => (float[batch, 2, half] y) <int64[3] shape = {0, 2, -1}>"
+    return parsed(text + "{ [halves] y = Reshape (x, shape) }")
 
 
 def test_the_warm_up_runs_on_the_sizes_of_the_plan(tmp_path: Path) -> None:
@@ -53,14 +50,7 @@ def test_a_model_that_refuses_its_warm_up_is_ready_once_it_has_answered(
 
 def resampled() -> onnx.ModelProto:
     """y = x [1, 4] in rows of `width`, which random values do not divide."""
-    nodes = [helper.make_node("Reshape", ["x", "width"], ["y"], name="rows")]
-    given = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4]),
-        helper.make_tensor_value_info("width", TensorProto.INT64, [2]),
-    ]
-    wanted = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", "width"])]
-    graph = helper.make_graph(nodes, "resampled", given, wanted)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return parsed("(float[1, 4] x, int64[2] width) => (float[rows, width] y) { [rows] y = Reshape (x, width) }")
 
 
 def test_the_warm_up_has_the_values_that_were_the_same_in_all_data(tmp_path: Path) -> None:

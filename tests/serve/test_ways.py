@@ -20,7 +20,8 @@ from taglio.runtimes.way import Way
 from taglio.serve import served
 from taglio.serve.queue import QueueLimits, Ran
 from taglio.serve.served import open_model, way_here
-from tests.serve.conftest import SCALE, Server, product, workspace
+from tests.built import SCALE, product, workspace
+from tests.serve.conftest import Server
 from tests.serve.test_queue import Model, queue_of, rows
 from tests.serve.test_serve import ask, infer, request
 

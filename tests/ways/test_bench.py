@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from taglio.deploy import verify
 from taglio.deploy.write import Answered, write_in_way, write_samples, write_source
@@ -14,21 +12,15 @@ from taglio.errors import MeasurementFailed
 from taglio.runtimes.way import Way
 from taglio.ways.bench import Bench
 from taglio.ways.loaded import loaded
+from tests.models import parsed
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A delivered product of matrices with any number of rows, and samples of one row."""
     folder = tmp_path_factory.mktemp("source")
-    weights = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        "product",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 64])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 64])],
-        [onnx.numpy_helper.from_array(weights, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    weights = np.random.default_rng(0).normal(size=(64, 64))
+    model = parsed("(float[rows, 64] x) => (float[rows, 64] y) { y = MatMul (x, w) }", {"w": weights})
     write_source(folder, model, ["x"], ["y"], 1)
     rows = np.random.default_rng(1).normal(size=(5, 1, 64)).astype(np.float32)
     write_samples(folder / "samples", [Answered({"x": row}, {}) for row in rows])

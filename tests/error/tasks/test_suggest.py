@@ -3,14 +3,13 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from taglio.error.tasks.suggest import Tensor, suggest, suggest_for
 from taglio.model.graph import build
 from taglio.model.load import load
 from taglio.model.observe import observe_random
+from tests.models import loaded, parsed
 
 SHARED = Path(__file__).parents[3] / ".." / "shared"
 IMAGE, LINE, IDS = (1, 3, 640, 640), (1, 3, 48, 320), (1, 32)
@@ -91,57 +90,36 @@ def test_a_size_that_is_not_known_is_not_claimed() -> None:
 
 
 def test_pooled_states_are_an_embedding_and_scores_are_not(tmp_path: Path) -> None:
-    def saved(*nodes: onnx.NodeProto) -> Path:
-        weight = numpy_helper.from_array(np.ones((8, 64), np.float32), "w")
-        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 5, 8])
-        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 64])
-        body = [helper.make_node("MatMul", ["x", "w"], ["h"]), *nodes]
-        graph = helper.make_graph(body, "g", [x], [y], [weight])
-        path = tmp_path / "m.onnx"
-        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-        return path
+    def task(end: str) -> str:
+        text = f"(float[1, 5, 8] x) => (float[1, 64] y) {{ h = MatMul (x, w) {end} }}"
+        model = loaded(parsed(text, {"w": np.ones((8, 64))}), tmp_path)
+        suggestion = suggest_for(model, build(model, observe_random(model)[0]))
+        assert suggestion is not None
+        return suggestion.metric
 
-    def found(path: Path) -> str:
-        model = load(path)
-        result = suggest_for(model, build(model, observe_random(model)[0]))
-        assert result is not None
-        return result.metric
-
-    mean = helper.make_node("ReduceMean", ["h"], ["m"], axes=[1], keepdims=0)
-    assert found(saved(mean, helper.make_node("LpNormalization", ["m"], ["y"], axis=1))) == "similarity"
-    assert found(saved(helper.make_node("ReduceMean", ["h"], ["y"], axes=[1], keepdims=0))) == "similarity"
-    assert found(saved(mean, helper.make_node("Softmax", ["m"], ["y"]))) == "top1"
+    mean = "ReduceMean <axes = [1], keepdims = 0> (h)"
+    assert task(f"m = {mean} y = LpNormalization <axis = 1> (m)") == "similarity"
+    assert task(f"y = {mean}") == "similarity"
+    assert task(f"m = {mean} y = Softmax (m)") == "top1"
 
 
 def test_states_tell_no_task(tmp_path: Path) -> None:
     """A state with one channel is no image, nor a map of classes."""
-    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
-        g (float[1, 8] x, float[2, 1, 33, 16] h) => (float[1, 8] y, float[2, 1, 33, 16] h_out) {
-            y = Relu (x)
-            h_out = Tanh (h)
-        }""")
-    onnx.save(proto, tmp_path / "m.onnx")
-    model = load(tmp_path / "m.onnx")
+    text = "(float[1, 8] x, float[2, 1, 33, 16] h) => (float[1, 8] y, float[2, 1, 33, 16] h_out)"
+    model = loaded(parsed(text + "{ y = Relu (x) h_out = Tanh (h) }"), tmp_path)
     graph = build(model, observe_random(model)[0])
     without = suggest_for(model, graph)
     assert without is not None and without.metric == "segmentation"
-    found = suggest_for(model, graph, ["h", "h_out"])
-    assert found is not None and found.metric == "top1"
+    told = suggest_for(model, graph, ["h", "h_out"])
+    assert told is not None and told.metric == "top1"
 
 
 @pytest.mark.parametrize(("last", "task"), [("Concat <axis = 1> (b, s)", None), ("Add (b, s)", "segmentation")])
 def test_boxes_joined_with_scores_are_no_maps_of_classes(last: str, task: str | None, tmp_path: Path) -> None:
-    proto = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
-        g (float[1, 3, 32, 32] x) => (float[1, c, 32, 32] y) {{
-            b = Relu (x)
-            s = Sigmoid (x)
-            j = {last}
-            y = Identity (j)
-        }}""")
-    onnx.save(proto, tmp_path / "m.onnx")
-    model = load(tmp_path / "m.onnx")
-    found = suggest_for(model, build(model, observe_random(model)[0]))
-    assert (found and found.metric) == task
+    nodes = f"b = Relu (x) s = Sigmoid (x) j = {last} y = Identity (j)"
+    model = loaded(parsed(f"(float[1, 3, 32, 32] x) => (float[1, c, 32, 32] y) {{ {nodes} }}"), tmp_path)
+    suggestion = suggest_for(model, build(model, observe_random(model)[0]))
+    assert (suggestion and suggestion.metric) == task
 
 
 @pytest.mark.skipif(not (SHARED / "models" / "wild").exists(), reason="../shared is not beside the checkout")

@@ -1,0 +1,49 @@
+"""Workspaces whose components were built from a graph, without a plan."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+
+from taglio import artifact
+from taglio.components.build import Constant, State, write
+from taglio.components.cut import Component
+from taglio.flow.work import Setup
+from taglio.flow.workspace import COMPONENTS, SETUP
+from taglio.runtimes.onnxruntime import NAME
+from taglio.runtimes.way import Way
+from tests.models import parsed
+
+SCALE = np.arange(1.0, 5.0, dtype=np.float32)
+
+
+def product() -> onnx.ModelProto:
+    """y = x · scale, of any number of rows; `index` has the largest column of each row."""
+    return parsed("""(float[batch, 4] x) => (float[batch, 4] y, int64[batch] index) <float[4] scale = {1, 2, 3, 4}> {
+        [mul] y = Mul (x, scale)
+        [argmax] index = ArgMax <axis = 1, keepdims = 0> (y)
+    }""")
+
+
+def workspace(
+    folder: Path,
+    proto: onnx.ModelProto,
+    states: Sequence[State] = (),
+    shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    constants: Sequence[Constant] = (),
+    way: Way = Way(1),  # noqa: B008 - a value
+    runtime: str = NAME,
+) -> Path:
+    """`proto` as the built components of a workspace, planned for inputs of these `shapes`, to run in `way`."""
+    inputs, outputs = (tuple(value.name for value in values) for values in (proto.graph.input, proto.graph.output))
+    part = Component("0-local", "local", ("all",), proto, inputs, outputs, shapes)
+    kept: dict[str, Any] = {"states": states, "constants": constants, "runtimes": {"local": runtime}}
+    write(folder / COMPONENTS, "0" * 64, inputs, outputs, [part], **kept)
+    setup = Setup("m.onnx", {}, "d.npz", "", 0, way.threads, way.spinning, "all", runtime=runtime)
+    setup = replace(setup, at_once=way.at_once, joined=way.joined)
+    artifact.save(folder / f"{SETUP}.json", SETUP, "0" * 64, setup)
+    return folder

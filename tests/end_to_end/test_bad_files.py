@@ -1,0 +1,138 @@
+"""Models and data that taglio refuses: one line naming the thing and the fix, a non-zero exit, artifacts unchanged.
+What is refused and in which words, tests/model and tests/data try case by case."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+
+from tests.end_to_end.command import Case, quick, refused, snapshot, taglio
+from tests.models import Sketch, conv_relu_chain, digits_model, parsed, saved, two_in_two_out
+
+
+def cut_short(path: Path) -> tuple[str, ...]:
+    whole = digits_model().read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    return ("cut short", "bytes", "export it again")
+
+
+def misspelt(path: Path) -> tuple[str, ...]:
+    proto = conv_relu_chain()
+    proto.graph.node[1].op_type = "Reluu"
+    onnx.save(proto, path)
+    return ("ONNX Runtime", "Reluu")
+
+
+def nowhere(path: Path) -> tuple[str, ...]:
+    assert not path.exists()
+    return ("no such file",)
+
+
+@pytest.mark.parametrize("make", [cut_short, misspelt, nowhere])
+def test_a_model_that_cannot_be_planned(
+    make: Callable[[Path], tuple[str, ...]], tmp_path: Path, workspace: Path, tiny: Case
+) -> None:
+    bad = tmp_path / "bad.onnx"
+    words, before = make(bad), snapshot(workspace)
+    options = ("--data", tiny.data, "--max-error", 0.01, "-o", workspace)
+    for ran in (taglio("inspect", bad), taglio("optimize", bad, *options)):
+        refused(ran, "BadModel", "bad.onnx", *words)
+    assert snapshot(workspace) == before
+
+
+def test_a_model_of_another_kind_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"PK\x03\x04" + bytes(100))
+    refused(taglio("inspect", path), "BadModel", "model.pt", "PyTorch weights", "torch.export.save", "module:function")
+
+
+def dynamic(folder: Path) -> Path:
+    g = Sketch()
+    y = g.op("Relu", g.conv(g.input("picture", "batch", 3, 8, 8), 3, 4))
+    return saved(g.model(g.rename(y, "y")), folder, "dynamic")
+
+
+def test_a_fixed_shape_makes_a_dynamic_model_fit(tmp_path: Path, tiny: Case) -> None:
+    path, shape = dynamic(tmp_path), ("--shape", "picture=1x3x8x8")
+    assert "picture 1x3x8x8" in taglio("inspect", path, *shape).out
+    printed = quick(Case(path, tiny.data), tmp_path / "out", "--max-error", 0.1, *shape, "--json").json()
+    assert printed["plan"]["blocks"] == 1
+    assert taglio("run", tmp_path / "out", "--runs", 2, "--json").code == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ("image=1x3x8x8", ("image", "picture")),
+        ("picture=1xtwox8x8", ("INPUT=1x3x224x224",)),
+        ("1x3x8x8", ("INPUT=1x3x224x224",)),
+    ],
+)
+def test_a_shape_that_does_not_fit(shape: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    refused(taglio("inspect", dynamic(tmp_path), "--shape", shape), "--shape", *words)
+
+
+def of_another_size(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    np.save(folder / "data.npy", np.ones((6, 3, 9, 9), np.float32))
+    return folder / "data.npy", ("[6, 3, 9, 9]", "[1, 3, 8, 8]")
+
+
+def with_an_unreadable_picture(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    pictures(folder)
+    (folder / "broken.jpg").write_bytes(b"\xff\xd8\xff nothing more")
+    return folder, ("broken.jpg", "replace or remove it")
+
+
+def of_one_sample(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    np.save(folder / "data.npy", np.ones((1, 3, 8, 8), np.float32))
+    return folder / "data.npy", ("1 sample;", "at least 2")
+
+
+def pictures(folder: Path) -> None:
+    for index in range(4):
+        Image.fromarray(np.full((8, 8, 3), 40 * index, np.uint8)).save(folder / f"{index}.png")
+
+
+@pytest.mark.parametrize("make", [of_another_size, with_an_unreadable_picture, of_one_sample])
+def test_data_that_does_not_fit(
+    make: Callable[[Path], tuple[Path, tuple[str, ...]]],
+    workspace: Path,
+    tiny: Case,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    bad, words = make(tmp_path_factory.mktemp("bad"))
+    before = snapshot(workspace)
+    options = ("--data", bad, "--max-error", 0.01, "--effort", 0.01, "-o", workspace)
+    refused(taglio("optimize", tiny.model, *options), "BadData", bad, *words)
+    assert snapshot(workspace) == before
+
+
+def test_arrays_that_do_not_fit_several_inputs(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", left=np.ones((6, 3, 8, 8), np.float32))
+    model = saved(two_in_two_out(), tmp_path)
+    ran = taglio("profile", model, "--data", tmp_path / "data.npz", "-o", tmp_path / "out")
+    refused(ran, "BadData", "data.npz", "['right']")
+    assert not (tmp_path / "out").exists()
+
+
+def test_values_that_the_model_cannot_run_on(tmp_path: Path) -> None:
+    """An index past the table: right shape, right type, and only running shows it."""
+    text = "(int64[1, 4] words) => (float[1, 4, 6] y) { rows = Gather (table, words) y = MatMul (rows, w) }"
+    model = saved(parsed(text, {"table": np.ones((10, 8)), "w": np.ones((8, 6))}), tmp_path)
+    np.save(tmp_path / "words.npy", np.full((6, 4), 99))
+    arguments = (model, "--data", tmp_path / "words.npy", "--max-error", 0.1, "--effort", 0.01)
+    refused(taglio("optimize", *arguments, "-o", tmp_path / "out"))
+
+
+def test_preprocessing_that_does_not_fit(tmp_path: Path, tiny: Case) -> None:
+    (tmp_path / "pictures").mkdir()
+    pictures(tmp_path / "pictures")
+    out = ("-o", tmp_path / "out")
+    for text, words in (("hsv", ("hsv", "rgb")), ("gray", ("gray", "rgb or bgr"))):
+        ran = taglio("profile", tiny.model, "--data", tmp_path / "pictures", "--preprocess", text, *out)
+        refused(ran, "BadOption", *words)
+    refused(taglio("profile", *tiny.arguments(), "--preprocess", "rgb", *out), "BadOption", "preprocess")
+    assert not (tmp_path / "out").exists()
