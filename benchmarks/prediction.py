@@ -23,7 +23,7 @@ from taglio.flow.profile import profile_as
 from taglio.profile.layerwise import layer_times, predict_sum
 from taglio.profile.measure import FLOAT_RUN, random_mixes
 from taglio.profile.result import predict
-from taglio.profile.stopwatch import FEEDS, Effort, time_models
+from taglio.profile.stopwatch import FEEDS
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import NAME
@@ -48,8 +48,8 @@ def measure(name: str, subsets: int, threads: int | None, effort: float, runtime
     layers_s = time.perf_counter() - start
     mixes = random_mixes(work.graph, precisions(scheme), subsets, SEED)
     models = {key: partial(builder.build, mix) for key, mix in {FLOAT_RUN: {}, **mixes}.items()}
-    feeds = work.data.held_out.samples[:FEEDS]
-    timed = time_models(models, feeds, work.setup.options(), Effort(budget_s=30.0 * effort), kernels=False)
+    stopwatch = replace(work.stopwatch, feeds=work.data.held_out.samples[:FEEDS])
+    timed = stopwatch.time(models, work.within(30.0 * effort)).all()
     profiled = next(run for run in profile.runs if run.name == FLOAT_RUN).wall.median_s
     drift = timed[FLOAT_RUN].wall.median_s / profiled
     rows = []

@@ -29,6 +29,7 @@ from taglio.flow.work import Work
 from taglio.memory import make_room
 from taglio.plan.result import Limits, Plan
 from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.stopwatch import Loss
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.session import Session, opener, why_failed
 from taglio.scratch import scratch
@@ -140,22 +141,20 @@ class _References:
         return _answers(self._work, tally, self._own, hits.share(), self._limits)
 
 
-def judging(
-    work: Work, limits: Limits, count: int, asked: Collection[str], found: dict[str, float]
-) -> Callable[[str, Session], None]:
-    """What puts the loss of each model that is `asked` for into `found`, given its name and session: on the first
-    `count` held-out inputs, to be compared with the limit. Nothing is found of a model so slow that this takes longer
-    than _JUDGED_S. Raises BadData for an input that the model cannot run."""
-    slow = work.setup.run_s * count * len(asked) > _JUDGED_S
+def judging(work: Work, limits: Limits, count: int, unknown: Collection[str]) -> Loss:
+    """The loss of a model by its name and session: on the first `count` held-out inputs, to be compared with the limit.
+    None for a model that is not among the `unknown` ones, and for models so slow that this takes longer than _JUDGED_S.
+    Raises BadData for an input that the model cannot run."""
+    slow = work.setup.run_s * count * len(unknown) > _JUDGED_S
     samples, names = work.data.held_out.samples[:count], list(work.model.outputs)
 
-    def judge(name: str, session: Session) -> None:
-        if slow or name not in asked:
-            return
+    def judge(name: str, session: Session) -> float | None:
+        if slow or name not in unknown:
+            return None
         tally = Tally(work.parts, work.measure(limits.metric, limits.also, count), watched=True)
         for sample, reference in zip(samples, work.float_answers(count), strict=True):
             tally.add(reference, _run(session, names, sample, name))
-        found[name] = tally.judged(inf if limits.max_error is None else limits.max_error)
+        return float(tally.judged(inf if limits.max_error is None else limits.max_error))
 
     return judge
 
@@ -164,7 +163,7 @@ def on_calibration(work: Work, built: Built, limits: Limits) -> str:
     """A note if a built model breaks the limit on the calibration inputs, or "": a decoder that decides otherwise once
     changes all that follows, on some inputs. They are not run for a task, or where that takes longer than _AGAIN_S."""
     metric, most = limits.metric, limits.max_error
-    count = work.affordable(_AGAIN_S / 2.0, len(work.data.calibration.samples), 0)
+    count = work.within(_AGAIN_S / 2.0).runs(len(work.data.calibration.samples), 0)
     if not count or most is None or not metric.smooth:
         return ""
     tally, wanted = Tally(work.parts, metric), work.float_answers(count, work.data.calibration)

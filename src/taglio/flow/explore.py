@@ -23,12 +23,12 @@ from taglio.flow.finalists import PLAIN, Raced, fastest_of, finalists, in_pure_f
 from taglio.flow.limits import infeasible
 from taglio.flow.rules import by_rules
 from taglio.flow.search import Tried, keeps_pins, predicted_by, search, unsolved
-from taglio.flow.work import Work, affordable
+from taglio.flow.work import Work
 from taglio.plan.result import Limits
+from taglio.profile.effort import Effort
 from taglio.profile.measure import FLOAT_RUN, refine
 from taglio.profile.result import Profile
-from taglio.profile.sessions import sessions_within
-from taglio.profile.stopwatch import Effort, Timed
+from taglio.profile.stopwatch import Timed
 from taglio.profile.wall_time import WallTime
 
 # Solved plans that are measured at least.
@@ -130,8 +130,7 @@ class _There:
     def most(self) -> int:
         """How many plans to race: one beside float and all-int8 of any model, however slow or large."""
         work = self.work
-        opened = sessions_within(work.budget.plans_s, work.model.proto)
-        return max(len(PLAIN) + 1, min(opened, work.affordable(work.budget.plans_s, opened)))
+        return max(len(PLAIN) + 1, work.within(work.budget.refine_s).models())
 
     def planned(self, full: Callable[[], ErrorMeter]) -> list[Tried]:
         """`searched`. If nothing holds on the inputs of the meter, all those of `full` decide."""
@@ -169,7 +168,7 @@ class _There:
         work = self.work
         runs = {_as_run(name): (plan.assignment, race.timed[name]) for name, plan in race.plans.items()}
         runs |= {FLOAT_RUN: ({}, race.timed[FLOAT_RUN])}
-        self.profile = refine(work.model, work.graph, self.profile, runs, " 1", near=leader.assignment)
+        self.profile = refine(work.model, work.graph, self.profile, runs, near=leader.assignment)
         judged = self.place.judged(work.graph, tried)
         judged += self._solved(self.place.within(), work.budget.solved_again)
         return self.predicted(judged)
@@ -178,25 +177,23 @@ class _There:
         """Race the `chosen` plans beside float, and measure the errors of those that may hold as they are built.
         Kernels are timed too unless that takes too long. Raises BadModel if float or all-int8 does not run."""
         work, place = self.work, self.place
-        losses, refused = dict[str, float](), dict[str, str]()
         unknown = [_as_run(name) for name, plan in chosen.items() if unsure(place.deployed(plan), self._limits)]
         models = {FLOAT_RUN: partial(work.builder(self.profile.scheme).build, {})}
         models |= {_as_run(name): partial(quantized, work, plan.plan) for name, plan in chosen.items()}
-        is_affordable = len(chosen) <= sessions_within(work.budget.plans_s, work.model.proto)
-        is_quick = len(chosen) * work.setup.run_s <= work.budget.plans_s
-        timed = work.time(
+        effort = work.within(work.budget.refine_s)
+        timings = work.time(
             models,
-            Effort(budget_s=work.budget.refine_s),
-            kernels=kernels and is_affordable and is_quick,
-            refused=refused,
-            opened=judging(work, self._limits, self.meter.samples, unknown, losses),
+            effort,
+            kernels=kernels and len(chosen) <= effort.models(),
+            loss=judging(work, self._limits, self.meter.samples, unknown),
         )
+        timed = timings.timed
         for name in (FLOAT_RUN, _as_run("int8")):
-            if name in refused:
-                raise BadModel(refused[name])
+            if name in timings.refused:
+                raise BadModel(timings.refused[name])
         ran = {name: plan for name, plan in chosen.items() if _as_run(name) in timed}
         for name, plan in ran.items():
-            place.note(plan, losses.get(_as_run(name), 0.0))
+            place.note(plan, timed[_as_run(name)].loss or 0.0)
         plans = dict(zip(ran, place.judged(work.graph, [*ran.values()]), strict=True))
         times = {FLOAT_RUN: timed[FLOAT_RUN]} | {name: timed[_as_run(name)] for name in ran}
         scale = self._walls[FLOAT_RUN].median_s / times[FLOAT_RUN].wall.median_s if self._walls else 1.0
@@ -220,7 +217,7 @@ class _There:
 
     def _solved(self, limits: Limits, rounds: int) -> list[Tried]:
         work, meter = self.work, self.meter
-        rounds = min(rounds, affordable(meter.evaluation_s, work.budget.plans_s, work.budget.solved, FEWEST))
+        rounds = min(rounds, Effort(work.budget.plans_s, meter.evaluation_s).runs(work.budget.solved, FEWEST))
         searched = search(
             work.graph,
             self.profile,
@@ -261,11 +258,11 @@ def meters(
     limit = inf if limits.max_error is None else limits.max_error
     fewest = max(map(fewest_samples, [parse_metric(work.setup.metric), *(bound.metric for bound in limits.also)]))
     verify_s = work.budget.verify_s
-    count = work.affordable(verify_s, max(work.budget.verify_inputs, inputs), fewest)
+    count = work.within(verify_s).runs(max(work.budget.verify_inputs, inputs), fewest)
     first = work.meter(switchable, count, limits.also, limit)
     if first.evaluation_s > 2.0 * verify_s:  # reading the outputs takes long
         each_s = first.evaluation_s / first.samples
-        first = work.meter(switchable, affordable(each_s, verify_s, first.samples, fewest), limits.also, limit)
+        first = work.meter(switchable, Effort(verify_s, each_s).runs(first.samples, fewest), limits.also, limit)
     if first.samples == len(work.data.held_out.samples):
         return first, lambda: first
     return first, cache(lambda: work.meter(switchable, None, limits.also, limit))

@@ -1,21 +1,17 @@
 """Race models side by side, and measure the errors of the same sessions. Chooses nothing."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import onnx
 
-from taglio import weights
 from taglio.error.loss import Metric
 from taglio.error.tally import Reference
 from taglio.errors import BadData, TaglioError, one_line
 from taglio.flow.work import Work
-from taglio.memory import make_room
-from taglio.profile.stopwatch import Effort, Timed
-from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.runtimes.session import Session, opener, why_failed
-from taglio.scratch import scratch
+from taglio.profile.stopwatch import Timed
+from taglio.runtimes.session import Session, why_failed
 
 _MOST_ROUNDS = 400
 
@@ -58,44 +54,21 @@ def race(
     """Time `models` in interleaved rounds of about `seconds` in all, each in its place of `places`.
 
     Without `places` all run in the place of `work`, and their kernels are timed too. With `judging`, errors are
-    measured as the sessions are opened. A model that does not run is refused. Raises BadModel or MeasurementFailed if
-    the first model does not run.
+    measured as the sessions are opened. A model that does not run is refused. Raises BadData if the first one does not
+    run.
     """
-    errors: dict[str, float] = {}
-    refused: dict[str, str] = {}
 
-    def judge(name: str, session: Session) -> None:
-        if judging is not None:
-            errors[name] = judging.error(work, session)
+    def loss(_: str, session: Session) -> float | None:
+        return None if judging is None else judging.error(work, session)
 
-    effort = Effort(maximum=_MOST_ROUNDS, budget_s=seconds)
-    timed = work.time(models, effort, kernels=places is None, places=places, refused=refused, opened=judge)
+    effort = replace(work.within(seconds), maximum=_MOST_ROUNDS)
+    timings = work.time(models, effort, kernels=places is None, places=places, loss=loss)
     first = next(iter(models))
-    if first in refused:
-        raise BadData(f"{work.name}: {refused[first]}")
-    if judging is not None:
-        for name in timed.keys() - errors.keys():  # slow models are timed once, with their kernels
-            there = work.setup.options(places[name] if places else "")
-            if (error := error_of(work, models[name], there, judging)) is not None:
-                errors[name] = error
-    return {
-        name: Raced(timed.get(name), errors.get(name), refused.get(name, "" if name in timed else "it was not timed"))
-        for name in models
-    }
-
-
-def error_of(
-    work: Work, build: Callable[[], onnx.ModelProto], options: SessionOptions, judging: Judging
-) -> float | None:
-    """The error of one model, in a session of its own; None if it does not run."""
-    make_room(work.memory_bytes)
-    with scratch() as folder:
-        path = folder / "model.onnx"
-        weights.write(path, build())
-        try:
-            return judging.error(work, opener(options.runtime)(path, options))
-        except TaglioError:
-            return None
+    if first in timings.refused:
+        raise BadData(f"{work.name}: {timings.refused[first]}")
+    raced = {name: Raced(timed, timed.loss) for name, timed in timings.timed.items()}
+    raced |= {name: Raced(refused=reason) for name, reason in timings.refused.items()}
+    return {name: raced[name] for name in models}
 
 
 def reason(error: BaseException) -> str:

@@ -30,7 +30,6 @@ from taglio.plan.result import Interval, Limits, Plan, placements
 from taglio.profile.busy import doubt
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort
 from taglio.profile.wall_time import WallTime
 from taglio.progress import Progress
 from taglio.runtimes.onnxruntime import NAME
@@ -117,8 +116,7 @@ class Decision:
 
     def doubt(self) -> str | None:
         """A warning if the machine was busy while the profile or the finalists were timed."""
-        conditions = self.profile.conditions
-        return doubt(max(self.others, conditions.others), conditions.reference_half_s)
+        return doubt(max(self.others, self.profile.conditions.others))
 
 
 def plan_model(
@@ -303,9 +301,9 @@ def _source_time(work: Work, float_time: WallTime) -> dict[str, WallTime]:
         return {}
     timed = work.time(
         {FLOAT_RUN: lambda: work.model.proto, SOURCE_RUN: lambda: source.proto},
-        Effort(budget_s=work.budget.refine_s),
+        work.within(work.budget.refine_s),
         places={FLOAT_RUN: work.setup.options().runtime, SOURCE_RUN: NAME},
-    )
+    ).all()
     return {SOURCE_RUN: timed[SOURCE_RUN].wall.times(float_time.median_s / timed[FLOAT_RUN].wall.median_s)}
 
 

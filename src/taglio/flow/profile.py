@@ -11,7 +11,6 @@ from taglio.profile.layerwise import Cut, LayerTimes, layer_times
 from taglio.profile.measure import MIXES
 from taglio.profile.measure import profile as measure
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort
 from taglio.progress import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import Scheme, parse_scheme
@@ -61,20 +60,8 @@ def profiles(work: Work, planned: Sequence[str], scheme: Scheme, mixes: int = MI
 
 def profile_as(work: Work, scheme: Scheme, mixes: int = MIXES) -> Profile:
     """The profile under a scheme that was already chosen and tried, from at most so many random `mixes`."""
-    return measure(
-        work.model,
-        work.graph,
-        work.builder(scheme),
-        scheme,
-        work.timed,
-        work.setup.options(),
-        Effort(budget_s=work.budget.profile_s),
-        seed=work.setup.seed,
-        most_mixes=mixes,
-        progress=work.progress,
-        limit_bytes=work.memory_bytes,
-        once_s=work.setup.run_s,
-    )
+    builder, effort = work.builder(scheme), work.within(work.budget.profile_s)
+    return measure(builder, work.graph, scheme, work.stopwatch, effort, seed=work.setup.seed, most_mixes=mixes)
 
 
 def layers(work: Work, profile: Profile, cut_at: Cut) -> LayerTimes:

@@ -26,7 +26,7 @@ from taglio.model.graph import Block, Graph
 from taglio.model.inputs import Feed
 from taglio.model.load import Model
 from taglio.model.observe import tensor_values
-from taglio.profile.stopwatch import run_once
+from taglio.profile.rounds import run_once
 from taglio.progress import Progress, reported
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.precision import FLOAT32, Assignment, Precision, form_of
@@ -228,5 +228,5 @@ def _mean_seconds(
     label = f"block {proto.graph.name} alone"
     session = open_session(proto, options, label=label)
     for _ in range(warmup):
-        run_once(label, session, feed)
-    return fmean(run_once(label, session, feed) for _ in range(runs))
+        run_once(label, session, [feed])
+    return fmean(run_once(label, session, [feed]) for _ in range(runs))
