@@ -128,14 +128,7 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
     measured = {scheme: stages(work, scheme, effort) for scheme in dict.fromkeys([DEFAULT_SCHEME, *chosen.values()])}
     plain = measured[DEFAULT_SCHEME]
     layers = speedups(
-        layer_times(
-            work.model,
-            work.graph,
-            plain.builder,
-            precisions(DEFAULT_SCHEME),
-            work.setup.options(),
-            work.typical[0],
-        )
+        layer_times(plain.builder, work.graph, precisions(DEFAULT_SCHEME), work.setup.options(), work.typical[0])
     )
     contenders = [Contender("float", "both", partial(_give, work.model.proto), 0.0, None)]
     contenders += as_users_do(work, plain, bounds, layers)
