@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from taglio.profile.busy import QUIET, Watch, Window, doubt, enough, kept, others_in, others_share, ticks
+from taglio.profile.busy import QUIET, BusyWatch, Window, doubt, enough, kept, others_in, others_share, ticks
 from taglio.profile.effort import Schedule
 from taglio.profile.rounds import interleave
 
@@ -61,7 +61,7 @@ class Machine:
 @pytest.mark.parametrize(("until", "rounds", "said"), [(0, 10, False), (5, 15, False), (100, 20, True)])
 def test_a_measurement_that_is_disturbed(until: int, rounds: int, said: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, until)
-    watch = Watch(machine.read)
+    watch = BusyWatch(machine.read)
     schedule = Schedule(10, 0.0, {"model": 0}, 10, 10)
     samples = interleave({"model": machine}, [[{}]], schedule, watch, lambda _: None)["model"]  # type: ignore[dict-item]
     assert len(samples) == rounds

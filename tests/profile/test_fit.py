@@ -11,7 +11,7 @@ from taglio.model.load import load
 from taglio.profile import fit as fitting
 from taglio.profile.attribution import Attribution
 from taglio.profile.calibrate import calibrate
-from taglio.profile.fit import Run, Tables, conformal_ratio, fit
+from taglio.profile.fit import FitTables, MeasuredRun, conformal_ratio, fit
 from taglio.profile.machine import Machine
 from taglio.profile.measure import pure_assignments, random_mixes
 from taglio.profile.result import BlockTime, Conditions, Glue, Profile, changes, predict, reads, writes
@@ -78,7 +78,7 @@ class Imagined:
         work = sum(self.block_s(block, assignment) for block in self.graph.blocks)
         return self.overhead_s + work + sum(self.flow_s(flow, assignment) for flow in self.moving)
 
-    def run(self, name: str, assignment: Assignment) -> Run:
+    def run(self, name: str, assignment: Assignment) -> MeasuredRun:
         """What the stop-watch and the profiler would show of one inference."""
 
         def shake(seconds: float) -> float:
@@ -100,15 +100,15 @@ class Imagined:
             (),
         )
         wall = self.overhead_s + sum(real_blocks.values()) + sum(real_glue.values())
-        return Run(name, dict(assignment), wall, attribution, name.startswith("mix"))
+        return MeasuredRun(name, dict(assignment), wall, attribution, name.startswith("mix"))
 
-    def runs(self, mixes: int, seed: int = 0) -> list[Run]:
+    def runs(self, mixes: int, seed: int = 0) -> list[MeasuredRun]:
         chosen = {"float32": {}, **pure_assignments(self.graph, CHOICES)}
         chosen |= random_mixes(self.graph, CHOICES, mixes, seed)
         return [self.run(name, assignment) for name, assignment in chosen.items()]
 
 
-def as_profile(tables: Tables, graph: Graph, interval_ratio: float = 0.0) -> Profile:
+def as_profile(tables: FitTables, graph: Graph, interval_ratio: float = 0.0) -> Profile:
     machine = Machine("imagined", 1, (), 0, "none", "3")
     return Profile(
         graph.model_sha256,
@@ -241,14 +241,14 @@ def test_what_every_run_gets_wrong_is_corrected(graph: Graph) -> None:
     plain, corrected = fit(fast, graph), calibrate(fast, graph)[0]
     unseen = [shorter(machine.run("mix", mix), 0.88) for mix in random_mixes(graph, CHOICES, 20, seed=99).values()]
 
-    def error(tables: Tables) -> float:
+    def error(tables: FitTables) -> float:
         profile = as_profile(tables, graph)
         return float(np.mean([abs(predict(profile, graph, run.assignment).total_s / run.wall_s - 1) for run in unseen]))
 
     assert error(corrected) < 0.9 * error(plain)
 
 
-def shorter(run: Run, factor: float) -> Run:
+def shorter(run: MeasuredRun, factor: float) -> MeasuredRun:
     blocks = {name: factor * seconds for name, seconds in run.attribution.blocks_s.items()}
     saved = sum(run.attribution.blocks_s.values()) - sum(blocks.values())
     return replace(run, wall_s=run.wall_s - saved, attribution=replace(run.attribution, blocks_s=blocks))
@@ -316,7 +316,7 @@ def test_a_prediction_by_hand() -> None:
     assert [flow.name for flow in graph.flows] == ["x", "a", "y", "z"]
     us = MICROSECOND
     times = [("float32", 100 * us), ("int8", 40 * us), ("int8-anchor", 70 * us)]
-    tables = Tables(
+    tables = FitTables(
         tuple(BlockTime(b, p, s, 0.0, 1) for b in ("first", "second", "third") for p, s in times),
         tuple(Glue(flow.name, 1 * us, 2 * us, 10 * us, 20 * us, 1) for flow in graph.flows),
         1000 * us, 1.0, 0.0, 0.0, 0.0,

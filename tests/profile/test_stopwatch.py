@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.parser import parse_model
 
 from taglio.profile import rounds, waking
-from taglio.profile.busy import Watch
+from taglio.profile.busy import BusyWatch
 from taglio.profile.effort import Effort, Schedule
 from taglio.profile.kernels import kernel_seconds, unpaused
 from taglio.profile.rounds import Feed, interleave, run_for, turns
@@ -74,7 +74,7 @@ def in_turn(
     sessions: Mapping[str, Session], schedule: Schedule, feeds: Sequence[Feed] = ({},)
 ) -> dict[str, list[float]]:
     """The samples of a schedule on a quiet machine."""
-    watch = Watch(lambda: (0.0, 0.0, 0.0))
+    watch = BusyWatch(lambda: (0.0, 0.0, 0.0))
     return interleave(sessions, turns(feeds), schedule, watch, lambda _: None)
 
 

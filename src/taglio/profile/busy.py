@@ -86,7 +86,7 @@ def doubt(others: float) -> str | None:
     )
 
 
-class Watch:
+class BusyWatch:
     """Groups rounds into windows as they are measured, with the share that others used in each."""
 
     def __init__(self, read: Callable[[], tuple[float, float, float]] | None = None) -> None:

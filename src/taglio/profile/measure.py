@@ -19,7 +19,7 @@ from taglio.model.load import Model
 from taglio.profile.attribution import Attributor
 from taglio.profile.calibrate import calibrate
 from taglio.profile.effort import Effort
-from taglio.profile.fit import Run, Tables, conformal_ratio, fit
+from taglio.profile.fit import FitTables, MeasuredRun, conformal_ratio, fit
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, conversions, writes
 from taglio.profile.stopwatch import Stopwatch, Timed
@@ -147,20 +147,20 @@ def _closeness(graph: Graph, assignment: Assignment, near: Assignment) -> float:
     return max(_FAR, exp(-different_share / _NEAR))
 
 
-def _runs(model: Model, graph: Graph, runs: TimedRuns, mixed: Collection[str]) -> list[tuple[Run, WallTime]]:
+def _runs(model: Model, graph: Graph, runs: TimedRuns, mixed: Collection[str]) -> list[tuple[MeasuredRun, WallTime]]:
     """Runs with their kernels attributed, those named in `mixed` marked so."""
     attributor = Attributor(model, graph)
     measured = []
     for name, (assignment, timing) in runs.items():
         attribution = attributor.attribute(timing.optimized, timing.kernels)
-        run = Run(name, dict(assignment), timing.wall.median_s, attribution, name in mixed)
+        run = MeasuredRun(name, dict(assignment), timing.wall.median_s, attribution, name in mixed)
         measured.append((run, timing.wall))
     return measured
 
 
-def _run(profile: Profile, run: WholeRun, drift: float) -> Run:
+def _run(profile: Profile, run: WholeRun, drift: float) -> MeasuredRun:
     assignment = {block: profile.precision(name) for block, name in run.assignment.items()}
-    return Run(run.name, assignment, run.wall.median_s * drift, run.attribution, run.mixed)
+    return MeasuredRun(run.name, assignment, run.wall.median_s * drift, run.attribution, run.mixed)
 
 
 def _conditions(model: Model, stopwatch: Stopwatch, runs: TimedRuns) -> Conditions:
@@ -178,7 +178,7 @@ def _conditions(model: Model, stopwatch: Stopwatch, runs: TimedRuns) -> Conditio
 
 
 def _calibrated(
-    model: Model, graph: Graph, scheme: Scheme, conditions: Conditions, measured: Sequence[tuple[Run, WallTime]]
+    model: Model, graph: Graph, scheme: Scheme, conditions: Conditions, measured: Sequence[tuple[MeasuredRun, WallTime]]
 ) -> Profile:
     tables, unseen = calibrate([run for run, _ in measured], graph)
     return _profile(model.sha256, scheme, conditions, measured, tables, unseen)
@@ -188,8 +188,8 @@ def _profile(
     model_sha256: str,
     scheme: Scheme,
     conditions: Conditions,
-    measured: Sequence[tuple[Run, WallTime]],
-    tables: Tables,
+    measured: Sequence[tuple[MeasuredRun, WallTime]],
+    tables: FitTables,
     unseen: Mapping[str, float],
 ) -> Profile:
     """The profile from fitted tables; `unseen` are the seconds of mixed runs as predicted by a fit without them."""

@@ -9,7 +9,7 @@ from statistics import fmean
 import numpy as np
 
 from taglio.errors import MeasurementFailed
-from taglio.profile.busy import Watch, enough
+from taglio.profile.busy import BusyWatch, enough
 from taglio.profile.effort import Schedule
 from taglio.runtimes.session import Session, why_failed
 
@@ -47,7 +47,7 @@ def interleave(
     sessions: Mapping[str, Session],
     feeds: Sequence[Sequence[Feed]],
     schedule: Schedule,
-    watch: Watch,
+    watch: BusyWatch,
     after_round: Callable[[int], object],
 ) -> dict[str, list[float]]:
     """Wall seconds of every sample, by session, in rounds that run all sessions in a new order.

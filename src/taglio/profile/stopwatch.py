@@ -24,7 +24,7 @@ import onnx
 from taglio.cores import quota
 from taglio.errors import MeasurementFailed
 from taglio.memory import EVENTS, make_room, trim
-from taglio.profile.busy import Watch, kept, others_in
+from taglio.profile.busy import BusyWatch, kept, others_in
 from taglio.profile.effort import Effort, Schedule
 from taglio.profile.kernels import KernelRecorder, OnnxRuntimeRecorder, has_bodies, without_recording
 from taglio.profile.openvino_clock import OpenVinoRecorder
@@ -214,7 +214,7 @@ class _Timing:
             if progress:
                 progress("timing", done, schedule.rounds)
 
-        began_s, worked_s, watch = time.perf_counter(), time.process_time(), Watch()
+        began_s, worked_s, watch = time.perf_counter(), time.process_time(), BusyWatch()
         samples = interleave(sessions, feeds, schedule, watch, after_round)
         longest_s = _longest_s((time.process_time() - worked_s) / (time.perf_counter() - began_s), self.watch.options)
         sessions.clear()
