@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from taglio.memory import trim, used_bytes
-from taglio.profile import sessions, stopwatch
+from taglio.profile import rounds, sessions, stopwatch
 from taglio.profile.effort import Effort
 from taglio.profile.sessions import ModelFile
 from taglio.profile.stopwatch import Stopwatch
@@ -39,7 +39,7 @@ def test_sessions_are_timed_in_groups_beside_the_first_as_a_limit_allows(
     groups: list[list[str]] = []
     opened_bytes = [0]
     opened = onnxruntime.open_session
-    interleave: Callable[..., object] = stopwatch.interleave
+    interleave: Callable[..., object] = rounds.interleave
 
     def watched(open_sessions: dict[str, object], *rest: object, **named: object) -> object:
         groups.append([*open_sessions])
@@ -87,7 +87,7 @@ def test_what_does_not_fit_outside_onnx_runtime_is_left_out(monkeypatch: pytest.
 @pytest.mark.whole
 def test_a_model_that_does_not_fit_lets_a_smaller_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[list[str]] = []
-    interleave: Callable[..., object] = stopwatch.interleave
+    interleave: Callable[..., object] = rounds.interleave
 
     def watched(open_sessions: dict[str, object], *rest: object, **named: object) -> object:
         groups.append([*open_sessions])

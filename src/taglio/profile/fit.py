@@ -64,20 +64,15 @@ class FitTables:
     blocks: tuple[BlockTime, ...]
     glue: tuple[Glue, ...]
     overhead_s: float
-    kernel_scale: float
-    kernel_overhead_s: float
-    quantize_s_per_element: float
-    dequantize_s_per_element: float
 
 
 def fit(runs: Sequence[MeasuredRun], graph: Graph) -> FitTables:
     """Block and glue seconds as weighted means over `runs`, scaled to add up to wall time."""
-    scale, overhead, unexplained = _clock(runs)
+    overhead, unexplained = _clock(runs)
     runs = [_to_wall(run, overhead, unexplained) for run in with_forms(runs, graph)]
     blocks, surplus = _block_times(runs)
-    glue, quantize_rate, dequantize_rate = _glue(runs, graph, surplus)
-    tables = FitTables(blocks, glue, 0.0, scale, overhead, quantize_rate, dequantize_rate)
-    sums = parts(tables, runs)
+    glue = _glue(runs, graph, surplus)
+    sums = parts(FitTables(blocks, glue, 0.0), runs)
     rest_s = _mean([(run.wall_s - sum(run_parts), run.weight) for run, run_parts in zip(runs, sums, strict=True)])
     # The session overhead of a run, plus orphan kernels. Anything more is noise and is added to blocks: every component
     # pays the session overhead, so with a large one no component would be worth another device.
@@ -86,7 +81,7 @@ def fit(runs: Sequence[MeasuredRun], graph: Graph) -> FitTables:
     blocks_s = _mean([(run_parts[0], run.weight) for run, run_parts in zip(runs, sums, strict=True)])
     share = max(_LEAST_SHARE, 1.0 + (rest_s - session_s) / max(blocks_s, 1e-12))
     blocks = tuple(replace(block_time, seconds=share * block_time.seconds) for block_time in blocks)
-    return FitTables(blocks, glue, session_s, scale, overhead, quantize_rate, dequantize_rate)
+    return FitTables(blocks, glue, session_s)
 
 
 def with_forms(runs: Sequence[MeasuredRun], graph: Graph) -> list[MeasuredRun]:
@@ -210,10 +205,10 @@ def _to_wall(run: MeasuredRun, overhead: float, unexplained: float) -> MeasuredR
     return replace(run, attribution=scaled)
 
 
-def _clock(runs: Sequence[MeasuredRun]) -> tuple[float, float, float]:
-    """Scale α and per-kernel overhead δ of the profiler's clock, and the seconds β of a run outside kernels:
-    wall ≈ α · (Σ kernels − δ · count) + β, by relative least squares with priors at α = 1, δ = 3 µs (weak) and β = 0
-    (strong, since kernels explain nearly everything; stronger the more runs scatter, so that β does not fit noise).
+def _clock(runs: Sequence[MeasuredRun]) -> tuple[float, float]:
+    """The profiler's overhead δ per kernel, and the seconds β of a run outside kernels: wall ≈ α · (Σ kernels − δ ·
+    count) + β, by relative least squares with priors at a scale of α = 1, δ = 3 µs (weak) and β = 0 (strong, since
+    kernels explain nearly everything; stronger the more runs scatter, so that β does not fit noise).
 
     On a busy machine walls may fall where kernels take longer. A scale below 1/4 or above 4 is such noise: the priors
     stand then, as a δ from it would leave no kernel any time."""
@@ -237,13 +232,11 @@ def _clock(runs: Sequence[MeasuredRun]) -> tuple[float, float, float]:
         values.append(weight * value)
     alpha, product, beta = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0]
     if not 1.0 / _MOST_SCALE <= alpha <= _MOST_SCALE:
-        return 1.0, _PRIOR_KERNEL_OVERHEAD_S, 0.0
-    return float(alpha), max(0.0, float(product / alpha)), max(0.0, float(beta))
+        return _PRIOR_KERNEL_OVERHEAD_S, 0.0
+    return max(0.0, float(product / alpha)), max(0.0, float(beta))
 
 
-def _glue(
-    runs: Sequence[MeasuredRun], graph: Graph, surplus: Mapping[tuple[str, str], float]
-) -> tuple[tuple[Glue, ...], float, float]:
+def _glue(runs: Sequence[MeasuredRun], graph: Graph, surplus: Mapping[tuple[str, str], float]) -> tuple[Glue, ...]:
     tensors, moving = graph.tensor_map(), graph.flows
     elements = {flow.name: max(tensors[name].elements for name in flow.tensors) for flow in moving}
     pure: dict[tuple[str, str], _Weighted] = {}
@@ -290,7 +283,7 @@ def _glue(
                 (conversion_s + conversion_rate * elements[flow.name]) * (tensors[flow.name].dtype == "float32"),
             )
         )
-    return tuple(result), rates[_FLOAT][1], rates[_INT8][1]
+    return tuple(result)
 
 
 def _mean(values: _Weighted) -> float:

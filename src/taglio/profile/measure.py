@@ -215,10 +215,6 @@ def _profile(
         blocks=tables.blocks,
         glue=tables.glue,
         overhead_s=tables.overhead_s,
-        kernel_scale=tables.kernel_scale,
-        kernel_overhead_s=tables.kernel_overhead_s,
-        quantize_s_per_element=tables.quantize_s_per_element,
-        dequantize_s_per_element=tables.dequantize_s_per_element,
         interval_ratio=ratio if isfinite(ratio) else _UNKNOWN_RATIO,
         runs=whole_runs,
     )

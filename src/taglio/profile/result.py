@@ -136,10 +136,6 @@ class Profile:
     blocks: tuple[BlockTime, ...]
     glue: tuple[Glue, ...]
     overhead_s: float
-    kernel_scale: float
-    kernel_overhead_s: float
-    quantize_s_per_element: float
-    dequantize_s_per_element: float
     interval_ratio: float
     runs: tuple[WholeRun, ...]
 
@@ -159,7 +155,7 @@ class Profile:
         unknown = sorted(used_precisions - set(names))
         require(not unknown, f"unknown precision {', '.join(unknown[:1])}")
         require(any(run.name == FLOAT32.name and not run.assignment for run in self.runs), "no run of the float model")
-        seconds = (self.overhead_s, self.kernel_overhead_s, *(block_time.seconds for block_time in self.blocks))
+        seconds = (self.overhead_s, *(block_time.seconds for block_time in self.blocks))
         require(all(abs(time_s) < 1e9 for time_s in seconds), "seconds are out of range")
         require(all(abs(run.predicted_s) < 1e9 for run in self.runs), "predicted seconds are out of range")
         require(0.0 <= self.interval_ratio < 1e6, "interval_ratio must not be negative")
