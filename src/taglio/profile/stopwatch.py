@@ -127,7 +127,8 @@ class Stopwatch:
                 files[name] = ModelFile.write(path, name, build(), options_of[name], optimize)
             sessions = FittingSessions(files, self.limit_bytes)
             timed = _Timing(self, effort, files, sessions, kernels, loss).timed()
-        return Timings({name: timed[name] for name in models if name in timed}, sessions.refused)
+        refused = {name: reason for name, reason in sessions.refused.items() if name not in timed}
+        return Timings({name: timed[name] for name in models if name in timed}, refused)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
