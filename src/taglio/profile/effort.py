@@ -15,9 +15,9 @@ _WARMUP = 2
 # A model of thousands of operators takes far longer to build and open than to run, in any runtime: about this many
 # seconds per operator. Sessions may be opened for _OPENING_S at any effort.
 _OPERATOR_S, _OPENING_S = 2e-3, 20.0
-# After 50 ms without work a GPU is slow at first (an H100: 15 % in the first run, and up to three times in the first
-# ten after models that kept all processors busy): a model there runs for this long before it is timed.
-_AWAKE_S = 0.3
+# After _ASLEEP_S without work a GPU is slow at first (an H100: 15 % in the first run, and up to three times in the
+# first ten after models that kept all processors busy): a model there then runs for _AWAKE_S before it is timed.
+_ASLEEP_S, _AWAKE_S = 0.05, 0.3
 # If a quota pauses the process, this many runs show a kernel without a pause.
 _UNPAUSED = 30
 
@@ -92,10 +92,11 @@ class Effort:
             return Schedule(1, 0.0, dict.fromkeys(run_s, 0), 1, 1)
         sample_s = min(STRETCH_S, self.budget_s / (self.minimum * len(run_s))) if scatters else 0.0
         uncounted = dict.fromkeys(run_s, 0)
-        if len(run_s) > 1 and not scatters:  # caches and GPUs are as another model left them
-            uncounted = {
-                name: ceil(_AWAKE_S / turn_s) if name in gpus else refills(turn_s) for name, turn_s in run_s.items()
-            }
+        if len(run_s) > 1 and not scatters:  # caches and GPUs are as other models left them
+            uncounted = {name: refills(turn_s) for name, turn_s in run_s.items()}
+            idle_s = sum((1 + uncounted[name]) * turn_s for name, turn_s in run_s.items() if name not in gpus)
+            if idle_s > _ASLEEP_S:
+                uncounted |= {name: ceil(_AWAKE_S / run_s[name]) for name in gpus}
         turns_s = sum(max((1 + uncounted[name]) * turn_s, sample_s) for name, turn_s in run_s.items())
         runs_s = max(1e-9, sum(run_s.values()))
         kernel_runs = max(self.minimum, min(self.maximum, int(self.budget_s / runs_s)) // 2)
