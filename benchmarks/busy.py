@@ -26,7 +26,6 @@ from cases import CACHE, CASES, arguments, markdown, paths, write
 from taglio.components.build import read
 from taglio.cores import available_cores
 from taglio.flow.opening import Model
-from taglio.profile.stopwatch import Effort, time_models
 from taglio.runtimes.onnxruntime import SessionOptions
 
 # What two copies of one model differ by here, and what a plan may be slower than float by.
@@ -91,7 +90,7 @@ def side_by_side(case: str, runs: list[Run]) -> dict[str, float]:
     options = {name: SessionOptions(1, runtime=piece.runtime) for name, piece in pieces.items()}
     models = {"float": lambda: work.model.proto} | {name: partial(onnx.load, path) for name, path in files.items()}
     places = {"float": SessionOptions(1)} | options
-    timed = time_models(models, work.timed, SessionOptions(1), Effort(budget_s=20.0), kernels=False, places=places)
+    timed = work.stopwatch.time(models, work.within(20.0), places=places).all()
     return {name: model.wall.median_s for name, model in timed.items()}
 
 

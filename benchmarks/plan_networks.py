@@ -51,7 +51,7 @@ def profile(graph: Graph, seed: int) -> Profile:
     conditions = Conditions(describe(), "imagined", "0", 1, False, "all")
     return Profile(
         graph.model_sha256, conditions, DEFAULT_SCHEME, choices, tuple(blocks), tuple(glue),
-        20e-6, 1.0, 0.0, 0.0, 0.0, 0.1, (),
+        20e-6, 0.1, (),
     )  # fmt: skip
 
 

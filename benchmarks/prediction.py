@@ -20,17 +20,23 @@ import numpy as np
 
 from cases import CASES, markdown, open_case, write
 from taglio.flow.profile import profile_as
-from taglio.profile.layerwise import layer_times, predict_sum
+from taglio.model.graph import Graph
+from taglio.profile.layerwise import LayerTimes, layer_times
 from taglio.profile.measure import FLOAT_RUN, random_mixes
 from taglio.profile.result import predict
-from taglio.profile.stopwatch import FEEDS, Effort, time_models
-from taglio.quantize.precision import precisions
+from taglio.profile.stopwatch import FEEDS
+from taglio.quantize.precision import Assignment, form_of, precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.openvino import NAME as OPENVINO
 
 # Never one of the seeds that a profile or a search draws from.
 SEED = 20261120
+
+
+def sum_of_layers(times: LayerTimes, graph: Graph, assignment: Assignment) -> float:
+    """Predicted seconds of one inference, as if boundaries cost nothing."""
+    return sum(times[block.name, form_of(assignment, block.name)] for block in graph.blocks)
 
 
 def measure(name: str, subsets: int, threads: int | None, effort: float, runtime: str) -> dict[str, Any]:
@@ -44,12 +50,12 @@ def measure(name: str, subsets: int, threads: int | None, effort: float, runtime
     start = time.perf_counter()
     options = work.setup.options()
     alone = replace(options, runtime=NAME)
-    layers = layer_times(work.model, work.graph, builder, precisions(scheme), alone, work.typical[0])
+    layers = layer_times(builder, work.graph, precisions(scheme), alone, work.typical[0])
     layers_s = time.perf_counter() - start
     mixes = random_mixes(work.graph, precisions(scheme), subsets, SEED)
     models = {key: partial(builder.build, mix) for key, mix in {FLOAT_RUN: {}, **mixes}.items()}
-    feeds = work.data.held_out.samples[:FEEDS]
-    timed = time_models(models, feeds, work.setup.options(), Effort(budget_s=30.0 * effort), kernels=False)
+    stopwatch = replace(work.stopwatch, feeds=work.data.held_out.samples[:FEEDS])
+    timed = stopwatch.time(models, work.within(30.0 * effort)).all()
     profiled = next(run for run in profile.runs if run.name == FLOAT_RUN).wall.median_s
     drift = timed[FLOAT_RUN].wall.median_s / profiled
     rows = []
@@ -63,10 +69,10 @@ def measure(name: str, subsets: int, threads: int | None, effort: float, runtime
                 "measured_s": measured,
                 "deviation_s": timed[key].wall.deviation_s,
                 "predicted_s": predicted,
-                "layer_sum_s": predict_sum(layers, work.graph, mix),
+                "layer_sum_s": sum_of_layers(layers, work.graph, mix),
                 "raw": predicted / measured - 1.0,
                 "steady": predicted * drift / measured - 1.0,
-                "layers": predict_sum(layers, work.graph, mix) * drift / measured - 1.0,
+                "layers": sum_of_layers(layers, work.graph, mix) * drift / measured - 1.0,
             }
         )
     steady = np.array([row["steady"] for row in rows])

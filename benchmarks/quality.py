@@ -10,7 +10,7 @@ same for all, only those that hold the bound count, and all models of a network 
 
 import argparse
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import exp, log
 from typing import Any
@@ -31,7 +31,7 @@ from taglio.plan.result import Limits
 from taglio.profile.layerwise import layer_times, speedups
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import FEEDS, Effort, time_models
+from taglio.profile.stopwatch import FEEDS
 from taglio.quantize.precision import Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
@@ -128,14 +128,7 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
     measured = {scheme: stages(work, scheme, effort) for scheme in dict.fromkeys([DEFAULT_SCHEME, *chosen.values()])}
     plain = measured[DEFAULT_SCHEME]
     layers = speedups(
-        layer_times(
-            work.model,
-            work.graph,
-            plain.builder,
-            precisions(DEFAULT_SCHEME),
-            work.setup.options(),
-            work.typical[0],
-        )
+        layer_times(plain.builder, work.graph, precisions(DEFAULT_SCHEME), work.setup.options(), work.typical[0])
     )
     contenders = [Contender("float", "both", partial(_give, work.model.proto), 0.0, None)]
     contenders += as_users_do(work, plain, bounds, layers)
@@ -160,12 +153,13 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
         contender: FLOAT_RUN if contender.name == "float" else f"{index} {contender.name}"
         for index, contender in enumerate(useful)
     }
-    timed = time_models(
-        {key: contender.build for contender, key in keys.items()},
-        work.data.held_out.samples[:FEEDS],
-        work.setup.options(),
-        Effort(minimum=9, maximum=60, budget_s=60.0 * effort),
-        kernels=False,
+    timed = (
+        replace(work.stopwatch, feeds=work.data.held_out.samples[:FEEDS])
+        .time(
+            {key: contender.build for contender, key in keys.items()},
+            replace(work.within(60.0 * effort), minimum=9, maximum=60),
+        )
+        .all()
     )
     seconds = {contender: timed[key].wall.median_s for contender, key in keys.items()}
     table = []

@@ -34,7 +34,7 @@ from taglio.runtimes import onnxruntime, openvino
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
-from taglio.ways.bench import Bench
+from taglio.ways.bench import LoadBench
 from taglio.ways.choose import Bursts
 from taglio.ways.confirm import Sized, figure, opening
 from taglio.ways.result import Figure, Rate
@@ -104,7 +104,7 @@ def compared(name: str, out: Path, seconds: float, asked: argparse.Namespace) ->
     with scratch() as root:
         write_samples(root / "samples", [Answered(sample, {}) for sample in raced_inputs(work)])
         entries = [*grid(root, out / workspace.FLOAT_MODEL, work, rate)]
-        with Bench(root / "samples") as bench:
+        with LoadBench(root / "samples") as bench:
             values = measured(bench, entries, burst_s, asked.memory_limit or free_bytes() // 2)
             best = sorted(values, key=lambda entry: -values[entry])[:BEST]
             chosen = Entry(rate.runtime, rate.way, out / workspace.DEPLOY)
@@ -138,7 +138,7 @@ def source(root: Path, work: Work, callers: int) -> Entry:
     return Entry(onnxruntime.NAME, Way(cores, callers, spinning=True, shared=True), folder)
 
 
-def measured(bench: Bench, entries: Sequence[Entry], burst_s: float, limit_bytes: int) -> Mapping[Entry, float]:
+def measured(bench: LoadBench, entries: Sequence[Entry], burst_s: float, limit_bytes: int) -> Mapping[Entry, float]:
     """The capacity of each entry that runs, as a multiple of the first's, which takes part in every group of entries
     that are open at once."""
     first, *waiting = entries
@@ -166,7 +166,7 @@ def measured(bench: Bench, entries: Sequence[Entry], burst_s: float, limit_bytes
 
 
 def raced(
-    bench: Bench, chosen: Entry, rivals: Sequence[Sequence[Entry]], burst_s: float, asked: argparse.Namespace
+    bench: LoadBench, chosen: Entry, rivals: Sequence[Sequence[Entry]], burst_s: float, asked: argparse.Namespace
 ) -> list[tuple[Entry, Figure]]:
     """For each group of rivals the fastest one, and the capacity of the chosen way as a multiple of its. All are opened
     afresh, again and again."""

@@ -19,7 +19,7 @@ from taglio.confirm import race
 from taglio.confirm.race import Patience
 from taglio.confirm.speedup import Speedup
 from taglio.embedded import digits_data
-from taglio.profile import busy, speed
+from taglio.profile import busy, waking
 from tests.end_to_end.command import SCHEME, Case, taglio
 from tests.models import digits_model, pyramid, saved
 
@@ -72,7 +72,7 @@ def brief() -> Iterator[None]:
     short and believed, since tests run beside others."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(busy, "STAT", Path("/nothing"))
-        patch.setattr(speed, "_WAITS", 3)
+        patch.setattr(waking, "_WAITS", 3)
         patience = Patience(openings=4, choosing=2, seconds=2.0, slow_seconds=2.0, most_pairs=5, doubt=0.5)
         patch.setattr(race, "USUAL", patience)
         yield

@@ -74,7 +74,7 @@ def test_one_name_means_one_thing() -> None:
             continue
         if name == "inspect" and action.dest == "blocks":  # which to show, not which to quantise
             continue
-        if name == "compare" and action.dest in ("layers", "out"):  # whether, not where to cut; no workspace
+        if name == "compare" and action.dest == "out":  # no workspace
             continue
         if name == "serve" and action.dest in ("host", "tls", "threads"):  # for clients, not for other devices
             continue

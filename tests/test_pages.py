@@ -53,7 +53,7 @@ def test_a_message_that_no_code_writes_is_noticed(source: list[str]) -> None:
 
 def test_every_file_of_a_workspace_is_named() -> None:
     page = (ROOT / "docs" / "workspace.md").read_text(encoding="utf-8")
-    artifacts = ("setup", "graph", "profile", "error", "plan", "run", "delivered", "outcome", "layers", "manifest")
+    artifacts = ("setup", "graph", "profile", "error", "plan", "run", "delivered", "outcome", "manifest")
     assert {workspace.SETUP, workspace.GRAPH, workspace.PROFILE, workspace.ERROR, workspace.PLAN} <= set(artifacts)
     names = [f"{name}.json" for name in artifacts]
     names += [name for made in workspace.MADE_FROM.values() for name in made]

@@ -1,5 +1,6 @@
 """A limit on memory changes where things wait, and no result; a model of many weights goes the whole way."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -22,16 +23,15 @@ from taglio.flow.memory import activation_bytes
 from taglio.flow.opening import open_work
 from taglio.flow.work import Setup
 from taglio.plan.result import Interval, Limits, Plan, placements
-from taglio.profile import stopwatch
-from taglio.profile.stopwatch import Effort, time_models
+from taglio.profile import kernels, stopwatch
+from taglio.profile.effort import Effort
+from taglio.profile.stopwatch import Stopwatch
 from taglio.quantize.precision import FLOAT32
 from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions
 from tests.components.cases import CHOICES, INT8, tiny
 from tests.models import Sketch, conv_relu_chain, two_in_two_out
-
-EFFORT = Effort(warmup=1, minimum=2, maximum=2, budget_s=0.1)
 
 
 def products(count: int = 3) -> onnx.ModelProto:
@@ -194,42 +194,21 @@ def test_what_tensors_hold_at_one_time(tmp_path: Path) -> None:
     assert activation_bytes(graph) == max(pairs)  # a chain: what is read and what is written
 
 
-def test_kernels_are_counted_in_groups_whose_events_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The profiler holds an event for each kernel that ran: 15 sessions of an unrolled LSTM held half a gigabyte."""
-    models = dict.fromkeys(("a", "b", "c"), conv_relu_chain)
-    feeds = [{"x": np.zeros((1, 3, 8, 8), np.float32)}]
-    turns: list[list[str]] = []
-    real = stopwatch._interleave
-
-    def interleave(sessions: Any, *given: Any, **more: Any) -> Any:
-        turns.append([*sessions])
-        return real(sessions, *given, **more)
-
-    monkeypatch.setattr(stopwatch, "_interleave", interleave)
-    for event_bytes, groups in ((1, [["a", "b", "c"]]), (2**40, [["a"], ["b"], ["c"]])):
-        monkeypatch.setattr(stopwatch, "_EVENT_BYTES", event_bytes)
-        turns.clear()
-        timed = time_models(models, feeds, SessionOptions(1), EFFORT, kernels=True, limit_bytes=2**40)
-        assert turns[1:] == groups
-        assert all(each.kernels for each in timed.values()) and [*timed] == [*models]
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize(("event_bytes", "rounds"), [(1, 32), (2**40, 14)])
-def test_kernels_are_counted_in_fewer_rounds_where_there_are_many(
-    event_bytes: int, rounds: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("event_bytes", "runs"), [(1, 30), (2**40, 12)])
+def test_kernels_are_recorded_in_fewer_runs_where_there_are_many(
+    event_bytes: int, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A network of 4 MB took 2.7 GB: four shapes in each round, and twice the rounds on a busy machine."""
-    counted: list[int] = []
-    real = stopwatch._interleave
+    """The profiler holds an event for each kernel that ran: a network of 4 MB took 2.7 GB."""
+    recorded: list[int] = []
+    real = kernels.kernel_seconds
 
-    def interleave(sessions: Any, turns: Any, rounds: int, *given: Any, **more: Any) -> Any:
-        counted.append(rounds)
-        return real(sessions, turns, rounds, *given, **more)
+    def read(path: Path, before: int, *given: Any) -> dict[str, float]:
+        events = json.loads(path.read_text())
+        recorded.append(sum(event["name"] == "model_run" for event in events) - before)
+        return real(path, before, *given)
 
-    monkeypatch.setattr(stopwatch, "_interleave", interleave)
+    monkeypatch.setattr(kernels, "kernel_seconds", read)
     monkeypatch.setattr(stopwatch, "_EVENT_BYTES", event_bytes)
-    feeds = [{"x": np.zeros((1, 3, 8, 8), np.float32)}]
-    effort = Effort(warmup=2, minimum=30, maximum=30, budget_s=5.0)
-    assert time_models({"a": conv_relu_chain}, feeds, SessionOptions(1), effort, kernels=True)["a"].kernels
-    assert counted == [30, rounds]
+    watch = Stopwatch([{"x": np.zeros((1, 3, 8, 8), np.float32)}], SessionOptions(1))
+    assert watch.time({"a": conv_relu_chain}, Effort(5.0, minimum=30, maximum=30), kernels=True).all()["a"].kernels
+    assert recorded == [runs]

@@ -55,7 +55,7 @@ def test_a_place_that_fails_while_it_is_profiled_leaves_the_others(monkeypatch: 
 
 
 def test_with_one_runtime_nothing_is_timed_and_the_missing_places_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = Model(digits_model(), digits_data(), threads=1).but(lab=Lab(time=pytest.fail))
+    work = Model(digits_model(), digits_data(), threads=1).but(lab=Lab(stopwatch=pytest.fail))
     assert work.setup.runtime == "auto"
     monkeypatch.setattr(places, "refusal", lambda name: "" if name == ORT else "it is not installed here")
     found = float_everywhere(work, 0.01, Metric())

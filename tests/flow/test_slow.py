@@ -16,8 +16,7 @@ import pytest
 import taglio
 from taglio.flow import error
 from taglio.flow.opening import Model, open_work
-from taglio.flow.work import affordable
-from taglio.profile import sessions
+from taglio.profile import effort
 from taglio.runtimes import openvino
 from tests.models import Sketch
 
@@ -91,7 +90,7 @@ def test_a_model_that_takes_long_to_open_is_opened_seldom(monkeypatch: pytest.Mo
 
     counting(onnxruntime.InferenceSession)
     counting(openvino.OpenVinoSession)
-    monkeypatch.setattr(sessions, "_OPERATOR_S", 1.0)
+    monkeypatch.setattr(effort, "_OPERATOR_S", 1.0)
     model, data = slow()
     result = taglio.optimize(model, data, max_error=0.05, threads=1, effort=0.05)
     assert opened["InferenceSession"] <= 40 and opened["OpenVinoSession"] <= 16, opened
@@ -132,11 +131,6 @@ def test_a_fast_model_keeps_all_its_samples() -> None:
     work = Model(model, data, threads=1)
     assert len(work.data.held_out.samples) + len(work.data.calibration.samples) == 24
     assert not work.remarks
-
-
-@pytest.mark.parametrize(("run_s", "count"), [(0.0, 32), (0.01, 32), (1.0, 10), (4.0, 2), (20.0, 2)])
-def test_as_many_runs_as_the_time_allows(run_s: float, count: int) -> None:
-    assert affordable(run_s, 10.0, 32, 2) == count
 
 
 @pytest.mark.whole

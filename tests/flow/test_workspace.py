@@ -36,7 +36,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.mark.whole
 def test_a_profile_fits_its_workspace(data: Path, tmp_path: Path) -> None:
-    graph, _, _ = stages.profile(tmp_path / "out", saved(masked(), tmp_path), data, **QUICK)
+    graph, _ = stages.profile(tmp_path / "out", saved(masked(), tmp_path), data, **QUICK)
     assert any(block.kind == "Unsqueeze" and "masks" in block.refusal for block in graph.blocks)
     assert reopen_profiled(tmp_path / "out")[0].graph == graph == gather(tmp_path / "out").graph
 

@@ -251,10 +251,6 @@ def profile_of(
             for flow, (a, b, c, d, *behind) in glue_us.items()
         ),
         overhead_us * MICROSECOND,
-        1.0,
-        0.0,
-        0.0,
-        0.0,
         0.1,
         (),
     )

@@ -11,7 +11,7 @@ from taglio.model.load import load
 from taglio.profile import fit as fitting
 from taglio.profile.attribution import Attribution
 from taglio.profile.calibrate import calibrate
-from taglio.profile.fit import Run, Tables, conformal_ratio, fit
+from taglio.profile.fit import FitTables, MeasuredRun, conformal_ratio, fit
 from taglio.profile.machine import Machine
 from taglio.profile.measure import pure_assignments, random_mixes
 from taglio.profile.result import BlockTime, Conditions, Glue, Profile, changes, predict, reads, writes
@@ -78,7 +78,7 @@ class Imagined:
         work = sum(self.block_s(block, assignment) for block in self.graph.blocks)
         return self.overhead_s + work + sum(self.flow_s(flow, assignment) for flow in self.moving)
 
-    def run(self, name: str, assignment: Assignment) -> Run:
+    def run(self, name: str, assignment: Assignment) -> MeasuredRun:
         """What the stop-watch and the profiler would show of one inference."""
 
         def shake(seconds: float) -> float:
@@ -100,15 +100,15 @@ class Imagined:
             (),
         )
         wall = self.overhead_s + sum(real_blocks.values()) + sum(real_glue.values())
-        return Run(name, dict(assignment), wall, attribution, name.startswith("mix"))
+        return MeasuredRun(name, dict(assignment), wall, attribution, name.startswith("mix"))
 
-    def runs(self, mixes: int, seed: int = 0) -> list[Run]:
+    def runs(self, mixes: int, seed: int = 0) -> list[MeasuredRun]:
         chosen = {"float32": {}, **pure_assignments(self.graph, CHOICES)}
         chosen |= random_mixes(self.graph, CHOICES, mixes, seed)
         return [self.run(name, assignment) for name, assignment in chosen.items()]
 
 
-def as_profile(tables: Tables, graph: Graph, interval_ratio: float = 0.0) -> Profile:
+def as_profile(tables: FitTables, graph: Graph, interval_ratio: float = 0.0) -> Profile:
     machine = Machine("imagined", 1, (), 0, "none", "3")
     return Profile(
         graph.model_sha256,
@@ -118,10 +118,6 @@ def as_profile(tables: Tables, graph: Graph, interval_ratio: float = 0.0) -> Pro
         tables.blocks,
         tables.glue,
         tables.overhead_s,
-        tables.kernel_scale,
-        tables.kernel_overhead_s,
-        tables.quantize_s_per_element,
-        tables.dequantize_s_per_element,
         interval_ratio,
         (),
     )
@@ -141,7 +137,7 @@ def test_predicts_unseen_mixes_of_a_known_machine_within_a_percent(
     assert abs(np.mean(ratios) - 1.0) < 0.004
 
 
-def test_finds_the_times_of_blocks_and_the_rates_of_conversion(graph: Graph) -> None:
+def test_finds_the_times_of_blocks_and_of_conversions(graph: Graph) -> None:
     machine = Imagined(graph, noise=0.0)
     tables = fit(machine.runs(mixes=9), graph)
 
@@ -151,13 +147,12 @@ def test_finds_the_times_of_blocks_and_the_rates_of_conversion(graph: Graph) -> 
             assert block_times[key].seconds == pytest.approx(truth, rel=0.02, abs=MICROSECOND), key
             assert block_times[key].deviation_s <= 1e-6
     assert {key for key in machine.blocks_s if key not in block_times} == set()
-    assert tables.quantize_s_per_element == pytest.approx(0.5e-9, rel=0.05)
-    assert tables.dequantize_s_per_element == pytest.approx(0.3e-9, rel=0.05)
     for entry in tables.glue:
         truth_of = machine.glue[entry.flow]
         assert entry.float_s == pytest.approx(truth_of.float_s, rel=0.1, abs=MICROSECOND), entry.flow
         assert entry.int8_s == pytest.approx(truth_of.int8_s, rel=0.1, abs=MICROSECOND), entry.flow
-    assert tables.kernel_scale == pytest.approx(1.0, abs=0.03)
+        assert entry.quantize_s == pytest.approx(truth_of.quantize_s, rel=0.1, abs=MICROSECOND), entry.flow
+        assert entry.dequantize_s == pytest.approx(truth_of.dequantize_s, rel=0.1, abs=MICROSECOND), entry.flow
 
 
 def test_what_no_kernel_explains_is_overhead(graph: Graph) -> None:
@@ -194,7 +189,6 @@ def test_walls_that_fall_where_kernels_take_longer_leave_kernels_their_time(grap
 
     predicted = [predict(as_profile(tables, graph), graph, run.assignment).total_s for run in runs]
     assert np.mean(predicted) == pytest.approx(np.mean([run.wall_s for run in runs]), rel=0.1)
-    assert tables.kernel_scale > 0.0 and tables.kernel_overhead_s < 1e-5
 
 
 def test_leaving_one_out_predicts_mixes_without_seeing_them(graph: Graph) -> None:
@@ -241,14 +235,14 @@ def test_what_every_run_gets_wrong_is_corrected(graph: Graph) -> None:
     plain, corrected = fit(fast, graph), calibrate(fast, graph)[0]
     unseen = [shorter(machine.run("mix", mix), 0.88) for mix in random_mixes(graph, CHOICES, 20, seed=99).values()]
 
-    def error(tables: Tables) -> float:
+    def error(tables: FitTables) -> float:
         profile = as_profile(tables, graph)
         return float(np.mean([abs(predict(profile, graph, run.assignment).total_s / run.wall_s - 1) for run in unseen]))
 
     assert error(corrected) < 0.9 * error(plain)
 
 
-def shorter(run: Run, factor: float) -> Run:
+def shorter(run: MeasuredRun, factor: float) -> MeasuredRun:
     blocks = {name: factor * seconds for name, seconds in run.attribution.blocks_s.items()}
     saved = sum(run.attribution.blocks_s.values()) - sum(blocks.values())
     return replace(run, wall_s=run.wall_s - saved, attribution=replace(run.attribution, blocks_s=blocks))
@@ -316,11 +310,11 @@ def test_a_prediction_by_hand() -> None:
     assert [flow.name for flow in graph.flows] == ["x", "a", "y", "z"]
     us = MICROSECOND
     times = [("float32", 100 * us), ("int8", 40 * us), ("int8-anchor", 70 * us)]
-    tables = Tables(
+    tables = FitTables(
         tuple(BlockTime(b, p, s, 0.0, 1) for b in ("first", "second", "third") for p, s in times),
         tuple(Glue(flow.name, 1 * us, 2 * us, 10 * us, 20 * us, 1) for flow in graph.flows),
-        1000 * us, 1.0, 0.0, 0.0, 0.0,
-    )  # fmt: skip
+        1000 * us,
+    )
     profile = as_profile(tables, graph)
 
     def total(**assignment: Precision) -> float:

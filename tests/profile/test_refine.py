@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from taglio.flow.workspace import reopen_profiled
-from taglio.profile import measure
+from taglio.profile.effort import Effort
 from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine, refine_near
 from taglio.profile.result import Profile, WholeRun
-from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.profile.stopwatch import Stopwatch, Timed, Timings
 from taglio.quantize.precision import Assignment
 from tests.conftest import Staged
 
@@ -24,20 +24,21 @@ def refined(
     was timed."""
     work, profile = reopen_profiled(staged.folder)
     seen: dict[str, Timed] = {}
+    real = Stopwatch.time
 
-    def later(*arguments: Any, **options: Any) -> dict[str, Timed]:
+    def later(*arguments: Any, **options: Any) -> Timings:
         """Real kernels; walls are a few times those of the profile, and no machine's moods."""
-        for name, timing in time_models(*arguments, **options).items():
+        for name, timing in real(*arguments, **options).all().items():
             before = whole(profile, FLOAT_RUN if name == FLOAT_RUN else "int8").wall
             wall = replace(before, median_s=_SLOWER * before.median_s, steady_s=_SLOWER * before.steady_s)
             seen[name] = replace(timing, wall=wall)
-        return seen
+        return Timings(seen, {})
 
-    patch.setattr(measure, "time_models", later)
-    builder, feeds = work.builder(profile.scheme), work.data.held_out.samples[:2]
-    newer = refine_near(
-        work.model, work.graph, builder, before or profile, feeds, work.setup.options(), Effort(budget_s=0.1), near=near
-    )
+    patch.setattr(Stopwatch, "time", later)
+    stopwatch = replace(work.stopwatch, feeds=work.data.held_out.samples[:2])
+    builder = work.builder(profile.scheme)
+    newer = refine_near(builder, work.graph, before or profile, stopwatch, Effort(0.1), near=near)
+    patch.undo()
     return newer, seen
 
 
@@ -55,7 +56,6 @@ def test_a_plan_that_was_timed_is_among_runs_of_the_present_speed(
     assert whole(newer, FLOAT_RUN).wall.median_s == pytest.approx(seen[FLOAT_RUN].wall.median_s)
     for run in profile.runs:
         assert whole(newer, run.name).wall.steady_s == pytest.approx(_SLOWER * run.wall.steady_s)
-    assert newer.conditions.reference_s != profile.conditions.reference_s
     fewer = dict([*near.items()][:1])
     newest, _ = refined(tiny_staged, fewer, monkeypatch, newer)
     assert whole(newest, "near 1").assignment == whole(newer, "near 1").assignment
@@ -75,5 +75,5 @@ def test_runs_of_a_busy_machine_put_the_refined_profile_in_doubt(
     work, profile = reopen_profiled(tiny_staged.folder)
     timed = {FLOAT_RUN: replace(refined(tiny_staged, {}, monkeypatch)[1][FLOAT_RUN], others=0.4)}
     runs: dict[str, tuple[Assignment, Timed]] = {name: ({}, timing) for name, timing in timed.items()}
-    newer = refine(work.model, work.graph, profile, runs, " 1", near={})
+    newer = refine(work.model, work.graph, profile, runs, near={})
     assert newer.conditions.others == 0.4 and "other programs used 40%" in str(newer.conditions.doubt())

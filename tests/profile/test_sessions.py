@@ -8,14 +8,15 @@ import onnx
 import pytest
 
 from taglio.memory import trim, used_bytes
-from taglio.profile import sessions, stopwatch
-from taglio.profile.sessions import Models
-from taglio.profile.stopwatch import Effort, time_models
+from taglio.profile import rounds, sessions, stopwatch
+from taglio.profile.effort import Effort
+from taglio.profile.sessions import ModelFile
+from taglio.profile.stopwatch import Stopwatch
 from taglio.runtimes import onnxruntime
 from taglio.runtimes.onnxruntime import SessionOptions
 from tests.models import Sketch, conv_relu_chain
 
-EFFORT = Effort(warmup=1, minimum=2, maximum=2, budget_s=0.1)
+EFFORT = Effort(0.1, minimum=2, maximum=2)
 
 
 def chain(count: int) -> onnx.ModelProto:
@@ -38,7 +39,7 @@ def test_sessions_are_timed_in_groups_beside_the_first_as_a_limit_allows(
     groups: list[list[str]] = []
     opened_bytes = [0]
     opened = onnxruntime.open_session
-    interleave: Callable[..., object] = stopwatch._interleave
+    interleave: Callable[..., object] = rounds.interleave
 
     def watched(open_sessions: dict[str, object], *rest: object, **named: object) -> object:
         groups.append([*open_sessions])
@@ -52,11 +53,11 @@ def test_sessions_are_timed_in_groups_beside_the_first_as_a_limit_allows(
 
     monkeypatch.setattr(sessions, "open_session", counting)
     monkeypatch.setattr(sessions, "used_bytes", lambda: 3_500_000 + opened_bytes[0])
-    monkeypatch.setattr(stopwatch, "_interleave", watched)
+    monkeypatch.setattr(stopwatch, "interleave", watched)
     model = conv_relu_chain()
     feed = {"x": np.zeros([d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim], np.float32)}
     models = {name: lambda: model for name in "abcde"}
-    timed = time_models(models, [feed], SessionOptions(1), EFFORT, kernels=False, limit_bytes=limit_bytes)
+    timed = Stopwatch([feed], SessionOptions(1), limit_bytes).time(models, EFFORT).all()
     assert [*timed] == [*"abcde"]
     assert all(model.wall.runs > 0 and model.wall.median_s > 0.0 for model in timed.values())
     assert groups == [[*group] for group in wanted]
@@ -73,20 +74,11 @@ def test_what_does_not_fit_outside_onnx_runtime_is_left_out(monkeypatch: pytest.
     places = {name: SessionOptions(1, runtime=name) for name in ("onnxruntime", "openvino")}
     timed_within: dict[int, list[str]] = {}
     for limit_bytes in (2_500_000, 4_000_000):
-        refused: dict[str, str] = {}
-        timed = time_models(
-            dict.fromkeys(places, lambda: model),
-            [feed],
-            SessionOptions(1),
-            EFFORT,
-            kernels=False,
-            limit_bytes=limit_bytes,
-            places=places,
-            refused=refused,
-        )
-        timed_within[limit_bytes] = [*timed]
-        if refused:
-            assert refused == {
+        watch = Stopwatch([feed], SessionOptions(1), limit_bytes)
+        timings = watch.time(dict.fromkeys(places, lambda: model), EFFORT, places=places)
+        timed_within[limit_bytes] = [*timings.timed]
+        if timings.refused:
+            assert timings.refused == {
                 "openvino": "it needs an estimated 3 MB there, and the memory limit leaves 2 MB for sessions"
             }
     assert timed_within == {2_500_000: ["onnxruntime"], 4_000_000: ["onnxruntime", "openvino"]}
@@ -95,18 +87,18 @@ def test_what_does_not_fit_outside_onnx_runtime_is_left_out(monkeypatch: pytest.
 @pytest.mark.whole
 def test_a_model_that_does_not_fit_lets_a_smaller_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[list[str]] = []
-    interleave: Callable[..., object] = stopwatch._interleave
+    interleave: Callable[..., object] = rounds.interleave
 
     def watched(open_sessions: dict[str, object], *rest: object, **named: object) -> object:
         groups.append([*open_sessions])
         return interleave(open_sessions, *rest, **named)
 
-    monkeypatch.setattr(stopwatch, "_interleave", watched)
+    monkeypatch.setattr(stopwatch, "interleave", watched)
     monkeypatch.setattr(sessions, "used_bytes", lambda: 0)
     monkeypatch.setattr(sessions, "session_bytes", lambda proto, _: 1e6 * len(proto.graph.node))
     models = {str(count): lambda count=count: chain(count) for count in (1, 9, 2)}  # two operators each
     feed = {"x": np.zeros((1, 64), np.float32)}
-    timed = time_models(models, [feed], SessionOptions(1), EFFORT, kernels=False, limit_bytes=10_000_000)
+    timed = Stopwatch([feed], SessionOptions(1), 10_000_000).time(models, EFFORT).all()
     assert groups == [["1", "2"], ["9"]]
     assert [*timed] == ["1", "9", "2"]
 
@@ -117,8 +109,8 @@ def test_graphs_that_ran_are_kept_without_their_weights(tmp_path: Path) -> None:
     g = Sketch(0)
     onnx.save(g.model(g.op("MatMul", g.input("x", 1, 4096), g.constant(np.zeros((4096, 4096))))), tmp_path / "m.onnx")
     before = used_bytes()
-    models = Models({"m": tmp_path / "m.onnx"}, {}, {}, None, None, must_fit=True)
-    kept = [models.graph("m") for _ in range(4)]
+    file = ModelFile(tmp_path / "m.onnx", SessionOptions(1), 0.0)
+    kept = [file.graph() for _ in range(4)]
     trim()
     assert [len(graph_proto.graph.node) for graph_proto in kept] == [1] * 4
     assert used_bytes() - before < 100e6

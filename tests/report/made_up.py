@@ -51,9 +51,7 @@ def made_up_profile(model: Model, graph: Graph) -> Profile:
         ),
     )
     conditions = Conditions(machine, "onnxruntime", "1.31.1", 2, False, "all")
-    return Profile(
-        model.sha256, conditions, DEFAULT_SCHEME, FORMS, blocks, glue, 1e-4, 0.95, 3e-6, 1e-10, 2e-10, 0.1, runs
-    )
+    return Profile(model.sha256, conditions, DEFAULT_SCHEME, FORMS, blocks, glue, 1e-4, 0.1, runs)
 
 
 def made_up_error(model: Model, graph: Graph) -> ErrorModel:

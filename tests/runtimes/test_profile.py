@@ -52,13 +52,6 @@ def test_the_whole_flow_decides_by_openvinos_clock(tiny: Case, tmp_path: Path) -
     assert (ran["runtime"], ran["profiled_in"]) == ("openvino", "openvino")
 
 
-def test_layers_alone_are_onnx_runtimes(tiny: Case, tmp_path: Path) -> None:
-    refused(
-        taglio("profile", *tiny.arguments(), *HOW, "--layers", "upstream", "-o", tmp_path),
-        "--layers works in onnxruntime only",
-    )
-
-
 def test_a_device_of_a_cluster_is_planned_with_times_of_its_own_runtime(
     profiled: tuple[Path, Any], tmp_path: Path
 ) -> None:

@@ -33,10 +33,11 @@ from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits
 from taglio.profile.attribution import Attributor
 from taglio.profile.calibrate import calibrate
-from taglio.profile.fit import Run, conformal_ratio
+from taglio.profile.effort import Effort
+from taglio.profile.fit import MeasuredRun, conformal_ratio
 from taglio.profile.measure import MIXES, covering_mixes, pure_assignments
 from taglio.profile.result import Profile, WholeRun, flow_seconds, predict
-from taglio.profile.stopwatch import Effort, Timed
+from taglio.profile.stopwatch import Timed, Timings
 from taglio.profile.wall_time import WallTime
 from taglio.quantize.precision import Assignment, form_of
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
@@ -104,7 +105,7 @@ class Machine:
     @property
     def lab(self) -> Lab:
         """What a search measures with."""
-        return Lab(self._time, self._switchable, self._open, self._openings)  # type: ignore[arg-type]
+        return Lab(lambda *_: _Stopwatch(self), self._switchable, self._open, self._openings)  # type: ignore[arg-type]
 
     def answer(self, assignment: Assignment, feed: Sample) -> list[np.ndarray]:
         """The outputs of a variant for an input, which holds its own number."""
@@ -140,36 +141,37 @@ class Machine:
                 self.now_s += run[-1]
         return runs
 
-    def _time(
+    def time(
         self,
         models: Mapping[str, Callable[[], onnx.ModelProto]],
-        _feeds: object,
-        _options: SessionOptions,
         effort: Effort,
         *,
         kernels: bool,
-        refused: dict[str, str] | None = None,
-        opened: Callable[[str, Any], object] | None = None,
-        **_: object,
-    ) -> dict[str, Timed]:
-        variants = {}
+        loss: Callable[[str, Any], float | None] = lambda *_: None,
+    ) -> Timings:
+        """As Stopwatch.time."""
+        variants, losses, refused = dict[str, Assignment](), dict[str, float | None](), dict[str, str]()
         for name, build in models.items():
             forms = forms_in(build())
             if self.refuses(forms):
-                assert refused is not None
                 refused[name] = "the runtime has no kernel"
                 continue
-            if opened is not None:
-                opened(name, _Session(self, forms))
+            losses[name] = loss(name, _Session(self, forms))
             variants[name] = forms
         total_s = sum(map(self.seconds, variants.values()))
         rounds = max(effort.minimum, min(effort.maximum, int(effort.budget_s / (1.5 * total_s))))
         runs = self.runs([*variants.values()], rounds)
         self.now_s += 0.5 * rounds * total_s if kernels else 0.0
-        return {
-            name: Timed(self.proto(forms), _wall(taken), self._kernels(forms, median(taken)) if kernels else {})
+        timed = {
+            name: Timed(
+                self.proto(forms),
+                _wall(taken),
+                self._kernels(forms, median(taken)) if kernels else {},
+                loss=losses[name],
+            )
             for (name, forms), taken in zip(variants.items(), runs, strict=True)
         }
+        return Timings(timed, refused)
 
     def _kernels(self, assignment: Assignment, wall_s: float) -> dict[str, float]:
         """Seconds by operator of a run that took `wall_s`."""
@@ -223,16 +225,13 @@ class Machine:
         mixes = covering_mixes(graph, FORMS, MIXES, self.seed)
         assignments = {name: forms for name, forms in (pure | mixes).items() if not self.refuses(forms)}
         # A profile that is wrong is right for a machine with other tables.
-        timed = Machine(known, self.seed, self.noise).lab.time(
-            {name: partial(self.proto, forms) for name, forms in assignments.items()},
-            (),
-            self.work.setup.options(),
-            Effort(budget_s=1.2),
-            kernels=True,
-        )
+        models = {name: partial(self.proto, forms) for name, forms in assignments.items()}
+        timed = Machine(known, self.seed, self.noise).time(models, Effort(budget_s=1.2), kernels=True).all()
         attributor = Attributor(self.work.model, graph)
         runs = [
-            Run(name, dict(forms), run.wall.median_s, attributor.attribute(run.optimized, run.kernels), name in mixes)
+            MeasuredRun(
+                name, dict(forms), run.wall.median_s, attributor.attribute(run.optimized, run.kernels), name in mixes
+            )
             for name, forms in assignments.items()
             for run in [timed[name]]
         ]
@@ -305,6 +304,17 @@ def _wall(runs: Sequence[float]) -> WallTime:
     middle = median(runs)
     spread = median(abs(run_s - middle) for run_s in runs)
     return WallTime(middle, spread, max(runs), fmean(runs), len(runs), middle)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stopwatch:
+    """As a Stopwatch."""
+
+    machine: Machine
+
+    def time(self, *models_and_effort: Any, kernels: bool, loss: Any, places: object = None) -> Timings:
+        del places
+        return self.machine.time(*models_and_effort, kernels=kernels, loss=loss)
 
 
 @dataclass(frozen=True, slots=True)

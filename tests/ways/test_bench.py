@@ -10,7 +10,7 @@ from taglio.deploy import verify
 from taglio.deploy.write import Answered, write_in_way, write_samples, write_source
 from taglio.errors import MeasurementFailed
 from taglio.runtimes.way import Way
-from taglio.ways.bench import Bench
+from taglio.ways.bench import LoadBench
 from taglio.ways.loaded import loaded
 from tests.models import parsed
 
@@ -28,8 +28,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def bench(source: Path) -> Iterator[Bench]:
-    with Bench(source / "samples") as bench:
+def bench(source: Path) -> Iterator[LoadBench]:
+    with LoadBench(source / "samples") as bench:
         yield bench
 
 
@@ -70,7 +70,7 @@ def test_several_threads_a_run_have_sessions_of_their_own(source: Path, tmp_path
     assert all(answer == pytest.approx(answers[0], rel=1e-5) for answer in answers)
 
 
-def test_bursts_count_items_and_not_runs(bench: Bench, source: Path, tmp_path: Path) -> None:
+def test_bursts_count_items_and_not_runs(bench: LoadBench, source: Path, tmp_path: Path) -> None:
     folders = [in_way(source, tmp_path / "one", Way(1)), in_way(source, tmp_path / "eight", Way(1, joined=8))]
     assert len(bench.open(folders)) == 2
     one, eight = bench.closed_loop(folders, 0.05, 2)
@@ -80,7 +80,7 @@ def test_bursts_count_items_and_not_runs(bench: Bench, source: Path, tmp_path: P
             assert burst.per_s == pytest.approx(joined * len(burst.runs) / sum(burst.runs), rel=1e-6)
 
 
-def test_an_open_loop_times_requests_from_their_arrival(bench: Bench, source: Path, tmp_path: Path) -> None:
+def test_an_open_loop_times_requests_from_their_arrival(bench: LoadBench, source: Path, tmp_path: Path) -> None:
     folder = in_way(source, tmp_path / "way", Way(1, 2, joined=4))
     bench.open([folder])
     latencies = bench.open_loop(folder, 2000.0, 200)
@@ -88,7 +88,7 @@ def test_an_open_loop_times_requests_from_their_arrival(bench: Bench, source: Pa
     assert 0.0 < min(latencies) < max(latencies) < 5.0
 
 
-def test_percentiles_of_too_few_requests_are_left_out(bench: Bench, source: Path) -> None:
+def test_percentiles_of_too_few_requests_are_left_out(bench: LoadBench, source: Path) -> None:
     bench.open([source])
     load = loaded(bench, source, 1000.0, 0.5, 0.2)
     assert (load.requests, load.p95_s, load.p99_s) == (200, None, None)
@@ -97,7 +97,7 @@ def test_percentiles_of_too_few_requests_are_left_out(bench: Bench, source: Path
     assert load.p50_s <= load.p95_s
 
 
-def test_what_cannot_be_opened_is_said_and_the_process_goes_on(bench: Bench, source: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_opened_is_said_and_the_process_goes_on(bench: LoadBench, source: Path, tmp_path: Path) -> None:
     broken = in_way(source, tmp_path / "broken", Way(1))
     (broken / "session.json").write_text("{}")
     with pytest.raises(MeasurementFailed, match="KeyError"):

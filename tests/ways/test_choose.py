@@ -12,17 +12,17 @@ import pytest
 from taglio.deploy.verify import MANIFEST
 from taglio.deploy.write import write_source
 from taglio.runtimes.way import Way
-from taglio.ways.bench import Bench, Burst
+from taglio.ways.bench import Burst, LoadBench
 from taglio.ways.choose import Bursts, Contender, Goal, Tries, choose
 from taglio.ways.climb import Choice, Sides
 from taglio.ways.confirm import Sized, kept_rate, opening, rate_of
-from taglio.ways.replay import KEPT, PERCENTILE, Service, highest_rate, waits
+from taglio.ways.replay import KEPT, PERCENTILE, ServiceTimes, highest_rate, waits
 from tests.models import Sketch
 
 RUN_S = 0.01
 
 
-class MadeUp(Bench):
+class MadeUp(LoadBench):
     """A bench whose runs are drawn: the cores are shared, memory slows runs at once down, a run of several items has a
     fixed part, and one run in twenty takes longer. `gains` says how many times as fast a folder's model is."""
 
@@ -52,11 +52,11 @@ class MadeUp(Bench):
     def close(self) -> None:
         """Nothing is open."""
 
-    def truth(self, choice: Choice, count: int = 2000) -> Service:
+    def truth(self, choice: Choice, count: int = 2000) -> ServiceTimes:
         """The runs of a choice, many of them, for every number of items that it may join."""
         sizes = [size for size in (1, 2, 4, 8, 16, 32, 64) if size <= choice.way.joined]
         ways = {size: replace(choice.way, joined=size) for size in sizes}
-        return Service({size: self.runs(choice.model, way, count) for size, way in ways.items()})
+        return ServiceTimes({size: self.runs(choice.model, way, count) for size, way in ways.items()})
 
     def open_loop(self, folder: Path, per_s: float, count: int) -> list[float]:
         """Requests over drawn runs."""

@@ -10,7 +10,7 @@ import pytest
 from taglio.deploy.write import Answered, write_samples, write_source
 from taglio.errors import MeasurementFailed
 from taglio.model.load import load as load_network
-from taglio.ways.bench import Bench
+from taglio.ways.bench import LoadBench
 from taglio.ways.loaded import load_of, loaded
 from tests.end_to_end.command import Case
 
@@ -24,10 +24,10 @@ def folder(tiny: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bench(folder: Path, tiny: Case) -> Iterator[Bench]:
+def bench(folder: Path, tiny: Case) -> Iterator[LoadBench]:
     """A process that holds it open."""
     write_samples(folder / "samples", [Answered({"x": np.load(tiny.data)[:1]}, {})])
-    with Bench(folder / "samples") as bench:
+    with LoadBench(folder / "samples") as bench:
         bench.open([folder])
         yield bench
 
@@ -48,7 +48,7 @@ def test_a_request_on_which_the_model_fails_has_no_latency() -> None:
         load_of([0.001] * 1000 + [inf], 100.0, 0.8)
 
 
-def test_requests_take_longer_as_they_come_faster(bench: Bench, folder: Path) -> None:
+def test_requests_take_longer_as_they_come_faster(bench: LoadBench, folder: Path) -> None:
     ((burst,),) = bench.closed_loop([folder], 0.3, 1)
     calm, crowded = (loaded(bench, folder, share * burst.per_s, share, 1.0) for share in (0.2, 2.0))
     assert calm.p50_s < crowded.p50_s
@@ -59,7 +59,7 @@ def test_requests_take_longer_as_they_come_faster(bench: Bench, folder: Path) ->
     ("per_s", "share", "count"), [(50.0, 0.5, 10), (400.0, 4.0, 20), (1e6, 0.01, 5000), (1.0, 0.5, 1)]
 )
 def test_requests_are_as_many_as_are_answered_in_time(
-    bench: Bench, folder: Path, per_s: float, share: float, count: int
+    bench: LoadBench, folder: Path, per_s: float, share: float, count: int
 ) -> None:
     """Four times the capacity takes four times as long to answer as to come."""
     assert loaded(bench, folder, per_s, share, 0.2).requests == count

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from taglio.runtimes.way import Way
-from taglio.ways.replay import KEPT, PERCENTILE, Service, highest_rate, waits
+from taglio.ways.replay import KEPT, PERCENTILE, ServiceTimes, highest_rate, waits
 
-FIXED = Service({1: [0.01]})
+FIXED = ServiceTimes({1: [0.01]})
 
 
 def test_the_mean_of_one_server_with_fixed_runs_is_that_of_the_formula() -> None:
@@ -21,7 +21,7 @@ def test_the_mean_of_one_server_with_fixed_runs_is_that_of_the_formula() -> None
 
 def test_the_mean_of_two_servers_with_exponential_runs_is_erlangs() -> None:
     runs = np.random.default_rng(0).exponential(0.01, 20_000).tolist()
-    took = waits(Service({1: runs}), Way(1, 2), 140.0, seed=1, requests=200_000)
+    took = waits(ServiceTimes({1: runs}), Way(1, 2), 140.0, seed=1, requests=200_000)
     load = 140.0 * float(np.mean(runs)) / 2.0
     waiting = 2.0 * load**2 / (1.0 + load) / (2.0 / float(np.mean(runs)) * (1.0 - load))  # Erlang C for two servers
     assert float(np.mean(took)) == pytest.approx(float(np.mean(runs)) + waiting, rel=0.04)
@@ -29,7 +29,7 @@ def test_the_mean_of_two_servers_with_exponential_runs_is_erlangs() -> None:
 
 def test_joined_requests_wait_as_an_event_by_event_calculation_says() -> None:
     way, runs = Way(1, 2, joined=4), {1: 0.010, 2: 0.013, 4: 0.020}
-    service = Service({items: [seconds] for items, seconds in runs.items()})
+    service = ServiceTimes({items: [seconds] for items, seconds in runs.items()})
     took = waits(service, way, 220.0, seed=5, requests=3000)
     came = np.cumsum(np.random.default_rng(5).exponential(1.0, 3000)) / 220.0
     events, free, waiting, expected = [(at, 0, index) for index, at in enumerate(came)], 2, list[int](), np.zeros(3000)
@@ -62,12 +62,12 @@ def test_a_limit_below_a_single_run_allows_nothing() -> None:
 
 
 def test_between_measured_sizes_a_run_takes_what_lies_on_the_line() -> None:
-    service = Service({1: [1.0, 2.0, 3.0], 4: [8.0]})
+    service = ServiceTimes({1: [1.0, 2.0, 3.0], 4: [8.0]})
     assert [service.median_s(items) for items in (1, 2, 4)] == [2.0, 4.0, 8.0]
 
 
 def test_luck_is_that_of_measured_runs() -> None:
     draw = random.Random(0)
     runs = [0.01 * draw.uniform(0.5, 1.5) for _ in range(100)]
-    took = waits(Service({1: runs}), Way(1, 8), 1.0, requests=500)
+    took = waits(ServiceTimes({1: runs}), Way(1, 8), 1.0, requests=500)
     assert {round(float(value), 9) for value in took} <= {round(run, 9) for run in runs}

@@ -56,14 +56,14 @@ def _answered(folder: Path, verbose: bool, result: Result, _: Manifest, delivere
 
 def profile(options: argparse.Namespace) -> Shown:
     """Run `taglio profile`."""
-    graph, measured, layers = stages.profile(options.out, options.model, options.data, **arguments(options))
+    graph, measured = stages.profile(options.out, options.model, options.data, **arguments(options))
 
     def tables() -> None:
-        terminal.profile(material.Material(options.out.name, measured, graph), layers)
+        terminal.profile(material.Material(options.out.name, measured, graph))
         if options.scheme == "auto":
             say(f"{measured.scheme} was chosen for a relative L2 limit of {limit(options.max_error)} (--max-error)")
 
-    return Shown({"profile": measured, "layers": layers} if layers else measured, tables)
+    return Shown(measured, tables)
 
 
 def error(options: argparse.Namespace) -> Shown:

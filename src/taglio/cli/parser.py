@@ -129,15 +129,8 @@ COMMANDS = (
         "profile",
         "flow:profile",
         "time every block in every form, inside whole-model runs",
-        f"{_MODEL} --state {_DATA} --labels --calibration {_MEASURING} --max-error --layers --out",
-        {
-            "--max-error": _ERROR,
-            "--layers": option(
-                "also time each layer on its own, cut before (upstream) or after (downstream) its input's "
-                "QuantizeLinear",
-                choices=("upstream", "downstream"),
-            ),
-        },
+        f"{_MODEL} --state {_DATA} --labels --calibration {_MEASURING} --max-error --out",
+        {"--max-error": _ERROR},
     ),
     Command("error", "flow:error", "measure how int8 blocks change the output", "folder --metric --provider --effort"),
     Command(

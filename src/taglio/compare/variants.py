@@ -119,6 +119,6 @@ def _build(source: OnnxSource, builder: QdqBuilder, form: OnnxForm) -> tuple[onn
 def _faster(source: OnnxSource, builder: QdqBuilder, scheme: Scheme) -> list[str]:
     """Blocks whose int8 form, run alone, is faster than their float form."""
     sample = source.data.held_out.samples[0]
-    times = layer_times(source.model, source.graph, builder, (FLOAT32, int8(scheme)), source.options, sample)
+    times = layer_times(builder, source.graph, (FLOAT32, int8(scheme)), source.options, sample)
     moving = {block.name for block in source.graph.blocks if block.movement}
     return [name for name, ratio in speedups(times).items() if ratio > 1.0 and name not in moving]

@@ -5,7 +5,7 @@ each reader. So a tensor that an int8 block writes, or that only int8 blocks acr
 the plan gives a wire form, it takes precedence.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -77,45 +77,33 @@ def cut(
         inputs = tuple(spec.name for spec in model.inputs)
         device, observed_shapes = devices[graph.blocks[0].name], _shapes(graph, (*inputs, *model.outputs))
         return [Component(only, device, tuple(names), quantized, inputs, model.outputs, observed_shapes)]
-    owner = _owners(model, graph, quantized, names, ends)
     last = {name: component for name, component in ends.items() if name in model.outputs}
     first = [component for name, component in ends.items() if name not in last]
+    owner = _owners(model, graph, quantized, names, ends)
+    cutting = _Cutting(quantized, owner, writers(quantized.graph.node), model.outputs, last)
     place = {component: devices[block] for block, component in names.items()}
     if wires is not None:
         place |= dict.fromkeys(ends.values(), wires.start)
-    info, shapes = _values(quantized, graph), tensor_shapes(model.proto)
-    initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
-    floats = {node.name for node in model.proto.graph.node}
-    producer, tensors = writers(quantized.graph.node), graph.tensor_map()
-    quantize = {n.name: base_name(n.input[0], tensors) for n in quantized.graph.node if n.op_type == "QuantizeLinear"}
+    tensors, nodes = graph.tensor_map(), quantized.graph.node
+    quantize = {node.name: base_name(node.input[0], tensors) for node in nodes if node.op_type == "QuantizeLinear"}
     members = {}
     for name in dict.fromkeys([*first, *names.values(), *last.values()]):
         rule = _local(graph, devices, wires, place[name])
         local = {node: rule[tensor] for node, tensor in quantize.items() if tensor in rule}
-        members[name] = _members(quantized, owner, producer, name, model.outputs, local, last)
-    written = {name: {tensor for node in nodes for tensor in node.output} for name, nodes in members.items()}
-    tensors_read = {
-        name: dict.fromkeys(tensor for node in nodes for tensor in node_inputs(node) if tensor not in written[name])
-        for name, nodes in members.items()
-    }
+        members[name] = cutting.members(name, local)
+    info, shapes = _values(quantized, graph), tensor_shapes(model.proto)
+    initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
+    floats = {node.name for node in model.proto.graph.node}
     in_order = []
-    for name, nodes in members.items():
-        inputs = tuple(tensor for tensor in tensors_read[name] if tensor not in initializers)
-        read_outside = {*model.outputs}.union(*(reads for reader, reads in tensors_read.items() if reader != name))
-        outputs = tuple(
-            tensor
-            for node in nodes
-            if _sender(node, owner, producer, last, name) == name
-            for tensor in node.output
-            if tensor in read_outside
-        )
+    for name, (inputs, outputs) in cutting.ports(members, initializers).items():
         if not outputs:  # nothing reads these operators
             continue
         # A tensor may have fewer readers in a component than in the whole model; ONNX Runtime might then fuse more.
-        constants = {tensor: initializers[tensor] for tensor in tensors_read[name] if tensor in initializers}
-        keep_float(nodes, constants, shapes, floats, outputs)
+        tensors_read = dict.fromkeys(tensor for node in members[name] for tensor in node_inputs(node))
+        constants = {tensor: initializers[tensor] for tensor in tensors_read if tensor in initializers}
+        keep_float(members[name], constants, shapes, floats, outputs)
         proto = empty_like(quantized, name)
-        proto.graph.node.extend(nodes)
+        proto.graph.node.extend(members[name])
         proto.graph.initializer.extend(constants.values())
         import_domains(proto)
         proto.graph.input.extend(info[tensor] for tensor in inputs)
@@ -126,17 +114,67 @@ def cut(
     return in_order
 
 
-def _sender(
-    node: onnx.NodeProto,
-    owner: Mapping[str, str],
-    producer: Mapping[str, onnx.NodeProto],
-    last: Mapping[str, str],
-    component: str,
-) -> str:
-    """The component that sends the output of a node of `component`. The output of a copied DequantizeLinear is sent by
-    the component that wrote its tensor."""
-    home = owner.get(node.name) or owner.get(getattr(producer.get(node.input[0]), "name", ""), component)
-    return next((last[tensor] for tensor in node.output if tensor in last), home)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cutting:
+    """The quantised model with the component of every node that belongs to one (`owner`), the node that writes each
+    tensor (`producer`), the model's `outputs`, and the components that dequantise some of these (`last`)."""
+
+    quantized: onnx.ModelProto
+    owner: Mapping[str, str]
+    producer: Mapping[str, onnx.NodeProto]
+    outputs: tuple[str, ...]
+    last: Mapping[str, str]
+
+    def members(self, component: str, quantised_here: Mapping[str, bool]) -> list[onnx.NodeProto]:
+        """Copies of the nodes of a component, in order: its own, and those that each reader has. `quantised_here` says
+        of a QuantizeLinear whether the component quantises its tensor itself; others are decided by who reads it."""
+        nodes, owner, producer = self.quantized.graph.node, self.owner, self.producer
+        waiting = [node for node in nodes if owner.get(node.name) == component]
+        needed = {node.name for node in waiting}
+        tensors_read = {name for node in waiting for name in node_inputs(node)}
+        for node in waiting:  # grows: a copied node may read another one
+            for name in node_inputs(node):
+                source = producer.get(name)
+                if source is None or source.name in needed:
+                    continue
+                # A tensor that arrives in float anyway is quantised here, not sent twice, unless the plan says
+                # otherwise.
+                local = source.op_type == "QuantizeLinear" and source.input[0] in tensors_read
+                if source.name not in owner or quantised_here.get(source.name, local):
+                    needed.add(source.name)
+                    waiting.append(source)
+        for name in self.outputs:  # a quantise/dequantise pair on a model output ends in the component that wrote it
+            source = producer.get(name)
+            if source is None or source.op_type != "DequantizeLinear":
+                continue
+            if self.last.get(name, owner.get(producer[source.input[0]].name)) == component:
+                needed.add(source.name)
+        return [deepcopy(node) for node in nodes if node.name in needed]
+
+    def ports(
+        self, members: Mapping[str, Sequence[onnx.NodeProto]], constants: Container[str]
+    ) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """The tensors that each component reads from others, and those that it sends, by component."""
+        tensors_read = {}
+        for name, nodes in members.items():
+            written = {tensor for node in nodes for tensor in node.output}
+            reads = dict.fromkeys(tensor for node in nodes for tensor in node_inputs(node) if tensor not in written)
+            tensors_read[name] = tuple(tensor for tensor in reads if tensor not in constants)
+        ports = {}
+        for name, nodes in members.items():
+            read_outside = {*self.outputs}.union(*(reads for reader, reads in tensors_read.items() if reader != name))
+            sent = [node for node in nodes if self._sender(node, name) == name]
+            outputs = tuple(tensor for node in sent for tensor in node.output if tensor in read_outside)
+            ports[name] = tensors_read[name], outputs
+        return ports
+
+    def _sender(self, node: onnx.NodeProto, component: str) -> str:
+        """The component that sends the output of a node of `component`. The output of a copied DequantizeLinear is sent
+        by the component that wrote its tensor."""
+        home = self.owner.get(node.name, "")
+        if not home:  # copied, so it reads a tensor
+            home = self.owner.get(getattr(self.producer.get(node.input[0]), "name", ""), component)
+        return next((self.last[tensor] for tensor in node.output if tensor in self.last), home)
 
 
 def _values(quantized: onnx.ModelProto, graph: Graph) -> dict[str, onnx.ValueInfoProto]:
@@ -251,34 +289,3 @@ def _owners(
             if base is not None and homes[base]:
                 owner[node.name] = homes[base]
     return owner
-
-
-def _members(
-    quantized: onnx.ModelProto,
-    owner: Mapping[str, str],
-    producer: Mapping[str, onnx.NodeProto],
-    component: str,
-    outputs: tuple[str, ...],
-    quantised_here: Mapping[str, bool],
-    last: Mapping[str, str],
-) -> list[onnx.NodeProto]:
-    waiting = [node for node in quantized.graph.node if owner.get(node.name) == component]
-    needed = {node.name for node in waiting}
-    tensors_read = {name for node in waiting for name in node_inputs(node)}
-    for node in waiting:  # grows: a copied node may read another one
-        for name in node_inputs(node):
-            source = producer.get(name)
-            if source is None or source.name in needed:
-                continue
-            # A tensor that arrives in float anyway is quantised here, not sent twice, unless the plan says otherwise.
-            local = source.op_type == "QuantizeLinear" and source.input[0] in tensors_read
-            if source.name not in owner or quantised_here.get(source.name, local):
-                needed.add(source.name)
-                waiting.append(source)
-    for name in outputs:  # a quantise/dequantise pair on a model output ends in the component that wrote it
-        source = producer.get(name)
-        if source is None or source.op_type != "DequantizeLinear":
-            continue
-        if last.get(name, owner.get(producer[source.input[0]].name)) == component:
-            needed.add(source.name)
-    return [deepcopy(node) for node in quantized.graph.node if node.name in needed]

@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, evenly, grouped, span
-from taglio.data.items import Asked
+from taglio.data.items import SampleRequest
 from taglio.data.spec import TEXT, Array, InputSpec, batch_symbol, matches, missing_batch, shown
 from taglio.errors import BadData, one_line, plural
 from taglio.memory import free_bytes
@@ -192,7 +192,7 @@ def by_number(where: str, columns: Mapping[str, Column], inputs: Sequence[InputS
     return [samples[number] for number in sorted(samples)]
 
 
-def from_columns(request: Asked, columns: Mapping[str, Column]) -> Dataset:
+def from_columns(request: SampleRequest, columns: Mapping[str, Column]) -> Dataset:
     """Evenly spaced samples from arrays [N, *sample] by key; labels under one of LABEL_KEYS."""
     source, inputs = request.source, request.inputs
     named = by_input(source, columns, inputs)

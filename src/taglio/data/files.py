@@ -8,7 +8,7 @@ import numpy as np
 from taglio.data.arrays import Column, by_input, by_number, from_columns, one_sample, read_columns, reading
 from taglio.data.dataset import DEFAULT_LIMIT, Dataset, assemble, evenly, one_each
 from taglio.data.images import IMAGE_SUFFIXES
-from taglio.data.items import Asked, Items
+from taglio.data.items import SampleRequest, SourceItems
 from taglio.data.preprocess import Preprocess
 from taglio.data.processor import Beside, class_numbers
 from taglio.data.saved import from_media, from_saved, is_saved
@@ -47,7 +47,7 @@ def load(
     None uses the preprocessing file in the folders `near`, or else the model's layout and channels with floats in 0..1
     (0..255 for integers). Raises BadData for DATA that does not fit the model, BadOption for arguments that do not.
     """
-    request = Asked(str(path), inputs, limit, room_bytes, preprocess, near)
+    request = SampleRequest(str(path), inputs, limit, room_bytes, preprocess, near)
     if not path.exists():
         raise BadData(f"{path} does not exist: {_GIVE}")
     if path.is_dir():
@@ -57,7 +57,7 @@ def load(
         if kind == "arrays":
             return _one_sample_each(request, files)
         remarks = _left_out(path) if kind == "images" else ()
-        items = Items([file.name for file in files], files, None, remarks) if files else _in_classes(path, near)
+        items = SourceItems([file.name for file in files], files, None, remarks) if files else _in_classes(path, near)
         if items is None:
             other_files = [file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")]
             kinds = ", ".join(sorted({file.suffix or file.name for file in other_files})[:5])
@@ -99,7 +99,7 @@ def _left_out(path: Path) -> tuple[str, ...]:
     return (f"left out {plural(len(suffixes), 'picture')} ({kinds}): save them as .png",) if suffixes else ()
 
 
-def _in_classes(path: Path, near: Beside) -> Items | None:
+def _in_classes(path: Path, near: Beside) -> SourceItems | None:
     """The images or sounds in the subfolders of a folder, labelled by subfolder; None if there are none."""
     folders = sorted(folder for folder in path.iterdir() if not folder.name.startswith(".") and folder.is_dir())
     contents = [_files(folder) for folder in folders]
@@ -116,11 +116,11 @@ def _in_classes(path: Path, near: Beside) -> Items | None:
     more = ", ..." if len(classes) > _CLASSES_SHOWN else ""
     remark = f"labels are {plural(len(classes), 'subfolder')}, numbered by {source}: {shown}{more}"
     names = [f"{file.parent.name}/{file.name}" for file in values]
-    return Items(names, values, np.array(labels), (remark,))
+    return SourceItems(names, values, np.array(labels), (remark,))
 
 
 def _one_sample_each(
-    request: Asked, places: Sequence[Path | str], numbered: Sequence[Mapping[str, Column]] = ()
+    request: SampleRequest, places: Sequence[Path | str], numbered: Sequence[Mapping[str, Column]] = ()
 ) -> Dataset:
     """A sample from each of `places`: a file, or the name of a sample in one file, whose arrays are `numbered`."""
     request.unprocessed("arrays")

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from taglio.data.dataset import Dataset, Sample, span
-from taglio.data.items import Asked, Items, from_items
+from taglio.data.items import SampleRequest, SourceItems, from_items
 from taglio.data.preprocess import MOST_PIXELS, Preprocess, as_text
 from taglio.data.spec import Array, InputSpec
 from taglio.errors import BadData, BadOption, one_line
@@ -32,7 +32,7 @@ _TURNED = {
 _ROWS_AT_ONCE = 2**18
 
 
-def from_images(request: Asked, items: Items) -> Dataset:
+def from_images(request: SampleRequest, items: SourceItems) -> Dataset:
     """Samples from images (files or their bytes) in the model's height and width.
 
     If both are dynamic, an image keeps its size; if one is, it follows from the aspect ratio. Raises BadData for images
@@ -53,7 +53,7 @@ def from_images(request: Asked, items: Items) -> Dataset:
     return from_items(request, items, "image", make)
 
 
-def _fitting_preprocess(request: Asked) -> Preprocess:
+def _fitting_preprocess(request: SampleRequest) -> Preprocess:
     """The preprocessing, checked against the model's image input; without any, the default for that input."""
     source, inputs, how = request.source, request.inputs, request.preprocess
     shape = inputs[0].shape or ()

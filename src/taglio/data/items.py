@@ -12,7 +12,7 @@ from taglio.errors import BadData, BadOption, plural
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SampleRequest:
     """A request to a reader: samples of `source` for a model's `inputs`, at most `limit`; those beyond `room_bytes`
     (None: no limit) are kept in a file. `preprocess` is for images and sounds, `near` has the model's other files.
     Raises BadOption for a limit below 1, BadData for a model that cannot be fed."""
@@ -43,7 +43,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Items:
+class SourceItems:
     """The items of a source, in order: `take` turns one of `values` into the argument of their reader, when it is
     needed; `labels` has one per item."""
 
@@ -55,7 +55,7 @@ class Items:
 
 
 def from_items(
-    request: Asked, items: Items, what: str, make: Callable[[Sequence[str], Sequence[Any]], Sample]
+    request: SampleRequest, items: SourceItems, what: str, make: Callable[[Sequence[str], Sequence[Any]], Sample]
 ) -> Dataset:
     """Evenly spaced samples; `make` builds a sample from the names and values of the items of a batch; `what` is an
     item in errors, such as "image". Raises BadData for fewer items than a batch."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from taglio.data.dataset import LABEL_KEYS, Dataset, one_array
 from taglio.data.images import from_images
-from taglio.data.items import Asked, Items
+from taglio.data.items import SampleRequest, SourceItems
 from taglio.data.preprocess import in_layout
 from taglio.data.processor import Beside, class_numbers, preprocess_of
 from taglio.data.sounds import from_sounds
@@ -28,7 +28,7 @@ def is_saved(path: Path) -> bool:
     return (path / _ONE).is_file() or (path / _SPLITS).is_file()
 
 
-def from_saved(path: Path, request: Asked) -> Dataset:
+def from_saved(path: Path, request: SampleRequest) -> Dataset:
     """Samples from the columns with the names of the model's inputs, or else from the only column of images, sounds or
     texts that suits the model's first input; labels from `label` or `labels`.
 
@@ -62,11 +62,11 @@ def from_saved(path: Path, request: Asked) -> Dataset:
     labels = None if label is None else _labels(dataset[label], features[label], request.near)
     names = [str(index) for index in range(len(dataset))]
     take: Callable[[Any], Any] = (lambda value: value or "") if kind == "string" else _content
-    items = Items(names, dataset.select_columns([name]), labels, remarks, lambda row: take(row[name]))
+    items = SourceItems(names, dataset.select_columns([name]), labels, remarks, lambda row: take(row[name]))
     return from_texts(request, items) if kind == "string" else from_media(request, items, sounds=kind == "Audio")
 
 
-def from_media(request: Asked, items: Items, *, sounds: bool) -> Dataset:
+def from_media(request: SampleRequest, items: SourceItems, *, sounds: bool) -> Dataset:
     """Samples from images or sounds, preprocessed by the settings of the request, or the file next to the model, or
     else the defaults."""
     if request.preprocess is None:

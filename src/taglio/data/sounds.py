@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from taglio.data.dataset import Dataset, Sample
-from taglio.data.items import Asked, Items, from_items
+from taglio.data.items import SampleRequest, SourceItems, from_items
 from taglio.data.preprocess import as_text
 from taglio.data.spec import Array
 from taglio.errors import BadData, BadOption, one_line, plural
@@ -19,7 +19,7 @@ SOUND_SUFFIXES = (".wav",)
 MOST_FRAMES = 2**28
 
 
-def from_sounds(request: Asked, items: Items) -> Dataset:
+def from_sounds(request: SampleRequest, items: SourceItems) -> Dataset:
     """Samples from PCM wav files, or their bytes, with values in -1..1: [B, T] or [B, C, T], mixed down to one channel
     unless the model fixes C. If the model fixes T, shorter sounds are padded with zeros and longer ones are cut.
 

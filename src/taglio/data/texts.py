@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from taglio.data.dataset import LABEL_KEYS, Dataset, Sample, span
-from taglio.data.items import Asked, Items, from_items
+from taglio.data.items import SampleRequest, SourceItems, from_items
 from taglio.data.spec import Array, InputSpec
 from taglio.data.table import TABLE_SUFFIXES, as_labels, read_lines, read_table
 from taglio.errors import BadData, one_line
@@ -25,15 +25,15 @@ _POSITIONS = "position_ids"
 _NO_LIMIT = 10**6
 
 
-def read_texts(path: Path) -> Items:
+def read_texts(path: Path) -> SourceItems:
     """A text per line (.txt), or the column `text` of a table (.csv, .tsv) with its labels in `label`."""
     if path.suffix.lower() in TABLE_SUFFIXES:
         return _from_table(path)
     lines = read_lines(path)
-    return Items([str(index) for index in range(len(lines))], lines)
+    return SourceItems([str(index) for index in range(len(lines))], lines)
 
 
-def _from_table(path: Path) -> Items:
+def _from_table(path: Path) -> SourceItems:
     columns = read_table(path, (*TEXT_KEYS, *LABEL_KEYS))
     labels = next((key for key in LABEL_KEYS if key in columns), None)
     other_columns = [key for key in columns if key != labels]
@@ -46,10 +46,10 @@ def _from_table(path: Path) -> Items:
     remarks = (f"{path}: left out {', '.join(map(repr, left_out))}, neither text nor label",) if left_out else ()
     names = [str(index) for index in range(len(columns[text]))]
     label_array = None if labels is None else np.array(as_labels(columns[labels]))
-    return Items(names, columns[text], label_array, remarks)
+    return SourceItems(names, columns[text], label_array, remarks)
 
 
-def from_texts(request: Asked, items: Items) -> Dataset:
+def from_texts(request: SampleRequest, items: SourceItems) -> Dataset:
     """Samples from texts by the tokenizer.json next to the model: [B, T], padded and cut to T if the model fixes T,
     otherwise as long as the batch's longest text.
 
@@ -113,7 +113,7 @@ def _array(spec: InputSpec, encodings: Sequence[Any]) -> Array:
     return np.array(rows, spec.numpy_dtype())
 
 
-def _tokenizer(request: Asked, length: int | None) -> Any:
+def _tokenizer(request: SampleRequest, length: int | None) -> Any:
     """The model's tokenizer, set to pad and cut texts as the model needs."""
     source, near = request.source, request.near
     path = near.find(TOKENIZER)

@@ -11,7 +11,7 @@ import numpy as np
 
 from taglio.data.arrays import Column, Named, by_input, from_columns, one_sample
 from taglio.data.dataset import DEFAULT_LIMIT, LABEL_KEYS, Dataset, assemble, evenly, one_array, one_each
-from taglio.data.items import Asked
+from taglio.data.items import SampleRequest
 from taglio.data.spec import TEXT, Array, InputSpec, batch_symbol
 from taglio.errors import BadData, plural
 
@@ -33,7 +33,7 @@ def from_values(
     Samples beyond `room_bytes` (None: no limit) are kept in a file. `source` names the values in errors.
     Raises BadData for values that do not fit the model.
     """
-    request = Asked(f"`{source}`", inputs, limit, room_bytes)
+    request = SampleRequest(f"`{source}`", inputs, limit, room_bytes)
     all_labels = None if labels is None else _labels(labels)
     values = (
         {key: _unboxed(column) for key, column in values.items()} if isinstance(values, Mapping) else _unboxed(values)
@@ -87,7 +87,7 @@ class Feeder:
         return feed
 
 
-def _from_items(request: Asked, values: Iterable[Any], all_labels: Array | None) -> Dataset:
+def _from_items(request: SampleRequest, values: Iterable[Any], all_labels: Array | None) -> Dataset:
     source, inputs, limit, symbol = request.source, request.inputs, request.limit, batch_symbol(request.inputs)
     samples = request.samples()
     names: list[str] = []

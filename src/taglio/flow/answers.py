@@ -150,7 +150,7 @@ def on_calibration(work: Work, built: Built, limits: Limits) -> str:
     """A note if a built model breaks the limit on the calibration inputs, or "": a decoder that decides otherwise once
     changes all that follows, on some inputs. They are not run for a task, or where that takes longer than _AGAIN_S."""
     metric, most = limits.metric, limits.max_error
-    count = work.affordable(_AGAIN_S / 2.0, len(work.data.calibration.samples), 0)
+    count = work.within(_AGAIN_S / 2.0).runs(len(work.data.calibration.samples), 0)
     if not count or most is None or not metric.smooth:
         return ""
     tally, wanted = Tally(work.parts, metric), work.float_answers(count, work.data.calibration)

@@ -196,7 +196,7 @@ def assemble(work: Work, plan: Plan) -> Built:
             for present, past in work.graph.states
         ),
         constants=_constants(work.data.held_out.samples[:_PROVEN]),
-        samples=tuple(covering(work.data.held_out.samples)[: work.affordable(_PROVEN_S, _PROVEN)]),
+        samples=tuple(covering(work.data.held_out.samples)[: work.within(_PROVEN_S).runs(_PROVEN)]),
     )
 
 

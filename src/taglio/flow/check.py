@@ -48,7 +48,7 @@ from taglio.runtimes.session import runtime_version
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 from taglio.transaction import held
-from taglio.ways.bench import Bench
+from taglio.ways.bench import LoadBench
 from taglio.ways.choose import Bursts
 from taglio.ways.confirm import Sized, figure, opening
 from taglio.ways.result import Figure
@@ -276,7 +276,7 @@ def _capacity_beside(source: Path, record: _Record, inputs: Sequence[Sample], pr
         write_samples(samples, [Answered(sample, {}) for sample in inputs])
         ways = Way(cores, spinning=True, shared=True), record.delivered.way
         models = [Sized(way, {way.joined: folder}) for way, folder in zip(ways, (base, record.deploy), strict=True)]
-        with Bench(samples) as bench:
+        with LoadBench(samples) as bench:
             while len(ratios) < patience.fewest or (len(ratios) < patience.openings and time.monotonic() < end_s):
                 if progress is not None:
                     progress("confirm", len(ratios), patience.openings)

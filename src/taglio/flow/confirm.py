@@ -133,7 +133,7 @@ def write_plan(work: Work, plan: Plan, folder: Path, components: Path) -> Manife
 def raced_inputs(work: Work) -> Sequence[Sample]:
     """The held-out inputs that openings run; their shapes are as frequent as among all."""
     samples = work.data.held_out.samples
-    return chosen(samples, spread(samples, work.affordable(_INPUTS_S, _MOST_INPUTS)))
+    return chosen(samples, spread(samples, work.within(_INPUTS_S).runs(_MOST_INPUTS)))
 
 
 def _is_source(work: Work, plan: Plan) -> bool:

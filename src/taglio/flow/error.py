@@ -157,7 +157,7 @@ def refuse_constant_outputs(work: Work) -> None:
     """Raises BadData if no change of an output can be measured: all of float are zero, or the same for different
     inputs."""
     count = len(set(work.digests[1][:_LEAST_INPUTS]))
-    answers = work.float_answers(work.affordable(_RANGES_S, _LEAST_INPUTS, min(2, count)))
+    answers = work.float_answers(work.within(_RANGES_S).runs(_LEAST_INPUTS, min(2, count)))
     stored = work.model.initializers()
     computed = [index for index, name in enumerate(work.outputs) if name not in stored]
     values = [[as_array(answer[index]) for index in computed] for answer in answers]
@@ -179,7 +179,7 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int
     steps of one input, while time allows; all of them where that takes hardly any time."""
     meter = ErrorMeter(switchable, work.typical[:1], work.parts)
     seconds = [meter.evaluation_s]
-    for _ in range(work.affordable(_READS_S, _READS) - 1):
+    for _ in range(work.within(_READS_S).runs(_READS) - 1):
         start = time.perf_counter()
         meter.read({})
         seconds.append(time.perf_counter() - start)
@@ -226,12 +226,12 @@ def doubts_without_study(work: Work, profile: Profile) -> tuple[str, ...]:
     """The same where errors were not studied, because no plan can be faster than float."""
     scheme = profile.scheme
     work = work.settled(scheme).in_place(NAME)
-    meter = work.meter(work.switchable(scheme), work.affordable(_RANGES_S, _LEAST_INPUTS, 1))
+    meter = work.meter(work.switchable(scheme), work.within(_RANGES_S).runs(_LEAST_INPUTS, 1))
     return doubts(work, scheme, meter, meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"]))
 
 
 def _held_out_ranges(work: Work) -> Mapping[str, tuple[float, float]]:
     held_out = work.data.held_out
-    few: Dataset = replace(held_out, samples=held_out.samples[: work.affordable(_RANGES_S, _RANGE_INPUTS)])
+    few: Dataset = replace(held_out, samples=held_out.samples[: work.within(_RANGES_S).runs(_RANGE_INPUTS)])
     make_room(work.memory_bytes)
     return calibrate(work.model, few, "minmax").low_high

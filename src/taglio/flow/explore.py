@@ -24,11 +24,11 @@ from taglio.flow.limits import infeasible
 from taglio.flow.rules import by_rules
 from taglio.flow.search import Tried, keeps_pins, key_of, predicted_by, search, unsolved
 from taglio.flow.side_by_side import race
-from taglio.flow.work import Work, affordable
+from taglio.flow.work import Work
 from taglio.plan.result import Limits
+from taglio.profile.effort import Effort
 from taglio.profile.measure import FLOAT_RUN, refine
 from taglio.profile.result import Profile
-from taglio.profile.sessions import sessions_within
 from taglio.profile.stopwatch import Timed
 from taglio.profile.wall_time import WallTime
 
@@ -107,8 +107,7 @@ class Explored:
     def most(self) -> int:
         """How many plans to race: one beside float and all-int8 of any model, however slow or large."""
         work = self.work
-        opened = sessions_within(work.budget.plans_s, work.model.proto)
-        return max(len(PLAIN) + 1, min(opened, work.affordable(work.budget.plans_s, opened)))
+        return max(len(PLAIN) + 1, work.within(work.budget.refine_s).models())
 
     def plan(self) -> None:
         """Try float, all-int8, plans by simple rules and by the search. If nothing holds on the inputs of the meter,
@@ -177,13 +176,12 @@ class Explored:
         models = {FLOAT_RUN: partial(work.builder(self.profile.scheme).build, {})}
         models |= {_as_run(name): partial(quantized, work, plan.plan) for name, plan in chosen.items()}
         unknown = [_as_run(name) for name, plan in chosen.items() if unsure(place.deployed(plan), self._limits)]
-        is_affordable = len(chosen) <= sessions_within(work.budget.plans_s, work.model.proto)
-        is_quick = len(chosen) * work.setup.run_s <= work.budget.plans_s
+        is_affordable = len(chosen) <= work.within(work.budget.refine_s).models()
         raced = race(
             work,
             models,
             work.budget.refine_s,
-            kernels=kernels and is_affordable and is_quick,
+            kernels=kernels and is_affordable,
             error_of=judged_on(work, self._limits, count),
             judged=unknown if work.setup.run_s * count * len(unknown) <= _JUDGED_S else (),
         )
@@ -212,7 +210,7 @@ class Explored:
         work = self.work
         runs = {_as_run(name): (plan.assignment, timed[name]) for name, plan in self._plans.items()}
         runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
-        self.profile = refine(work.model, work.graph, self.profile, runs, " 1", near=leader.assignment)
+        self.profile = refine(work.model, work.graph, self.profile, runs, near=leader.assignment)
         judged = self.place.judged(work.graph, self._tried)
         judged += self._solved(self.place.within(), work.budget.solved_again)
         self._tried = self._predicted(judged)
@@ -223,7 +221,7 @@ class Explored:
 
     def _solved(self, limits: Limits, rounds: int) -> list[Tried]:
         work, meter = self.work, self.meter
-        rounds = min(rounds, affordable(meter.evaluation_s, work.budget.plans_s, work.budget.solved, FEWEST))
+        rounds = min(rounds, Effort(work.budget.plans_s, meter.evaluation_s).runs(work.budget.solved, FEWEST))
         searched = search(
             work.graph,
             self.profile,
@@ -256,11 +254,11 @@ def meters(
     limit = inf if limits.max_error is None else limits.max_error
     fewest = max(map(fewest_samples, [parse_metric(work.setup.metric), *(bound.metric for bound in limits.also)]))
     verify_s = work.budget.verify_s
-    count = work.affordable(verify_s, max(work.budget.verify_inputs, inputs), fewest)
+    count = work.within(verify_s).runs(max(work.budget.verify_inputs, inputs), fewest)
     first = work.meter(switchable, count, limits.also, limit)
     if first.evaluation_s > 2.0 * verify_s:  # reading the outputs takes long
         each_s = first.evaluation_s / first.samples
-        first = work.meter(switchable, affordable(each_s, verify_s, first.samples, fewest), limits.also, limit)
+        first = work.meter(switchable, Effort(verify_s, each_s).runs(first.samples, fewest), limits.also, limit)
     if first.samples == len(work.data.held_out.samples):
         return first, lambda: first
     return first, cache(lambda: work.meter(switchable, None, limits.also, limit))

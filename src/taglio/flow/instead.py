@@ -54,7 +54,7 @@ def with_instead(work: Work, instead: str) -> Work:
 def planned_instead(work: Work, max_loss: float, metric: Metric) -> tuple[Work, str]:
     """The first model that keeps the limit where the source of `work` does not, and a line for the user. Raises
     Infeasible, with the errors of all that were tried, if there is none."""
-    reference = work.reference(work.affordable(4.0, 32, 2))
+    reference = work.reference(work.within(4.0).runs(32, 2))
     options, names, source = work.setup.options(NAME), work.outputs, work.data.held_out.source
 
     def loss(proto: onnx.ModelProto) -> float:

@@ -47,7 +47,7 @@ def row_errors(work: Work, changed: onnx.ModelProto) -> RowErrors | None:
     not answer a batch as it answers its rows, or there are not two inputs of one row and one shape."""
     rows = [
         sample
-        for sample in work.typical[: work.affordable(1.0, _ROWS, 2)]
+        for sample in work.typical[: work.within(1.0).runs(_ROWS, 2)]
         if all(value.shape[:1] == (1,) for value in sample.values())
     ]
     if len(rows) < 2:

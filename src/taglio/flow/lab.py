@@ -8,7 +8,7 @@ from pathlib import Path
 from taglio.confirm.race import Race
 from taglio.data.dataset import Sample
 from taglio.error.switchable import Switchable
-from taglio.profile.stopwatch import Timed, time_models
+from taglio.profile.stopwatch import Stopwatch
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, opener
 
@@ -21,11 +21,11 @@ def _open(path: Path, options: SessionOptions) -> Session:
 class Lab:
     """What a search measures with; the default is this machine. Tests give a simulated one.
 
-    `time` times models side by side, with their kernels. `switchable` opens the graph whose blocks can be switched to
-    each form, `open` a model as it is deployed. `openings` is a race of delivered folders on some inputs.
+    `stopwatch` times models side by side, with their kernels. `switchable` opens the graph whose blocks can be switched
+    to each form, `open` a model as it is deployed. `openings` is a race of delivered folders on some inputs.
     """
 
-    time: Callable[..., dict[str, Timed]] = time_models
+    stopwatch: Callable[..., Stopwatch] = Stopwatch
     switchable: Callable[..., Switchable] = Switchable
     open: Callable[[Path, SessionOptions], Session] = _open
     openings: Callable[[Sequence[Sample]], AbstractContextManager[Race]] = Race

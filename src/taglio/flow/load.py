@@ -20,7 +20,7 @@ from taglio.progress import Progress
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
 from taglio.transaction import held
-from taglio.ways.bench import Bench
+from taglio.ways.bench import LoadBench
 from taglio.ways.demand import Demand
 from taglio.ways.loaded import P95_REQUESTS, P99_REQUESTS, loaded
 from taglio.ways.result import Load, Rate
@@ -62,7 +62,7 @@ def load(folder: Path, demand: Demand, progress: Progress | None = None) -> Load
         if len(delivered.devices) > 1:
             count = plural(len(delivered.devices), "device")
             raise BadOption(f"`load` is for one machine, but {delivered.folder} is for {count}: leave it out")
-        with _samples(folder) as samples, Bench(samples) as bench:
+        with _samples(folder) as samples, LoadBench(samples) as bench:
             bench.open([delivered.folder])
             end_s = time.perf_counter() + _SECONDS
             bursts = _bursts(bench, delivered.folder, progress)
@@ -91,7 +91,7 @@ def _samples(folder: Path) -> Iterator[Path]:
         yield temporary
 
 
-def _bursts(bench: Bench, folder: Path, progress: Progress | None) -> tuple[float, ...]:
+def _bursts(bench: LoadBench, folder: Path, progress: Progress | None) -> tuple[float, ...]:
     """Items per second of up to _BURSTS bursts: of a slow model, of as many as begin within _CAPACITY_S."""
     end_s, bursts = time.perf_counter() + _CAPACITY_S, list[float]()
     while len(bursts) < _BURSTS and (not bursts or time.perf_counter() < end_s):

@@ -16,7 +16,6 @@ from taglio.flow.screen import Screened
 from taglio.flow.work import Work
 from taglio.model.quantized import already_quantized
 from taglio.plan.result import Limits, Plan
-from taglio.profile.sessions import sessions_within
 from taglio.quantize.precision import BFLOAT16, UNCALIBRATED
 
 # A model of which only so many sessions may be opened in a stage is large; another is slow.
@@ -55,7 +54,7 @@ def _left_out(work: Work, screened: Screened) -> tuple[str, ...]:
     left = ["schemes"] if work.graph.candidates() else []
     left += ["forms without calibration"] if able else []
     large = f"{len(work.model.proto.graph.node):,} operators take long to open"
-    why = f"a run takes {work.setup.run_s:.2g} s" if sessions_within(0.0, work.model.proto) > _FEW else large
+    why = f"a run takes {work.setup.run_s:.2g} s" if work.within(0.0).sessions > _FEW else large
     line = f"{why}: {' and '.join(left)} were not compared"
     return (f"{line}; a higher effort compares them",) if left else ()
 

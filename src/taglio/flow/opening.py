@@ -43,13 +43,14 @@ from taglio.errors import BadData, BadModel, BadOption
 from taglio.flow.instead import with_instead
 from taglio.flow.memory import memory_needs
 from taglio.flow.steps import ALL_STEPS, Stepped
-from taglio.flow.work import POOL, Setup, Work, affordable
+from taglio.flow.work import POOL, Setup, Work
 from taglio.memory import SAMPLES, free_bytes, used_bytes
 from taglio.model.graph import build
 from taglio.model.load import Model as Network
 from taglio.model.load import load as load_network
 from taglio.model.observe import observe
 from taglio.model.read import IN_MEMORY, parsed
+from taglio.profile.effort import Effort
 from taglio.runtimes.onnxruntime import NAME, Optimization, open_session, run_session, version
 from taglio.runtimes.places import AUTO
 
@@ -240,7 +241,7 @@ def _shortened(data: Split, setup: Setup) -> Split:
     fewest = max(_FEWEST, fewest_samples(parse_metric(setup.metric)))
     calibration, held_out = data.calibration, data.held_out
     counts = [
-        affordable(setup.run_s, _SAMPLES_S, len(each), max(fewest, min(_SHAPES, len(one_of_each(each)))))
+        Effort(_SAMPLES_S, setup.run_s).runs(len(each), max(fewest, min(_SHAPES, len(one_of_each(each)))))
         for each in (calibration.samples, held_out.samples)
     ]
     if counts == [len(calibration.samples), len(held_out.samples)]:

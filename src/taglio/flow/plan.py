@@ -117,8 +117,7 @@ class Decision:
 
     def doubt(self) -> str | None:
         """A warning if the machine was busy while the profile or the finalists were timed."""
-        conditions = self.profile.conditions
-        return doubt(max(self.others, conditions.others), conditions.reference_half_s)
+        return doubt(max(self.others, self.profile.conditions.others))
 
 
 def plan_model(

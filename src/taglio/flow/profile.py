@@ -7,13 +7,10 @@ from taglio.error.loss import RELATIVE
 from taglio.errors import BadModel, BadOption, MeasurementFailed
 from taglio.flow.screen import screen
 from taglio.flow.work import Work, require_own
-from taglio.profile.layerwise import Cut, LayerTimes, layer_times
 from taglio.profile.measure import MIXES
 from taglio.profile.measure import profile as measure
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort
 from taglio.progress import Progress
-from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import Scheme, parse_scheme
 from taglio.runtimes.onnxruntime import NAME
 
@@ -61,36 +58,8 @@ def profiles(work: Work, planned: Sequence[str], scheme: Scheme, mixes: int = MI
 
 def profile_as(work: Work, scheme: Scheme, mixes: int = MIXES) -> Profile:
     """The profile under a scheme that was already chosen and tried, from at most so many random `mixes`."""
-    return measure(
-        work.model,
-        work.graph,
-        work.builder(scheme),
-        scheme,
-        work.timed,
-        work.setup.options(),
-        Effort(budget_s=work.budget.profile_s),
-        seed=work.setup.seed,
-        most_mixes=mixes,
-        progress=work.progress,
-        limit_bytes=work.memory_bytes,
-        once_s=work.setup.run_s,
-    )
-
-
-def layers(work: Work, profile: Profile, cut_at: Cut) -> LayerTimes:
-    """Time every layer alone, as in layer-by-layer profiling, for comparison. See `only_onnxruntime`."""
-    work = work.settled(profile.scheme)
-    builder, forms, options = work.builder(profile.scheme), precisions(profile.scheme), work.setup.options()
-    feed = work.typical[0]
-    return layer_times(work.model, work.graph, builder, forms, options, feed, cut=cut_at, progress=work.progress)
-
-
-def only_onnxruntime(runtime: str) -> str:
-    """ONNX Runtime, the only runtime that times layers alone. Raises BadOption if another was requested: for OpenVINO
-    use `taglio compare`."""
-    if runtime not in (NAME, AUTO):
-        raise BadOption(f"`layers` works in onnxruntime only, not in {runtime}: leave out `layers` or `runtime`")
-    return NAME
+    builder, effort = work.builder(scheme), work.within(work.budget.profile_s)
+    return measure(builder, work.graph, scheme, work.stopwatch, effort, seed=work.setup.seed, most_mixes=mixes)
 
 
 def read_scheme(scheme: str | Scheme) -> Scheme | None:

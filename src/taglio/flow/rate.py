@@ -23,7 +23,7 @@ from taglio.run.in_process import Executor
 from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.way import Way
 from taglio.scratch import scratch
-from taglio.ways.bench import Bench
+from taglio.ways.bench import LoadBench
 from taglio.ways.choose import Bursts, Contender, Goal, Tries, choose
 from taglio.ways.climb import Choice, Sides
 from taglio.ways.confirm import Opening, Sized, figure, kept_rate, opening, rate_of, under_loads
@@ -123,7 +123,7 @@ class _Field:
             write_samples(samples, [Answered(sample, {}) for sample in raced_inputs(self._work)])
             for name in self._names():
                 self._add(name, *(stack.enter_context(scratch()) for _ in range(2)))
-            self.bench = stack.enter_context(Bench(samples))
+            self.bench = stack.enter_context(LoadBench(samples))
             self._stack = stack.pop_all()
         return self
 

@@ -41,7 +41,7 @@ def run_model(
     (10, True)
     """
     require_own(work, profile=profile, plan=plan, built=built)
-    runs = work.affordable(_PATIENCE_S, _RUNS, _FEWEST) if runs is None else runs
+    runs = work.within(_PATIENCE_S).runs(_RUNS, _FEWEST) if runs is None else runs
     _refuse(plan, built, "runs", runs)
     options, home = _as_profiled(work, profile), profile.conditions.runtime
     floats = next(run for run in profile.runs if run.name == FLOAT_RUN).wall.median_s

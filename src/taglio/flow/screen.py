@@ -29,7 +29,6 @@ from taglio.model.graph import Graph
 from taglio.profile.attribution import Attribution, Attributor
 from taglio.profile.measure import FLOAT_RUN, MIXES, of_pure_forms, pure_assignments
 from taglio.profile.result import Profile
-from taglio.profile.sessions import sessions_within
 from taglio.profile.stopwatch import Timed
 from taglio.progress import reported
 from taglio.quantize.precision import (
@@ -64,7 +63,7 @@ _BOUND_INPUTS, _LENIENT = 2, 2.0
 # Relative L2 limit for comparing schemes and forms if the limited metric moves in steps.
 _STEPS_ERROR = 0.01
 # Runs of a slow model that a variant takes: a warm-up and one in the race, two with kernels, and one for the error.
-_RUNS, _PATIENCE = 4, 6.0
+_RUNS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,7 +141,7 @@ def screen(
         return Screened(work, profile.scheme, (), home, places, floats, forms, profile=profile, why=why, note=note)
     best, most_s = able[0], (1.0 - work.budget.gain) * fastest_s
     near = [result for result in able if result.score_s <= REACH * best.score_s][
-        : work.affordable(_PLANNED_S, _PLANNED)
+        : work.within(_PLANNED_S).runs(_PLANNED)
     ]
     planned = tuple(result.place for result in near)
     screened = Screened(work, scheme, planned, best.place, places, floats, forms, profile=profile, note=note)
@@ -359,7 +358,7 @@ class _Screening:
         work = self.work.in_place(result.place)
         forms = tuple(short for short, form in self.uncalibrated.items() if form.name in result.timed)
         scheme = replace(self.scheme, uncalibrated=forms)
-        return of_pure_forms(work.model, work.graph, scheme, work.setup.options(), result.timed, work.timed)
+        return of_pure_forms(work.model, work.graph, scheme, work.stopwatch, result.timed)
 
     def _forms(self, place: str) -> dict[str, Assignment]:
         """The assignments to race in a place: all candidates in int8, and all blocks that have another form in it."""
@@ -384,13 +383,11 @@ class _Screening:
 
     def _opens(self, variants: int) -> bool:
         """Whether there is time to open so many variants of the model."""
-        return sessions_within(_PATIENCE * self.work.budget.race_s, self.work.model.proto) >= variants
+        return self.work.within(self.work.budget.race_s).sessions >= variants
 
     def is_affordable(self, variants: int) -> bool:
         """Whether there is time to race so many variants of the model."""
-        work = self.work
-        slow = work.setup.run_s * _RUNS * variants > _PATIENCE * work.budget.race_s
-        return not slow and self._opens(variants)
+        return self.work.within(self.work.budget.race_s).models(_RUNS) >= variants
 
     def _profiles(self, raced: Mapping[str, RaceResult]) -> dict[str, Attribution]:
         """The kernels of every model that ran, by block and tensor."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 
@@ -13,7 +13,7 @@ from taglio.error.tally import Outputs, Reference
 from taglio.errors import BadData, TaglioError, one_line
 from taglio.flow.work import Work
 from taglio.memory import make_room
-from taglio.profile.stopwatch import Effort, Timed
+from taglio.profile.stopwatch import Timed
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, why_failed
 from taglio.scratch import scratch
@@ -48,39 +48,23 @@ def race(
     `judged` as they are opened. A model that does not run is refused. Raises BadData if the first model does not run,
     and MeasurementFailed if another fails while it is timed.
     """
-    errors: dict[str, float] = {}
-    refused: dict[str, str] = {}
 
-    def opened_in_race(name: str, session: Session) -> None:
-        if error_of is not None and name in judged:
-            errors[name] = error_of(session)
+    def error_where_judged(name: str, session: Session) -> float | None:
+        return error_of(session) if error_of is not None and name in judged else None
 
-    options = {} if places is None else {name: work.setup.options(place) for name, place in places.items()}
-    timed = work.lab.time(
+    timings = work.stopwatch.time(
         models,
-        work.timed,
-        work.setup.options(),
-        Effort(maximum=_MOST_ROUNDS, budget_s=seconds),
+        replace(work.within(seconds), maximum=_MOST_ROUNDS),
         kernels=kernels and places is None,
-        progress=work.progress,
-        limit_bytes=work.memory_bytes,
-        places=options or None,
-        refused=refused,
-        once_s=work.setup.run_s,
-        opened=opened_in_race,
+        places={name: work.setup.options(place) for name, place in (places or {}).items()},
+        loss=error_where_judged,
     )
     first = next(iter(models))
-    if first in refused:
-        raise BadData(f"{work.name}: {refused[first]}")
-    if error_of is not None:
-        for name in (timed.keys() - errors.keys()) & {*judged}:  # slow models are timed once, with their kernels
-            try:
-                with opened(work, models[name](), options.get(name, work.setup.options())) as session:
-                    errors[name] = error_of(session)
-            except TaglioError:
-                continue
-    refused |= {name: "it was not timed" for name in models if name not in timed and name not in refused}
-    return {name: RaceResult(timed.get(name), errors.get(name), refused.get(name, "")) for name in models}
+    if first in timings.refused:
+        raise BadData(f"{work.name}: {timings.refused[first]}")
+    results = {name: RaceResult(timed, timed.loss) for name, timed in timings.timed.items()}
+    results |= {name: RaceResult(refused=why) for name, why in timings.refused.items()}
+    return {name: results[name] for name in models}
 
 
 @contextmanager

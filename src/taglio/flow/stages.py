@@ -23,17 +23,15 @@ from taglio.flow.opening import Model
 from taglio.flow.optimize import optimize as optimize_model
 from taglio.flow.outcome import Quantized
 from taglio.flow.plan import decide
-from taglio.flow.profile import layers as time_layers
-from taglio.flow.profile import only_onnxruntime, profile_model
+from taglio.flow.profile import profile_model
 from taglio.flow.quantize import quantize as quantize_model
 from taglio.flow.result import Result, write
 from taglio.flow.run import run_model
 from taglio.flow.run import run_steps as time_run_steps
 from taglio.flow.work import Work
-from taglio.flow.workspace import COMPONENTS, DEPLOY, ERROR, LAYERS, MADE_FROM, PROFILE, RUN, SETUP
+from taglio.flow.workspace import COMPONENTS, DEPLOY, ERROR, MADE_FROM, PROFILE, RUN, SETUP
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
-from taglio.profile.layerwise import Cut, LayerTimes
 from taglio.profile.result import Profile
 from taglio.progress import Progress
 from taglio.run.in_process import RunReport, StepsReport
@@ -53,23 +51,18 @@ def optimize(
 
 
 def profile(
-    folder: Path, model: Path, data: Path, *, layers: Cut | None = None, progress: Progress | None = None, **given: Any
-) -> tuple[Graph, Profile, LayerTimes | None]:
+    folder: Path, model: Path, data: Path, *, progress: Progress | None = None, **given: Any
+) -> tuple[Graph, Profile]:
     """Measure times into a new workspace; `given` are arguments of taglio.Model and taglio.profile."""
     asked = {name: given.pop(name) for name in ("scheme", "max_error", "effort") if name in given}
-    if layers is not None:
-        given["runtime"] = only_onnxruntime(given.get("runtime", "auto"))
     with changing(folder, create=True) as draft:
         work = Model(model, data, **given).telling(progress)
         result = profile_model(work, **asked)
-        timed = time_layers(work, result, layers) if layers else None
         sha256, graph = work.model.sha256, work.settled(result.scheme).graph
         setup = replace(work.setup, scheme=result.scheme, runtime=result.conditions.runtime)
         workspace.begin(draft, sha256, setup, work.model.proto, graph, workspace.found(work))
         artifact.save(draft / f"{PROFILE}.json", PROFILE, sha256, result)
-        if timed is not None:
-            artifact.save(draft / f"{LAYERS}.json", LAYERS, sha256, timed)
-    return graph, result, timed
+    return graph, result
 
 
 def error(

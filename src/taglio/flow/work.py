@@ -35,8 +35,9 @@ from taglio.model.graph import Graph
 from taglio.model.inputs import free_dimensions, input_specs
 from taglio.model.load import Model as Network
 from taglio.model.written import SourceModel, as_written, open_exact
+from taglio.profile.effort import Effort
 from taglio.profile.machine import MOST_THREADS
-from taglio.profile.stopwatch import FEEDS
+from taglio.profile.stopwatch import FEEDS, Stopwatch
 from taglio.progress import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
@@ -249,7 +250,7 @@ class Work:
     def timed(self) -> Sequence[Sample]:
         """The held-out inputs to time; times are their mean, and their shapes are as frequent as among all inputs."""
         samples = self.data.held_out.samples
-        return chosen(samples, spread(samples, self.affordable(_TIMED_S, FEEDS)))
+        return chosen(samples, spread(samples, self.within(_TIMED_S).runs(FEEDS)))
 
     @property
     def steps(self) -> Sequence[Sample]:
@@ -276,7 +277,7 @@ class Work:
 
     def _compared(self) -> Agreement:
         make_room(self.memory_bytes)
-        samples = covering(self.data.held_out.samples)[: self.affordable(ENOUGH_S, INPUTS)]
+        samples = covering(self.data.held_out.samples)[: self.within(ENOUGH_S).runs(INPUTS)]
         source = partial(as_written, self.source, self.setup.shapes)
         unfolded = source if self.setup.requantize else None
         options = self.setup.options(NAME)
@@ -301,9 +302,14 @@ class Work:
         """A digest of every calibration and every held-out input, unseen ones last; equal for equal inputs."""
         return digests(self.data.calibration.samples), digests(self.data.all_held_out.samples)
 
-    def affordable(self, seconds: float, most: int, fewest: int = 1) -> int:
-        """How many runs of the model take `seconds`: at most `most`, at least `fewest`."""
-        return affordable(self.setup.run_s, seconds, most, fewest)
+    def within(self, seconds: float) -> Effort:
+        """What `seconds` of running allow to measure of this model."""
+        return Effort(seconds, self.setup.run_s, len(self.model.proto.graph.node))
+
+    @property
+    def stopwatch(self) -> Stopwatch:
+        """Times models on the timed inputs, as they are profiled in the place of the set-up."""
+        return self.lab.stopwatch(self.timed, self.setup.options(), self.memory_bytes, self.progress)
 
     def float_answers(self, count: int | None = None, data: Dataset | None = None) -> Sequence[list[Any]]:
         """The model's own answers (as_written.py) to the first `count` inputs (None: all) of `data` (None: those held
@@ -337,7 +343,7 @@ class Work:
         """A few held-out inputs, fewer at a small `effort`, with the float model's answers, each of which takes
         `float_s`."""
         most = max(_LEAST_FEW, int(min(1.0, effort) * _MOST_FEW))
-        return self.reference(min(most, max(self.affordable(_TWO_S, 2), int(_FEW_S / float_s))))
+        return self.reference(min(most, max(self.within(_TWO_S).runs(2), int(_FEW_S / float_s))))
 
     def but(self, **changes: Any) -> "Work":
         """A copy with other fields; kept results are shared."""
@@ -437,11 +443,6 @@ class Work:
         make_room(self.memory_bytes)
         data = self.data.calibration
         return calibrate(self.model, data, method, self.progress, room_bytes=self.outputs_bytes)
-
-
-def affordable(run_s: float, seconds: float, most: int, fewest: int = 1) -> int:
-    """How many runs of `run_s` take `seconds`: at most `most`, at least `fewest`."""
-    return most if run_s * most <= seconds else min(most, max(fewest, int(seconds / run_s)))
 
 
 def require_own(work: Any, **made: Any) -> None:

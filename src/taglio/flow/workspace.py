@@ -28,7 +28,6 @@ ERROR, PLAN, RUN, DELIVERED = "error", "plan", "run", "delivered"
 COMPONENTS, DEPLOY = "components", "deploy"
 FLOAT_MODEL = "float32.onnx"
 OUTCOME = "outcome"
-LAYERS = "layers"
 REPORT = "report.html"
 # Files made from a stage, removed when it is replaced; a folder means all its files.
 _FROM_PLAN = (
@@ -42,7 +41,7 @@ _FROM_PLAN = (
     REPORT,
 )
 MADE_FROM = {PLAN: _FROM_PLAN, ERROR: (f"{PLAN}.json", "pareto.json", *_FROM_PLAN)}
-MADE_FROM[PROFILE] = ("layers.json", *MADE_FROM[ERROR])
+MADE_FROM[PROFILE] = MADE_FROM[ERROR]
 T = TypeVar("T")
 
 

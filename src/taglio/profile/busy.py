@@ -17,8 +17,6 @@ from taglio.cores import quota
 STAT = Path("/proc/stat")
 # Others may use this share of the processors: no machine is ever completely idle.
 QUIET = 0.1
-# Relative spread of the reference computation's speed (middle half) that is still steady.
-STEADY = 0.25
 # The system counts in hundredths of a second.
 WINDOW_S = 0.25
 # If some rounds were disturbed, at most this many times as many rounds are measured.
@@ -76,29 +74,19 @@ def others_in(windows: Sequence[Window], rounds: Collection[int]) -> float:
     return sum(shares) / len(shares) if shares else 0.0
 
 
-def doubt(others: float, reference_half_s: tuple[float, float] | None = None) -> str | None:
-    """One line of doubt about figures, or None on a quiet machine.
-
-    `others` is the share of the processors that others used; `reference_half_s` bounds the middle half of the reference
-    computation's seconds. A program that gets a share s of the time takes 1/s times as long.
-    """
-    low, high = reference_half_s or (1.0, 1.0)
-    varied = high / low - 1.0
-    if others <= QUIET and varied <= STEADY:
+def doubt(others: float) -> str | None:
+    """One line of doubt about figures if other programs used too large a share `others` of the processors, or None. A
+    program that gets a share s of the time takes 1/s times as long."""
+    if others <= QUIET:
         return None
-    off = max(1.0 / (1.0 - min(others, 0.9)) - 1.0, varied)
-    why = (
-        f"other programs used {others:.0%} of its processors"
-        if others > QUIET
-        else f"the speed of a fixed computation varied by {varied:.0%}"
-    )
+    off = 1.0 / (1.0 - min(others, 0.9)) - 1.0
     return (
-        f"the machine was busy while models were timed ({why}): times may be off by up to {off:.0%}; run again when "
-        "it is quiet"
+        f"the machine was busy while models were timed (other programs used {others:.0%} of its processors): times may "
+        f"be off by up to {off:.0%}; run again when it is quiet"
     )
 
 
-class Watch:
+class BusyWatch:
     """Groups rounds into windows as they are measured, with the share that others used in each."""
 
     def __init__(self, read: Callable[[], tuple[float, float, float]] | None = None) -> None:

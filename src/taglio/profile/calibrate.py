@@ -11,14 +11,14 @@ from dataclasses import replace
 import numpy as np
 
 from taglio.model.graph import Graph
-from taglio.profile.fit import Run, Tables, fit, parts, with_forms
+from taglio.profile.fit import FitTables, MeasuredRun, fit, parts, with_forms
 
 _RIDGE = 0.1
 # Least factor: a kernel takes at least this share of its measured time, however much wall times scatter.
 _LEAST = 0.1
 
 
-def calibrate(runs: Sequence[Run], graph: Graph) -> tuple[Tables, dict[str, float]]:
+def calibrate(runs: Sequence[MeasuredRun], graph: Graph) -> tuple[FitTables, dict[str, float]]:
     """The calibrated fit of `runs`; and the seconds of each mixed run, predicted by a calibrated fit of the others."""
     runs, unseen = with_forms(runs, graph), []
     for index, run in enumerate(runs):

@@ -27,7 +27,7 @@ _MOST_SCALE = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Forms:
+class RunForms:
     """The forms of a run: of each block, with the flows that it reads or writes and that change type; and of each flow,
     how it is written, its number of type changes, and of conversions between float32 and bfloat16. `converting` are the
     blocks that read or write a flow that is converted."""
@@ -38,7 +38,7 @@ class Forms:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MeasuredRun:
     """One whole-model run: its assignment, wall seconds, and the attribution of its kernels.
 
     `weight` is its weight in the fit's means: larger the closer it is to the plan to predict. `forms` are derived from
@@ -50,7 +50,7 @@ class Run:
     attribution: Attribution
     mixed: bool
     weight: float = 1.0
-    forms: Forms = Forms((), ())
+    forms: RunForms = RunForms((), ())
 
 
 # Pairs (value, weight).
@@ -58,26 +58,21 @@ _Weighted = list[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class FitTables:
     """The fitted part of a profile; the fields are those of `Profile`."""
 
     blocks: tuple[BlockTime, ...]
     glue: tuple[Glue, ...]
     overhead_s: float
-    kernel_scale: float
-    kernel_overhead_s: float
-    quantize_s_per_element: float
-    dequantize_s_per_element: float
 
 
-def fit(runs: Sequence[Run], graph: Graph) -> Tables:
+def fit(runs: Sequence[MeasuredRun], graph: Graph) -> FitTables:
     """Block and glue seconds as weighted means over `runs`, scaled to add up to wall time."""
-    scale, overhead, unexplained = _clock(runs)
+    overhead, unexplained = _clock(runs)
     runs = [_to_wall(run, overhead, unexplained) for run in with_forms(runs, graph)]
     blocks, surplus = _block_times(runs)
-    glue, quantize_rate, dequantize_rate = _glue(runs, graph, surplus)
-    tables = Tables(blocks, glue, 0.0, scale, overhead, quantize_rate, dequantize_rate)
-    sums = parts(tables, runs)
+    glue = _glue(runs, graph, surplus)
+    sums = parts(FitTables(blocks, glue, 0.0), runs)
     rest_s = _mean([(run.wall_s - sum(run_parts), run.weight) for run, run_parts in zip(runs, sums, strict=True)])
     # The session overhead of a run, plus orphan kernels. Anything more is noise and is added to blocks: every component
     # pays the session overhead, so with a large one no component would be worth another device.
@@ -86,10 +81,10 @@ def fit(runs: Sequence[Run], graph: Graph) -> Tables:
     blocks_s = _mean([(run_parts[0], run.weight) for run, run_parts in zip(runs, sums, strict=True)])
     share = max(_LEAST_SHARE, 1.0 + (rest_s - session_s) / max(blocks_s, 1e-12))
     blocks = tuple(replace(block_time, seconds=share * block_time.seconds) for block_time in blocks)
-    return Tables(blocks, glue, session_s, scale, overhead, quantize_rate, dequantize_rate)
+    return FitTables(blocks, glue, session_s)
 
 
-def with_forms(runs: Sequence[Run], graph: Graph) -> list[Run]:
+def with_forms(runs: Sequence[MeasuredRun], graph: Graph) -> list[MeasuredRun]:
     """The runs with their `forms`, where these are not known yet."""
     moving = graph.flows
     incoming: dict[str, list[Flow]] = {}
@@ -100,7 +95,7 @@ def with_forms(runs: Sequence[Run], graph: Graph) -> list[Run]:
         for reader in dict.fromkeys(block for _, block in flow.readers if block):
             incoming.setdefault(reader, []).append(flow)
 
-    def forms(assignment: Assignment) -> Forms:
+    def forms(assignment: Assignment) -> RunForms:
         counts = {flow.name: changes(flow, assignment) for flow in moving}
         converted = {flow.name: conversions(flow, assignment) for flow in moving}
         blocks = []
@@ -113,12 +108,12 @@ def with_forms(runs: Sequence[Run], graph: Graph) -> list[Run]:
         around = (
             block for flow in moving if converted[flow.name] for block in (flow.producer, *(b for _, b in flow.readers))
         )
-        return Forms(tuple(blocks), tuple(flows), frozenset(block for block in around if block))
+        return RunForms(tuple(blocks), tuple(flows), frozenset(block for block in around if block))
 
     return [run if run.forms.blocks else replace(run, forms=forms(run.assignment)) for run in runs]
 
 
-def _block_times(runs: Sequence[Run]) -> tuple[tuple[BlockTime, ...], dict[tuple[str, str], float]]:
+def _block_times(runs: Sequence[MeasuredRun]) -> tuple[tuple[BlockTime, ...], dict[tuple[str, str], float]]:
     """Seconds of every block without type changes on what it reads or writes; and, by (run, flow), the seconds that a
     type change added (other layouts, colder caches) or saved, which count as part of the boundary."""
     calm: dict[tuple[str, str], _Weighted] = {}
@@ -168,7 +163,7 @@ def conformal_ratio(
     return ordered[-1][0]
 
 
-def parts(tables: Tables, runs: Sequence[Run]) -> list[tuple[float, float, float]]:
+def parts(tables: FitTables, runs: Sequence[MeasuredRun]) -> list[tuple[float, float, float]]:
     """Predicted seconds of each run (with its forms): of its blocks, of its type changes, and of the rest. A block that
     was never measured in a precision takes its time in another."""
     times = {(block_time.block, block_time.precision): block_time.seconds for block_time in tables.blocks}
@@ -186,7 +181,7 @@ def parts(tables: Tables, runs: Sequence[Run]) -> list[tuple[float, float, float
     return predicted
 
 
-def _to_wall(run: Run, overhead: float, unexplained: float) -> Run:
+def _to_wall(run: MeasuredRun, overhead: float, unexplained: float) -> MeasuredRun:
     """The run with the profiler's `overhead` subtracted from each kernel, and all kernels scaled to add up to the wall
     time minus `unexplained`: kernels and wall times are measured separately, at different speeds of the machine."""
     attribution = run.attribution
@@ -210,10 +205,10 @@ def _to_wall(run: Run, overhead: float, unexplained: float) -> Run:
     return replace(run, attribution=scaled)
 
 
-def _clock(runs: Sequence[Run]) -> tuple[float, float, float]:
-    """Scale α and per-kernel overhead δ of the profiler's clock, and the seconds β of a run outside kernels:
-    wall ≈ α · (Σ kernels − δ · count) + β, by relative least squares with priors at α = 1, δ = 3 µs (weak) and β = 0
-    (strong, since kernels explain nearly everything; stronger the more runs scatter, so that β does not fit noise).
+def _clock(runs: Sequence[MeasuredRun]) -> tuple[float, float]:
+    """The profiler's overhead δ per kernel, and the seconds β of a run outside kernels: wall ≈ α · (Σ kernels − δ ·
+    count) + β, by relative least squares with priors at a scale of α = 1, δ = 3 µs (weak) and β = 0 (strong, since
+    kernels explain nearly everything; stronger the more runs scatter, so that β does not fit noise).
 
     On a busy machine walls may fall where kernels take longer. A scale below 1/4 or above 4 is such noise: the priors
     stand then, as a δ from it would leave no kernel any time."""
@@ -237,13 +232,11 @@ def _clock(runs: Sequence[Run]) -> tuple[float, float, float]:
         values.append(weight * value)
     alpha, product, beta = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0]
     if not 1.0 / _MOST_SCALE <= alpha <= _MOST_SCALE:
-        return 1.0, _PRIOR_KERNEL_OVERHEAD_S, 0.0
-    return float(alpha), max(0.0, float(product / alpha)), max(0.0, float(beta))
+        return _PRIOR_KERNEL_OVERHEAD_S, 0.0
+    return max(0.0, float(product / alpha)), max(0.0, float(beta))
 
 
-def _glue(
-    runs: Sequence[Run], graph: Graph, surplus: Mapping[tuple[str, str], float]
-) -> tuple[tuple[Glue, ...], float, float]:
+def _glue(runs: Sequence[MeasuredRun], graph: Graph, surplus: Mapping[tuple[str, str], float]) -> tuple[Glue, ...]:
     tensors, moving = graph.tensor_map(), graph.flows
     elements = {flow.name: max(tensors[name].elements for name in flow.tensors) for flow in moving}
     pure: dict[tuple[str, str], _Weighted] = {}
@@ -290,7 +283,7 @@ def _glue(
                 (conversion_s + conversion_rate * elements[flow.name]) * (tensors[flow.name].dtype == "float32"),
             )
         )
-    return tuple(result), rates[_FLOAT][1], rates[_INT8][1]
+    return tuple(result)
 
 
 def _mean(values: _Weighted) -> float:

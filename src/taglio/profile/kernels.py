@@ -1,14 +1,16 @@
-"""Seconds per kernel from the file that ONNX Runtime's profiler writes. Opens no session."""
+"""Sessions that record the seconds of their kernels; those of ONNX Runtime, from the file that its profiler writes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Protocol
 
 import msgspec
 import numpy as np
 import onnx
 
 from taglio.model.captures import bodies
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
 
 _KERNEL_SUFFIX, _RUN = "_kernel_time", "model_run"
 
@@ -21,31 +23,65 @@ class _Event(msgspec.Struct):
     dur: float = 0.0
 
 
-def kernel_seconds(
-    path: Path, warmup: int, longest_s: float | None, counted: Sequence[int], at_once: int = 1, refills: int = 0
-) -> dict[str, float]:
-    """Seconds by kernel: the median over the rounds `counted`. A round is the mean of `at_once` inferences, after
-    `refills` times as many that do not count. `longest_s` is the longest time that the process works between pauses, if
-    a quota pauses it (see `unpaused`)."""
+class KernelRecorder(Protocol):
+    """A session that records the seconds of its kernels in every run from `start` on."""
+
+    is_started: bool
+
+    def start(self) -> None:
+        """Record from now on."""
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """As Session.run."""
+
+    def kernels(self, graph: onnx.ModelProto, together: int, longest_s: float | None) -> dict[str, float]:
+        """Seconds of each kernel in an inference, by node of the `graph` that ran: the median over the means of
+        `together` successive runs. Ends the session. `longest_s` is the longest time that the process works between
+        pauses, if a quota pauses it (see `unpaused`)."""
+
+
+class OnnxRuntimeRecorder:
+    """A KernelRecorder in ONNX Runtime, by its profiler, which slows all runs."""
+
+    def __init__(self, path: Path, options: SessionOptions, name: str) -> None:
+        self._session = open_session(path, options, profile_prefix=path.with_suffix(""), label=name)
+        self._runs = self._before = 0
+        self.is_started = False
+
+    def start(self) -> None:
+        """Count the runs from now on."""
+        self._before, self.is_started = self._runs, True
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """As Session.run."""
+        outputs: list[np.ndarray] = self._session.run(output_names, input_feed)
+        self._runs += 1
+        return outputs
+
+    def kernels(self, graph: onnx.ModelProto, together: int, longest_s: float | None) -> dict[str, float]:
+        """As KernelRecorder.kernels."""
+        del graph
+        return kernel_seconds(Path(self._session.end_profiling()), self._before, together, longest_s)
+
+
+def kernel_seconds(path: Path, before: int, together: int, longest_s: float | None) -> dict[str, float]:
+    """Seconds by kernel, as KernelRecorder.kernels, from the profile at `path`, without the runs `before` that do not
+    count."""
     durations: dict[str, list[float]] = {}
     runs = 0
     for event in msgspec.json.decode(path.read_bytes(), type=list[_Event]):
         runs += event.name == _RUN
         if event.cat == "Node" and event.name.endswith(_KERNEL_SUFFIX):
             durations.setdefault(event.name[: -len(_KERNEL_SUFFIX)], []).append(event.dur * 1e-6)
-    # The first runs allocate memory, which a served model does not pay again.
-    visit = (1 + refills) * at_once
-    rounds = runs // visit
-    later = {}
+    counted_s = {}
     for name, values in durations.items():
-        # A kernel in a branch or a loop does not run exactly once per inference.
-        steady = len(values) == rounds * visit and rounds > max(counted)
-        means = np.reshape(values, (rounds, visit))[:, -at_once:].mean(axis=1).tolist() if steady else []
-        counted_means = [means[index] for index in counted if index >= warmup] if steady else []
-        later[name] = counted_means or values[warmup * visit :] or values
+        counted_s[name] = values[before:] or values
+        # A kernel in a branch or a loop does not run exactly once per run.
+        if len(values) == runs > before:
+            counted_s[name] = np.reshape(values[before:], (-1, together)).mean(axis=1).tolist()
     if longest_s is not None:
-        return unpaused(later, longest_s)
-    return {name: median(values) for name, values in later.items()}
+        return unpaused(counted_s, longest_s)
+    return {name: median(values) for name, values in counted_s.items()}
 
 
 def has_bodies(graph: onnx.ModelProto) -> bool:

@@ -5,11 +5,10 @@ blocks. Running each block alone would miss all three (see layerwise.py).
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import exp, isfinite
-from statistics import median
 
 import numpy as np
 
@@ -19,19 +18,17 @@ from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.profile.attribution import Attributor
 from taglio.profile.calibrate import calibrate
-from taglio.profile.fit import Run, Tables, conformal_ratio, fit
+from taglio.profile.effort import Effort
+from taglio.profile.fit import FitTables, MeasuredRun, conformal_ratio, fit
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, conversions, writes
-from taglio.profile.sessions import sessions_within
-from taglio.profile.speed import REFERENCE_S, Speeds, middle_half, waking_seconds
-from taglio.profile.stopwatch import Effort, Feed, Timed, run_once, time_models
+from taglio.profile.stopwatch import Stopwatch, Timed
+from taglio.profile.waking import waking_seconds
 from taglio.profile.wall_time import WallTime
-from taglio.progress import Progress
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import BFLOAT16, FLOAT32, Assignment, Precision, first_fit, form_of, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
-from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
 from taglio.runtimes.session import runtime_version
 
 # Nine are enough for a 90 % interval: the largest of nine errors bounds a tenth.
@@ -47,173 +44,100 @@ _POOL = 30
 _WORTH = (1.0, 0.4, 0.1, 0.0)
 # In a random mix, the precision of blocks that are not quantised, and those that some of them have too.
 _BESIDE_INT8 = ((BFLOAT16,), (FLOAT32, BFLOAT16), (BFLOAT16,), (BFLOAT16, FLOAT32))
-# Share of the budget for one measurement of the machine's speed.
-_REFERENCE_SHARE = 0.1
 # A run's weight falls to 1/e when this share of its blocks differs from the plan, and is never less than _FAR.
 _NEAR, _FAR = 0.15, 0.05
 
+# Assignments that were timed, by name.
+TimedRuns = Mapping[str, tuple[Assignment, Timed]]
+
 
 def profile(
-    model: Model,
-    graph: Graph,
     builder: QdqBuilder,
+    graph: Graph,
     scheme: Scheme,
-    feeds: Sequence[Feed],
-    options: SessionOptions,
-    effort: Effort | None = None,
+    stopwatch: Stopwatch,
+    effort: Effort,
     *,
     seed: int = 0,
     most_mixes: int = MIXES,
-    progress: Progress | None = None,
-    limit_bytes: int | None = None,
-    once_s: float = 0.0,
 ) -> Profile:
-    """The profile of `model` on this machine, from interleaved runs of float, all int8, all int8 anchors, and up to
-    `most_mixes` random mixes. `once_s` are the seconds of a run (0: unknown): a slow model runs once in each. Raises
-    MeasurementFailed if float or a pure form does not run, or most mixes do not."""
-    choices, effort = precisions(scheme, options.runtime), effort or Effort()
+    """The profile of the blocks of `graph` on this machine, from interleaved runs of float, all int8, all int8 anchors,
+    and up to `most_mixes` random mixes: fewer if the model is slow or takes long to open. Raises MeasurementFailed if
+    float or a pure form does not run, or most mixes do not."""
+    choices = precisions(scheme, stopwatch.options.runtime)
     pure = {FLOAT_RUN: {}, **pure_assignments(graph, choices)}
-    if not once_s:
-        once_s = run_once(model.name, open_session(model.proto, replace(options, runtime=NAME)), feeds[0])
-    affordable = mixes_within(effort, once_s, len(pure), sessions_within(effort.patience_s, model.proto))
-    count = max(_FEWEST_MIXES, min(most_mixes, affordable))
+    count = max(_FEWEST_MIXES, min(most_mixes, MIXES, effort.models() - len(pure)))
     mixes = covering_mixes(graph, choices, count, seed)
-    assignments = {**pure, **mixes}
-    speeds = Speeds(options.threads, min(REFERENCE_S, _REFERENCE_SHARE * effort.budget_s))
-    refused: dict[str, str] = {}
-    timed = time_models(
+    assignments: dict[str, Assignment] = {**pure, **mixes}
+    distinct = {tuple((block, form.name) for block, form in mix.items()) for mix in assignments.values()}
+    timings = stopwatch.time(
         {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
-        feeds,
-        options,
-        replace(effort, budget_s=effort.budget_s * _share(assignments.values())),
+        replace(effort, budget_s=effort.budget_s * min(1.0, len(distinct) / _DIFFERENT)),
         kernels=True,
-        often=pure,  # the fit depends most on these
-        between=speeds.look,
-        progress=progress,
-        limit_bytes=limit_bytes,
-        refused=refused,
-        once_s=once_s,
     )
     # OpenVINO fails on a few mixes of some models; the others cover nearly as much.
+    refused = timings.refused
     reasons = [refused[name] for name in refused if name in pure or len(mixes) - len(refused) < _FEWEST_MIXES]
     if reasons:
         raise MeasurementFailed(reasons[0])
-    assignments = {name: assignment for name, assignment in assignments.items() if name in timed}
-    reference_times_s = speeds.finish()
-    conditions = replace(
-        _conditions(model, options, feeds, max(timing.others for timing in timed.values())),
-        reference_s=median(reference_times_s),
-        waking_s=waking_seconds(options.threads),
-        reference_half_s=middle_half(reference_times_s),
-    )
-    runs = _runs(model, graph, assignments, timed, set(mixes), 1.0)
-    return _assemble(model.sha256, graph, conditions, scheme, choices, runs)
+    runs = {name: (assignments[name], timing) for name, timing in timings.timed.items()}
+    conditions = _conditions(builder.model, stopwatch, runs)
+    conditions = replace(conditions, waking_s=waking_seconds(stopwatch.options.threads))
+    return _calibrated(builder.model, graph, scheme, conditions, _runs(builder.model, graph, runs, mixes.keys()))
 
 
-def _share(assignments: Iterable[Assignment]) -> float:
-    """The share of the budget that these runs need: 1 unless most repeat others."""
-    distinct = {tuple((block, form.name) for block, form in assignment.items()) for assignment in assignments}
-    return min(1.0, len(distinct) / _DIFFERENT)
-
-
-def mixes_within(effort: Effort, once_s: float, pure_runs: int, sessions: int) -> int:
-    """How many mixes to measure beside `pure_runs` models in one form, if a run takes `once_s`: fewer than `MIXES` if
-    one run of each model would exceed the effort's patience, or if they need more than so many `sessions`."""
-    return max(_FEWEST_MIXES, min(MIXES, min(sessions, int(effort.patience_s / max(once_s, 1e-9))) - pure_runs))
-
-
-def of_pure_forms(
-    model: Model,
-    graph: Graph,
-    scheme: Scheme,
-    options: SessionOptions,
-    timed: Mapping[str, tuple[Assignment, Timed]],
-    feeds: Sequence[Feed],
-) -> Profile:
+def of_pure_forms(model: Model, graph: Graph, scheme: Scheme, stopwatch: Stopwatch, runs: TimedRuns) -> Profile:
     """A profile of whole models in one form each, one of them float as FLOAT_RUN. Without mixes, the error of
     predictions of other models is unknown."""
-    assignments = {name: assignment for name, (assignment, _) in timed.items()}
-    runs = _runs(model, graph, assignments, {name: timing for name, (_, timing) in timed.items()}, set(), 1.0)
-    busy_share = max(timing.others for _, timing in timed.values())
-    conditions = _conditions(model, options, feeds, busy_share)
-    return _profile(
-        model.sha256,
-        conditions,
-        scheme,
-        precisions(scheme, options.runtime),
-        runs,
-        fit([run for run, _ in runs], graph),
-        {},
-    )
+    measured = _runs(model, graph, runs, ())
+    tables = fit([run for run, _ in measured], graph)
+    return _profile(model.sha256, scheme, _conditions(model, stopwatch, runs), measured, tables, {})
 
 
 def refine_near(
-    model: Model,
-    graph: Graph,
-    builder: QdqBuilder,
-    prior: Profile,
-    feeds: Sequence[Feed],
-    options: SessionOptions,
-    effort: Effort,
-    *,
-    near: Assignment,
-    limit_bytes: int | None = None,
+    builder: QdqBuilder, graph: Graph, prior: Profile, stopwatch: Stopwatch, effort: Effort, *, near: Assignment
 ) -> Profile:
     """`prior` refined for assignments like `near`, by timing `near` beside float, at the machine's present speed.
 
     `near` is timed as two runs, so that a leave-one-out fit in calibrate.py still has the other; runs of an earlier
     `near` stay.
     """
-    earlier = sum(run.name.startswith("near too") for run in prior.runs)
-    assignments: dict[str, Assignment] = {FLOAT_RUN: {}, **({"near": near, "near too": near} if near else {})}
-    speeds = Speeds(options.threads, min(REFERENCE_S, _REFERENCE_SHARE * effort.budget_s))
-    timed = time_models(
+    number = 1 + sum(run.name.startswith("near too") for run in prior.runs)
+    assignments = {FLOAT_RUN: {}, **({f"near {number}": near, f"near too {number}": near} if near else {})}
+    timed = stopwatch.time(
         {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
-        feeds,
-        options,
-        effort,
+        replace(effort, run_s=_float_run(prior).wall.median_s),
         kernels=True,
-        between=speeds.look,
-        limit_bytes=limit_bytes,
-    )
-    reference_times_s = speeds.finish()
-    present = replace(
-        prior.conditions, reference_s=median(reference_times_s), reference_half_s=middle_half(reference_times_s)
-    )
+    ).all()
     runs = {name: (assignment, timed[name]) for name, assignment in assignments.items()}
-    return refine(model, graph, prior, runs, f" {earlier + 1}", near=near, present=present)
+    return refine(builder.model, graph, prior, runs, near=near, is_present=True)
 
 
 def refine(
-    model: Model,
-    graph: Graph,
-    prior: Profile,
-    timed: Mapping[str, tuple[Assignment, Timed]],
-    suffix: str,
-    *,
-    near: Assignment,
-    present: Conditions | None = None,
+    model: Model, graph: Graph, prior: Profile, runs: TimedRuns, *, near: Assignment, is_present: bool = False
 ) -> Profile:
     """`prior` with more runs, fitted for assignments like `near`.
 
     The cost of a type change depends on layouts beyond its neighbours, so runs weigh more the more blocks they share
-    with `near`. `timed` must include the float model as FLOAT_RUN: its ratio to `prior` is the machine's drift. The
-    drift is removed from the new runs, which are kept under their names plus `suffix`; or, if `present` conditions are
-    given, from the runs of `prior`.
+    with `near`. `runs` must include the float model as FLOAT_RUN: its ratio to `prior` is the machine's drift. The
+    drift is removed from the new runs, or, if the profile is to be of the present speed (`is_present`), from the runs
+    of `prior`.
     """
-    prior_float_s = next(run for run in prior.runs if run.name == FLOAT_RUN).wall.median_s
-    drift = prior_float_s / timed[FLOAT_RUN][1].wall.median_s
-    prior_factor, new_factor = (1.0, drift) if present is None else (1.0 / drift, 1.0)
-    assignments = {name + suffix: assignment for name, (assignment, _) in timed.items() if name != FLOAT_RUN}
-    timings = {name + suffix: timing for name, (_, timing) in timed.items()}
-    new_runs = _runs(model, graph, assignments, timings, set(assignments), new_factor)
-    kept_runs = [run for run in prior.runs if run.name not in assignments]  # a plan found again was timed again
-    pairs = [(_run(prior, run, prior_factor), run.wall.times(prior_factor)) for run in kept_runs] + new_runs
+    drift = _float_run(prior).wall.median_s / runs[FLOAT_RUN][1].wall.median_s
+    prior_factor, new_factor = (1.0 / drift, 1.0) if is_present else (1.0, drift)
+    new = {name: (assignment, timing.times(new_factor)) for name, (assignment, timing) in runs.items()}
+    del new[FLOAT_RUN]
+    kept_runs = [run for run in prior.runs if run.name not in new]  # a plan found again was timed again
+    pairs = [(_run(prior, run, prior_factor), run.wall.times(prior_factor)) for run in kept_runs]
+    pairs += _runs(model, graph, new, new.keys())
     weighted = [(replace(run, weight=_closeness(graph, run.assignment, near)), wall) for run, wall in pairs]
-    conditions = prior.conditions if present is None else present
-    busiest = max(timing.others for timing in timings.values())  # plans are predicted by these runs above all
-    conditions = replace(conditions, others=max(conditions.others, busiest))
-    return _assemble(prior.model_sha256, graph, conditions, prior.scheme, prior.precisions, weighted)
+    busiest = max(timing.others for _, timing in runs.values())  # plans are predicted by these runs above all
+    conditions = replace(prior.conditions, others=max(prior.conditions.others, busiest))
+    return _calibrated(model, graph, prior.scheme, conditions, weighted)
+
+
+def _float_run(profile: Profile) -> WholeRun:
+    return next(run for run in profile.runs if run.name == FLOAT_RUN)
 
 
 def _closeness(graph: Graph, assignment: Assignment, near: Assignment) -> float:
@@ -223,43 +147,24 @@ def _closeness(graph: Graph, assignment: Assignment, near: Assignment) -> float:
     return max(_FAR, exp(-different_share / _NEAR))
 
 
-def _runs(
-    model: Model,
-    graph: Graph,
-    assignments: Mapping[str, Assignment],
-    timed: Mapping[str, Timed],
-    mixed: set[str],
-    drift: float,
-) -> list[tuple[Run, WallTime]]:
+def _runs(model: Model, graph: Graph, runs: TimedRuns, mixed: Collection[str]) -> list[tuple[MeasuredRun, WallTime]]:
+    """Runs with their kernels attributed, those named in `mixed` marked so."""
     attributor = Attributor(model, graph)
-    runs = []
-    for name, assignment in assignments.items():
-        timing = timed[name]
-        kernels = {node: seconds * drift for node, seconds in timing.kernels.items()}
-        attribution = attributor.attribute(timing.optimized, kernels)
-        wall_s = timing.wall.median_s * drift
-        runs.append((Run(name, dict(assignment), wall_s, attribution, name in mixed), timing.wall.times(drift)))
-    return runs
+    measured = []
+    for name, (assignment, timing) in runs.items():
+        attribution = attributor.attribute(timing.optimized, timing.kernels)
+        run = MeasuredRun(name, dict(assignment), timing.wall.median_s, attribution, name in mixed)
+        measured.append((run, timing.wall))
+    return measured
 
 
-def _run(profile: Profile, run: WholeRun, drift: float) -> Run:
+def _run(profile: Profile, run: WholeRun, drift: float) -> MeasuredRun:
     assignment = {block: profile.precision(name) for block, name in run.assignment.items()}
-    return Run(run.name, assignment, run.wall.median_s * drift, run.attribution, run.mixed)
+    return MeasuredRun(run.name, assignment, run.wall.median_s * drift, run.attribution, run.mixed)
 
 
-def _assemble(
-    sha256: str,
-    graph: Graph,
-    conditions: Conditions,
-    scheme: Scheme,
-    choices: tuple[Precision, ...],
-    measured: Sequence[tuple[Run, WallTime]],
-) -> Profile:
-    tables, unseen = calibrate([run for run, _ in measured], graph)
-    return _profile(sha256, conditions, scheme, choices, measured, tables, unseen)
-
-
-def _conditions(model: Model, options: SessionOptions, feeds: Sequence[Feed], busy_share: float) -> Conditions:
+def _conditions(model: Model, stopwatch: Stopwatch, runs: TimedRuns) -> Conditions:
+    options, is_dynamic = stopwatch.options, any(spec.dynamic for spec in model.inputs)
     return Conditions(
         machine=describe(),
         runtime=options.runtime,
@@ -267,18 +172,24 @@ def _conditions(model: Model, options: SessionOptions, feeds: Sequence[Feed], bu
         threads=options.threads,
         spinning=options.spinning,
         optimization=options.optimization.value,
-        shapes=tuple(map(shapes_of, feeds)) if any(spec.dynamic for spec in model.inputs) else (),
-        others=busy_share,
+        shapes=tuple(map(shapes_of, stopwatch.feeds)) if is_dynamic else (),
+        others=max(timing.others for _, timing in runs.values()),
     )
 
 
+def _calibrated(
+    model: Model, graph: Graph, scheme: Scheme, conditions: Conditions, measured: Sequence[tuple[MeasuredRun, WallTime]]
+) -> Profile:
+    tables, unseen = calibrate([run for run, _ in measured], graph)
+    return _profile(model.sha256, scheme, conditions, measured, tables, unseen)
+
+
 def _profile(
-    sha256: str,
-    conditions: Conditions,
+    model_sha256: str,
     scheme: Scheme,
-    choices: tuple[Precision, ...],
-    measured: Sequence[tuple[Run, WallTime]],
-    tables: Tables,
+    conditions: Conditions,
+    measured: Sequence[tuple[MeasuredRun, WallTime]],
+    tables: FitTables,
     unseen: Mapping[str, float],
 ) -> Profile:
     """The profile from fitted tables; `unseen` are the seconds of mixed runs as predicted by a fit without them."""
@@ -297,17 +208,13 @@ def _profile(
         for run, wall in measured
     )
     return Profile(
-        model_sha256=sha256,
+        model_sha256=model_sha256,
         conditions=conditions,
         scheme=scheme,
-        precisions=choices,
+        precisions=precisions(scheme, conditions.runtime),
         blocks=tables.blocks,
         glue=tables.glue,
         overhead_s=tables.overhead_s,
-        kernel_scale=tables.kernel_scale,
-        kernel_overhead_s=tables.kernel_overhead_s,
-        quantize_s_per_element=tables.quantize_s_per_element,
-        dequantize_s_per_element=tables.dequantize_s_per_element,
         interval_ratio=ratio if isfinite(ratio) else _UNKNOWN_RATIO,
         runs=whole_runs,
     )

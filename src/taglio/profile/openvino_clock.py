@@ -1,4 +1,4 @@
-"""Seconds per part of OpenVINO's compiled graphs, joined to ONNX nodes, for `stopwatch.time_models`.
+"""Seconds per part of OpenVINO's compiled graphs, joined to ONNX nodes, for the stop-watch.
 
 OpenVINO runs the parts of a compiled graph. Each part names the operators it was made of, so its seconds go to one node
 of the ONNX graph: the Conv or MatMul among them, or else the last that computes. A product that names none of its own
@@ -27,34 +27,34 @@ _PRODUCTS = frozenset({"Convolution", "Deconvolution", "FullyConnected", "MatMul
 _SCALED = "/DequantizationMultiply"
 
 
-class Counting:
-    """A session that also records the seconds of each part in every inference from `start` on."""
+class OpenVinoRecorder:
+    """A KernelRecorder in OpenVINO, by its counters of each part. Reading these takes longer than a small model's run,
+    but not having them read slows none."""
 
     def __init__(self, path: Path, options: SessionOptions) -> None:
         self._session = openvino.open_session(path, options, counters=True)
-        self.parts = self._session.parts()
-        self._started = False
         self._runs: list[dict[str, float]] = []
+        self.is_started = False
 
     def start(self) -> None:
-        """Record from now on. Reading the counters takes longer than a small model's run."""
-        self._started = True
+        """Read the counters after each run from now on."""
+        self.is_started = True
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """As Session.run; once started, also records the seconds of each part."""
+        """As Session.run."""
         outputs = self._session.run(output_names, input_feed)
-        if self._started:
+        if self.is_started:
             self._runs.append(self._session.seconds())
         return outputs
 
-    def seconds(self, warmup: int = 0, at_once: int = 1, refills: int = 0) -> dict[str, float]:
-        """Median seconds of each part over all rounds but the first `warmup`. A round is the mean of `at_once`
-        inferences, which may differ in shape, after `refills` times as many that do not count."""
-        before = refills * at_once
-        starts = range(before, len(self._runs), before + at_once)
-        rounds = [self._runs[start : start + at_once] for start in starts]
-        rounds = rounds[warmup:] or rounds
-        return {name: median(fmean(run.get(name, 0.0) for run in runs) for runs in rounds) for name in rounds[0][0]}
+    def kernels(self, graph: onnx.ModelProto, together: int, longest_s: float | None) -> dict[str, float]:
+        """As KernelRecorder.kernels; `graph` gets nodes for parts that OpenVINO inserted."""
+        del longest_s
+        rounds = [self._runs[start : start + together] for start in range(0, len(self._runs), together)]
+        seconds_of = {
+            part: median(fmean(run.get(part, 0.0) for run in runs) for runs in rounds) for part in self._runs[0]
+        }
+        return join(graph, self._session.parts(), seconds_of)
 
 
 def join(graph: onnx.ModelProto, parts: Sequence[CompiledPart], seconds: Mapping[str, float]) -> dict[str, float]:

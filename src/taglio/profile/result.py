@@ -97,10 +97,8 @@ class WholeRun:
 class Conditions:
     """How the times were taken.
 
-    `reference_s` is the median time of the fixed computation of speed.py meanwhile, and `reference_half_s` bounds the
-    middle half of its times. `others` is the share of the processors that other programs used. `waking_s` is how much
-    longer a run takes after the device has waited. `shapes` are the input shapes whose mean the times are; empty if the
-    model fixes them.
+    `others` is the share of the processors that other programs used. `waking_s` is how much longer a run takes after
+    the device has waited. `shapes` are the input shapes whose mean the times are; empty if the model fixes them.
     """
 
     machine: Machine
@@ -109,21 +107,17 @@ class Conditions:
     threads: int
     spinning: bool
     optimization: str
-    reference_s: float | None = None
     waking_s: float = 0.0
-    reference_half_s: tuple[float, float] | None = None
     shapes: tuple[dict[str, tuple[int, ...]], ...] = ()
     others: float = 0.0
 
     def doubt(self) -> str | None:
         """One line if the machine was busy while the times were taken, or None."""
-        return doubt(self.others, self.reference_half_s)
+        return doubt(self.others)
 
     def check(self) -> None:
         """Raises ValueError for impossible conditions."""
         require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}")
-        seconds = (self.reference_s or 1.0, *(self.reference_half_s or ()))
-        require(all(0.0 < time_s < 1e6 for time_s in seconds), "reference seconds must be above 0")
         require(0.0 <= self.waking_s < 1e6, "waking_s must not be negative")
 
 
@@ -142,10 +136,6 @@ class Profile:
     blocks: tuple[BlockTime, ...]
     glue: tuple[Glue, ...]
     overhead_s: float
-    kernel_scale: float
-    kernel_overhead_s: float
-    quantize_s_per_element: float
-    dequantize_s_per_element: float
     interval_ratio: float
     runs: tuple[WholeRun, ...]
 
@@ -165,7 +155,7 @@ class Profile:
         unknown = sorted(used_precisions - set(names))
         require(not unknown, f"unknown precision {', '.join(unknown[:1])}")
         require(any(run.name == FLOAT32.name and not run.assignment for run in self.runs), "no run of the float model")
-        seconds = (self.overhead_s, self.kernel_overhead_s, *(block_time.seconds for block_time in self.blocks))
+        seconds = (self.overhead_s, *(block_time.seconds for block_time in self.blocks))
         require(all(abs(time_s) < 1e9 for time_s in seconds), "seconds are out of range")
         require(all(abs(run.predicted_s) < 1e9 for run in self.runs), "predicted seconds are out of range")
         require(0.0 <= self.interval_ratio < 1e6, "interval_ratio must not be negative")

@@ -1,97 +1,69 @@
 """Time several models side by side: wall seconds, and seconds per kernel. Does not attribute kernels.
 
-Rounds are interleaved: each runs every model in a new order, so that changes of the machine's speed affect all alike.
-A model that is deployed finds the processor's caches as its last run left them; here another model ran before. So a
-fast model first runs a few times without being timed: for MiniLM in bfloat16 the first run takes 1.7 ms, the fourth and
-all later ones 1.0. If single runs scatter, a round runs every model for a stretch and keeps the mean (wall_time.py says
-why).
+1. Models are opened together, as many as fit in memory. Each runs a few times, which shows how long a run takes, and
+   from that and the budget follows the schedule (effort.py).
+2. Wall seconds are taken in interleaved rounds (rounds.py), so that changes of the machine's speed affect all alike. A
+   model that is deployed finds the processor's caches as its last run left them; here another model ran before. So a
+   fast model first runs a few times without being timed: for MiniLM in bfloat16 the first run takes 1.7 ms, the fourth
+   and all later ones 1.0. If single runs scatter, a sample is the mean of a stretch of runs (wall_time.py says why).
+3. Kernels are recorded afterwards, because that slows a run, one model after another: what counts is the share of each
+   kernel in its own model's run (fit.py).
+
+Models that are too slow for a few rounds are opened, timed in one run, and closed, one after another. Their kernels are
+recorded in the same run.
 """
 
-import random
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle
+from itertools import cycle, islice
 from math import inf
-from pathlib import Path
 
-import numpy as np
 import onnx
 
 from taglio.cores import quota
-from taglio.errors import MeasurementFailed, TaglioError
-from taglio.memory import EVENTS, groups_within, make_room, trim
-from taglio.profile import openvino_clock
-from taglio.profile.busy import PATIENCE, Watch, enough, kept, others_in
-from taglio.profile.kernels import has_bodies, kernel_seconds, without_recording
-from taglio.profile.refills import refills
-from taglio.profile.sessions import Models
+from taglio.errors import MeasurementFailed
+from taglio.memory import EVENTS, make_room, trim
+from taglio.profile.busy import BusyWatch, kept, others_in
+from taglio.profile.effort import Effort, Schedule
+from taglio.profile.kernels import KernelRecorder, OnnxRuntimeRecorder, has_bodies, without_recording
+from taglio.profile.openvino_clock import OpenVinoRecorder
+from taglio.profile.rounds import Feed, interleave, run_for, run_once, turns
+from taglio.profile.sessions import FittingSessions, ModelFile
 from taglio.profile.wall_time import STRETCH_S, WallTime, scatter, summarize
-from taglio.progress import Progress
+from taglio.progress import Progress, reported
 from taglio.runtimes import cuda
-from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions, open_session
-from taglio.runtimes.session import Session, why_failed
+from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions
+from taglio.runtimes.session import Session
 from taglio.scratch import scratch
 
-Feed = Mapping[str, np.ndarray]
-# A process is paused if it works for less than this share of the time, or uses more than this share of its quota. Then
-# this many runs show a kernel without a pause, unless it is longer than the quota, which the scheduler's tick may
-# exceed by this factor.
-_STARVED, _USED_UP, _UNPAUSED, _OVERRUN = 0.8, 0.9, 30, 1.2
-# Factor on the budget that the minimum of rounds may take.
-_PATIENCE = 6.0
-# Runs per round of models that are run often.
-_OFTEN = 3
-# After so long without work a GPU is slow at first (an H100: 15 % in the first run, and up to three times in the first
-# ten after models that kept all processors busy): a model then runs for this long before it is timed.
-_ASLEEP_S, _AWAKE_S = 0.05, 0.3
-# ONNX Runtime's profiler holds an event of about this size for every kernel that ran, until the session ends. Where
-# those of all models would exceed _EVENTS_BYTES there are fewer rounds, but at least _SHOWN, and then fewer models at
-# once.
+# A process is paused if it works for less than this share of the time, or uses more than this share of its quota.
+# Kernels are then longer than the quota if they exceed it by this factor, because of the scheduler's tick.
+_STARVED, _USED_UP, _OVERRUN = 0.8, 0.9, 1.2
+# ONNX Runtime's profiler holds an event of about this size for every kernel that ran, until the session ends: a network
+# of 4 MB took 2.7 GB. If they would exceed _EVENTS_BYTES, kernels are recorded in fewer runs, but at least in _SHOWN.
 _EVENT_BYTES, _EVENTS_BYTES, _SHOWN = 2500, 500_000_000, 12
 # A served model gets a new input each time, which no cache holds: with a single input, times were 5 % too short.
 FEEDS = 4
 
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How long to measure. Wall times take `minimum` to `maximum` rounds after `warmup` runs, within `budget_s` for all
-    models if the minimum fits in it; kernel times take half as many rounds, but no fewer than the minimum.
-
-    The first run allocates memory, and in ONNX Runtime the second, too, which plans its memory by the first: for
-    yolo11s-seg each takes two to five times as long as later runs.
-    """
-
-    warmup: int = 2
-    minimum: int = 3
-    maximum: int = 120
-    budget_s: float = 20.0
-
-    @property
-    def patience_s(self) -> float:
-        """Seconds that the minimum of rounds may take; more than the budget, for models that run for seconds."""
-        return _PATIENCE * self.budget_s
-
-    def affordable(self, round_s: float) -> "Effort":
-        """The effort if a round of all models takes `round_s`: reduced to one warm-up and one round if the minimum
-        would exceed the patience. For a model that runs for seconds, allocation and scatter matter little."""
-        if (self.warmup + 1 + 2 * self.minimum) * round_s <= self.patience_s:
-            return self
-        return replace(self, warmup=min(1, self.warmup), minimum=1)
+Build = Callable[[], onnx.ModelProto]
+# What else is measured of a model, given its name and session.
+Loss = Callable[[str, Session], float | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timed:
     """One timed model: the graph that ran, its wall time, and median seconds per kernel by node name.
 
-    Kernels are measured in a separate session because profiling slows the run. `others` is the share of the processors
-    that other programs used meanwhile (busy.py).
+    `others` is the share of the processors that other programs used meanwhile (busy.py). `loss` was measured in the
+    same session.
     """
 
     optimized: onnx.ModelProto
     wall: WallTime
     kernels: dict[str, float]
     others: float = 0.0
+    loss: float | None = None
 
     def times(self, factor: float) -> "Timed":
         """The same with all times multiplied by `factor`."""
@@ -99,424 +71,198 @@ class Timed:
         return replace(self, wall=self.wall.times(factor), kernels=kernels)
 
 
-def time_models(
-    models: Mapping[str, Callable[[], onnx.ModelProto]],
-    feeds: Sequence[Feed],
-    options: SessionOptions,
-    effort: Effort,
-    *,
-    kernels: bool,
-    often: Collection[str] = (),
-    between: Callable[[], object] | None = None,
-    progress: Progress | None = None,
-    limit_bytes: int | None = None,
-    places: Mapping[str, SessionOptions] | None = None,
-    refused: dict[str, str] | None = None,
-    once_s: float = 0.0,
-    opened: Callable[[str, Session], object] | None = None,
-) -> dict[str, Timed]:
-    """Time every model on `feeds` in turn, interleaved; with `kernels` also each kernel.
+@dataclass(frozen=True, slots=True, eq=False)
+class Timings:
+    """The models that were `timed`, and why others were `refused`, by name."""
 
-    If feeds differ in shape, a run is one of each, and its time is their mean. Models in `often` run several times per
-    round. `between` is called after each round of wall times.
+    timed: dict[str, Timed]
+    refused: dict[str, str]
 
-    Each model is built when needed and optimised once, offline, at `options.optimization`; the saved graph is what runs
-    and what kernel names refer to. All models are loaded at once, as interleaving requires, or as many as keep this
-    process under `limit_bytes`: then the first is timed in every group, and the drift that it shows is removed from the
-    others. Kernels are timed after wall times: in ONNX Runtime in separate sessions, because profiling slows the run;
-    in OpenVINO, whose counters hardly do, in the same ones, because they take long to open. Raises MeasurementFailed if
-    a model fails while running. In runtimes other than ONNX Runtime their own compiled graphs are timed, and
-    `Timed.optimized` is the graph that was compiled.
-
-    With `places`, model name -> options, each model is opened from its file as it is deployed, and no kernels are
-    timed. With `refused`, a model that does not load or run is left out, and the reason is stored there.
-
-    If a run is known to take `once_s`, and the effort's patience is too short for the minimum of rounds, models are
-    timed once each, one after another, with the kernels of the same run unless there are loops.
-
-    `opened` is called with each model's name and session before it is timed, so that a caller can use its answers too:
-    sessions take long to open. A TaglioError from it counts as one of the model. It is not called for models in ONNX
-    Runtime that are timed once with their kernels.
-    """
-    as_it_is = options.runtime != NAME or places is not None
-    ready = options if as_it_is else SessionOptions(options.threads, Optimization.NONE, options.spinning)
-    with scratch() as folder:
-        settings = dict.fromkeys(models, ready) | dict(places or {})
-        optimized_with = None if as_it_is else options
-        stored = Models.write(
-            models, folder, settings, optimized_with, limit_bytes, refused, progress, must_fit=not kernels
-        )
-        timing = _Timing(
-            models=stored,
-            run=Run.of(feeds),
-            ready=ready,
-            effort=effort,
-            kernels=kernels,
-            often=often,
-            between=between,
-            progress=progress,
-            opened=opened,
-        )
-        if effort.affordable(len(models) * once_s) is not effort:
-            return timing.once_each(len(models) * once_s)
-        first, timed, left_out = next(iter(models)), dict[str, Timed](), refused if refused is not None else {}
-        while waiting := [name for name in models if name not in timed and name not in left_out]:
-            sessions = timing.open([first, *waiting] if timed else waiting)
-            if timed and [*sessions] == [first]:  # no memory for another beside it
-                sessions.clear()
-                sessions = timing.open([name for name in waiting if name not in left_out])
-            if not sessions:
-                continue
-            if not timed:
-                first = next(iter(sessions))
-            group = timing.time(sessions)
-            if not timed:
-                reference = group[first]
-            beside = group.get(first, reference)
-            drift = reference.wall.median_s / beside.wall.median_s
-            for name in (name for name in waiting if name in group):
-                timed[name] = group[name].times(drift)
-    return {name: timed[name] for name in models if name in timed}
+    def all(self) -> dict[str, Timed]:
+        """The times of all models. Raises MeasurementFailed if one was refused."""
+        for name, reason in self.refused.items():
+            raise MeasurementFailed(f"{name}: {reason}")
+        return self.timed
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The feeds of a timed run: one of `feeds`, a different one each time, or all of them (`at_once`) if shapes
-    differ."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Stopwatch:
+    """Times models on `feeds`, in sessions with `options`, of which as many are open at once as keep this process under
+    `limit_bytes` (None: no limit). If feeds differ in shape, times are the mean over all of them."""
 
     feeds: Sequence[Feed]
-    at_once: int
+    options: SessionOptions
+    limit_bytes: int | None = None
+    progress: Progress | None = None
 
-    @classmethod
-    def of(cls, feeds: Sequence[Feed]) -> "Run":
-        """All feeds at once if their shapes differ."""
-        several = len({tuple((name, np.shape(value)) for name, value in feed.items()) for feed in feeds}) > 1
-        return cls(feeds, len(feeds) if several else 1)
+    def time(
+        self,
+        models: Mapping[str, Build],
+        effort: Effort,
+        *,
+        kernels: bool = False,
+        places: Mapping[str, SessionOptions] | None = None,
+        loss: Loss | None = None,
+    ) -> Timings:
+        """Time every model, each of which is built when it is needed.
 
-    def turns(self) -> Sequence[Feed]:
-        """The feeds for sessions from `open`, in turn."""
-        return self.feeds if self.at_once == 1 else self.feeds[:1]
+        Models are opened from their files as they are deployed, with the options of `places`, if given. With `kernels`
+        each kernel is timed too. ONNX Runtime then optimises every model once, offline, and the saved graph is what
+        runs and what kernel names refer to. Other runtimes time their own compiled graphs, and `Timed.optimized` is the
+        graph that was compiled.
 
-    def open(self, session: Session) -> Session:
-        """`session`, or a wrapper whose run is a run on every feed."""
-        return session if self.at_once == 1 else _AtOnce(session, self.feeds)
-
-
-@dataclass(frozen=True, slots=True)
-class _AtOnce:
-    session: Session
-    feeds: Sequence[Feed]
-
-    def run(self, output_names: Sequence[str] | None, input_feed: Feed) -> list[np.ndarray]:
-        del input_feed
-        for feed in self.feeds:
-            self.session.run(output_names, feed)
-        return []
-
-
-# From the graph that ran, the number of warm-up runs, the longest time without a pause (None: no quota pauses it), the
-# runs that count, and the number of runs before each of them: the seconds of each kernel.
-_Read = Callable[[onnx.ModelProto, int, float | None, Sequence[int], int], dict[str, float]]
+        `loss` is measured in every session before its model is timed: sessions take long to open. A model that does not
+        load or run, or of which `loss` raises a TaglioError, is refused. Raises BadModel if one cannot be optimised,
+        and MeasurementFailed if one fails that has run before.
+        """
+        optimize, options = None, self.options
+        if kernels and options.runtime == NAME:
+            optimize, options = options, SessionOptions(options.threads, Optimization.NONE, options.spinning)
+        options_of = dict.fromkeys(models, options) | dict(places or {})
+        files = dict[str, ModelFile]()
+        with scratch() as folder:
+            for name, build in reported([*models.items()], "loading", self.progress):
+                make_room(self.limit_bytes)
+                path = folder / f"{len(files)}.onnx"
+                files[name] = ModelFile.write(path, name, build(), options_of[name], optimize)
+            sessions = FittingSessions(files, self.limit_bytes)
+            timed = _Timing(self, effort, files, sessions, kernels, loss).timed()
+        refused = {name: reason for name, reason in sessions.refused.items() if name not in timed}
+        return Timings({name: timed[name] for name in models if name in timed}, refused)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Timing:
-    """The models and the arguments of `time_models`. Kernels are timed with `ready` options."""
+    """One call of `Stopwatch.time`, with its models in files."""
 
-    models: Models
-    run: Run
-    ready: SessionOptions
+    watch: Stopwatch
     effort: Effort
+    files: Mapping[str, ModelFile]
+    sessions: FittingSessions
     kernels: bool
-    often: Collection[str]
-    between: Callable[[], object] | None
-    progress: Progress | None
-    opened: Callable[[str, Session], object] | None
-    # Open sessions in OpenVINO that can count their kernels.
-    clocks: dict[str, openvino_clock.Counting] = field(default_factory=dict)
+    loss: Loss | None
+    losses: dict[str, float | None] = field(default_factory=dict)
+    # Open sessions that can record their kernels.
+    recorders: dict[str, KernelRecorder] = field(default_factory=dict)
 
-    def open(self, names: Sequence[str]) -> dict[str, Session]:
-        """Sessions of as many of these models as fit, warmed up where that shows what they need or that they fail."""
-        models = self.models
-        warmup = self.effort.warmup if models.limit_bytes is not None else models.refused is not None
+    @property
+    def is_slow(self) -> bool:
+        """Whether models are timed once, one after another."""
+        return self.effort.is_slow(len(self.files))
 
-        def start(name: str, created: Session) -> Session:
-            self._tell(name, created)
-            session = self.run.open(created)
-            for _ in range(warmup):
-                run_once(name, session, self.run.feeds[0])
-            return session
+    @property
+    def turns(self) -> Sequence[Sequence[Feed]]:
+        """The feeds of successive runs."""
+        return turns(self.watch.feeds)
 
-        return models.open(names, self._created, start)
+    @property
+    def progress(self) -> Progress | None:
+        """Who is told of the rounds of a group; of slow models, the number of groups says enough."""
+        return None if self.is_slow else self.watch.progress
 
-    def _created(self, name: str) -> Session:
-        if self.kernels and self.ready.runtime != NAME:
-            counting = self.clocks[name] = openvino_clock.Counting(self.models.paths[name], self.ready)
-            return counting
-        return self.models.session(name)
-
-    def _tell(self, name: str, session: Session) -> None:
-        if self.opened is not None:
-            self.opened(name, session)
-
-    def _session(self, name: str) -> Session:
-        session = self._created(name)
-        self._tell(name, session)
-        return session
-
-    def once_each(self, round_s: float) -> dict[str, Timed]:
-        """Time every model by one run, after a warm-up if two rounds of `round_s` are within the patience."""
-        warmup = int(2.0 * round_s <= self.effort.patience_s)
-        timed: dict[str, Timed] = {}
-        for done, name in enumerate(self.models.paths):
-            make_room(self.models.limit_bytes)
-            try:
-                self.models.require_room(name)
-                timed[name] = self._once(name, warmup)
-            except TaglioError as error:
-                self.models.refuse(name, error)
-            self._after_round("timing", len(self.models.paths))(done + 1)
+    def timed(self) -> dict[str, Timed]:
+        """The times of all models, in groups that fit in memory. The first model is timed in every group, and the drift
+        that it shows is removed from the others; slow models are timed by themselves."""
+        timed, first = dict[str, Timed](), ""
+        while waiting := self._waiting(timed):
+            names = [first, *waiting] if first else waiting
+            sessions = self._open(names[:1] if self.is_slow else names)
+            if first and [*sessions] == [first]:  # no memory for another beside it
+                sessions.clear()
+                sessions = self._open(self._waiting(timed))
+            if not sessions:
+                continue
+            group = self._time(sessions)
+            drift = timed[first].wall.median_s / group[first].wall.median_s if first in group else 1.0
+            timed |= {name: group[name].times(drift) for name in waiting if name in group}
+            if not self.is_slow:
+                first = first or next(iter(group))
+            elif self.watch.progress:
+                self.watch.progress("timing", len(timed), len(self.files))
         return timed
 
-    def _once(self, name: str, warmup: int) -> Timed:
-        graph, reader, kernels = self.models.graph(name), None, dict[str, float]()
-        # Recorded kernels slow a loop down, so that the run must be timed without them.
-        separately = self.kernels and self.ready.runtime == NAME and has_bodies(graph)
-        if self.kernels and not separately:
-            session, reader = self._counting(name)
-        else:
-            session = self._session(name)
-        wall_s, watch = self._one_run(name, session, warmup)
-        del session
-        if separately:
-            make_room(self.models.limit_bytes)
-            session, reader = self._counting(name)
-            self._one_run(name, session, warmup)
-        if reader is not None:
-            kernels = reader(graph, warmup, None, [warmup], 0)
-        self.clocks.clear()
-        return _timed(graph, [wall_s], kernels, watch, self.effort)
+    def _waiting(self, timed: Mapping[str, Timed]) -> list[str]:
+        return [name for name in self.files if name not in timed and name not in self.sessions.refused]
 
-    def _one_run(self, name: str, session: Session, warmup: int) -> tuple[float, Watch]:
-        """Wall seconds of a run after `warmup` others, and what other programs did meanwhile."""
-        feed, opened = self.run.feeds[0], self.run.open(session)
-        for _ in range(warmup):
-            run_once(name, opened, feed)
-        watch = Watch()
-        wall_s = run_once(name, opened, feed) / self.run.at_once
-        watch.look(1, last=True)
-        return wall_s, watch
+    def _open(self, names: Sequence[str]) -> dict[str, Session]:
+        return self.sessions.open(names, self._created, self._start)
 
-    def time(self, sessions: dict[str, Session]) -> dict[str, Timed]:
+    def _created(self, name: str) -> Session:
+        """A session, one that can record its kernels if that does not slow the runs that are timed."""
+        file = self.files[name]
+        if self.kernels and file.options.runtime != NAME:
+            self.recorders[name] = OpenVinoRecorder(file.path, file.options)
+        elif self.kernels and self.is_slow and not has_bodies(file.graph()):  # recording slows a loop down
+            self.recorders[name] = OnnxRuntimeRecorder(file.path, file.options, name)
+        return self.recorders[name] if name in self.recorders else file.session(name)
+
+    def _start(self, name: str, session: Session) -> None:
+        """Measure the loss, and warm up, which shows what memory a session needs, or that it fails."""
+        if self.loss is not None and name not in self.losses:
+            self.losses[name] = self.loss(name, session)
+        self._warm_up(name, session)
+
+    def _warm_up(self, name: str, session: Session) -> None:
+        for _ in range(self.effort.warmup(len(self.files))):
+            run_once(name, session, self.turns[0])
+
+    def _time(self, sessions: dict[str, Session]) -> dict[str, Timed]:
         """Time the models in `sessions`, within their share of the budget, and close these."""
-        names, feeds = [*sessions], self.run.turns()
-        effort = replace(self.effort, budget_s=self.effort.budget_s * len(names) / len(self.models.paths))
-        if effort.warmup:  # a first run shows how long runs take
-            effort = effort.affordable(len(names) * run_once(names[0], sessions[names[0]], feeds[0]))
-        least_s = stretch_s(sessions, feeds, effort)
-        often = [name for name in self.often if name in sessions and effort.minimum > 1]
-        plan = _rounds(sessions, feeds, effort, least_s, often)
-        rounds, kernel_rounds = plan.walls, plan.kernels
-        begun, before = time.perf_counter(), time.process_time()
-        watch = Watch()
-        after_round = self._after_round("timing", rounds)
-        idle = [name for name in names if self.models.options[name].runtime in cuda.PLACES]
-        samples = _interleave(
-            sessions, feeds, rounds, after_round, least_s, often, idle, watch=watch, refills=plan.refills
-        )
-        busy = (time.process_time() - before) / (time.perf_counter() - begun)
-        sessions.clear()
-        if not self.clocks:
-            trim()  # sessions that count kernels need other blocks of memory
-            make_room(self.models.limit_bytes)  # of a large model, one session fits at a time
-        graphs = {name: self.models.graph(name) for name in names}
-        seconds: dict[str, dict[str, float]] = {}
-        if self.kernels:
-            allowed, threads = quota(), self.ready.threads
-            pauses = busy < _STARVED or (threads > allowed.share and busy > _USED_UP * allowed.share)
-            limit = _OVERRUN * allowed.used_s / threads if pauses else None
-            warm = replace(effort, warmup=0) if self.clocks else effort
-            seconds = self._kernels(graphs, warm, plan.paused if pauses else kernel_rounds, limit, plan.refills)
-            self.clocks.clear()
-        inferences = {name: [sample_s / self.run.at_once for sample_s in samples[name]] for name in names}
-        return {name: _timed(graphs[name], inferences[name], seconds.get(name, {}), watch, effort) for name in names}
-
-    def _kernels(
-        self,
-        graphs: Mapping[str, onnx.ModelProto],
-        effort: Effort,
-        rounds: int,
-        longest_s: float | None,
-        refills: Mapping[str, int],
-    ) -> dict[str, dict[str, float]]:
-        """Seconds of each kernel in `rounds` after warm-up, by model; models in groups whose events fit into their
-        share of the memory limit."""
-        kernel_seconds_of: dict[str, dict[str, float]] = {}
-        # Bytes of one round, which may be repeated if other programs disturb it.
-        round_bytes = {
-            name: PATIENCE * len(graph.graph.node) * (1 + refills[name]) * self.run.at_once * _EVENT_BYTES
-            for name, graph in graphs.items()
-        }
-        affordable = int(_EVENTS_BYTES / max(1, sum(round_bytes.values())))
-        rounds = effort.warmup + min(rounds, max(_SHOWN, affordable))
-        room = min(_EVENTS_BYTES, EVENTS * (self.models.limit_bytes or inf))
-        for group in groups_within(graphs, lambda name: rounds * round_bytes[name], room):
-            counting = {name: self._counting(name) for name in group}
-            watch = Watch()
-            opened = {name: self.run.open(session) for name, (session, _) in counting.items()}
-            after_round = self._after_round("timing kernels", rounds)
-            _interleave(opened, self.run.turns(), rounds, after_round, watch=watch, refills=refills)
-            counted = kept(watch.windows, effort.warmup + effort.minimum)
-            kernel_seconds_of |= {
-                name: read(graphs[name], effort.warmup, longest_s, counted, refills[name])
-                for name, (_, read) in counting.items()
-            }
-            del counting, opened
-            trim()
-            make_room(self.models.limit_bytes)
-        return kernel_seconds_of
-
-    def _counting(self, name: str) -> tuple[Session, _Read]:
-        """A session that counts the seconds of its kernels, and the function that reads them when it has run."""
-        path, at_once = self.models.paths[name], self.run.at_once
-        if self.ready.runtime != NAME:
-            if name not in self.clocks:
-                self._session(name)
-            clock = self.clocks[name]
-            clock.start()
-
-            def parts(graph: onnx.ModelProto, warmup: int, _: object, __: object, refills: int) -> dict[str, float]:
-                return openvino_clock.join(graph, clock.parts, clock.seconds(warmup, at_once, refills))
-
-            return clock, parts
-        session = open_session(path, self.ready, profile_prefix=path.with_suffix(""), label=name)
-
-        def read(
-            _: onnx.ModelProto, warmup: int, longest_s: float | None, counted: Sequence[int], refills: int
-        ) -> dict[str, float]:
-            return kernel_seconds(Path(session.end_profiling()), warmup, longest_s, counted, at_once, refills)
-
-        return session, read
-
-    def _after_round(self, stage: str, rounds: int) -> Callable[[int], None]:
-        """What happens after each round."""
+        names, feeds, progress = [*sessions], self.turns, self.progress
+        schedule = self._schedule(sessions)
 
         def after_round(done: int) -> None:
-            if self.between and stage == "timing":
-                self.between()
-            if self.progress:
-                self.progress(stage, done, rounds)
+            if progress:
+                progress("timing", done, schedule.rounds)
 
-        return after_round
+        began_s, worked_s, watch = time.perf_counter(), time.process_time(), BusyWatch()
+        samples = interleave(sessions, feeds, schedule, watch, after_round)
+        longest_s = _longest_s((time.process_time() - worked_s) / (time.perf_counter() - began_s), self.watch.options)
+        sessions.clear()
+        counted = kept(watch.windows, schedule.rounds if self.is_slow else self.effort.minimum)
+        others, timed = others_in(watch.windows, set(counted)), dict[str, Timed]()
+        for name in reported(names, "timing kernels", progress if self.kernels else None):
+            graph, wall = self.files[name].graph(), summarize([samples[name][index] for index in counted])
+            runs = schedule.kernel_runs if longest_s is None else schedule.paused_runs
+            seconds_of = self._kernels(name, graph, runs, longest_s) if self.kernels else {}
+            kernels = without_recording(graph, seconds_of, wall.median_s)
+            timed[name] = Timed(graph, wall, kernels, others, self.losses.get(name))
+        self.recorders.clear()
+        return timed
 
+    def _schedule(self, sessions: Mapping[str, Session]) -> Schedule:
+        """The schedule of the models in `sessions`, which run to show how long they take."""
+        names, feeds = [*sessions], self.turns
+        effort = replace(self.effort, budget_s=self.effort.budget_s * len(names) / len(self.files))
+        gpus = [name for name in names if self.files[name].options.runtime in cuda.PLACES]
+        if self.is_slow:
+            for recorder in self.recorders.values():
+                recorder.start()
+            return effort.schedule(dict.fromkeys(names, effort.run_s), gpus, scatters=False)
+        turn_s = {name: len(feeds[0]) * run_once(name, session, feeds[0]) for name, session in sessions.items()}
+        stretch = run_for(min(STRETCH_S, effort.budget_s), names[0], sessions[names[0]], cycle(feeds))
+        return effort.schedule(turn_s, gpus, scatters=scatter(stretch))
 
-def _timed(
-    graph: onnx.ModelProto, samples: Sequence[float], kernels: dict[str, float], watch: Watch, effort: Effort
-) -> Timed:
-    """The result of one model, from the rounds that count."""
-    rounds = kept(watch.windows, effort.minimum)
-    runs_per_round = len(samples) // watch.windows[-1].end  # more than one if the model ran often
-    counted = [samples[index] for index in range(len(samples)) if index // runs_per_round in set(rounds)]
-    wall = summarize(counted)
-    kernels = without_recording(graph, kernels, wall.median_s)
-    return Timed(graph, wall, kernels, others_in(watch.windows, set(rounds)))
-
-
-def _interleave(
-    sessions: Mapping[str, Session],
-    feeds: Sequence[Feed],
-    rounds: int,
-    tell: Callable[[int], object],
-    least_s: float = 0.0,
-    often: Collection[str] = (),
-    idle: Collection[str] = (),
-    *,
-    watch: Watch | None = None,
-    refills: Mapping[str, int] | None = None,
-) -> dict[str, list[float]]:
-    """Wall seconds by session of `rounds` rounds, each running every session in a new order (those in `often` several
-    times). A sample is one run after `refills` that do not count, or the mean of runs for `least_s` seconds. Those that
-    leave a device `idle` in the turns of others first run until it is awake. With a `watch`, rounds are added if other
-    programs disturbed some."""
-    samples: dict[str, list[float]] = {name: [] for name in sessions}
-    order, feed_cycle = [*sessions, *(_OFTEN - 1) * [*often]], cycle(feeds)
-    shuffle = random.Random(0)
-    done, awake_s = 0, 0.0
-    while done < rounds or (watch is not None and not enough(watch.windows, rounds)):
-        shuffle.shuffle(order)
-        for name in order:
-            if name in idle and time.perf_counter() - awake_s > _ASLEEP_S:
-                run_for(_AWAKE_S, name, sessions[name], feed_cycle)
-            for _ in range(refills[name] if refills else 0):
-                run_once(name, sessions[name], next(feed_cycle))
-            samples[name].append(float(np.mean(run_for(least_s, name, sessions[name], feed_cycle))))
-            awake_s = time.perf_counter() if name in idle else awake_s
-        done += 1
-        if watch is not None:
-            watch.look(done, last=done >= rounds)
-        tell(min(done, rounds))
-    return samples
+    def _kernels(self, name: str, graph: onnx.ModelProto, runs: int, longest_s: float | None) -> dict[str, float]:
+        """Seconds of each kernel: in the run that was timed, if it was recorded, or else in so many other `runs`."""
+        recorder, feeds = self.recorders.pop(name, None), self.turns
+        if recorder is None:
+            trim()
+            make_room(self.watch.limit_bytes)  # of a large model, one session fits at a time
+            recorder = OnnxRuntimeRecorder(self.files[name].path, self.files[name].options, name)
+            self._warm_up(name, recorder)
+        if not recorder.is_started:
+            recorder.start()
+            room_bytes = min(_EVENTS_BYTES, EVENTS * (self.watch.limit_bytes or inf))
+            most = int(room_bytes / max(1, _EVENT_BYTES * len(graph.graph.node) * len(feeds[0])))
+            for turn in islice(cycle(feeds), min(runs, max(_SHOWN, most))):
+                run_once(name, recorder, turn)
+        return recorder.kernels(graph, len(feeds[0]), longest_s)
 
 
-def run_for(least_s: float, name: str, session: Session, feeds: Iterator[Feed]) -> list[float]:
-    """Wall seconds of consecutive inferences, at least one, until `least_s` seconds have passed."""
-    seconds = [run_once(name, session, next(feeds))]
-    total_s = seconds[0]
-    while total_s < least_s:
-        seconds.append(run_once(name, session, next(feeds)))
-        total_s += seconds[-1]
-    return seconds
-
-
-def stretch_s(sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Effort) -> float:
-    """Seconds that each model runs for one sample: 0 if runs do not scatter, else `STRETCH_S` or what the budget
-    allows."""
-    name, session = next(iter(sessions.items()))
-    for _ in range(effort.warmup):
-        run_once(name, session, feeds[0])
-    seconds = run_for(min(STRETCH_S, effort.budget_s), name, session, cycle(feeds))
-    return min(STRETCH_S, effort.budget_s / (effort.minimum * len(sessions))) if scatter(seconds) else 0.0
-
-
-def run_once(name: str, session: Session, feed: Feed) -> float:
-    """Wall seconds of one inference. Raises MeasurementFailed, naming `name`, if it fails."""
-    start = time.perf_counter()
-    try:
-        session.run(None, feed)
-    except Exception as error:
-        raise MeasurementFailed(f"{name}: failed while being timed: {why_failed(error)}") from None
-    return time.perf_counter() - start
-
-
-@dataclass(frozen=True, slots=True)
-class _Rounds:
-    """Numbers of rounds: of wall times; of kernel times; and of kernel times if the process is paused by a quota,
-    within twice the budget. And how often each model runs before it is timed."""
-
-    walls: int
-    kernels: int
-    paused: int
-    refills: Mapping[str, int]
-
-
-def _rounds(
-    sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Effort, least_s: float, often: Collection[str]
-) -> _Rounds:
-    """The rounds that the budget allows if a model runs for at least `least_s` to be timed once."""
-    run_s_of = dict.fromkeys(sessions, 0.0)
-    for _ in range(effort.warmup + 1):  # the last one counts
-        run_s_of = {name: run_once(name, session, feeds[0]) for name, session in sessions.items()}
-    alone = len(sessions) == 1 or least_s > 0.0
-    fills = {name: 0 if alone else refills(run_s) for name, run_s in run_s_of.items()}
-    visits_s = {name: (1 + fills[name]) * run_s for name, run_s in run_s_of.items()}
-
-    def within_budget(round_s: float) -> int:
-        return max(effort.minimum, min(effort.maximum, int(effort.budget_s / max(round_s, 1e-9))))
-
-    walls = within_budget(
-        sum(max(visit_s, least_s) * (_OFTEN if name in often else 1) for name, visit_s in visits_s.items())
-    )
-    round_s = sum(visits_s.values())
-    kernel_rounds = max(effort.minimum, within_budget(round_s) // 2)
-    paused = max(kernel_rounds, min(_UNPAUSED, int(2.0 * effort.budget_s / max(round_s, 1e-9))))
-    return _Rounds(walls, kernel_rounds, paused, fills)
+def _longest_s(busy: float, options: SessionOptions) -> float | None:
+    """The longest that a kernel runs between the pauses of a quota; None if none pauses this process, which was `busy`
+    for that share of the time."""
+    allowed, threads = quota(), options.threads
+    is_paused = busy < _STARVED or (threads > allowed.share and busy > _USED_UP * allowed.share)
+    return _OVERRUN * allowed.used_s / threads if is_paused else None

@@ -22,7 +22,6 @@ from taglio.flow.front import Point
 from taglio.flow.outcome import Outcome, Quantized, Variant
 from taglio.flow.promise import Checked, Verdict
 from taglio.plan.result import Plan
-from taglio.profile.layerwise import LayerTimes, predict_sum
 from taglio.report import answer, blocks, built, placement, predicted_error, predicted_time, remarks, summary, ways
 from taglio.report.console import say, show
 from taglio.report.material import Material
@@ -191,21 +190,10 @@ def _say_source(metric: Metric) -> None:
         say(f"{metric.name} was imported from {source_of(metric.name)}")
 
 
-def profile(material: Material, layers: LayerTimes | None = None, by: str = "damage") -> None:
-    """Print the blocks, how well unseen runs were predicted, and the sum of layers timed alone."""
-    result, graph = material.profile, material.graph
+def profile(material: Material, by: str = "damage") -> None:
+    """Print the blocks, and how well unseen runs were predicted."""
+    result = material.profile
     show([*blocks.ranked(material, by), *predicted_time.unseen_runs(result)])
-    if layers is not None:
-        rows = []
-        for run in result.runs:
-            assignment = {block: result.precision(name) for block, name in run.assignment.items()}
-            total, measured = predict_sum(layers, graph, assignment), run.wall.median_s
-            rows.append([run.name, ms(measured), ms(total), f"{total / measured:.3f}"])
-        show([Table(["sum of single layers", "measured whole", "sum", "ratio"], rows)])
-        say(
-            f"layers cut {layers.cut} of QuantizeLinear, {plural(layers.runs, 'run')} each, "
-            f"{layers.wall_s:.1f} s in total"
-        )
     say(f"scheme {result.scheme}; 9 of 10 times are expected within {percent(result.interval_ratio)} of the prediction")
     if doubt := result.conditions.doubt():
         say(f"Note: {doubt}")

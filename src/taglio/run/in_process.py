@@ -13,7 +13,7 @@ import numpy as np
 
 from taglio.components.build import Manifest
 from taglio.errors import BadData, MeasurementFailed
-from taglio.profile.stopwatch import Run
+from taglio.profile.rounds import turns
 from taglio.profile.wall_time import WallTime, summarize
 from taglio.progress import Progress, reported
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
@@ -210,10 +210,11 @@ def time_plan(
     float_s: list[float] = []
     parts: dict[str, list[float]] = {}
     order = random.Random(0)
-    at_once = Run.of(feeds).at_once
+    feeds_of_runs = turns(feeds)
+    at_once = len(feeds_of_runs[0])
     rounds = -(-runs // at_once)
     for index in reported(range(rounds + WARMUP), "running", progress):
-        round_feeds = feeds if at_once > 1 else [feeds[index % len(feeds)]]
+        round_feeds = feeds_of_runs[index % len(feeds_of_runs)]
         for which in order.sample(("plan", "float"), 2):
             seconds: dict[str, float] = {}
             start = time.perf_counter()

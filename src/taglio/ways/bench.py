@@ -17,7 +17,7 @@ class Burst:
     runs: tuple[float, ...]
 
 
-class Bench(Child):
+class LoadBench(Child):
     """A process that holds delivered folders open and puts them under load. A context manager."""
 
     def __init__(self, samples: Path) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 from taglio.deploy.write import write_in_way
 from taglio.errors import MeasurementFailed
 from taglio.runtimes.way import Way
-from taglio.ways.bench import Bench, Burst
+from taglio.ways.bench import Burst, LoadBench
 from taglio.ways.climb import Choice, Sides, best_of, climb
-from taglio.ways.replay import KEPT, PERCENTILE, Service, highest_rate, waits
+from taglio.ways.replay import KEPT, PERCENTILE, ServiceTimes, highest_rate, waits
 from taglio.ways.result import TriedWay
 
 # The number of float's best ways that are tried with every other model.
@@ -64,7 +64,7 @@ class Tries:
     """The ways that were measured, in a process that holds them open. `root` takes a folder for each. A run of the
     source model takes about `run_s`. What takes more than `memory_bytes` is out."""
 
-    bench: Bench
+    bench: LoadBench
     models: Mapping[str, Contender]
     root: Path
     goal: Goal
@@ -124,7 +124,7 @@ class Tries:
         """Items per second."""
         return median(burst.per_s for burst in self.bursts[choice])
 
-    def service(self, choice: Choice) -> Service:
+    def service(self, choice: Choice) -> ServiceTimes:
         """The runs of a choice, and of the same with fewer items joined where these were measured."""
         return service_of({other: bursts for other, bursts in self.bursts.items() if _sized(other, choice)})
 
@@ -152,9 +152,9 @@ def _joining(way: Way, items: int) -> Way:
     return Way(way.threads, way.at_once, items, way.spinning, way.shared)
 
 
-def service_of(bursts: Mapping[Choice, Sequence[Burst]]) -> Service:
+def service_of(bursts: Mapping[Choice, Sequence[Burst]]) -> ServiceTimes:
     """The runs of choices by how many items they join."""
-    return Service({
+    return ServiceTimes({
         choice.way.joined: [run for burst in own for run in burst.runs] for choice, own in bursts.items()
     })  # fmt: skip
 

@@ -13,9 +13,9 @@ import numpy as np
 from taglio.confirm.speedup import COVERAGE
 from taglio.runtimes.way import Way
 from taglio.student import t_quantile
-from taglio.ways.bench import Bench, Burst
+from taglio.ways.bench import Burst, LoadBench
 from taglio.ways.loaded import loaded
-from taglio.ways.replay import KEPT, PERCENTILE, Service, highest_rate
+from taglio.ways.replay import KEPT, PERCENTILE, ServiceTimes, highest_rate
 from taglio.ways.result import Figure, Load
 
 # Shares of the capacity at which latencies are reported. At higher shares, a few requests say little about latency.
@@ -55,14 +55,14 @@ class Opening:
         first, second = (self.bursts[model][way.joined] for model, way in (numerator, denominator))
         return exp(median(log(a.per_s / b.per_s) for a, b in zip(first, second, strict=True)))
 
-    def service(self, model: int) -> Service:
+    def service(self, model: int) -> ServiceTimes:
         """The runs of a model."""
-        return Service({
+        return ServiceTimes({
             items: [run for burst in bursts for run in burst.runs] for items, bursts in self.bursts[model].items()
         })  # fmt: skip
 
 
-def opening(bench: Bench, models: Sequence[Sized], seconds: float, rounds: int) -> Opening:
+def opening(bench: LoadBench, models: Sequence[Sized], seconds: float, rounds: int) -> Opening:
     """Open all models afresh, and measure them in bursts of `seconds`."""
     bench.close()
     folders = [(index, items, folder) for index, model in enumerate(models) for items, folder in model.folders.items()]
@@ -83,7 +83,7 @@ def figure(values: Sequence[float]) -> Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ConfirmedRate:
     """The rate that a load confirmed, and the latency of 19 of 20 requests at it. `p95_s` None: it was not confirmed,
     for the reason `why`."""
 
@@ -99,7 +99,7 @@ def rate_of(openings: Sequence[Opening], model: int, way: Way, limit_s: float) -
     return None if min(rates) <= 0.0 else figure(rates)
 
 
-def kept_rate(bench: Bench, folder: Path, replayed: Figure, limit_s: float, seconds: float) -> Kept:
+def kept_rate(bench: LoadBench, folder: Path, replayed: Figure, limit_s: float, seconds: float) -> ConfirmedRate:
     """The replayed rate as a real load confirms it, within so many seconds: requests that come at random at that rate,
     or at a lower one, until 19 of 20 are answered within 0.9 of the limit."""
     rate, until, latencies_s = replayed, time.perf_counter() + seconds, list[float]()
@@ -108,18 +108,20 @@ def kept_rate(bench: Bench, folder: Path, replayed: Figure, limit_s: float, seco
         count = max(_REQUESTS, int(_LOAD_S * per_s))
         if count / per_s > until - time.perf_counter():
             if latencies_s:  # a slow model has no time for `_HOLDS` loads
-                return Kept(rate, max(latencies_s))
-            return Kept(rate, None, f"the rate under a real load: {count:,} requests take {count / per_s:.0f} s")
+                return ConfirmedRate(rate, max(latencies_s))
+            return ConfirmedRate(
+                rate, None, f"the rate under a real load: {count:,} requests take {count / per_s:.0f} s"
+            )
         p95_s = float(np.percentile(bench.open_loop(folder, per_s, count), PERCENTILE))
         latencies_s.append(p95_s)
         if p95_s > KEPT * limit_s:
             latencies_s.clear()
             rate = Figure(_LOWER * rate.value, _LOWER * rate.low, _LOWER * rate.high)
         elif len(latencies_s) == _HOLDS:
-            return Kept(rate, max(latencies_s))
+            return ConfirmedRate(rate, max(latencies_s))
 
 
-def under_loads(bench: Bench, folder: Path, capacity_per_s: float, seconds: float) -> tuple[tuple[Load, ...], str]:
+def under_loads(bench: LoadBench, folder: Path, capacity_per_s: float, seconds: float) -> tuple[tuple[Load, ...], str]:
     """Latencies at shares of a capacity that was measured just before, and a line on those for which no time was left,
     or ""."""
     until, loads = time.perf_counter() + seconds, list[Load]()

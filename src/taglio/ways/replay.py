@@ -15,7 +15,7 @@ _REQUESTS, _NEAR = 4000, 0.005
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Service:
+class ServiceTimes:
     """The seconds of runs by the number of items joined in them, measured with as many runs at once as the way has."""
 
     runs: Mapping[int, Sequence[float]]
@@ -26,7 +26,7 @@ class Service:
         return float(np.interp(items, sizes, [np.median(self.runs[size]) for size in sizes]))
 
 
-def waits(service: Service, way: Way, per_s: float, seed: int = 0, requests: int = _REQUESTS) -> np.ndarray:
+def waits(service: ServiceTimes, way: Way, per_s: float, seed: int = 0, requests: int = _REQUESTS) -> np.ndarray:
     """Seconds from arrival to answer, one for each of `requests` that arrive at random, `per_s` in the mean. A free run
     takes the requests that have arrived, at most `way.joined` of them, or waits for the next one."""
     draw = np.random.default_rng(seed)
@@ -49,7 +49,7 @@ def waits(service: Service, way: Way, per_s: float, seed: int = 0, requests: int
     return np.asarray(latencies_s)
 
 
-def highest_rate(service: Service, way: Way, limit_s: float, seed: int = 0) -> float:
+def highest_rate(service: ServiceTimes, way: Way, limit_s: float, seed: int = 0) -> float:
     """The highest rate of requests that arrive at random at which 19 of 20 are answered within 0.9 of `limit_s`; 0 if
     no rate keeps the limit."""
     most_s = KEPT * limit_s

@@ -17,6 +17,8 @@ from taglio.cluster.engine.deploy import send
 from taglio.cluster.engine.remote_profile import Job, Profiler, fastest
 from taglio.memory import free_bytes, used_bytes
 from taglio.model.load import Model, load
+from taglio.profile.effort import Effort
+from taglio.profile.stopwatch import Stopwatch
 from taglio.quantize.scheme import parse_scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from tests.end_to_end.command import SCHEME
@@ -29,26 +31,27 @@ def test_the_runtime_of_the_fastest_form_is_taken(monkeypatch: pytest.MonkeyPatc
     """Float is faster in ONNX Runtime; all-int8 in OpenVINO may be faster still."""
     seconds = {"float32 in onnxruntime": 1.0, "float32 in openvino": 2.0, "int8 in openvino": int8_s}
 
-    def timed(models: dict[str, Any], *_: Any, **__: Any) -> dict[str, Any]:
+    def timed(models: dict[str, Any], *_: Any, **__: Any) -> Any:
         assert seconds.keys() <= models.keys()
-        return {name: SimpleNamespace(wall=SimpleNamespace(median_s=seconds.get(name, 3.0))) for name in models}
+        walls = {name: SimpleNamespace(median_s=seconds.get(name, 3.0)) for name in models}
+        return SimpleNamespace(timed={name: SimpleNamespace(wall=wall) for name, wall in walls.items()})
 
-    monkeypatch.setattr(remote_profile, "time_models", timed)
+    stopwatch: Any = SimpleNamespace(time=timed)
     monkeypatch.setattr(remote_profile, "pure_assignments", lambda *_: {"int8": {}})
     monkeypatch.setattr(remote_profile, "here", lambda: ("onnxruntime", "openvino"))
     model: Any = None
     job = Job({}, model, GRAPH, None, parse_scheme(SCHEME), [], SessionOptions(1), 1.0, 0)  # type: ignore[arg-type]
     builder: Any = SimpleNamespace(build=dict)
-    assert fastest(builder, job) == chosen
+    assert fastest(builder, job, stopwatch, Effort()) == chosen
     monkeypatch.setattr(remote_profile, "here", lambda: ("onnxruntime",))
-    assert fastest(builder, job) == "onnxruntime"
+    assert fastest(builder, job, stopwatch, Effort()) == "onnxruntime"
 
 
 @pytest.mark.parametrize("in_files", [False, True])
 def test_a_device_times_the_model_as_it_was_simplified_here_within_its_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_files: bool
 ) -> None:
-    """And runs it for nothing else. Inputs are those that `taglio profile` times: of every shape, not only of the most
+    """Inputs are those that `taglio profile` times: of every shape, not only of the most
     frequent."""
     if in_files:
         monkeypatch.setattr("taglio.weights.IN_FILES_BYTES", 1)
@@ -60,11 +63,11 @@ def test_a_device_times_the_model_as_it_was_simplified_here_within_its_memory(
     assert [each["x"].shape for each in job.feeds] == [(1, 64), (1, 8)] and len(job.files) == 1 + in_files
     profiler, seen = Profiler("far", 1, tmp_path / "store"), dict[str, Any]()
 
-    def measured(model: Model, *_: object, limit_bytes: int, **__: object) -> None:
-        seen.update(model=model, limit_bytes=limit_bytes)
+    def measured(model: Model, _graph: object, _scheme: object, stopwatch: Stopwatch, *_: object, **__: object) -> None:
+        seen.update(model=model, limit_bytes=stopwatch.limit_bytes)
 
     monkeypatch.setattr(remote_profile, "profile", measured)
-    monkeypatch.setattr(remote_profile, "QdqBuilder", lambda *_: None)
+    monkeypatch.setattr(remote_profile, "QdqBuilder", lambda model, *_: model)
     send(profiler, {sha256: tmp_path / name for name, sha256 in job.files.items()})
     profiler.profile(replace(pickle.loads(pickle.dumps(job)), memory_bytes=10**9))
     found = seen["model"]

@@ -60,8 +60,6 @@ def test_requests_are_answered_as_one_process_answers(running: Bench, out: Path,
     conditions = json.loads((out / "profile.json").read_text())["body"]["conditions"]
     waited = [each["predicted_s"] for each in ran["components"] if each["device"] == "server"]
     assert waited and min(waited) >= conditions["waking_s"]
-    low_s, high_s = conditions["reference_half_s"]
-    assert low_s <= conditions["reference_s"] <= high_s
     for each in (*ran["components"], *ran["crossings"]):
         assert each["measured"]["median_s"] > 0.0 and each["predicted_s"] >= 0.0
     again = running.command("run", out, "--cluster", cluster, "--runs", 60, "--stream", "--json").json()

@@ -25,7 +25,7 @@ from taglio.cluster.engine.resident import Resident
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Piece, State
 from taglio.errors import BadData, BadDevice, TaglioError, with_kind
-from taglio.profile.stopwatch import run_for
+from taglio.profile.rounds import run_for
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, opener, package
 
@@ -137,7 +137,7 @@ class Host(Resident):
     def alone(self, component: str, least_s: float) -> float:
         """Mean seconds of runs of a component, on zeros, one after another for `least_s`."""
         session, piece = self._sessions[component], self._jobs[component].piece
-        return fmean(run_for(least_s, component, session, repeat(_zeros(piece))))
+        return fmean(run_for(least_s, component, session, repeat([_zeros(piece)])))
 
     def load(self, jobs: list[Job], threads: int, peers: dict[str, list[Any]]) -> list[Loaded]:
         """Open the components of `jobs`, each in its runtime, and run each once on zeros if it can; `peers` are the

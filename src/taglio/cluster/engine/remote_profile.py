@@ -28,15 +28,17 @@ from taglio.memory import free_bytes, used_bytes
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.plan.result import Plan
+from taglio.profile.effort import Effort
 from taglio.profile.measure import FLOAT_RUN, profile, pure_assignments, refine_near
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort, time_models
+from taglio.profile.rounds import run_once
+from taglio.profile.stopwatch import Stopwatch
 from taglio.progress import Progress
 from taglio.quantize.precision import Assignment, Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
-from taglio.runtimes.onnxruntime import NAME, SessionOptions
+from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
 from taglio.runtimes.places import AUTO, here
 from taglio.scratch import scratch
 
@@ -75,15 +77,16 @@ class Profiler(Resident):
         """Profile the model that was sent; if it was profiled before, refine that at a plan's precisions."""
         limit_bytes, model, options = job.limit_bytes(), self._model(job), job.options
         builder = QdqBuilder(model, job.graph, {job.scheme.calibration: job.ranges})
+        stopwatch, operators = Stopwatch(job.feeds, options, limit_bytes), len(model.proto.graph.node)
         if job.before is not None:
-            again = Effort(budget_s=_AGAIN_S * job.effort)
-            given = (model, job.graph, builder, job.before, job.feeds, options, again)
-            return refine_near(*given, near=job.near, limit_bytes=limit_bytes)
+            again = Effort(_AGAIN_S * job.effort, operators=operators)
+            return refine_near(builder, job.graph, job.before, stopwatch, again, near=job.near)
+        session = open_session(model.proto, replace(options, runtime=NAME))
+        effort = Effort(_EFFORT_S * job.effort, run_once(model.name, session, job.feeds[:1]), operators)
+        del session
         if options.runtime == AUTO:
-            options = replace(options, runtime=fastest(builder, job, limit_bytes))
-        budget = Effort(budget_s=_EFFORT_S * job.effort)
-        measured = (model, job.graph, builder, job.scheme, job.feeds, options, budget)
-        return profile(*measured, seed=job.seed, limit_bytes=limit_bytes)
+            stopwatch = replace(stopwatch, options=replace(options, runtime=fastest(builder, job, stopwatch, effort)))
+        return profile(builder, job.graph, job.scheme, stopwatch, effort, seed=job.seed)
 
     def _model(self, job: Job) -> Model:
         """The model of a job; its weights stay in files if they came so."""
@@ -94,23 +97,18 @@ class Profiler(Resident):
         return replace(job.model, proto=store.take(proto), store=store)
 
 
-def fastest(builder: QdqBuilder, job: Job, limit_bytes: int | None = None) -> str:
-    """The runtime of this machine in which the model is fastest, float or all-int8."""
+def fastest(builder: QdqBuilder, job: Job, stopwatch: Stopwatch, effort: Effort) -> str:
+    """The runtime of this machine in which the model is fastest, float or all-int8, from races of a shorter effort."""
     runtimes = here()
     if len(runtimes) == 1:
         return runtimes[0]
     forms = {FLOAT_RUN: dict[str, Precision](), **pure_assignments(job.graph, precisions(job.scheme))}
     ways = {f"{form} in {name}": (form, name) for name in runtimes for form in forms}
-    timed = time_models(
+    timed = stopwatch.time(
         {way: partial(builder.build, forms[form]) for way, (form, _) in ways.items()},
-        job.feeds,
-        replace(job.options, runtime=NAME),
-        Effort(maximum=400, budget_s=_TRIAL_S * job.effort),
-        kernels=False,
+        replace(effort, maximum=400, budget_s=_TRIAL_S * job.effort),
         places={way: replace(job.options, runtime=name) for way, (_, name) in ways.items()},
-        refused={},
-        limit_bytes=limit_bytes,
-    )
+    ).timed
     return ways[min(timed, key=lambda way: timed[way].wall.median_s)][1]
 
 

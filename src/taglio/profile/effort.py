@@ -1,0 +1,109 @@
+"""What a step may measure of a model: runs, sessions, models side by side and their rounds. Pure: runs nothing."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from taglio.profile.refills import refills
+from taglio.profile.wall_time import STRETCH_S
+
+# The minimum of rounds may take so many times the budget.
+_PATIENCE = 6.0
+# The first run of a session allocates memory, and in ONNX Runtime the second, too, which plans its memory by the first:
+# for yolo11s-seg each takes two to five times as long as later runs.
+_WARMUP = 2
+# A model of thousands of operators takes far longer to build and open than to run, in any runtime: about this many
+# seconds per operator. Sessions may be opened for _OPENING_S at any effort.
+_OPERATOR_S, _OPENING_S = 2e-3, 20.0
+# After _ASLEEP_S without work a GPU is slow at first (an H100: 15 % in the first run, and up to three times in the
+# first ten after models that kept all processors busy): a model there then runs for _AWAKE_S before it is timed.
+_ASLEEP_S, _AWAKE_S = 0.05, 0.3
+# If a quota pauses the process, this many runs show a kernel without a pause.
+_UNPAUSED = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Rounds in which every model has a turn: it runs `uncounted[name]` times, and then for a sample, which is one run,
+    or the mean of runs for `sample_s` seconds if single runs scatter.
+
+    Kernels are recorded in `kernel_runs` of every model, or in `paused_runs` if a quota pauses the process.
+    """
+
+    rounds: int
+    sample_s: float
+    uncounted: Mapping[str, int]
+    kernel_runs: int
+    paused_runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """A budget of `budget_s` seconds for running a model of so many `operators`, of which a run takes `run_s` (0 if
+    both are negligible).
+
+    Models that are timed side by side have `minimum` to `maximum` rounds. The minimum may take `patience_s`, more than
+    the budget. If it would take longer, the models are slow: they are timed once each, one after another, since
+    allocation and scatter matter little in seconds.
+    """
+
+    budget_s: float = 20.0
+    run_s: float = 0.0
+    operators: int = 0
+    minimum: int = 3
+    maximum: int = 120
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds that the least that is measured may take."""
+        return _PATIENCE * self.budget_s
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions may be opened."""
+        return int(max(_OPENING_S, self.patience_s) / (_OPERATOR_S * max(1, self.operators)))
+
+    def runs(self, most: int, fewest: int = 1) -> int:
+        """How many runs, such as one for every input, the budget allows: at most `most`, at least `fewest`."""
+        if self.run_s * most <= self.budget_s:
+            return most
+        return min(most, max(fewest, int(self.budget_s / self.run_s)))
+
+    def models(self, runs: int = 1) -> int:
+        """How many models may be opened and run so many times each."""
+        return min(self.sessions, int(self.patience_s / max(1e-9, runs * self.run_s)))
+
+    def is_slow(self, models: int) -> bool:
+        """Whether so many models are timed once each: kernels have rounds of their own, at most as many as whole
+        models."""
+        return self._exceeds_patience(models, _WARMUP + 1 + 2 * self.minimum)
+
+    def warmup(self, models: int) -> int:
+        """Uncounted runs of a new session, if so many models are timed."""
+        return int(not self._exceeds_patience(models, 2)) if self.is_slow(models) else _WARMUP
+
+    def _exceeds_patience(self, models: int, runs: int) -> bool:
+        return runs * models * self.run_s > self.patience_s
+
+    def schedule(self, run_s: Mapping[str, float], gpus: Collection[str], *, scatters: bool) -> Schedule:
+        """The schedule of models by their seconds of a run, some of them on `gpus`; `scatters` says whether single runs
+        differ much."""
+        if self.is_slow(len(run_s)):
+            return Schedule(1, 0.0, dict.fromkeys(run_s, 0), 1, 1)
+        sample_s = min(STRETCH_S, self.budget_s / (self.minimum * len(run_s))) if scatters else 0.0
+        uncounted = dict.fromkeys(run_s, 0)
+        if len(run_s) > 1 and not scatters:  # caches and GPUs are as other models left them
+            uncounted = {name: refills(turn_s) for name, turn_s in run_s.items()}
+            idle_s = sum((1 + uncounted[name]) * turn_s for name, turn_s in run_s.items() if name not in gpus)
+            if idle_s > _ASLEEP_S:
+                uncounted |= {name: ceil(_AWAKE_S / run_s[name]) for name in gpus}
+        turns_s = sum(max((1 + uncounted[name]) * turn_s, sample_s) for name, turn_s in run_s.items())
+        runs_s = max(1e-9, sum(run_s.values()))
+        kernel_runs = max(self.minimum, min(self.maximum, int(self.budget_s / runs_s)) // 2)
+        return Schedule(
+            rounds=max(self.minimum, min(self.maximum, int(self.budget_s / max(1e-9, turns_s)))),
+            sample_s=sample_s,
+            uncounted=uncounted,
+            kernel_runs=kernel_runs,
+            paused_runs=max(kernel_runs, min(_UNPAUSED, int(2.0 * self.budget_s / runs_s))),
+        )

@@ -1,0 +1,57 @@
+"""Measure how much longer a component takes after its device has waited. Runs no user model."""
+
+import time
+from itertools import repeat
+from statistics import median
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from taglio.profile.rounds import Feed, run_for
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.runtimes.session import Session
+
+# A third of a memory-bound layer (6.5 MB, 7 million multiply-adds) and of a compute-bound one (15 million), like a
+# component.
+_CHANNELS, _SIZE = 32, 96
+# A device waits milliseconds for other devices; the median of _WAITS runs after such waits is used.
+_WAIT_S, _WAITS, _READY_S = 0.01, 25, 0.03
+
+
+def waking_seconds(threads: int) -> float:
+    """How many seconds longer a component takes after the process has waited than right after another run: its
+    processor sleeps, and its caches are cold. Much the same for all components from 0.2 to 2 ms, but a third of it for
+    one operator on a few kilobytes."""
+    session, feed = _component(threads)
+    run_for(_READY_S, "component", session, repeat([feed]))  # the first runs allocate
+    ready = median(run_for(_READY_S, "component", session, repeat([feed])))
+    waited = []
+    for _ in range(_WAITS):
+        time.sleep(_WAIT_S)
+        waited += run_for(0.0, "component", session, repeat([feed]))
+    return max(0.0, median(waited) - ready)
+
+
+def _component(threads: int) -> tuple[Session, Feed]:
+    """A float model of two layers and a pooling between them."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "deep": rng.standard_normal((_CHANNELS, 1, 3, 3)).astype(np.float32),
+        "full": rng.standard_normal((_CHANNELS, _CHANNELS, 3, 3)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "deep"], ["wide"], name="deep", pads=[1, 1, 1, 1], group=_CHANNELS),
+        helper.make_node("MaxPool", ["wide"], ["small"], name="pool", kernel_shape=[4, 4], strides=[4, 4]),
+        helper.make_node("Conv", ["small", "full"], ["y"], name="full", pads=[1, 1, 1, 1]),
+    ]
+    shape, out_shape = (1, _CHANNELS, _SIZE, _SIZE), (1, _CHANNELS, _SIZE // 4, _SIZE // 4)
+    graph = helper.make_graph(
+        nodes,
+        "component",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, out_shape)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    return open_session(model, SessionOptions(threads)), {"x": rng.standard_normal(shape).astype(np.float32)}
