@@ -1,5 +1,5 @@
-"""Simplify a model: ONNX Runtime's basic rewrites, strides where they spare work, inferred shapes, unique names. Does
-not compare answers."""
+"""Simplify a model: ONNX Runtime's basic rewrites, scales in weights, strides where they spare work, inferred shapes,
+unique names. Does not compare answers."""
 
 import contextlib
 import re
@@ -17,6 +17,7 @@ from onnxruntime import InferenceSession
 from taglio import weights
 from taglio.cores import available_cores
 from taglio.model.captures import bodies, graphs, node_inputs, read_from_outside
+from taglio.model.fold import fold
 from taglio.model.operators import standard
 from taglio.model.opset import STANDARD, declared_opset
 from taglio.model.strides import move_strides
@@ -36,8 +37,9 @@ _FOLDED_BYTES = 1 << 20
 def simplify(
     path: Path, proto: onnx.ModelProto, store: weights.WeightFiles | None = None
 ) -> tuple[InferenceSession, onnx.ModelProto]:
-    """A session of `proto`, and `proto` simplified: constants that stay small and BatchNorm folded, dead nodes dropped,
-    strides moved up (strides.py), shapes inferred, every node and tensor with a unique name.
+    """A session of `proto`, and `proto` simplified: constants that stay small and BatchNorm folded, scales folded
+    (fold.py), dead nodes dropped, strides moved up (strides.py), shapes inferred, every node and tensor with a unique
+    name.
 
     With a `store` the weights are in its files. Raises BadModel if ONNX Runtime cannot load `proto`.
 
@@ -50,6 +52,7 @@ def simplify(
         session = open_session(proto, basic, save_optimized=target, save_weights=store is not None, label=str(path))
         simple = weights.load(target)
     _drop_added_opset(simple, proto)
+    fold(simple.graph)
     move_strides(simple.graph)
     return session, _prepared(simple, proto.graph)
 
