@@ -17,6 +17,7 @@ import taglio
 from taglio.cluster.devices import Cluster, Device, Link
 from taglio.cluster.planning.check import check
 from taglio.deploy.folder import read
+from taglio.error.switchable import Switchable
 from taglio.errors import BadArtifact, BadData, BadModel, BadOption, Infeasible
 from taglio.flow import opening, work
 from taglio.flow.opening import Model
@@ -64,9 +65,16 @@ def counted(samples: np.ndarray) -> tuple[Result, Counts]:
 
             patch.setattr(home, name, wrapped)
 
+        real_init = Switchable.__init__
+
+        def counted_init(*given: Any, **options: Any) -> None:
+            counts.switchables += 1
+            real_init(*given, **options)
+
+        patch.setattr(Switchable, "__init__", counted_init)
         for name, field in (
             ("load_network", "network"), ("from_values", "data"), ("build", "graph"), ("QdqBuilder", "builders"),
-            ("Switchable", "switchables"), ("calibrate", "calibrations"),
+            ("calibrate", "calibrations"),
         ):  # fmt: skip
             count(name, field)
         result = taglio.optimize(pyramid(), {"x": samples}, max_error=BOUND, threads=1, **QUICK)

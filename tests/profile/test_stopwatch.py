@@ -195,11 +195,11 @@ def test_fast_models_find_the_caches_as_they_left_them(
     assert alone == {"a": 0}  # nothing else empties them
 
 
-def test_a_gpu_runs_until_it_is_awake_before_it_is_timed() -> None:
-    run_s = {"cpu": 0.05, "gpu": 0.01}
-    schedule = Effort(2.0).schedule(run_s, ["gpu"], scatters=False)
+def test_a_gpu_that_slept_runs_until_it_is_awake_before_it_is_timed() -> None:
+    schedule = Effort(2.0).schedule({"cpu": 0.06, "gpu": 0.01}, ["gpu"], scatters=False)
     assert schedule.uncounted == {"cpu": 0, "gpu": 30}
-    assert schedule.rounds == int(2.0 / (0.05 + 0.31))
+    assert schedule.rounds == int(2.0 / (0.06 + 0.31))
+    assert Effort().schedule({"cpu": 0.002, "gpu": 0.001}, ["gpu"], scatters=False).uncounted == {"cpu": 3, "gpu": 3}
     assert Effort().schedule({"gpu": 0.01}, ["gpu"], scatters=False).uncounted == {"gpu": 0}  # never asleep
 
 

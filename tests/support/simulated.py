@@ -32,6 +32,7 @@ from taglio.model.load import Model
 from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits
 from taglio.profile.attribution import Attributor
+from taglio.profile.busy import BusyWatch
 from taglio.profile.calibrate import calibrate
 from taglio.profile.effort import Effort
 from taglio.profile.fit import MeasuredRun, conformal_ratio
@@ -359,6 +360,9 @@ class _Race:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def watch(self) -> BusyWatch:
+        return BusyWatch(lambda: (0.0, 0.0, 0.0))
 
     def open(self, folders: Sequence[Path], seconds: float, pairs: tuple[int, int]) -> list[list[float]]:
         machine = self.machine

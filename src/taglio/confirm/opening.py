@@ -3,7 +3,7 @@
 Runs in a process of its own (answering.py) and imports NumPy and the runtimes only, through the `verify.py` that is
 delivered. The request names `folders`, in the order in which they are opened; a folder of `samples`; the `seconds` to
 fill; how many `pairs` to time at least and at most; and a `seed`. The answer holds the `seconds` of each timed run, a
-list for each folder, or a `problem`.
+list for each folder, and the processor seconds that this process has `worked`; or a `problem`.
 """
 
 import json
@@ -47,7 +47,7 @@ def opening(verify: Any, request: dict[str, Any]) -> dict[str, Any]:
             start = time.perf_counter()
             run(feed)
             seconds[index].append(time.perf_counter() - start)
-    return {"seconds": seconds}
+    return {"seconds": seconds, "worked": time.process_time()}
 
 
 def _first_runs(model: Any, feeds: list[dict[str, Any]]) -> int:

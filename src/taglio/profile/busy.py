@@ -89,8 +89,13 @@ def doubt(others: float) -> str | None:
 class BusyWatch:
     """Groups rounds into windows as they are measured, with the share that others used in each."""
 
-    def __init__(self, read: Callable[[], tuple[float, float, float]] | None = None) -> None:
-        self._read = read or _reader()
+    def __init__(
+        self,
+        read: Callable[[], tuple[float, float, float]] | None = None,
+        child_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`child_s` returns the processor seconds of a child process, which are no other program's."""
+        self._read = read or _reader(child_s)
         self.windows: list[Window] = []
         self._begin, self._last = 0, self._read()
         self._since_s = time.perf_counter()
@@ -108,8 +113,8 @@ class BusyWatch:
             self._begin, self._last, self._since_s = done, reading, now_s
 
 
-def _reader() -> Callable[[], tuple[float, float, float]]:
-    """A function that returns processor seconds: busy, busy for this process, and in total.
+def _reader(child_s: Callable[[], float]) -> Callable[[], tuple[float, float, float]]:
+    """A function that returns processor seconds: busy, busy for this process and its child, and in total.
 
     All are 0 if the system does not report them, or if this process has a quota, which pauses it whatever others do.
     """
@@ -121,6 +126,6 @@ def _reader() -> Callable[[], tuple[float, float, float]]:
 
     def read() -> tuple[float, float, float]:
         busy, total = ticks(STAT.read_text(), processors)
-        return busy / hertz, time.process_time(), total / hertz
+        return busy / hertz, time.process_time() + child_s(), total / hertz
 
     return read
