@@ -104,7 +104,7 @@ def compared(name: str, options: argparse.Namespace, *, is_this_first: bool) -> 
     runs = {version: optimized(pythons[version], name, outs[version], options) for version in order}
     manifest = json.loads((outs[THIS] / "deploy" / verify.MANIFEST).read_text())
     patience = Patience(
-        openings=options.openings, fewest=options.openings // 2, half_width=0.01, seconds=30.0, slow_seconds=60.0
+        openings=options.openings, fewest=options.openings // 2, half_width=0.019, seconds=30.0, slow_seconds=60.0
     )
     with scratch() as source, scratch() as other:
         write_source(source, paths(CASES[name])[0], manifest["inputs"], manifest["outputs"], options.threads)
