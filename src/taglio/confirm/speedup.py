@@ -20,7 +20,8 @@ WORTH, DOUBT = 1.02, 0.005
 @dataclass(frozen=True, slots=True)
 class Speedup:
     """How many times as fast a model is as the source model: `ratio`, with the ends of a 90 % interval, over `openings`
-    and from race to race. `sure` is the one-sided lower end in this race, of 99.5 % by default. `float_s` and `plan_s` are the median seconds of a run."""
+    and from race to race. `sure` is the one-sided lower end in this race, of 99.5 % by default. `float_s` and `plan_s`
+    are the median seconds of a run."""
 
     ratio: float
     low: float
