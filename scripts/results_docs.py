@@ -125,8 +125,8 @@ CLAIMS: Mapping[str, Sequence[Claim]] = {
         ),
         Claim(
             "Beside the code of 28 November",
-            "`optimize --max-error 1%` by commit 3748b30d and by this code: ratio of the results' times, raced as "
-            "delivered; seconds of the search, before → now. One thread.",
+            "`optimize --max-error 1%` by commit 3748b30d and by this code: ratio of the results' times, as "
+            "delivered; seconds of the search. One thread.",
             "versions",
             "versions.py --other PYTHON",
             "network",
