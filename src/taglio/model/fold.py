@@ -106,15 +106,15 @@ class _Folding:
             return
         clips = [last] if last.op_type == "Clip" else self._inner(last, "Clip") if last.op_type == "Mul" else []
         for clip in clips:
-            (shift,) = self._inner(clip, "Add")[:1] or [None]
-            source, three = ("", None) if shift is None else self._operands(shift)
+            shifts = self._inner(clip, "Add")
+            source, three = self._operands(shifts[0]) if shifts else ("", None)
             bounds = [self._number(name) for name in clip.input[1:]]
             if three is None or three.size != 1 or float(three.reshape(())) != 3.0 or bounds != [0.0, 6.0]:
                 continue
             if last is not clip and sorted(last.input) != sorted([source, clip.output[0]]):
                 continue
             self._write_gate(node, last, clip, source)
-            self._remove(shift)
+            self._remove(shifts[0])
             return
 
     def _write_gate(self, node: onnx.NodeProto, last: onnx.NodeProto, clip: onnx.NodeProto, source: str) -> None:
