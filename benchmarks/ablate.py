@@ -41,7 +41,7 @@ MECHANISMS: Mapping[str, Sequence[tuple[Any, str, Any]]] = {
     "bounds": [
         (screen_module, "least_share", lambda *_: 0.0),
         (optimize_module, "_no_gain", lambda *_: ""),
-        (explore_module, "_may_gain", lambda *_: True),
+        (explore_module.Explored, "may_gain", property(lambda _: True)),
     ],
     "rules": [(explore_module, "by_rules", _plain_rules)],
     "refinement": [(explore_module, "refine", lambda _model, _graph, profile, *_, **__: profile)],

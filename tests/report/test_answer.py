@@ -94,7 +94,8 @@ def test_all_int8_and_larger_limits_never_have_a_confirmed_speed(
 ) -> None:
     faster = replace(outcome, speedup=CONFIRMED)
     (row,) = [line for line in printed(faster, material, capsys) if line.startswith("all int8")]
-    assert "about 1.8 ×, not confirmed" in row and "2.30 % (beyond the limit)" in row
+    # 1.8 × in the runs that showed 2 × for the plan, which the race puts at 1.53.
+    assert "about 1.4 ×, not confirmed" in row and "2.30 % (beyond the limit)" in row
     words = read(page.render(replace(material, outcome=faster))).sections["header"].replace("\u00a0", " ")
     assert "1.53 × (1.47 to 1.60) as fast as float32, error 0.800 % of 1 % allowed: deploy/ for ONNX Runtime" in words
     # Every other speed is marked, but the predicted ratios in their own row.

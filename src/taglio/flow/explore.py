@@ -40,28 +40,13 @@ UNSURE = 0.1
 _JUDGED_S = 30.0
 
 
-def explore(
-    work: Work,
-    profile: Profile,
-    error: ErrorModel,
-    limits: Limits,
-    base: float,
-    meters: tuple[ErrorMeter, Callable[[], ErrorMeter]],
-) -> "Explored":
-    """The plans of the place that `work` is set up for, where the float model has the error `base`. `meters` are those
-    of the function of this name. Raises Infeasible if no plan holds, BadModel if float or all-int8 does not run."""
-    there = Explored(work, profile, error, limits, base, meters)
-    there.plan()
-    # What is delivered if the search is stopped from here on.
-    work.kept.put(("tried", profile.conditions.runtime), there.tried)
-    if profile.interval_ratio > UNSURE or there.may_gain:
-        there.race_and_refine()
-    return there
-
-
 class Explored:
     """What is found in one place: its tables, which measurements refine, the plans tried, and all races in it, on one
-    scale. `profile` is refined around the fastest plan, and `error` corrected by what was measured."""
+    scale. `profile` is refined around the fastest plan, and `error` corrected by what was measured.
+
+    `base` is the error of the float model in the place that `work` is set up for, `meters` are those of the function of
+    this name.
+    """
 
     def __init__(
         self,
@@ -108,6 +93,17 @@ class Explored:
         """How many plans to race: one beside float and all-int8 of any model, however slow or large."""
         work = self.work
         return max(len(PLAIN) + 1, work.within(work.budget.refine_s).models())
+
+    def explore(self) -> None:
+        """Plan, and race what may be fastest. Raises Infeasible if no plan holds.
+
+        Raises BadModel if float or all-int8 does not run.
+        """
+        self.plan()
+        # What is delivered if the search is stopped from here on.
+        self.work.kept.put(("tried", self.profile.conditions.runtime), self.tried)
+        if self.profile.interval_ratio > UNSURE or self.may_gain:
+            self.race_and_refine()
 
     def plan(self) -> None:
         """Try float, all-int8, plans by simple rules and by the search. If nothing holds on the inputs of the meter,

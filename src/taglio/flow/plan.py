@@ -7,7 +7,7 @@ from taglio.error.model import ErrorModel
 from taglio.errors import BadData, BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
 from taglio.flow.answers import SOURCE_RUN, Answers, answers
 from taglio.flow.by_hand import place_by_hand
-from taglio.flow.explore import FEWEST, Explored, explore, meters
+from taglio.flow.explore import FEWEST, Explored, meters
 from taglio.flow.finalists import (
     PLAIN,
     Judged,
@@ -182,7 +182,9 @@ def decide(
     refusals: list[TaglioError] = []
     for place, profile in measured.items():
         try:
-            explored[place] = explore(work.in_place(place), profile, model, limits, bases[place], (meter, full))
+            there = Explored(work.in_place(place), profile, model, limits, bases[place], (meter, full))
+            there.explore()
+            explored[place] = there
         except (Infeasible, BadData, BadModel, MeasurementFailed) as error:
             refusals.append(error)
     if not explored:

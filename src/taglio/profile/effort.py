@@ -39,8 +39,10 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """A budget of `budget_s` seconds for running a model of so many `operators`, of which a run takes `run_s` (0 if
-    both are negligible).
+    """How much may be measured of a model: its runs may take `budget_s` seconds.
+
+    One run takes `run_s` seconds, and the model has so many `operators`, which decide how long opening takes. Zero
+    means that either is negligible.
 
     Models that are timed side by side have `minimum` to `maximum` rounds. The minimum may take `patience_s`, more than
     the budget. If it would take longer, the models are slow: they are timed once each, one after another, since
